@@ -1,0 +1,92 @@
+"""Early errors in the caller's words: the argument, what was expected, what came."""
+
+import difflib
+import math
+import numbers
+
+import keras
+
+
+def positive_integer(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise ValueError(f"`{name}` must be a positive integer; received {value!r}.")
+    return int(value)
+
+
+def positive_number(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < math.inf:
+        raise ValueError(f"`{name}` must be a positive number; received {value!r}.")
+    return value
+
+
+def boolean(name, value):
+    if not isinstance(value, bool):
+        raise ValueError(f"`{name}` must be True or False; received {value!r}.")
+    return value
+
+
+def rate(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:
+        raise ValueError(f"`{name}` must be a rate in [0, 1); received {value!r}.")
+    return value
+
+
+def optional(check, name, value, *more):
+    return None if value is None else check(name, value, *more)
+
+
+def one_of(name, value, choices):
+    if not isinstance(value, (str, bool, type(None))) or value not in choices:
+        raise ValueError(f"`{name}` must be one of {sorted(choices, key=str)}; received {value!r}.")
+    return value
+
+
+def divides(divisor_name, divisor, name, value):
+    if value % divisor:
+        raise ValueError(
+            f"`{divisor_name}` must divide `{name}`; received {divisor_name}={divisor} "
+            f"and {name}={value}."
+        )
+
+
+def rank(name, tensor, *expected):
+    """`expected` holds (rank, legend) pairs, such as (3, "(batch, length, dim)")."""
+    if len(tensor.shape) not in [number for number, _ in expected]:
+        legends = " or ".join(legend for _, legend in expected)
+        raise ValueError(f"`{name}` must have shape {legends}; received shape {tuple(tensor.shape)}.")
+
+
+def known_names(kind, names, known):
+    """Refuses misspelt option names and offers the nearest one."""
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{name!r} is not {kind}.{hint} Known: {sorted(known)}.")
+
+
+def id_below(name, value, vocab_size=None):
+    """A token id: not negative and, where it is known, below the size of the vocabulary."""
+    is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_integer or value < 0 or (vocab_size is not None and value >= vocab_size):
+        limit = "" if vocab_size is None else f" below the vocabulary's size, {vocab_size}"
+        raise ValueError(f"`{name}` must be a token id, an integer from 0 on{limit}; received {value!r}.")
+    return int(value)
+
+
+def ids_in_vocabulary(name, ids, vocab_size):
+    """Checks NumPy ids."""
+    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
+        raise ValueError(
+            f"`{name}` must hold token ids from 0 to {vocab_size - 1}; received ids from {ids.min()} to {ids.max()}."
+        )
+
+
+def concrete(tensor):
+    """The NumPy value of a tensor that has one here and now on the host; None while a graph is traced."""
+    if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
+        return None  # a PyTorch tensor on a GPU: reading it would wait for the device
+    try:
+        return keras.ops.convert_to_numpy(tensor)
+    except Exception:  # each backend has its own error for a tensor without a value
+        return None

@@ -1,0 +1,21 @@
+"""Keras layers, each usable alone in any functional, Sequential or subclassed model."""
+
+from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
+from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
+from keras_txf.layers.embeddings import PositionalEmbedding
+from keras_txf.layers.feed_forward import FeedForward
+from keras_txf.layers.heads import Pooling
+from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
+
+__all__ = [
+    "ALiBi",
+    "CrossAttention",
+    "DecoderBlock",
+    "EncoderBlock",
+    "FeedForward",
+    "MultiHeadSelfAttention",
+    "Pooling",
+    "PositionalEmbedding",
+    "RelativeBias",
+    "Rotary",
+]

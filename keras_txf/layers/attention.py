@@ -1,0 +1,303 @@
+"""MultiHeadSelfAttention and CrossAttention.
+
+Legend: B batch, T query length, S context length, D model dim, N heads, K key-value heads, H head dim.
+"""
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.norms import make_norm
+from keras_txf.layers.options import get_config, register, revive
+from keras_txf.layers.positions import make_position
+from keras_txf.ops.attention import attention
+from keras_txf.ops.masks import combine_masks
+
+
+@register
+class MultiHeadSelfAttention(keras.layers.Layer):
+    """Attention of a sequence to itself, with every mask and every kind of position.
+
+    Use it alone in any Keras model, or through `EncoderBlock` and `DecoderBlock`. Each head is
+    `dim // num_heads` wide unless `head_dim` says otherwise.
+
+    Args:
+        num_heads: number of query heads N.
+        head_dim: width H of a head; default D / N, which must then be whole.
+        num_key_value_heads: number K of key-value heads, a divisor of N: 1 is multi-query, between
+            is grouped-query attention. Default N.
+        causal: whether a token sees only itself and what came before.
+        window: how many tokens a token sees on each side, itself included: |t - s| < window.
+        position: "rotary", "alibi", "relative" (T5), None, or a position layer, which several
+            attention layers may share.
+        dropout: rate on the attention weights.
+        use_bias: whether the four projections have a bias.
+        qk_norm: whether queries and keys go through an RMS norm, head by head, before rotation.
+        norm_epsilon: the epsilon of that norm.
+        logit_soft_cap: c bends the logits to c · tanh(logits / c).
+        scale: factor on the logits; default 1 / sqrt(H).
+        kernel_initializer: of the four projections.
+
+    Call arguments:
+        inputs: float (B, T, D).
+        mask: bool (B, T), True at real tokens. Keras fills it from the layer before (as
+            `inputs_mask` where other tensors are passed too).
+        attention_mask: bool (T, T), (B, T, T) or (B, N or 1, T, T), True where a token may attend.
+        segment_ids: int (B, T); tokens see only their own segment. For packed sequences.
+        positions: int (T,) or (B, T), for `position`; default 0, 1, 2, ...
+        return_attention_scores: also return the weights (B, N, T, T), before dropout.
+
+    All masks hold together. A token that may see nothing gets zeros before the output projection.
+
+    Returns:
+        (B, T, D), and the scores if asked for.
+
+    Raises:
+        ValueError: D not divisible by `num_heads` without `head_dim`, K not a divisor of N, a mask
+            of another rank, an unknown position.
+
+    Reference:
+        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.2.2.
+
+    Example:
+
+    >>> layer = txf.layers.MultiHeadSelfAttention(num_heads=4, causal=True, position="rotary")
+    >>> layer(keras.random.normal((2, 7, 32))).shape
+    (2, 7, 32)
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        head_dim=None,
+        num_key_value_heads=None,
+        causal=False,
+        window=None,
+        position=None,
+        dropout=0.0,
+        use_bias=True,
+        qk_norm=False,
+        norm_epsilon=1e-6,
+        logit_soft_cap=None,
+        scale=None,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        _set_options(
+            self, num_heads, head_dim, num_key_value_heads, dropout, use_bias, qk_norm, norm_epsilon,
+            logit_soft_cap, scale, kernel_initializer,
+        )
+        self.causal = checks.boolean("causal", causal)
+        self.window = checks.optional(checks.positive_integer, "window", window)
+        self.position = revive(position)
+        self.position_layer = make_position(self.position, self.num_heads, causal, self.dtype_policy)
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        _build_projections(self, inputs_shape, inputs_shape)
+
+    def call(
+        self,
+        inputs,
+        mask=None,
+        inputs_mask=None,
+        attention_mask=None,
+        segment_ids=None,
+        positions=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        index = ops.arange(ops.shape(inputs)[1])
+        positions = index if positions is None else positions
+        query, key, value = _project(self, inputs, inputs)
+        bias = None
+        if self.position_layer is not None:
+            query = self.position_layer.rotate(query, positions)
+            key = self.position_layer.rotate(key, positions)
+            bias = self.position_layer.bias(positions, positions)
+        padding = inputs_mask if mask is None else mask
+        others = (self.window, padding, attention_mask, segment_ids)
+        causal_alone = self.causal and all(other is None for other in others)
+        allowed = None
+        if not causal_alone:
+            allowed = combine_masks(
+                index, index, self.causal, self.window, padding, segment_ids, segment_ids, attention_mask
+            )
+        return _attend(
+            self, query, key, value, allowed, bias, causal_alone, return_attention_scores, training
+        )
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
+@register
+class CrossAttention(keras.layers.Layer):
+    """Attention of a sequence to a context of its own length and width, such as an encoder's output.
+
+    Args:
+        num_heads, head_dim, num_key_value_heads, dropout, use_bias, qk_norm, norm_epsilon,
+        logit_soft_cap, scale, kernel_initializer: as in `MultiHeadSelfAttention`.
+
+    Call arguments:
+        inputs: float (B, T, D), the queries.
+        context: float (B, S, any width), the keys and values.
+        context_mask: bool (B, S), True at real tokens of the context. Keras fills it from the context.
+        attention_mask: bool (T, S), (B, T, S) or (B, N or 1, T, S), True where a query may attend.
+        segment_ids, context_segment_ids: int (B, T) and (B, S), both or none: a query sees only the
+            context of its own segment.
+        return_attention_scores: also return the weights (B, N, T, S), before dropout.
+
+    Returns:
+        (B, T, D), and the scores if asked for.
+
+    Raises:
+        ValueError: as `MultiHeadSelfAttention`; one of the two segment ids without the other.
+
+    Reference:
+        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.2.3.
+
+    Example:
+
+    >>> layer = txf.layers.CrossAttention(num_heads=4)
+    >>> layer(keras.random.normal((2, 7, 32)), keras.random.normal((2, 5, 48))).shape
+    (2, 7, 32)
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        head_dim=None,
+        num_key_value_heads=None,
+        dropout=0.0,
+        use_bias=True,
+        qk_norm=False,
+        norm_epsilon=1e-6,
+        logit_soft_cap=None,
+        scale=None,
+        kernel_initializer="glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        _set_options(
+            self, num_heads, head_dim, num_key_value_heads, dropout, use_bias, qk_norm, norm_epsilon,
+            logit_soft_cap, scale, kernel_initializer,
+        )
+        self.supports_masking = True
+
+    def build(self, inputs_shape, context_shape):
+        _build_projections(self, inputs_shape, context_shape)
+
+    def call(
+        self,
+        inputs,
+        context,
+        context_mask=None,
+        attention_mask=None,
+        segment_ids=None,
+        context_segment_ids=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        if (segment_ids is None) != (context_segment_ids is None):
+            raise ValueError("`segment_ids` and `context_segment_ids` must be passed together; received one.")
+        query, key, value = _project(self, inputs, context)
+        allowed = combine_masks(
+            None, None, False, None, context_mask, segment_ids, context_segment_ids, attention_mask
+        )
+        return _attend(self, query, key, value, allowed, None, False, return_attention_scores, training)
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
+def _set_options(
+    layer, num_heads, head_dim, num_key_value_heads, dropout, use_bias, qk_norm, norm_epsilon,
+    logit_soft_cap, scale, kernel_initializer,
+):
+    """Checks and keeps the options that both attentions have."""
+    layer.num_heads = checks.positive_integer("num_heads", num_heads)
+    layer.head_dim = checks.optional(checks.positive_integer, "head_dim", head_dim)
+    layer.num_key_value_heads = checks.optional(
+        checks.positive_integer, "num_key_value_heads", num_key_value_heads
+    )
+    if num_key_value_heads is not None:
+        checks.divides("num_key_value_heads", num_key_value_heads, "num_heads", num_heads)
+    layer.dropout = checks.rate("dropout", dropout)
+    layer.use_bias = checks.boolean("use_bias", use_bias)
+    layer.qk_norm = checks.boolean("qk_norm", qk_norm)
+    layer.norm_epsilon = checks.positive_number("norm_epsilon", norm_epsilon)
+    layer.logit_soft_cap = checks.optional(checks.positive_number, "logit_soft_cap", logit_soft_cap)
+    layer.scale = checks.optional(checks.positive_number, "scale", scale)
+    layer.kernel_initializer = keras.initializers.get(kernel_initializer)
+
+
+def _build_projections(layer, inputs_shape, context_shape):
+    for name, shape in (("inputs", inputs_shape), ("context", context_shape)):
+        if len(shape) != 3:
+            raise ValueError(f"`{name}` must have shape (batch, length, dim); received shape {tuple(shape)}.")
+    dim = inputs_shape[-1]
+    if layer.head_dim is None:
+        checks.divides("num_heads", layer.num_heads, "dim", dim)
+    head_dim = layer.head_dim or dim // layer.num_heads
+    kv_heads = layer.num_key_value_heads or layer.num_heads
+
+    def dense(name, units, input_shape):
+        projection = keras.layers.Dense(
+            units,
+            use_bias=layer.use_bias,
+            kernel_initializer=layer.kernel_initializer.clone(),
+            dtype=layer.dtype_policy,
+            name=name,
+        )
+        projection.build(input_shape)
+        return projection
+
+    layer.query = dense("query", layer.num_heads * head_dim, inputs_shape)
+    layer.key = dense("key", kv_heads * head_dim, context_shape)
+    layer.value = dense("value", kv_heads * head_dim, context_shape)
+    layer.output_dense = dense("output", dim, (*inputs_shape[:-1], layer.num_heads * head_dim))
+    layer.dropout_layer = keras.layers.Dropout(layer.dropout, dtype=layer.dtype_policy, name="dropout")
+    if layer.qk_norm:
+        layer.query_norm = make_norm("rms", layer.norm_epsilon, layer.dtype_policy, "query_norm")
+        layer.key_norm = make_norm("rms", layer.norm_epsilon, layer.dtype_policy, "key_norm")
+        layer.query_norm.build((None, None, layer.num_heads, head_dim))
+        layer.key_norm.build((None, None, kv_heads, head_dim))
+
+
+def _project(layer, inputs, context):
+    """Queries (B, T, N, H), keys and values (B, S, K, H)."""
+    kv_heads = layer.num_key_value_heads or layer.num_heads
+    query = _split_heads(layer.query(inputs), layer.num_heads)
+    key = _split_heads(layer.key(context), kv_heads)
+    value = _split_heads(layer.value(context), kv_heads)
+    if layer.qk_norm:
+        query, key = layer.query_norm(query), layer.key_norm(key)
+    return query, key, value
+
+
+def _split_heads(x, num_heads):
+    return ops.reshape(x, (-1, ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
+
+
+def _attend(layer, query, key, value, mask, bias, causal, return_attention_scores, training):
+    def drop(weights):
+        return layer.dropout_layer(weights, training=True)
+
+    result = attention(
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        causal=causal,
+        scale=layer.scale,
+        logit_soft_cap=layer.logit_soft_cap,
+        dropout=drop if training and layer.dropout else None,
+        return_scores=return_attention_scores,
+    )
+    output, scores = result if return_attention_scores else (result, None)
+    heads, head_dim = query.shape[2], query.shape[3]
+    output = layer.output_dense(ops.reshape(output, (-1, ops.shape(query)[1], heads * head_dim)))
+    return (output, scores) if return_attention_scores else output

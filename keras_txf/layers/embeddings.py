@@ -1,0 +1,165 @@
+"""PositionalEmbedding: tokens and their places."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.options import get_config, register
+from keras_txf.ops.masks import padding_positions
+from keras_txf.ops.positions import sinusoid
+
+
+@register
+class PositionalEmbedding(keras.layers.Layer):
+    """Token embedding plus positions, with the padding mask for the layers after it.
+
+    Positions count real tokens only, so that padding on the left shifts nothing. They are computed
+    in float32 under every policy.
+
+    Args:
+        vocab_size: number V of tokens.
+        dim: width of the output.
+        encoding: "sinusoidal" (the paper's), "learned", or None where attention has its own
+            positions.
+        max_length: number of learned positions; longer input is refused under every encoding.
+        combine: "add", or "concat": the last `position_dim` features are the position's.
+        position_dim: width of the positions under "concat"; default half of `dim`.
+        pad_id: the token of padding, or None: no mask, and every token counts.
+        scale: whether token embeddings are multiplied by sqrt(dim), as in the paper.
+        embeddings_initializer: default normal with standard deviation 1 / sqrt(dim).
+
+    Call arguments:
+        inputs: int (B, T), token ids; with `reverse`, float (B, T, dim), hidden states.
+        positions: int (T,) or (B, T), default 0, 1, 2, ... over the real tokens.
+        reverse: whether to return logits (B, T, V), the hidden states times the transposed table.
+
+    Returns:
+        (B, T, dim), or logits.
+
+    Raises:
+        ValueError: an unknown encoding, learned positions without `max_length`, `position_dim`
+            without "concat", input longer than `max_length`, ids outside the vocabulary where they
+            can be seen (outside a compiled function), `reverse` with "concat".
+
+    Reference:
+        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), sections 3.4 and 3.5;
+        [Using the Output Embedding](https://arxiv.org/abs/1608.05859) for tied logits.
+
+    Example:
+
+    >>> embedding = txf.layers.PositionalEmbedding(vocab_size=100, dim=32)
+    >>> hidden = embedding(np.array([[5, 6, 7, 0]]))
+    >>> embedding(hidden, reverse=True).shape
+    (1, 4, 100)
+    """
+
+    def __init__(
+        self,
+        vocab_size,
+        dim,
+        encoding="sinusoidal",
+        max_length=None,
+        combine="add",
+        position_dim=None,
+        pad_id=0,
+        scale=False,
+        embeddings_initializer=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.vocab_size = checks.positive_integer("vocab_size", vocab_size)
+        self.dim = checks.positive_integer("dim", dim)
+        self.encoding = checks.one_of("encoding", encoding, ("sinusoidal", "learned", None))
+        self.max_length = checks.optional(checks.positive_integer, "max_length", max_length)
+        self.combine = checks.one_of("combine", combine, ("add", "concat"))
+        self.position_dim = checks.optional(checks.positive_integer, "position_dim", position_dim)
+        self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id, vocab_size)
+        self.scale = checks.boolean("scale", scale)
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self._check_combination()
+        self._position_width = (position_dim or dim // 2) if combine == "concat" else dim
+        token_width = dim - self._position_width if combine == "concat" else dim
+        # Reversible for the tied logits, and because Keras can quantize it.
+        self.token = self._table(keras.layers.ReversibleEmbedding, vocab_size, token_width, "token")
+        if encoding == "learned":
+            self.position = self._table(keras.layers.Embedding, max_length, self._position_width, "position")
+
+    def _check_combination(self):
+        if self.encoding == "learned" and self.max_length is None:
+            raise ValueError("encoding='learned' needs `max_length`, the number of positions; received None.")
+        if self.combine == "concat" and self.encoding is None:
+            raise ValueError("combine='concat' has nothing to concatenate with encoding=None.")
+        if self.position_dim is not None and self.combine != "concat":
+            raise ValueError(f"`position_dim` applies to combine='concat' only; received combine={self.combine!r}.")
+        if self.position_dim is not None and self.position_dim >= self.dim:
+            raise ValueError(
+                f"`position_dim` must leave room for the token in `dim`; received "
+                f"position_dim={self.position_dim} and dim={self.dim}."
+            )
+
+    def _table(self, cls, rows, width, name):
+        default = keras.initializers.RandomNormal(stddev=1 / math.sqrt(self.dim))
+        initializer = (self.embeddings_initializer or default).clone()
+        table = cls(rows, width, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name)
+        table.supports_masking = True  # a mask on hidden states is no cause for a warning
+        return table
+
+    def build(self, inputs_shape):
+        self.token.build()
+        if self.encoding == "learned":
+            self.position.build()
+
+    def call(self, inputs, positions=None, reverse=False):
+        if reverse:
+            if self.combine == "concat":
+                raise ValueError("`reverse` needs combine='add': under 'concat' the table is narrower than `dim`.")
+            return self.token(inputs, reverse=True)
+        checks.rank("inputs", inputs, (2, "(batch, length) of token ids"))
+        self._check_ids(inputs)
+        x = self.token(inputs)
+        if self.scale:
+            x = x * math.sqrt(self.dim)
+        if self.encoding is None:
+            if positions is not None:
+                raise ValueError("`positions` was passed, but encoding=None: it would not be used.")
+            return x
+        vectors = ops.cast(self._position_vectors(inputs, positions), x.dtype)
+        if self.combine == "add":
+            return x + vectors
+        vectors = ops.broadcast_to(vectors, (*ops.shape(inputs), self._position_width))
+        return ops.concatenate([x, vectors], axis=-1)
+
+    def _position_vectors(self, inputs, positions):
+        """(T, width) or (B, T, width)."""
+        index = ops.arange(ops.shape(inputs)[1])
+        if positions is not None:
+            return self._vectors_at(ops.convert_to_tensor(positions))
+        if self.pad_id is None:
+            return self._vectors_at(index)
+        # A row of the table is cheaper to look up than to compute.
+        return ops.take(self._vectors_at(index), padding_positions(inputs != self.pad_id), axis=0)
+
+    def _vectors_at(self, positions):
+        if self.encoding == "learned":
+            return self.position(positions)
+        return sinusoid(positions, self._position_width)
+
+    def _check_ids(self, inputs):
+        length = inputs.shape[1]
+        if None not in (length, self.max_length) and length > self.max_length:
+            raise ValueError(
+                f"`inputs` must not be longer than max_length={self.max_length}; received length {length}."
+            )
+        ids = checks.concrete(inputs)
+        if ids is not None:
+            checks.ids_in_vocabulary("inputs", ids, self.vocab_size)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        if len(inputs.shape) != 2:  # hidden states on their way to logits keep their mask
+            return previous_mask
+        return None if self.pad_id is None else ops.not_equal(inputs, self.pad_id)
+
+    def get_config(self):
+        return get_config(self, super().get_config())

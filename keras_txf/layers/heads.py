@@ -1,0 +1,95 @@
+"""Pooling: one vector for a sequence. The other heads are a Dense layer, or an embedding in reverse."""
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.options import get_config, register
+
+
+@register
+class Pooling(keras.layers.Layer):
+    """One vector for each sequence, from its real tokens only.
+
+    Args:
+        kind: "mean", "max", "first" or "last" real token, or "attention": a weighted mean whose
+            weights come from a learned query.
+
+    Call arguments:
+        inputs: float (B, T, D).
+        mask: bool (B, T), True at real tokens. Keras fills it from the layer before.
+
+    Returns:
+        (B, D). A sequence without any real token gives zeros.
+
+    Raises:
+        ValueError: an unknown kind.
+
+    Reference:
+        [Hierarchical Attention Networks](https://aclanthology.org/N16-1174) for "attention".
+
+    Example:
+
+    >>> txf.layers.Pooling("last")(keras.random.normal((2, 7, 32))).shape
+    (2, 32)
+    """
+
+    def __init__(self, kind="mean", **kwargs):
+        super().__init__(**kwargs)
+        self.kind = checks.one_of("kind", kind, POOLINGS)
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        if len(inputs_shape) != 3:
+            raise ValueError(f"`inputs` must have shape (batch, length, dim); received {tuple(inputs_shape)}.")
+        if self.kind == "attention":
+            self.score = keras.layers.Dense(1, use_bias=False, dtype=self.dtype_policy, name="score")
+            self.score.build(inputs_shape)
+
+    def call(self, inputs, mask=None):
+        if mask is None:
+            mask = ops.ones_like(inputs[..., 0], dtype="bool")
+        checks.rank("mask", mask, (2, "(batch, length)"))
+        mask = ops.cast(mask, "bool")[..., None]
+        pooled = POOLINGS[self.kind](self, ops.cast(inputs, "float32"), mask)
+        pooled = ops.where(ops.any(mask, axis=1), pooled, 0.0)
+        return ops.cast(pooled, self.compute_dtype)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
+def _weighted_mean(x, weights):
+    weights = ops.cast(weights, x.dtype)
+    return ops.sum(x * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1e-9)
+
+
+def _mean(layer, x, mask):
+    return _weighted_mean(x, mask)
+
+
+def _max(layer, x, mask):
+    return ops.max(ops.where(mask, x, _LOW), axis=1)
+
+
+def _first(layer, x, mask):
+    count = ops.cumsum(ops.cast(mask, "int32"), axis=1)
+    return _weighted_mean(x, ops.logical_and(mask, count == 1))
+
+
+def _last(layer, x, mask):
+    count = ops.cumsum(ops.cast(mask, "int32"), axis=1)
+    return _weighted_mean(x, ops.logical_and(mask, count == count[:, -1:]))
+
+
+def _attention(layer, x, mask):
+    scores = ops.where(mask, ops.cast(layer.score(x), "float32"), _LOW)
+    return _weighted_mean(x, ops.softmax(scores, axis=1))
+
+
+_LOW = -1e30
+
+POOLINGS = {"mean": _mean, "max": _max, "first": _first, "last": _last, "attention": _attention}

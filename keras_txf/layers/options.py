@@ -1,0 +1,58 @@
+"""What every layer here does with its arguments: keep them under their own names, save them, reload them."""
+
+import inspect
+
+import keras
+
+
+def register(cls):
+    """Registers a class with Keras, so that `.keras` files load in safe mode."""
+    return keras.saving.register_keras_serializable(package="keras_txf")(cls)
+
+
+def option_names(cls):
+    """The names of the constructor's own arguments, in order."""
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD][1:]
+
+
+def get_config(layer, base_config):
+    """The configuration of a layer whose attributes carry the names of its arguments."""
+    own = {name: _serialize(getattr(layer, name)) for name in option_names(type(layer))}
+    return {**base_config, **own, "dtype": _serialize_dtype(layer)}
+
+
+def revive(value):
+    """A Keras object from its configuration; anything else as it is."""
+    return keras.saving.deserialize_keras_object(value) if isinstance(value, dict) else value
+
+
+def inherit(layer, cls, **changed):
+    """The arguments of an inner layer `cls` that bear the same name on `layer`, with some changed."""
+    same = {name: getattr(layer, name) for name in option_names(cls) if hasattr(layer, name)}
+    return {**same, "dtype": layer.dtype_policy, **changed}
+
+
+def _serialize(value):
+    if isinstance(value, keras.initializers.Initializer):
+        return keras.saving.serialize_keras_object(value)
+    if isinstance(value, keras.layers.Layer):
+        # Keras marks a shared layer from its second appearance on, and then has lost track of a first
+        # one inside another layer's configuration: several blocks would reload with a copy each.
+        return {**keras.saving.serialize_keras_object(value), "shared_object_id": id(value)}
+    return value
+
+
+def _serialize_dtype(layer):
+    """The layer's dtype policy; after `quantize`, a map with the policy of each quantized inner layer."""
+    policy = layer.dtype_policy
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        policy = policy.default_policy
+    quantized = {
+        inner.path: inner.dtype_policy
+        for inner in layer._flatten_layers(include_self=False)
+        if getattr(inner, "quantization_mode", None) is not None
+    }
+    if quantized:
+        policy = keras.dtype_policies.DTypePolicyMap(policy, quantized)
+    return keras.dtype_policies.serialize(policy)

@@ -1,0 +1,207 @@
+"""Positions that attention applies itself: by rotation or by a bias. Each may be shared by several blocks.
+
+A position layer has two methods, and a layer of your own with both may take its place:
+
+    rotate(x, positions) -> x, for queries and keys of shape (batch, length, heads, head dim)
+    bias(query_positions, key_positions) -> (batch or 1, heads, T, S), added to the logits, or None
+"""
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.options import get_config, register
+from keras_txf.ops import positions as mathematics
+
+
+@register
+class Rotary(keras.layers.Layer):
+    """Rotary positions: queries and keys turn with their place, so that logits depend on distance alone.
+
+    Args:
+        base: base of the wavelengths: 10,000 in the paper, 500,000 in Llama 3.
+        fraction: share of each head's features that turns, in (0, 1].
+        scaling: None, or how to reach beyond the trained length: a dict with "type" "linear", "ntk",
+            "yarn" or "llama3" and that type's numbers, named as in Hugging Face configurations.
+
+    Raises:
+        ValueError: for an unknown scaling, a missing or unknown number of it, a fraction that leaves
+            no even number of features.
+
+    Reference:
+        [RoFormer](https://arxiv.org/abs/2104.09864).
+
+    Example:
+
+    >>> long = txf.layers.Rotary(scaling={"type": "linear", "factor": 4.0})
+    >>> block = txf.layers.EncoderBlock(num_heads=4, position=long)
+    >>> block(keras.random.normal((2, 7, 32))).shape
+    (2, 7, 32)
+    """
+
+    def __init__(self, base=10000.0, fraction=1.0, scaling=None, **kwargs):
+        super().__init__(**kwargs)
+        self.base = checks.positive_number("base", base)
+        self.fraction = checks.positive_number("fraction", fraction)
+        if fraction > 1:
+            raise ValueError(f"`fraction` must be in (0, 1]; received {fraction!r}.")
+        self.scaling = None if scaling is None else dict(scaling)
+        mathematics.rotary_frequencies(8, base, self.scaling)
+
+    def rotate(self, x, positions):
+        """Turns x (batch, length, heads, head dim) by `positions`, (length,) or (batch, length)."""
+        dim = round(x.shape[-1] * self.fraction)
+        if dim % 2:
+            raise ValueError(
+                "Rotary positions turn pairs of features: head_dim * fraction must be even; "
+                f"received head_dim={x.shape[-1]} and fraction={self.fraction}."
+            )
+        frequencies, magnitude = mathematics.rotary_frequencies(dim, self.base, self.scaling)
+        return mathematics.rotate(x, positions, frequencies, magnitude)
+
+    def bias(self, query_positions, key_positions):
+        return None
+
+    def call(self, x, positions):
+        return self.rotate(x, positions)
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
+@register
+class ALiBi(keras.layers.Layer):
+    """Attention with linear biases: each head penalises distance with its own fixed slope. No weights.
+
+    Args:
+        num_heads: number of query heads.
+
+    Reference:
+        [Train Short, Test Long](https://arxiv.org/abs/2108.12409). Without a causal mask the penalty
+        is symmetric.
+
+    Example:
+
+    >>> txf.layers.ALiBi(num_heads=4)(np.arange(3), np.arange(5)).shape
+    (1, 4, 3, 5)
+    """
+
+    def __init__(self, num_heads, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = checks.positive_integer("num_heads", num_heads)
+
+    def rotate(self, x, positions):
+        return x
+
+    def bias(self, query_positions, key_positions):
+        return self(query_positions, key_positions)
+
+    def call(self, query_positions, key_positions):
+        slopes = ops.convert_to_tensor(mathematics.alibi_slopes(self.num_heads).astype("float32"))
+        distance = ops.cast(ops.abs(_distance(query_positions, key_positions)), "float32")
+        return -slopes[None, :, None, None] * distance[:, None]
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
+@register
+class RelativeBias(keras.layers.Layer):
+    """T5's relative positions: a learned bias for each head and each bucket of distances.
+
+    T5 shares one such layer among all blocks of a stack: pass the same instance to each.
+
+    Args:
+        num_heads: number of query heads.
+        num_buckets: number of buckets; with `bidirectional` half of them are for later keys.
+        max_distance: distance from which on everything shares the last bucket.
+        bidirectional: True for encoders, False under a causal mask.
+
+    Reference:
+        [T5](https://arxiv.org/abs/1910.10683), section 2.1.
+
+    Example:
+
+    >>> shared = txf.layers.RelativeBias(num_heads=4)
+    >>> blocks = [txf.layers.EncoderBlock(num_heads=4, position=shared) for _ in range(2)]
+    >>> blocks[1](blocks[0](keras.random.normal((2, 7, 32)))).shape
+    (2, 7, 32)
+    """
+
+    def __init__(self, num_heads, num_buckets=32, max_distance=128, bidirectional=True, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = checks.positive_integer("num_heads", num_heads)
+        self.num_buckets = checks.positive_integer("num_buckets", num_buckets)
+        self.max_distance = checks.positive_integer("max_distance", max_distance)
+        self.bidirectional = checks.boolean("bidirectional", bidirectional)
+        exact = num_buckets // (4 if bidirectional else 2)
+        if exact < 1 or max_distance <= exact:
+            raise ValueError(
+                f"`max_distance` must exceed the {exact} distances with a bucket of their own, at least one; "
+                f"received max_distance={max_distance} and num_buckets={num_buckets}."
+            )
+
+    def build(self, *shapes):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.num_buckets, self.num_heads),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            autocast=False,
+        )
+
+    def rotate(self, x, positions):
+        return x
+
+    def bias(self, query_positions, key_positions):
+        return self(query_positions, key_positions)
+
+    def call(self, query_positions, key_positions):
+        buckets = mathematics.relative_buckets(
+            _distance(query_positions, key_positions),
+            self.bidirectional,
+            self.num_buckets,
+            self.max_distance,
+        )
+        return ops.transpose(ops.take(self.embeddings, buckets, axis=0), (0, 3, 1, 2))
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
+POSITIONS = {
+    "rotary": lambda num_heads, causal, **kwargs: Rotary(**kwargs),
+    "alibi": lambda num_heads, causal, **kwargs: ALiBi(num_heads, **kwargs),
+    "relative": lambda num_heads, causal, **kwargs: RelativeBias(num_heads, bidirectional=not causal, **kwargs),
+}
+
+
+def make_position(position, num_heads, causal, dtype):
+    """The layer that a name or an instance of a position stands for, or None."""
+    if position is None or isinstance(position, keras.layers.Layer):
+        _check_instance(position, num_heads)
+        if isinstance(position, RelativeBias) and not position.built:
+            position.build()  # here, so that a shared layer's weight is not named for its first user
+        return position
+    checks.one_of("position", position, [*POSITIONS, None])
+    return POSITIONS[position](num_heads, causal, dtype=dtype, name="position")
+
+
+def _check_instance(position, num_heads):
+    if position is None:
+        return
+    if not (hasattr(position, "rotate") and hasattr(position, "bias")):
+        raise ValueError(
+            f"`position` must be one of {sorted(POSITIONS)}, None, or a layer with the methods "
+            f"`rotate` and `bias`; received {position!r}."
+        )
+    if getattr(position, "num_heads", num_heads) != num_heads:
+        raise ValueError(
+            f"`position` has num_heads={position.num_heads}, but its attention has num_heads={num_heads}."
+        )
+
+
+def _distance(query_positions, key_positions):
+    """Key position minus query position, (batch or 1, T, S)."""
+    if len(query_positions.shape) == 1:
+        query_positions, key_positions = query_positions[None], key_positions[None]
+    return ops.expand_dims(key_positions, 1) - ops.expand_dims(query_positions, 2)

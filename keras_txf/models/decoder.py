@@ -1,0 +1,152 @@
+"""The decoder alone, with or without a context, and the generator made of it."""
+
+import keras
+
+from keras_txf import checks
+from keras_txf.layers import DecoderBlock
+from keras_txf.models import stack
+from keras_txf.models.generative import ContextDecoder, Generator
+
+
+def decoder(
+    vocab_size,
+    num_layers,
+    dim,
+    num_heads,
+    context_dim=None,
+    context_mask=False,
+    tie_embeddings=True,
+    packed=False,
+    return_hidden_states=False,
+    return_attention_scores=False,
+    name="decoder",
+    **options,
+):
+    """Builds a decoder with cross-attention: target ids (B, T) and a context -> logits (B, T, V).
+
+    Inputs are a dict of `target_ids`, int (B, T), and `context`, float (B, S, context_dim), such as
+    the output of an `encoder` or any of its hidden states. Its Keras mask hides padding.
+
+    Args:
+        vocab_size: number V of tokens.
+        num_layers: number of blocks, called `decoder_0`, `decoder_1`, ...
+        dim: model width.
+        num_heads: number of query heads.
+        context_dim: width of the context; default `dim`.
+        context_mask: adds an input `context_mask`, bool (B, S), for contexts that come as arrays and
+            so have lost their Keras mask.
+        tie_embeddings: whether the logits use the transposed embedding (the paper does) or a Dense
+            layer of their own.
+        packed: adds inputs `target_segment_ids`, `target_positions`, int (B, T), and
+            `context_segment_ids`, int (B, S).
+        return_hidden_states: adds outputs `hidden_states_0` (the embedding) to
+            `hidden_states_{num_layers}`.
+        return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T), and
+            `cross_attention_scores_0`, ..., (B, N, T, S).
+        name: name of the model.
+        **options: those of `DecoderBlock`, and those of the embedding as in `encoder`.
+
+    Returns:
+        A functional `keras.Model`. With an output on request it returns a dict with `logits`.
+
+    Raises:
+        ValueError: an unknown option, or two that do not go together.
+
+    Example:
+
+    >>> encoder = txf.models.encoder(100, num_layers=2, dim=32, num_heads=4, return_hidden_states=True)
+    >>> decoder = txf.models.decoder(90, num_layers=2, dim=32, num_heads=4)
+    >>> depths = encoder(np.array([[5, 6, 7, 0]]))
+    >>> decoder({"target_ids": np.array([[1, 8]]), "context": depths["hidden_states_1"]}).shape
+    (1, 2, 90)
+    """
+    context = keras.Input((None, context_dim or dim), name="context")
+    inputs = {"context": context}
+    call = {}
+    if checks.boolean("context_mask", context_mask):
+        inputs["context_mask"] = call["context_mask"] = keras.Input((None,), dtype="bool", name="context_mask")
+    if checks.boolean("packed", packed):
+        segments = keras.Input((None,), dtype="int32", name="context_segment_ids")
+        inputs["context_segment_ids"] = call["context_segment_ids"] = segments
+    own, result, logits = decode(
+        "decoder", vocab_size, num_layers, dim, num_heads, tie_embeddings, packed,
+        return_attention_scores, options, context=context, **call,
+    )
+    extra = result.requested(return_hidden_states, return_attention_scores)
+    outputs = {"logits": logits, **extra} if extra else logits
+    return ContextDecoder({**inputs, **own}, outputs, name=name)
+
+
+def decoder_generator(
+    vocab_size,
+    num_layers,
+    dim,
+    num_heads,
+    tie_embeddings=True,
+    packed=False,
+    return_hidden_states=False,
+    return_attention_scores=False,
+    name="decoder_generator",
+    **options,
+):
+    """Builds a decoder-only language model: token ids (B, T) -> logits (B, T, V), with `generate`.
+
+    Args:
+        vocab_size, num_layers, dim, num_heads, tie_embeddings, return_hidden_states, name,
+        **options: see `decoder`. Where no token stands for padding, say `pad_id=None`.
+        packed: whether rows hold several sequences. The inputs are then a dict of `token_ids`,
+            `segment_ids` and `positions`, int (B, T) each.
+        return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T) each.
+
+    Returns:
+        A functional `keras.Model` with `generate`. With an output on request it returns a dict with
+        `logits`.
+
+    Raises:
+        ValueError: an unknown option, or two that do not go together.
+
+    Example:
+
+    >>> model = txf.models.decoder_generator(vocab_size=100, num_layers=2, dim=32, num_heads=4)
+    >>> model.generate([[5, 6, 7], [8]], max_new_tokens=4).shape
+    (2, 7)
+    """
+    inputs, result, logits = decode(
+        "decoder_generator", vocab_size, num_layers, dim, num_heads, tie_embeddings, packed,
+        return_attention_scores, options,
+    )
+    extra = result.requested(return_hidden_states, return_attention_scores)
+    return Generator(inputs, {"logits": logits, **extra} if extra else logits, name=name)
+
+
+def decode(
+    builder, vocab_size, num_layers, dim, num_heads, tie_embeddings, packed, scores, options,
+    context=None, embedding=None, **call,
+):
+    """Symbolic inputs, stack.Result and logits of a decoder; `call` goes to every block."""
+    checks.boolean("packed", packed)
+    checks.boolean("tie_embeddings", tie_embeddings)
+    if tie_embeddings and options.get("combine") == "concat":
+        raise ValueError(
+            "`tie_embeddings` does not go with combine='concat': the table is narrower than `dim`. "
+            "Pass tie_embeddings=False."
+        )
+    options = stack.sort_options(builder, DecoderBlock, options, fixed=("cross_attention",))
+    prefix = "" if context is None else "target_"
+    ids_name = "token_ids" if context is None else "target_ids"
+    inputs, ids, segment_ids, positions = stack.token_inputs(packed, ids_name, prefix)
+    if embedding is None:
+        embedding = stack.make_embedding(vocab_size, dim, options, f"{prefix}embedding")
+    options.block["cross_attention"] = context is not None
+    result = stack.run(
+        DecoderBlock, embedding, ids, num_layers, num_heads, options, "decoder", scores, context,
+        positions=positions, segment_ids=segment_ids, **call,
+    )
+    if tie_embeddings:
+        logits = embedding(result.output, reverse=True)
+    else:
+        head = keras.layers.Dense(vocab_size, use_bias=False, dtype=options.dtype, name="logits")
+        logits = head(result.output)
+    if context is not None and not packed:
+        inputs = {ids_name: ids}
+    return inputs, result, logits

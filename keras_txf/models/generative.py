@@ -1,0 +1,116 @@
+"""The model classes: functional Keras models, with `generate` on the two that generate."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_txf.generation import reference
+from keras_txf.layers import PositionalEmbedding
+from keras_txf.layers.options import register
+
+
+@register
+class ContextDecoder(keras.Model):
+    """A decoder whose context brings a mask. Its logits carry the mask of the target ids, if any."""
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+
+@register
+class Generator(keras.Model):
+    """A decoder-only language model."""
+
+    def generate(self, prompt_ids, max_new_tokens=64, sampler="greedy", stop_ids=None, seed=None):
+        """Continues each prompt.
+
+        Args:
+            prompt_ids: token ids: lists of unequal lengths, or an array (B, T) padded on either side.
+            max_new_tokens: at most this many tokens are appended to each prompt.
+            sampler: "greedy", "sampling" (temperature 1), `txf.generation.Sampling(temperature)`, or a
+                function of logits (B, V) and a NumPy random generator that returns ids (B,).
+            stop_ids: a token id or several; a row ends with the first that it produces.
+            seed: the same seed gives the same tokens. Default: another one each time.
+
+        Returns:
+            NumPy int32 (B, longest): prompts and what follows them, padded on the right.
+
+        Raises:
+            ValueError: no prompt or an empty one, ids outside the vocabulary, more tokens than the
+                model has positions.
+        """
+        embedding = _embedding(self, "embedding")
+        prompts = reference.prompt_lists("prompt_ids", prompt_ids, embedding.pad_id, embedding.vocab_size)
+        if not all(prompts):
+            raise ValueError("`prompt_ids` must hold at least one token in each prompt; received an empty one.")
+        _check_length(embedding, max(map(len, prompts)), max_new_tokens)
+
+        def next_logits(ids, lengths):
+            return _logits_after(self(ids, training=False), lengths)
+
+        _refuse_packed(self)
+        ids, _ = reference.generate(
+            next_logits, prompts, max_new_tokens, sampler, stop_ids, embedding.pad_id or 0, seed
+        )
+        return ids
+
+
+@register
+class Seq2Seq(keras.Model):
+    """An encoder-decoder."""
+
+    def generate(self, source_ids, max_new_tokens=64, sampler="greedy", stop_ids=None, seed=None, start_id=1):
+        """Answers each source.
+
+        Args:
+            source_ids: token ids: lists of unequal lengths, or an array (B, S) padded on either side.
+            max_new_tokens: at most this many tokens are generated for each source.
+            sampler, stop_ids, seed: see `Generator.generate`.
+            start_id: the token that every target begins with in training.
+
+        Returns:
+            NumPy int32 (B, longest): the answers without the start token, padded on the right.
+
+        Raises:
+            ValueError: no source, ids outside the vocabulary, more tokens than the model has positions.
+        """
+        source, target = _embedding(self, "source_embedding"), _embedding(self, "target_embedding")
+        sources = reference.prompt_lists("source_ids", source_ids, source.pad_id, source.vocab_size)
+        _check_length(target, 1, max_new_tokens)
+        _refuse_packed(self)
+        width = max(1, *map(len, sources))
+        padded = [row + [source.pad_id or 0] * (width - len(row)) for row in sources]
+        padded = np.array(padded, "int32")
+
+        def next_logits(ids, lengths):
+            return _logits_after(self({"source_ids": padded, "target_ids": ids}, training=False), lengths)
+
+        starts = [[start_id]] * len(sources)
+        ids, _ = reference.generate(
+            next_logits, starts, max_new_tokens, sampler, stop_ids, target.pad_id or 0, seed
+        )
+        return ids[:, 1:]
+
+
+def _embedding(model, name):
+    names = [layer.name for layer in model.layers if isinstance(layer, PositionalEmbedding)]
+    return model.get_layer(name if name in names else "embedding")
+
+
+def _logits_after(outputs, lengths):
+    logits = outputs["logits"] if isinstance(outputs, dict) else outputs
+    logits = ops.convert_to_numpy(ops.cast(logits, "float32"))
+    return logits[np.arange(len(lengths)), lengths - 1]
+
+
+def _check_length(embedding, length, new):
+    if embedding.max_length is not None and length + new > embedding.max_length:
+        raise ValueError(
+            f"The model has max_length={embedding.max_length} positions; received {length} prompt tokens "
+            f"and max_new_tokens={new}."
+        )
+
+
+def _refuse_packed(model):
+    if any("segment_ids" in tensor.name for tensor in model.inputs):
+        raise ValueError("`generate` needs a model built with packed=False; its weights are the same.")

@@ -1,0 +1,97 @@
+"""encoder_decoder: the paper's model, built from the encoder and the decoder."""
+
+from keras_txf import checks
+from keras_txf.layers import EncoderBlock
+from keras_txf.models import stack
+from keras_txf.models.decoder import decode
+from keras_txf.models.generative import Seq2Seq
+
+
+def encoder_decoder(
+    source_vocab_size,
+    target_vocab_size,
+    num_layers,
+    dim,
+    num_heads,
+    num_decoder_layers=None,
+    share_embeddings=None,
+    tie_embeddings=True,
+    packed=False,
+    return_hidden_states=False,
+    return_attention_scores=False,
+    encoder_options=None,
+    decoder_options=None,
+    name="encoder_decoder",
+    **options,
+):
+    """Builds an encoder-decoder: source and target ids -> logits (B, T, V), with `generate`.
+
+    Inputs are a dict of `source_ids`, int (B, S), and `target_ids`, int (B, T), the answer that
+    starts with its start token. `encoder_decoder(37000, 37000, 6, 512, 8)` is the paper's base model.
+
+    Args:
+        source_vocab_size: number of source tokens.
+        target_vocab_size: number V of target tokens.
+        num_layers: number of blocks of the encoder, and of the decoder unless it has its own.
+        dim: model width.
+        num_heads: number of query heads.
+        num_decoder_layers: number of blocks of the decoder; default `num_layers`.
+        share_embeddings: whether source and target have one embedding, as in the paper. Default:
+            if the vocabularies are of one size.
+        tie_embeddings: whether the logits use the transposed target embedding, as in the paper.
+        packed: adds inputs `source_segment_ids`, `source_positions`, `target_segment_ids` and
+            `target_positions`, for rows that hold several sequences.
+        return_hidden_states: adds outputs `encoder_hidden_states_0`, ..., `decoder_hidden_states_0`, ...
+        return_attention_scores: adds outputs `encoder_attention_scores_0`, ...,
+            `decoder_attention_scores_0`, ... and `decoder_cross_attention_scores_0`, ...
+        encoder_options, decoder_options: dicts of options that differ between the two.
+        name: name of the model.
+        **options: those of `EncoderBlock` and `DecoderBlock`, and of the embeddings as in `encoder`.
+
+    Returns:
+        A functional `keras.Model` with `generate`. With an output on request it returns a dict with
+        `logits`.
+
+    Raises:
+        ValueError: an unknown option, or two that do not go together.
+
+    Reference:
+        [Attention Is All You Need](https://arxiv.org/abs/1706.03762).
+
+    Example:
+
+    >>> model = txf.models.encoder_decoder(100, 90, num_layers=2, dim=32, num_heads=4)
+    >>> model({"source_ids": np.array([[5, 6, 7, 0]]), "target_ids": np.array([[1, 8]])}).shape
+    (1, 2, 90)
+    """
+    checks.boolean("packed", packed)
+    checks.optional(checks.boolean, "share_embeddings", share_embeddings)
+    if share_embeddings is None:
+        share_embeddings = source_vocab_size == target_vocab_size
+    if share_embeddings and source_vocab_size != target_vocab_size:
+        raise ValueError(
+            "`share_embeddings` needs vocabularies of one size; received "
+            f"source_vocab_size={source_vocab_size} and target_vocab_size={target_vocab_size}."
+        )
+    encoder_options = {**options, **(encoder_options or {})}
+    decoder_options = {**options, **(decoder_options or {})}
+    sorted_options = stack.sort_options("encoder_decoder", EncoderBlock, encoder_options, fixed=("causal",))
+    source, source_ids, segment_ids, positions = stack.token_inputs(packed, "source_ids", "source_")
+    table = "embedding" if share_embeddings else "source_embedding"
+    embedding = stack.make_embedding(source_vocab_size, dim, sorted_options, table)
+    encoded = stack.run(
+        EncoderBlock, embedding, source_ids, num_layers, num_heads, sorted_options, "encoder",
+        return_attention_scores, positions=positions, segment_ids=segment_ids,
+    )
+    target, decoded, logits = decode(
+        "encoder_decoder", target_vocab_size, num_decoder_layers or num_layers, dim, num_heads,
+        tie_embeddings, packed, return_attention_scores, decoder_options,
+        context=encoded.output, embedding=embedding if share_embeddings else None,
+        context_segment_ids=segment_ids,
+    )
+    inputs = {**(source if packed else {"source_ids": source_ids}), **target}
+    extra = {
+        **encoded.requested(return_hidden_states, return_attention_scores, "encoder_"),
+        **decoded.requested(return_hidden_states, return_attention_scores, "decoder_"),
+    }
+    return Seq2Seq(inputs, {"logits": logits, **extra} if extra else logits, name=name)

@@ -1,0 +1,166 @@
+"""The wiring: embedding, blocks, final norm. Every builder is made of the functions here."""
+
+import dataclasses
+
+import keras
+
+from keras_txf import checks
+from keras_txf.layers import DecoderBlock, EncoderBlock, PositionalEmbedding, RelativeBias
+from keras_txf.layers.norms import make_norm
+from keras_txf.layers.options import option_names
+
+# Embedding options of the builders, by the name they have there -> their name on PositionalEmbedding.
+EMBEDDING_OPTIONS = {
+    "encoding": "encoding",
+    "max_length": "max_length",
+    "combine": "combine",
+    "position_dim": "position_dim",
+    "pad_id": "pad_id",
+    "scale_embedding": "scale",
+    "embeddings_initializer": "embeddings_initializer",
+}
+DEFAULTS = {"encoding": "auto", "scale_embedding": True}
+
+
+@dataclasses.dataclass
+class Options:
+    """The options of a builder, sorted by who takes them."""
+
+    embedding: dict
+    block: dict
+    final_norm: bool
+    dtype: object
+
+
+def sort_options(builder, block_class, options, fixed=()):
+    """Splits a builder's options; refuses names that neither the embedding nor the block has.
+
+    Args:
+        builder: name of the builder, for errors.
+        block_class: EncoderBlock or DecoderBlock.
+        options: the caller's keyword arguments.
+        fixed: options of the block that this builder decides itself.
+    """
+    block_names = set(option_names(block_class)) - {"num_heads", *fixed}
+    known = block_names | EMBEDDING_OPTIONS.keys() | {"final_norm", "dtype"}
+    checks.known_names(f"an option of {builder}", options, known)
+    options = {**DEFAULTS, **options}
+    block = {name: options[name] for name in block_names & options.keys()}
+    embedding = {ours: options[name] for name, ours in EMBEDDING_OPTIONS.items() if name in options}
+    if embedding["encoding"] == "auto":
+        embedding["encoding"] = "sinusoidal" if block.get("position") is None else None
+    final_norm = options.get("final_norm")
+    if final_norm is None:  # pre-norm leaves the residual stream without a norm at its end
+        final_norm = block.get("norm_placement", "post") != "post"
+    checks.boolean("final_norm", final_norm)
+    return Options(embedding, block, final_norm, options.get("dtype"))
+
+
+def make_embedding(vocab_size, dim, options, name):
+    return PositionalEmbedding(vocab_size, dim, **options.embedding, dtype=options.dtype, name=name)
+
+
+@dataclasses.dataclass
+class Result:
+    """Symbolic tensors of a stack: its output, and what stands between."""
+
+    output: object
+    hidden_states: list
+    attention_scores: list
+    cross_attention_scores: list
+
+    def requested(self, hidden_states, attention_scores, prefix=""):
+        """The extra outputs by name: `hidden_states_0` is the embedding, the last one the output."""
+        named = {}
+        if hidden_states:
+            named.update(_numbered(f"{prefix}hidden_states", self.hidden_states))
+        if attention_scores:
+            named.update(_numbered(f"{prefix}attention_scores", self.attention_scores))
+            named.update(_numbered(f"{prefix}cross_attention_scores", self.cross_attention_scores))
+        return named
+
+
+def _numbered(name, tensors):
+    return {f"{name}_{index}": tensor for index, tensor in enumerate(tensors)}
+
+
+def run(
+    block_class, embedding, ids, num_layers, num_heads, options, name,
+    scores=False, context=None, positions=None, **call,
+):
+    """Token ids -> embedding, dropout, the blocks `name`_0, `name`_1, ..., final norm.
+
+    Args:
+        block_class: EncoderBlock or DecoderBlock.
+        embedding: a PositionalEmbedding.
+        ids: int (B, T).
+        options: from `sort_options`. A list or tuple holds one value for each block.
+        scores: whether the blocks return their attention scores.
+        context: (B, S, D) for cross-attention, or None.
+        positions: int (B, T) of packed sequences, or None.
+        call: tensors that every block takes, such as `segment_ids`; those that are None stay out.
+
+    Returns:
+        Result.
+    """
+    blocks = make_blocks(block_class, num_layers, num_heads, options, name)
+    first = blocks[0]
+    call = {key: value for key, value in (call | {"positions": positions}).items() if value is not None}
+    absolute = {} if positions is None or embedding.encoding is None else {"positions": positions}
+    if scores:
+        call["return_attention_scores"] = True
+
+    x = embedding(ids, **absolute)
+    x = keras.layers.Dropout(first.dropout, dtype=options.dtype, name=f"{name}_dropout")(x)
+    result = Result(None, [x], [], [])
+    for block in blocks:
+        x = block(x, **call) if context is None else block(x, context, **call)
+        if scores:
+            x, own, *cross = x
+            result.attention_scores.append(own)
+            result.cross_attention_scores += cross
+        result.hidden_states.append(x)
+    if options.final_norm:
+        norm = make_norm(first.norm, first.norm_epsilon, options.dtype, f"{name}_norm", first.use_bias)
+        x = result.hidden_states[-1] = norm(x)
+    result.output = x
+    return result
+
+
+def make_blocks(block_class, num_layers, num_heads, options, name):
+    checks.positive_integer("num_layers", num_layers)
+    shared = dict(options.block)
+    if shared.get("position") == "relative":  # T5: one table of biases for all blocks
+        shared["position"] = RelativeBias(
+            num_heads,
+            bidirectional=block_class is EncoderBlock and not shared.get("causal", False),
+            dtype=options.dtype,
+            name=f"{name}_position",
+        )
+    if not isinstance(shared.get("stochastic_depth", 0.0), (list, tuple)):
+        # The deeper a block, the likelier it is left out: the paper's linear rule.
+        last = checks.rate("stochastic_depth", shared.get("stochastic_depth", 0.0))
+        shared["stochastic_depth"] = [last * (i + 1) / num_layers for i in range(num_layers)]
+    for option, value in shared.items():
+        if isinstance(value, (list, tuple)) and len(value) != num_layers:
+            raise ValueError(
+                f"`{option}` must be one value or one for each of the num_layers={num_layers} blocks; "
+                f"received {len(value)} values."
+            )
+    return [
+        block_class(
+            num_heads,
+            **{key: value[i] if isinstance(value, (list, tuple)) else value for key, value in shared.items()},
+            dtype=options.dtype,
+            name=f"{name}_{i}",
+        )
+        for i in range(num_layers)
+    ]
+
+
+def token_inputs(packed, ids_name="token_ids", prefix=""):
+    """The model's inputs for a sequence, then its ids, segment ids and positions (None unless packed)."""
+    names = [ids_name, f"{prefix}segment_ids", f"{prefix}positions"] if packed else [ids_name]
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+    ids, segment_ids, positions = [*inputs.values(), None, None][:3]
+    return (inputs if packed else ids), ids, segment_ids, positions

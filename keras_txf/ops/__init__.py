@@ -1,0 +1,1 @@
+"""Pure functions on `keras.ops`: the mathematics of the layers, without state."""

@@ -1,0 +1,120 @@
+"""The only door to the attention kernel.
+
+Legend: B batch, T query length, S key length, N heads, K key-value heads, H head dim.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+
+def attention(
+    query,
+    key,
+    value,
+    mask=None,
+    bias=None,
+    causal=False,
+    scale=None,
+    logit_soft_cap=None,
+    dropout=None,
+    return_scores=False,
+):
+    """softmax(scale · query · keyᵀ + bias) · value, over the keys that the mask allows.
+
+    The backend's fused kernel runs wherever the options allow it: not for scores, soft cap or
+    active dropout, and never on TensorFlow, which has none. The softmax is float32 under every
+    policy. A query that may see no key at all gets zeros, not NaN.
+
+    Args:
+        query: (B, T, N, H).
+        key: (B, S, K, H), where K divides N: each key-value head serves N / K query heads.
+        value: (B, S, K, H).
+        mask: bool, broadcastable to (B, N, T, S), True where a query may attend.
+        bias: float, broadcastable to (B, N, T, S), added to the scaled logits.
+        causal: a hint: `mask` is None, T equals S, and later keys are to be hidden.
+        scale: factor on the logits, by default 1 / sqrt(H).
+        logit_soft_cap: c bends the scaled logits to c · tanh(logits / c).
+        dropout: function applied to the attention weights, or None.
+        return_scores: also return the weights, (B, N, T, S), before dropout.
+
+    Returns:
+        (B, T, N, H), and the scores if asked for.
+
+    Reference:
+        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.2.
+    """
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    fused = logit_soft_cap is None and dropout is None and not return_scores
+    if fused and keras.backend.backend() != "tensorflow":
+        return _fused(query, key, value, mask, bias, causal, scale)
+    if causal:
+        query_index, key_index = ops.arange(ops.shape(query)[1]), ops.arange(ops.shape(key)[1])
+        mask = (ops.expand_dims(query_index, 1) >= ops.expand_dims(key_index, 0))[None, None]
+
+    logits = _logits(query * ops.cast(scale, query.dtype), key)
+    logits = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
+    if logit_soft_cap is not None:
+        logits = ops.tanh(logits / logit_soft_cap) * logit_soft_cap
+    if bias is not None:
+        logits = logits + ops.cast(bias, logits.dtype)
+    if mask is not None:
+        logits = ops.where(mask, logits, _HIDDEN)
+    scores = ops.cast(ops.softmax(logits, axis=-1), query.dtype)
+    if mask is not None and not causal:
+        # A row without a key has equal weights on everything hidden. The factor is one number a row.
+        scores_of_row = ops.cast(ops.any(mask, axis=-1, keepdims=True), scores.dtype)
+    else:
+        scores_of_row = None
+    weights = scores if dropout is None else dropout(scores)
+    output = _weigh(weights, value)
+    if scores_of_row is not None:
+        output = output * ops.transpose(scores_of_row, (0, 2, 1, 3))
+        scores = scores * scores_of_row if return_scores else scores
+    return (output, scores) if return_scores else output
+
+
+# Finite, so that a row in which everything is hidden stays free of NaN.
+_HIDDEN = -1e30
+
+
+def _logits(query, key):
+    """(B, T, N, H) and (B, S, K, H) -> (B, N, T, S). Groups of heads share a product, no key is copied."""
+    length, heads, dim = ops.shape(query)[1], query.shape[2], query.shape[3]
+    kv_heads = key.shape[2]
+    query = ops.transpose(query, (0, 2, 1, 3))
+    if kv_heads != heads:
+        query = ops.reshape(query, (-1, kv_heads, heads // kv_heads * length, dim))
+    logits = ops.matmul(query, ops.transpose(key, (0, 2, 3, 1)))
+    if kv_heads != heads:
+        logits = ops.reshape(logits, (-1, heads, length, ops.shape(key)[1]))
+    return logits
+
+
+def _weigh(weights, value):
+    """(B, N, T, S) and (B, S, K, H) -> (B, T, N, H)."""
+    heads, length = weights.shape[1], ops.shape(weights)[2]
+    kv_heads, dim = value.shape[2], value.shape[3]
+    if kv_heads != heads:
+        weights = ops.reshape(weights, (-1, kv_heads, heads // kv_heads * length, ops.shape(value)[1]))
+    output = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))
+    if kv_heads != heads:
+        output = ops.reshape(output, (-1, heads, length, dim))
+    return ops.transpose(output, (0, 2, 1, 3))
+
+
+def _fused(query, key, value, mask, bias, causal, scale):
+    heads, kv_heads = query.shape[2], key.shape[2]
+    if kv_heads == 1 and heads > 1:  # Keras repeats groups of several, but not a single one
+        key, value = ops.repeat(key, heads, axis=2), ops.repeat(value, heads, axis=2)
+    rows = None if mask is None else ops.any(mask, axis=-1, keepdims=True)
+    if mask is not None and bias is not None:  # PyTorch's kernel takes one of the two
+        bias = ops.where(mask, ops.cast(bias, query.dtype), ops.cast(-3e4, query.dtype))
+        mask = None
+    output = ops.dot_product_attention(
+        query, key, value, bias=bias, mask=mask, scale=scale, is_causal=causal
+    )
+    if rows is None:
+        return output
+    return output * ops.cast(ops.transpose(rows, (0, 2, 1, 3)), output.dtype)

@@ -1,0 +1,90 @@
+"""One boolean mask from positions, padding, window and segments. True means "may attend".
+
+Legend: B batch, T query length, S key length, N heads.
+"""
+
+from keras import ops
+
+from keras_txf import checks
+
+
+def combine_masks(
+    query_index,
+    key_index,
+    causal=False,
+    window=None,
+    key_padding=None,
+    query_segments=None,
+    key_segments=None,
+    explicit=None,
+):
+    """The keys that each query may attend to.
+
+    Query t may attend to key s where all of these hold:
+
+        key_padding[b, s]                               the key is a real token
+        query_segments[b, t] == key_segments[b, s]      both belong to one packed sequence
+        s <= t                                          if causal
+        |t - s| < window                                if there is a window (1: itself alone)
+        explicit[b, n, t, s]                            the caller's own mask
+
+    Args:
+        query_index: int (T,), where the queries stand. A decode step passes its offset here.
+        key_index: int (S,), where the keys stand.
+        causal: whether a query sees itself and what came before only.
+        window: number of keys on either side that a query may see, itself included.
+        key_padding: bool (B, S), True at real tokens.
+        query_segments: int (B, T). Needs `key_segments`.
+        key_segments: int (B, S).
+        explicit: bool (T, S), (B, T, S) or (B, N or 1, T, S).
+
+    Returns:
+        bool, broadcastable to (B, N, T, S), or None where nothing is masked.
+    """
+    conditions = []
+    if causal or window is not None:
+        distance = ops.expand_dims(query_index, 1) - ops.expand_dims(key_index, 0)
+        if causal:
+            conditions.append(distance >= 0)
+        if window is not None:
+            conditions.append((distance if causal else ops.abs(distance)) < window)
+        conditions = [condition[None, None] for condition in conditions]
+    if key_padding is not None:
+        checks.rank("mask", key_padding, (2, "(batch, length)"))
+        conditions.append(ops.cast(key_padding, "bool")[:, None, None, :])
+    if query_segments is not None:
+        checks.rank("segment_ids", query_segments, (2, "(batch, length)"))
+        checks.rank("segment_ids", key_segments, (2, "(batch, length)"))
+        same = ops.expand_dims(query_segments, 2) == ops.expand_dims(key_segments, 1)
+        conditions.append(same[:, None])
+    if explicit is not None:
+        conditions.append(_as_rank_four(explicit))
+    if not conditions:
+        return None
+    mask = conditions[0]
+    for condition in conditions[1:]:
+        mask = ops.logical_and(mask, condition)
+    return mask
+
+
+def _as_rank_four(mask):
+    mask = ops.convert_to_tensor(mask)
+    shapes = (
+        (2, "(query length, key length)"),
+        (3, "(batch, query length, key length)"),
+        (4, "(batch, heads, query length, key length)"),
+    )
+    checks.rank("attention_mask", mask, *shapes)
+    mask = ops.cast(mask, "bool")
+    if len(mask.shape) == 2:
+        return mask[None, None]
+    return mask[:, None] if len(mask.shape) == 3 else mask
+
+
+def padding_positions(mask):
+    """Positions (B, T) that count real tokens only, so that left padding shifts nothing.
+
+    Args:
+        mask: bool (B, T), True at real tokens.
+    """
+    return ops.maximum(ops.cumsum(ops.cast(mask, "int32"), axis=-1) - 1, 0)

@@ -1,0 +1,200 @@
+"""Sinusoid, rotary with its scalings, ALiBi and T5 buckets. Constants in float64, tensors in float32.
+
+Legend: B batch, T length, N heads, H head dim.
+"""
+
+import math
+
+import numpy as np
+from keras import ops
+
+from keras_txf import checks
+
+
+def sinusoid(positions, dim):
+    """The paper's positions: sin at even and cos at odd features, wavelengths 2π to 10,000 · 2π.
+
+    Args:
+        positions: (T,) or (B, T), integers or floats.
+        dim: number of features.
+
+    Returns:
+        float32, (T, dim) or (B, T, dim).
+
+    Reference:
+        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.5.
+    """
+    pairs = (dim + 1) // 2
+    frequencies = 10000.0 ** (-2.0 * np.arange(pairs) / dim)
+    angles = _angles(positions, frequencies)
+    waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
+    waves = ops.reshape(waves, (*ops.shape(positions), 2 * pairs))
+    return waves[..., :dim]
+
+
+def _angles(positions, frequencies):
+    return ops.cast(positions, "float32")[..., None] * ops.convert_to_tensor(frequencies.astype("float32"))
+
+
+def rotate(x, positions, frequencies, magnitude=1.0):
+    """Turns each pair (i, i + R/2) of the first R features by position times frequency i.
+
+    Args:
+        x: (B, T, N, H).
+        positions: (T,) or (B, T).
+        frequencies: NumPy (R / 2,), radians a position; R at most H, the rest stays as it is.
+        magnitude: factor on the rotated features (YaRN's attention factor).
+
+    Reference:
+        [RoFormer](https://arxiv.org/abs/2104.09864).
+    """
+    half = len(frequencies)
+    angles = _angles(positions, frequencies)
+    if len(angles.shape) == 2:
+        angles = angles[None]
+    cos, sin = ops.cos(angles)[:, :, None] * magnitude, ops.sin(angles)[:, :, None] * magnitude
+    wide = ops.cast(x, "float32")
+    first, second, rest = wide[..., :half], wide[..., half : 2 * half], wide[..., 2 * half :]
+    parts = [first * cos - second * sin, second * cos + first * sin]
+    if 2 * half < x.shape[-1]:
+        parts.append(rest)
+    return ops.cast(ops.concatenate(parts, axis=-1), x.dtype)
+
+
+def rotary_frequencies(dim, base=10000.0, scaling=None):
+    """Frequencies of a rotary embedding over `dim` features, and the factor on its magnitude.
+
+    Args:
+        dim: even number of rotated features.
+        base: base of the wavelengths.
+        scaling: None, or a dict such as {"type": "linear", "factor": 4.0}. The types and the other
+            keys are the arguments of the functions in `ROTARY_SCALINGS`, named as in Hugging Face
+            configurations.
+
+    Returns:
+        NumPy float64 (dim / 2,), float.
+    """
+    options = dict(scaling or {"type": "none"})
+    kind = options.pop("type", None)
+    checks.one_of("scaling['type']", kind, ROTARY_SCALINGS)
+    function = ROTARY_SCALINGS[kind]
+    allowed = function.__code__.co_varnames[2 : function.__code__.co_argcount]
+    checks.known_names(f"an option of rotary scaling {kind!r}", options, allowed)
+    required = allowed[: len(allowed) - len(function.__defaults__ or ())]
+    missing = [name for name in required if name not in options]
+    if missing:
+        raise ValueError(f"Rotary scaling {kind!r} needs {missing}; received {scaling!r}.")
+    for name in ("factor", "original_max_position_embeddings"):
+        if name in options:
+            checks.positive_number(name, options[name])
+    return function(dim, base, **options)
+
+
+def _plain(dim, base):
+    return base ** (-np.arange(0, dim, 2) / dim), 1.0
+
+
+def _linear(dim, base, factor):
+    """[Position interpolation](https://arxiv.org/abs/2306.15595): every wavelength is `factor` times as long."""
+    return _plain(dim, base)[0] / factor, 1.0
+
+
+def _ntk(dim, base, factor):
+    """NTK-aware: a larger base, so that the longest wavelength grows by `factor` and the shortest stays."""
+    return _plain(dim, base * factor ** (dim / (dim - 2)))[0], 1.0
+
+
+def _llama3(dim, base, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
+    """[Llama 3.1](https://arxiv.org/abs/2407.21783): long wavelengths are stretched, short ones kept, a ramp between."""
+    frequencies = _plain(dim, base)[0]
+    turns = original_max_position_embeddings * frequencies / (2 * math.pi)
+    kept = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0, 1)
+    return kept * frequencies + (1 - kept) * frequencies / factor, 1.0
+
+
+def _yarn(
+    dim,
+    base,
+    factor,
+    original_max_position_embeddings,
+    beta_fast=32.0,
+    beta_slow=1.0,
+    attention_factor=None,
+    mscale=None,
+    mscale_all_dim=None,
+    truncate=True,
+):
+    """[YaRN](https://arxiv.org/abs/2309.00071): as Llama 3 by number of turns, and a magnitude that sharpens attention."""
+
+    def feature_that_turns(times):
+        return dim * math.log(original_max_position_embeddings / (times * 2 * math.pi)) / (2 * math.log(base))
+
+    def magnitude(weight):
+        return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
+
+    low, high = feature_that_turns(beta_fast), feature_that_turns(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    high = low + 0.001 if high == low else high
+    stretched = np.clip((np.arange(dim // 2) - low) / (high - low), 0, 1)
+    frequencies = _plain(dim, base)[0]
+    if attention_factor is None:
+        both = mscale and mscale_all_dim
+        attention_factor = magnitude(mscale) / magnitude(mscale_all_dim) if both else magnitude(1.0)
+    return stretched * frequencies / factor + (1 - stretched) * frequencies, attention_factor
+
+
+ROTARY_SCALINGS = {"none": _plain, "linear": _linear, "ntk": _ntk, "yarn": _yarn, "llama3": _llama3}
+
+
+def alibi_slopes(num_heads):
+    """One slope a head, a geometric sequence; between powers of two, every other of the next sequence.
+
+    Returns:
+        NumPy float64 (N,).
+
+    Reference:
+        [Train Short, Test Long](https://arxiv.org/abs/2108.12409).
+    """
+    power = 2 ** math.floor(math.log2(num_heads))
+    slopes = 2.0 ** (-8 / power * np.arange(1, power + 1))
+    extra = 2.0 ** (-4 / power * np.arange(1, 2 * (num_heads - power), 2))
+    return np.concatenate([slopes, extra])
+
+
+def relative_buckets(distance, bidirectional, num_buckets, max_distance):
+    """T5's buckets: one a distance up to half of them, then logarithmic up to `max_distance`.
+
+    Args:
+        distance: int, key position minus query position.
+        bidirectional: later keys get half of the buckets; otherwise they share bucket 0.
+        num_buckets: number of buckets.
+        max_distance: from here on everything shares the last bucket.
+
+    Returns:
+        int32, the shape of `distance`.
+
+    Reference:
+        [T5](https://arxiv.org/abs/1910.10683).
+    """
+    if bidirectional:
+        num_buckets //= 2
+        offset = ops.where(distance > 0, num_buckets, 0)
+        distance = ops.abs(distance)
+    else:
+        offset = 0
+        distance = ops.maximum(-distance, 0)
+    table = _bucket_table(num_buckets, max_distance)
+    nearest = ops.take(table, ops.minimum(distance, max_distance), axis=0)
+    return ops.cast(offset + nearest, "int32")
+
+
+def _bucket_table(num_buckets, max_distance):
+    """The bucket of each distance from 0 to `max_distance`, in float32 as every T5 does it."""
+    exact = num_buckets // 2
+    distances = np.arange(max_distance + 1)
+    ratio = np.maximum(distances, 1).astype("float32") / np.float32(exact)
+    steps = np.log(ratio) / np.float32(math.log(max_distance / exact)) * np.float32(num_buckets - exact)
+    far = np.minimum(exact + steps.astype("int32"), num_buckets - 1)
+    return np.where(distances < exact, distances, far).astype("int32")

@@ -1,0 +1,87 @@
+"""Cross-entropy that counts each real token once."""
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.options import register
+
+
+@register
+class TokenCrossEntropy(keras.losses.Loss):
+    """Mean cross-entropy over all real tokens of the batch, in float32 under every policy.
+
+    Keras' own losses average over positions or sequences; here a long sequence weighs as much as it
+    has tokens. Under `tf.distribute` each replica averages over its own tokens, and Keras averages
+    the replicas; gradient accumulation averages its steps in the same way.
+
+    Args:
+        pad_id: target id that does not count; None counts every position.
+        label_smoothing: ε moves that share of the target's probability to all V tokens alike.
+        name: of the loss.
+
+    Call arguments:
+        y_true: int (B, T), or any shape.
+        y_pred: logits (B, T, V).
+        sample_weight: weights (B,) of sequences or (B, T) of tokens.
+
+    Returns:
+        A scalar. A batch without a real token gives 0.
+
+    Raises:
+        ValueError: label_smoothing outside [0, 1).
+
+    Reference:
+        [Rethinking the Inception Architecture](https://arxiv.org/abs/1512.00567) for label smoothing.
+
+    Example:
+
+    >>> loss = txf.training.TokenCrossEntropy()
+    >>> float(loss(np.array([[1, 0]]), np.zeros((1, 2, 4))))  # ln 4, the padding does not count
+    1.3862943649291992
+    """
+
+    def __init__(self, pad_id=0, label_smoothing=0.0, name="token_cross_entropy", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id)
+        self.label_smoothing = checks.rate("label_smoothing", label_smoothing)
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        weights = token_weights(y_true, self.pad_id, sample_weight)
+        return weighted_mean(self.call(y_true, y_pred), weights)
+
+    def call(self, y_true, y_pred):
+        return token_cross_entropy(y_true, y_pred, self.label_smoothing)
+
+    def get_config(self):
+        return {**super().get_config(), "pad_id": self.pad_id, "label_smoothing": self.label_smoothing}
+
+
+def token_cross_entropy(y_true, y_pred, label_smoothing=0.0):
+    """Cross-entropy of each token, float32, the shape of y_true."""
+    logits = ops.cast(y_pred, "float32")
+    y_true = ops.cast(y_true, "int32")
+    loss = ops.sparse_categorical_crossentropy(y_true, logits, from_logits=True)
+    if label_smoothing:
+        # (1 - ε) (lse - z_y) + ε (lse - mean z) = loss + ε (z_y - mean z)
+        own = ops.squeeze(ops.take_along_axis(logits, y_true[..., None], axis=-1), axis=-1)
+        loss = loss + label_smoothing * (own - ops.mean(logits, axis=-1))
+    return loss
+
+
+def token_weights(y_true, pad_id, sample_weight):
+    """Float32 weights, the shape of y_true: 0 at padding."""
+    y_true = ops.convert_to_tensor(y_true)
+    weights = ops.ones_like(y_true, dtype="float32")
+    if pad_id is not None:
+        weights = ops.cast(y_true != pad_id, "float32")
+    if sample_weight is not None:
+        sample_weight = ops.cast(sample_weight, "float32")
+        while len(sample_weight.shape) < len(weights.shape):
+            sample_weight = sample_weight[..., None]
+        weights = weights * sample_weight
+    return weights
+
+
+def weighted_mean(values, weights):
+    return ops.divide_no_nan(ops.sum(values * weights), ops.sum(weights))

@@ -1,0 +1,64 @@
+"""Metrics over all real tokens of an epoch."""
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.options import register
+from keras_txf.training.losses import token_cross_entropy, token_weights
+
+
+@register
+class TokenAccuracy(keras.metrics.Mean):
+    """Share of the real tokens whose largest logit is the target.
+
+    Args:
+        pad_id: target id that does not count; None counts every position.
+
+    Example:
+
+    >>> accuracy = txf.training.TokenAccuracy()
+    >>> float(accuracy(np.array([[1, 2, 0]]), np.eye(4)[None, [1, 3, 0]]))
+    0.5
+    """
+
+    def __init__(self, pad_id=0, name="token_accuracy", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        weights = token_weights(y_true, self.pad_id, sample_weight)
+        hits = ops.cast(ops.argmax(y_pred, axis=-1), "int32") == ops.cast(y_true, "int32")
+        super().update_state(ops.cast(hits, "float32"), sample_weight=weights)
+
+    def get_config(self):
+        return {**super().get_config(), "pad_id": self.pad_id}
+
+
+@register
+class Perplexity(keras.metrics.Mean):
+    """exp of the mean cross-entropy over the real tokens; the mean is taken before the exp.
+
+    Args:
+        pad_id: target id that does not count; None counts every position.
+
+    Example:
+
+    >>> perplexity = txf.training.Perplexity()
+    >>> round(float(perplexity(np.array([[1, 0]]), np.zeros((1, 2, 4)))), 4)
+    4.0
+    """
+
+    def __init__(self, pad_id=0, name="perplexity", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        weights = token_weights(y_true, self.pad_id, sample_weight)
+        super().update_state(token_cross_entropy(y_true, y_pred), sample_weight=weights)
+
+    def result(self):
+        return ops.exp(super().result())
+
+    def get_config(self):
+        return {**super().get_config(), "pad_id": self.pad_id}

@@ -1,0 +1,78 @@
+"""Learning rates over the steps of training."""
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.options import register
+
+
+@register
+class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
+    """The paper's schedule: scale · dim^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
+
+    The first step is step 1. The peak, at `warmup_steps`, is scale / sqrt(dim · warmup_steps).
+
+    Args:
+        dim: model width.
+        warmup_steps: steps of linear growth; 4,000 in the paper.
+        scale: factor on the whole.
+
+    Reference:
+        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 5.3.
+
+    Example:
+
+    >>> schedule = txf.training.InverseSquareRoot(dim=512)
+    >>> optimizer = keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
+    """
+
+    def __init__(self, dim, warmup_steps=4000, scale=1.0):
+        super().__init__()
+        self.dim = checks.positive_integer("dim", dim)
+        self.warmup_steps = checks.positive_integer("warmup_steps", warmup_steps)
+        self.scale = checks.positive_number("scale", scale)
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32") + 1
+        return self.scale * self.dim**-0.5 * ops.minimum(step**-0.5, step * self.warmup_steps**-1.5)
+
+    def get_config(self):
+        return {"dim": self.dim, "warmup_steps": self.warmup_steps, "scale": self.scale}
+
+
+def warmup_cosine(peak, warmup_steps, total_steps, final=0.0):
+    """Linear growth to `peak`, then half a cosine down to `final`: Keras' CosineDecay in those terms.
+
+    Args:
+        peak: highest learning rate.
+        warmup_steps: steps of linear growth from 0.
+        total_steps: step at which `final` is reached, warm-up included.
+        final: learning rate from there on.
+
+    Raises:
+        ValueError: a warm-up as long as the whole, a rate out of order.
+
+    Example:
+
+    >>> schedule = txf.training.warmup_cosine(peak=1e-3, warmup_steps=100, total_steps=2000)
+    >>> float(schedule(100))
+    0.0010000000474974513
+    """
+    checks.positive_number("peak", peak)
+    checks.positive_integer("warmup_steps", warmup_steps)
+    checks.positive_integer("total_steps", total_steps)
+    if warmup_steps >= total_steps:
+        raise ValueError(
+            f"`warmup_steps` must be below `total_steps`; received warmup_steps={warmup_steps} "
+            f"and total_steps={total_steps}."
+        )
+    if not 0 <= final <= peak:
+        raise ValueError(f"`final` must be between 0 and `peak`; received final={final} and peak={peak}.")
+    return keras.optimizers.schedules.CosineDecay(
+        initial_learning_rate=0.0,
+        decay_steps=total_steps - warmup_steps,
+        alpha=final / peak,
+        warmup_target=peak,
+        warmup_steps=warmup_steps,
+    )

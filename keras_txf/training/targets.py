@@ -1,0 +1,65 @@
+"""Inputs and targets of generative models. On NumPy arrays, or on tensors inside `tf.data`'s `map`."""
+
+import numpy as np
+
+from keras_txf import checks
+
+
+def teacher_forcing(source_ids, target_ids):
+    """The pair's inputs and targets: at each place the decoder has seen what came before.
+
+    Args:
+        source_ids: int (B, S).
+        target_ids: int (B, T), from the start token to the stop token, padded.
+
+    Returns:
+        ({"source_ids": (B, S), "target_ids": (B, T - 1)}, targets (B, T - 1)).
+
+    Example:
+
+    >>> inputs, targets = teacher_forcing(np.array([[7, 8]]), np.array([[1, 5, 6, 2]]))
+    >>> inputs["target_ids"], targets
+    (array([[1, 5, 6]]), array([[5, 6, 2]]))
+    """
+    inputs, targets = next_token(target_ids)
+    return {"source_ids": source_ids, "target_ids": inputs}, targets
+
+
+def next_token(ids):
+    """Inputs (B, T - 1) and targets (B, T - 1) of a language model from ids (B, T)."""
+    if ids.shape[-1] is not None and ids.shape[-1] < 2:
+        raise ValueError(f"`ids` must hold two tokens or more in each row; received shape {tuple(ids.shape)}.")
+    return ids[..., :-1], ids[..., 1:]
+
+
+def next_token_windows(ids, length, stride=None):
+    """Cuts a text into windows for next-token training.
+
+    Args:
+        ids: int (number of tokens,), the whole text.
+        length: tokens in each window's input.
+        stride: tokens from one window to the next; default `length`, so that each token but the
+            first is a target once. What is left over at the end, shorter than a window, is dropped.
+
+    Returns:
+        Inputs and targets, NumPy (windows, length) each; views of `ids`, not copies.
+
+    Raises:
+        ValueError: a text shorter than one window and its target.
+
+    Example:
+
+    >>> next_token_windows(np.arange(7), length=3)
+    (array([[0, 1, 2],
+           [3, 4, 5]]), array([[1, 2, 3],
+           [4, 5, 6]]))
+    """
+    ids = np.asarray(ids)
+    if ids.ndim != 1:
+        raise ValueError(f"`ids` must have shape (number of tokens,); received shape {ids.shape}.")
+    checks.positive_integer("length", length)
+    stride = checks.positive_integer("stride", length if stride is None else stride)
+    if len(ids) < length + 1:
+        raise ValueError(f"`ids` must hold length + 1 = {length + 1} tokens or more; received {len(ids)}.")
+    windows = np.lib.stride_tricks.sliding_window_view(ids, length + 1)[::stride]
+    return next_token(windows)
