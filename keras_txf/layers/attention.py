@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.options import get_config, register, revive
 from keras_txf.layers.positions import make_position
@@ -47,7 +48,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         positions: int (T,) or (B, T), for `position`; default 0, 1, 2, ...
         return_attention_scores: also return the weights (B, N, T, T), before dropout.
 
-    All masks hold together. A token that may see nothing gets zeros before the output projection.
+    All masks hold together. A token that `attention_mask` lets see nothing gets zeros before the
+    output projection; what a padding token gets is finite, and of no concern.
 
     Returns:
         (B, T, D), and the scores if asked for.
@@ -125,7 +127,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
                 index, index, self.causal, self.window, padding, segment_ids, segment_ids, attention_mask
             )
         return _attend(
-            self, query, key, value, allowed, bias, causal_alone, return_attention_scores, training
+            self, query, key, value, allowed, bias, causal_alone, attention_mask is not None,
+            return_attention_scores, training,
         )
 
     def get_config(self):
@@ -148,6 +151,9 @@ class CrossAttention(keras.layers.Layer):
         segment_ids, context_segment_ids: int (B, T) and (B, S), both or none: a query sees only the
             context of its own segment.
         return_attention_scores: also return the weights (B, N, T, S), before dropout.
+
+    A query that may see nothing, such as one with a context all of padding, gets zeros before the
+    output projection.
 
     Returns:
         (B, T, D), and the scores if asked for.
@@ -206,7 +212,9 @@ class CrossAttention(keras.layers.Layer):
         allowed = combine_masks(
             None, None, False, None, context_mask, segment_ids, context_segment_ids, attention_mask
         )
-        return _attend(self, query, key, value, allowed, None, False, return_attention_scores, training)
+        return _attend(
+            self, query, key, value, allowed, None, False, True, return_attention_scores, training
+        )
 
     def get_config(self):
         return get_config(self, super().get_config())
@@ -258,7 +266,7 @@ def _build_projections(layer, inputs_shape, context_shape):
     layer.key = dense("key", kv_heads * head_dim, context_shape)
     layer.value = dense("value", kv_heads * head_dim, context_shape)
     layer.output_dense = dense("output", dim, (*inputs_shape[:-1], layer.num_heads * head_dim))
-    layer.dropout_layer = keras.layers.Dropout(layer.dropout, dtype=layer.dtype_policy, name="dropout")
+    layer.dropout_layer = Dropout(layer.dropout, dtype=layer.dtype_policy, name="dropout")
     if layer.qk_norm:
         layer.query_norm = make_norm("rms", layer.norm_epsilon, layer.dtype_policy, "query_norm")
         layer.key_norm = make_norm("rms", layer.norm_epsilon, layer.dtype_policy, "key_norm")
@@ -281,7 +289,9 @@ def _split_heads(x, num_heads):
     return ops.reshape(x, (-1, ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
 
 
-def _attend(layer, query, key, value, mask, bias, causal, return_attention_scores, training):
+def _attend(
+    layer, query, key, value, mask, bias, causal, zero_empty_rows, return_attention_scores, training
+):
     def drop(weights):
         return layer.dropout_layer(weights, training=True)
 
@@ -296,6 +306,7 @@ def _attend(layer, query, key, value, mask, bias, causal, return_attention_score
         logit_soft_cap=layer.logit_soft_cap,
         dropout=drop if training and layer.dropout else None,
         return_scores=return_attention_scores,
+        zero_empty_rows=zero_empty_rows,
     )
     output, scores = result if return_attention_scores else (result, None)
     heads, head_dim = query.shape[2], query.shape[3]

@@ -4,6 +4,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
+from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.options import get_config, inherit, option_names, register, revive
@@ -290,7 +291,7 @@ def _add_sublayers(block, causal):
     _add_norms(block, "attention")
     _add_norms(block, "feed_forward")
     dtype = block.dtype_policy
-    block.dropout_layer = keras.layers.Dropout(block.dropout, dtype=dtype, name="dropout")
+    block.dropout_layer = Dropout(block.dropout, dtype=dtype, name="dropout")
     block.stochastic_depth_layer = keras.layers.Dropout(
         block.stochastic_depth, noise_shape=(None, 1, 1), dtype=dtype, name="stochastic_depth"
     )

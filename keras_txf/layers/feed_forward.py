@@ -3,6 +3,7 @@
 import keras
 
 from keras_txf import checks
+from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.options import get_config, register
 
 
@@ -81,7 +82,7 @@ class FeedForward(keras.layers.Layer):
             self.gate = dense("gate", width, dim)
         self.intermediate = dense("intermediate", width, dim)
         self.output_dense = dense("output", dim, width)
-        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
     def call(self, inputs, training=None):
         x = self.intermediate(inputs)

@@ -6,6 +6,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.layers import DecoderBlock, EncoderBlock, PositionalEmbedding, RelativeBias
+from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.options import option_names
 
@@ -111,7 +112,7 @@ def run(
         call["return_attention_scores"] = True
 
     x = embedding(ids, **absolute)
-    x = keras.layers.Dropout(first.dropout, dtype=options.dtype, name=f"{name}_dropout")(x)
+    x = Dropout(first.dropout, dtype=options.dtype, name=f"{name}_dropout")(x)
     result = Result(None, [x], [], [])
     for block in blocks:
         x = block(x, **call) if context is None else block(x, context, **call)

@@ -20,12 +20,14 @@ def attention(
     logit_soft_cap=None,
     dropout=None,
     return_scores=False,
+    zero_empty_rows=False,
 ):
     """softmax(scale · query · keyᵀ + bias) · value, over the keys that the mask allows.
 
     The backend's fused kernel runs wherever the options allow it: not for scores, soft cap or
     active dropout, and never on TensorFlow, which has none. The softmax is float32 under every
-    policy. A query that may see no key at all gets zeros, not NaN.
+    policy. A query that may see no key at all gets some finite average, never NaN; or zeros, where
+    the caller asks for that, which costs a pass over the output.
 
     Args:
         query: (B, T, N, H).
@@ -38,6 +40,7 @@ def attention(
         logit_soft_cap: c bends the scaled logits to c · tanh(logits / c).
         dropout: function applied to the attention weights, or None.
         return_scores: also return the weights, (B, N, T, S), before dropout.
+        zero_empty_rows: whether a query without a key gets zeros, in the output and in the scores.
 
     Returns:
         (B, T, N, H), and the scores if asked for.
@@ -48,31 +51,30 @@ def attention(
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     fused = logit_soft_cap is None and dropout is None and not return_scores
     if fused and keras.backend.backend() != "tensorflow":
-        return _fused(query, key, value, mask, bias, causal, scale)
-    if causal:
-        query_index, key_index = ops.arange(ops.shape(query)[1]), ops.arange(ops.shape(key)[1])
-        mask = (ops.expand_dims(query_index, 1) >= ops.expand_dims(key_index, 0))[None, None]
-
-    logits = _logits(query * ops.cast(scale, query.dtype), key)
-    logits = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
-    if logit_soft_cap is not None:
-        logits = ops.tanh(logits / logit_soft_cap) * logit_soft_cap
-    if bias is not None:
-        logits = logits + ops.cast(bias, logits.dtype)
-    if mask is not None:
-        logits = ops.where(mask, logits, _HIDDEN)
-    scores = ops.cast(ops.softmax(logits, axis=-1), query.dtype)
-    if mask is not None and not causal:
-        # A row without a key has equal weights on everything hidden. The factor is one number a row.
-        scores_of_row = ops.cast(ops.any(mask, axis=-1, keepdims=True), scores.dtype)
+        output, scores = _fused(query, key, value, mask, bias, causal, scale), None
     else:
-        scores_of_row = None
-    weights = scores if dropout is None else dropout(scores)
-    output = _weigh(weights, value)
-    if scores_of_row is not None:
-        output = output * ops.transpose(scores_of_row, (0, 2, 1, 3))
-        scores = scores * scores_of_row if return_scores else scores
+        if causal:
+            mask = _causal_mask(ops.shape(query)[1])
+        logits = _logits(query * ops.cast(scale, query.dtype), key)
+        logits = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
+        if logit_soft_cap is not None:
+            logits = ops.tanh(logits / logit_soft_cap) * logit_soft_cap
+        if bias is not None:
+            logits = logits + ops.cast(bias, logits.dtype)
+        if mask is not None:  # a sum has a cheaper gradient than a choice, and -1e30 swallows any logit
+            logits = logits + ops.where(mask, 0.0, ops.cast(_HIDDEN, logits.dtype))
+        scores = ops.cast(ops.softmax(logits, axis=-1), query.dtype)
+        output = _weigh(scores if dropout is None else dropout(scores), value)
+    if zero_empty_rows and mask is not None:
+        seen = ops.cast(ops.any(mask, axis=-1, keepdims=True), output.dtype)
+        output = output * ops.transpose(seen, (0, 2, 1, 3))
+        scores = scores * seen if return_scores else None
     return (output, scores) if return_scores else output
+
+
+def _causal_mask(length):
+    index = ops.arange(length)
+    return (ops.expand_dims(index, 1) >= ops.expand_dims(index, 0))[None, None]
 
 
 # Finite, so that a row in which everything is hidden stays free of NaN.
@@ -86,7 +88,9 @@ def _logits(query, key):
     query = ops.transpose(query, (0, 2, 1, 3))
     if kv_heads != heads:
         query = ops.reshape(query, (-1, kv_heads, heads // kv_heads * length, dim))
-    logits = ops.matmul(query, ops.transpose(key, (0, 2, 3, 1)))
+    # In two steps: TensorFlow folds the second into the product.
+    key_transposed = ops.swapaxes(ops.transpose(key, (0, 2, 1, 3)), -1, -2)
+    logits = ops.matmul(query, key_transposed)
     if kv_heads != heads:
         logits = ops.reshape(logits, (-1, heads, length, ops.shape(key)[1]))
     return logits
@@ -108,13 +112,8 @@ def _fused(query, key, value, mask, bias, causal, scale):
     heads, kv_heads = query.shape[2], key.shape[2]
     if kv_heads == 1 and heads > 1:  # Keras repeats groups of several, but not a single one
         key, value = ops.repeat(key, heads, axis=2), ops.repeat(value, heads, axis=2)
-    rows = None if mask is None else ops.any(mask, axis=-1, keepdims=True)
     if mask is not None and bias is not None:  # PyTorch's kernel takes one of the two
-        bias = ops.where(mask, ops.cast(bias, query.dtype), ops.cast(-3e4, query.dtype))
-        mask = None
-    output = ops.dot_product_attention(
+        bias, mask = ops.where(mask, ops.cast(bias, query.dtype), ops.cast(-3e4, query.dtype)), None
+    return ops.dot_product_attention(
         query, key, value, bias=bias, mask=mask, scale=scale, is_causal=causal
     )
-    if rows is None:
-        return output
-    return output * ops.cast(ops.transpose(rows, (0, 2, 1, 3)), output.dtype)

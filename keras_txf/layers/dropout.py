@@ -1,0 +1,24 @@
+"""Dropout with a mask that costs half as much on TensorFlow."""
+
+import keras
+
+from keras_txf.layers.options import register
+from keras_txf.ops.dropout import dropout
+
+
+@register
+class Dropout(keras.layers.Dropout):
+    """Keras' Dropout without `noise_shape`; see `ops.dropout` for what differs on TensorFlow."""
+
+    def __init__(self, rate, seed=None, **kwargs):
+        super().__init__(rate, seed=seed, **kwargs)
+
+    def call(self, inputs, training=False):
+        if training and self.rate > 0:
+            return dropout(inputs, self.rate, self.seed_generator)
+        return inputs
+
+    def get_config(self):
+        config = super().get_config()
+        del config["noise_shape"]
+        return config
