@@ -78,11 +78,14 @@ class PositionalEmbedding(keras.layers.Layer):
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id, vocab_size)
         self.scale = checks.boolean("scale", scale)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.autocast = False  # ids that come as floats would be rounded
         self._check_combination()
         self._position_width = (position_dim or dim // 2) if combine == "concat" else dim
         token_width = dim - self._position_width if combine == "concat" else dim
         # Reversible for the tied logits, and because Keras can quantize it.
-        self.token = self._table(keras.layers.ReversibleEmbedding, vocab_size, token_width, "token")
+        self.token = self._table(
+            keras.layers.ReversibleEmbedding, vocab_size, token_width, "token", reverse_dtype=self.compute_dtype
+        )
         if encoding == "learned":
             self.position = self._table(keras.layers.Embedding, max_length, self._position_width, "position")
 
@@ -99,10 +102,12 @@ class PositionalEmbedding(keras.layers.Layer):
                 f"position_dim={self.position_dim} and dim={self.dim}."
             )
 
-    def _table(self, cls, rows, width, name):
+    def _table(self, cls, rows, width, name, **kwargs):
         default = keras.initializers.RandomNormal(stddev=1 / math.sqrt(self.dim))
         initializer = (self.embeddings_initializer or default).clone()
-        table = cls(rows, width, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name)
+        table = cls(
+            rows, width, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name, **kwargs
+        )
         table.supports_masking = True  # a mask on hidden states is no cause for a warning
         return table
 
@@ -117,6 +122,7 @@ class PositionalEmbedding(keras.layers.Layer):
                 raise ValueError("`reverse` needs combine='add': under 'concat' the table is narrower than `dim`.")
             return self.token(inputs, reverse=True)
         checks.rank("inputs", inputs, (2, "(batch, length) of token ids"))
+        inputs = ops.cast(inputs, "int32")
         self._check_ids(inputs)
         x = self.token(inputs)
         if self.scale:
