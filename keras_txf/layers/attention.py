@@ -11,6 +11,7 @@ from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.options import get_config, register, revive
 from keras_txf.layers.positions import make_position
+from keras_txf.layers.projections import make_projection
 from keras_txf.ops.attention import attention
 from keras_txf.ops.masks import combine_masks
 
@@ -250,22 +251,11 @@ def _build_projections(layer, inputs_shape, context_shape):
         checks.divides("num_heads", layer.num_heads, "dim", dim)
     head_dim = layer.head_dim or dim // layer.num_heads
     kv_heads = layer.num_key_value_heads or layer.num_heads
-
-    def dense(name, units, input_shape):
-        projection = keras.layers.Dense(
-            units,
-            use_bias=layer.use_bias,
-            kernel_initializer=layer.kernel_initializer.clone(),
-            dtype=layer.dtype_policy,
-            name=name,
-        )
-        projection.build(input_shape)
-        return projection
-
-    layer.query = dense("query", layer.num_heads * head_dim, inputs_shape)
-    layer.key = dense("key", kv_heads * head_dim, context_shape)
-    layer.value = dense("value", kv_heads * head_dim, context_shape)
-    layer.output_dense = dense("output", dim, (*inputs_shape[:-1], layer.num_heads * head_dim))
+    heads_shape = (*inputs_shape[:-1], layer.num_heads * head_dim)
+    layer.query = make_projection(layer, "query", layer.num_heads * head_dim, inputs_shape)
+    layer.key = make_projection(layer, "key", kv_heads * head_dim, context_shape)
+    layer.value = make_projection(layer, "value", kv_heads * head_dim, context_shape)
+    layer.output_dense = make_projection(layer, "output", dim, heads_shape)
     layer.dropout_layer = Dropout(layer.dropout, dtype=layer.dtype_policy, name="dropout")
     if layer.qk_norm:
         layer.query_norm = make_norm("rms", layer.norm_epsilon, layer.dtype_policy, "query_norm")

@@ -5,6 +5,7 @@ import keras
 from keras_txf import checks
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.options import get_config, register
+from keras_txf.layers.projections import make_projection
 
 
 @register
@@ -66,22 +67,11 @@ class FeedForward(keras.layers.Layer):
     def build(self, inputs_shape):
         dim = inputs_shape[-1]
         width = self.intermediate_dim or 4 * dim
-
-        def dense(name, units, input_dim):
-            projection = keras.layers.Dense(
-                units,
-                use_bias=self.use_bias,
-                kernel_initializer=self.kernel_initializer.clone(),
-                dtype=self.dtype_policy,
-                name=name,
-            )
-            projection.build((*inputs_shape[:-1], input_dim))
-            return projection
-
+        wide = (*inputs_shape[:-1], width)
         if self.gated:
-            self.gate = dense("gate", width, dim)
-        self.intermediate = dense("intermediate", width, dim)
-        self.output_dense = dense("output", dim, width)
+            self.gate = make_projection(self, "gate", width, inputs_shape)
+        self.intermediate = make_projection(self, "intermediate", width, inputs_shape)
+        self.output_dense = make_projection(self, "output", dim, wide)
         self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
     def call(self, inputs, training=None):

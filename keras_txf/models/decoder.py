@@ -116,6 +116,7 @@ def decoder_generator(
         return_attention_scores, options,
     )
     extra = result.requested(return_hidden_states, return_attention_scores)
+    inputs = inputs if packed else inputs["token_ids"]
     return Generator(inputs, {"logits": logits, **extra} if extra else logits, name=name)
 
 
@@ -147,6 +148,4 @@ def decode(
     else:
         head = keras.layers.Dense(vocab_size, use_bias=False, dtype=options.dtype, name="logits")
         logits = head(result.output)
-    if context is not None and not packed:
-        inputs = {ids_name: ids}
     return inputs, result, logits

@@ -68,7 +68,7 @@ def encode(builder, vocab_size, num_layers, dim, num_heads, packed, scores, opti
         EncoderBlock, embedding, ids, num_layers, num_heads, options, "encoder", scores,
         positions=positions, segment_ids=segment_ids,
     )
-    return inputs, result, options
+    return (inputs if packed else ids), result, options
 
 
 def encoder_classifier(

@@ -79,8 +79,9 @@ class Seq2Seq(keras.Model):
         _check_length(target, 1, max_new_tokens)
         _refuse_packed(self)
         width = max(1, *map(len, sources))
-        padded = [row + [source.pad_id or 0] * (width - len(row)) for row in sources]
-        padded = np.array(padded, "int32")
+        if source.pad_id is None and any(len(row) != width for row in sources):
+            raise ValueError("`source_ids` must be of one length, since the model has pad_id=None.")
+        padded = np.array([row + [source.pad_id] * (width - len(row)) for row in sources], "int32")
 
         def next_logits(ids, lengths):
             return _logits_after(self({"source_ids": padded, "target_ids": ids}, training=False), lengths)

@@ -89,9 +89,8 @@ def encoder_decoder(
         context=encoded.output, embedding=embedding if share_embeddings else None,
         context_segment_ids=segment_ids,
     )
-    inputs = {**(source if packed else {"source_ids": source_ids}), **target}
     extra = {
         **encoded.requested(return_hidden_states, return_attention_scores, "encoder_"),
         **decoded.requested(return_hidden_states, return_attention_scores, "decoder_"),
     }
-    return Seq2Seq(inputs, {"logits": logits, **extra} if extra else logits, name=name)
+    return Seq2Seq({**source, **target}, {"logits": logits, **extra} if extra else logits, name=name)

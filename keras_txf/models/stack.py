@@ -160,8 +160,8 @@ def make_blocks(block_class, num_layers, num_heads, options, name):
 
 
 def token_inputs(packed, ids_name="token_ids", prefix=""):
-    """The model's inputs for a sequence, then its ids, segment ids and positions (None unless packed)."""
+    """The inputs for a sequence by name, then its ids, segment ids and positions (None unless packed)."""
     names = [ids_name, f"{prefix}segment_ids", f"{prefix}positions"] if packed else [ids_name]
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
     ids, segment_ids, positions = [*inputs.values(), None, None][:3]
-    return (inputs if packed else ids), ids, segment_ids, positions
+    return inputs, ids, segment_ids, positions
