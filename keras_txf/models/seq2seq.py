@@ -73,6 +73,12 @@ def encoder_decoder(
             "`share_embeddings` needs vocabularies of one size; received "
             f"source_vocab_size={source_vocab_size} and target_vocab_size={target_vocab_size}."
         )
+    for option in stack.EMBEDDING_OPTIONS if share_embeddings else ():
+        if option in (encoder_options or {}) or option in (decoder_options or {}):
+            raise ValueError(
+                f"`{option}` of one side alone does not go with `share_embeddings`, which gives both sides "
+                "one embedding. Pass it for both, or share_embeddings=False."
+            )
     encoder_options = {**options, **(encoder_options or {})}
     decoder_options = {**options, **(decoder_options or {})}
     sorted_options = stack.sort_options("encoder_decoder", EncoderBlock, encoder_options, fixed=("causal",))
