@@ -82,10 +82,21 @@ def ids_in_vocabulary(name, ids, vocab_size):
         )
 
 
+def known_length(tensor):
+    """The length of a (batch, length) tensor; None where it is open or, while Keras infers shapes, made up."""
+    length = tensor.shape[1]
+    return length if isinstance(length, int) and _device(tensor) != "meta" else None
+
+
+def _device(tensor):
+    """The kind of device of a PyTorch tensor; "cpu" on the other backends."""
+    return getattr(getattr(tensor, "device", None), "type", "cpu")
+
+
 def concrete(tensor):
     """The NumPy value of a tensor that has one here and now on the host; None while a graph is traced."""
-    if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu":
-        return None  # a PyTorch tensor on a GPU: reading it would wait for the device
+    if _device(tensor) != "cpu":
+        return None  # on a GPU, reading it would wait for the device
     try:
         return keras.ops.convert_to_numpy(tensor)
     except Exception:  # each backend has its own error for a tensor without a value

@@ -153,7 +153,7 @@ class PositionalEmbedding(keras.layers.Layer):
         return sinusoid(positions, self._position_width)
 
     def _check_ids(self, inputs):
-        length = inputs.shape[1]
+        length = checks.known_length(inputs)
         if None not in (length, self.max_length) and length > self.max_length:
             raise ValueError(
                 f"`inputs` must not be longer than max_length={self.max_length}; received length {length}."

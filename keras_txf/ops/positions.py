@@ -101,7 +101,7 @@ def _linear(dim, base, factor):
 
 def _ntk(dim, base, factor):
     """NTK-aware: a larger base, so that the longest wavelength grows by `factor` and the shortest stays."""
-    return _plain(dim, base * factor ** (dim / (dim - 2)))[0], 1.0
+    return _plain(dim, base * factor ** (dim / max(dim - 2, 1)))[0], 1.0
 
 
 def _llama3(dim, base, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):

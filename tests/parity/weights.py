@@ -1,0 +1,204 @@
+"""Random weights for their modules, and copies of them in our layers, by table.
+
+A table is a dict, our layer's path -> their module's name. `*` stands for the number of a block on
+both sides. Every weight of both must have its place exactly once, so that no test passes because a
+bias was forgotten.
+"""
+
+import re
+
+import numpy as np
+import torch
+from keras import ops
+
+# Our last name of a path -> the name that PyTorch has for it.
+_LEAVES = {
+    "kernel": "weight",
+    "embeddings": "weight",
+    "gamma": "weight",
+    "scale": "weight",
+    "bias": "bias",
+    "beta": "bias",
+}
+
+
+def randomize(module, seed=0):
+    """Draws every parameter, also biases and norm scales, which start as zeros and ones."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            is_scale = parameter.ndim == 1 and name.endswith("weight")
+            parameter.uniform_(0.5, 1.5) if is_scale else parameter.normal_(std=0.25)
+    return module.eval()
+
+
+def state_of(module):
+    """Name -> NumPy of every parameter; tied ones once."""
+    return {name: to_numpy(parameter) for name, parameter in module.named_parameters()}
+
+
+def gradients_of(module):
+    return {name: to_numpy(parameter.grad) for name, parameter in module.named_parameters()}
+
+
+def translate(theirs, variables, table):
+    """Their arrays in the order, and with the shapes, of our variables.
+
+    Args:
+        theirs: dict of their names -> arrays; the packed projections of PyTorch's attention are split.
+        variables: our Keras variables.
+        table: our layer -> their module.
+    """
+    theirs = _split_packed_projections(theirs)
+    arrays = []
+    for variable in variables:
+        layer, _, leaf = variable.path.rpartition("/")
+        array = theirs.pop(f"{_their_module(layer, table)}.{_LEAVES[leaf]}")
+        arrays.append(array.T if leaf == "kernel" else array)
+        assert arrays[-1].shape == tuple(variable.shape), variable.path
+    assert not theirs, f"not copied: {sorted(theirs)}"
+    return arrays
+
+
+def copy_weights(theirs, variables, table):
+    for variable, array in zip(variables, translate(theirs, variables, table)):
+        variable.assign(array)
+
+
+def _their_module(layer, table):
+    matches = []
+    for ours, name in table.items():
+        match = re.fullmatch(re.escape(ours).replace(r"\*", r"(\d+)"), layer)
+        if match:
+            matches.append(name.replace("*", match[1]) if match.groups() else name)
+    assert len(matches) == 1, f"{layer} stands {len(matches)} times in the table"
+    return matches[0]
+
+
+def _split_packed_projections(theirs):
+    """PyTorch's `in_proj_weight` (3 · D, D) and `q_proj_weight` become `q_proj.weight` and so on."""
+    split = {}
+    for name, array in theirs.items():
+        if "in_proj_" in name:
+            for letter, part in zip("qkv", np.split(array, 3)):
+                split[re.sub("in_proj_", f"{letter}_proj.", name)] = part
+        else:
+            split[re.sub("_proj_weight$", "_proj.weight", name)] = array
+    return split
+
+
+def attention_table(ours, theirs, names=("q_proj", "k_proj", "v_proj", "out_proj")):
+    """The four rows of one attention."""
+    return {f"{ours}/{own}": f"{theirs}.{name}" for own, name in zip(("query", "key", "value", "output"), names)}
+
+
+def block_table(attention, attention_norm, feed_forward, feed_forward_norm):
+    """The table of a block: rows of its attention, name of a norm, our name -> theirs of projections, norm."""
+    return {
+        **attention,
+        "block/attention_norm": attention_norm,
+        **{f"block/feed_forward/{own}": name for own, name in feed_forward.items()},
+        "block/feed_forward_norm": feed_forward_norm,
+    }
+
+
+ENCODER_LAYER = {
+    **attention_table("block/attention", "self_attn"),
+    "block/attention_norm": "norm1",
+    "block/feed_forward/intermediate": "linear1",
+    "block/feed_forward/output": "linear2",
+    "block/feed_forward_norm": "norm2",
+}
+DECODER_LAYER = {
+    **ENCODER_LAYER,
+    **attention_table("block/cross_attention", "multihead_attn"),
+    "block/cross_attention_norm": "norm2",
+    "block/feed_forward_norm": "norm3",
+}
+
+
+def paired_blocks(
+    their_class, our_class, table, norm_first, activation="relu", bias=True, epsilon=1e-5, heads=3, width=20,
+    shapes=(), **own,
+):
+    """A layer of PyTorch and a block of ours with the same random weights, both at inference.
+
+    Args:
+        shapes: of the inputs, with the width of the model last.
+        own: what the block needs beyond their common options.
+    """
+    theirs = randomize(
+        their_class(
+            shapes[0][-1], heads, width, activation=activation, layer_norm_eps=epsilon, norm_first=norm_first,
+            bias=bias, batch_first=True,
+        )
+    )
+    ours = our_class(
+        heads, width, activation=activation, norm_epsilon=epsilon, use_bias=bias, name="block",
+        norm_placement="pre" if norm_first else "post", **own,
+    )
+    ours.build(*shapes)
+    copy_weights(state_of(theirs), ours.weights, table)
+    return theirs, ours
+
+
+def numbered(table, ours, theirs):
+    """A table of one block as the table of a stack of them."""
+    return {key.replace("block", ours, 1): f"{theirs}.{name}" for key, name in table.items()}
+
+
+def to_numpy(tensor):
+    """An own copy: PyTorch's view of a parameter would change with it."""
+    if isinstance(tensor, torch.Tensor):
+        return tensor.detach().cpu().numpy().copy()
+    return np.asarray(ops.convert_to_numpy(tensor))
+
+
+def close(ours, theirs, atol=1e-5, where=None):
+    """Asserts equality to an absolute tolerance, everywhere or where a boolean (B, T) says; no NaN anywhere."""
+    ours, theirs = to_numpy(ours), to_numpy(theirs)
+    assert ours.shape == theirs.shape
+    assert np.isfinite(ours).all() and np.isfinite(theirs).all()
+    if where is not None:
+        ours, theirs = ours[where], theirs[where]
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def holes(*shape, seed=0):
+    """A random mask in which every row lets at least its first key through."""
+    mask = np.random.default_rng(seed).random(shape) < 0.6
+    mask[..., 0] = True
+    return mask
+
+
+def hide(mask):
+    """Our mask as PyTorch has it, where True means hidden; per-head masks have heads in the batch there."""
+    if mask is None:
+        return None
+    mask = mask.reshape(-1, *mask.shape[-2:]) if mask.ndim == 4 else mask
+    return torch.from_numpy(~mask)
+
+
+def both(mask, other):
+    """The conjunction of two masks, of which either may be None."""
+    if mask is None or other is None:
+        return other if mask is None else mask
+    return mask & other
+
+
+def causal_mask(length):
+    return np.tril(np.ones((length, length), bool))
+
+
+def paper_sinusoid(positions, dim):
+    """Section 3.5 of the paper, in float64 and by the letter."""
+    table = np.zeros((len(positions), dim))
+    for row, position in enumerate(positions):
+        for feature in range(dim):
+            angle = position / 10000 ** (2 * (feature // 2) / dim)
+            table[row, feature] = np.cos(angle) if feature % 2 else np.sin(angle)
+    return table
