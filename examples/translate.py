@@ -1,0 +1,130 @@
+"""Translates English captions into German: an encoder-decoder on words, Multi30k's 29,000 pairs.
+
+    python examples/translate.py
+
+Plain lower-cased words: what was seen less than three times is unknown, and stays so in the answer.
+"""
+
+import argparse
+import collections
+import gzip
+import re
+
+import data
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_txf as txf
+
+ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
+FILES = {
+    "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
+    "train.de.gz": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
+    "val.en.gz": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
+    "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
+    "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+    "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+}
+PAD, START, STOP, UNKNOWN = range(4)
+SEEN = 3  # times in the training text, to be a word of the vocabulary
+BATCH_TOKENS = 1500  # target words a batch, padding included
+BOUNDARIES = (10, 13, 16, 20, 26)  # target lengths at which batches change
+
+
+def main():
+    options = parse_options()
+    keras.utils.set_random_seed(options.seed)
+    paths = data.find(options.data, ADDRESS, FILES)
+    texts = {name: [split(line) for line in read_lines(path)] for name, path in paths.items()}
+    english, german = Vocabulary(texts["train.en.gz"]), Vocabulary(texts["train.de.gz"])
+
+    def pairs(name):
+        return [english.ids(t) for t in texts[f"{name}.en.gz"]], [german.ids(t) for t in texts[f"{name}.de.gz"]]
+
+    training, validation = batches(*pairs("train"), shuffle=True), batches(*pairs("val"))
+    steps = sum(1 for _ in training)
+    training = training.apply(tf.data.experimental.assert_cardinality(steps))
+    model = build(english, german, options, steps * options.epochs)
+    model.fit(training, epochs=options.epochs, shuffle=False, validation_data=validation)
+    data.save(model, options.out, "translate")
+
+    sources, references = texts["test_2016_flickr.en.gz"][:6], texts["test_2016_flickr.de.gz"][:6]
+    answers = model.generate([english.ids(words) for words in sources], 40, stop_ids=STOP, start_id=START)
+    for source, reference, answer in zip(sources, references, answers):
+        print(f"\nEnglish    {' '.join(source)}\nreference  {' '.join(reference)}\nmodel      {german.text(answer)}")
+    _, accuracy, perplexity = model.evaluate(validation, verbose=0)
+    print(f"\nValidation perplexity {perplexity:.2f}, word accuracy {accuracy:.3f}")
+
+
+def build(english, german, options, steps):
+    model = txf.models.encoder_decoder(
+        len(english.words), len(german.words), num_layers=3, dim=options.dim, num_heads=4,
+        intermediate_dim=2 * options.dim, norm_placement="pre", position="rotary", dropout=0.2,
+        share_embeddings=False,
+    )  # fmt: skip
+    rate = txf.training.warmup_cosine(2e-3, warmup_steps=max(1, steps // 10), total_steps=max(2, steps))
+    model.compile(
+        keras.optimizers.Adam(rate, beta_2=0.98),
+        loss=txf.training.TokenCrossEntropy(label_smoothing=0.1),
+        metrics=[txf.training.TokenAccuracy(), txf.training.Perplexity()],
+    )
+    return model
+
+
+class Vocabulary:
+    """Words by id: padding, start, stop, unknown, then those of a text, most frequent first."""
+
+    def __init__(self, sentences):
+        counts = collections.Counter(word for sentence in sentences for word in sentence)
+        self.words = ["", "<start>", "<stop>", "<unknown>"]
+        self.words += [word for word, count in counts.most_common() if count >= SEEN]
+        self.index = {word: i for i, word in enumerate(self.words)}
+
+    def ids(self, sentence):
+        return [self.index.get(word, UNKNOWN) for word in sentence]
+
+    def text(self, ids):
+        return " ".join(self.words[i] for i in ids if i not in (PAD, STOP))
+
+
+def read_lines(path):
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
+def split(line):
+    return re.findall(r"\w+|[^\w\s]", line.lower())
+
+
+def batches(sources, targets, shuffle=False):
+    """Padded batches of sentences of like length, as inputs and targets for `fit`."""
+    targets = [[START, *target, STOP] for target in targets]
+
+    def generate():
+        order = np.random.permutation(len(sources)) if shuffle else np.arange(len(sources))
+        for i in order:
+            yield sources[i], targets[i]
+
+    ids = tf.TensorSpec((None,), "int32")
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=(ids, ids))
+    dataset = dataset.bucket_by_sequence_length(
+        lambda source, target: tf.size(target),
+        bucket_boundaries=BOUNDARIES,
+        bucket_batch_sizes=[BATCH_TOKENS // length for length in (*BOUNDARIES, 45)],
+    )
+    return dataset.map(txf.training.teacher_forcing).prefetch(2)
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", metavar="DIR", help="folder with Multi30k's .gz files (default: download them)")
+    parser.add_argument("--out", metavar="DIR", default="runs", help="where the model goes (default: runs)")
+    parser.add_argument("--epochs", type=int, default=6, help="passes over the training pairs (default: 6)")
+    parser.add_argument("--dim", type=int, default=128, help="width of the model (default: 128)")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Options drawn by hypothesis, and the few lines that every property needs.
+
+Legend: B batch, T length, D model dim, N heads, K key-value heads, H head dim.
+"""
+
+import keras
+import numpy as np
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+
+DIM = 8
+
+
+def few(max_examples):
+    """The same few examples on every machine, without a limit of time: a first call compiles.
+
+    A failure is reported as it was drawn: to shrink it takes minutes, and the options are few.
+    """
+    return settings(
+        max_examples=max_examples,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+@st.composite
+def attention_options(draw, exclude=()):
+    """Options of `MultiHeadSelfAttention` that any width divisible by 4 can have."""
+    num_heads = draw(st.sampled_from([1, 2, 4]))
+    divisors = [k for k in (1, 2, 4) if num_heads % k == 0]
+    options = {
+        "num_heads": num_heads,
+        "num_key_value_heads": draw(st.sampled_from([None, *divisors])),
+        "head_dim": draw(st.sampled_from([None, 2, 6])),
+        "window": draw(st.sampled_from([None, 1, 2, 3])),
+        "position": draw(st.sampled_from([None, "rotary", "alibi", "relative"])),
+        "qk_norm": draw(st.booleans()),
+        "logit_soft_cap": draw(st.sampled_from([None, 1.5])),
+        "scale": draw(st.sampled_from([None, 0.7])),
+        "use_bias": draw(st.booleans()),
+    }
+    return {name: value for name, value in options.items() if name not in exclude}
+
+
+@st.composite
+def block_options(draw, exclude=()):
+    """Options that both blocks have. Without dropout in effect the rates must not matter."""
+    options = draw(attention_options(exclude))
+    options |= {
+        "norm": draw(st.sampled_from(["layer", "rms"])),
+        "norm_placement": draw(st.sampled_from(["pre", "post", "sandwich"])),
+        "gated": draw(st.booleans()),
+        "dropout": 0.3,
+        "attention_dropout": draw(st.sampled_from([0.0, 0.4])),
+    }
+    return {name: value for name, value in options.items() if name not in exclude}
+
+
+ENCODINGS = (
+    {"encoding": "sinusoidal"},
+    {"encoding": "learned", "max_length": 16},
+    {"encoding": "learned", "max_length": 16, "combine": "concat", "position_dim": 2},
+    {"encoding": "sinusoidal", "combine": "concat"},
+    {"encoding": None},
+)
+
+
+@st.composite
+def model_options(draw, exclude=()):
+    """Options that every builder has."""
+    return {**draw(block_options(exclude)), **draw(st.sampled_from(ENCODINGS))}
+
+
+def randomize(layer, seed=0):
+    """Weights that all differ: a bias at zero or a norm at one would hide its absence."""
+    random = np.random.default_rng(seed)
+    for weight in layer.trainable_variables:
+        weight.assign(keras.ops.cast(random.normal(0.3 * (len(weight.shape) == 1), 0.5, weight.shape), weight.dtype))
+    return layer
+
+
+def built(layer, *tensors):
+    """The layer after a call on these tensors, with random weights."""
+    layer(*tensors)
+    return randomize(layer)
+
+
+def normal(*shape, seed=1):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def array(tensor):
+    """float32 NumPy, of a tensor in any dtype or a list of arrays."""
+    tensor = np.array(tensor) if isinstance(tensor, list) else tensor
+    return keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32"))
+
+
+def assert_same(actual, expected, tolerance=1e-5):
+    np.testing.assert_allclose(array(actual), array(expected), rtol=tolerance, atol=tolerance)
+
+
+def difference(first, second):
+    return np.abs(array(first) - array(second)).max()
+
+
+def gradient(function, x):
+    """The gradient of a scalar function at the NumPy array x, on whichever backend runs."""
+    return _GRADIENTS[keras.backend.backend()](function, x)
+
+
+def _tensorflow_gradient(function, x):
+    import tensorflow as tf
+
+    x = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return tape.gradient(y, x).numpy()
+
+
+def _jax_gradient(function, x):
+    import jax
+
+    return np.asarray(jax.grad(function)(x))
+
+
+def _torch_gradient(function, x):
+    import torch
+
+    x = torch.tensor(x, requires_grad=True)
+    function(x).backward()
+    return x.grad.numpy()
+
+
+_GRADIENTS = {"tensorflow": _tensorflow_gradient, "jax": _jax_gradient, "torch": _torch_gradient}
+
+
+def fused_backend():
+    """Whether the backend has a fused kernel of attention."""
+    return keras.backend.backend() != "tensorflow"

@@ -1,0 +1,186 @@
+"""`generate` against a naive loop: one sequence at a time, no padding, the whole prefix for each token."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import drawing
+import keras_txf as txf
+
+VOCABULARY, NEW = 11, 4
+PROMPTS = [[5, 3, 8, 1], [7], [4, 10, 6]]
+OPTIONS = {
+    "defaults": {},
+    "llama": {"num_layers": 2, "position": "rotary", "norm": "rms", "norm_placement": "pre", "gated": True,
+              "use_bias": False, "num_key_value_heads": 1},
+    "t5": {"position": "relative", "norm": "rms", "norm_placement": "pre", "scale": 1.0, "tie_embeddings": False},
+    "alibi and window": {"num_layers": 2, "position": "alibi", "window": 3},
+    "gemma": {"num_layers": 2, "position": "rotary", "norm_placement": "sandwich", "qk_norm": True,
+              "logit_soft_cap": 2.0, "window": [2, None], "head_dim": 6},
+    "learned": {"encoding": "learned", "max_length": 9, "norm_placement": "pre"},
+    "concat": {"combine": "concat", "tie_embeddings": False},
+    "without padding": {"pad_id": None, "position": "rotary"},
+    "scores too": {"return_attention_scores": True, "return_hidden_states": True},
+}  # fmt: skip
+KINDS = ("decoder_generator", "encoder_decoder")
+# An encoder-decoder takes three times as long to build: in the short run it answers for itself, not for each option.
+FEWER = ["decoder_generator", pytest.param("encoder_decoder", marks=pytest.mark.slow)]
+
+
+@functools.cache
+def make(kind, name="defaults"):
+    sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
+    options = {"num_layers": 1, "dim": 8, "num_heads": 2, **OPTIONS[name]}
+    return drawing.randomize(getattr(txf.models, kind)(*sizes, **options), seed=4)
+
+
+def naive(kind, model, prompt, new=NEW, stop_ids=()):
+    """A prompt and what follows it, or the answer to a source."""
+    ids = [1] if kind == "encoder_decoder" else list(prompt)
+    for _ in range(new):
+        row = np.array([ids], "int32")
+        outputs = model({"source_ids": np.array([prompt], "int32"), "target_ids": row} if kind == "encoder_decoder" else row)
+        logits = outputs["logits"] if isinstance(outputs, dict) else outputs
+        ids.append(int(drawing.array(logits)[0, -1].argmax()))
+        if ids[-1] in stop_ids:
+            break
+    return ids[1:] if kind == "encoder_decoder" else ids
+
+
+def padded(rows, left=False, pad=0):
+    longest = max(map(len, rows))
+    return np.array([
+        [pad] * (longest - len(row)) + row if left else row + [pad] * (longest - len(row)) for row in rows
+    ], "int32")  # fmt: skip
+
+
+def assert_generates(kind, model, prompts, given=None, new=NEW, stop_ids=None):
+    generated = model.generate(prompts if given is None else given, max_new_tokens=new, stop_ids=stop_ids)
+    stops = np.atleast_1d([] if stop_ids is None else stop_ids).tolist()
+    assert isinstance(generated, np.ndarray) and generated.dtype == np.int32
+    np.testing.assert_array_equal(generated, padded([naive(kind, model, prompt, new, stops) for prompt in prompts]))
+
+
+SLOW = {"t5", "alibi and window", "gemma", "concat", "scores too"}
+
+
+@pytest.mark.parametrize(
+    "kind, name",
+    [
+        pytest.param(kind, name, marks=[pytest.mark.slow] * (kind == "encoder_decoder" and name in SLOW))
+        for kind in KINDS
+        for name in OPTIONS
+    ],
+)
+def test_greedy_equals_the_naive_loop(kind, name):
+    one_length = [[5, 3, 8], [7, 2, 2], [4, 10, 6]]  # all that a source without padding can be
+    prompts = one_length if (kind, name) == ("encoder_decoder", "without padding") else PROMPTS
+    assert_generates(kind, make(kind, name), prompts)
+
+
+@pytest.mark.parametrize("kind", FEWER)
+@pytest.mark.parametrize(
+    "convert",
+    [
+        tuple,
+        lambda rows: [np.array(row) for row in rows],
+        padded,
+        lambda rows: padded(rows, left=True),
+        lambda rows: np.pad(padded(rows), ((0, 0), (2, 3))).astype("int64"),
+        lambda rows: ops.convert_to_tensor(padded(rows, left=True)),
+    ],
+    ids=["tuple", "arrays", "right", "left", "both sides", "tensor"],
+)
+def test_prompts_in_every_form(kind, convert):
+    assert_generates(kind, make(kind, "llama"), PROMPTS, convert(PROMPTS))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_max_new_tokens(kind):
+    assert_generates(kind, make(kind), PROMPTS, new=1)
+    assert_generates(kind, make(kind), PROMPTS[:1], new=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_row_stops_at_its_own_token(kind):
+    model = make(kind, "llama")
+    free = [naive(kind, model, prompt)[-NEW:] for prompt in PROMPTS]
+    second, all_first = free[0][1], sorted({row[0] for row in free})
+    for stop_ids in (second, [second], np.array([second, free[1][2]]), [free[2][-1]], all_first, 0, [0, second]):
+        assert_generates(kind, model, PROMPTS, stop_ids=stop_ids)
+    start = 0 if kind == "encoder_decoder" else 4
+    assert model.generate(PROMPTS, NEW, stop_ids=all_first).shape == (3, start + 1)  # no work after the last stop
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stop_that_is_the_pad_token_ends_the_row(kind):
+    model = make(kind, "defaults")
+    forced = model.generate(PROMPTS, NEW, sampler=lambda logits, random: np.zeros(len(logits), int), stop_ids=0)
+    expected = [[0]] * 3 if kind == "encoder_decoder" else [prompt + [0] for prompt in PROMPTS]
+    np.testing.assert_array_equal(forced, padded(expected))
+
+
+@pytest.mark.parametrize("kind", FEWER)
+def test_stop_ids_in_the_prompt_do_not_count(kind):
+    model = make(kind)
+    assert_generates(kind, model, PROMPTS, stop_ids=[prompt[-1] for prompt in PROMPTS])
+
+
+@pytest.mark.parametrize("kind", FEWER)
+def test_reloaded_model_generates_the_same(kind, tmp_path):
+    model = make(kind, "llama")
+    model.save(tmp_path / "model.keras")
+    other = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(other.generate(PROMPTS, NEW), model.generate(PROMPTS, NEW))
+    arguments = {"sampler": "sampling", "seed": 3}
+    np.testing.assert_array_equal(
+        other.generate(PROMPTS, NEW, **arguments), model.generate(PROMPTS, NEW, **arguments)
+    )
+
+
+@pytest.mark.parametrize("kind", FEWER)
+def test_generate_leaves_everything_as_it_was(kind):
+    sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
+    model = getattr(txf.models, kind)(*sizes, 1, 8, 2, dropout=0.3)
+    model.compile(keras.optimizers.Adam(0.01), txf.training.TokenCrossEntropy(), jit_compile=False)
+    ids = padded(PROMPTS)
+    if kind == "encoder_decoder":
+        inputs, targets = txf.training.teacher_forcing(ids, ids)
+    else:
+        inputs, targets = txf.training.next_token(ids)
+    model.fit(inputs, targets, verbose=0)
+    state = [*model.variables, *model.optimizer.variables]  # the seeds of dropout among them
+    before = [drawing.array(variable).copy() for variable in state]
+    model.generate(PROMPTS, 3)
+    model.generate(PROMPTS, 3, sampler="sampling")
+    for variable, value in zip(state, before, strict=True):
+        np.testing.assert_array_equal(drawing.array(variable), value, err_msg=variable.path)
+    assert len(state) == len([*model.variables, *model.optimizer.variables])
+    model.fit(inputs, targets, verbose=0)
+    assert any((drawing.array(variable) != value).any() for variable, value in zip(state, before, strict=True))
+
+
+def test_weights_that_change_change_what_is_generated():
+    """A compiled or cached step must not keep old weights."""
+    model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
+    for seed in (1, 2):
+        drawing.randomize(model, seed)
+        assert_generates("decoder_generator", model, PROMPTS)
+
+
+def test_start_id_is_what_targets_begin_with():
+    model = make("encoder_decoder")
+    answers = model.generate(PROMPTS, 1, start_id=7)
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        logits = model({"source_ids": np.array([prompt]), "target_ids": np.array([[7]])})
+        assert answer[0] == drawing.array(logits)[0, -1].argmax()
+
+
+def test_max_length_bounds_prompt_and_answer_together():
+    model = make("decoder_generator", "learned")
+    assert model.generate([[1, 2, 3]], max_new_tokens=6).shape == (1, 9)
+    with pytest.raises(ValueError, match="max_length=9"):
+        model.generate([[1, 2, 3]], max_new_tokens=7)

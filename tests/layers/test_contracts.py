@@ -1,0 +1,132 @@
+"""Every layer keeps the contract, alone and with many options at once."""
+
+import functools
+
+import keras
+import pytest
+from cases import Case, floats, places, segments, token_ids, visible
+from contracts import parameters
+
+import keras_txf as txf
+
+# Dim 12 and 3 heads of 4 by default; contexts are 10 wide.
+INPUTS = {"inputs": floats("target", 12)}
+WITH_CONTEXT = {**INPUTS, "context": floats("source", 10)}
+SELF_SCORES = {1: (3, "target", "target")}
+MANY = {"head_dim": 8, "num_key_value_heads": 3, "qk_norm": True, "use_bias": False}
+
+
+def case(name, cls, tensors, *args, **options):
+    """A case whose own fields are told from the options of `cls` by their names."""
+    fields = {k: options.pop(k) for k in ("mask", "scores", "output_dtype", "quantizes", "core") if k in options}
+    return Case(name, functools.partial(make, cls, *args, **options), tensors, **fields)
+
+
+def make(cls, *args, dtype, **options):
+    options = {name: value(dtype) if callable(value) else value for name, value in options.items()}
+    return cls(*args, **options, dtype=dtype)
+
+
+def relative(dtype):
+    return txf.layers.RelativeBias(3, num_buckets=8, max_distance=6, dtype=dtype)
+
+
+def shared_blocks(dtype):
+    """Two blocks with one position layer between them."""
+    inputs = keras.Input((None, 12), name="inputs")
+    x = keras.layers.Masking(dtype=dtype)(inputs)
+    shared = relative(dtype)
+    for _ in range(2):
+        x = txf.layers.EncoderBlock(3, position=shared, stochastic_depth=0.4, dtype=dtype)(x)
+    return keras.Model(inputs, x)
+
+
+attention, cross = txf.layers.MultiHeadSelfAttention, txf.layers.CrossAttention
+encoder, decoder = txf.layers.EncoderBlock, txf.layers.DecoderBlock
+embedding, pooling = txf.layers.PositionalEmbedding, txf.layers.Pooling
+POSITION = dict(mask="none", quantizes=False)
+DISTANCE = {"query_positions": places("target"), "key_positions": places("source")}
+
+CASES = [
+    case("attention", attention, INPUTS, 3, scores=SELF_SCORES, core=True),
+    case(
+        "attention-grouped-rotary", attention, INPUTS, 6, **MANY, causal=True, window=3, position="rotary",
+        dropout=0.2, scores={1: (6, "target", "target")},
+    ),
+    case(
+        "attention-alibi-soft-cap", attention, INPUTS, 3, position="alibi", logit_soft_cap=4.0, scale=0.3,
+        scores=SELF_SCORES,
+    ),
+    case("attention-relative", attention, INPUTS, 3, position="relative", causal=True, scores=SELF_SCORES),
+    case(
+        "attention-tensors", attention,
+        {**INPUTS, "attention_mask": visible(3, "target", "target"), "positions": places("target")},
+        3, position="rotary", scores=SELF_SCORES,
+    ),
+    case(
+        "attention-packed", attention,
+        {**INPUTS, "segment_ids": segments("target"), "positions": places("target")},
+        3, causal=True, position=relative, scores=SELF_SCORES,
+    ),
+    case("cross", cross, WITH_CONTEXT, 3, scores={1: (3, "target", "source")}),
+    case(
+        "cross-many", cross, WITH_CONTEXT, 6, **MANY, logit_soft_cap=4.0, dropout=0.2,
+        scores={1: (6, "target", "source")},
+    ),
+    case(
+        "cross-packed", cross,
+        {**WITH_CONTEXT, "segment_ids": segments("target"), "context_segment_ids": segments("source")},
+        3, scores={1: (3, "target", "source")},
+    ),
+    case("feed-forward", txf.layers.FeedForward, INPUTS),
+    case("feed-forward-gated", txf.layers.FeedForward, INPUTS, 14, "silu", gated=True, dropout=0.2, use_bias=False),
+    case("encoder", encoder, INPUTS, 3, scores=SELF_SCORES, core=True),
+    case(
+        "encoder-many", encoder, INPUTS, 6, 14, **MANY, window=3, position="rotary", norm="rms", norm_placement="pre",
+        activation="silu", gated=True, attention_dropout=0.2, feed_forward_dropout=0.3,
+        scores={1: (6, "target", "target")},
+    ),
+    case(
+        "encoder-sandwich", encoder, INPUTS, 3, norm_placement="sandwich", position="alibi", logit_soft_cap=4.0,
+        causal=True, scores=SELF_SCORES,
+    ),
+    Case("encoder-shared", shared_blocks, INPUTS, shares=True),
+    case("decoder", decoder, INPUTS, 3, scores=SELF_SCORES),
+    case(
+        "decoder-cross", decoder, WITH_CONTEXT, 3, cross_attention=True, core=True,
+        scores={**SELF_SCORES, 2: (3, "target", "source")},
+    ),
+    case(
+        "decoder-cross-many", decoder, WITH_CONTEXT, 6, 14, **MANY, cross_attention=True, window=3, position="rotary",
+        norm="rms", norm_placement="sandwich", activation="silu", gated=True, stochastic_depth=0.4,
+        attention_dropout=0.2, scores={1: (6, "target", "target"), 2: (6, "target", "source")},
+    ),
+    case("embedding", embedding, {"inputs": token_ids("target", 11)}, 11, 12, core=True),
+    case("embedding-learned", embedding, {"inputs": token_ids("target", 11)}, 11, 12, "learned", 10, scale=True),
+    case(
+        "embedding-concat", embedding, {"inputs": token_ids("target", 11), "positions": places("target")}, 11, 12,
+        combine="concat", position_dim=3,
+    ),
+    case("embedding-no-padding", embedding, {"inputs": token_ids("target", 11)}, 11, 12, None, pad_id=None, mask="none"),
+    *[
+        case(f"pooling-{kind}", pooling, INPUTS, kind, mask="consumed", quantizes=kind == "attention")
+        for kind in ("mean", "max", "first", "last", "attention")
+    ],
+    case("rotary", txf.layers.Rotary, {"x": floats("target", 3, 4), "positions": places("target")}, **POSITION),
+    case(
+        "rotary-scaled", txf.layers.Rotary, {"x": floats("target", 3, 8), "positions": places("target")},
+        fraction=0.5, scaling={"type": "linear", "factor": 4.0}, **POSITION,
+    ),
+    case("alibi", txf.layers.ALiBi, DISTANCE, 3, output_dtype="float32", **POSITION),
+    case("relative-bias", txf.layers.RelativeBias, DISTANCE, 3, 8, 6, output_dtype="variable_dtype", **POSITION),
+]
+
+
+@pytest.mark.parametrize("check, case", parameters(CASES))
+def test_contract(check, case, tmp_path):
+    check(case, tmp_path)
+
+
+def test_every_layer_has_a_case():
+    tried = {type(inner).__name__ for case in CASES for inner in case.make(dtype=None)._flatten_layers()}
+    assert tried >= set(txf.layers.__all__)

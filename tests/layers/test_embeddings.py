@@ -1,0 +1,179 @@
+"""PositionalEmbedding against its formula, and the precision of its positions.
+
+Legend: B batch, T length, D dim, V vocabulary.
+"""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import drawing
+import keras_txf as txf
+
+V, D = 13, 6
+IDS = np.array([[5, 6, 7, 0, 0], [0, 0, 8, 9, 5]], "int32")
+# Positions count real tokens; padding before the first stands at 0, padding after the last beside it.
+PLACES = np.array([[0, 1, 2, 2, 2], [0, 0, 0, 1, 2]])
+
+
+def embedding(**options):
+    layer = txf.layers.PositionalEmbedding(V, D, **options)
+    layer.build((None, None))
+    return drawing.randomize(layer)
+
+
+def weight(layer, name):
+    return drawing.array(getattr(layer, name).embeddings)
+
+
+def sinusoids(places, dim):
+    features = np.arange(dim)
+    angles = places[..., None] / 10000 ** (features // 2 * 2 / dim)
+    return np.where(features % 2, np.cos(angles), np.sin(angles))
+
+
+def vectors(layer, places, width):
+    return weight(layer, "position")[places] if layer.encoding == "learned" else sinusoids(places, width)
+
+
+ENCODINGS = [{"encoding": "sinusoidal"}, {"encoding": "learned", "max_length": 7}]
+
+
+@pytest.mark.parametrize("options", ENCODINGS)
+@pytest.mark.parametrize("scale", [False, True])
+def test_add_is_the_sum(options, scale):
+    layer = embedding(**options, scale=scale)
+    tokens = weight(layer, "token")[IDS] * (D**0.5 if scale else 1)
+    drawing.assert_same(layer(IDS), tokens + vectors(layer, PLACES, D))
+
+
+@pytest.mark.parametrize("options", ENCODINGS)
+@pytest.mark.parametrize("position_dim, width", [(None, 3), (2, 2), (5, 5)])
+def test_concat_keeps_the_two_apart(options, position_dim, width):
+    layer = embedding(**options, combine="concat", position_dim=position_dim, scale=True)
+    output = drawing.array(layer(IDS))
+    assert output.shape == (2, 5, D)
+    drawing.assert_same(output[..., : D - width], weight(layer, "token")[IDS] * D**0.5)
+    drawing.assert_same(output[..., D - width :], vectors(layer, PLACES, width))
+
+
+@pytest.mark.parametrize("options", ENCODINGS)
+@pytest.mark.parametrize("combine", ["add", "concat"])
+@pytest.mark.parametrize("places", [[3, 1, 4, 1, 5], [[0, 1, 0, 1, 2], [6, 5, 4, 3, 2]]])
+def test_positions_of_the_callers_own(options, combine, places):
+    layer = embedding(**options, combine=combine)
+    places = np.array(places, "int32")
+    tokens = weight(layer, "token")[IDS]
+    own = np.broadcast_to(vectors(layer, places, 3 if combine == "concat" else D), (*IDS.shape, D - tokens.shape[-1] or D))
+    expected = tokens + own if combine == "add" else np.concatenate([tokens, own], axis=-1)
+    drawing.assert_same(layer(IDS, positions=places), expected)
+
+
+@pytest.mark.parametrize("options", [*ENCODINGS, {"encoding": None}])
+def test_mask_says_where_the_padding_is(options):
+    output = embedding(**options)(IDS)
+    np.testing.assert_array_equal(drawing.array(keras.src.backend.get_keras_mask(output)), IDS != 0)
+    other = embedding(**options, pad_id=5)
+    np.testing.assert_array_equal(drawing.array(other.compute_mask(IDS)), IDS != 5)
+
+
+@pytest.mark.parametrize("options", [*ENCODINGS, {"encoding": None}])
+def test_without_pad_id_every_token_counts(options):
+    layer = embedding(**options, pad_id=None)
+    expected = weight(layer, "token")[IDS]
+    if layer.encoding is not None:
+        expected = expected + vectors(layer, np.arange(5), D)
+    output = layer(IDS)
+    drawing.assert_same(output, expected)
+    assert layer.compute_mask(IDS) is None
+    assert keras.src.backend.get_keras_mask(output) is None
+
+
+def test_reverse_is_the_transposed_table():
+    layer = embedding(scale=True)
+    hidden = drawing.normal(2, 5, D)
+    drawing.assert_same(layer(hidden, reverse=True), hidden @ weight(layer, "token").T)
+    mask = IDS != 0
+    np.testing.assert_array_equal(drawing.array(layer.compute_mask(ops.convert_to_tensor(hidden), mask)), mask)
+
+
+@pytest.mark.parametrize("options", ENCODINGS)
+@pytest.mark.parametrize(
+    "policy, compute, variable",
+    [
+        ("float32", "float32", "float32"),
+        ("mixed_bfloat16", "bfloat16", "float32"),
+        ("mixed_float16", "float16", "float32"),
+        ("bfloat16", "bfloat16", "bfloat16"),
+    ],
+)
+def test_dtype_policies(options, policy, compute, variable):
+    layer = embedding(**options, dtype=policy, scale=True)
+    output = layer(IDS)
+    assert ops.dtype(output) == compute
+    assert {keras.backend.standardize_dtype(w.dtype) for w in layer.weights} == {variable}
+    assert ops.dtype(layer(output, reverse=True)) == compute
+    expected = weight(layer, "token")[IDS] * D**0.5 + vectors(layer, PLACES, D)
+    tolerance = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}[compute]  # two roundings of the mantissa
+    drawing.assert_same(output, expected, tolerance)
+
+
+def test_whole_ids_survive_half_precision():
+    """Above 256 bfloat16 has no odd numbers: an id that passed through it would be another token."""
+    layer = txf.layers.PositionalEmbedding(1000, 4, encoding=None, dtype="mixed_bfloat16")
+    ids = np.array([[257, 259, 999]])
+    output = layer(ids.astype("float32"))
+    table = ops.cast(layer.token.embeddings, "bfloat16")
+    drawing.assert_same(output[0], drawing.array(table)[ids[0]], 0)
+
+
+def rows_under(policy, combine, length=8192, dim=64):
+    layer = txf.layers.PositionalEmbedding(3, dim, pad_id=None, combine=combine, dtype=policy)
+    layer.build((None, None))
+    layer.token.embeddings.assign(np.zeros((3, dim if combine == "add" else dim // 2)))
+    return drawing.array(layer(np.ones((1, length), "int32")))[0]
+
+
+def test_bfloat16_keeps_8192_positions_distinct():
+    """Computed in bfloat16 itself, 2,048 positions leave 641 distinct vectors."""
+    rows = rows_under("mixed_bfloat16", "add")
+    assert len(np.unique(rows, axis=0)) == 8192
+    # Each number is the float32 one, rounded once: 8 bits of mantissa.
+    np.testing.assert_allclose(rows, rows_under("float32", "add"), rtol=2**-8)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_rounds_sinusoids_once(policy):
+    exact = rows_under("float32", "concat", dim=128)
+    np.testing.assert_allclose(rows_under(policy, "concat", dim=128), exact, rtol=2**-8, atol=1e-4)
+
+
+def test_length_over_max_length_is_refused_under_every_encoding():
+    for options in ({"encoding": "sinusoidal"}, {"encoding": "learned"}, {"encoding": None}):
+        layer = embedding(**options, max_length=4)
+        assert layer(IDS[:, :4]).shape == (2, 4, D)
+        with pytest.raises(ValueError, match="max_length=4.*length 5"):
+            layer(IDS)
+
+
+@pytest.mark.parametrize("options", ENCODINGS)
+def test_max_length_does_not_hinder_a_model_of_any_length(options):
+    """While Keras infers shapes, an unknown length may look like any number."""
+    inputs = keras.Input((None,), dtype="int32")
+    model = keras.Model(inputs, embedding(**options)(inputs))
+    assert model(IDS).shape == (2, 5, D)
+
+
+def test_initializer_is_ones_own():
+    assert not embedding_weights("zeros").any()
+    default = embedding_weights(None)
+    assert 0.8 < default.std() * 40**0.5 < 1.2
+
+
+def embedding_weights(initializer):
+    layer = txf.layers.PositionalEmbedding(50, 40, "learned", 20, embeddings_initializer=initializer)
+    layer.build((None, None))
+    token, position = weight(layer, "token"), weight(layer, "position")
+    assert initializer == "zeros" or np.abs(token[:20] - position).max() > 0.1  # not one draw for both
+    return token

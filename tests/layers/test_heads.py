@@ -1,0 +1,70 @@
+"""Each kind of pooling against NumPy."""
+
+import keras
+import numpy as np
+import pytest
+
+import drawing
+import keras_txf as txf
+
+KINDS = ["mean", "max", "first", "last", "attention"]
+X = drawing.normal(4, 5, 3)
+# Padded on the right, on the left, on both sides with a hole, and everywhere.
+MASK = np.array([[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]], "bool")
+
+
+def pooled(kind, rows, score):
+    """One sequence's real rows (T, D) -> (D,)."""
+    if not len(rows):
+        return np.zeros(X.shape[-1])
+    if kind == "attention":
+        weights = np.exp(rows @ score)
+        return (weights * rows).sum(0) / weights.sum()
+    return {"mean": rows.mean(0), "max": rows.max(0), "first": rows[0], "last": rows[-1]}[kind]
+
+
+def make(kind, **options):
+    layer = txf.layers.Pooling(kind, **options)
+    layer.build(X.shape)
+    return drawing.randomize(layer), drawing.array(layer.score.kernel) if kind == "attention" else None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_real_tokens_only(kind):
+    layer, score = make(kind)
+    expected = [pooled(kind, x[mask], score) for x, mask in zip(X, MASK, strict=True)]
+    drawing.assert_same(layer(X, mask=MASK), expected)
+    drawing.assert_same(layer(np.where(MASK[..., None], X, 1e6).astype("float32"), mask=MASK), expected)
+    assert not drawing.array(layer(X, mask=MASK))[3].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_mask_every_token_counts(kind):
+    layer, score = make(kind)
+    drawing.assert_same(layer(X), [pooled(kind, x, score) for x in X])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keras_mask_arrives_and_ends_here(kind):
+    layer, score = make(kind)
+    masked = keras.layers.Masking(mask_value=0.0)(np.where(MASK[..., None], X, 0).astype("float32"))
+    output = layer(masked)
+    drawing.assert_same(output, [pooled(kind, x[mask], score) for x, mask in zip(X, MASK, strict=True)])
+    assert keras.src.backend.get_keras_mask(output) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_row_has_a_finite_gradient(kind):
+    layer, _ = make(kind)
+    slope = drawing.gradient(lambda x: keras.ops.sum(layer(x, mask=MASK) ** 2), X)
+    assert np.isfinite(slope).all() and slope[:3].any()
+    assert not slope[~MASK].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bfloat16_adds_up_in_float32(kind):
+    """1,000 ones and a few more: a sum in bfloat16 stops at 256."""
+    layer = txf.layers.Pooling(kind, dtype="mixed_bfloat16")
+    output = layer(np.ones((1, 1000, 2), "float32"))
+    assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
+    np.testing.assert_allclose(drawing.array(output), 1.0, rtol=1e-2)

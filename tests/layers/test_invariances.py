@@ -1,0 +1,252 @@
+"""What attention and the blocks must not depend on, over drawn options.
+
+Legend: B batch, T length, S context length, D model dim, N heads, K key-value heads, H head dim.
+"""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from keras import ops
+
+import drawing
+import keras_txf as txf
+from keras_txf.ops import attention as kernel
+
+B, T, S, DIM = 2, 7, 5, drawing.DIM
+
+# A sequence padded on the right, and one padded on the left.
+MASK = np.array([[1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1]], "bool")
+CONTEXT_MASK = np.array([[1, 1, 1, 0, 0], [0, 1, 1, 1, 1]], "bool")
+HIDDEN = drawing.normal(B, T, DIM)
+
+
+@st.composite
+def blocks(draw, kinds=("encoder", "causal encoder", "decoder", "cross decoder"), exclude=()):
+    """A function of no arguments that builds a block, so that a failure prints the options alone."""
+    options = draw(drawing.block_options(exclude))
+    kind = draw(st.sampled_from(kinds))
+    if "decoder" in kind:
+        return txf.layers.DecoderBlock, {**options, "cross_attention": "cross" in kind}
+    return txf.layers.EncoderBlock, {**options, "causal": "causal" in kind}
+
+
+def make(drawn):
+    """The block with random weights, and the tensors after the first that it takes."""
+    cls, options = drawn
+    block = cls(**options)
+    context = [drawing.normal(B, S, 6, seed=9)] if options.get("cross_attention") else []
+    return drawing.built(block, HIDDEN, *context), context
+
+
+def is_causal(drawn):
+    return drawn[0] is txf.layers.DecoderBlock or drawn[1]["causal"]
+
+
+@drawing.few(20)
+@given(blocks())
+def test_padding_content_changes_nothing(drawn):
+    block, context = make(drawn)
+    other = np.where(MASK[..., None], HIDDEN, 50 * drawing.normal(B, T, DIM, seed=2))
+    masks = {"mask": MASK, **({"context_mask": CONTEXT_MASK} if context else {})}
+    other_context = [np.where(CONTEXT_MASK[..., None], c, 50.0).astype("float32") for c in context]
+    before, after = block(HIDDEN, *context, **masks), block(other, *other_context, **masks)
+    drawing.assert_same(drawing.array(after)[MASK], drawing.array(before)[MASK])
+    assert drawing.difference(before, after) > 0.1
+
+
+@drawing.few(20)
+@given(blocks(kinds=("causal encoder", "decoder", "cross decoder"), exclude=["window"]), st.integers(1, T - 1))
+def test_later_tokens_change_nothing_earlier(drawn, place):
+    block, context = make(drawn)
+    other = HIDDEN.copy()
+    other[:, place:] += 3 * drawing.normal(B, T - place, DIM, seed=2)
+    zeros = {"segment_ids": np.zeros((B, T), "int32"), "context_segment_ids": np.zeros((B, S), "int32")}
+    segments = zeros if context else {"segment_ids": zeros["segment_ids"]}
+    for call in ({}, {"mask": MASK}, segments):
+        before, after = (drawing.array(block(x, *context, **call)) for x in (HIDDEN, other))
+        earlier = (np.arange(T) < place) & call.get("mask", True)  # padding may hold anything
+        earlier = np.broadcast_to(earlier, (B, T))
+        drawing.assert_same(after[earlier], before[earlier], 1e-6)
+        assert drawing.difference(after[:, place:], before[:, place:]) > 0.1
+
+
+@drawing.few(20)
+@given(blocks(kinds=("encoder", "decoder"), exclude=["window"]), st.sampled_from([1, 2, 4]), st.integers(0, T - 1))
+def test_nothing_outside_the_window_counts(drawn, window, place):
+    cls, options = drawn
+    block, _ = make((cls, {**options, "window": window}))
+    other = HIDDEN.copy()
+    other[:, place] += 3 * drawing.normal(B, DIM, seed=2)
+    distance = np.arange(T) - place
+    reached = (distance >= 0) & (distance < window) if is_causal(drawn) else np.abs(distance) < window
+    before, after = drawing.array(block(HIDDEN)), drawing.array(block(other))
+    drawing.assert_same(after[:, ~reached], before[:, ~reached], 1e-6)
+    for t in np.flatnonzero(reached):
+        assert drawing.difference(after[:, t], before[:, t]) > 1e-6
+
+
+@drawing.few(15)
+@given(blocks(kinds=("encoder",), exclude=["window", "position"]), st.permutations(range(T)))
+def test_without_positions_an_encoder_does_not_know_the_order(drawn, order):
+    block, _ = make(drawn)
+    before = block(HIDDEN, mask=MASK)
+    after = block(HIDDEN[:, order], mask=MASK[:, order])
+    # Softmax and weighted sum add up in another order.
+    drawing.assert_same(after, drawing.array(before)[:, order], 2e-5)
+
+
+@drawing.few(15)
+@given(drawing.attention_options(exclude=["window", "position"]), st.sampled_from(["rotary", "alibi", "relative"]))
+def test_positions_make_the_order_count(options, position):
+    layer = drawing.built(txf.layers.MultiHeadSelfAttention(**options, position=position), HIDDEN)
+    order = [1, 0, *range(2, T)]
+    assert drawing.difference(drawing.array(layer(HIDDEN))[:, order], layer(HIDDEN[:, order])) > 1e-4
+
+
+@drawing.few(20)
+@given(
+    drawing.attention_options(),
+    st.booleans(),
+    st.sampled_from(["(T, T)", "(B, T, T)", "(B, 1, T, T)", "(B, N, T, T)"]),
+)
+def test_all_masks_together_equal_their_and(options, causal, rank):
+    if options["position"] == "relative":  # whose buckets would depend on `causal`
+        options["position"] = txf.layers.RelativeBias(options["num_heads"], num_buckets=8, max_distance=5)
+    layer = txf.layers.MultiHeadSelfAttention(**options, causal=causal)
+    drawing.built(layer, HIDDEN)
+    plain = drawing.built(txf.layers.MultiHeadSelfAttention(**{**options, "window": None}), HIDDEN)
+    plain.set_weights(layer.get_weights())
+    shape = {"B": B, "T": T, "N": options["num_heads"], "1": 1}
+    shape = [shape[letter] for letter in rank.strip("()").split(", ")]
+    explicit = np.random.default_rng(4).random(shape) < 0.7
+    segments = np.array([[1, 1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 1, 3, 3]])
+    distance = np.subtract.outer(np.arange(T), np.arange(T))
+    full = np.ones((B, options["num_heads"], T, T), "bool")
+    full &= explicit[:, None] if len(shape) == 3 else explicit
+    full &= MASK[:, None, None] & (segments[:, None, :, None] == segments[:, None, None])
+    full &= (distance >= 0) | (not causal)
+    full &= np.abs(distance) < (options["window"] or T)
+    output, scores = layer(
+        HIDDEN, mask=MASK, attention_mask=explicit, segment_ids=segments, return_attention_scores=True
+    )
+    expected, expected_scores = plain(HIDDEN, attention_mask=full, return_attention_scores=True)
+    drawing.assert_same(output, expected)
+    drawing.assert_same(scores, expected_scores)
+    drawing.assert_same(layer(HIDDEN, mask=MASK, attention_mask=explicit, segment_ids=segments), expected)
+    assert not drawing.array(scores)[~full].any()
+    np.testing.assert_allclose(drawing.array(scores).sum(-1), full.any(-1), atol=1e-5)
+
+
+@drawing.few(15)
+@given(drawing.attention_options(exclude=["num_key_value_heads"]), st.booleans())
+def test_grouped_queries_equal_repeated_keys_and_values(options, causal):
+    heads = options["num_heads"]
+    for kv_heads in (k for k in (1, 2) if heads % k == 0):
+        grouped = txf.layers.MultiHeadSelfAttention(**options, causal=causal, num_key_value_heads=kv_heads)
+        full = txf.layers.MultiHeadSelfAttention(**options, causal=causal)
+        drawing.built(grouped, HIDDEN), drawing.built(full, HIDDEN)
+        weights = {w.path.split("/", 1)[1]: drawing.array(w) for w in grouped.trainable_variables}
+        for weight in full.trainable_variables:
+            path = weight.path.split("/", 1)[1]
+            value = weights[path]
+            if path.split("/")[0] in ("key", "value"):
+                split = value.reshape(*value.shape[:-1], kv_heads, -1)
+                value = np.repeat(split, heads // kv_heads, axis=-2).reshape(*value.shape[:-1], -1)
+            weight.assign(value)
+        drawing.assert_same(grouped(HIDDEN, mask=MASK), full(HIDDEN, mask=MASK))
+
+
+@drawing.few(15)
+@given(drawing.attention_options(exclude=["window", "position"]))
+def test_a_fully_masked_context_has_no_influence(options):
+    context = drawing.normal(B, S, 6, seed=2)
+    layer = drawing.built(txf.layers.CrossAttention(**options), HIDDEN, context)
+    nothing = np.array([[True] * S, [False] * S])
+    other = context.copy()
+    other[1] *= -20
+    before, scores = layer(HIDDEN, context, context_mask=nothing, return_attention_scores=True)
+    drawing.assert_same(layer(HIDDEN, other, context_mask=nothing), before)
+    bias = layer.output_dense.bias if options["use_bias"] else np.zeros(DIM)
+    drawing.assert_same(before[1], np.broadcast_to(drawing.array(bias), (T, DIM)), 1e-6)
+    assert not drawing.array(scores)[1].any()
+
+
+@drawing.few(15)
+@given(blocks(), st.booleans())
+def test_nothing_to_see_is_no_nan_forward_nor_backward(drawn, with_scores):
+    block, context = make(drawn)
+    mask = np.array([[False] * T, [True] * T])
+    explicit = np.ones((T, T), "bool")
+    explicit[2] = False
+    call = {"mask": mask, "attention_mask": explicit, "return_attention_scores": with_scores}
+    if context:
+        call["context_mask"] = np.array([[True] * S, [False] * S])
+
+    def total(x):
+        outputs = block(ops.convert_to_tensor(x), *context, **call)
+        return ops.sum((outputs[0] if with_scores else outputs) ** 2)
+
+    outputs = block(HIDDEN, *context, **call)
+    for output in outputs if with_scores else [outputs]:
+        assert np.isfinite(drawing.array(output)).all()
+    slope = drawing.gradient(total, HIDDEN)
+    assert np.isfinite(slope).all() and np.abs(slope).max() > 1e-3
+
+
+@drawing.few(15)
+@given(blocks())
+def test_inference_knows_no_dropout(drawn):
+    cls, options = drawn
+    rates = dict.fromkeys(["dropout", "attention_dropout", "feed_forward_dropout", "stochastic_depth"], 0.5)
+    block, context = make((cls, {**options, **rates}))
+    still, _ = make((cls, {**options, **dict.fromkeys(rates, 0.0)}))
+    expected, *expected_scores = still(HIDDEN, *context, return_attention_scores=True)
+    for call in ({}, {"training": False}):
+        output, *scores = block(HIDDEN, *context, return_attention_scores=True, **call)
+        drawing.assert_same(output, expected, 1e-6)
+        for own, other in zip(scores, expected_scores, strict=True):
+            drawing.assert_same(own, other, 1e-6)
+        drawing.assert_same(block(HIDDEN, *context, **call), expected)
+    assert drawing.difference(block(HIDDEN, *context, training=True), expected) > 1e-3
+
+
+@pytest.mark.parametrize("attention_dropout", [0.0, 0.5])
+def test_inference_takes_the_fused_kernel(monkeypatch, attention_dropout):
+    """Keras' own attention leaves it as soon as it has a dropout rate, even at inference."""
+    taken = []
+    original = kernel._fused
+    monkeypatch.setattr(kernel, "_fused", lambda *args: taken.append(1) or original(*args))
+    block = txf.layers.DecoderBlock(2, cross_attention=True, attention_dropout=attention_dropout, position="rotary")
+    context = drawing.normal(B, S, 6)
+    block(HIDDEN, context)
+    block(HIDDEN, context, mask=MASK, context_mask=CONTEXT_MASK, training=False)
+    assert len(taken) == (4 if drawing.fused_backend() else 0)
+    block(HIDDEN, context, return_attention_scores=True)
+    assert len(taken) == (4 if drawing.fused_backend() else 0)
+    block(HIDDEN, context, training=True)  # active dropout needs the plain path
+    assert len(taken) == (4 if attention_dropout else 6) * drawing.fused_backend()
+
+
+def test_dropout_leaves_the_scores_and_the_mean():
+    keras.utils.set_random_seed(0)
+    many = np.repeat(HIDDEN[:1], 1000, axis=0)
+    layer = drawing.built(txf.layers.MultiHeadSelfAttention(2, dropout=0.5), many)
+    still, scores = layer(many, return_attention_scores=True)
+    moved, moved_scores = layer(many, return_attention_scores=True, training=True)
+    drawing.assert_same(moved_scores, scores, 1e-6)
+    spread = drawing.array(moved).std(axis=0)
+    assert spread.min() > 0.1
+    # Six standard errors of a mean over 1,000 draws.
+    assert (np.abs(drawing.array(moved).mean(axis=0) - drawing.array(still)[0]) < 6 * spread / 1000**0.5).all()
+
+
+@pytest.mark.parametrize("position", [None, "rotary", "alibi", "relative"])
+def test_build_makes_every_weight(position):
+    for cls in (txf.layers.MultiHeadSelfAttention, txf.layers.EncoderBlock, txf.layers.DecoderBlock):
+        layer = cls(2, position=position)
+        layer.build((B, T, DIM))
+        before = [weight.path for weight in layer.weights]
+        layer(HIDDEN)
+        assert [weight.path for weight in layer.weights] == before

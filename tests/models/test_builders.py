@@ -1,0 +1,280 @@
+"""The builders: sizes, names, options, and how their models go together."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from contracts import assert_same, numpy
+
+import keras_txf as txf
+
+IDS = np.array([[5, 6, 7, 9, 0, 0], [3, 2, 1, 4, 8, 10]], "int32")
+TARGET_IDS = np.array([[1, 12, 3, 0], [1, 5, 6, 7]], "int32")
+PAIR = {"source_ids": IDS, "target_ids": TARGET_IDS}
+
+# Every builder with 2 layers of dim 12 and 3 heads, and what goes in.
+BUILDERS = {
+    "encoder": (lambda **options: txf.models.encoder(11, 2, 12, 3, **options), IDS),
+    "encoder_classifier": (lambda **options: txf.models.encoder_classifier(11, 4, 2, 12, 3, **options), IDS),
+    "decoder_generator": (lambda **options: txf.models.decoder_generator(11, 2, 12, 3, **options), IDS),
+    "decoder": (
+        lambda **options: txf.models.decoder(13, 2, 12, 3, context_dim=10, **options),
+        {"target_ids": TARGET_IDS, "context": np.ones((2, 6, 10), "float32")},
+    ),
+    "encoder_decoder": (lambda **options: txf.models.encoder_decoder(11, 13, 2, 12, 3, **options), PAIR),
+}
+
+
+def layers_of(model, kind):
+    return [layer for layer in model.layers if isinstance(layer, kind)]
+
+
+def blocks_of(model):
+    return layers_of(model, (txf.layers.EncoderBlock, txf.layers.DecoderBlock))
+
+
+def outputs_of(model, inputs):
+    """The outputs by name, as NumPy."""
+    return {name: numpy(output)[0] for name, output in model(inputs).items()}
+
+
+def test_base_model_has_the_papers_size():
+    vocab, layers, dim, inner = 37000, 6, 512, 2048
+    attention = 4 * (dim * dim + dim)
+    feed_forward = dim * inner + inner + inner * dim + dim
+    norm = 2 * dim
+    encoder = attention + norm + feed_forward + norm
+    decoder = attention + norm + attention + norm + feed_forward + norm
+    expected = vocab * dim + layers * (encoder + decoder)
+    assert expected == 63_082_496  # the paper rounds, and counts no biases in the attention: 65 million
+    assert txf.models.encoder_decoder(vocab, vocab, layers, dim, heads := 8).count_params() == expected
+    assert dim % heads == 0
+
+
+@pytest.mark.parametrize(
+    "options, block, outside",
+    [
+        # Of each block, and outside the blocks: dim 12, heads of 4, 11 tokens, 2 layers.
+        ({}, 4 * (12 * 12 + 12) + (12 * 48 + 48) + (48 * 12 + 12) + 2 * 24, 11 * 12),
+        ({"use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12),
+        ({"num_key_value_heads": 1, "use_bias": False}, (2 * 12 + 2 * 4) * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12),
+        ({"head_dim": 6, "use_bias": False}, 4 * 12 * 18 + 2 * 12 * 48 + 2 * 12, 11 * 12),
+        ({"gated": True, "intermediate_dim": 14, "use_bias": False}, 4 * 12 * 12 + 3 * 12 * 14 + 2 * 12, 11 * 12),
+        ({"qk_norm": True, "use_bias": False}, 4 * 12 * 12 + 2 * 4 + 2 * 12 * 48 + 2 * 12, 11 * 12),
+        ({"norm_placement": "pre", "norm": "rms", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 24, 11 * 12 + 12),
+        ({"norm_placement": "sandwich", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 4 * 12, 11 * 12 + 12),
+        ({"position": "relative", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12 + 32 * 3),
+        ({"encoding": "learned", "max_length": 9, "use_bias": False}, 4 * 144 + 2 * 576 + 24, 11 * 12 + 9 * 12),
+        ({"tie_embeddings": False, "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 2 * 11 * 12),
+    ],
+)
+def test_parameters_add_up(options, block, outside):
+    assert txf.models.decoder_generator(11, 2, 12, 3, **options).count_params() == 2 * block + outside
+
+
+def paths(prefix, names):
+    return {f"{prefix}/{name}" for name in names.split()}
+
+
+def test_weights_have_the_names_that_converters_rely_on():
+    model = txf.models.encoder_decoder(11, 13, 2, 12, 3, gated=True, qk_norm=True, norm_placement="pre")
+    dense = "query key value output"
+    attention = {f"{name}/{part}" for name in dense.split() for part in ("kernel", "bias")}
+    attention |= {"query_norm/scale", "key_norm/scale"}
+    expected = {"source_embedding/token/embeddings", "target_embedding/token/embeddings"}
+    expected |= paths("encoder_norm", "gamma beta") | paths("decoder_norm", "gamma beta")
+    for side, sublayers in (("encoder", ["attention"]), ("decoder", ["attention", "cross_attention"])):
+        for block in (f"{side}_0", f"{side}_1"):
+            for name in sublayers:
+                expected |= {f"{block}/{name}/{weight}" for weight in attention}
+            for name in [*sublayers, "feed_forward"]:
+                expected |= paths(f"{block}/{name}_norm", "gamma beta")
+            for name in ("gate", "intermediate", "output"):
+                expected |= paths(f"{block}/feed_forward/{name}", "kernel bias")
+    assert {weight.path for weight in model.trainable_weights} == expected
+
+
+def test_deeper_blocks_and_heads_are_named_by_number():
+    model = txf.models.encoder_decoder(13, 13, 1, 12, 3, num_decoder_layers=4, tie_embeddings=False)
+    assert "decoder_3/attention/query/kernel" in {weight.path for weight in model.weights}
+    names = [layer.name for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
+    decoders = [f"decoder_{i}" for i in range(4)]
+    assert sorted(names) == sorted(
+        ["embedding", "encoder_dropout", "decoder_dropout", "encoder_0", *decoders, "logits"]
+    )
+
+
+# A value that is no default for each option of the blocks, all of which go together.
+BLOCK_OPTIONS = {
+    "intermediate_dim": 14, "head_dim": 8, "num_key_value_heads": 1, "window": 4, "position": "rotary",
+    "qk_norm": True, "logit_soft_cap": 9.0, "scale": 0.3, "activation": "silu", "gated": True, "use_bias": False,
+    "norm": "rms", "norm_placement": "sandwich", "norm_epsilon": 1e-3, "dropout": 0.05, "attention_dropout": 0.15,
+    "feed_forward_dropout": 0.25, "stochastic_depth": (0.35, 0.45), "kernel_initializer": "he_normal",
+}
+ONE_SIDED = {"causal": True}  # what encoders alone can choose
+EMBEDDING_OPTIONS = {
+    "encoding": "learned", "max_length": 9, "combine": "concat", "position_dim": 5, "pad_id": 2,
+    "embeddings_initializer": "zeros",
+}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_every_option_reaches_every_builder(name):
+    build, _ = BUILDERS[name]
+    options = dict(BLOCK_OPTIONS)
+    if name in ("encoder", "encoder_classifier"):
+        options.update(ONE_SIDED)
+    untied = {} if name.startswith("encoder") and name != "encoder_decoder" else {"tie_embeddings": False}
+    model = build(**options, **EMBEDDING_OPTIONS, scale_embedding=False, **untied)
+    blocks, embeddings = blocks_of(model), layers_of(model, txf.layers.PositionalEmbedding)
+    assert len(blocks) == (4 if name == "encoder_decoder" else 2)
+    for i, block in enumerate(blocks):
+        parameters = inspect.signature(type(block)).parameters
+        given = {"num_heads", "causal", "cross_attention", "kwargs"}
+        assert parameters.keys() - given == BLOCK_OPTIONS.keys()
+        for option, value in options.items():
+            value = value[i % 2] if isinstance(value, tuple) else value
+            assert value != parameters[option].default, option
+            actual = getattr(block, option)
+            assert (keras.initializers.serialize(actual)["class_name"] == "HeNormal"
+                    if option == "kernel_initializer" else actual == value), option
+    for embedding in embeddings:
+        parameters = inspect.signature(type(embedding)).parameters
+        assert parameters.keys() - {"vocab_size", "dim", "scale", "kwargs"} == EMBEDDING_OPTIONS.keys()
+        assert embedding.scale is False
+        for option, value in EMBEDDING_OPTIONS.items():
+            actual = getattr(embedding, option)
+            assert isinstance(actual, keras.initializers.Zeros) if option == "embeddings_initializer" else actual == value
+    assert bool(embeddings)
+
+
+def test_lists_give_each_block_its_own():
+    model = txf.models.decoder_generator(
+        11, 3, 12, 6, window=[2, None, 4], num_key_value_heads=(1, 2, 3), position=["rotary", None, "alibi"]
+    )
+    blocks = blocks_of(model)
+    assert [block.window for block in blocks] == [2, None, 4]
+    assert [block.num_key_value_heads for block in blocks] == [1, 2, 3]
+    assert [block.position for block in blocks] == ["rotary", None, "alibi"]
+    with pytest.raises(ValueError, match="`window` must be one value or one for each.*received 2 values"):
+        txf.models.decoder_generator(11, 3, 12, 6, window=[2, 4])
+
+
+def test_stochastic_depth_grows_with_depth():
+    blocks = blocks_of(txf.models.encoder(11, 3, 12, 3, stochastic_depth=0.3))
+    np.testing.assert_allclose([block.stochastic_depth for block in blocks], [0.1, 0.2, 0.3])
+
+
+def test_the_two_sides_have_their_own_options():
+    model = txf.models.encoder_decoder(
+        11, 13, 1, 12, 3, dropout=0.2, encoder_options={"window": 3}, decoder_options={"dropout": 0.4, "pad_id": None}
+    )
+    encoder, decoder = blocks_of(model)
+    assert (encoder.window, encoder.dropout) == (3, 0.2)
+    assert (decoder.window, decoder.dropout) == (None, 0.4)
+    assert model.get_layer("source_embedding").pad_id == 0
+    assert model.get_layer("target_embedding").pad_id is None
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_hidden_states_are_those_of_the_stack(placement):
+    model = txf.models.encoder(11, 2, 12, 3, norm_placement=placement, return_hidden_states=True)
+    x = model.get_layer("embedding")(IDS)
+    expected = [x, *(x := model.get_layer(f"encoder_{i}")(x) for i in range(2))]
+    if placement == "pre":
+        expected[-1] = model.get_layer("encoder_norm")(expected[-1])
+    outputs = outputs_of(model, IDS)
+    assert outputs.keys() == {"output", "hidden_states_0", "hidden_states_1", "hidden_states_2"}
+    assert_same([outputs[f"hidden_states_{i}"] for i in range(3)], numpy(expected), tolerance=1e-6)
+    np.testing.assert_array_equal(outputs["output"], outputs["hidden_states_2"])
+
+
+def test_a_decoder_attends_to_any_depth_of_an_encoder(tmp_path):
+    encoder = txf.models.encoder(11, 2, 10, 2, return_hidden_states=True)
+    decoder = txf.models.decoder(13, 2, 12, 3, context_dim=10)
+    depths = encoder(IDS)
+    eager = numpy(decoder({"target_ids": TARGET_IDS, "context": depths["hidden_states_1"]}))
+    other = numpy(decoder({"target_ids": TARGET_IDS, "context": depths["hidden_states_2"]}))
+    assert np.abs(eager[0] - other[0]).max() > 1e-3
+
+    # Cut at that depth, so that no block is left without a gradient.
+    cut = keras.Model(encoder.input, encoder.output["hidden_states_1"], name="cut")
+    source = keras.Input((None,), dtype="int32", name="source_ids")
+    target = keras.Input((None,), dtype="int32", name="target_ids")
+    model = keras.Model(
+        {"source_ids": source, "target_ids": target}, decoder({"target_ids": target, "context": cut(source)})
+    )
+    assert_same(numpy(model(PAIR)), eager, tolerance=1e-6)
+    model.save(tmp_path / "model.keras")
+    assert_same(numpy(keras.saving.load_model(tmp_path / "model.keras")(PAIR)), numpy(model(PAIR)))
+
+    before = [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]
+    model.compile("sgd", txf.training.TokenCrossEntropy(), run_eagerly=True)
+    model.fit(PAIR, TARGET_IDS, verbose=0)
+    for weight, old in zip(model.trainable_weights, before):
+        if not weight.path.endswith("key/bias"):  # softmax does not see it, its gradient is zero
+            assert (keras.ops.convert_to_numpy(weight) != old).any(), weight.path
+
+
+def test_a_context_mask_is_the_mask_that_keras_would_have_passed():
+    encoder = txf.models.encoder(11, 1, 12, 3)
+    implicit = txf.models.decoder(13, 2, 12, 3)
+    explicit = txf.models.decoder(13, 2, 12, 3, context_mask=True)
+    explicit.set_weights(implicit.get_weights())
+    context = encoder(IDS)
+    array = keras.ops.convert_to_numpy(context)  # which has lost its mask
+    expected = numpy(implicit({"target_ids": TARGET_IDS, "context": context}))
+    actual = explicit({"target_ids": TARGET_IDS, "context": array, "context_mask": IDS != 0})
+    assert_same(numpy(actual), expected, tolerance=1e-6)
+    unmasked = numpy(implicit({"target_ids": TARGET_IDS, "context": array}))
+    assert np.abs(unmasked[0] - expected[0]).max() > 1e-3
+
+
+def test_embeddings_are_shared_and_tied_as_in_the_paper():
+    shared = txf.models.encoder_decoder(13, 13, 1, 12, 3, return_hidden_states=True)
+    (embedding,) = layers_of(shared, txf.layers.PositionalEmbedding)
+    outputs = outputs_of(shared, PAIR)
+    table = numpy(embedding.token.embeddings)[0]
+    np.testing.assert_allclose(outputs["logits"], outputs["decoder_hidden_states_1"] @ table.T, atol=1e-4)
+    apart = txf.models.encoder_decoder(13, 13, 1, 12, 3, share_embeddings=False)
+    assert len(layers_of(apart, txf.layers.PositionalEmbedding)) == 2
+    assert apart.count_params() == shared.count_params() + 13 * 12
+    untied = txf.models.encoder_decoder(11, 13, 1, 12, 3, tie_embeddings=False)
+    assert untied.get_layer("logits").kernel.shape == (12, 13)
+    with pytest.raises(ValueError, match="`share_embeddings` needs vocabularies of one size"):
+        txf.models.encoder_decoder(11, 13, 1, 12, 3, share_embeddings=True)
+
+
+PACKED_IDS = np.array([[5, 6, 7, 9, 4, 3, 2]], "int32")
+SEGMENTS = np.array([[1, 1, 1, 1, 2, 2, 2]], "int32")
+PLACES = np.array([[0, 1, 2, 3, 0, 1, 2]], "int32")
+
+
+@pytest.mark.parametrize("position", [None, "rotary"])
+@pytest.mark.parametrize("name", ["encoder", "decoder_generator", "encoder_decoder"])
+def test_packed_sequences_see_themselves_alone(name, position):
+    build, _ = BUILDERS[name]
+    plain, packed = build(position=position), build(position=position, packed=True)
+    packed.set_weights(plain.get_weights())
+    sides = ["source_", "target_"] if name == "encoder_decoder" else [""]
+    inputs = {}
+    for side in sides:
+        ids = f"{side}ids" if side else "token_ids"
+        inputs |= {ids: PACKED_IDS, f"{side}segment_ids": SEGMENTS, f"{side}positions": PLACES}
+    (together,) = numpy(packed(inputs))
+    for part in (slice(0, 4), slice(4, 7)):
+        alone = PACKED_IDS[:, part]
+        feed = {"source_ids": alone, "target_ids": alone} if len(sides) == 2 else alone
+        np.testing.assert_allclose(together[:, part], numpy(plain(feed))[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_models_can_be_looked_at(name, capsys):
+    build, inputs = BUILDERS[name]
+    model = build()
+    model(inputs)
+    model.summary(expand_nested=True)
+    assert blocks_of(model)[-1].name in capsys.readouterr().out
+    pytest.importorskip("pydot")
+    assert keras.utils.model_to_dot(model, show_shapes=True).get_nodes()

@@ -1,0 +1,98 @@
+"""Every builder's model keeps the contract, plain, with many options, packed, and with everything returned."""
+
+import functools
+
+import pytest
+from cases import Case, floats, places, segments, token_ids, visible
+from contracts import parameters
+
+import keras_txf as txf
+
+# 2 layers, dim 12, 3 heads; 11 tokens, 13 on the target's side, 4 classes.
+TOKENS = {"token_ids": token_ids("target", 11)}
+PAIR = {"target_ids": token_ids("target", 13), "source_ids": token_ids("source", 11)}
+CONTEXT = {"target_ids": token_ids("target", 13), "context": floats("source", 10)}
+SELF, CROSS = (3, "target", "target"), (3, "target", "source")
+EVERYTHING = {"return_hidden_states": True, "return_attention_scores": True}
+MANY = dict(
+    head_dim=8, num_key_value_heads=3, qk_norm=True, use_bias=False, position="rotary", window=3, norm="rms",
+    norm_placement="pre", activation="silu", gated=True, intermediate_dim=14, attention_dropout=0.2,
+    feed_forward_dropout=0.3, stochastic_depth=0.4,
+)
+OTHERS = dict(position="alibi", norm_placement="sandwich", logit_soft_cap=4.0, scale=0.3, encoding="learned", max_length=10)
+
+
+def case(name, builder, tensors, *args, **options):
+    """A case whose own fields are told from the builder's options by their names."""
+    fields = {k: options.pop(k) for k in ("mask", "scores", "shares", "core") if k in options}
+    return Case(name, functools.partial(builder, *args, **options), tensors, **fields)
+
+
+def packed(*prefixes):
+    return {
+        f"{prefix}{name}": make("source" if prefix == "source_" else "target")
+        for prefix in prefixes
+        for name, make in (("segment_ids", segments), ("positions", places))
+    }
+
+
+def scores(name, shape, layers=2):
+    return {f"{name}_{i}": shape for i in range(layers)}
+
+
+encoder, encoder_classifier = txf.models.encoder, txf.models.encoder_classifier
+decoder, decoder_generator = txf.models.decoder, txf.models.decoder_generator
+encoder_decoder = txf.models.encoder_decoder
+
+CASES = [
+    case("encoder", encoder, TOKENS, 11, 2, 12, 3),
+    case("encoder-many", encoder, TOKENS, 11, 2, 12, 6, **MANY),
+    case("encoder-packed", encoder, {**TOKENS, **packed("")}, 11, 2, 12, 3, packed=True),
+    case(
+        "encoder-everything", encoder, TOKENS, 11, 2, 12, 3, **OTHERS, **EVERYTHING,
+        scores=scores("attention_scores", SELF),
+    ),
+    case("classifier", encoder_classifier, TOKENS, 11, 4, 2, 12, 3, mask="consumed"),
+    case(
+        "classifier-many", encoder_classifier, TOKENS, 11, 4, 2, 12, 6, **MANY, **EVERYTHING, pooling="attention",
+        mask="consumed", scores=scores("attention_scores", (6, "target", "target")),
+    ),
+    case("generator", decoder_generator, TOKENS, 11, 2, 12, 3, core=True),
+    case("generator-many", decoder_generator, TOKENS, 11, 2, 12, 6, **MANY, tie_embeddings=False),
+    case("generator-packed", decoder_generator, {**TOKENS, **packed("")}, 11, 2, 12, 3, packed=True),
+    case(
+        "generator-everything", decoder_generator, TOKENS, 11, 2, 12, 3, **OTHERS, **EVERYTHING,
+        scores=scores("attention_scores", SELF),
+    ),
+    case(
+        "decoder", decoder, {**CONTEXT, "context_mask": visible("source")}, 13, 2, 12, 3, context_dim=10,
+        context_mask=True,
+    ),
+    case("decoder-many", decoder, {**CONTEXT, "context_mask": visible("source")}, 13, 2, 12, 6, context_dim=10, context_mask=True, **MANY),
+    case(
+        "decoder-packed", decoder,
+        {**CONTEXT, **packed("target_"), "context_segment_ids": segments("source"), "context_mask": visible("source")},
+        13, 2, 12, 3, context_dim=10, packed=True, context_mask=True,
+    ),
+    case("seq2seq", encoder_decoder, PAIR, 11, 13, 2, 12, 3, core=True),
+    case("seq2seq-many", encoder_decoder, PAIR, 11, 13, 1, 12, 6, num_decoder_layers=2, **MANY, tie_embeddings=False),
+    case("seq2seq-packed", encoder_decoder, {**PAIR, **packed("source_", "target_")}, 11, 13, 2, 12, 3, packed=True),
+    case(
+        "seq2seq-everything", encoder_decoder, {**PAIR, "source_ids": token_ids("source", 13)}, 13, 13, 2, 12, 3,
+        **EVERYTHING, position="relative", shares=True,
+        scores={
+            **scores("encoder_attention_scores", (3, "source", "source")),
+            **scores("decoder_attention_scores", SELF),
+            **scores("decoder_cross_attention_scores", CROSS),
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize("check, case", parameters(CASES))
+def test_contract(check, case, tmp_path):
+    check(case, tmp_path)
+
+
+def test_every_builder_has_a_case():
+    assert {case.make.func.__name__ for case in CASES} == set(txf.models.__all__)

@@ -1,0 +1,59 @@
+"""combine_masks against its own formula, one pair at a time."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import drawing
+from keras_txf.ops.masks import combine_masks, padding_positions
+
+B, T, S, N = 2, 4, 6, 3
+
+
+def allowed_by_formula(t, s, b, n, query_index, key_index, causal, window, padding, segments, explicit):
+    distance = query_index[t] - key_index[s]
+    return (
+        (not causal or distance >= 0)
+        and (window is None or abs(distance) < window)
+        and (padding is None or padding[b, s])
+        and (segments is None or segments[0][b, t] == segments[1][b, s])
+        and (explicit is None or np.broadcast_to(explicit, (B, N, T, S))[b, n, t, s])
+    )
+
+
+@drawing.few(25)
+@given(
+    causal=st.booleans(),
+    window=st.sampled_from([None, 1, 3]),
+    padded=st.booleans(),
+    packed=st.booleans(),
+    explicit_shape=st.sampled_from([None, (T, S), (B, T, S), (B, 1, T, S), (B, N, T, S)]),
+    offset=st.integers(0, 3),
+)
+def test_equals_the_formula(causal, window, padded, packed, explicit_shape, offset):
+    random = np.random.default_rng(0)
+    query_index, key_index = np.arange(T) + offset, np.arange(S)
+    padding = np.arange(S) < np.array([[S], [4]]) if padded else None
+    segments = [random.integers(0, 2, (B, length)) for length in (T, S)] if packed else None
+    explicit = None if explicit_shape is None else random.random(explicit_shape) < 0.7
+    mask = combine_masks(query_index, key_index, causal, window, padding, *(segments or (None, None)), explicit)
+    if not (causal or window or padded or packed or explicit_shape):
+        assert mask is None
+        return
+    mask = np.broadcast_to(drawing.array(mask), (B, N, T, S))
+    full = explicit[:, None] if explicit_shape == (B, T, S) else explicit
+    for b, n, t, s in itertools.product(*map(range, (B, N, T, S))):
+        expected = allowed_by_formula(
+            t, s, b, n, query_index, key_index, causal, window, padding, segments, full
+        )
+        assert mask[b, n, t, s] == expected
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32"])
+def test_positions_count_real_tokens(dtype):
+    mask = np.array([[1, 1, 1, 0], [0, 0, 1, 1], [0, 0, 0, 0], [1, 0, 1, 1]], dtype)
+    expected = [[0, 1, 2, 2], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 1, 2]]
+    np.testing.assert_array_equal(drawing.array(padding_positions(mask)), expected)

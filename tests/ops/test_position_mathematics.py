@@ -1,0 +1,166 @@
+"""Sinusoid, rotary and its scalings, ALiBi and T5's buckets against their papers' formulas.
+
+Legend: B batch, T length, N heads, H head dim.
+"""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import drawing
+from keras_txf.ops import positions
+
+
+@pytest.mark.parametrize("dim", [1, 5, 8])
+def test_sinusoid_is_the_papers(dim):
+    for places in (np.arange(7), np.array([[0, 3, 90], [5, 5, 0]]), np.array([0.5, 2.25])):
+        waves = drawing.array(positions.sinusoid(ops.convert_to_tensor(places), dim))
+        assert waves.shape == (*places.shape, dim)
+        for feature in range(dim):
+            angle = places / 10000 ** ((feature // 2 * 2) / dim)
+            expected = np.cos(angle) if feature % 2 else np.sin(angle)
+            # A float32 angle of 90 radians is known to 4e-6.
+            np.testing.assert_allclose(waves[..., feature], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16", "float16"])
+def test_sinusoid_is_float32_under_every_policy(policy):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        waves = positions.sinusoid(ops.arange(8192), 64)
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert keras.backend.standardize_dtype(waves.dtype) == "float32"
+    assert len(np.unique(drawing.array(waves), axis=0)) == 8192
+
+
+def complex_rotation(x, places, frequencies, magnitude):
+    """Features i and i + R/2 as one complex number, turned by position · frequency."""
+    half = len(frequencies)
+    pairs = x[..., :half] + 1j * x[..., half : 2 * half]
+    turned = pairs * np.exp(1j * places[:, :, None, None] * frequencies) * magnitude
+    return np.concatenate([turned.real, turned.imag, x[..., 2 * half :]], axis=-1)
+
+
+@pytest.mark.parametrize("rotated, magnitude", [(6, 1.0), (4, 1.0), (2, 1.25)])
+def test_rotation_is_a_complex_product(rotated, magnitude):
+    x = drawing.normal(2, 5, 3, 6)
+    places = np.array([[0, 1, 2, 3, 4], [7, 3, 0, 100, 2]])
+    frequencies, _ = positions.rotary_frequencies(rotated)
+    expected = complex_rotation(x.astype("float64"), places, frequencies, magnitude)
+    drawing.assert_same(positions.rotate(ops.convert_to_tensor(x), places, frequencies, magnitude), expected, 2e-5)
+    row = positions.rotate(ops.convert_to_tensor(x), places[1], frequencies, magnitude)
+    drawing.assert_same(row[1], expected[1], 2e-5)
+
+
+def rotary_logits(dtype, query_at, key_at, base=10000.0):
+    """(T, S) products of one query and one key that stand at many places."""
+    frequencies, _ = positions.rotary_frequencies(64, base)
+    query, key = (ops.cast(drawing.normal(1, 1, 1, 64, seed=seed), dtype) for seed in (1, 2))
+    turn = [
+        positions.rotate(ops.tile(x, (1, len(places), 1, 1)), np.array(places), frequencies)
+        for x, places in ((query, query_at), (key, key_at))
+    ]
+    return drawing.array(turn[0])[0, :, 0] @ drawing.array(turn[1])[0, :, 0].T
+
+
+def test_bfloat16_rotary_still_tells_positions_near_8192_apart():
+    query_at, key_at = range(8128, 8192), range(8128, 8192)
+    exact, rounded = (rotary_logits(dtype, query_at, key_at) for dtype in ("float32", "bfloat16"))
+    assert 5 < np.abs(exact).max() < 40
+    # A product of 64 numbers with 8 bits each: 2^-8 of the norms, |q| |k| about 64, in the worst case.
+    assert np.abs(rounded - exact).max() < 0.25
+    # Angles computed in bfloat16 would hold 32 neighbouring places for one; here all rows differ.
+    assert len(np.unique(rounded, axis=0)) == 64
+    assert min(np.abs(rounded[i] - rounded[i + 1]).max() for i in range(63)) > 1
+
+
+def test_rotary_logits_depend_on_distance_alone():
+    near, far = (rotary_logits("float32", range(start, start + 8), range(start, start + 8)) for start in (0, 1000))
+    # Angles of 1,000 radians are known to 6e-5 in float32, and products of 64 features add up.
+    np.testing.assert_allclose(near, far, atol=5e-3)
+    assert np.abs(near - near[0, 0]).max() > 1
+
+
+def plain(dim, base):
+    return np.array([base ** (-2 * i / dim) for i in range(dim // 2)])
+
+
+def test_frequencies_of_plain_linear_and_ntk():
+    for dim, base in ((8, 10000.0), (6, 500000.0)):
+        frequencies, magnitude = positions.rotary_frequencies(dim, base)
+        np.testing.assert_allclose(frequencies, plain(dim, base))
+        linear, _ = positions.rotary_frequencies(dim, base, {"type": "linear", "factor": 4.0})
+        np.testing.assert_allclose(linear, plain(dim, base) / 4)
+        ntk, _ = positions.rotary_frequencies(dim, base, {"type": "ntk", "factor": 4.0})
+        np.testing.assert_allclose([ntk[0], ntk[-1]], [1.0, plain(dim, base)[-1] / 4])
+        assert magnitude == 1.0
+
+
+def test_llama3_stretches_long_waves_and_keeps_short_ones():
+    numbers = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    frequencies, magnitude = positions.rotary_frequencies(128, 500000.0, {"type": "llama3", **numbers})
+    expected = []
+    for frequency in plain(128, 500000.0):  # the code that Meta published, one frequency at a time
+        wavelength = 2 * math.pi / frequency
+        smooth = (8192 / wavelength - 1.0) / (4.0 - 1.0)
+        if wavelength < 8192 / 4.0:
+            expected.append(frequency)
+        elif wavelength > 8192 / 1.0:
+            expected.append(frequency / 8.0)
+        else:
+            expected.append((1 - smooth) * frequency / 8.0 + smooth * frequency)
+    np.testing.assert_allclose(frequencies, expected)
+    assert magnitude == 1.0
+
+
+def test_yarn_is_the_papers():
+    dim, base, length, factor = 128, 10000.0, 4096, 16.0
+    numbers = {"factor": factor, "original_max_position_embeddings": length}
+    frequencies, magnitude = positions.rotary_frequencies(dim, base, {"type": "yarn", **numbers, "truncate": False})
+    # The paper's ramp is linear in the number of turns' feature index, from 32 turns to 1.
+    fast, slow = (dim * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1))
+    for i, frequency in enumerate(plain(dim, base)):
+        stretched = min(max((i - fast) / (slow - fast), 0), 1)
+        np.testing.assert_allclose(frequencies[i], frequency * (1 - stretched + stretched / factor))
+    assert magnitude == pytest.approx(0.1 * math.log(factor) + 1)
+    for extra, expected in (({"attention_factor": 1.5}, 1.5), ({"mscale": 0.7, "mscale_all_dim": 0.7}, 1.0)):
+        assert positions.rotary_frequencies(dim, base, {"type": "yarn", **numbers, **extra})[1] == expected
+
+
+def test_alibi_slopes_are_the_papers():
+    np.testing.assert_allclose(positions.alibi_slopes(8), [2.0**-i for i in range(1, 9)])
+    np.testing.assert_allclose(positions.alibi_slopes(1), [2.0**-8])
+    # 12 heads: those of 8, then every other of 16.
+    expected = [2.0**-i for i in range(1, 9)] + [2 ** (-0.5 * i) for i in (1, 3, 5, 7)]
+    np.testing.assert_allclose(positions.alibi_slopes(12), expected)
+
+
+def bucket(distance, bidirectional, num_buckets, max_distance):
+    """T5's rule for one distance, key position minus query position."""
+    start = 0
+    if bidirectional:
+        num_buckets //= 2
+        start, distance = (num_buckets if distance > 0 else 0), abs(distance)
+    else:
+        distance = max(-distance, 0)
+    exact = num_buckets // 2
+    if distance < exact:
+        return start + distance
+    share = math.log(distance / exact) / math.log(max_distance / exact)
+    return start + min(exact + int(share * (num_buckets - exact) + 1e-6), num_buckets - 1)
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("num_buckets, max_distance", [(32, 128), (8, 20)])
+def test_buckets_are_t5s(bidirectional, num_buckets, max_distance):
+    distances = np.arange(-300, 301)
+    buckets = positions.relative_buckets(
+        ops.convert_to_tensor(distances), bidirectional, num_buckets, max_distance
+    )
+    expected = [bucket(d, bidirectional, num_buckets, max_distance) for d in distances.tolist()]
+    np.testing.assert_array_equal(drawing.array(buckets), expected)

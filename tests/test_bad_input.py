@@ -1,0 +1,178 @@
+"""Input that does not fit together. Each row must raise a ValueError that says what, what was expected, what came.
+
+Rows are (id, function, words of its message). Options out of their own range are in `test_bad_options.py`.
+"""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from refusals import BUILDERS, CONTEXT, IDS, SEGMENTS, X, answer, built, generate, refused
+
+import keras_txf as txf
+from keras_txf import layers, training
+
+Attention, Cross, Embedding = layers.MultiHeadSelfAttention, layers.CrossAttention, layers.PositionalEmbedding
+Encoder, Decoder, Rotary = layers.EncoderBlock, layers.DecoderBlock, layers.Rotary
+encoder, classifier, decoder, generator, seq2seq = BUILDERS.values()
+
+
+def rotary(kind, **numbers):
+    return lambda: Rotary(scaling={"type": kind, **numbers})
+
+
+def zeros(*shape, dtype="int32"):
+    return np.zeros(shape, dtype)
+
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+SIZES = [
+    ("dim over heads", lambda: Attention(3)(X), ["`num_heads` must divide `dim`", "num_heads=3", "dim=8"]),
+    ("dim over heads of a block", lambda: Encoder(3)(X), ["`num_heads` must divide `dim`", "num_heads=3"]),
+    ("dim over heads of a builder", lambda: encoder(num_heads=3), ["`num_heads` must divide `dim`", "num_heads=3"]),
+    ("kv heads over heads", lambda: Attention(4, num_key_value_heads=3),
+     ["`num_key_value_heads` must divide `num_heads`", "=3", "=4"]),
+    ("kv heads over heads of a builder", lambda: generator(num_key_value_heads=3),
+     ["`num_key_value_heads` must divide `num_heads`", "=3", "=2"]),
+    ("more kv heads than heads", lambda: Cross(2, num_key_value_heads=4), ["`num_key_value_heads`", "=4", "=2"]),
+    ("position_dim fills dim", lambda: Embedding(11, 8, combine="concat", position_dim=8),
+     ["`position_dim`", "position_dim=8", "dim=8"]),
+    ("no room for positions", lambda: Embedding(11, 1, combine="concat"), ["dim", "1"]),
+    ("pad_id negative", lambda: Embedding(11, 8, pad_id=-1), ["`pad_id`", "-1"]),
+    ("pad_id too large", lambda: Embedding(11, 8, pad_id=11), ["`pad_id`", "11", "received 11"]),
+    ("pad_id of a loss", lambda: training.TokenCrossEntropy(pad_id=1.5), ["`pad_id`", "1.5"]),
+    ("pad_id of a metric", lambda: training.Perplexity(pad_id=-100), ["`pad_id`", "-100"]),
+    ("list too short", lambda: encoder(window=[3]), ["`window`", "num_layers=2", "1 value"]),
+    ("list too long", lambda: generator(stochastic_depth=[0.0, 0.1, 0.2]), ["`stochastic_depth`", "num_layers=2", "3"]),
+    ("bad value in a list", lambda: encoder(window=[3, 0]), ["`window`", "positive integer", "0"]),
+    ("share_embeddings of unequal sizes", lambda: seq2seq(target_vocab_size=7, share_embeddings=True),
+     ["`share_embeddings`", "source_vocab_size=11", "target_vocab_size=7"]),
+    ("share_embeddings no switch", lambda: seq2seq(share_embeddings=1), ["`share_embeddings`", "True or False", "1"]),
+    ("bias of other heads", lambda: Encoder(2, position=layers.RelativeBias(4)), ["`position`", "num_heads=4", "num_heads=2"]),
+    ("ALiBi of other heads", lambda: generator(position=layers.ALiBi(4)), ["`position`", "num_heads=4", "num_heads=2"]),
+    ("buckets beyond distances", lambda: layers.RelativeBias(2, num_buckets=32, max_distance=8),
+     ["`max_distance`", "max_distance=8", "num_buckets=32"]),
+    ("one bucket", lambda: layers.RelativeBias(2, num_buckets=1), ["num_buckets=1"]),
+]
+
+COMBINATIONS = [
+    ("learned without max_length", lambda: Embedding(11, 8, "learned"), ["`max_length`", "learned", "None"]),
+    ("learned without max_length in a builder", lambda: encoder(encoding="learned"), ["`max_length`", "learned", "None"]),
+    ("position_dim without concat", lambda: Embedding(11, 8, position_dim=2), ["`position_dim`", "concat", "add"]),
+    ("concat of nothing", lambda: Embedding(11, 8, None, combine="concat"), ["concat", "encoding=None"]),
+    ("tied with concat", lambda: generator(combine="concat"), ["`tie_embeddings`", "concat"]),
+    ("reverse with concat", lambda: Embedding(11, 8, combine="concat")(X, reverse=True), ["`reverse`", "concat"]),
+    ("packed classifier", lambda: classifier(packed=True), ["`packed`", "`pooling`"]),
+    ("causal generator", lambda: generator(causal=True), ["'causal'", "decoder_generator"]),
+    ("cross_attention of a generator", lambda: generator(cross_attention=True), ["'cross_attention'", "decoder_generator"]),
+    ("causal encoder_decoder", lambda: seq2seq(causal=True), ["'causal'", "encoder_decoder"]),
+    *((f"misspelt {name}", lambda build=build: build(norm_placment="pre"), [
+        "'norm_placment'", name, "Did you mean 'norm_placement'", "Known"]) for name, build in BUILDERS.items()),
+    ("misspelt for one side", lambda: seq2seq(encoder_options={"windw": 3}), ["'windw'", "Did you mean 'window'"]),
+    ("context without cross_attention", lambda: Decoder(2)(X, CONTEXT), ["`context`", "`cross_attention=False`"]),
+    ("cross_attention without context", lambda: Decoder(2, cross_attention=True)(X), ["`context`", "None"]),
+    ("position without methods", lambda: Attention(2, position=keras.layers.Dense(2)), ["`position`", "`rotate`", "`bias`", "Dense"]),
+    ("position of no kind", lambda: Attention(2, position=object()), ["`position`", "rotary", "object"]),
+    ("generate when packed", lambda: built("decoder_generator", packed=True).generate([[1]]), ["`generate`", "packed"]),
+    ("positions without a use", lambda: Embedding(11, 8, None)(IDS, positions=IDS), ["`positions`", "encoding=None"]),
+]
+
+ROTARY = [
+    ("fraction over one", lambda: Rotary(fraction=1.5), ["`fraction`", "(0, 1]", "1.5"]),
+    ("odd rotated features", lambda: Attention(2, head_dim=6, position=Rotary(fraction=0.5))(X), ["even", "head_dim=6", "fraction=0.5"]),
+    ("odd head_dim", lambda: Attention(2, head_dim=3, position="rotary")(X), ["even", "head_dim=3"]),
+    ("nothing rotates", lambda: Attention(2, head_dim=4, position=Rotary(fraction=0.1))(X), ["head_dim=4", "fraction=0.1"]),
+    ("no dict", lambda: Rotary(scaling="linear"), ["`scaling`", "linear"]),
+    ("unknown type", rotary("lineal", factor=2.0), ["scaling['type']", "linear", "'lineal'"]),
+    ("no type", lambda: Rotary(scaling={"factor": 2.0}), ["scaling['type']", "linear", "None"]),
+    ("no factor", rotary("linear"), ["'linear'", "factor", "received"]),
+    ("missing numbers", rotary("llama3", factor=8.0), ["'llama3'", "low_freq_factor", "high_freq_factor"]),
+    ("surplus number", rotary("linear", factor=2.0, beta_fast=3), ["'beta_fast'", "linear", "factor"]),
+    ("misspelt number", rotary("yarn", factor=2.0, original_max_position_embeddings=64, beta_fst=3),
+     ["'beta_fst'", "Did you mean 'beta_fast'"]),
+    ("factor zero", rotary("linear", factor=0), ["`factor`", "positive", "0"]),
+    ("factor text", rotary("ntk", factor="2"), ["`factor`", "positive", "'2'"]),
+    ("length text", rotary("llama3", **{**LLAMA3, "original_max_position_embeddings": "64"}),
+     ["`original_max_position_embeddings`", "'64'"]),
+    ("llama3 text", rotary("llama3", **{**LLAMA3, "low_freq_factor": "1"}), ["low_freq_factor", "'1'"]),
+    ("llama3 without a ramp", rotary("llama3", **{**LLAMA3, "low_freq_factor": 4.0}), ["low_freq_factor", "4.0"]),
+]
+
+TENSORS = [
+    ("attention_mask 1-D", lambda: Attention(2)(X, attention_mask=np.ones(5, "bool")),
+     ["`attention_mask`", "(batch, query length, key length)", "(5,)"]),
+    ("attention_mask 5-D", lambda: Cross(2)(X, CONTEXT, attention_mask=np.ones((2, 1, 1, 5, 3), "bool")),
+     ["`attention_mask`", "(query length, key length)", "(2, 1, 1, 5, 3)"]),
+    ("attention_mask of a block", lambda: Encoder(2)(X, attention_mask=np.ones(5, "bool")), ["`attention_mask`", "(5,)"]),
+    ("attention_mask of floats", lambda: Attention(2)(X, attention_mask=np.zeros((5, 5), "float32")),
+     ["`attention_mask`", "bool", "float32"]),
+    ("attention_mask too long", lambda: Attention(2)(X, attention_mask=np.ones((6, 6), "bool")), ["`attention_mask`", "5", "6"]),
+    ("mask 1-D", lambda: Attention(2)(X, mask=np.ones(5, "bool")), ["`mask`", "(batch, length)", "(5,)"]),
+    ("mask 3-D", lambda: Encoder(2)(X, mask=np.ones((2, 5, 5), "bool")), ["`mask`", "(batch, length)", "(2, 5, 5)"]),
+    ("mask too long", lambda: Encoder(2)(X, mask=np.ones((2, 6), "bool")), ["`mask`", "5", "6"]),
+    ("context_mask 3-D", lambda: Cross(2)(X, CONTEXT, context_mask=np.ones((2, 3, 3), "bool")), ["mask`", "(batch, length)", "(2, 3, 3)"]),
+    ("mask of pooling", lambda: layers.Pooling()(X, mask=np.ones((2, 5, 8), "bool")), ["`mask`", "(batch, length)", "(2, 5, 8)"]),
+    ("segment_ids 1-D", lambda: Attention(2)(X, segment_ids=SEGMENTS[0]), ["`segment_ids`", "(batch, length)", "(5,)"]),
+    ("segment_ids 3-D", lambda: Encoder(2)(X, segment_ids=SEGMENTS[None]), ["`segment_ids`", "(batch, length)", "(1, 2, 5)"]),
+    ("segment_ids alone", lambda: Cross(2)(X, CONTEXT, segment_ids=SEGMENTS), ["`segment_ids`", "`context_segment_ids`", "together"]),
+    ("context_segment_ids alone", lambda: Cross(2)(X, CONTEXT, context_segment_ids=zeros(2, 3)), ["`segment_ids`", "together"]),
+    ("segment_ids alone in a block", lambda: Decoder(2, cross_attention=True)(X, CONTEXT, segment_ids=SEGMENTS),
+     ["`segment_ids`", "`context_segment_ids`", "together"]),
+    ("inputs 2-D", lambda: Attention(2)(X[0]), ["`inputs`", "(batch, length, dim)", "(5, 8)"]),
+    ("inputs 4-D", lambda: Encoder(2)(X[None]), ["`inputs`", "(batch, length, dim)", "(1, 2, 5, 8)"]),
+    ("context 2-D", lambda: Cross(2)(X, CONTEXT[0]), ["`context`", "(batch, length, dim)", "(3, 6)"]),
+    ("inputs of unknown dim", lambda: Attention(2)(keras.Input((5, None))), ["`inputs`", "dim", "None"]),
+    ("inputs of pooling", lambda: layers.Pooling()(X[0]), ["`inputs`", "(batch, length, dim)", "(5, 8)"]),
+    ("ids 1-D", lambda: Embedding(11, 8)(IDS[0]), ["`inputs`", "(batch, length)", "(5,)"]),
+    ("ids negative", lambda: Embedding(11, 8)(IDS - 2), ["`inputs`", "from 0 to 10", "from -2 to 6"]),
+    ("ids too large", lambda: Embedding(11, 8)(IDS + 3), ["`inputs`", "from 0 to 10", "from 3 to 11"]),
+    ("ids too large for a model", lambda: built("encoder")(IDS + 3), ["from 0 to 10", "from 3 to 11"]),
+    ("ids over max_length", lambda: Embedding(11, 8, max_length=4)(IDS), ["`inputs`", "max_length=4", "length 5"]),
+    ("static length over max_length", lambda: Embedding(11, 8, max_length=4)(keras.Input((5,), dtype="int32")), ["max_length=4", "length 5"]),
+    ("a compiled call keeps the type", lambda: keras.Sequential([Encoder(3)]).predict(X, verbose=0), ["`num_heads`", "dim=8"]),
+]
+
+TRAINING = [
+    ("warmup as long as all", lambda: training.warmup_cosine(1.0, 9, 9), ["`warmup_steps`", "`total_steps`", "warmup_steps=9", "total_steps=9"]),
+    ("final over peak", lambda: training.warmup_cosine(1.0, 3, 9, final=2.0), ["`final`", "`peak`", "final=2.0", "peak=1.0"]),
+    ("final negative", lambda: training.warmup_cosine(1.0, 3, 9, final=-0.1), ["`final`", "0", "-0.1"]),
+    ("text shorter than a window", lambda: txf.training.next_token_windows(np.arange(5), 5), ["`ids`", "length + 1 = 6", "received 5"]),
+    ("text of two dims", lambda: training.next_token_windows(IDS, 2), ["`ids`", "(number of tokens,)", "(2, 5)"]),
+    ("one token", lambda: training.next_token(IDS[:, :1]), ["`ids`", "two tokens", "(2, 1)"]),
+    ("answer of one token", lambda: training.teacher_forcing(IDS, IDS[:, :1]), ["ids`", "two tokens", "(2, 1)"]),
+    ("logits of other length", lambda: training.TokenCrossEntropy()(IDS, ops.zeros((2, 4, 11))), ["target", "2, 5", "2, 4, 11"]),
+    ("weights of other length", lambda: training.TokenCrossEntropy()(IDS, ops.zeros((2, 5, 11)), np.ones((2, 4))),
+     ["`sample_weight`", "(2, 5)", "(2, 4)"]),
+]
+
+GENERATION = [
+    ("no prompts", lambda: generate([]), ["`prompt_ids`", "at least one", "none"]),
+    ("no rows", lambda: generate(zeros(0, 3)), ["`prompt_ids`", "at least one", "none"]),
+    ("empty prompt", lambda: generate([[1, 2], []]), ["`prompt_ids`", "at least one token", "empty"]),
+    ("prompt of padding", lambda: generate(zeros(1, 3)), ["`prompt_ids`", "at least one token", "empty"]),
+    ("prompt of one number", lambda: generate(5), ["`prompt_ids`", "5"]),
+    ("flat prompt", lambda: generate([1, 2]), ["`prompt_ids`", "sequences of ids", "()"]),
+    ("deep prompt", lambda: generate(zeros(1, 2, 3)), ["`prompt_ids`", "sequences of ids", "(2, 3)"]),
+    ("prompt of floats", lambda: generate([[1.5, 2.0]]), ["`prompt_ids`", "integer", "float"]),
+    ("prompt negative", lambda: generate([[3, -1]]), ["`prompt_ids`", "from 0 to 10", "from -1 to 3"]),
+    ("prompt too large", lambda: generate([[3, 11]]), ["`prompt_ids`", "from 0 to 10", "from 3 to 11"]),
+    ("no sources", lambda: answer([]), ["`source_ids`", "at least one", "none"]),
+    ("source too large", lambda: answer([[3, 11]]), ["`source_ids`", "from 0 to 10", "from 3 to 11"]),
+    ("start_id too large", lambda: answer([[3]], start_id=11), ["`start_id`", "11"]),
+    ("stop_ids too large", lambda: generate([[3]], stop_ids=[2, 11]), ["`stop_ids`", "from 0 to 10", "11"]),
+    ("stop_ids of floats", lambda: generate([[3]], stop_ids=1.5), ["`stop_ids`", "1.5"]),
+    ("over max_length", lambda: built("decoder_generator", max_length=5).generate([[1, 2, 3]], max_new_tokens=3), [
+        "max_length=5", "3 prompt tokens", "max_new_tokens=3"]),
+    ("answer over max_length", lambda: built("encoder_decoder", max_length=5).generate([[1]], max_new_tokens=5), ["max_length=5", "max_new_tokens=5"]),
+    ("source over max_length", lambda: built("encoder_decoder", max_length=5).generate([[1] * 6], max_new_tokens=1), ["max_length=5", "6"]),
+    ("temperature negative", lambda: txf.generation.Sampling(-1.0), ["`temperature`", "positive", "-1.0"]),
+    ("temperature text", lambda: txf.generation.Sampling("hot"), ["`temperature`", "positive", "'hot'"]),
+]
+
+TABLE = [*SIZES, *COMBINATIONS, *ROTARY, *TENSORS, *TRAINING, *GENERATION]
+
+
+@pytest.mark.parametrize("call, words", [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_is_refused(call, words):
+    refused(call, words)

@@ -1,0 +1,141 @@
+"""The house: imports point one way, files stay small, importing is cheap and brings no other backend."""
+
+import ast
+import graphlib
+import importlib.util
+import json
+import os
+import pathlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import keras_txf as txf
+
+ROOT = pathlib.Path(txf.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+# What each part may import of the others, besides itself. A new part needs a row.
+MAY_IMPORT = {
+    "version": set(),
+    "checks": set(),
+    "ops": {"checks"},
+    "layers": {"checks", "ops"},
+    "generation": {"checks", "ops", "layers"},
+    "models": {"checks", "ops", "layers", "generation"},
+    "training": {"checks", "ops", "layers"},
+    "text": {"checks"},
+    "checkpoints": {"checks", "ops", "layers", "models"},
+}
+
+# Files that may import a backend of Keras themselves, each with its reason.
+BACKENDS = {"tensorflow", "tensorflow_text", "jax", "torch"}
+MAY_IMPORT_BACKENDS = {}
+
+
+def module_name(file):
+    parts = (ROOT.name, *file.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(file): file for file in FILES}
+
+
+def imported_names(file):
+    """Everything that a file imports, anywhere in it, as dotted names."""
+    names = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} has a relative import, which this test does not follow"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+def imported_modules(file):
+    """The package's own modules that a file imports."""
+    own = [name for name in imported_names(file) if name.split(".")[0] == ROOT.name]
+    return {name if name in MODULES else name.rpartition(".")[0] for name in own}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != ROOT.name])
+def test_imports_point_one_way(name):
+    part = name.split(".")[1]
+    assert part in MAY_IMPORT, f"add a row for {part}"
+    imported = {module.split(".")[1] if "." in module else "the package itself" for module in imported_modules(MODULES[name])}
+    assert imported <= {part, *MAY_IMPORT[part]} - ({part} if MODULES[name].parent == ROOT else set())
+
+
+def test_imports_have_no_circles():
+    graph = {name: imported_modules(file) - {name} for name, file in MODULES.items()}
+    assert any(graph.values())
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_only_known_files_import_a_backend(name):
+    imported = {imported.split(".")[0] for imported in imported_names(MODULES[name])}
+    assert imported & BACKENDS <= MAY_IMPORT_BACKENDS.get(name, set())
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_files_are_short(name):
+    assert len(MODULES[name].read_text().splitlines()) <= 400
+
+
+def public_objects():
+    for name in [ROOT.name, *(f"{ROOT.name}.{info.name}" for info in pkgutil.iter_modules([ROOT]) if info.ispkg)]:
+        module = importlib.import_module(name)
+        for public in getattr(module, "__all__", []):
+            yield pytest.param(getattr(module, public), id=f"{name}.{public}")
+
+
+@pytest.mark.parametrize("thing", public_objects())
+def test_public_things_have_a_docstring(thing):
+    if callable(thing) or type(thing) is type(sys):
+        own = thing.__dict__.get("__doc__")  # a class shows its parent's otherwise
+        assert own and own.strip()
+    else:
+        assert isinstance(thing, str)  # the version
+
+
+IMPORT = """
+import json, sys, time
+import keras
+before = time.process_time()
+import keras_txf
+for name in keras_txf.__all__:
+    getattr(keras_txf, name)
+seconds = time.process_time() - before
+print(json.dumps([seconds, sorted({name.split(".")[0] for name in sys.modules})]))
+"""
+
+
+@pytest.fixture(scope="module")
+def fresh_imports():
+    """What importing takes and brings in a fresh process, for each installed backend: (seconds, modules)."""
+    found = {}
+    for backend in ("tensorflow", "jax", "torch"):
+        if importlib.util.find_spec(backend):
+            environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT.parent)}
+            command = [sys.executable, "-c", IMPORT]
+            result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            found[backend] = json.loads(result.stdout.splitlines()[-1])
+    return found
+
+
+def test_importing_is_cheap(fresh_imports):
+    # The best of several processes: a busy machine makes any one of them slow.
+    assert min(seconds for seconds, _ in fresh_imports.values()) < 0.2
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_importing_brings_no_other_backend(fresh_imports, backend):
+    if backend not in fresh_imports:
+        pytest.skip(f"{backend} is not installed")
+    _, modules = fresh_imports[backend]
+    assert ROOT.name in modules and "tensorflow_text" not in modules
+    assert backend == "tensorflow" or "tensorflow" not in modules

@@ -1,0 +1,160 @@
+"""TokenCrossEntropy, TokenAccuracy and Perplexity against NumPy in float64.
+
+Legend: B batch, T length, V vocabulary.
+"""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import drawing
+import keras_txf as txf
+
+B, T, V = 3, 5, 7
+TARGETS = np.array([[3, 1, 6, 2, 4], [5, 2, 0, 0, 0], [1, 0, 0, 0, 0]])
+LOGITS = 3 * drawing.normal(B, T, V)
+SEQUENCE_WEIGHTS = np.array([0.5, 2.0, 0.0])
+TOKEN_WEIGHTS = np.random.default_rng(2).random((B, T))
+
+
+def token_losses(targets=TARGETS, logits=LOGITS, smoothing=0.0):
+    """-sum over V of the smoothed target times log softmax, (B, T)."""
+    logits = logits.astype("float64")
+    logarithms = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    wanted = (1 - smoothing) * np.eye(V)[targets] + smoothing / V
+    return -(wanted * logarithms).sum(-1)
+
+
+def weights(pad_id=0, sample_weight=None, targets=TARGETS):
+    real = np.ones(targets.shape) if pad_id is None else (targets != pad_id).astype(float)
+    if sample_weight is not None:
+        real = real * (sample_weight[:, None] if sample_weight.ndim == 1 else sample_weight)
+    return real
+
+
+@pytest.mark.parametrize("sample_weight", [None, SEQUENCE_WEIGHTS, TOKEN_WEIGHTS], ids=["none", "(B,)", "(B, T)"])
+@pytest.mark.parametrize("pad_id", [0, 2, None])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_equals_numpy(smoothing, pad_id, sample_weight):
+    loss = txf.training.TokenCrossEntropy(pad_id, smoothing)
+    real = weights(pad_id, sample_weight)
+    expected = (token_losses(smoothing=smoothing) * real).sum() / real.sum()
+    assert float(loss(TARGETS, LOGITS, sample_weight)) == pytest.approx(expected, rel=1e-5)
+    as_floats = TARGETS.astype("float32")  # how `fit` hands over integers under some backends
+    assert float(loss(as_floats, LOGITS, sample_weight)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_equals_keras_where_nothing_is_padding(smoothing):
+    ours = txf.training.TokenCrossEntropy(None, smoothing)(TARGETS, LOGITS)
+    keras_loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
+    theirs = keras_loss(np.eye(V, dtype="float32")[TARGETS], LOGITS)
+    assert float(ours) == pytest.approx(float(theirs), rel=1e-5)
+
+
+def test_a_long_sequence_weighs_as_much_as_it_has_tokens():
+    loss = txf.training.TokenCrossEntropy()
+    alone = [float(loss(TARGETS[row : row + 1], LOGITS[row : row + 1])) for row in range(B)]
+    together = float(loss(TARGETS, LOGITS))
+    assert together == pytest.approx(np.average(alone, weights=[5, 2, 1]), rel=1e-5)
+    assert together != pytest.approx(np.mean(alone), rel=1e-3)
+
+
+def test_a_batch_of_padding_is_zero_with_a_finite_gradient():
+    loss = txf.training.TokenCrossEntropy(label_smoothing=0.1)
+    nothing = np.zeros((B, T), "int32")
+    assert float(loss(nothing, LOGITS)) == 0.0
+    assert not drawing.gradient(lambda logits: loss(nothing, logits), LOGITS).any()
+    # Weights of zero leave as little.
+    assert float(loss(TARGETS, LOGITS, np.zeros(B))) == 0.0
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_gradient_is_softmax_minus_target(smoothing):
+    loss = txf.training.TokenCrossEntropy(label_smoothing=smoothing)
+    slope = drawing.gradient(lambda logits: loss(TARGETS, logits), LOGITS)
+    softmax = np.exp(LOGITS.astype("float64"))
+    softmax /= softmax.sum(-1, keepdims=True)
+    wanted = (1 - smoothing) * np.eye(V)[TARGETS] + smoothing / V
+    expected = (softmax - wanted) * weights()[..., None] / weights().sum()
+    np.testing.assert_allclose(slope, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_logits_are_summed_in_float32(dtype):
+    vocabulary = 4096  # more equal terms than bfloat16 or float16 can count
+    logits = ops.ones((1, 3, vocabulary), dtype)
+    for smoothing in (0.0, 0.1):
+        loss = txf.training.TokenCrossEntropy(None, smoothing)(np.zeros((1, 3), "int32"), logits)
+        assert keras.backend.standardize_dtype(loss.dtype) == "float32"
+        assert float(loss) == pytest.approx(math.log(vocabulary), rel=1e-5)
+    rounded = drawing.array(ops.cast(LOGITS, dtype))
+    real = weights()
+    expected = (token_losses(logits=rounded) * real).sum() / real.sum()
+    assert float(txf.training.TokenCrossEntropy()(TARGETS, ops.cast(LOGITS, dtype))) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_logits_at_padding_do_not_leak(value):
+    broken = np.where((TARGETS == 0)[..., None], value, LOGITS).astype("float32")
+    for loss in (txf.training.TokenCrossEntropy(), txf.training.TokenCrossEntropy(label_smoothing=0.1)):
+        assert float(loss(TARGETS, broken)) == pytest.approx(float(loss(TARGETS, LOGITS)), rel=1e-6)
+        slope = drawing.gradient(lambda logits, loss=loss: loss(TARGETS, logits), broken)
+        assert np.isfinite(slope).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("cls", [txf.training.Perplexity, txf.training.TokenAccuracy])
+def test_logits_at_padding_do_not_spoil_a_metric(cls, value):
+    broken = np.where((TARGETS == 0)[..., None], value, LOGITS).astype("float32")
+    assert float(cls()(TARGETS, broken)) == pytest.approx(float(cls()(TARGETS, LOGITS)), rel=1e-6)
+
+
+def test_any_rank_of_targets():
+    loss = txf.training.TokenCrossEntropy()
+    assert float(loss(TARGETS[0], LOGITS[0])) == pytest.approx(token_losses()[0].mean(), rel=1e-5)
+    assert float(loss(TARGETS[None], LOGITS[None])) == pytest.approx(float(loss(TARGETS, LOGITS)), rel=1e-6)
+
+
+@pytest.mark.parametrize("sample_weight", [None, SEQUENCE_WEIGHTS, TOKEN_WEIGHTS], ids=["none", "(B,)", "(B, T)"])
+@pytest.mark.parametrize("pad_id", [0, None])
+def test_metrics_over_batches_equal_the_whole(pad_id, sample_weight):
+    real = weights(pad_id, sample_weight)
+    hits = LOGITS.argmax(-1) == TARGETS
+    expected = {
+        txf.training.TokenAccuracy: (hits * real).sum() / real.sum(),
+        txf.training.Perplexity: math.exp((token_losses() * real).sum() / real.sum()),
+    }
+    for cls, value in expected.items():
+        metric = cls(pad_id=pad_id)
+        for rows in (slice(0, 1), slice(1, 3)):  # batches of unequal sizes
+            part = None if sample_weight is None else sample_weight[rows]
+            metric.update_state(TARGETS[rows], LOGITS[rows], part)
+        assert float(metric.result()) == pytest.approx(value, rel=1e-5)
+        metric.reset_state()
+        metric.update_state(TARGETS[:1], LOGITS[:1])
+        alone = cls(pad_id=pad_id)
+        assert float(metric.result()) == pytest.approx(float(alone(TARGETS[:1], LOGITS[:1])), rel=1e-6)
+
+
+def test_accuracy_counts_hits():
+    logits = np.eye(V)[np.array([[3, 1, 0, 2, 4], [5, 1, 0, 0, 0], [1, 0, 0, 0, 0]])]
+    assert float(txf.training.TokenAccuracy()(TARGETS, logits)) == pytest.approx(6 / 8)
+    assert float(txf.training.TokenAccuracy(pad_id=None)(TARGETS, logits)) == pytest.approx(13 / 15)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16"])
+def test_metrics_count_in_float32_under_every_policy(policy):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        metric = txf.training.TokenAccuracy()
+    finally:
+        keras.config.set_dtype_policy(before)
+    targets, hit = np.ones((1, 100), "int32"), np.tile(np.eye(V, dtype="float32")[1], (1, 100, 1))
+    for step in range(6):  # bfloat16 cannot count beyond 256
+        metric.update_state(targets, hit if step else np.roll(hit, 1, axis=-1))
+    assert float(metric.result()) == pytest.approx(5 / 6, rel=1e-5)

@@ -1,0 +1,100 @@
+"""Learning rates against their formulas, and as a part of a saved model that goes on training."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+
+import drawing
+import keras_txf as txf
+
+
+def inverse_square_root(step, dim, warmup, scale=1.0):
+    step += 1  # the paper's first step is 1
+    return scale * dim**-0.5 * min(step**-0.5, step * warmup**-1.5)
+
+
+@pytest.mark.parametrize("dim, warmup, scale", [(512, 4000, 1.0), (8, 10, 0.5)])
+def test_inverse_square_root_is_the_papers(dim, warmup, scale):
+    schedule = txf.training.InverseSquareRoot(dim, warmup, scale)
+    for step in (0, 1, 2, warmup - 1, warmup, warmup + 1, 10 * warmup):
+        for as_integer in (step, np.int64(step), keras.ops.convert_to_tensor(step)):
+            assert float(schedule(as_integer)) == pytest.approx(inverse_square_root(step, dim, warmup, scale), rel=1e-5)
+    before, peak, after = (float(schedule(warmup + step)) for step in (-2, -1, 0))
+    assert before < peak > after  # the paper's step `warmup`
+    assert peak == pytest.approx(scale / math.sqrt(dim * warmup), rel=1e-5)
+
+
+@pytest.mark.parametrize("final", [0.0, 0.1, 0.5])
+def test_cosine_is_its_formula(final):
+    schedule = txf.training.warmup_cosine(0.5, 4, 24, final)
+    for step in (0, 1, 2, 3, 4, 5, 14, 23, 24, 25, 1000):
+        share = min(max(step - 4, 0) / 20, 1)
+        expected = 0.5 * step / 4 if step < 4 else final + (0.5 - final) * (1 + math.cos(math.pi * share)) / 2
+        assert float(schedule(step)) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "item, call",
+    [
+        (txf.training.InverseSquareRoot(8, 10, 0.5), lambda item: item(3)),
+        (txf.training.warmup_cosine(0.5, 4, 24, 0.1), lambda item: item(9)),
+        (txf.training.TokenCrossEntropy(2, 0.1, name="mine"), lambda item: item(IDS[:, 1:], LOGITS)),
+        (txf.training.TokenAccuracy(2, name="mine"), lambda item: item(IDS[:, 1:], LOGITS)),
+        (txf.training.Perplexity(2, name="mine"), lambda item: item(IDS[:, 1:], LOGITS)),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_configuration_brings_everything_back(item, call):
+    keras_round = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(item))
+    for other in (type(item).from_config(item.get_config()), keras_round):
+        assert type(other) is type(item)
+        assert other.get_config() == item.get_config()
+        assert getattr(other, "name", None) == getattr(item, "name", None)
+        if hasattr(item, "reset_state"):
+            item.reset_state()
+        assert float(call(other)) == pytest.approx(float(call(item)))
+
+
+IDS = np.array([[1, 5, 2, 6, 2], [1, 3, 3, 7, 2], [1, 4, 2, 0, 0], [1, 6, 5, 7, 2]], "int32")
+LOGITS = drawing.normal(4, 4, 8)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [txf.training.InverseSquareRoot(8, 10), txf.training.warmup_cosine(0.05, 3, 30)],
+    ids=["inverse square root", "cosine"],
+)
+def test_a_saved_model_goes_on_training(schedule, tmp_path):
+    model = txf.models.decoder_generator(8, 1, 8, 2, dropout=0.0)
+    model.compile(
+        keras.optimizers.Adam(schedule),
+        txf.training.TokenCrossEntropy(label_smoothing=0.1),
+        metrics=[txf.training.TokenAccuracy(), txf.training.Perplexity()],
+        jit_compile=False,  # to compile takes longer than these few steps
+    )
+    x, y = txf.training.next_token(IDS)
+    model.fit(x, y, epochs=3, batch_size=2, verbose=0, shuffle=False)
+    model.save(tmp_path / "model.keras")
+    other = keras.saving.load_model(tmp_path / "model.keras")
+    assert int(other.optimizer.iterations) == int(model.optimizer.iterations) == 6
+    assert other.loss.label_smoothing == 0.1
+    histories = [m.fit(x, y, epochs=2, batch_size=2, verbose=0, shuffle=False).history for m in (model, other)]
+    for name in ("loss", "token_accuracy", "perplexity"):
+        np.testing.assert_allclose(histories[0][name], histories[1][name], rtol=1e-5)
+    assert histories[0]["loss"][1] < histories[0]["loss"][0]
+    assert float(other.optimizer.learning_rate) == pytest.approx(float(schedule(10)), rel=1e-5)
+
+
+def test_fit_reports_means_over_tokens():
+    """Keras weighs what a batch reports by its rows; perplexity and accuracy weigh by tokens."""
+    model = txf.models.decoder_generator(8, 1, 8, 2)
+    metrics = [txf.training.Perplexity(), txf.training.TokenAccuracy()]
+    model.compile(loss=txf.training.TokenCrossEntropy(), metrics=metrics, jit_compile=False)
+    x, y = txf.training.next_token(IDS)
+    results = model.evaluate(x, y, batch_size=3, verbose=0, return_dict=True)
+    logits = drawing.array(model(x))
+    whole = txf.training.TokenCrossEntropy()
+    assert results["perplexity"] == pytest.approx(math.exp(float(whole(y, logits))), rel=1e-4)
+    assert results["token_accuracy"] == pytest.approx((logits.argmax(-1) == y)[y != 0].mean(), rel=1e-5)
