@@ -6,6 +6,7 @@
 
 import argparse
 import math
+import pathlib
 import types
 
 import data
@@ -49,6 +50,7 @@ def main():
         callbacks=[keras.callbacks.EarlyStopping(patience=evaluations, restore_best_weights=True)],
     )
     data.save(model, options.out, "shakespeare")
+    (options.out / "characters.txt").write_text("".join(characters), encoding="utf-8")
     print(sample(model, characters, options))
     print(f"Validation cross-entropy {model.evaluate(*validation, batch_size=64, verbose=0):.3f}")
 
@@ -99,7 +101,7 @@ def encode(text, characters):
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="DIR", help="folder with input.txt (default: download it)")
-    parser.add_argument("--out", metavar="DIR", default="runs", help="where the model goes (default: runs)")
+    parser.add_argument("--out", metavar="DIR", type=pathlib.Path, default="runs/generate_text", help="%(default)s")
     parser.add_argument("--size", choices=SIZES, default="cpu", help="of the model and its training")
     parser.add_argument("--steps", type=int, help="steps of training (default: 2000, or 5000 with --size gpu)")
     parser.add_argument("--length", type=int, default=500, help="characters to write (default: 500)")

@@ -139,8 +139,8 @@ def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", nargs="?", help="the date to read; without it, train a model")
     parser.add_argument("--out", metavar="DIR", type=pathlib.Path, default="runs/read_dates", help="%(default)s")
-    parser.add_argument("--pairs", type=int, default=44000, help="texts, a tenth of them held out (default: 44000)")
-    parser.add_argument("--epochs", type=int, default=3, help="(default: 3)")
+    parser.add_argument("--pairs", type=int, default=26000, help="texts, a tenth of them held out (default: 26000)")
+    parser.add_argument("--epochs", type=int, default=4, help="(default: 4)")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 

@@ -101,3 +101,10 @@ def concrete(tensor):
         return keras.ops.convert_to_numpy(tensor)
     except Exception:  # each backend has its own error for a tensor without a value
         return None
+
+
+def length(name, tensor, expected):
+    """The last axis of `tensor` is as long as its keys, where both lengths are known."""
+    received = None if tensor is None else tensor.shape[-1]
+    if isinstance(received, int) and isinstance(expected, int) and received not in (1, expected):
+        raise ValueError(f"`{name}` must have one place for each of {expected} keys; received shape {tuple(tensor.shape)}.")

@@ -140,8 +140,10 @@ class Case:
 
     @functools.cached_property
     def shared(self):
-        """The layer or model of the checks that leave it as it is."""
-        return self.make(dtype=None)
+        """The layer or model, built, of the checks that leave it as it is."""
+        subject = self.make(dtype=None)
+        self.model(subject)
+        return subject
 
     @functools.cached_property
     def shared_model(self):

@@ -32,7 +32,9 @@ MAY_IMPORT = {
 
 # Files that may import a backend of Keras themselves, each with its reason.
 BACKENDS = {"tensorflow", "tensorflow_text", "jax", "torch"}
-MAY_IMPORT_BACKENDS = {}
+MAY_IMPORT_BACKENDS = {
+    "keras_txf.ops.dropout": {"tensorflow"},  # random bits, which `keras.random` cannot draw
+}
 
 
 def module_name(file):
@@ -93,10 +95,10 @@ def public_objects():
             yield pytest.param(getattr(module, public), id=f"{name}.{public}")
 
 
-@pytest.mark.parametrize("thing", public_objects())
+@pytest.mark.parametrize("thing", list(public_objects()))
 def test_public_things_have_a_docstring(thing):
     if callable(thing) or type(thing) is type(sys):
-        own = thing.__dict__.get("__doc__")  # a class shows its parent's otherwise
+        own = vars(thing).get("__doc__") if isinstance(thing, type) else thing.__doc__  # not a parent's
         assert own and own.strip()
     else:
         assert isinstance(thing, str)  # the version

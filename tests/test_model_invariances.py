@@ -1,5 +1,7 @@
 """What whole models must not depend on: padding, later tokens, far tokens, neighbours in a packed row."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -54,7 +56,7 @@ def assert_padding_changes_nothing(kind, model):
         (pad(more[0], left=(1,)), pad(more[1], left=(0,))),
     ]
     outputs = [call(kind, model, *batch) for batch in batches]
-    for row in range(3):
+    for row in (0, 1):
         expected = alone(kind, model, row)
         for (ids, _), output in zip(batches, outputs, strict=True):
             drawing.assert_same(output[row][ids[row] != PAD], expected)
@@ -70,8 +72,18 @@ def assert_later_tokens_change_nothing_earlier(kind, model, place):
     assert drawing.difference(before[:, place], after[:, place]) > 1e-3
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("encoding", drawing.ENCODINGS, ids=lambda e: "-".join(map(str, e.values())))
+# The other pairs of kind and encoding wait for the long run: an encoder-decoder is slow to build.
+SHORT = {"encoder": (0, 1, 2, 3, 4), "decoder_generator": (0, 1, 4), "encoder_decoder": (0,)}
+
+
+def cases():
+    """Every kind with every encoding."""
+    for kind, (index, encoding) in itertools.product(KINDS, enumerate(drawing.ENCODINGS)):
+        marks = [pytest.mark.slow] * (index not in SHORT[kind])
+        yield pytest.param(kind, encoding, id=f"{kind}-" + "-".join(map(str, encoding.values())), marks=marks)
+
+
+@pytest.mark.parametrize("kind, encoding", list(cases()))
 @drawing.few(2)
 @given(drawing.block_options(), st.integers(1, 4))
 def test_padding_and_later_tokens_change_nothing(kind, encoding, options, place):
@@ -99,7 +111,7 @@ def packed_inputs(rows_of_batch, sequences, ids_name, prefix, length):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@drawing.few(4)
+@drawing.few(2)
 @given(drawing.model_options())
 def test_packed_sequences_equal_the_same_alone(kind, options):
     packed, plain = (make(kind, options, is_packed, num_layers=1) for is_packed in (True, False))
@@ -121,7 +133,7 @@ def test_packed_sequences_equal_the_same_alone(kind, options):
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder_generator"])
-@drawing.few(3)
+@drawing.few(2)
 @given(drawing.model_options(exclude=["window"]), st.sampled_from([1, 2, 3]))
 def test_nothing_beyond_every_layers_window_counts(kind, options, window):
     model = make(kind, {**options, "window": window})
@@ -137,7 +149,7 @@ def test_nothing_beyond_every_layers_window_counts(kind, options, window):
         assert drawing.difference(after[t], before[t]) > 1e-7
 
 
-@drawing.few(3)
+@drawing.few(2)
 @given(drawing.block_options(exclude=["window", "position"]), st.permutations(range(9)))
 def test_an_encoder_without_positions_does_not_know_the_order(options, order):
     model = make("encoder", {**options, "encoding": None})
@@ -147,8 +159,7 @@ def test_an_encoder_without_positions_does_not_know_the_order(options, order):
     drawing.assert_same(after[real], before[:, order][real], 2e-5)  # sums in another order
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["encoder", "decoder_generator"])
 def test_a_row_of_padding_alone_stays_finite(kind):
-    model = make(kind, {"num_heads": 2, "position": "rotary"})
-    ids, sources = pad([[PAD], [5, 3, 8]]), pad([[PAD, PAD], [6]])
-    assert np.isfinite(call(kind, model, ids, sources)).all()
+    model = make(kind, {"num_heads": 2, "position": "rotary"}, num_layers=1)
+    assert np.isfinite(call(kind, model, pad([[PAD], [5, 3, 8]]), None)).all()

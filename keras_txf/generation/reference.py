@@ -24,7 +24,7 @@ def generate(next_logits, prompts, max_new_tokens, sampler, stop_ids, pad_id, se
     """
     checks.positive_integer("max_new_tokens", max_new_tokens)
     sampler = get_sampler(sampler)
-    stop_ids = np.atleast_1d([] if stop_ids is None else stop_ids).astype(int)
+    stop_ids = [] if stop_ids is None else np.atleast_1d(stop_ids)
     random = np.random.default_rng(seed)
     lengths = np.array([len(prompt) for prompt in prompts])
     rows = np.arange(len(prompts))
@@ -44,13 +44,28 @@ def generate(next_logits, prompts, max_new_tokens, sampler, stop_ids, pad_id, se
 
 def prompt_lists(name, prompts, pad_id, vocab_size):
     """Prompts as lists of ids without padding, from lists, arrays or tensors, padded on either side."""
-    rows = [np.asarray(row) for row in (prompts if isinstance(prompts, (list, tuple)) else np.asarray(prompts))]
+    if not isinstance(prompts, (list, tuple)):
+        prompts = np.asarray(prompts)
+        if not prompts.ndim:
+            raise ValueError(f"`{name}` must hold sequences of ids; received {prompts}.")
+    rows = [np.asarray(row) for row in prompts]
     if not rows:
         raise ValueError(f"`{name}` must hold at least one sequence; received none.")
     for row in rows:
         if row.ndim != 1:
             raise ValueError(f"`{name}` must hold sequences of ids; received one of shape {row.shape}.")
+    for row in rows:
+        if row.size and not np.issubdtype(row.dtype, np.integer):
+            raise ValueError(f"`{name}` must hold integers; received {row.dtype}.")
     rows = [row if pad_id is None else row[row != pad_id] for row in rows]
     for row in rows:
         checks.ids_in_vocabulary(name, row, vocab_size)
     return [row.astype(int).tolist() for row in rows]
+
+
+def check_stop_ids(stop_ids, vocab_size):
+    """Refuses what can never be produced."""
+    ids = np.atleast_1d([] if stop_ids is None else stop_ids)
+    if ids.size and not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError(f"`stop_ids` must be a token id or several; received {stop_ids!r}.")
+    checks.ids_in_vocabulary("stop_ids", ids, vocab_size)

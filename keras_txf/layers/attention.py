@@ -99,6 +99,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
     def build(self, inputs_shape):
         _build_projections(self, inputs_shape, inputs_shape)
+        if self.position_layer is not None and not self.position_layer.built:
+            self.position_layer.build()
 
     def call(
         self,
@@ -120,6 +122,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             key = self.position_layer.rotate(key, positions)
             bias = self.position_layer.bias(positions, positions)
         padding = inputs_mask if mask is None else mask
+        checks.length("mask", padding, inputs.shape[1])
+        checks.length("attention_mask", attention_mask, inputs.shape[1])
         others = (self.window, padding, attention_mask, segment_ids)
         causal_alone = self.causal and all(other is None for other in others)
         allowed = None
@@ -209,6 +213,8 @@ class CrossAttention(keras.layers.Layer):
     ):
         if (segment_ids is None) != (context_segment_ids is None):
             raise ValueError("`segment_ids` and `context_segment_ids` must be passed together; received one.")
+        checks.length("context_mask", context_mask, context.shape[1])
+        checks.length("attention_mask", attention_mask, context.shape[1])
         query, key, value = _project(self, inputs, context)
         allowed = combine_masks(
             None, None, False, None, context_mask, segment_ids, context_segment_ids, attention_mask
@@ -247,6 +253,8 @@ def _build_projections(layer, inputs_shape, context_shape):
         if len(shape) != 3:
             raise ValueError(f"`{name}` must have shape (batch, length, dim); received shape {tuple(shape)}.")
     dim = inputs_shape[-1]
+    if dim is None or context_shape[-1] is None:
+        raise ValueError("`inputs` must have a known dim, their last axis; received None.")
     if layer.head_dim is None:
         checks.divides("num_heads", layer.num_heads, "dim", dim)
     head_dim = layer.head_dim or dim // layer.num_heads

@@ -83,6 +83,8 @@ class PositionalEmbedding(keras.layers.Layer):
         self._position_width = (position_dim or dim // 2) if combine == "concat" else dim
         token_width = dim - self._position_width if combine == "concat" else dim
         # Reversible for the tied logits, and because Keras can quantize it.
+        if not 0 < self._position_width <= dim or not token_width:
+            raise ValueError(f"`dim` must hold the token and its position under combine='concat'; received dim={dim}.")
         self.token = self._table(
             keras.layers.ReversibleEmbedding, vocab_size, token_width, "token", reverse_dtype=self.compute_dtype
         )

@@ -45,15 +45,18 @@ class Rotary(keras.layers.Layer):
         self.fraction = checks.positive_number("fraction", fraction)
         if fraction > 1:
             raise ValueError(f"`fraction` must be in (0, 1]; received {fraction!r}.")
+        if scaling is not None and not isinstance(scaling, dict):
+            raise ValueError(f"`scaling` must be None or a dict such as {{'type': 'linear', 'factor': 4.0}}; received {scaling!r}.")
         self.scaling = None if scaling is None else dict(scaling)
         mathematics.rotary_frequencies(8, base, self.scaling)
+        self.built = True  # there is nothing to build, and attention calls `rotate` rather than the layer
 
     def rotate(self, x, positions):
         """Turns x (batch, length, heads, head dim) by `positions`, (length,) or (batch, length)."""
         dim = round(x.shape[-1] * self.fraction)
-        if dim % 2:
+        if dim % 2 or not dim:
             raise ValueError(
-                "Rotary positions turn pairs of features: head_dim * fraction must be even; "
+                "Rotary positions turn pairs of features: head_dim * fraction must be even, from 2 on; "
                 f"received head_dim={x.shape[-1]} and fraction={self.fraction}."
             )
         frequencies, magnitude = mathematics.rotary_frequencies(dim, self.base, self.scaling)

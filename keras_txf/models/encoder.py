@@ -4,6 +4,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.layers import EncoderBlock, Pooling
+from keras_txf.layers.heads import POOLINGS
 from keras_txf.models import stack
 
 
@@ -105,6 +106,7 @@ def encoder_classifier(
     (1, 3)
     """
     checks.positive_integer("num_classes", num_classes)
+    checks.one_of("pooling", pooling, POOLINGS)
     if options.get("packed"):
         raise ValueError("`packed` does not go with `pooling`: a classifier has one answer for each row.")
     inputs, result, options = encode(

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_txf import checks
 from keras_txf.generation import reference
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.options import register
@@ -12,6 +13,13 @@ from keras_txf.layers.options import register
 @register
 class ContextDecoder(keras.Model):
     """A decoder whose context brings a mask. Its logits carry the mask of the target ids, if any."""
+
+    def __call__(self, inputs, *args, **kwargs):
+        # Keras refuses arrays beside tensors, and a context is a tensor where ids are an array.
+        def convert(x):
+            return ops.convert_to_tensor(x) if isinstance(x, np.ndarray) else x
+
+        return super().__call__(keras.tree.map_structure(convert, inputs), *args, **kwargs)
 
     def compute_mask(self, inputs, previous_mask=None):
         return None
@@ -44,6 +52,7 @@ class Generator(keras.Model):
         if not all(prompts):
             raise ValueError("`prompt_ids` must hold at least one token in each prompt; received an empty one.")
         _check_length(embedding, max(map(len, prompts)), max_new_tokens)
+        reference.check_stop_ids(stop_ids, embedding.vocab_size)
 
         def next_logits(ids, lengths):
             return _logits_after(self(ids, training=False), lengths)
@@ -77,6 +86,8 @@ class Seq2Seq(keras.Model):
         source, target = _embedding(self, "source_embedding"), _embedding(self, "target_embedding")
         sources = reference.prompt_lists("source_ids", source_ids, source.pad_id, source.vocab_size)
         _check_length(target, 1, max_new_tokens)
+        reference.check_stop_ids(stop_ids, target.vocab_size)
+        checks.id_below("start_id", start_id, target.vocab_size)
         _refuse_packed(self)
         width = max(1, *map(len, sources))
         if source.pad_id is None and any(len(row) != width for row in sources):

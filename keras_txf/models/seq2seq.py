@@ -65,6 +65,9 @@ def encoder_decoder(
     (1, 2, 90)
     """
     checks.boolean("packed", packed)
+    checks.positive_integer("source_vocab_size", source_vocab_size)
+    checks.positive_integer("target_vocab_size", target_vocab_size)
+    checks.optional(checks.positive_integer, "num_decoder_layers", num_decoder_layers)
     checks.optional(checks.boolean, "share_embeddings", share_embeddings)
     if share_embeddings is None:
         share_embeddings = source_vocab_size == target_vocab_size

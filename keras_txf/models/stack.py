@@ -46,6 +46,7 @@ def sort_options(builder, block_class, options, fixed=()):
     known = block_names | EMBEDDING_OPTIONS.keys() | {"final_norm", "dtype"}
     checks.known_names(f"an option of {builder}", options, known)
     options = {**DEFAULTS, **options}
+    checks.boolean("scale_embedding", options["scale_embedding"])
     block = {name: options[name] for name in block_names & options.keys()}
     embedding = {ours: options[name] for name, ours in EMBEDDING_OPTIONS.items() if name in options}
     if embedding["encoding"] == "auto":
@@ -73,6 +74,8 @@ class Result:
     def requested(self, hidden_states, attention_scores, prefix=""):
         """The extra outputs by name: `hidden_states_0` is the embedding, the last one the output."""
         named = {}
+        checks.boolean("return_hidden_states", hidden_states)
+        checks.boolean("return_attention_scores", attention_scores)
         if hidden_states:
             named.update(_numbered(f"{prefix}hidden_states", self.hidden_states))
         if attention_scores:

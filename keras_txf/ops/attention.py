@@ -63,13 +63,18 @@ def attention(
             logits = logits + ops.cast(bias, logits.dtype)
         if mask is not None:  # a sum has a cheaper gradient than a choice, and -1e30 swallows any logit
             logits = logits + ops.where(mask, 0.0, ops.cast(_HIDDEN, logits.dtype))
-        scores = ops.cast(ops.softmax(logits, axis=-1), query.dtype)
+        scores = ops.cast(_softmax(logits), query.dtype)
         output = _weigh(scores if dropout is None else dropout(scores), value)
     if zero_empty_rows and mask is not None:
         seen = ops.cast(ops.any(mask, axis=-1, keepdims=True), output.dtype)
         output = output * ops.transpose(seen, (0, 2, 1, 3))
         scores = scores * seen if return_scores else None
     return (output, scores) if return_scores else output
+
+
+def _softmax(logits):
+    # Keras warns of a softmax over one entry; with a single key that is what attention is.
+    return ops.ones_like(logits) if logits.shape[-1] == 1 else ops.softmax(logits, axis=-1)
 
 
 def _causal_mask(length):

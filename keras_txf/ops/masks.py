@@ -3,6 +3,7 @@
 Legend: B batch, T query length, S key length, N heads.
 """
 
+import keras
 from keras import ops
 
 from keras_txf import checks
@@ -75,6 +76,9 @@ def _as_rank_four(mask):
         (4, "(batch, heads, query length, key length)"),
     )
     checks.rank("attention_mask", mask, *shapes)
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if "float" in dtype:
+        raise ValueError(f"`attention_mask` must be bool, True where a query may attend; received dtype {dtype}.")
     mask = ops.cast(mask, "bool")
     if len(mask.shape) == 2:
         return mask[None, None]

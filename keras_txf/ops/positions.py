@@ -84,9 +84,11 @@ def rotary_frequencies(dim, base=10000.0, scaling=None):
     missing = [name for name in required if name not in options]
     if missing:
         raise ValueError(f"Rotary scaling {kind!r} needs {missing}; received {scaling!r}.")
-    for name in ("factor", "original_max_position_embeddings"):
-        if name in options:
-            checks.positive_number(name, options[name])
+    for name, value in options.items():
+        if name == "truncate":
+            checks.boolean(name, value)
+        elif value is not None or name in required:
+            checks.positive_number(name, value)
     return function(dim, base, **options)
 
 
@@ -106,6 +108,11 @@ def _ntk(dim, base, factor):
 
 def _llama3(dim, base, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
     """[Llama 3.1](https://arxiv.org/abs/2407.21783): long wavelengths are stretched, short ones kept, a ramp between."""
+    if low_freq_factor >= high_freq_factor:
+        raise ValueError(
+            f"`low_freq_factor` must be below `high_freq_factor`; received low_freq_factor={low_freq_factor} "
+            f"and high_freq_factor={high_freq_factor}."
+        )
     frequencies = _plain(dim, base)[0]
     turns = original_max_position_embeddings * frequencies / (2 * math.pi)
     kept = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0, 1)

@@ -77,8 +77,13 @@ def token_weights(y_true, pad_id, sample_weight):
         weights = ops.cast(y_true != pad_id, "float32")
     if sample_weight is not None:
         sample_weight = ops.cast(sample_weight, "float32")
+        given = tuple(sample_weight.shape)
         while len(sample_weight.shape) < len(weights.shape):
             sample_weight = sample_weight[..., None]
+        if any(None not in pair and 1 not in pair and pair[0] != pair[1] for pair in zip(given, y_true.shape)):
+            raise ValueError(
+                f"`sample_weight` must have the targets' shape {tuple(y_true.shape)}, or its first axes; received {given}."
+            )
         weights = weights * sample_weight
     return weights
 

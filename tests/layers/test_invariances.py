@@ -44,7 +44,7 @@ def is_causal(drawn):
     return drawn[0] is txf.layers.DecoderBlock or drawn[1]["causal"]
 
 
-@drawing.few(20)
+@drawing.few(12)
 @given(blocks())
 def test_padding_content_changes_nothing(drawn):
     block, context = make(drawn)
@@ -56,7 +56,7 @@ def test_padding_content_changes_nothing(drawn):
     assert drawing.difference(before, after) > 0.1
 
 
-@drawing.few(20)
+@drawing.few(12)
 @given(blocks(kinds=("causal encoder", "decoder", "cross decoder"), exclude=["window"]), st.integers(1, T - 1))
 def test_later_tokens_change_nothing_earlier(drawn, place):
     block, context = make(drawn)
@@ -72,7 +72,7 @@ def test_later_tokens_change_nothing_earlier(drawn, place):
         assert drawing.difference(after[:, place:], before[:, place:]) > 0.1
 
 
-@drawing.few(20)
+@drawing.few(12)
 @given(blocks(kinds=("encoder", "decoder"), exclude=["window"]), st.sampled_from([1, 2, 4]), st.integers(0, T - 1))
 def test_nothing_outside_the_window_counts(drawn, window, place):
     cls, options = drawn
@@ -87,7 +87,7 @@ def test_nothing_outside_the_window_counts(drawn, window, place):
         assert drawing.difference(after[:, t], before[:, t]) > 1e-6
 
 
-@drawing.few(15)
+@drawing.few(10)
 @given(blocks(kinds=("encoder",), exclude=["window", "position"]), st.permutations(range(T)))
 def test_without_positions_an_encoder_does_not_know_the_order(drawn, order):
     block, _ = make(drawn)
@@ -97,7 +97,7 @@ def test_without_positions_an_encoder_does_not_know_the_order(drawn, order):
     drawing.assert_same(after, drawing.array(before)[:, order], 2e-5)
 
 
-@drawing.few(15)
+@drawing.few(10)
 @given(drawing.attention_options(exclude=["window", "position"]), st.sampled_from(["rotary", "alibi", "relative"]))
 def test_positions_make_the_order_count(options, position):
     layer = drawing.built(txf.layers.MultiHeadSelfAttention(**options, position=position), HIDDEN)
@@ -105,7 +105,7 @@ def test_positions_make_the_order_count(options, position):
     assert drawing.difference(drawing.array(layer(HIDDEN))[:, order], layer(HIDDEN[:, order])) > 1e-4
 
 
-@drawing.few(20)
+@drawing.few(12)
 @given(
     drawing.attention_options(),
     st.booleans(),
@@ -139,7 +139,7 @@ def test_all_masks_together_equal_their_and(options, causal, rank):
     np.testing.assert_allclose(drawing.array(scores).sum(-1), full.any(-1), atol=1e-5)
 
 
-@drawing.few(15)
+@drawing.few(10)
 @given(drawing.attention_options(exclude=["num_key_value_heads"]), st.booleans())
 def test_grouped_queries_equal_repeated_keys_and_values(options, causal):
     heads = options["num_heads"]
@@ -158,7 +158,7 @@ def test_grouped_queries_equal_repeated_keys_and_values(options, causal):
         drawing.assert_same(grouped(HIDDEN, mask=MASK), full(HIDDEN, mask=MASK))
 
 
-@drawing.few(15)
+@drawing.few(10)
 @given(drawing.attention_options(exclude=["window", "position"]))
 def test_a_fully_masked_context_has_no_influence(options):
     context = drawing.normal(B, S, 6, seed=2)
@@ -173,7 +173,7 @@ def test_a_fully_masked_context_has_no_influence(options):
     assert not drawing.array(scores)[1].any()
 
 
-@drawing.few(15)
+@drawing.few(10)
 @given(blocks(), st.booleans())
 def test_nothing_to_see_is_no_nan_forward_nor_backward(drawn, with_scores):
     block, context = make(drawn)
@@ -195,7 +195,7 @@ def test_nothing_to_see_is_no_nan_forward_nor_backward(drawn, with_scores):
     assert np.isfinite(slope).all() and np.abs(slope).max() > 1e-3
 
 
-@drawing.few(15)
+@drawing.few(6)
 @given(blocks())
 def test_inference_knows_no_dropout(drawn):
     cls, options = drawn

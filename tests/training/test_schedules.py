@@ -63,7 +63,7 @@ LOGITS = drawing.normal(4, 4, 8)
 
 @pytest.mark.parametrize(
     "schedule",
-    [txf.training.InverseSquareRoot(8, 10), txf.training.warmup_cosine(0.05, 3, 30)],
+    [txf.training.InverseSquareRoot(8, 10), pytest.param(txf.training.warmup_cosine(0.05, 3, 30), marks=pytest.mark.slow)],
     ids=["inverse square root", "cosine"],
 )
 def test_a_saved_model_goes_on_training(schedule, tmp_path):
@@ -72,7 +72,7 @@ def test_a_saved_model_goes_on_training(schedule, tmp_path):
         keras.optimizers.Adam(schedule),
         txf.training.TokenCrossEntropy(label_smoothing=0.1),
         metrics=[txf.training.TokenAccuracy(), txf.training.Perplexity()],
-        jit_compile=False,  # to compile takes longer than these few steps
+        run_eagerly=True,  # to trace takes longer than these few steps
     )
     x, y = txf.training.next_token(IDS)
     model.fit(x, y, epochs=3, batch_size=2, verbose=0, shuffle=False)
@@ -91,7 +91,7 @@ def test_fit_reports_means_over_tokens():
     """Keras weighs what a batch reports by its rows; perplexity and accuracy weigh by tokens."""
     model = txf.models.decoder_generator(8, 1, 8, 2)
     metrics = [txf.training.Perplexity(), txf.training.TokenAccuracy()]
-    model.compile(loss=txf.training.TokenCrossEntropy(), metrics=metrics, jit_compile=False)
+    model.compile(loss=txf.training.TokenCrossEntropy(), metrics=metrics, run_eagerly=True)
     x, y = txf.training.next_token(IDS)
     results = model.evaluate(x, y, batch_size=3, verbose=0, return_dict=True)
     logits = drawing.array(model(x))

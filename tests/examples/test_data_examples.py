@@ -1,0 +1,118 @@
+"""The examples that need data: what they say without it, and each from start to end on a few lines."""
+
+import gzip
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_txf  # noqa: F401  registers the layers that the saved models hold
+
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "examples"))
+
+import data  # noqa: E402
+
+SCRIPTS = ("classify_sentiment", "generate_text", "translate")
+
+
+def run(script, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, ROOT / "examples" / f"{script}.py", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+
+
+def test_a_local_copy_is_taken_as_it_is(tmp_path):
+    (tmp_path / "a.txt").write_text("mine")
+    assert data.find(tmp_path, "http://nowhere.invalid", {"a.txt": "0" * 64}) == {"a.txt": tmp_path / "a.txt"}
+
+
+def test_a_local_copy_names_what_it_lacks(tmp_path):
+    (tmp_path / "a.txt").write_text("mine")
+    with pytest.raises(SystemExit, match=r"^error: --data .* lacks b.txt, c.txt\.$"):
+        data.find(tmp_path, "http://nowhere.invalid", dict.fromkeys(("a.txt", "b.txt", "c.txt")))
+
+
+def test_a_download_with_the_right_sum_is_taken_and_another_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(keras.config, "keras_home", lambda: str(tmp_path / "cache"), raising=False)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
+    published = tmp_path / "published"
+    published.mkdir()
+    (published / "keras_txf_test.txt").write_text("text")
+    right = hashlib.sha256(b"text").hexdigest()
+    cache = []
+    monkeypatch.setattr(keras.utils, "get_file", _cached_in(tmp_path / "cache", keras.utils.get_file, cache))
+    paths = data.find(None, published.as_uri(), {"keras_txf_test.txt": right})
+    assert paths["keras_txf_test.txt"].read_text() == "text" and cache
+    with pytest.raises(SystemExit, match="error: could not download .*keras_txf_test.txt"):
+        data.find(None, published.as_uri(), {"keras_txf_test.txt": "0" * 64})
+
+
+def _cached_in(folder, get_file, calls):
+    def cached(*arguments, **options):
+        calls.append(arguments)
+        return get_file(*arguments, cache_dir=str(folder), **options)
+
+    return cached
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.slow
+def test_without_data_and_without_internet_one_sentence_says_so(script, tmp_path):
+    unreachable = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    done = run(script, KERAS_HOME=str(tmp_path), no_proxy="", NO_PROXY="", **unreachable)
+    error = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert error.startswith("error: could not download https://") and error.endswith("with --data DIR.")
+
+
+@pytest.mark.slow
+def test_classify_sentiment(tmp_path):
+    lines = [f"a {word} film\t{label}" for word, label in (("good", 1), ("dull", 0)) for _ in range(9)]
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    done = run("classify_sentiment", "--data", tmp_path, "--out", tmp_path / "out", "--epochs", "2", "--batch", "8")
+    assert done.returncode == 0, done.stderr
+    label, accuracy = done.stdout.splitlines()[-1].rsplit(" ", 1)
+    assert label == "Dev accuracy" and 0 <= float(accuracy) <= 1
+    assert reload(tmp_path / "out", "sentiment")(np.array([[2, 3, 0]])).shape == (1, 2)
+
+
+@pytest.mark.slow
+def test_generate_text(tmp_path):
+    (tmp_path / "input.txt").write_text("To be, or not to be.\n\n" * 50, encoding="utf-8")
+    done = run("generate_text", "--data", tmp_path, "--out", tmp_path / "out", "--steps", "3", "--length", "70")
+    assert done.returncode == 0, done.stderr
+    label, loss = done.stdout.splitlines()[-1].rsplit(" ", 1)
+    assert label == "Validation cross-entropy" and 0 < float(loss) < 10
+    characters = (tmp_path / "out" / "characters.txt").read_text(encoding="utf-8")
+    assert characters == "".join(sorted(set("To be, or not to be.\n")))
+    logits = reload(tmp_path / "out", "shakespeare")(np.array([[0, 1, 2]]))
+    assert logits.shape == (1, 3, len(characters))
+
+
+@pytest.mark.slow
+def test_translate(tmp_path):
+    for language, line in (("en", "A dog runs ."), ("de", "Ein Hund rennt .")):
+        for name in ("train", "val", "test_2016_flickr"):
+            with gzip.open(tmp_path / f"{name}.{language}.gz", "wt", encoding="utf-8") as file:
+                file.write(f"{line}\n" * 8)
+    done = run("translate", "--data", tmp_path, "--out", tmp_path / "out", "--epochs", "1", "--dim", "16")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("English    a dog runs .") == 6
+    assert done.stdout.splitlines()[-1].startswith("Validation perplexity ")
+    logits = reload(tmp_path / "out", "translate")({"source_ids": np.array([[4, 5]]), "target_ids": np.array([[1]])})
+    assert logits.shape == (1, 1, 8)  # padding, start, stop, unknown and four words
+
+
+def reload(folder, name):
+    assert not list(folder.glob("*.unfinished.keras"))
+    return keras.models.load_model(folder / f"{name}.keras")
