@@ -10,7 +10,7 @@ from keras_txf import checks
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.options import get_config, register, revive
-from keras_txf.layers.positions import make_position
+from keras_txf.layers.positions import RelativeBias, make_position
 from keras_txf.layers.projections import make_projection
 from keras_txf.ops.attention import attention
 from keras_txf.ops.masks import combine_masks
@@ -99,7 +99,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
     def build(self, inputs_shape):
         _build_projections(self, inputs_shape, inputs_shape)
-        if self.position_layer is not None and not self.position_layer.built:
+        if isinstance(self.position_layer, RelativeBias) and not self.position_layer.built:
             self.position_layer.build()
 
     def call(

@@ -1,5 +1,6 @@
 """The examples that need data: what they say without it, and each from start to end on a few lines."""
 
+import functools
 import gzip
 import hashlib
 import os
@@ -42,26 +43,13 @@ def test_a_local_copy_names_what_it_lacks(tmp_path):
 
 
 def test_a_download_with_the_right_sum_is_taken_and_another_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(keras.config, "keras_home", lambda: str(tmp_path / "cache"), raising=False)
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
-    published = tmp_path / "published"
-    published.mkdir()
-    (published / "keras_txf_test.txt").write_text("text")
-    right = hashlib.sha256(b"text").hexdigest()
-    cache = []
-    monkeypatch.setattr(keras.utils, "get_file", _cached_in(tmp_path / "cache", keras.utils.get_file, cache))
-    paths = data.find(None, published.as_uri(), {"keras_txf_test.txt": right})
-    assert paths["keras_txf_test.txt"].read_text() == "text" and cache
-    with pytest.raises(SystemExit, match="error: could not download .*keras_txf_test.txt"):
-        data.find(None, published.as_uri(), {"keras_txf_test.txt": "0" * 64})
-
-
-def _cached_in(folder, get_file, calls):
-    def cached(*arguments, **options):
-        calls.append(arguments)
-        return get_file(*arguments, cache_dir=str(folder), **options)
-
-    return cached
+    cached = functools.partial(keras.utils.get_file, cache_dir=str(tmp_path / "cache"))
+    monkeypatch.setattr(keras.utils, "get_file", cached)
+    (tmp_path / "a.txt").write_text("text")
+    paths = data.find(None, tmp_path.as_uri(), {"a.txt": hashlib.sha256(b"text").hexdigest()})
+    assert paths["a.txt"].read_text() == "text" and paths["a.txt"] != tmp_path / "a.txt"
+    with pytest.raises(SystemExit, match=r"^error: could not download file:.*/a.txt .* with --data DIR\.$"):
+        data.find(None, tmp_path.as_uri(), {"a.txt": "0" * 64})
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
