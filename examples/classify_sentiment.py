@@ -1,6 +1,7 @@
 """Tells good film reviews from bad ones: an encoder trained from scratch on the 6,920 sentences of SST-2.
 
-    python examples/classify_sentiment.py
+    python examples/classify_sentiment.py                   # train, and see how good it is
+    python examples/classify_sentiment.py "a warm film"     # how probably this is praise
 
 So few sentences are soon learned by heart. What helps against it: one narrow block, no positions, much
 dropout, and words that are missing at random.
@@ -16,35 +17,44 @@ import numpy as np
 import keras_txf as txf
 
 ADDRESS = "https://raw.githubusercontent.com/clairett/pytorch-sentiment-classification/master/data/SST2"
-FILES = {"train.tsv": "ec192f833a64da08f475488a77b0d0b47db47acd0f458bd18433fc793b569920", "dev.tsv": "eddea6b39e601dd4e7a672b53cc40fdf6019fa80522f351206c24340ca5d9359"}
+FILES = {
+    "train.tsv": "ec192f833a64da08f475488a77b0d0b47db47acd0f458bd18433fc793b569920",
+    "dev.tsv": "eddea6b39e601dd4e7a672b53cc40fdf6019fa80522f351206c24340ca5d9359",
+}
 PAD, UNKNOWN = range(2)
 SEEN = 2  # times in the training sentences, to be a word of the vocabulary
 
 
 def main():
     options = parse_options()
+    if options.text is None:
+        train(options)
+    model, words = data.load(options.out, "sentiment", "words")
+    examples = ("a warm and funny film", "a dull , pretentious mess", "not a bad film at all")
+    for text in examples if options.text is None else [options.text]:
+        [logits] = model.predict(encode([text.lower().split()], words.split("\n")), verbose=0)
+        print(f"{keras.ops.softmax(logits)[1]:6.1%} positive: {text}")
+
+
+def train(options):
     keras.utils.set_random_seed(options.seed)
     paths = data.find(options.data, ADDRESS, FILES)
     sentences, labels = read(paths["train.tsv"])
     counts = collections.Counter(word for sentence in sentences for word in sentence)
     words = [word for word, count in counts.most_common() if count >= SEEN]
-    index = {word: i for i, word in enumerate(words, start=UNKNOWN + 1)}
-    length = max(map(len, sentences))
-
-    def encode(sentences):
-        rows = [[index.get(word, UNKNOWN) for word in sentence] for sentence in sentences]
-        return keras.utils.pad_sequences(rows, length, padding="post", truncating="post", value=PAD)
-
-    batches = WordDropout(encode(sentences), labels, options)
+    batches = WordDropout(encode(sentences, words), labels, options)
     model = build(len(words) + 2, options, steps=options.epochs * len(batches))
     dev_sentences, dev_labels = read(paths["dev.tsv"])
-    dev = encode(dev_sentences), dev_labels
+    dev = encode(dev_sentences, words), dev_labels
     model.fit(batches, epochs=options.epochs, validation_data=dev, validation_batch_size=256)
-    data.save(model, options.out, "sentiment")
-    for sentence in ("a warm and funny film", "a dull , pretentious mess", "not a bad film at all"):
-        [logits] = model.predict(encode([sentence.split()]), verbose=0)
-        print(f"{keras.ops.softmax(logits)[1]:6.1%} positive: {sentence}")
+    data.save(model, options.out, "sentiment", words="\n".join(words))
     print(f"Dev accuracy {model.evaluate(*dev, batch_size=256, verbose=0)[1]:.4f}")
+
+
+def encode(sentences, words):
+    index = {word: i for i, word in enumerate(words, start=UNKNOWN + 1)}
+    rows = [[index.get(word, UNKNOWN) for word in sentence] for sentence in sentences]
+    return keras.utils.pad_sequences(rows, padding="post", value=PAD)
 
 
 def build(vocab_size, options, steps):
@@ -86,8 +96,9 @@ def read(path):
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", nargs="?", help="a sentence to judge; without it, train a model")
     parser.add_argument("--data", metavar="DIR", help="folder with train.tsv and dev.tsv (default: download them)")
-    parser.add_argument("--out", metavar="DIR", default="runs", help="where the model goes (default: runs)")
+    parser.add_argument("--out", metavar="DIR", default="runs/classify_sentiment", help="%(default)s")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch", type=int, default=64, help="sentences a batch (default: 64)")
     parser.add_argument("--rate", type=float, default=1e-3, help="highest learning rate (default: 0.001)")

@@ -31,11 +31,23 @@ def _download(url, name, sha256):
         sys.exit(f"error: could not download {url} ({error}); pass a local copy with --data DIR.")
 
 
-def save(model, folder, name):
-    """Writes `folder`/`name`.keras: under another name first, so that what bears the name is whole."""
-    path = pathlib.Path(folder) / f"{name}.keras"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{name}.unfinished.keras")
-    model.save(unfinished)
-    os.replace(unfinished, path)
-    print(f"Wrote {path}.")
+def save(model, folder, name, **texts):
+    """Writes `folder`/`name`.keras and a .txt file for each text: first under other names, so that what bears a name is whole."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save(folder / f"unfinished.{name}.keras")
+    for key, text in texts.items():
+        (folder / f"unfinished.{key}.txt").write_text(text, encoding="utf-8")
+    for file in (f"{name}.keras", *(f"{key}.txt" for key in texts)):
+        os.replace(folder / f"unfinished.{file}", folder / file)
+    print(f"Wrote {folder / name}.keras.")
+
+
+def load(folder, name, *texts):
+    """The model and the texts that `save` wrote."""
+    folder = pathlib.Path(folder)
+    missing = [file for file in (f"{name}.keras", *(f"{key}.txt" for key in texts)) if not (folder / file).is_file()]
+    if missing:
+        sys.exit(f"error: {folder} lacks {', '.join(missing)}; run this without a text first, to train a model.")
+    model = keras.models.load_model(folder / f"{name}.keras")
+    return model, *((folder / f"{key}.txt").read_text(encoding="utf-8") for key in texts)

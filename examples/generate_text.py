@@ -1,12 +1,12 @@
 """Writes Shakespeare, character by character: a decoder-only model trained in minutes on two cores.
 
-    python examples/generate_text.py                # nanoGPT's setting for a CPU
-    python examples/generate_text.py --size gpu     # and the one for a GPU
+    python examples/generate_text.py                # train, in nanoGPT's setting for a CPU
+    python examples/generate_text.py --size gpu     # or in the one for a GPU
+    python examples/generate_text.py "ROMEO:"       # and have a text continued
 """
 
 import argparse
 import math
-import pathlib
 import types
 
 import data
@@ -27,12 +27,19 @@ EVALUATE_EVERY = 500  # steps
 
 def main():
     options = parse_options()
+    if options.text is None:
+        train(options)
+    model, characters = data.load(options.out, "shakespeare", "characters")
+    print(sample(model, characters, options))
+
+
+def train(options):
     size = types.SimpleNamespace(**SIZES[options.size])
     steps = options.steps or size.steps
     keras.utils.set_random_seed(options.seed)
 
     text = data.find(options.data, ADDRESS, FILES)["input.txt"].read_text(encoding="utf-8")
-    characters = sorted(set(text))
+    characters = "".join(sorted(set(text)))
     ids = encode(text, characters)
     cut = len(ids) * 9 // 10
     validation = txf.training.next_token_windows(ids[cut:], size.context)
@@ -49,9 +56,7 @@ def main():
         # Like nanoGPT, the end of training is the best of its evaluations.
         callbacks=[keras.callbacks.EarlyStopping(patience=evaluations, restore_best_weights=True)],
     )
-    data.save(model, options.out, "shakespeare")
-    (options.out / "characters.txt").write_text("".join(characters), encoding="utf-8")
-    print(sample(model, characters, options))
+    data.save(model, options.out, "shakespeare", characters=characters)
     print(f"Validation cross-entropy {model.evaluate(*validation, batch_size=64, verbose=0):.3f}")
 
 
@@ -70,7 +75,7 @@ def build(vocab_size, size, steps):
         window=size.context,
         pad_id=None,  # every character is text
     )  # fmt: skip
-    rate = txf.training.warmup_cosine(1e-3, warmup_steps=min(100, steps // 2), total_steps=steps, final=1e-4)
+    rate = txf.training.warmup_cosine(1e-3, warmup_steps=min(100, steps // 2 + 1), total_steps=steps + 1, final=1e-4)
     optimizer = keras.optimizers.AdamW(rate, beta_2=0.99, weight_decay=0.1, global_clipnorm=1.0)
     model.compile(optimizer, txf.training.TokenCrossEntropy(pad_id=None))
     return model
@@ -86,22 +91,26 @@ def random_batches(ids, context, batch, seed):
 
 
 def sample(model, characters, options):
-    """A text that begins after a blank line, as a speech does."""
+    """The user's text and what follows, or one that begins after a blank line, as a speech does."""
     sampler = txf.generation.Sampling(options.temperature)
-    prompt = encode("\n\n", characters)
+    prompt = encode(options.text or "\n\n", characters)
     ids = model.generate([prompt], options.length, sampler, seed=options.seed)[0]
     return "".join(characters[i] for i in ids)
 
 
 def encode(text, characters):
+    unknown = sorted(set(text) - set(characters))
+    if unknown:
+        raise SystemExit(f"error: the model has never seen {' '.join(unknown)}.")
     ids = {character: i for i, character in enumerate(characters)}
     return np.array([ids[character] for character in text], "int32")
 
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", nargs="?", help="a text to continue; without it, train a model")
     parser.add_argument("--data", metavar="DIR", help="folder with input.txt (default: download it)")
-    parser.add_argument("--out", metavar="DIR", type=pathlib.Path, default="runs/generate_text", help="%(default)s")
+    parser.add_argument("--out", metavar="DIR", default="runs/generate_text", help="%(default)s")
     parser.add_argument("--size", choices=SIZES, default="cpu", help="of the model and its training")
     parser.add_argument("--steps", type=int, help="steps of training (default: 2000, or 5000 with --size gpu)")
     parser.add_argument("--length", type=int, default=500, help="characters to write (default: 500)")

@@ -1,6 +1,7 @@
 """Translates English captions into German: an encoder-decoder on words, Multi30k's 29,000 pairs.
 
-    python examples/translate.py
+    python examples/translate.py                            # train, and see how well it translates
+    python examples/translate.py "A dog runs in the snow."
 
 Plain lower-cased words: what was seen less than three times is unknown, and stays so in the answer.
 """
@@ -34,10 +35,18 @@ BOUNDARIES = (10, 13, 16, 20, 26)  # target lengths at which batches change
 
 def main():
     options = parse_options()
+    if options.text is None:
+        train(options)
+    else:
+        model, english, german = data.load(options.out, "translate", "english", "german")
+        print(*translate([split(options.text)], model, Vocabulary.read(english), Vocabulary.read(german)))
+
+
+def train(options):
     keras.utils.set_random_seed(options.seed)
     paths = data.find(options.data, ADDRESS, FILES)
-    texts = {name: [split(line) for line in read_lines(path)] for name, path in paths.items()}
-    english, german = Vocabulary(texts["train.en.gz"]), Vocabulary(texts["train.de.gz"])
+    texts = {name: [split(line) for line in gzip.open(path, "rt", encoding="utf-8")] for name, path in paths.items()}
+    english, german = Vocabulary.of(texts["train.en.gz"]), Vocabulary.of(texts["train.de.gz"])
 
     def pairs(name):
         return [english.ids(t) for t in texts[f"{name}.en.gz"]], [german.ids(t) for t in texts[f"{name}.de.gz"]]
@@ -47,14 +56,18 @@ def main():
     training = training.apply(tf.data.experimental.assert_cardinality(steps))
     model = build(english, german, options, steps * options.epochs)
     model.fit(training, epochs=options.epochs, shuffle=False, validation_data=validation)
-    data.save(model, options.out, "translate")
+    data.save(model, options.out, "translate", english="\n".join(english.words), german="\n".join(german.words))
 
     sources, references = texts["test_2016_flickr.en.gz"][:6], texts["test_2016_flickr.de.gz"][:6]
-    answers = model.generate([english.ids(words) for words in sources], 40, stop_ids=STOP, start_id=START)
-    for source, reference, answer in zip(sources, references, answers):
-        print(f"\nEnglish    {' '.join(source)}\nreference  {' '.join(reference)}\nmodel      {german.text(answer)}")
+    for source, reference, answer in zip(sources, references, translate(sources, model, english, german)):
+        print(f"\nEnglish    {' '.join(source)}\nreference  {' '.join(reference)}\nmodel      {answer}")
     _, accuracy, perplexity = model.evaluate(validation, verbose=0)
     print(f"\nValidation perplexity {perplexity:.2f}, word accuracy {accuracy:.3f}")
+
+
+def translate(sentences, model, english, german):
+    answers = model.generate([english.ids(words) for words in sentences], 40, stop_ids=STOP, start_id=START)
+    return [german.text(answer) for answer in answers]
 
 
 def build(english, german, options, steps):
@@ -75,22 +88,25 @@ def build(english, german, options, steps):
 class Vocabulary:
     """Words by id: padding, start, stop, unknown, then those of a text, most frequent first."""
 
-    def __init__(self, sentences):
+    def __init__(self, words):
+        self.words = words
+        self.index = {word: i for i, word in enumerate(words)}
+
+    @classmethod
+    def of(cls, sentences):
         counts = collections.Counter(word for sentence in sentences for word in sentence)
-        self.words = ["", "<start>", "<stop>", "<unknown>"]
-        self.words += [word for word, count in counts.most_common() if count >= SEEN]
-        self.index = {word: i for i, word in enumerate(self.words)}
+        frequent = [word for word, count in counts.most_common() if count >= SEEN]
+        return cls(["", "<start>", "<stop>", "<unknown>", *frequent])
+
+    @classmethod
+    def read(cls, text):
+        return cls(text.split("\n"))
 
     def ids(self, sentence):
         return [self.index.get(word, UNKNOWN) for word in sentence]
 
     def text(self, ids):
         return " ".join(self.words[i] for i in ids if i not in (PAD, STOP))
-
-
-def read_lines(path):
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return file.read().splitlines()
 
 
 def split(line):
@@ -118,8 +134,9 @@ def batches(sources, targets, shuffle=False):
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", nargs="?", help="an English sentence to translate; without it, train a model")
     parser.add_argument("--data", metavar="DIR", help="folder with Multi30k's .gz files (default: download them)")
-    parser.add_argument("--out", metavar="DIR", default="runs", help="where the model goes (default: runs)")
+    parser.add_argument("--out", metavar="DIR", default="runs/translate", help="%(default)s")
     parser.add_argument("--epochs", type=int, default=6, help="passes over the training pairs (default: 6)")
     parser.add_argument("--dim", type=int, default=128, help="width of the model (default: 128)")
     parser.add_argument("--seed", type=int, default=1)

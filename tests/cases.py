@@ -1,4 +1,7 @@
-"""What the contract is checked on: a layer or model with its example inputs, in two sets of sizes."""
+"""What the contract is checked on: a layer or model with its example inputs, in two sets of sizes.
+
+With what every check needs to look at one.
+"""
 
 import dataclasses
 import functools
@@ -169,3 +172,20 @@ class Case:
 def numpy(outputs):
     """Every output as float32, in Keras' order."""
     return [ops.convert_to_numpy(ops.cast(output, "float32")) for output in keras.tree.flatten(outputs)]
+
+
+def assert_same(actual, expected, tolerance=0.0):
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+
+
+def inner_layers(subject):
+    """The subject itself and all layers inside it that compute, each once."""
+    layers = [x for x in subject._flatten_layers() if not isinstance(x, (keras.Model, keras.layers.InputLayer))]
+    return list({id(layer): layer for layer in layers}.values())
+
+
+def wave(x):
+    """Numbers of the shape of x, all different."""
+    return np.cos(np.arange(np.prod(x.shape), dtype="float32")).reshape(x.shape)

@@ -10,24 +10,12 @@ import json
 import keras
 import numpy as np
 import pytest
-from cases import OTHER_SIZES, SIZES, numpy
+from cases import OTHER_SIZES, SIZES, assert_same, inner_layers, numpy, wave
 from keras import ops
 
 BACKEND = keras.backend.backend()
 # Of a few roundings of numbers that reach about 4: bfloat16 has 8 bits, float16 has 11.
 POLICY_TOLERANCES = {"float32": 0.0, "bfloat16": 0.25, "float16": 0.03}
-
-
-def assert_same(actual, expected, tolerance=0.0):
-    assert len(actual) == len(expected)
-    for one, other in zip(actual, expected):
-        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
-
-
-def inner_layers(subject):
-    """The subject itself and all layers inside it that compute, each once."""
-    layers = [x for x in subject._flatten_layers() if not isinstance(x, (keras.Model, keras.layers.InputLayer))]
-    return list({id(layer): layer for layer in layers}.values())
 
 
 def check_config(case, path):
@@ -114,11 +102,6 @@ def check_fit(case, path, **compile_options):
     assert np.isfinite(loss).all()
     assert all(np.isfinite(weight).all() for weight in after)
     assert any((old != new).any() for old, new in zip(before, after))
-
-
-def wave(x):
-    """Numbers of the shape of x, all different."""
-    return np.cos(np.arange(np.prod(x.shape), dtype="float32")).reshape(x.shape)
 
 
 def check_gradients(case, path):
@@ -284,7 +267,7 @@ CHECKS = {  # name -> check, when it runs in the fast suite, the backends that i
     "saving": (check_saving, "always", None),
     "shapes": (check_shapes, "always", None),
     "float32": (functools.partial(check_policy, policy="float32"), "never", None),
-    "mixed_bfloat16": (functools.partial(check_policy, policy="mixed_bfloat16"), "always", None),
+    "mixed_bfloat16": (functools.partial(check_policy, policy="mixed_bfloat16"), "core", None),
     "mixed_float16": (functools.partial(check_policy, policy="mixed_float16"), "core", None),
     "bfloat16": (functools.partial(check_policy, policy="bfloat16"), "core", None),
     "float16": (functools.partial(check_policy, policy="float16"), "always", None),

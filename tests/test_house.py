@@ -116,28 +116,26 @@ print(json.dumps([seconds, sorted({name.split(".")[0] for name in sys.modules})]
 """
 
 
-@pytest.fixture(scope="module")
-def fresh_imports():
-    """What importing takes and brings in a fresh process, for each installed backend: (seconds, modules)."""
-    found = {}
-    for backend in ("tensorflow", "jax", "torch"):
-        if importlib.util.find_spec(backend):
-            environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT.parent)}
-            command = [sys.executable, "-c", IMPORT]
-            result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-            found[backend] = json.loads(result.stdout.splitlines()[-1])
-    return found
+@pytest.fixture(scope="module", params=["tensorflow", "jax", "torch"])
+def fresh_imports(request):
+    """What importing takes and brings in fresh processes: (backend, seconds of each, modules)."""
+    if not importlib.util.find_spec(request.param):
+        pytest.skip(f"{request.param} is not installed")
+    environment = {**os.environ, "KERAS_BACKEND": request.param, "PYTHONPATH": str(ROOT.parent)}
+    found = []
+    while not found or (len(found) < 3 and found[-1][0] >= 0.2):  # a busy machine makes any one of them slow
+        command = [sys.executable, "-c", IMPORT]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        found.append(json.loads(result.stdout.splitlines()[-1]))
+    return request.param, [seconds for seconds, _ in found], found[-1][1]
 
 
 def test_importing_is_cheap(fresh_imports):
-    # The best of several processes: a busy machine makes any one of them slow.
-    assert min(seconds for seconds, _ in fresh_imports.values()) < 0.2
+    _, seconds, _ = fresh_imports
+    assert min(seconds) < 0.2
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_importing_brings_no_other_backend(fresh_imports, backend):
-    if backend not in fresh_imports:
-        pytest.skip(f"{backend} is not installed")
-    _, modules = fresh_imports[backend]
+def test_importing_brings_no_other_backend(fresh_imports):
+    backend, _, modules = fresh_imports
     assert ROOT.name in modules and "tensorflow_text" not in modules
     assert backend == "tensorflow" or "tensorflow" not in modules

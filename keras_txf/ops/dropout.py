@@ -27,5 +27,5 @@ def dropout(x, rate, seed):
     halves = tf.reshape(tf.bitcast(bits, "uint16"), tf.concat([words[:-1], 2 * words[-1:]], axis=0))
     if last is None or last % 2:
         halves = halves[..., : tf.shape(x)[-1]]
-    scaled = x * tf.cast(65536 / (65536 - threshold), x.dtype)
-    return tf.where(halves >= tf.cast(threshold, "uint16"), scaled, tf.zeros((), x.dtype))
+    kept = tf.cast(halves >= tf.cast(threshold, "uint16"), x.dtype)
+    return x * (kept * tf.cast(65536 / (65536 - threshold), x.dtype))

@@ -48,7 +48,8 @@ class TokenCrossEntropy(keras.losses.Loss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         weights = token_weights(y_true, self.pad_id, sample_weight)
-        return weighted_mean(self.call(y_true, y_pred), weights)
+        losses = where_weighted(self.call(y_true, y_pred), weights)
+        return ops.divide_no_nan(ops.sum(losses * weights), ops.sum(weights))
 
     def call(self, y_true, y_pred):
         return token_cross_entropy(y_true, y_pred, self.label_smoothing)
@@ -88,5 +89,6 @@ def token_weights(y_true, pad_id, sample_weight):
     return weights
 
 
-def weighted_mean(values, weights):
-    return ops.divide_no_nan(ops.sum(values * weights), ops.sum(weights))
+def where_weighted(losses, weights):
+    """The losses, 0 where the weight is: a model may forbid the padding token with a logit of -inf."""
+    return ops.where(weights == 0, 0.0, losses)

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -69,22 +70,28 @@ def test_classify_sentiment(tmp_path):
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     done = run("classify_sentiment", "--data", tmp_path, "--out", tmp_path / "out", "--epochs", "2", "--batch", "8")
     assert done.returncode == 0, done.stderr
-    label, accuracy = done.stdout.splitlines()[-1].rsplit(" ", 1)
-    assert label == "Dev accuracy" and 0 <= float(accuracy) <= 1
+    accuracy = re.search(r"^Dev accuracy (\d\.\d{4})$", done.stdout, re.M)
+    assert 0 <= float(accuracy[1]) <= 1
     assert reload(tmp_path / "out", "sentiment")(np.array([[2, 3, 0]])).shape == (1, 2)
+    again = run("classify_sentiment", "a good film", "--out", tmp_path / "out")
+    assert re.fullmatch(r" *\d+\.\d% positive: a good film\n", again.stdout), again.stderr
 
 
 @pytest.mark.slow
 def test_generate_text(tmp_path):
     (tmp_path / "input.txt").write_text("To be, or not to be.\n\n" * 50, encoding="utf-8")
-    done = run("generate_text", "--data", tmp_path, "--out", tmp_path / "out", "--steps", "3", "--length", "70")
+    done = run("generate_text", "--data", tmp_path, "--out", tmp_path / "out", "--steps", "1", "--length", "70")
     assert done.returncode == 0, done.stderr
-    label, loss = done.stdout.splitlines()[-1].rsplit(" ", 1)
-    assert label == "Validation cross-entropy" and 0 < float(loss) < 10
+    loss = re.search(r"^Validation cross-entropy (\d+\.\d{3})$", done.stdout, re.M)
+    assert 0 < float(loss[1]) < 10
     characters = (tmp_path / "out" / "characters.txt").read_text(encoding="utf-8")
     assert characters == "".join(sorted(set("To be, or not to be.\n")))
     logits = reload(tmp_path / "out", "shakespeare")(np.array([[0, 1, 2]]))
     assert logits.shape == (1, 3, len(characters))
+    again = run("generate_text", "To be", "--out", tmp_path / "out", "--length", "9")
+    assert len(again.stdout) == len("To be") + 9 + 1 and again.stdout.startswith("To be"), again.stderr
+    unknown = run("generate_text", "Zwölf", "--out", tmp_path / "out")
+    assert unknown.returncode == 1 and unknown.stderr.endswith("error: the model has never seen Z f l w ö.\n")
 
 
 @pytest.mark.slow
@@ -99,8 +106,17 @@ def test_translate(tmp_path):
     assert done.stdout.splitlines()[-1].startswith("Validation perplexity ")
     logits = reload(tmp_path / "out", "translate")({"source_ids": np.array([[4, 5]]), "target_ids": np.array([[1]])})
     assert logits.shape == (1, 1, 8)  # padding, start, stop, unknown and four words
+    again = run("translate", "A dog runs.", "--out", tmp_path / "out")
+    assert set(again.stdout.split()) <= {"<start>", "<unknown>", "ein", "hund", "rennt", "."}, again.stderr
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.slow
+def test_without_a_model_one_sentence_says_so(script, tmp_path):
+    done = run(script, "A text", "--out", tmp_path)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(f"error: {tmp_path} lacks ")
 
 
 def reload(folder, name):
-    assert not list(folder.glob("*.unfinished.keras"))
+    assert not list(folder.glob("unfinished.*"))
     return keras.models.load_model(folder / f"{name}.keras")

@@ -5,7 +5,7 @@ import inspect
 import keras
 import numpy as np
 import pytest
-from contracts import assert_same, numpy
+from cases import assert_same, numpy
 
 import keras_txf as txf
 

@@ -8,7 +8,7 @@ from contracts import parameters
 
 import keras_txf as txf
 
-# 2 layers, dim 12, 3 heads; 11 tokens, 13 on the target's side, 4 classes.
+# Dim 12, 3 or 6 heads; 11 tokens, 13 on the target's side, 4 classes. One layer where two show no more.
 TOKENS = {"token_ids": token_ids("target", 11)}
 PAIR = {"target_ids": token_ids("target", 13), "source_ids": token_ids("source", 11)}
 CONTEXT = {"target_ids": token_ids("target", 13), "context": floats("source", 10)}
@@ -19,7 +19,9 @@ MANY = dict(
     norm_placement="pre", activation="silu", gated=True, intermediate_dim=14, attention_dropout=0.2,
     feed_forward_dropout=0.3, stochastic_depth=0.4,
 )
-OTHERS = dict(position="alibi", norm_placement="sandwich", logit_soft_cap=4.0, scale=0.3, encoding="learned", max_length=10)
+OTHERS = dict(
+    position="alibi", norm_placement="sandwich", logit_soft_cap=4.0, scale=0.3, encoding="learned", max_length=10
+)
 
 
 def case(name, builder, tensors, *args, **options):
@@ -36,7 +38,7 @@ def packed(*prefixes):
     }
 
 
-def scores(name, shape, layers=2):
+def scores(name, shape, layers=1):
     return {f"{name}_{i}": shape for i in range(layers)}
 
 
@@ -45,45 +47,48 @@ decoder, decoder_generator = txf.models.decoder, txf.models.decoder_generator
 encoder_decoder = txf.models.encoder_decoder
 
 CASES = [
-    case("encoder", encoder, TOKENS, 11, 2, 12, 3),
+    case("encoder", encoder, TOKENS, 11, 1, 12, 3),
     case("encoder-many", encoder, TOKENS, 11, 2, 12, 6, **MANY),
-    case("encoder-packed", encoder, {**TOKENS, **packed("")}, 11, 2, 12, 3, packed=True),
+    case("encoder-packed", encoder, {**TOKENS, **packed("")}, 11, 1, 12, 3, packed=True),
     case(
-        "encoder-everything", encoder, TOKENS, 11, 2, 12, 3, **OTHERS, **EVERYTHING,
+        "encoder-everything", encoder, TOKENS, 11, 1, 12, 3, **OTHERS, **EVERYTHING,
         scores=scores("attention_scores", SELF),
     ),
-    case("classifier", encoder_classifier, TOKENS, 11, 4, 2, 12, 3, mask="consumed"),
+    case("classifier", encoder_classifier, TOKENS, 11, 4, 1, 12, 3, mask="consumed"),
     case(
-        "classifier-many", encoder_classifier, TOKENS, 11, 4, 2, 12, 6, **MANY, **EVERYTHING, pooling="attention",
+        "classifier-many", encoder_classifier, TOKENS, 11, 4, 1, 12, 6, **MANY, **EVERYTHING, pooling="attention",
         mask="consumed", scores=scores("attention_scores", (6, "target", "target")),
     ),
     case("generator", decoder_generator, TOKENS, 11, 2, 12, 3, core=True),
-    case("generator-many", decoder_generator, TOKENS, 11, 2, 12, 6, **MANY, tie_embeddings=False),
-    case("generator-packed", decoder_generator, {**TOKENS, **packed("")}, 11, 2, 12, 3, packed=True),
+    case("generator-many", decoder_generator, TOKENS, 11, 1, 12, 6, **MANY, tie_embeddings=False),
+    case("generator-packed", decoder_generator, {**TOKENS, **packed("")}, 11, 1, 12, 3, packed=True),
     case(
-        "generator-everything", decoder_generator, TOKENS, 11, 2, 12, 3, **OTHERS, **EVERYTHING,
+        "generator-everything", decoder_generator, TOKENS, 11, 1, 12, 3, **OTHERS, **EVERYTHING,
         scores=scores("attention_scores", SELF),
     ),
     case(
-        "decoder", decoder, {**CONTEXT, "context_mask": visible("source")}, 13, 2, 12, 3, context_dim=10,
+        "decoder", decoder, {**CONTEXT, "context_mask": visible("source")}, 13, 1, 12, 3, context_dim=10,
         context_mask=True,
     ),
-    case("decoder-many", decoder, {**CONTEXT, "context_mask": visible("source")}, 13, 2, 12, 6, context_dim=10, context_mask=True, **MANY),
+    case(
+        "decoder-many", decoder, {**CONTEXT, "context_mask": visible("source")}, 13, 1, 12, 6, **MANY, context_dim=10,
+        context_mask=True,
+    ),
     case(
         "decoder-packed", decoder,
         {**CONTEXT, **packed("target_"), "context_segment_ids": segments("source"), "context_mask": visible("source")},
-        13, 2, 12, 3, context_dim=10, packed=True, context_mask=True,
+        13, 1, 12, 3, context_dim=10, packed=True, context_mask=True,
     ),
-    case("seq2seq", encoder_decoder, PAIR, 11, 13, 2, 12, 3, core=True),
+    case("seq2seq", encoder_decoder, PAIR, 11, 13, 1, 12, 3, core=True),
     case("seq2seq-many", encoder_decoder, PAIR, 11, 13, 1, 12, 6, num_decoder_layers=2, **MANY, tie_embeddings=False),
-    case("seq2seq-packed", encoder_decoder, {**PAIR, **packed("source_", "target_")}, 11, 13, 2, 12, 3, packed=True),
+    case("seq2seq-packed", encoder_decoder, {**PAIR, **packed("source_", "target_")}, 11, 13, 1, 12, 3, packed=True),
     case(
         "seq2seq-everything", encoder_decoder, {**PAIR, "source_ids": token_ids("source", 13)}, 13, 13, 2, 12, 3,
         **EVERYTHING, position="relative", shares=True,
         scores={
-            **scores("encoder_attention_scores", (3, "source", "source")),
-            **scores("decoder_attention_scores", SELF),
-            **scores("decoder_cross_attention_scores", CROSS),
+            **scores("encoder_attention_scores", (3, "source", "source"), layers=2),
+            **scores("decoder_attention_scores", SELF, layers=2),
+            **scores("decoder_cross_attention_scores", CROSS, layers=2),
         },
     ),
 ]

@@ -72,6 +72,20 @@ def test_a_batch_of_padding_is_zero_with_a_finite_gradient():
     assert float(loss(TARGETS, LOGITS, np.zeros(B))) == 0.0
 
 
+def test_a_forbidden_padding_token_costs_nothing():
+    forbidden = LOGITS.copy()
+    forbidden[..., 0] = -np.inf
+    far = LOGITS.copy()
+    far[..., 0] = -1e4
+    loss, perplexity = txf.training.TokenCrossEntropy(), txf.training.Perplexity()
+    assert float(loss(TARGETS, forbidden)) == pytest.approx(float(loss(TARGETS, far)), rel=1e-6)
+    slope = drawing.gradient(lambda logits: loss(TARGETS, logits), forbidden)
+    np.testing.assert_allclose(slope, drawing.gradient(lambda logits: loss(TARGETS, logits), far), atol=1e-7)
+    assert np.isfinite(float(perplexity(TARGETS, forbidden)))
+    broken = np.where(weights()[..., None] == 0, np.nan, LOGITS)  # what stands at padding does not count
+    assert float(loss(TARGETS, broken)) == pytest.approx(float(loss(TARGETS, LOGITS)), rel=1e-6)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_gradient_is_softmax_minus_target(smoothing):
     loss = txf.training.TokenCrossEntropy(label_smoothing=smoothing)
