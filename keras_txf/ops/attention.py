@@ -117,8 +117,14 @@ def _fused(query, key, value, mask, bias, causal, scale):
     heads, kv_heads = query.shape[2], key.shape[2]
     if kv_heads == 1 and heads > 1:  # Keras repeats groups of several, but not a single one
         key, value = ops.repeat(key, heads, axis=2), ops.repeat(value, heads, axis=2)
-    if mask is not None and bias is not None:  # PyTorch's kernel takes one of the two
-        bias, mask = ops.where(mask, ops.cast(bias, query.dtype), ops.cast(-3e4, query.dtype)), None
+    if bias is not None:  # PyTorch's kernel takes a bias, a mask or the hint, one of the three
+        bias = _hide(ops.cast(bias, query.dtype), _causal_mask(ops.shape(query)[1]) if causal else mask)
+        mask, causal = None, False
     return ops.dot_product_attention(
         query, key, value, bias=bias, mask=mask, scale=scale, is_causal=causal
     )
+
+
+def _hide(bias, mask):
+    half = keras.backend.standardize_dtype(bias.dtype) == "float16"
+    return bias if mask is None else ops.where(mask, bias, ops.cast(-3e4 if half else _HIDDEN, bias.dtype))
