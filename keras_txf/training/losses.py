@@ -62,10 +62,13 @@ def token_cross_entropy(y_true, y_pred, label_smoothing=0.0):
     """Cross-entropy of each token, float32, the shape of y_true."""
     logits = ops.cast(y_pred, "float32")
     y_true = ops.cast(y_true, "int32")
-    loss = ops.sparse_categorical_crossentropy(y_true, logits, from_logits=True)
+    own = ops.squeeze(ops.take_along_axis(logits, y_true[..., None], axis=-1), axis=-1)
+    if keras.backend.backend() == "tensorflow":  # which has a kernel for it
+        loss = ops.sparse_categorical_crossentropy(y_true, logits, from_logits=True)
+    else:  # Keras would multiply by one-hot targets, (B, T, V), where -inf becomes NaN
+        loss = ops.logsumexp(logits, axis=-1) - own
     if label_smoothing:
         # (1 - ε) (lse - z_y) + ε (lse - mean z) = loss + ε (z_y - mean z)
-        own = ops.squeeze(ops.take_along_axis(logits, y_true[..., None], axis=-1), axis=-1)
         loss = loss + label_smoothing * (own - ops.mean(logits, axis=-1))
     return loss
 
