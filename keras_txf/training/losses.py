@@ -41,25 +41,26 @@ class TokenCrossEntropy(keras.losses.Loss):
     1.3862943649291992
     """
 
-    def __init__(self, pad_id=0, label_smoothing=0.0, name="token_cross_entropy", **kwargs):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, pad_id=0, label_smoothing=0.0, name="token_cross_entropy"):
+        super().__init__(name=name, reduction="mean_with_sample_weight", dtype="float32")
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id)
         self.label_smoothing = checks.rate("label_smoothing", label_smoothing)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         weights = token_weights(y_true, self.pad_id, sample_weight)
-        losses = where_weighted(self.call(y_true, y_pred), weights)
-        return ops.divide_no_nan(ops.sum(losses * weights), ops.sum(weights))
+        # As one row of tokens: the mask that Keras keeps on `y_pred` has its own idea of what is padding.
+        tokens = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
+        return super().__call__(ops.reshape(y_true, (-1,)), tokens, ops.reshape(weights, (-1,)))
 
     def call(self, y_true, y_pred):
-        return token_cross_entropy(y_true, y_pred, self.label_smoothing)
+        return token_cross_entropy(y_true, y_pred, self.pad_id, self.label_smoothing)
 
     def get_config(self):
-        return {**super().get_config(), "pad_id": self.pad_id, "label_smoothing": self.label_smoothing}
+        return {"name": self.name, "pad_id": self.pad_id, "label_smoothing": self.label_smoothing}
 
 
-def token_cross_entropy(y_true, y_pred, label_smoothing=0.0):
-    """Cross-entropy of each token, float32, the shape of y_true."""
+def token_cross_entropy(y_true, y_pred, pad_id, label_smoothing=0.0):
+    """Cross-entropy of each token, float32, the shape of y_true: 0 at padding."""
     logits = ops.cast(y_pred, "float32")
     y_true = ops.cast(y_true, "int32")
     own = ops.squeeze(ops.take_along_axis(logits, y_true[..., None], axis=-1), axis=-1)
@@ -70,7 +71,8 @@ def token_cross_entropy(y_true, y_pred, label_smoothing=0.0):
     if label_smoothing:
         # (1 - ε) (lse - z_y) + ε (lse - mean z) = loss + ε (z_y - mean z)
         loss = loss + label_smoothing * (own - ops.mean(logits, axis=-1))
-    return loss
+    # A weight of 0 would not do: a model may forbid the padding token with a logit of -inf.
+    return loss if pad_id is None else ops.where(y_true == pad_id, 0.0, loss)
 
 
 def token_weights(y_true, pad_id, sample_weight):
@@ -90,8 +92,3 @@ def token_weights(y_true, pad_id, sample_weight):
             )
         weights = weights * sample_weight
     return weights
-
-
-def where_weighted(losses, weights):
-    """The losses, 0 where the weight is: a model may forbid the padding token with a logit of -inf."""
-    return ops.where(weights == 0, 0.0, losses)

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.options import register
-from keras_txf.training.losses import token_cross_entropy, token_weights, where_weighted
+from keras_txf.training.losses import token_cross_entropy, token_weights
 
 
 @register
@@ -55,8 +55,7 @@ class Perplexity(keras.metrics.Mean):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         weights = token_weights(y_true, self.pad_id, sample_weight)
-        losses = where_weighted(token_cross_entropy(y_true, y_pred), weights)
-        super().update_state(losses, sample_weight=weights)
+        super().update_state(token_cross_entropy(y_true, y_pred, self.pad_id), sample_weight=weights)
 
     def result(self):
         return ops.exp(super().result())
