@@ -47,7 +47,7 @@ class TokenCrossEntropy(keras.losses.Loss):
         self.label_smoothing = checks.rate("label_smoothing", label_smoothing)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        weights = token_weights(y_true, self.pad_id, sample_weight)
+        weights = token_weights(y_true, y_pred, self.pad_id, sample_weight)
         # As one row of tokens: the mask that Keras keeps on `y_pred` has its own idea of what is padding.
         tokens = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
         return super().__call__(ops.reshape(y_true, (-1,)), tokens, ops.reshape(weights, (-1,)))
@@ -75,9 +75,14 @@ def token_cross_entropy(y_true, y_pred, pad_id, label_smoothing=0.0):
     return loss if pad_id is None else ops.where(y_true == pad_id, 0.0, loss)
 
 
-def token_weights(y_true, pad_id, sample_weight):
+def token_weights(y_true, y_pred, pad_id, sample_weight):
     """Float32 weights, the shape of y_true: 0 at padding."""
     y_true = ops.convert_to_tensor(y_true)
+    if _differ(y_true.shape, y_pred.shape[:-1]):
+        raise ValueError(
+            f"`y_pred` must be logits, the targets' shape and the vocabulary: received targets of shape "
+            f"{tuple(y_true.shape)} and logits of shape {tuple(y_pred.shape)}."
+        )
     weights = ops.ones_like(y_true, dtype="float32")
     if pad_id is not None:
         weights = ops.cast(y_true != pad_id, "float32")
@@ -92,3 +97,8 @@ def token_weights(y_true, pad_id, sample_weight):
             )
         weights = weights * sample_weight
     return weights
+
+
+def _differ(shape, other):
+    """Whether two shapes differ in what is known of them."""
+    return len(shape) != len(other) or any(None not in pair and pair[0] != pair[1] for pair in zip(shape, other))

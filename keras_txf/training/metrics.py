@@ -27,7 +27,7 @@ class TokenAccuracy(keras.metrics.Mean):
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        weights = token_weights(y_true, self.pad_id, sample_weight)
+        weights = token_weights(y_true, y_pred, self.pad_id, sample_weight)
         hits = ops.cast(ops.argmax(y_pred, axis=-1), "int32") == ops.cast(y_true, "int32")
         super().update_state(ops.cast(hits, "float32"), sample_weight=weights)
 
@@ -54,7 +54,7 @@ class Perplexity(keras.metrics.Mean):
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        weights = token_weights(y_true, self.pad_id, sample_weight)
+        weights = token_weights(y_true, y_pred, self.pad_id, sample_weight)
         super().update_state(token_cross_entropy(y_true, y_pred, self.pad_id), sample_weight=weights)
 
     def result(self):
