@@ -103,8 +103,18 @@ def concrete(tensor):
         return None
 
 
-def length(name, tensor, expected):
-    """The last axis of `tensor` is as long as its keys, where both lengths are known."""
-    received = None if tensor is None else tensor.shape[-1]
-    if isinstance(received, int) and isinstance(expected, int) and received not in (1, expected):
-        raise ValueError(f"`{name}` must have one place for each of {expected} keys; received shape {tuple(tensor.shape)}.")
+def positions(tensor, batch, length):
+    """Positions are (T,) or (B, T): a single one for several places would pass as broadcast."""
+    rank("positions", tensor, (1, "(length,)"), (2, "(batch, length)"))
+    broadcasts("positions", tensor, batch, length)
+    received = tensor.shape[-1]
+    if isinstance(received, int) and isinstance(length, int) and received != length:
+        raise ValueError(f"`positions` must be {length} for each row, one a token; received shape {tuple(tensor.shape)}.")
+
+
+def broadcasts(name, tensor, *expected):
+    """Each axis is as expected or 1, as far as it is known. Of what rank it must be is for another check."""
+    received = () if tensor is None or len(tensor.shape) > len(expected) else tuple(tensor.shape)
+    pairs = zip(reversed(received), reversed(expected))
+    if any(isinstance(a, int) and isinstance(b, int) and a not in (1, b) for a, b in pairs):
+        raise ValueError(f"`{name}` must go with the shape {expected}; received shape {received}.")

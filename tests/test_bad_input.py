@@ -25,6 +25,12 @@ def zeros(*shape, dtype="int32"):
     return np.zeros(shape, dtype)
 
 
+def built_attention():
+    layer = Attention(2)
+    layer(X)
+    return layer
+
+
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 
 SIZES = [
@@ -75,6 +81,13 @@ COMBINATIONS = [
     ("position without methods", lambda: Attention(2, position=keras.layers.Dense(2)), ["`position`", "`rotate`", "`bias`", "Dense"]),
     ("position of no kind", lambda: Attention(2, position=object()), ["`position`", "rotary", "object"]),
     ("generate when packed", lambda: built("decoder_generator", packed=True).generate([[1]]), ["`generate`", "packed"]),
+    *((f"{name} without cross_attention", lambda name=name: Decoder(2)(X, **{name: np.ones((2, 5), "bool")}),
+       [f"`{name}`", "`cross_attention=False`"]) for name in ("context_mask", "context_attention_mask", "context_segment_ids")),
+    ("positions of no use to attention", lambda: Attention(2)(X, positions=np.arange(5)), ["`positions`", "position=None"]),
+    ("one embedding, two encodings", lambda: seq2seq(encoder_options={"position": "rotary"}),
+     ["`position`", "`share_embeddings`", "None for the encoder", "'sinusoidal' for the decoder"]),
+    ("options that are no dict", lambda: seq2seq(decoder_options=["window"]), ["`decoder_options`", "dict", "['window']"]),
+    ("one table, two directions", lambda: encoder(causal=[True, False], position="relative"), ["'relative'", "`causal`", "[True, False]"]),
     ("positions without a use", lambda: Embedding(11, 8, None)(IDS, positions=IDS), ["`positions`", "encoding=None"]),
 ]
 
@@ -96,6 +109,10 @@ ROTARY = [
     ("length text", rotary("llama3", **{**LLAMA3, "original_max_position_embeddings": "64"}),
      ["`original_max_position_embeddings`", "'64'"]),
     ("llama3 text", rotary("llama3", **{**LLAMA3, "low_freq_factor": "1"}), ["low_freq_factor", "'1'"]),
+    ("yarn without a ramp", rotary("yarn", factor=2.0, original_max_position_embeddings=64, beta_fast=1.0),
+     ["`beta_slow`", "beta_slow=1.0", "beta_fast=1.0"]),
+    ("yarn of base 1", lambda: Rotary(base=1, scaling={"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}),
+     ["`base`", "base=1"]),
     ("llama3 without a ramp", rotary("llama3", **{**LLAMA3, "low_freq_factor": 4.0}), ["low_freq_factor", "4.0"]),
 ]
 
@@ -108,6 +125,28 @@ TENSORS = [
     ("attention_mask of floats", lambda: Attention(2)(X, attention_mask=np.zeros((5, 5), "float32")),
      ["`attention_mask`", "bool", "float32"]),
     ("attention_mask too long", lambda: Attention(2)(X, attention_mask=np.ones((6, 6), "bool")), ["`attention_mask`", "5", "6"]),
+    ("attention_mask of other queries", lambda: Attention(2)(X, attention_mask=np.ones((6, 5), "bool")), ["`attention_mask`", "5, 5", "(6, 5)"]),
+    ("attention_mask of another batch", lambda: Cross(2)(X, CONTEXT, attention_mask=np.ones((3, 5, 3), "bool")),
+     ["`attention_mask`", "(2, 5, 3)", "(3, 5, 3)"]),
+    ("attention_mask of other heads", lambda: Attention(2)(X, attention_mask=np.ones((2, 3, 5, 5), "bool")),
+     ["`attention_mask`", "(2, 2, 5, 5)", "(2, 3, 5, 5)"]),
+    ("mask of another batch", lambda: Attention(2)(X, mask=np.ones((3, 5), "bool")), ["`mask`", "(2, 5)", "(3, 5)"]),
+    ("segment_ids too short", lambda: Attention(2)(X, segment_ids=zeros(2, 4)), ["`segment_ids`", "(2, 5)", "(2, 4)"]),
+    ("context_segment_ids too short", lambda: Cross(2)(X, CONTEXT, segment_ids=SEGMENTS, context_segment_ids=zeros(2, 2)),
+     ["`context_segment_ids`", "(2, 3)", "(2, 2)"]),
+    ("context_mask too long", lambda: Cross(2)(X, CONTEXT, context_mask=np.ones((2, 4), "bool")), ["`context_mask`", "(2, 3)", "(2, 4)"]),
+    ("context of another batch", lambda: Cross(2)(X, np.zeros((3, 3, 6), "float32")), ["`context`", "(2, 3, 6)", "(3, 3, 6)"]),
+    ("too few positions", lambda: Attention(2, position="rotary")(X, positions=np.arange(4)), ["`positions`", "5", "(4,)"]),
+    ("one position for all", lambda: Attention(2, position="alibi")(X, positions=[0]), ["`positions`", "5", "(1,)"]),
+    ("positions 3-D", lambda: Encoder(2, position="rotary")(X, positions=zeros(1, 2, 5)), ["`positions`", "(batch, length)", "(1, 2, 5)"]),
+    ("positions 3-D of an embedding", lambda: Embedding(11, 8)(IDS, positions=zeros(1, 2, 5)), ["`positions`", "(batch, length)", "(1, 2, 5)"]),
+    ("too few positions of an embedding", lambda: Embedding(11, 8)(IDS, positions=np.arange(4)), ["`positions`", "5", "(4,)"]),
+    ("positions over max_length", lambda: Embedding(11, 8, max_length=6)(IDS, positions=np.arange(2, 7)), ["`positions`", "from 0 to 5", "2 to 6"]),
+    ("positions negative", lambda: Embedding(11, 8, max_length=6)(IDS, positions=np.arange(-1, 4)), ["`positions`", "from 0 to 5", "-1 to 3"]),
+    ("inputs 4-D when built", lambda: built_attention()(zeros(2, 5, 4, 8, dtype="float32")), ["`inputs`", "(batch, length, dim)", "(2, 5, 4, 8)"]),
+    ("hidden states of other width", lambda: Embedding(11, 8)(X[..., :7], reverse=True), ["`inputs`", "dim=8", "(2, 5, 7)"]),
+    ("mask of pooling too short", lambda: layers.Pooling()(X, mask=np.ones((2, 4), "bool")), ["`mask`", "(2, 5)", "(2, 4)"]),
+    ("feed-forward of unknown dim", lambda: layers.FeedForward()(keras.Input((5, None))), ["`inputs`", "dim", "None"]),
     ("mask 1-D", lambda: Attention(2)(X, mask=np.ones(5, "bool")), ["`mask`", "(batch, length)", "(5,)"]),
     ("mask 3-D", lambda: Encoder(2)(X, mask=np.ones((2, 5, 5), "bool")), ["`mask`", "(batch, length)", "(2, 5, 5)"]),
     ("mask too long", lambda: Encoder(2)(X, mask=np.ones((2, 6), "bool")), ["`mask`", "5", "6"]),
@@ -139,6 +178,8 @@ TRAINING = [
     ("final negative", lambda: training.warmup_cosine(1.0, 3, 9, final=-0.1), ["`final`", "0", "-0.1"]),
     ("text shorter than a window", lambda: txf.training.next_token_windows(np.arange(5), 5), ["`ids`", "length + 1 = 6", "received 5"]),
     ("text of two dims", lambda: training.next_token_windows(IDS, 2), ["`ids`", "(number of tokens,)", "(2, 5)"]),
+    ("final text", lambda: training.warmup_cosine(1.0, 3, 9, final="0"), ["`final`", "peak", "0"]),
+    ("one number", lambda: training.next_token(np.array(3)), ["`ids`", "rows of ids"]),
     ("one token", lambda: training.next_token(IDS[:, :1]), ["`ids`", "two tokens", "(2, 1)"]),
     ("answer of one token", lambda: training.teacher_forcing(IDS, IDS[:, :1]), ["ids`", "two tokens", "(2, 1)"]),
     ("logits of other length", lambda: training.TokenCrossEntropy()(IDS, ops.zeros((2, 4, 11))), ["target", "2, 5", "2, 4, 11"]),
@@ -166,6 +207,9 @@ GENERATION = [
         "max_length=5", "3 prompt tokens", "max_new_tokens=3"]),
     ("answer over max_length", lambda: built("encoder_decoder", max_length=5).generate([[1]], max_new_tokens=5), ["max_length=5", "max_new_tokens=5"]),
     ("source over max_length", lambda: built("encoder_decoder", max_length=5).generate([[1] * 6], max_new_tokens=1), ["max_length=5", "6"]),
+    ("max_new_tokens text", lambda: built("decoder_generator", max_length=5).generate([[1]], max_new_tokens="3"),
+     ["`max_new_tokens`", "positive integer", "'3'"]),
+    ("sampler class", lambda: generate([[3]], sampler=txf.generation.Greedy), ["`sampler`", "class Greedy"]),
     ("temperature negative", lambda: txf.generation.Sampling(-1.0), ["`temperature`", "positive", "-1.0"]),
     ("temperature text", lambda: txf.generation.Sampling("hot"), ["`temperature`", "positive", "'hot'"]),
 ]

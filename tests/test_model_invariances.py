@@ -67,8 +67,8 @@ def assert_later_tokens_change_nothing_earlier(kind, model, place):
     other = ids.copy()
     other[:, place:] = [7, 1, 10, 2, 3][place:]
     before, after = call(kind, model, ids, sources), call(kind, model, other, sources)
-    earlier = (ids != PAD) & (np.arange(5) < place)
-    drawing.assert_same(after[earlier], before[earlier], 1e-6)
+    # Not even at padding: where a target begins with that token, what follows it is learned there.
+    drawing.assert_same(after[:, :place], before[:, :place], 1e-6)
     assert drawing.difference(before[:, place], after[:, place]) > 1e-3
 
 

@@ -36,6 +36,8 @@ SAMPLERS = {"greedy": Greedy, "sampling": Sampling}
 
 def get_sampler(sampler):
     """A sampler from its name, or a function (logits (B, V) float64, NumPy generator) -> ids (B,)."""
+    if isinstance(sampler, type):
+        raise ValueError(f"`sampler` must be a name, a sampler or a function; received the class {sampler.__name__}.")
     if callable(sampler):
         return sampler
     return SAMPLERS[checks.one_of("sampler", sampler, SAMPLERS)]()

@@ -113,17 +113,16 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         return_attention_scores=False,
         training=None,
     ):
+        padding = inputs_mask if mask is None else mask
+        _check_masks(self, inputs, inputs, attention_mask, mask=padding, segment_ids=segment_ids)
         index = ops.arange(ops.shape(inputs)[1])
-        positions = index if positions is None else positions
+        positions = self._positions(inputs, index, positions)
         query, key, value = _project(self, inputs, inputs)
         bias = None
         if self.position_layer is not None:
             query = self.position_layer.rotate(query, positions)
             key = self.position_layer.rotate(key, positions)
             bias = self.position_layer.bias(positions, positions)
-        padding = inputs_mask if mask is None else mask
-        checks.length("mask", padding, inputs.shape[1])
-        checks.length("attention_mask", attention_mask, inputs.shape[1])
         others = (self.window, padding, attention_mask, segment_ids)
         causal_alone = self.causal and all(other is None for other in others)
         allowed = None
@@ -135,6 +134,15 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             self, query, key, value, allowed, bias, causal_alone, attention_mask is not None,
             return_attention_scores, training,
         )
+
+    def _positions(self, inputs, index, positions):
+        if positions is None:
+            return index
+        if self.position_layer is None:
+            raise ValueError("`positions` was passed, but position=None: it would not be used.")
+        positions = ops.convert_to_tensor(positions)
+        checks.positions(positions, *inputs.shape[:2])
+        return positions
 
     def get_config(self):
         return get_config(self, super().get_config())
@@ -213,8 +221,9 @@ class CrossAttention(keras.layers.Layer):
     ):
         if (segment_ids is None) != (context_segment_ids is None):
             raise ValueError("`segment_ids` and `context_segment_ids` must be passed together; received one.")
-        checks.length("context_mask", context_mask, context.shape[1])
-        checks.length("attention_mask", attention_mask, context.shape[1])
+        _check_masks(self, inputs, context, attention_mask, segment_ids=segment_ids)
+        for name, tensor in (("context_mask", context_mask), ("context_segment_ids", context_segment_ids)):
+            checks.broadcasts(name, tensor, *context.shape[:2])
         query, key, value = _project(self, inputs, context)
         allowed = combine_masks(
             None, None, False, None, context_mask, segment_ids, context_segment_ids, attention_mask
@@ -270,6 +279,19 @@ def _build_projections(layer, inputs_shape, context_shape):
         layer.key_norm = make_norm("rms", layer.norm_epsilon, layer.dtype_policy, "key_norm")
         layer.query_norm.build((None, None, layer.num_heads, head_dim))
         layer.key_norm.build((None, None, kv_heads, head_dim))
+
+
+def _check_masks(layer, inputs, context, attention_mask, **others):
+    """What a wrong shape would otherwise meet inside the backend, or not at all; `others` are (B, T)."""
+    for name, tensor in (("inputs", inputs), ("context", context)):
+        checks.rank(name, tensor, (3, "(batch, length, dim)"))
+    batch, length, _ = inputs.shape
+    checks.broadcasts("context", context, batch, *context.shape[1:])
+    for name, tensor in others.items():
+        checks.broadcasts(name, tensor, batch, length)
+    if attention_mask is not None:
+        heads = () if len(attention_mask.shape) == 3 else (layer.num_heads,)
+        checks.broadcasts("attention_mask", attention_mask, batch, *heads, length, context.shape[1])
 
 
 def _project(layer, inputs, context):

@@ -201,11 +201,14 @@ class DecoderBlock(keras.layers.Layer):
             self.cross_attention_layer.build(inputs_shape, context_shape)
             _build_norms(self, "cross_attention", inputs_shape)
 
-    def _check_context(self, context):
+    def _check_context(self, context, **others):
         if self.cross_attention and context is None:
             raise ValueError("`context` must be passed where `cross_attention=True`; received None.")
         if not self.cross_attention and context is not None:
             raise ValueError("`context` was passed, but `cross_attention=False`: it would not be used.")
+        for name, value in others.items():
+            if not self.cross_attention and value is not None:
+                raise ValueError(f"`{name}` was passed, but `cross_attention=False`: it would not be used.")
 
     def call(
         self,
@@ -222,7 +225,12 @@ class DecoderBlock(keras.layers.Layer):
         return_attention_scores=False,
         training=None,
     ):
-        self._check_context(context)
+        self._check_context(
+            context,
+            context_mask=context_mask,
+            context_attention_mask=context_attention_mask,
+            context_segment_ids=context_segment_ids,
+        )
 
         def attend_to_self(x):
             return self.attention(

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.options import get_config, register
+from keras_txf.layers.projections import clone_initializer
 from keras_txf.ops.masks import padding_positions
 from keras_txf.ops.positions import sinusoid
 
@@ -23,7 +24,8 @@ class PositionalEmbedding(keras.layers.Layer):
         dim: width of the output.
         encoding: "sinusoidal" (the paper's), "learned", or None where attention has its own
             positions.
-        max_length: number of learned positions; longer input is refused under every encoding.
+        max_length: number of learned positions; longer input is refused under every encoding. Inside a
+            compiled function that knows no lengths, what lies beyond has NaN for positions instead.
         combine: "add", or "concat": the last `position_dim` features are the position's.
         position_dim: width of the positions under "concat"; default half of `dim`.
         pad_id: the token of padding, or None: no mask, and every token counts.
@@ -106,7 +108,7 @@ class PositionalEmbedding(keras.layers.Layer):
 
     def _table(self, cls, rows, width, name, **kwargs):
         default = keras.initializers.RandomNormal(stddev=1 / math.sqrt(self.dim))
-        initializer = (self.embeddings_initializer or default).clone()
+        initializer = clone_initializer(self.embeddings_initializer or default)
         table = cls(
             rows, width, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name, **kwargs
         )
@@ -122,6 +124,8 @@ class PositionalEmbedding(keras.layers.Layer):
         if reverse:
             if self.combine == "concat":
                 raise ValueError("`reverse` needs combine='add': under 'concat' the table is narrower than `dim`.")
+            if inputs.shape[-1] != self.dim:
+                raise ValueError(f"`inputs` must have dim={self.dim} as their last axis; received shape {tuple(inputs.shape)}.")
             return self.token(inputs, reverse=True)
         checks.rank("inputs", inputs, (2, "(batch, length) of token ids"))
         inputs = ops.cast(inputs, "int32")
@@ -143,16 +147,33 @@ class PositionalEmbedding(keras.layers.Layer):
         """(T, width) or (B, T, width)."""
         index = ops.arange(ops.shape(inputs)[1])
         if positions is not None:
-            return self._vectors_at(ops.convert_to_tensor(positions))
+            positions = ops.convert_to_tensor(positions)
+            checks.positions(positions, *inputs.shape)
+            self._check_positions(positions)
+            return self._vectors_at(positions, known=False)
+        vectors = self._vectors_at(index, known=checks.known_length(inputs) is not None)
         if self.pad_id is None:
-            return self._vectors_at(index)
+            return vectors
         # A row of the table is cheaper to look up than to compute.
-        return ops.take(self._vectors_at(index), padding_positions(inputs != self.pad_id), axis=0)
+        return ops.take(vectors, padding_positions(inputs != self.pad_id), axis=0)
 
-    def _vectors_at(self, positions):
-        if self.encoding == "learned":
-            return self.position(positions)
-        return sinusoid(positions, self._position_width)
+    def _vectors_at(self, positions, known):
+        """`known` says that `_check_ids` has seen the length: no position can lie outside of `max_length`."""
+        learned = self.encoding == "learned"
+        vectors = self.position(positions) if learned else sinusoid(positions, self._position_width)
+        if known or self.max_length is None:
+            return vectors
+        # Inside a compiled function nothing can raise, and XLA would take the last row in silence.
+        inside = ops.logical_and(positions >= 0, positions < self.max_length)
+        return ops.where(inside[..., None], vectors, ops.cast(float("nan"), vectors.dtype))
+
+    def _check_positions(self, positions):
+        values = None if self.max_length is None else checks.concrete(positions)
+        if values is not None and values.size and not 0 <= values.min() <= values.max() < self.max_length:
+            raise ValueError(
+                f"`positions` must be from 0 to {self.max_length - 1}, below max_length; "
+                f"received {values.min()} to {values.max()}."
+            )
 
     def _check_ids(self, inputs):
         length = checks.known_length(inputs)

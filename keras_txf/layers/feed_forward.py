@@ -58,6 +58,9 @@ class FeedForward(keras.layers.Layer):
         self.intermediate_dim = checks.optional(checks.positive_integer, "intermediate_dim", intermediate_dim)
         self.activation = activation
         self.activation_function = keras.activations.get(activation)
+        if isinstance(self.activation_function, keras.layers.Layer):  # with weights of its own for each layer
+            config = self.activation_function.get_config()
+            self.activation_function = type(self.activation_function).from_config(config)
         self.gated = checks.boolean("gated", gated)
         self.dropout = checks.rate("dropout", dropout)
         self.use_bias = checks.boolean("use_bias", use_bias)
@@ -66,12 +69,16 @@ class FeedForward(keras.layers.Layer):
 
     def build(self, inputs_shape):
         dim = inputs_shape[-1]
+        if dim is None:
+            raise ValueError("`inputs` must have a known dim, their last axis; received None.")
         width = self.intermediate_dim or 4 * dim
         wide = (*inputs_shape[:-1], width)
         if self.gated:
             self.gate = make_projection(self, "gate", width, inputs_shape)
         self.intermediate = make_projection(self, "intermediate", width, inputs_shape)
         self.output_dense = make_projection(self, "output", dim, wide)
+        if isinstance(self.activation_function, keras.layers.Layer):
+            self.activation_function.build(wide)
         self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
     def call(self, inputs, training=None):

@@ -50,6 +50,7 @@ class Pooling(keras.layers.Layer):
         if mask is None:
             mask = ops.ones_like(inputs[..., 0], dtype="bool")
         checks.rank("mask", mask, (2, "(batch, length)"))
+        checks.broadcasts("mask", mask, *inputs.shape[:2])
         mask = ops.cast(mask, "bool")[..., None]
         pooled = POOLINGS[self.kind](self, ops.cast(inputs, "float32"), mask)
         pooled = ops.where(ops.any(mask, axis=1), pooled, 0.0)

@@ -8,9 +8,14 @@ def make_projection(layer, name, units, input_shape):
     projection = keras.layers.Dense(
         units,
         use_bias=layer.use_bias,
-        kernel_initializer=layer.kernel_initializer.clone(),  # one instance would repeat its numbers
+        kernel_initializer=clone_initializer(layer.kernel_initializer),
         dtype=layer.dtype_policy,
         name=name,
     )
     projection.build(input_shape)
     return projection
+
+
+def clone_initializer(initializer):
+    """Another one of its kind: one instance would repeat its numbers. Functions are taken as they are."""
+    return initializer.clone() if isinstance(initializer, keras.initializers.Initializer) else initializer

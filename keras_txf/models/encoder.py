@@ -107,7 +107,7 @@ def encoder_classifier(
     """
     checks.positive_integer("num_classes", num_classes)
     checks.one_of("pooling", pooling, POOLINGS)
-    if options.get("packed"):
+    if options.pop("packed", False):
         raise ValueError("`packed` does not go with `pooling`: a classifier has one answer for each row.")
     inputs, result, options = encode(
         "encoder_classifier", vocab_size, num_layers, dim, num_heads, False, return_attention_scores, options

@@ -34,6 +34,7 @@ class Generator(keras.Model):
 
         Args:
             prompt_ids: token ids: lists of unequal lengths, or an array (B, T) padded on either side.
+                Padding is left out wherever it stands.
             max_new_tokens: at most this many tokens are appended to each prompt.
             sampler: "greedy", "sampling" (temperature 1), `txf.generation.Sampling(temperature)`, or a
                 function of logits (B, V) and a NumPy random generator that returns ids (B,).
@@ -116,6 +117,7 @@ def _logits_after(outputs, lengths):
 
 
 def _check_length(embedding, length, new):
+    checks.positive_integer("max_new_tokens", new)
     if embedding.max_length is not None and length + new > embedding.max_length:
         raise ValueError(
             f"The model has max_length={embedding.max_length} positions; received {length} prompt tokens "

@@ -76,6 +76,9 @@ def encoder_decoder(
             "`share_embeddings` needs vocabularies of one size; received "
             f"source_vocab_size={source_vocab_size} and target_vocab_size={target_vocab_size}."
         )
+    for name, value in (("encoder_options", encoder_options), ("decoder_options", decoder_options)):
+        if value is not None and not isinstance(value, dict):
+            raise ValueError(f"`{name}` must be a dict of options; received {value!r}.")
     for option in stack.EMBEDDING_OPTIONS if share_embeddings else ():
         if option in (encoder_options or {}) or option in (decoder_options or {}):
             raise ValueError(
@@ -84,6 +87,13 @@ def encoder_decoder(
             )
     encoder_options = {**options, **(encoder_options or {})}
     decoder_options = {**options, **(decoder_options or {})}
+    encodings = [stack.resolve_encoding(one) for one in (encoder_options, decoder_options)]
+    if share_embeddings and encodings[0] != encodings[1]:
+        raise ValueError(
+            "`position` of the two sides asks for different encodings, but `share_embeddings` gives both one "
+            f"embedding: encoding={encodings[0]!r} for the encoder, {encodings[1]!r} for the decoder. Pass "
+            "`encoding` for both, or share_embeddings=False."
+        )
     sorted_options = stack.sort_options("encoder_decoder", EncoderBlock, encoder_options, fixed=("causal",))
     source, source_ids, segment_ids, positions = stack.token_inputs(packed, "source_ids", "source_")
     table = "embedding" if share_embeddings else "source_embedding"

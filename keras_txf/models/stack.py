@@ -49,13 +49,24 @@ def sort_options(builder, block_class, options, fixed=()):
     checks.boolean("scale_embedding", options["scale_embedding"])
     block = {name: options[name] for name in block_names & options.keys()}
     embedding = {ours: options[name] for name, ours in EMBEDDING_OPTIONS.items() if name in options}
-    if embedding["encoding"] == "auto":
-        embedding["encoding"] = "sinusoidal" if block.get("position") is None else None
+    embedding["encoding"] = resolve_encoding(options)
     final_norm = options.get("final_norm")
     if final_norm is None:  # pre-norm leaves the residual stream without a norm at its end
-        final_norm = block.get("norm_placement", "post") != "post"
+        final_norm = _each(block.get("norm_placement", "post"))[-1] != "post"
     checks.boolean("final_norm", final_norm)
     return Options(embedding, block, final_norm, options.get("dtype"))
+
+
+def resolve_encoding(options):
+    """The caller's `encoding`; by default the paper's, unless `position` has attention see to it."""
+    auto = "sinusoidal" if all(x is None for x in _each(options.get("position"))) else None
+    encoding = options.get("encoding", "auto")
+    return auto if encoding == "auto" else encoding
+
+
+def _each(value):
+    """The values of an option, which a list or tuple holds for each block."""
+    return value if isinstance(value, (list, tuple)) and value else [value]
 
 
 def make_embedding(vocab_size, dim, options, name):
@@ -109,7 +120,7 @@ def run(
     """
     blocks = make_blocks(block_class, num_layers, num_heads, options, name)
     first = blocks[0]
-    call = {key: value for key, value in (call | {"positions": positions}).items() if value is not None}
+    call = {key: value for key, value in call.items() if value is not None}
     absolute = {} if positions is None or embedding.encoding is None else {"positions": positions}
     if scores:
         call["return_attention_scores"] = True
@@ -118,10 +129,11 @@ def run(
     x = Dropout(first.dropout, dtype=options.dtype, name=f"{name}_dropout")(x)
     result = Result(None, [x], [], [])
     for block in blocks:
-        x = block(x, **call) if context is None else block(x, context, **call)
+        own = {} if positions is None or block.position is None else {"positions": positions}
+        x = block(x, **own, **call) if context is None else block(x, context, **own, **call)
         if scores:
-            x, own, *cross = x
-            result.attention_scores.append(own)
+            x, self_scores, *cross = x
+            result.attention_scores.append(self_scores)
             result.cross_attention_scores += cross
         result.hidden_states.append(x)
     if options.final_norm:
@@ -135,9 +147,15 @@ def make_blocks(block_class, num_layers, num_heads, options, name):
     checks.positive_integer("num_layers", num_layers)
     shared = dict(options.block)
     if shared.get("position") == "relative":  # T5: one table of biases for all blocks
+        causal = set(_each(shared.get("causal", block_class is not EncoderBlock)))
+        if len(causal) > 1:
+            raise ValueError(
+                "position='relative' is one table for all blocks, and does not go with a `causal` that differs: "
+                f"received causal={shared['causal']}."
+            )
         shared["position"] = RelativeBias(
             num_heads,
-            bidirectional=block_class is EncoderBlock and not shared.get("causal", False),
+            bidirectional=causal == {False},
             dtype=options.dtype,
             name=f"{name}_position",
         )

@@ -49,8 +49,8 @@ def attention(
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.2.
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    fused = logit_soft_cap is None and dropout is None and not return_scores
-    if fused and keras.backend.backend() != "tensorflow":
+    plain = logit_soft_cap is None and dropout is None and not return_scores
+    if plain and _has_kernel(query):
         output, scores = _fused(query, key, value, mask, bias, causal, scale), None
     else:
         if causal:
@@ -70,6 +70,12 @@ def attention(
         output = output * ops.transpose(seen, (0, 2, 1, 3))
         scores = scores * seen if return_scores else None
     return (output, scores) if return_scores else output
+
+
+def _has_kernel(query):
+    """TensorFlow has none; JAX's asks for a product of float16 in float32, which its CPU does not compile."""
+    half = keras.backend.standardize_dtype(query.dtype) == "float16"
+    return keras.backend.backend() == "torch" or (keras.backend.backend() == "jax" and not half)
 
 
 def _softmax(logits):

@@ -19,7 +19,7 @@ def dropout(x, rate, seed):
         return keras.random.dropout(x, rate, seed=seed)
     import tensorflow as tf
 
-    threshold = round(rate * 65536)
+    threshold = min(round(rate * 65536), 65535)
     words, last = tf.shape(x), x.shape[-1]
     words = tf.concat([words[:-1], (words[-1:] + 1) // 2], axis=0)
     seeds = tf.cast(tf.math.floormod(seed.next(), tf.int32.max), "int32")

@@ -23,7 +23,8 @@ def combine_masks(
 
     Query t may attend to key s where all of these hold:
 
-        key_padding[b, s]                               the key is a real token
+        key_padding[b, s]                               the key is a real token (or, if causal, the
+                                                        query itself, lest padding see what is later)
         query_segments[b, t] == key_segments[b, s]      both belong to one packed sequence
         s <= t                                          if causal
         |t - s| < window                                if there is a window (1: itself alone)
@@ -44,15 +45,15 @@ def combine_masks(
     """
     conditions = []
     if causal or window is not None:
-        distance = ops.expand_dims(query_index, 1) - ops.expand_dims(key_index, 0)
+        distance = (ops.expand_dims(query_index, 1) - ops.expand_dims(key_index, 0))[None, None]
         if causal:
             conditions.append(distance >= 0)
         if window is not None:
             conditions.append((distance if causal else ops.abs(distance)) < window)
-        conditions = [condition[None, None] for condition in conditions]
     if key_padding is not None:
         checks.rank("mask", key_padding, (2, "(batch, length)"))
-        conditions.append(ops.cast(key_padding, "bool")[:, None, None, :])
+        real = ops.cast(key_padding, "bool")[:, None, None, :]
+        conditions.append(ops.logical_or(real, distance == 0) if causal else real)
     if query_segments is not None:
         checks.rank("segment_ids", query_segments, (2, "(batch, length)"))
         checks.rank("segment_ids", key_segments, (2, "(batch, length)"))

@@ -133,6 +133,12 @@ def _yarn(
 ):
     """[YaRN](https://arxiv.org/abs/2309.00071): as Llama 3 by number of turns, and a magnitude that sharpens attention."""
 
+    if beta_slow >= beta_fast or base <= 1:
+        raise ValueError(
+            f"`beta_slow` must be below `beta_fast` and `base` above 1; received beta_slow={beta_slow}, "
+            f"beta_fast={beta_fast} and base={base}."
+        )
+
     def feature_that_turns(times):
         return dim * math.log(original_max_position_embeddings / (times * 2 * math.pi)) / (2 * math.log(base))
 

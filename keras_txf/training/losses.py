@@ -89,6 +89,8 @@ def token_weights(y_true, y_pred, pad_id, sample_weight):
     if sample_weight is not None:
         sample_weight = ops.cast(sample_weight, "float32")
         given = tuple(sample_weight.shape)
+        if len(given) == len(weights.shape) + 1 and given[-1] == 1:  # as Keras hands over (B,) for a target (B,)
+            sample_weight = ops.squeeze(sample_weight, axis=-1)
         while len(sample_weight.shape) < len(weights.shape):
             sample_weight = sample_weight[..., None]
         if any(None not in pair and 1 not in pair and pair[0] != pair[1] for pair in zip(given, y_true.shape)):

@@ -67,7 +67,7 @@ def warmup_cosine(peak, warmup_steps, total_steps, final=0.0):
             f"`warmup_steps` must be below `total_steps`; received warmup_steps={warmup_steps} "
             f"and total_steps={total_steps}."
         )
-    if not 0 <= final <= peak:
+    if isinstance(final, str) or not 0 <= final <= peak:
         raise ValueError(f"`final` must be between 0 and `peak`; received final={final} and peak={peak}.")
     return keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0,

@@ -22,14 +22,22 @@ def teacher_forcing(source_ids, target_ids):
     (array([[1, 5, 6]]), array([[5, 6, 2]]))
     """
     inputs, targets = next_token(target_ids)
-    return {"source_ids": source_ids, "target_ids": inputs}, targets
+    return {"source_ids": _as_array("source_ids", source_ids), "target_ids": inputs}, targets
 
 
 def next_token(ids):
     """Inputs (B, T - 1) and targets (B, T - 1) of a language model from ids (B, T)."""
+    ids = _as_array("ids", ids)
     if ids.shape[-1] is not None and ids.shape[-1] < 2:
         raise ValueError(f"`ids` must hold two tokens or more in each row; received shape {tuple(ids.shape)}.")
     return ids[..., :-1], ids[..., 1:]
+
+
+def _as_array(name, ids):
+    ids = ids if hasattr(ids, "shape") else np.asarray(ids)
+    if ids.shape == ():
+        raise ValueError(f"`{name}` must hold rows of ids; received a single number.")
+    return ids
 
 
 def next_token_windows(ids, length, stride=None):

@@ -157,6 +157,18 @@ def test_length_over_max_length_is_refused_under_every_encoding():
             layer(IDS)
 
 
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="computes step by step, and raises")
+@pytest.mark.parametrize("encoding", ["sinusoidal", "learned"])
+def test_beyond_max_length_a_compiled_function_gives_nan(encoding):
+    symbols = [keras.Input((None,), dtype="int32") for _ in range(2)]
+    layer = embedding(encoding=encoding, max_length=5)
+    model = keras.Model(symbols, layer(symbols[0], positions=symbols[1]))
+    model.compile(jit_compile=True)
+    places = np.array([[0, 1, 2, 3, 5], [3, 2, 1, 0, -1]])
+    output = model.predict([IDS, places], verbose=0)
+    assert np.isfinite(output[:, :4]).all() and np.isnan(output[:, 4]).all()
+
+
 @pytest.mark.parametrize("options", ENCODINGS)
 def test_max_length_does_not_hinder_a_model_of_any_length(options):
     """While Keras infers shapes, an unknown length may look like any number."""
@@ -167,6 +179,7 @@ def test_max_length_does_not_hinder_a_model_of_any_length(options):
 
 def test_initializer_is_ones_own():
     assert not embedding_weights("zeros").any()
+    assert (embedding_weights(lambda shape, dtype: 2 * ops.ones(shape, dtype)) == 2).all()
     default = embedding_weights(None)
     assert 0.8 < default.std() * 40**0.5 < 1.2
 
@@ -175,5 +188,5 @@ def embedding_weights(initializer):
     layer = txf.layers.PositionalEmbedding(50, 40, "learned", 20, embeddings_initializer=initializer)
     layer.build((None, None))
     token, position = weight(layer, "token"), weight(layer, "position")
-    assert initializer == "zeros" or np.abs(token[:20] - position).max() > 0.1  # not one draw for both
+    assert initializer is not None or np.abs(token[:20] - position).max() > 0.1  # not one draw for both
     return token

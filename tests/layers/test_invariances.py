@@ -125,7 +125,8 @@ def test_all_masks_together_equal_their_and(options, causal, rank):
     distance = np.subtract.outer(np.arange(T), np.arange(T))
     full = np.ones((B, options["num_heads"], T, T), "bool")
     full &= explicit[:, None] if len(shape) == 3 else explicit
-    full &= MASK[:, None, None] & (segments[:, None, :, None] == segments[:, None, None])
+    full &= MASK[:, None, None] | (causal & (distance == 0))  # lest padding see what is later
+    full &= (segments[:, None, :, None] == segments[:, None, None])
     full &= (distance >= 0) | (not causal)
     full &= np.abs(distance) < (options["window"] or T)
     output, scores = layer(

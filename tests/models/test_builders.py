@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cases import assert_same, numpy
 
+import drawing
 import keras_txf as txf
 
 IDS = np.array([[5, 6, 7, 9, 0, 0], [3, 2, 1, 4, 8, 10]], "int32")
@@ -159,6 +160,39 @@ def test_lists_give_each_block_its_own():
     assert [block.position for block in blocks] == ["rotary", None, "alibi"]
     with pytest.raises(ValueError, match="`window` must be one value or one for each.*received 2 values"):
         txf.models.decoder_generator(11, 3, 12, 6, window=[2, 4])
+
+
+def test_lists_decide_as_their_values_would():
+    build, _ = BUILDERS["encoder"]
+
+    def has_final_norm(**options):
+        return "encoder_norm" in [layer.name for layer in build(**options).layers]
+
+    assert has_final_norm(norm_placement=["post", "pre"]) and not has_final_norm(norm_placement=["pre", "post"])
+    assert build(position=[None, None]).get_layer("embedding").encoding == "sinusoidal"
+    for causal in (True, False):
+        model = build(causal=[causal, causal], position="relative")
+        assert model.get_layer("encoder_0").position.bidirectional is not causal
+
+
+def test_an_activation_with_weights_is_each_blocks_own(tmp_path):
+    build, inputs = BUILDERS["encoder"]
+    model = drawing.randomize(build(activation=keras.layers.PReLU(shared_axes=[1])))
+    assert [weight.shape for weight in model.weights if "alpha" in weight.path] == [(1, 48)] * 2
+    model.save(tmp_path / "model.keras")
+    assert_same(numpy(keras.saving.load_model(tmp_path / "model.keras")(inputs)), numpy(model(inputs)))
+
+
+@pytest.mark.parametrize("initializer", [None, lambda shape, dtype: keras.ops.zeros(shape, dtype)], ids=["none", "function"])
+def test_initializers_are_all_that_keras_takes(initializer):
+    build, _ = BUILDERS["encoder"]
+    kernel = numpy(build(kernel_initializer=initializer).get_layer("encoder_0").attention.query.kernel)[0]
+    assert kernel.any() == (initializer is None)
+
+
+def test_float16_predicts_in_a_compiled_function():
+    build, inputs = BUILDERS["encoder"]
+    assert np.isfinite(build(dtype="mixed_float16").predict(inputs, verbose=0)).all()
 
 
 def test_stochastic_depth_grows_with_depth():

@@ -18,7 +18,7 @@ def allowed_by_formula(t, s, b, n, query_index, key_index, causal, window, paddi
     return (
         (not causal or distance >= 0)
         and (window is None or abs(distance) < window)
-        and (padding is None or padding[b, s])
+        and (padding is None or padding[b, s] or (causal and distance == 0))
         and (segments is None or segments[0][b, t] == segments[1][b, s])
         and (explicit is None or np.broadcast_to(explicit, (B, N, T, S))[b, n, t, s])
     )
