@@ -133,9 +133,9 @@ def _yarn(
 ):
     """[YaRN](https://arxiv.org/abs/2309.00071): as Llama 3 by number of turns, and a magnitude that sharpens attention."""
 
-    if beta_slow >= beta_fast or base <= 1:
+    if beta_slow > beta_fast or base <= 1:
         raise ValueError(
-            f"`beta_slow` must be below `beta_fast` and `base` above 1; received beta_slow={beta_slow}, "
+            f"`beta_slow` must not exceed `beta_fast`, and `base` must be above 1; received beta_slow={beta_slow}, "
             f"beta_fast={beta_fast} and base={base}."
         )
 
