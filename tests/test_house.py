@@ -33,6 +33,7 @@ MAY_IMPORT = {
 # Files that may import a backend of Keras themselves, each with its reason.
 BACKENDS = {"tensorflow", "tensorflow_text", "jax", "torch"}
 MAY_IMPORT_BACKENDS = {
+    "keras_txf.generation.compilers": {"tensorflow", "jax", "torch"},  # each compiles in its own way
     "keras_txf.ops.dropout": {"tensorflow"},  # random bits, which `keras.random` cannot draw
 }
 

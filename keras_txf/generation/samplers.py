@@ -1,17 +1,22 @@
 """How the next token is chosen from its logits."""
 
-import numpy as np
+import dataclasses
+
+import keras
+from keras import ops
 
 from keras_txf import checks
 
 
+@dataclasses.dataclass(frozen=True)
 class Greedy:
     """The likeliest token; the lowest id among equals."""
 
-    def __call__(self, logits, random):
-        return np.argmax(logits, axis=-1)
+    def __call__(self, logits, seed):
+        return ops.argmax(logits, axis=-1)
 
 
+@dataclasses.dataclass(frozen=True)
 class Sampling:
     """A token drawn from softmax(logits / temperature).
 
@@ -19,23 +24,25 @@ class Sampling:
         temperature: below 1 sharpens the distribution, above 1 flattens it; 0 is greedy.
     """
 
-    def __init__(self, temperature=1.0):
-        if temperature != 0:
-            checks.positive_number("temperature", temperature)
-        self.temperature = temperature
+    temperature: float = 1.0
 
-    def __call__(self, logits, random):
+    def __post_init__(self):
+        if self.temperature != 0:
+            checks.positive_number("temperature", self.temperature)
+
+    def __call__(self, logits, seed):
         if self.temperature == 0:
-            return Greedy()(logits, random)
+            return Greedy()(logits, seed)
         # The largest of logits with Gumbel noise is a draw from their softmax.
-        return np.argmax(logits / self.temperature + random.gumbel(size=logits.shape), axis=-1)
+        uniform = keras.random.uniform(ops.shape(logits), minval=1e-20, seed=seed)
+        return ops.argmax(logits / self.temperature - ops.log(-ops.log(uniform)), axis=-1)
 
 
 SAMPLERS = {"greedy": Greedy, "sampling": Sampling}
 
 
 def get_sampler(sampler):
-    """A sampler from its name, or a function (logits (B, V) float64, NumPy generator) -> ids (B,)."""
+    """A sampler from its name, or a function of logits, float32 (B, V), and a seed that `keras.random` takes -> ids (B,)."""
     if isinstance(sampler, type):
         raise ValueError(f"`sampler` must be a name, a sampler or a function; received the class {sampler.__name__}.")
     if callable(sampler):

@@ -117,12 +117,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         _check_masks(self, inputs, inputs, attention_mask, mask=padding, segment_ids=segment_ids)
         index = ops.arange(ops.shape(inputs)[1])
         positions = self._positions(inputs, index, positions)
-        query, key, value = _project(self, inputs, inputs)
-        bias = None
-        if self.position_layer is not None:
-            query = self.position_layer.rotate(query, positions)
-            key = self.position_layer.rotate(key, positions)
-            bias = self.position_layer.bias(positions, positions)
+        query, key, value = self.project(inputs, positions)
+        bias = None if self.position_layer is None else self.position_layer.bias(positions, positions)
         others = (self.window, padding, attention_mask, segment_ids)
         causal_alone = self.causal and all(other is None for other in others)
         allowed = None
@@ -130,7 +126,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             allowed = combine_masks(
                 index, index, self.causal, self.window, padding, segment_ids, segment_ids, attention_mask
             )
-        return _attend(
+        return attend(
             self, query, key, value, allowed, bias, causal_alone, attention_mask is not None,
             return_attention_scores, training,
         )
@@ -143,6 +139,14 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         positions = ops.convert_to_tensor(positions)
         checks.positions(positions, *inputs.shape[:2])
         return positions
+
+    def project(self, inputs, positions):
+        """Queries (B, T, N, H), keys and values (B, T, K, H), turned by their positions."""
+        query, (key, value) = project_query(self, inputs), project_context(self, inputs)
+        if self.position_layer is not None:
+            query = self.position_layer.rotate(query, positions)
+            key = self.position_layer.rotate(key, positions)
+        return query, key, value
 
     def get_config(self):
         return get_config(self, super().get_config())
@@ -224,11 +228,11 @@ class CrossAttention(keras.layers.Layer):
         _check_masks(self, inputs, context, attention_mask, segment_ids=segment_ids)
         for name, tensor in (("context_mask", context_mask), ("context_segment_ids", context_segment_ids)):
             checks.broadcasts(name, tensor, *context.shape[:2])
-        query, key, value = _project(self, inputs, context)
+        query, (key, value) = project_query(self, inputs), project_context(self, context)
         allowed = combine_masks(
             None, None, False, None, context_mask, segment_ids, context_segment_ids, attention_mask
         )
-        return _attend(
+        return attend(
             self, query, key, value, allowed, None, False, True, return_attention_scores, training
         )
 
@@ -294,24 +298,30 @@ def _check_masks(layer, inputs, context, attention_mask, **others):
         checks.broadcasts("attention_mask", attention_mask, batch, *heads, length, context.shape[1])
 
 
-def _project(layer, inputs, context):
-    """Queries (B, T, N, H), keys and values (B, S, K, H)."""
-    kv_heads = layer.num_key_value_heads or layer.num_heads
+def project_query(layer, inputs):
+    """(B, T, D) -> queries (B, T, N, H)."""
     query = _split_heads(layer.query(inputs), layer.num_heads)
+    return layer.query_norm(query) if layer.qk_norm else query
+
+
+def project_context(layer, context):
+    """(B, S, width) -> keys and values (B, S, K, H)."""
+    kv_heads = layer.num_key_value_heads or layer.num_heads
     key = _split_heads(layer.key(context), kv_heads)
     value = _split_heads(layer.value(context), kv_heads)
-    if layer.qk_norm:
-        query, key = layer.query_norm(query), layer.key_norm(key)
-    return query, key, value
+    return (layer.key_norm(key) if layer.qk_norm else key), value
 
 
 def _split_heads(x, num_heads):
     return ops.reshape(x, (-1, ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
 
 
-def _attend(
-    layer, query, key, value, mask, bias, causal, zero_empty_rows, return_attention_scores, training
+def attend(
+    layer, query, key, value, mask=None, bias=None, causal=False, zero_empty_rows=False,
+    return_attention_scores=False, training=False, heads_first=False,
 ):
+    """What both attentions do with queries, keys and values: (B, T, D), and the scores if asked for."""
+
     def drop(weights):
         return layer.dropout_layer(weights, training=True)
 
@@ -327,6 +337,7 @@ def _attend(
         dropout=drop if training and layer.dropout else None,
         return_scores=return_attention_scores,
         zero_empty_rows=zero_empty_rows,
+        heads_first=heads_first,
     )
     output, scores = result if return_attention_scores else (result, None)
     heads, head_dim = query.shape[2], query.shape[3]

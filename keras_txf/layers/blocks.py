@@ -253,15 +253,21 @@ class DecoderBlock(keras.layers.Layer):
                 return_attention_scores=return_attention_scores,
             )
 
-        x, *scores = _residual(self, "attention", inputs, attend_to_self)
-        if self.cross_attention:
-            x, cross_scores = _residual(self, "cross_attention", x, attend_to_context)
-            scores.append(cross_scores)
-        x, _ = _residual(self, "feed_forward", x, self.feed_forward)
+        x, *scores = decode_block(self, inputs, attend_to_self, attend_to_context)
         return (x, *scores) if return_attention_scores else x
 
     def get_config(self):
         return get_config(self, super().get_config())
+
+
+def decode_block(block, inputs, attend_to_self, attend_to_context):
+    """A DecoderBlock around its two attentions, whatever their keys come from: its output, and their scores."""
+    x, *scores = _residual(block, "attention", inputs, attend_to_self)
+    if block.cross_attention:
+        x, cross_scores = _residual(block, "cross_attention", x, attend_to_context)
+        scores.append(cross_scores)
+    x, _ = _residual(block, "feed_forward", x, block.feed_forward)
+    return x, *scores
 
 
 def _residual(block, name, x, sublayer):

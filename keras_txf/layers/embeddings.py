@@ -129,7 +129,7 @@ class PositionalEmbedding(keras.layers.Layer):
             return self.token(inputs, reverse=True)
         checks.rank("inputs", inputs, (2, "(batch, length) of token ids"))
         inputs = ops.cast(inputs, "int32")
-        self._check_ids(inputs)
+        self._check_ids(inputs, positions)
         x = self.token(inputs)
         if self.scale:
             x = x * math.sqrt(self.dim)
@@ -175,8 +175,8 @@ class PositionalEmbedding(keras.layers.Layer):
                 f"received {values.min()} to {values.max()}."
             )
 
-    def _check_ids(self, inputs):
-        length = checks.known_length(inputs)
+    def _check_ids(self, inputs, positions):
+        length = checks.known_length(inputs) if positions is None else None
         if None not in (length, self.max_length) and length > self.max_length:
             raise ValueError(
                 f"`inputs` must not be longer than max_length={self.max_length}; received length {length}."

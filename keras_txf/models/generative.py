@@ -1,13 +1,18 @@
 """The model classes: functional Keras models, with `generate` on the two that generate."""
 
+import math
+import weakref
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.generation import reference
+from keras_txf.generation.engine import Engine, bucket
+from keras_txf.generation.prompts import check_stop_ids, prompt_lists
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.options import register
+from keras_txf.models.stepping import prefill_model, refuse_packed, step_model
 
 
 @register
@@ -37,7 +42,8 @@ class Generator(keras.Model):
                 Padding is left out wherever it stands.
             max_new_tokens: at most this many tokens are appended to each prompt.
             sampler: "greedy", "sampling" (temperature 1), `txf.generation.Sampling(temperature)`, or a
-                function of logits (B, V) and a NumPy random generator that returns ids (B,).
+                function of logits, float32 (B, V), and a seed for `keras.random`, made of `keras.ops`,
+                that returns ids (B,).
             stop_ids: a token id or several; a row ends with the first that it produces.
             seed: the same seed gives the same tokens. Default: another one each time.
 
@@ -49,20 +55,14 @@ class Generator(keras.Model):
                 model has positions.
         """
         embedding = _embedding(self, "embedding")
-        prompts = reference.prompt_lists("prompt_ids", prompt_ids, embedding.pad_id, embedding.vocab_size)
+        prompts = prompt_lists("prompt_ids", prompt_ids, embedding.pad_id, embedding.vocab_size)
         if not all(prompts):
             raise ValueError("`prompt_ids` must hold at least one token in each prompt; received an empty one.")
         _check_length(embedding, max(map(len, prompts)), max_new_tokens)
-        reference.check_stop_ids(stop_ids, embedding.vocab_size)
-
-        def next_logits(ids, lengths):
-            return _logits_after(self(ids, training=False), lengths)
-
-        _refuse_packed(self)
-        ids, _ = reference.generate(
-            next_logits, prompts, max_new_tokens, sampler, stop_ids, embedding.pad_id or 0, seed
-        )
-        return ids
+        check_stop_ids(stop_ids, embedding.vocab_size)
+        refuse_packed(self)
+        new = _engine(self, embedding.pad_id).generate(prompts, max_new_tokens, sampler, stop_ids, seed)
+        return _padded([prompt + row for prompt, row in zip(prompts, new, strict=True)], embedding.pad_id)
 
 
 @register
@@ -85,24 +85,21 @@ class Seq2Seq(keras.Model):
             ValueError: no source, ids outside the vocabulary, more tokens than the model has positions.
         """
         source, target = _embedding(self, "source_embedding"), _embedding(self, "target_embedding")
-        sources = reference.prompt_lists("source_ids", source_ids, source.pad_id, source.vocab_size)
+        sources = prompt_lists("source_ids", source_ids, source.pad_id, source.vocab_size)
         _check_length(target, 1, max_new_tokens)
-        reference.check_stop_ids(stop_ids, target.vocab_size)
+        check_stop_ids(stop_ids, target.vocab_size)
         checks.id_below("start_id", start_id, target.vocab_size)
-        _refuse_packed(self)
+        refuse_packed(self)
         width = max(1, *map(len, sources))
         if source.pad_id is None and any(len(row) != width for row in sources):
             raise ValueError("`source_ids` must be of one length, since the model has pad_id=None.")
-        padded = np.array([row + [source.pad_id] * (width - len(row)) for row in sources], "int32")
-
-        def next_logits(ids, lengths):
-            return _logits_after(self({"source_ids": padded, "target_ids": ids}, training=False), lengths)
-
+        if source.pad_id is not None:
+            width = max(width, min(bucket(width), source.max_length or math.inf))
+        padded = _padded(sources, source.pad_id, width)
         starts = [[start_id]] * len(sources)
-        ids, _ = reference.generate(
-            next_logits, starts, max_new_tokens, sampler, stop_ids, target.pad_id or 0, seed
-        )
-        return ids[:, 1:]
+        engine = _engine(self, target.pad_id)
+        new = engine.generate(starts, max_new_tokens, sampler, stop_ids, seed, source_ids=padded)
+        return _padded(new, target.pad_id)
 
 
 def _embedding(model, name):
@@ -110,10 +107,22 @@ def _embedding(model, name):
     return model.get_layer(name if name in names else "embedding")
 
 
-def _logits_after(outputs, lengths):
-    logits = outputs["logits"] if isinstance(outputs, dict) else outputs
-    logits = ops.convert_to_numpy(ops.cast(logits, "float32"))
-    return logits[np.arange(len(lengths)), lengths - 1]
+def _padded(rows, pad_id, width=0):
+    width = max(width, *map(len, rows))
+    return np.array([row + [pad_id or 0] * (width - len(row)) for row in rows], "int32")
+
+
+_ENGINES = weakref.WeakKeyDictionary()
+
+
+def _engine(model, pad_id):
+    """The model's engine, made anew where its variables are others: after `quantize` or `enable_lora`."""
+    variables, engine = _ENGINES.get(model, ([], None))
+    if len(variables) != len(model.variables) or any(a is not b for a, b in zip(variables, model.variables)):
+        ids_name = "target_ids" if isinstance(model, Seq2Seq) else "token_ids"
+        engine = Engine(prefill_model(model), step_model(model), ids_name, pad_id)
+        _ENGINES[model] = model.variables, engine
+    return engine
 
 
 def _check_length(embedding, length, new):
@@ -123,8 +132,3 @@ def _check_length(embedding, length, new):
             f"The model has max_length={embedding.max_length} positions; received {length} prompt tokens "
             f"and max_new_tokens={new}."
         )
-
-
-def _refuse_packed(model):
-    if any("segment_ids" in tensor.name for tensor in model.inputs):
-        raise ValueError("`generate` needs a model built with packed=False; its weights are the same.")

@@ -21,6 +21,7 @@ def attention(
     dropout=None,
     return_scores=False,
     zero_empty_rows=False,
+    heads_first=False,
 ):
     """softmax(scale · query · keyᵀ + bias) · value, over the keys that the mask allows.
 
@@ -40,6 +41,7 @@ def attention(
         logit_soft_cap: c bends the scaled logits to c · tanh(logits / c).
         dropout: function applied to the attention weights, or None.
         return_scores: also return the weights, (B, N, T, S), before dropout.
+        heads_first: whether key and value are (B, K, S, H), as a cache holds them.
         zero_empty_rows: whether a query without a key gets zeros, in the output and in the scores.
 
     Returns:
@@ -51,10 +53,14 @@ def attention(
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     plain = logit_soft_cap is None and dropout is None and not return_scores
     if plain and _has_kernel(query):
+        if heads_first:
+            key, value = _swap_heads(key), _swap_heads(value)
         output, scores = _fused(query, key, value, mask, bias, causal, scale), None
     else:
         if causal:
             mask = _causal_mask(ops.shape(query)[1])
+        if not heads_first:
+            key, value = _swap_heads(key), _swap_heads(value)
         logits = _logits(query * ops.cast(scale, query.dtype), key)
         logits = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
         if logit_soft_cap is not None:
@@ -92,31 +98,34 @@ def _causal_mask(length):
 _HIDDEN = -1e30
 
 
+def _swap_heads(x):
+    """(B, S, K, H) <-> (B, K, S, H)."""
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
 def _logits(query, key):
-    """(B, T, N, H) and (B, S, K, H) -> (B, N, T, S). Groups of heads share a product, no key is copied."""
+    """(B, T, N, H) and (B, K, S, H) -> (B, N, T, S). Groups of heads share a product, no key is copied."""
     length, heads, dim = ops.shape(query)[1], query.shape[2], query.shape[3]
-    kv_heads = key.shape[2]
-    query = ops.transpose(query, (0, 2, 1, 3))
+    kv_heads = key.shape[1]
+    query = _swap_heads(query)
     if kv_heads != heads:
         query = ops.reshape(query, (-1, kv_heads, heads // kv_heads * length, dim))
-    # In two steps: TensorFlow folds the second into the product.
-    key_transposed = ops.swapaxes(ops.transpose(key, (0, 2, 1, 3)), -1, -2)
-    logits = ops.matmul(query, key_transposed)
+    logits = ops.matmul(query, ops.swapaxes(key, -1, -2))  # TensorFlow folds this swap into the product
     if kv_heads != heads:
-        logits = ops.reshape(logits, (-1, heads, length, ops.shape(key)[1]))
+        logits = ops.reshape(logits, (-1, heads, length, ops.shape(key)[2]))
     return logits
 
 
 def _weigh(weights, value):
-    """(B, N, T, S) and (B, S, K, H) -> (B, T, N, H)."""
+    """(B, N, T, S) and (B, K, S, H) -> (B, T, N, H)."""
     heads, length = weights.shape[1], ops.shape(weights)[2]
-    kv_heads, dim = value.shape[2], value.shape[3]
+    kv_heads, dim = value.shape[1], value.shape[3]
     if kv_heads != heads:
-        weights = ops.reshape(weights, (-1, kv_heads, heads // kv_heads * length, ops.shape(value)[1]))
-    output = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))
+        weights = ops.reshape(weights, (-1, kv_heads, heads // kv_heads * length, ops.shape(value)[2]))
+    output = ops.matmul(weights, value)
     if kv_heads != heads:
         output = ops.reshape(output, (-1, heads, length, dim))
-    return ops.transpose(output, (0, 2, 1, 3))
+    return _swap_heads(output)
 
 
 def _fused(query, key, value, mask, bias, causal, scale):

@@ -1,6 +1,8 @@
 """`generate` against a naive loop: one sequence at a time, no padding, the whole prefix for each token."""
 
 import functools
+import gc
+import weakref
 
 import keras
 import numpy as np
@@ -133,7 +135,7 @@ def test_each_row_stops_at_its_own_token(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stop_that_is_the_pad_token_ends_the_row(kind):
     model = make(kind, "defaults")
-    forced = model.generate(PROMPTS, NEW, sampler=lambda logits, random: np.zeros(len(logits), int), stop_ids=0)
+    forced = model.generate(PROMPTS, NEW, sampler=lambda logits, seed: ops.zeros_like(logits[:, 0]), stop_ids=0)
     expected = [[0]] * 3 if kind == "encoder_decoder" else [prompt + [0] for prompt in PROMPTS]
     np.testing.assert_array_equal(forced, padded(expected))
 
@@ -184,6 +186,60 @@ def test_weights_that_change_change_what_is_generated():
         drawing.randomize(model, seed)
         generated = model.generate(PROMPTS[:1], NEW)[0].tolist()
         assert generated == PROMPTS[0] + naive(model, PROMPTS[0])
+
+
+@pytest.mark.parametrize("kind", FEWER)
+def test_int8_and_lora_generate_what_their_models_say(kind):
+    sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
+    model = drawing.randomize(getattr(txf.models, kind)(*sizes, 1, 8, 2), seed=5)
+
+    def assert_follows():
+        rows = model.generate(PROMPTS, NEW)
+        for row, prompt in zip(rows, PROMPTS, strict=True):
+            expected = naive(model, prompt)
+            assert row.tolist()[: len(prompt) + NEW] == (expected if kind == "encoder_decoder" else prompt + expected)
+
+    assert_follows()
+    model.get_layer("decoder_0").feed_forward.output_dense.enable_lora(2)
+    drawing.randomize(model, seed=6)
+    assert_follows()
+    model.quantize("int8")
+    assert_follows()
+
+
+def test_bfloat16_follows_its_own_logits():
+    model = drawing.randomize(txf.models.decoder_generator(VOCABULARY, 2, 8, 2, dtype="mixed_bfloat16"), seed=5)
+    [row] = model.generate([[3, 1]], 6)
+    for length in range(2, 8):
+        logits = drawing.array(model(row[None, :length]))[0, -1]
+        assert logits[row[length]] > logits.max() - 0.1  # of logits that reach 4: a rounding may swap near equals
+
+
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="compiles nothing")
+def test_lengths_of_one_bucket_share_a_compilation():
+    traces = []
+
+    def greedy(logits, seed):
+        traces.append(logits.shape)
+        return ops.argmax(logits, axis=-1)
+
+    model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
+    model.generate([[1, 2, 3]], 2, sampler=greedy)
+    first = len(traces)
+    model.generate([[4]], 5, sampler=greedy, stop_ids=[3, 4])
+    model.generate([[7] * 32], 32, sampler=greedy)
+    assert len(traces) == first > 0
+    model.generate([[7] * 33], 32, sampler=greedy)
+    assert len(traces) > first
+
+
+def test_a_model_that_has_generated_can_be_forgotten():
+    model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
+    model.generate([[1, 2]], 2)
+    reference = weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None
 
 
 def test_start_id_is_what_targets_begin_with():

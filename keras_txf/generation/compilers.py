@@ -1,0 +1,40 @@
+"""Compiling a function of tensors and Keras variables: the one file that knows the backends' compilers."""
+
+import keras
+
+
+def compiled(function, variables):
+    """The function, compiled where the backend can: XLA on TensorFlow and JAX, eager without gradients on PyTorch.
+
+    Args:
+        function: of nested tensors, made of `keras.ops` and Keras layers.
+        variables: the Keras variables that it reads; what they hold at each call counts.
+    """
+    return _COMPILERS[keras.backend.backend()](function, list(variables))
+
+
+def _tensorflow(function, variables):
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=True, reduce_retracing=False)
+
+
+def _jax(function, variables):
+    import jax
+
+    @jax.jit
+    def with_values(values, arguments):
+        # As arguments: values that a jitted function captures would be constants inside it.
+        with keras.StatelessScope(state_mapping=zip(variables, values)):
+            return function(*arguments)
+
+    return lambda *arguments: with_values([variable.value for variable in variables], arguments)
+
+
+def _torch(function, variables):
+    import torch
+
+    return torch.no_grad()(function)
+
+
+_COMPILERS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
