@@ -43,14 +43,13 @@ class Engine:
         if sampler not in self._decoders:
             decoder = make_decoder(self.prefill, self.step, self.ids_name, self.pad_id, sampler)
             self._decoders[sampler] = compiled(decoder, self.prefill.variables)
-        filler = self.pad_id or 0
-        width = bucket(max(map(len, prompts)))
-        ids, visible = left_padded(prompts, width, bucket(max_new_tokens), filler)
+        width, new = bucket(max(map(len, prompts))), bucket(max_new_tokens)
+        ids, visible = left_padded(prompts, width, new, self.pad_id)
         stop_ids = np.atleast_1d([] if stop_ids is None else stop_ids).astype("int32")
         stop_ids = np.concatenate([stop_ids, np.full(bucket(len(stop_ids), 4) - len(stop_ids), -1, "int32")])
         arguments = (
             {**inputs, self.ids_name: ids, "visible": visible},
-            np.full((len(prompts), bucket(max_new_tokens)), filler, "int32"),
+            np.full((len(prompts), new), self.pad_id or 0, "int32"),
             np.array(max_new_tokens, "int32"),
             stop_ids,
             keras.random.SeedGenerator(seed).state.value,
@@ -60,13 +59,13 @@ class Engine:
         return [row[:length].tolist() for row, length in zip(tokens, lengths)]
 
 
-def left_padded(prompts, width, new, filler):
+def left_padded(prompts, width, new, pad_id):
     """Ids (B, width), padded on the left, and where they are real, (B, width + new)."""
-    ids = np.full((len(prompts), width), filler, "int32")
+    ids = np.full((len(prompts), width), pad_id or 0, "int32")
     visible = np.zeros((len(prompts), width + new), "bool")
     for row, prompt in enumerate(prompts):
         ids[row, width - len(prompt) :] = prompt
-        visible[row, width - len(prompt) : width] = True
+        visible[row, width - len(prompt) : width] = [token != pad_id for token in prompt]  # a start may be padding
     return ids, visible
 
 

@@ -39,10 +39,10 @@ def make(kind, name="defaults"):
     return drawing.randomize(getattr(txf.models, kind)(*sizes, **options), seed=4)
 
 
-def naive(model, prompt, new=NEW):
+def naive(model, prompt, new=NEW, start_id=1):
     """What follows a prompt, or the answer to a source, with nothing but the model's own call."""
     seq2seq = isinstance(model.input, dict) and "source_ids" in model.input
-    ids = [1] if seq2seq else list(prompt)
+    ids = [start_id] if seq2seq else list(prompt)
     start = len(ids)
     for _ in range(new):
         row = np.array([ids], "int32")
@@ -242,12 +242,13 @@ def test_a_model_that_has_generated_can_be_forgotten():
     assert reference() is None
 
 
-def test_start_id_is_what_targets_begin_with():
-    model = make("encoder_decoder")
-    answers = model.generate(PROMPTS, 1, start_id=7)
+@pytest.mark.parametrize("start_id", [7, 0])
+def test_start_id_is_what_targets_begin_with(start_id):
+    """Padding too: later tokens then do not see it, in training as here."""
+    model = make("encoder_decoder", "llama")
+    answers = model.generate(PROMPTS, NEW, start_id=start_id)
     for prompt, answer in zip(PROMPTS, answers, strict=True):
-        logits = model({"source_ids": np.array([prompt]), "target_ids": np.array([[7]])})
-        assert answer[0] == drawing.array(logits)[0, -1].argmax()
+        np.testing.assert_array_equal(answer, naive(model, prompt, start_id=start_id))
 
 
 def test_max_length_bounds_prompt_and_answer_together():
