@@ -318,7 +318,7 @@ def _split_heads(x, num_heads):
 
 def attend(
     layer, query, key, value, mask=None, bias=None, causal=False, zero_empty_rows=False,
-    return_attention_scores=False, training=False, heads_first=False,
+    return_attention_scores=False, training=False, cached=False,
 ):
     """What both attentions do with queries, keys and values: (B, T, D), and the scores if asked for."""
 
@@ -337,7 +337,7 @@ def attend(
         dropout=drop if training and layer.dropout else None,
         return_scores=return_attention_scores,
         zero_empty_rows=zero_empty_rows,
-        heads_first=heads_first,
+        cached_heads=(layer.num_key_value_heads or layer.num_heads) if cached else None,
     )
     output, scores = result if return_attention_scores else (result, None)
     heads, head_dim = query.shape[2], query.shape[3]

@@ -1,10 +1,16 @@
 """A decoder block that reads a sequence in parts, and keeps the keys and values of what it has read.
 
 The sequences of a batch stand side by side in L columns, padded on the left: all rows write the same
-column at once. A cache has C slots. Column c lies in slot c mod C: with a window C need not exceed it.
+columns at once. A step reads W tokens of each sequence: one, or several that are alternatives to each
+other, such as the beams of a search, and take one place in the sequence. After a prompt of P columns the
+tokens of the n-th step lie in columns P + n W, ..., P + n W + W - 1.
 
-Legend: B batch, P prompt length, L columns, C slots, S context length, D model dim, K key-value heads,
-H head dim.
+A cache has C slots, and holds the heads of a batch one after the other, (B · K, C, H): so XLA updates it
+in place and multiplies it without a copy. Column c lies in slot c mod C: with a window C need not exceed
+the window's W tokens a place.
+
+Legend: B batch, P prompt length, L columns, W width, C slots, S context length, D model dim, K key-value
+heads, H head dim.
 """
 
 import keras
@@ -16,98 +22,181 @@ from keras_txf.layers.options import register
 from keras_txf.ops.masks import combine_masks
 
 
+class Part(keras.layers.Layer):
+    """What the four layers here have in common: masks are arguments, and none is left to Keras."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def compute_mask(self, *arguments, **masks):
+        return None
+
+
 @register
-class Prefill(keras.layers.Layer):
+class PromptPlaces(Part):
+    """What the blocks with one window need to know of a prompt.
+
+    Args:
+        window: of their attention, or None.
+
+    Call arguments:
+        ids: int (B, P).
+        visible: bool (B, L), True at the real tokens of the prompt; all columns that will be.
+
+    Returns:
+        The mask, bool (B, 1, P, P), True where a token may attend, and positions (B, P).
+    """
+
+    def __init__(self, window=None, **kwargs):
+        super().__init__(**kwargs)
+        self.window = window
+
+    def call(self, ids, visible):
+        columns = ops.arange(ops.shape(ids)[1])
+        mask = combine_masks(columns, columns, True, self.window, visible[:, : ops.shape(ids)[1]])
+        return mask, _positions(visible, columns)
+
+    def get_config(self):
+        return {**super().get_config(), "window": self.window}
+
+
+@register
+class StepPlaces(Part):
+    """What the blocks with one window need to know of a step.
+
+    Args:
+        window: of their attention, or None.
+        width: how many tokens of each sequence a step reads.
+
+    Call arguments:
+        visible: bool (B, L), True at the real tokens up to this step's; for a width above one
+            (B, W, L), what each of its tokens may see.
+        index: int (1,), the first column that the step writes.
+        cache: (B · K, C, H), of one of the blocks.
+        prompt_length: int (1,), the columns P of the prompt, for a width above one.
+
+    Returns:
+        The mask, bool (B, 1, W, C), positions (B, W), and positions of the slots (B, C).
+    """
+
+    def __init__(self, window=None, width=1, **kwargs):
+        super().__init__(**kwargs)
+        self.window, self.width = window, width
+
+    def call(self, visible, index, cache, prompt_length=None):
+        if self.width == 1:
+            visible = visible[:, None]
+        own = index[0] + ops.arange(self.width)
+        columns = _columns_in_slots(own[-1], ops.shape(cache)[1])
+        places, slot_places = self._places(own, prompt_length), self._places(columns, prompt_length)
+        itself = own[:, None] == columns[None]
+        mask = ops.logical_or(ops.take(visible, ops.maximum(columns, 0), axis=2), itself)
+        mask = ops.logical_and(mask, columns >= 0)
+        if self.window is not None:
+            mask = ops.logical_and(mask, places[:, None] - slot_places[None] < self.window)
+        seen = ops.any(visible, axis=1)
+        return mask[:, None], _positions(seen, places), _positions(seen, slot_places)
+
+    def _places(self, columns, prompt_length):
+        """The place in its sequence of each column: the alternatives of a step share one."""
+        if self.width == 1:
+            return columns
+        return ops.where(
+            columns < prompt_length, columns, prompt_length + (columns - prompt_length) // self.width
+        )
+
+    def get_config(self):
+        return {**super().get_config(), "window": self.window, "width": self.width}
+
+
+@register
+class Prefill(Part):
     """Reads a prompt through a `DecoderBlock`, and returns what the steps after it need.
 
     Args:
         block: a built `DecoderBlock`. The weights are shared with it.
+        width: how many tokens of each sequence the steps will read.
 
     Call arguments:
         inputs: float (B, P, D), the first P columns.
-        visible: bool (B, L), True at the real tokens of the prompt; all columns that will be.
+        visible: bool (B, L), as for `PromptPlaces`.
+        mask, positions: from `PromptPlaces`.
         context: float (B, S, any width), where the block has cross-attention.
         context_mask: bool (B, S).
 
     Returns:
-        The block's output (B, P, D), then keys and values (B, K, C, H) and, with a context, its keys
-        and values (B, K, S, H).
+        The block's output (B, P, D), then keys and values (B · K, C, H) and, with a context, its keys
+        and values (B · K, S, H).
     """
 
-    def __init__(self, block, **kwargs):
+    def __init__(self, block, width=1, **kwargs):
         super().__init__(**kwargs)
-        self.block = block
-        self.supports_masking = True  # the mask that Keras keeps on the embedding is `visible`
+        self.block, self.width = block, width
 
-    def call(self, inputs, visible, context=None, context_mask=None):
+    def call(self, inputs, visible, mask, positions, context=None, context_mask=None):
         attention = self.block.attention
-        columns = ops.arange(ops.shape(inputs)[1])
-        positions = _positions(visible, columns)
-        own = combine_masks(columns, columns, True, attention.window, visible[:, : ops.shape(inputs)[1]])
-        slots = _columns_in_slots(columns[-1], _slots(attention.window, ops.shape(visible)[1]))
+        window = None if attention.window is None else attention.window * self.width
+        slots = _columns_in_slots(ops.shape(inputs)[1] - 1, _slots(window, ops.shape(visible)[1]))
         cache = []
 
         def attend_to_self(x):
             query, key, value = attention.project(x, positions)
             for tensor in (key, value):
-                cache.append(_heads_first(ops.take(tensor, ops.maximum(slots, 0), axis=1)))
-            return attend(attention, query, key, value, own, _bias(attention, positions, positions))
+                cache.append(_as_cache(ops.take(tensor, ops.maximum(slots, 0), axis=1)))
+            return attend(attention, query, key, value, mask, _bias(attention, positions, positions))
 
         def attend_to_context(x):
             layer = self.block.cross_attention_layer
-            cache.extend(map(_heads_first, project_context(layer, context)))
+            cache.extend(map(_as_cache, project_context(layer, context)))
             return _attend_to_context(layer, x, *cache[2:], context_mask)
 
         x, *_ = decode_block(self.block, inputs, attend_to_self, attend_to_context)
         return x, *cache
 
-    def compute_mask(self, *arguments, **masks):
-        return None
-
     def get_config(self):
-        return {**super().get_config(), "block": keras.saving.serialize_keras_object(self.block)}
+        block = keras.saving.serialize_keras_object(self.block)
+        return {**super().get_config(), "block": block, "width": self.width}
 
 
 @register
-class Step(keras.layers.Layer):
-    """Reads one more column through a `DecoderBlock`, and writes its keys and values into the cache.
+class Step(Part):
+    """Reads the next W tokens through a `DecoderBlock`, and writes their keys and values into the cache.
 
     Args:
         block: a built `DecoderBlock`. The weights are shared with it.
 
     Call arguments:
-        inputs: float (B, 1, D).
-        visible: bool (B, L), True at the real tokens up to this column.
-        index: int (1,), the column.
-        key, value: (B, K, C, H), the cache.
-        context_key, context_value: (B, K, S, H), where the block has cross-attention.
+        inputs: float (B, W, D).
+        index: int (1,), the first column that is written.
+        mask, positions, slot_positions: from `StepPlaces`.
+        key, value: (B · K, C, H), the cache.
+        context_key, context_value: (B · K, S, H), where the block has cross-attention.
         context_mask: bool (B, S).
 
     Returns:
-        The block's output (B, 1, D), and the cache with the new column.
+        The block's output (B, W, D), and the cache with the new columns.
     """
 
     def __init__(self, block, **kwargs):
         super().__init__(**kwargs)
         self.block = block
-        self.supports_masking = True  # the mask that Keras keeps on the embedding is `visible`
 
-    def call(self, inputs, visible, index, key, value, context_key=None, context_value=None, context_mask=None):
+    def call(
+        self, inputs, index, mask, positions, slot_positions, key, value,
+        context_key=None, context_value=None, context_mask=None,
+    ):
         attention = self.block.attention
-        slots = ops.shape(key)[2]
-        columns = _columns_in_slots(index[0], slots)
-        seen = ops.take(visible, ops.maximum(columns, 0), axis=1)
-        allowed = combine_masks(index, columns, True, attention.window, ops.logical_and(seen, columns >= 0))
-        place = ops.mod(index[0], slots)
+        slot = ops.mod(index[0], ops.shape(key)[1])
         cache = []
 
         def attend_to_self(x):
-            position = _positions(visible, index)
-            query, *new = attention.project(x, position)
-            for old, column in zip((key, value), new, strict=True):
-                cache.append(ops.slice_update(old, (0, 0, place, 0), _heads_first(column)))
-            bias = _bias(attention, position, _positions(visible, columns))
-            return attend(attention, query, *cache, allowed, bias, heads_first=True)
+            query, *new = attention.project(x, positions)
+            for old, columns in zip((key, value), new, strict=True):
+                cache.append(ops.slice_update(old, (0, slot, 0), _as_cache(columns)))
+            return attend(
+                attention, query, *cache, mask, _bias(attention, positions, slot_positions), cached=True
+            )
 
         def attend_to_context(x):
             layer = self.block.cross_attention_layer
@@ -116,16 +205,13 @@ class Step(keras.layers.Layer):
         x, *_ = decode_block(self.block, inputs, attend_to_self, attend_to_context)
         return x, *cache
 
-    def compute_mask(self, *arguments, **masks):
-        return None
-
     def get_config(self):
         return {**super().get_config(), "block": keras.saving.serialize_keras_object(self.block)}
 
 
 def _attend_to_context(layer, x, key, value, context_mask):
     mask = combine_masks(None, None, key_padding=context_mask)
-    return attend(layer, project_query(layer, x), key, value, mask, zero_empty_rows=True, heads_first=True)
+    return attend(layer, project_query(layer, x), key, value, mask, zero_empty_rows=True, cached=True)
 
 
 def _bias(attention, query_positions, key_positions):
@@ -133,10 +219,10 @@ def _bias(attention, query_positions, key_positions):
     return None if layer is None else layer.bias(query_positions, key_positions)
 
 
-def _positions(visible, columns):
-    """(B, number of columns): each row counts from its first real token."""
+def _positions(visible, places):
+    """(B, number of places): each row counts from its first real token."""
     start = ops.cast(ops.argmax(ops.cast(visible, "int32"), axis=1), "int32")
-    return ops.maximum(columns[None] - start[:, None], 0)
+    return ops.maximum(places[None] - start[:, None], 0)
 
 
 def _slots(window, columns):
@@ -152,5 +238,7 @@ def _columns_in_slots(last, slots):
     return last - ops.mod(last - ops.arange(slots), slots)
 
 
-def _heads_first(x):
-    return ops.transpose(x, (0, 2, 1, 3))
+def _as_cache(x):
+    """(B, any length, K, H) -> (B · K, any length, H)."""
+    x = ops.transpose(x, (0, 2, 1, 3))
+    return ops.reshape(x, (-1, ops.shape(x)[2], x.shape[3]))

@@ -1,27 +1,34 @@
 """The two functional models that generation is made of: one reads a prompt, one reads one token more."""
 
+import functools
+
 import keras
 from keras import ops
 
-from keras_txf.layers import DecoderBlock, EncoderBlock, PositionalEmbedding
-from keras_txf.layers.caching import Prefill, Step
+from keras_txf import checks
+from keras_txf.layers import DecoderBlock, EncoderBlock
+from keras_txf.layers.caching import Prefill, PromptPlaces, Step, StepPlaces
 from keras_txf.layers.options import register
+from keras_txf.ops.masks import padding_positions
 
 
-def prefill_model(model):
+def prefill_model(model, width=1, return_hidden_states=False):
     """Builds the model that reads prompts: it shares all weights, and returns the cache that `step_model` takes.
 
     The sequences of a batch stand side by side in L columns: prompts of P, padded on the left, and what will follow.
 
     Args:
         model: from `decoder_generator` or `encoder_decoder`.
+        width: that of the `step_model`.
+        return_hidden_states: also return what the logits are made of.
 
     Returns:
         A functional `keras.Model`. Inputs, by name: `token_ids` (of an encoder-decoder `target_ids` and
         `source_ids`), int (B, P), and `visible`, bool (B, L), True at the real tokens of the prompts.
         Outputs: `logits` (B, V) of the next token, and for each block `decoder_0_key`, `decoder_0_value`,
-        ..., (B, key-value heads, L or the block's window, head dim); with a context also
-        `decoder_0_context_key`, ...
+        ..., (B · key-value heads, C, head dim), the heads of a sequence one after the other, where C is L,
+        or no more than the block's window; with a context also `decoder_0_context_key`, ...; on
+        request `hidden_states` (B, P, D).
 
     Raises:
         ValueError: another model, or one built with packed=True.
@@ -33,35 +40,52 @@ def prefill_model(model):
     >>> visible = np.array([[True, True, True, False, False]])
     >>> known = prefill({"token_ids": np.array([[5, 6, 7]]), "visible": visible})
     >>> known["decoder_1_key"].shape
-    (1, 4, 5, 8)
+    (4, 5, 8)
     """
     parts = Parts(model)
-    inputs = _inputs(parts, None)
+    checks.positive_integer("width", width)
+    inputs = _inputs(parts, None, (None,))
     ids, visible = inputs[parts.ids_name], inputs["visible"]
     call = {}
     if parts.encoder is not None:
         source_ids = inputs["source_ids"] = keras.Input((None,), dtype="int32", name="source_ids")
         call["context"] = parts.encoder(source_ids)
         call["context_mask"] = parts.context_mask(source_ids)
+    places = functools.cache(lambda window: PromptPlaces(window, name=f"places_{window or 'all'}")(ids, visible))
     x = parts.embed(ids, visible)
     outputs = {}
     for block in parts.blocks:
-        x, *cache = Prefill(block, name=f"{block.name}_prefill", dtype=block.dtype_policy)(x, visible, **call)
+        layer = Prefill(block, width, name=f"{block.name}_prefill", dtype=block.dtype_policy)
+        x, *cache = layer(x, visible, *places(block.attention.window), **call)
         outputs.update(zip(cache_names(block), cache, strict=True))
-    return keras.Model(inputs, {"logits": parts.logits(x), **outputs}, name=f"{model.name}_prefill")
+    if checks.boolean("return_hidden_states", return_hidden_states):
+        x = outputs["hidden_states"] = parts.finish(x)
+        logits = parts.logits(x[:, -1:])
+    else:
+        logits = parts.logits(parts.finish(x[:, -1:]))
+    return keras.Model(inputs, {"logits": logits[:, 0], **outputs}, name=f"{model.name}_prefill")
 
 
-def step_model(model):
+def step_model(model, width=1, return_hidden_states=False):
     """Builds the model that reads one token more: it shares all weights, and can be exported.
+
+    With a `width` of W above one it reads W tokens of each sequence at once, each of which has its own
+    mask over the columns: the beams of a search, or candidates to choose from. They lie in W columns, and
+    share a place in the sequence. What they have in common, such as the prompt, is kept once.
 
     Args:
         model: from `decoder_generator` or `encoder_decoder`.
+        width: how many tokens of each sequence a step reads.
+        return_hidden_states: also return what the logits are made of.
 
     Returns:
-        A functional `keras.Model`. Inputs, by name: `token_ids` or `target_ids`, int (B, 1); `visible`,
-        bool (B, L), True at the real tokens up to this one; `index`, int (1,), its column; what
-        `prefill_model` or the last step returned; and, of an encoder-decoder, `source_ids`.
-        Outputs: `logits` (B, V) and the cache, with one column more.
+        A functional `keras.Model`. Inputs, by name: `token_ids` or `target_ids`, int (B, W); `visible`,
+        bool (B, L), True at the real tokens up to this one, or (B, W, L) for a width above one; `index`,
+        int (1,), its column, or the first of W; what `prefill_model` or the last step returned; of an
+        encoder-decoder `source_ids`; for a width above one `prompt_length`, int (1,), the number P of
+        columns before the first step's. P and L - P must then be multiples of W.
+        Outputs: `logits` (B, V), or (B, W, V), and the cache, with the new columns; on request
+        `hidden_states` (B, W, D).
 
     Raises:
         ValueError: another model, or one built with packed=True.
@@ -74,23 +98,37 @@ def step_model(model):
     ['decoder_0_key', 'decoder_0_value', 'decoder_1_key']
     """
     parts = Parts(model)
-    inputs = _inputs(parts, 1)
+    checks.positive_integer("width", width)
+    inputs = _inputs(parts, width, (None,) if width == 1 else (width, None))
     visible = inputs["visible"]
     index = inputs["index"] = keras.Input(batch_shape=(1,), dtype="int32", name="index")
+    where = {}
+    if width > 1:
+        where["prompt_length"] = keras.Input(batch_shape=(1,), dtype="int32", name="prompt_length")
+        inputs.update(where)
     call = {}
     if parts.encoder is not None and parts.source_embedding.pad_id is not None:
         inputs["source_ids"] = keras.Input((None,), dtype="int32", name="source_ids")
         call["context_mask"] = parts.context_mask(inputs["source_ids"])
-    x = parts.embed(inputs[parts.ids_name], visible, index)
+    places = {}
+    x = parts.embed(inputs[parts.ids_name], visible, step=True)
     outputs = {}
     for block in parts.blocks:
         cache = {name: _cache_input(name, block) for name in cache_names(block)}
         inputs.update(cache)
-        x, *new = Step(block, name=f"{block.name}_step", dtype=block.dtype_policy)(
-            x, visible, index, *cache.values(), **call
-        )
+        window, key, *_ = block.attention.window, *cache.values()
+        if window not in places:
+            layer = StepPlaces(window, width, name=f"places_{window or 'all'}")
+            places[window] = layer(visible, index, key, **where)
+        layer = Step(block, name=f"{block.name}_step", dtype=block.dtype_policy)
+        x, *new = layer(x, index, *places[window], *cache.values(), **call)
         outputs.update(zip(cache, new))  # the context's stay as they are
-    return keras.Model(inputs, {"logits": parts.logits(x), **outputs}, name=f"{model.name}_step")
+    x = parts.finish(x)
+    if checks.boolean("return_hidden_states", return_hidden_states):
+        outputs["hidden_states"] = x
+    logits = parts.logits(x)
+    outputs["logits"] = logits[:, 0] if width == 1 else logits
+    return keras.Model(inputs, outputs, name=f"{model.name}_step")
 
 
 def refuse_packed(model):
@@ -122,19 +160,19 @@ class Parts:
             self.encoder = keras.Model(model.input["source_ids"], output, name="encoder")
         self.ids_name = "target_ids" if encoders else "token_ids"
 
-    def embed(self, ids, visible, index=None):
-        """Embeds the columns `index`, by default the first: each row counts its real tokens."""
+    def embed(self, ids, visible, step=False):
+        """Embeds tokens by their positions: each row counts its real ones."""
         if self.embedding.encoding is None:
             return self.embedding(ids)
-        return self.embedding(ids, positions=TokenPositions(name="positions")(ids, visible, index))
+        positions = (StepPositions if step else PromptPositions)(name="positions")(ids, visible)
+        return self.embedding(ids, positions=positions)
+
+    def finish(self, x):
+        """The last block's output as the logits need it."""
+        return x if self.norm is None else self.norm(x)
 
     def logits(self, x):
-        """(B, V) after the last column."""
-        x = x[:, -1:]
-        if self.norm is not None:
-            x = self.norm(x)
-        x = self.embedding(x, reverse=True) if self.head is None else self.head(x)
-        return x[:, 0]
+        return self.embedding(x, reverse=True) if self.head is None else self.head(x)
 
     def context_mask(self, source_ids):
         pad_id = self.source_embedding.pad_id
@@ -142,13 +180,20 @@ class Parts:
 
 
 @register
-class TokenPositions(keras.layers.Layer):
-    """Positions of the columns `index`, by default the first, among the real tokens of each row: (B, columns)."""
+class PromptPositions(keras.layers.Layer):
+    """Positions of a prompt's tokens among the real ones of their row, (B, P)."""
 
-    def call(self, ids, visible, index=None):
-        index = ops.arange(ops.shape(ids)[1]) if index is None else index
-        counts = ops.maximum(ops.cumsum(ops.cast(visible, "int32"), axis=1) - 1, 0)
-        return ops.take(counts, index, axis=1)
+    def call(self, ids, visible):
+        return padding_positions(visible[:, : ops.shape(ids)[1]])
+
+
+@register
+class StepPositions(keras.layers.Layer):
+    """Positions of a step's tokens among the real ones that each may see, (B, W)."""
+
+    def call(self, ids, visible):
+        counts = ops.sum(ops.cast(visible, "int32"), axis=-1, keepdims=len(visible.shape) == 2)
+        return ops.maximum(counts - 1, 0)
 
 
 def cache_names(block):
@@ -156,15 +201,14 @@ def cache_names(block):
     return names + [f"{block.name}_context_key", f"{block.name}_context_value"][: 2 * block.cross_attention]
 
 
-def _inputs(parts, length):
+def _inputs(parts, length, visible_shape):
     return {
         parts.ids_name: keras.Input((length,), dtype="int32", name=parts.ids_name),
-        "visible": keras.Input((None,), dtype="bool", name="visible"),
+        "visible": keras.Input(visible_shape, dtype="bool", name="visible"),
     }
 
 
 def _cache_input(name, block):
     layer = block.cross_attention_layer if "context" in name else block.attention
-    heads = layer.num_key_value_heads or layer.num_heads
-    head_dim = layer.key.kernel.shape[-1] // heads
-    return keras.Input((heads, None, head_dim), dtype=layer.compute_dtype, name=name)
+    head_dim = layer.key.kernel.shape[-1] // (layer.num_key_value_heads or layer.num_heads)
+    return keras.Input((None, head_dim), dtype=layer.compute_dtype, name=name)

@@ -21,7 +21,7 @@ def attention(
     dropout=None,
     return_scores=False,
     zero_empty_rows=False,
-    heads_first=False,
+    cached_heads=None,
 ):
     """softmax(scale · query · keyᵀ + bias) · value, over the keys that the mask allows.
 
@@ -41,7 +41,7 @@ def attention(
         logit_soft_cap: c bends the scaled logits to c · tanh(logits / c).
         dropout: function applied to the attention weights, or None.
         return_scores: also return the weights, (B, N, T, S), before dropout.
-        heads_first: whether key and value are (B, K, S, H), as a cache holds them.
+        cached_heads: None, or K where key and value come from a cache, (B·K, S, H).
         zero_empty_rows: whether a query without a key gets zeros, in the output and in the scores.
 
     Returns:
@@ -52,16 +52,14 @@ def attention(
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     plain = logit_soft_cap is None and dropout is None and not return_scores
-    if plain and _has_kernel(query):
-        if heads_first:
-            key, value = _swap_heads(key), _swap_heads(value)
+    if plain and cached_heads is None and _has_kernel(query):
         output, scores = _fused(query, key, value, mask, bias, causal, scale), None
     else:
         if causal:
             mask = _causal_mask(ops.shape(query)[1])
-        if not heads_first:
+        if cached_heads is None:
             key, value = _swap_heads(key), _swap_heads(value)
-        logits = _logits(query * ops.cast(scale, query.dtype), key)
+        logits = _logits(query * ops.cast(scale, query.dtype), key, cached_heads)
         logits = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
         if logit_soft_cap is not None:
             logits = ops.tanh(logits / logit_soft_cap) * logit_soft_cap
@@ -70,7 +68,7 @@ def attention(
         if mask is not None:  # a sum has a cheaper gradient than a choice, and -1e30 swallows any logit
             logits = logits + ops.where(mask, 0.0, ops.cast(_HIDDEN, logits.dtype))
         scores = ops.cast(_softmax(logits), query.dtype)
-        output = _weigh(scores if dropout is None else dropout(scores), value)
+        output = _weigh(scores if dropout is None else dropout(scores), value, cached_heads)
     if zero_empty_rows and mask is not None:
         seen = ops.cast(ops.any(mask, axis=-1, keepdims=True), output.dtype)
         output = output * ops.transpose(seen, (0, 2, 1, 3))
@@ -103,29 +101,34 @@ def _swap_heads(x):
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def _logits(query, key):
-    """(B, T, N, H) and (B, K, S, H) -> (B, N, T, S). Groups of heads share a product, no key is copied."""
-    length, heads, dim = ops.shape(query)[1], query.shape[2], query.shape[3]
-    kv_heads = key.shape[1]
-    query = _swap_heads(query)
-    if kv_heads != heads:
-        query = ops.reshape(query, (-1, kv_heads, heads // kv_heads * length, dim))
+def _logits(query, key, cached_heads):
+    """(B, T, N, H) and (B, K, S, H) or a cache -> (B, N, T, S). Groups of heads share a product, no key is copied."""
+    length, heads = ops.shape(query)[1], query.shape[2]
+    query = _group_heads(_swap_heads(query), key, cached_heads)
     logits = ops.matmul(query, ops.swapaxes(key, -1, -2))  # TensorFlow folds this swap into the product
-    if kv_heads != heads:
-        logits = ops.reshape(logits, (-1, heads, length, ops.shape(key)[2]))
-    return logits
+    return _ungroup_heads(logits, heads, length)
 
 
-def _weigh(weights, value):
-    """(B, N, T, S) and (B, K, S, H) -> (B, T, N, H)."""
+def _weigh(weights, value, cached_heads):
+    """(B, N, T, S) and (B, K, S, H) or a cache -> (B, T, N, H)."""
     heads, length = weights.shape[1], ops.shape(weights)[2]
-    kv_heads, dim = value.shape[1], value.shape[3]
-    if kv_heads != heads:
-        weights = ops.reshape(weights, (-1, kv_heads, heads // kv_heads * length, ops.shape(value)[2]))
-    output = ops.matmul(weights, value)
-    if kv_heads != heads:
-        output = ops.reshape(output, (-1, heads, length, dim))
-    return _swap_heads(output)
+    output = ops.matmul(_group_heads(weights, value, cached_heads), value)
+    return _swap_heads(_ungroup_heads(output, heads, length))
+
+
+def _group_heads(x, keys, cached_heads):
+    """(B, N, T, any) -> (B, K, N/K · T, any), or (B · K, N/K · T, any) for a cache: as the keys lie."""
+    heads, kv_heads = x.shape[1], cached_heads or keys.shape[1]
+    if cached_heads is None and heads == kv_heads:
+        return x
+    lead = (-1,) if cached_heads else (-1, kv_heads)
+    return ops.reshape(x, (*lead, heads // kv_heads * ops.shape(x)[2], ops.shape(x)[3]))
+
+
+def _ungroup_heads(x, heads, length):
+    if len(x.shape) == 4 and x.shape[1] == heads:
+        return x
+    return ops.reshape(x, (-1, heads, length, ops.shape(x)[-1]))
 
 
 def _fused(query, key, value, mask, bias, causal, scale):
