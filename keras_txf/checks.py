@@ -19,6 +19,12 @@ def positive_number(name, value):
     return value
 
 
+def finite_number(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ValueError(f"`{name}` must be a finite number; received {value!r}.")
+    return float(value)
+
+
 def boolean(name, value):
     if not isinstance(value, bool):
         raise ValueError(f"`{name}` must be True or False; received {value!r}.")
@@ -29,6 +35,12 @@ def rate(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:
         raise ValueError(f"`{name}` must be a rate in [0, 1); received {value!r}.")
     return value
+
+
+def fraction(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
+        raise ValueError(f"`{name}` must be in [0, 1]; received {value!r}.")
+    return float(value)
 
 
 def optional(check, name, value, *more):

@@ -1,5 +1,7 @@
 """Compiling a function of tensors and Keras variables: the one file that knows the backends' compilers."""
 
+import functools
+
 import keras
 
 
@@ -16,7 +18,8 @@ def compiled(function, variables):
 def _tensorflow(function, variables):
     import tensorflow as tf
 
-    return tf.function(function, jit_compile=True, reduce_retracing=False)
+    # Each a partial of its own: TensorFlow counts traces by the code, and would warn of models that share it.
+    return tf.function(functools.partial(function), jit_compile=True, reduce_retracing=False)
 
 
 def _jax(function, variables):

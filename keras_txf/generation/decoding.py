@@ -1,61 +1,194 @@
-"""The decode loop: read the prompt once, then one token after the other, until every row has stopped.
+"""Decoding with a sampler: read the prompt once, then one token after the other, until every row has stopped.
 
-Legend: B batch, P prompt length, N new tokens, L = P + N columns, V vocabulary.
+Legend: B batch, R rows (the sequences of a batch, several for each prompt where that is asked), P prompt
+length, N new tokens at most, L = P + N, V vocabulary, S stops of M tokens, W tokens of a row in one step.
 """
+
+import typing
 
 import keras
 from keras import ops
 
+from keras_txf.generation.adjustable import join
+from keras_txf.generation.processors import History
 
-def make_decoder(prefill, step, ids_name, pad_id, choose):
-    """The loop as one function of tensors, ready to be compiled.
+
+class Request(typing.NamedTuple):
+    """What one call of `generate` asks for, as tensors.
 
     Args:
-        prefill, step: the two models of `models.stepping`.
+        ids: int (B, P), the prompts, padded on the left.
+        visible: bool (B, columns), True at their real tokens; columns for what will follow.
+        inputs: what else the prefill model takes, by name.
+        history: int (B, L), the prompts, and -1 where nothing stands yet.
+        limits: int (B,), how many tokens each row may have, from 1 to N.
+        stops: int (S, M), see `History`.
+        seed: int (2,).
+        numbers: the floats of the sampler and of each processor, see `adjustable.py`.
+    """
+
+    ids: object
+    visible: object
+    inputs: dict
+    history: object
+    limits: object
+    stops: object
+    seed: object
+    numbers: list
+
+    @property
+    def prompt_length(self):
+        return self.ids.shape[1]
+
+    @property
+    def new(self):
+        return self.history.shape[1] - self.ids.shape[1]
+
+
+class Reader:
+    """The two models of `models.stepping`, called with tensors.
+
+    Args:
+        prefill, step: the models.
         ids_name: the name of their token ids.
         pad_id: of the model, or None.
-        choose: function of logits, float32 (B, V), and a seed for `keras.random`, that returns ids (B,).
-
-    Returns:
-        Function of `inputs`, the dict that `prefill` takes; `tokens`, int (B, N), full of what stands
-        after the end; `limit`, int (), how many of the N are wanted; `stop_ids`, int (any,); `seed`,
-        int (2,). It returns the tokens, int (B, N), and how many of them each row has, int (B,).
     """
-    changing = set(step.output) - {"logits"}
-    constant = {tensor.name for tensor in step.inputs} - changing - {ids_name, "visible", "index"}
 
-    def decode(inputs, tokens, limit, stop_ids, seed):
-        read = dict(prefill(inputs, training=False))
-        fixed = {name: {**inputs, **read}[name] for name in constant}
-        prompt_length = ops.shape(inputs[ids_name])[1]
-        after_the_end = tokens[:, 0]
+    def __init__(self, prefill, step, ids_name, pad_id):
+        self.prefill, self.step = prefill, step
+        self.ids_name, self.pad_id = ids_name, pad_id
+        self.changing = {tensor.name for tensor in step.inputs} & set(step.output)
+        every_step = {ids_name, "visible", "index", "prompt_length"}
+        self.constant = {tensor.name for tensor in step.inputs} - self.changing - every_step
 
-        def append(logits, count, tokens, visible, lengths, running):
-            token = ops.cast(choose(ops.cast(logits, "float32"), StepSeed(seed, count)), "int32")
-            token = ops.where(running, token, after_the_end)
-            real = ops.ones_like(running) if pad_id is None else ops.not_equal(token, pad_id)
-            tokens = ops.slice_update(tokens, (0, count), token[:, None])
-            visible = ops.slice_update(visible, (0, prompt_length + count), real[:, None])
-            lengths = lengths + ops.cast(running, "int32")
-            stopped = ops.any(ops.equal(token[:, None], stop_ids[None]), axis=1)
-            return token, count + 1, tokens, visible, lengths, ops.logical_and(running, ops.logical_not(stopped))
+    def read_prompt(self, request, repeats=1):
+        """What the prefill model returns, the cache, and what stays as it is; each row `repeats` times."""
+        prompts = {self.ids_name: request.ids, "visible": request.visible}
+        outputs = dict(self.prefill({**request.inputs, **prompts}, training=False))
+        batch = request.ids.shape[0]
+        known = {**request.inputs, **outputs}
+        cache = {name: repeat_rows(known[name], repeats, batch) for name in self.changing}
+        constant = {name: repeat_rows(known[name], repeats, batch) for name in self.constant}
+        return outputs, cache, constant
 
-        def wanted(token, count, tokens, visible, lengths, running, cache):
-            return ops.logical_and(count < limit, ops.any(running))
+    def read(self, tokens, visible, index, cache, constant, request):
+        """Reads `tokens`, (R, W), into the columns from `index` on: logits (R, W, V), the cache, and other outputs."""
+        width = tokens.shape[1]
+        place = {self.ids_name: tokens, "visible": visible, "index": ops.reshape(index, (1,))}
+        if width == 1:
+            place["visible"] = ops.reshape(visible, (-1, visible.shape[-1]))
+        else:
+            place["prompt_length"] = ops.full((1,), request.prompt_length, "int32")
+        outputs = dict(self.step({**constant, **cache, **place}, training=False))
+        cache = {name: outputs.pop(name) for name in cache}
+        logits = outputs.pop("logits")
+        return ops.reshape(logits, (-1, width, logits.shape[-1])), cache, outputs
 
-        def body(token, count, tokens, visible, lengths, running, cache):
-            column = ops.reshape(prompt_length + count - 1, (1,))
-            place = {ids_name: token[:, None], "visible": visible, "index": column}
-            outputs = dict(step({**fixed, **cache, **place}, training=False))
-            state = append(outputs.pop("logits"), count, tokens, visible, lengths, running)
-            return *state, outputs
+    def is_real(self, tokens):
+        return ops.ones_like(tokens, "bool") if self.pad_id is None else ops.not_equal(tokens, self.pad_id)
 
-        rows = ops.zeros_like(after_the_end)
-        state = append(read["logits"], ops.zeros((), "int32"), tokens, inputs["visible"], rows, rows == 0)
-        state = ops.while_loop(wanted, body, (*state, {name: read[name] for name in changing}))
-        return state[2], state[4]
 
-    return decode
+class SampledDecoding:
+    """One token after the other, chosen by a sampler.
+
+    Args:
+        reader: with models of width 1.
+        sampler: function of logits, float32 (R, V), and a seed for `keras.random`, that returns ids (R,).
+        processors: functions of logits and `History`.
+        repeats: how many sequences for each prompt.
+    """
+
+    def __init__(self, reader, sampler, processors, repeats):
+        self.reader, self.sampler, self.processors, self.repeats = reader, sampler, processors, repeats
+
+    def start(self, request):
+        """Reads the prompts and chooses the first tokens: the state, and what stays as it is, dicts of tensors."""
+        outputs, cache, constant = self.reader.read_prompt(request, self.repeats)
+        history = ops.repeat(request.history, self.repeats, axis=0)
+        state = {
+            "count": ops.zeros((), "int32"),
+            "history": history,
+            "visible": ops.repeat(request.visible, self.repeats, axis=0),
+            "log_probs": ops.zeros_like(history[:, : request.new], "float32"),
+            "running": ops.ones_like(history[:, 0], "bool"),
+        }
+        logits = ops.repeat(outputs["logits"], self.repeats, axis=0)
+        return {**self._append(state, logits, request), "cache": cache}, constant
+
+    def advance(self, state, constant, request, until):
+        """Chooses tokens until each row has `until`, or has stopped."""
+
+        def wanted(state):
+            return ops.logical_and(state["count"] < until, ops.any(state["running"]))
+
+        def body(state):
+            column = request.prompt_length + state["count"] - 1
+            tokens = ops.take(state["history"], ops.reshape(column, (1,)), axis=1)
+            tokens = ops.maximum(tokens, 0)  # of rows that have stopped
+            logits, cache, _ = self.reader.read(
+                tokens, state["visible"], column, state["cache"], constant, request
+            )
+            return ({**self._append(state, logits[:, 0], request), "cache": cache},)
+
+        (state,) = ops.while_loop(wanted, body, (state,))
+        return state
+
+    def results(self, state, request):
+        """The new tokens, int (R, N), -1 after the end, their log-probabilities, and each row's sum."""
+        tokens = state["history"][:, request.prompt_length :]
+        return tokens, state["log_probs"], ops.sum(state["log_probs"], axis=1)
+
+    def _append(self, state, logits, request):
+        """The state without its cache, with one token more."""
+        count, history, running = state["count"], state["history"], state["running"]
+        prompt_length = request.prompt_length
+        sampler = join(self.sampler, request.numbers[0])
+        logits = process(self.processors, logits, history, count, request)
+        token = ops.cast(sampler(logits, StepSeed(request.seed, count)), "int32")
+        log_probs = ops.take_along_axis(ops.log_softmax(logits), token[:, None], axis=1)
+        history = write_column(history, prompt_length + count, ops.where(running, token, -1))
+        limits = ops.repeat(request.limits, self.repeats)
+        ended = ops.logical_or(stopped(history, count, request), count + 1 >= limits)
+        real = ops.logical_and(running, self.reader.is_real(token))
+        return {
+            "count": count + 1,
+            "history": history,
+            "visible": write_column(state["visible"], prompt_length + count, real),
+            "log_probs": write_column(state["log_probs"], count, ops.where(running, log_probs[:, 0], 0.0)),
+            "running": ops.logical_and(running, ops.logical_not(ended)),
+        }
+
+
+def process(processors, logits, history, count, request):
+    """Logits (R, V) in float32, as the processors want them."""
+    logits = ops.cast(logits, "float32")
+    past = History(history, request.prompt_length, count, request.stops)
+    for processor, numbers in zip(processors, request.numbers[1:], strict=True):
+        logits = join(processor, numbers)(logits, past)
+    return logits
+
+
+def stopped(history, count, request):
+    """Whether the tokens up to place `count`, in (..., L), end with one of the stops, (...)."""
+    length = request.stops.shape[1]
+    places = count - (length - 1) + ops.arange(length)
+    last = ops.take(history, request.prompt_length + places, axis=-1)
+    last = ops.where(places >= 0, last, -1)  # what stands in the prompt does not count
+    same = ops.logical_or(last[..., None, :] == request.stops, request.stops == -2)
+    return ops.any(ops.all(same, axis=-1), axis=-1)
+
+
+def write_column(table, column, values):
+    """A table (..., columns) with `values`, (...), in one column."""
+    return ops.slice_update(table, (*[0] * len(values.shape), column), values[..., None])
+
+
+def repeat_rows(x, repeats, batch):
+    """Each row of the batch several times: x is (batch, ...) or, as a cache, (batch · heads, ...)."""
+    if repeats == 1:
+        return x
+    rows = ops.repeat(ops.reshape(x, (batch, -1)), repeats, axis=0)
+    return ops.reshape(rows, (-1, *x.shape[1:]))
 
 
 class StepSeed(keras.random.SeedGenerator):

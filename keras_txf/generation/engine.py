@@ -1,72 +1,115 @@
-"""Generation with a cache, compiled: what `generate` of every generative model runs on."""
+"""What `generate` of every generative model runs on: a decode loop with a cache, compiled and kept."""
+
+import functools
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.generation.adjustable import split
+from keras_txf.generation.beams import Beam, BeamDecoding
 from keras_txf.generation.compilers import compiled
-from keras_txf.generation.decoding import make_decoder
-from keras_txf.generation.samplers import get_sampler
+from keras_txf.generation.contrastive import Contrastive, ContrastiveDecoding
+from keras_txf.generation.decoding import Reader, Request, SampledDecoding
+
+_DECODINGS = {Beam: BeamDecoding, Contrastive: ContrastiveDecoding}  # all else chooses token by token
 
 
 class Engine:
-    """The decode loop of one model, compiled once for each sampler and each bucket of lengths.
+    """The decode loops of one model, each compiled once for each bucket of lengths.
 
     Args:
-        prefill, step: the model's two functional models, see `models.stepping`.
-        ids_name: the name of their token ids.
+        ids_name: the name of the token ids of its prefill and step models.
         pad_id: of the model, or None.
     """
 
-    def __init__(self, prefill, step, ids_name, pad_id):
-        self.prefill, self.step = prefill, step
+    def __init__(self, ids_name, pad_id):
         self.ids_name, self.pad_id = ids_name, pad_id
-        self._decoders = {}
+        self._readers, self._loops = {}, {}
 
-    def generate(self, prompts, max_new_tokens, sampler, stop_ids, seed, **inputs):
+    def generate(self, build, prompts, limits, sampler, processors, sequences, stops, seed, inputs, stream=False):
         """Continues each prompt.
 
         Args:
+            build: function of `width` and `return_hidden_states` that makes the prefill and the step model.
             prompts: list of lists of ids, none empty.
-            max_new_tokens: at most this many tokens for each.
-            sampler: see `samplers`.
-            stop_ids: an id or several; a row ends with the first it produces.
+            limits: for each prompt how many tokens may follow.
+            sampler: a sampler, `Beam` or `Contrastive`.
+            processors: tuple of functions of logits and `History`.
+            sequences: how many sequences for each prompt, at least one.
+            stops: lists of ids that end a row.
             seed: None draws one.
-            inputs: what else the prefill model takes.
+            inputs: what else the prefill model takes, by name.
+            stream: whether to return an iterator of the tokens instead, each int (R,), -1 for a row that has ended.
 
         Returns:
-            The new tokens, a list of lists.
+            For the R rows, `sequences` for each prompt, the new tokens, int (R, N), -1 after the end; their
+            log-probabilities (R, N), and a score for each (R,). NumPy arrays.
         """
-        checks.positive_integer("max_new_tokens", max_new_tokens)
-        sampler = get_sampler(sampler)
-        if sampler not in self._decoders:
-            decoder = make_decoder(self.prefill, self.step, self.ids_name, self.pad_id, sampler)
-            self._decoders[sampler] = compiled(decoder, self.prefill.variables)
-        width, new = bucket(max(map(len, prompts))), bucket(max_new_tokens)
-        ids, visible = left_padded(prompts, width, new, self.pad_id)
-        stop_ids = np.atleast_1d([] if stop_ids is None else stop_ids).astype("int32")
-        stop_ids = np.concatenate([stop_ids, np.full(bucket(len(stop_ids), 4) - len(stop_ids), -1, "int32")])
-        arguments = (
-            {**inputs, self.ids_name: ids, "visible": visible},
-            np.full((len(prompts), new), self.pad_id or 0, "int32"),
-            np.array(max_new_tokens, "int32"),
-            stop_ids,
-            keras.random.SeedGenerator(seed).state.value,
-        )
-        results = self._decoders[sampler](*keras.tree.map_structure(ops.convert_to_tensor, arguments))
-        tokens, lengths = map(ops.convert_to_numpy, results)
-        return [row[:length].tolist() for row, length in zip(tokens, lengths)]
+        keys, numbers = zip(*map(split, (sampler, *processors)))
+        key = (*keys, sequences)
+        if key not in self._loops:
+            self._loops[key] = self._loop(build, sampler, processors, sequences)
+        request = self._request(prompts, limits, stops, getattr(sampler, "width", 1), seed, inputs, list(numbers))
+        request = keras.tree.map_structure(ops.convert_to_tensor, request)
+        whole, start, advance = self._loops[key]
+        if stream:
+            return _stream(start, advance, request)
+        return tuple(map(ops.convert_to_numpy, whole(request)))
+
+    def _loop(self, build, sampler, processors, sequences):
+        """The whole loop, compiled, and the two parts that a stream needs."""
+        width, hidden = getattr(sampler, "width", 1), isinstance(sampler, Contrastive)
+        if (width, hidden) not in self._readers:
+            self._readers[width, hidden] = Reader(*build(width, hidden), self.ids_name, self.pad_id)
+        reader = self._readers[width, hidden]
+        loop = _DECODINGS.get(type(sampler), SampledDecoding)(reader, sampler, processors, sequences)
+
+        def whole(request):
+            state, constant = loop.start(request)
+            return loop.results(loop.advance(state, constant, request, request.new), request)
+
+        compile = functools.partial(compiled, variables=reader.prefill.variables)
+        return compile(whole), compile(loop.start), compile(loop.advance)
+
+    def _request(self, prompts, limits, stops, width, seed, inputs, numbers):
+        stops = _stop_table(stops)
+        length = max(bucket(max(map(len, prompts))), stops.shape[1])
+        length = -(-length // width) * width
+        new = bucket(max(limits))
+        ids = np.full((len(prompts), length), self.pad_id or 0, "int32")
+        history = np.full((len(prompts), length + new), -1, "int32")
+        visible = np.zeros((len(prompts), length + new * width), "bool")
+        for row, prompt in enumerate(prompts):
+            place = slice(length - len(prompt), length)
+            ids[row, place] = history[row, place] = prompt
+            visible[row, place] = [token != self.pad_id for token in prompt]  # a start may be padding
+        seed = keras.random.SeedGenerator(seed).state.value
+        return Request(ids, visible, inputs, history, np.array(limits, "int32"), stops, seed, numbers)
 
 
-def left_padded(prompts, width, new, pad_id):
-    """Ids (B, width), padded on the left, and where they are real, (B, width + new)."""
-    ids = np.full((len(prompts), width), pad_id or 0, "int32")
-    visible = np.zeros((len(prompts), width + new), "bool")
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = prompt
-        visible[row, width - len(prompt) : width] = [token != pad_id for token in prompt]  # a start may be padding
-    return ids, visible
+def _stream(start, advance, request):
+    state, constant = start(request)
+    for count in range(1, request.new + 1):
+        state = advance(state, constant, request, ops.convert_to_tensor(np.array(count, "int32")))
+        column = request.prompt_length + count - 1
+        yield ops.convert_to_numpy(state["history"][:, column])
+        if not ops.convert_to_numpy(state["running"]).any():
+            return
+
+
+def _stop_table(stops):
+    """Stops as rows of one table, see `History`; few sizes, so that few are compiled."""
+    rows, length = (_power_of_two(len(stops)) if stops else 0), _power_of_two(max(map(len, stops), default=1))
+    table = np.full((rows, length), -3, "int32")
+    for row, stop in enumerate(stops):
+        table[row] = [-2] * (length - len(stop)) + list(stop)
+    return table
+
+
+def _power_of_two(number):
+    return 2 ** (number - 1).bit_length()
 
 
 def bucket(length, smallest=32):

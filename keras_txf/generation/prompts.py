@@ -1,4 +1,4 @@
-"""What `generate` takes: prompts and stop ids, checked before anything is compiled."""
+"""What `generate` takes: prompts, limits and stops, checked before anything is compiled."""
 
 import numpy as np
 
@@ -26,9 +26,44 @@ def prompt_lists(name, prompts, pad_id, vocab_size):
     return [row.astype(int).tolist() for row in rows]
 
 
-def check_stop_ids(stop_ids, vocab_size):
-    """Refuses what can never be produced."""
+def stop_lists(stop_ids, stop_sequences, vocab_size):
+    """What ends a row, as lists of ids; refuses what can never be produced."""
     ids = np.atleast_1d([] if stop_ids is None else stop_ids)
-    if ids.size and not np.issubdtype(ids.dtype, np.integer):
+    if ids.size and (ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer)):
         raise ValueError(f"`stop_ids` must be a token id or several; received {stop_ids!r}.")
     checks.ids_in_vocabulary("stop_ids", ids, vocab_size)
+    sequences = prompt_lists("stop_sequences", stop_sequences, None, vocab_size) if stop_sequences else []
+    if not all(sequences):
+        raise ValueError(f"`stop_sequences` must hold sequences of at least one id; received {stop_sequences!r}.")
+    return [[token] for token in ids.tolist()] + sequences
+
+
+def new_token_limits(lengths, max_new_tokens, max_length, model_length):
+    """How many tokens may follow each prompt.
+
+    Args:
+        lengths: of the prompts.
+        max_new_tokens: for each prompt, or None.
+        max_length: of a prompt and what follows it, or None.
+        model_length: positions of the model, or None.
+    """
+    if max_new_tokens is None and max_length is None:
+        max_new_tokens = 64
+    checks.optional(checks.positive_integer, "max_new_tokens", max_new_tokens)
+    checks.optional(checks.positive_integer, "max_length", max_length)
+    longest = max(lengths)
+    if max_length is not None and longest >= max_length:
+        raise ValueError(
+            f"`max_length` must exceed the prompts' lengths; received {max_length} and a prompt of {longest} tokens."
+        )
+    limits = [
+        min(bound for bound in (max_new_tokens, max_length and max_length - length) if bound is not None)
+        for length in lengths
+    ]
+    total = max(length + limit for length, limit in zip(lengths, limits))
+    if model_length is not None and total > model_length:
+        raise ValueError(
+            f"The model has max_length={model_length} positions; received {longest} prompt tokens "
+            f"and max_new_tokens={max_new_tokens}, max_length={max_length}."
+        )
+    return limits

@@ -205,6 +205,11 @@ class Step(Part):
         x, *_ = decode_block(self.block, inputs, attend_to_self, attend_to_context)
         return x, *cache
 
+    def compute_output_spec(self, inputs, index, mask, positions, slot_positions, key, value, *context, **contexts):
+        # Said here, as B and B · K are both unknown, and where Keras infers shapes they would not fit.
+        output = keras.KerasTensor(inputs.shape, self.compute_dtype)
+        return output, *(keras.KerasTensor(cache.shape, cache.dtype) for cache in (key, value))
+
     def get_config(self):
         return {**super().get_config(), "block": keras.saving.serialize_keras_object(self.block)}
 

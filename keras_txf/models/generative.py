@@ -1,5 +1,6 @@
 """The model classes: functional Keras models, with `generate` on the two that generate."""
 
+import functools
 import math
 import weakref
 
@@ -9,7 +10,10 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.generation.engine import Engine, bucket
-from keras_txf.generation.prompts import check_stop_ids, prompt_lists
+from keras_txf.generation.processors import check_processors
+from keras_txf.generation.prompts import new_token_limits, prompt_lists, stop_lists
+from keras_txf.generation.results import pack, pad_rows
+from keras_txf.generation.samplers import check_sequences, check_stream, get_sampler
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.options import register
 from keras_txf.models.stepping import prefill_model, refuse_packed, step_model
@@ -34,82 +38,169 @@ class ContextDecoder(keras.Model):
 class Generator(keras.Model):
     """A decoder-only language model."""
 
-    def generate(self, prompt_ids, max_new_tokens=64, sampler="greedy", stop_ids=None, seed=None):
+    def generate(
+        self,
+        prompt_ids=None,
+        max_new_tokens=None,
+        sampler="greedy",
+        stop_ids=None,
+        seed=None,
+        max_length=None,
+        stop_sequences=None,
+        processors=(),
+        num_return_sequences=None,
+        start_id=None,
+        padded=True,
+        return_scores=False,
+        stream=False,
+    ):
         """Continues each prompt.
 
         Args:
             prompt_ids: token ids: lists of unequal lengths, or an array (B, T) padded on either side.
-                Padding is left out wherever it stands.
-            max_new_tokens: at most this many tokens are appended to each prompt.
-            sampler: "greedy", "sampling" (temperature 1), `txf.generation.Sampling(temperature)`, or a
-                function of logits, float32 (B, V), and a seed for `keras.random`, made of `keras.ops`,
-                that returns ids (B,).
+                Padding is left out wherever it stands. None: the start token alone.
+            max_new_tokens: at most this many tokens are appended to each prompt; default 64, where
+                `max_length` is not given either.
+            sampler: "greedy", "sampling", "beam", "contrastive"; or with options of its own
+                `txf.generation.Sampling(...)`, `Beam(...)`, `Contrastive(...)`; or a function of logits,
+                float32 (B, V), and a seed for `keras.random`, made of `keras.ops`, that returns ids (B,).
             stop_ids: a token id or several; a row ends with the first that it produces.
             seed: the same seed gives the same tokens. Default: another one each time.
+            max_length: at most so many tokens in a prompt and what follows it.
+            stop_sequences: sequences of ids; a row ends when it has produced one.
+            processors: what is done to the logits before a token is chosen, in this order: such as
+                `txf.generation.RepetitionPenalty(1.2)`, or functions of logits (R, V) and a
+                `txf.generation.History` that return logits.
+            num_return_sequences: how many sequences for each prompt: draws of a sampler, or the best beams.
+                With it the result has an axis more, after the batch's.
+            start_id: a token that is put before each prompt.
+            padded: False returns lists of ids without padding.
+            return_scores: return a `txf.generation.Scored`: also the log-probabilities of the new tokens,
+                and the score of each sequence, their sum, or the beam's.
+            stream: return an iterator that yields the tokens of all rows as they come, int32 (B,), and -1
+                for a row that has ended.
 
         Returns:
             NumPy int32 (B, longest): prompts and what follows them, padded on the right.
 
         Raises:
             ValueError: no prompt or an empty one, ids outside the vocabulary, more tokens than the
-                model has positions.
+                model has positions, options that do not go together.
+
+        Example:
+
+        >>> model = txf.models.decoder_generator(vocab_size=100, num_layers=2, dim=32, num_heads=4)
+        >>> draws = txf.generation.Sampling(temperature=0.8, top_p=0.9)
+        >>> result = model.generate([[5, 6], [7]], 4, draws, num_return_sequences=3, return_scores=True)
+        >>> result.ids.shape, result.log_probs.shape, result.scores.shape
+        ((2, 3, 6), (2, 3, 4), (2, 3))
         """
         embedding = _embedding(self, "embedding")
-        prompts = prompt_lists("prompt_ids", prompt_ids, embedding.pad_id, embedding.vocab_size)
+        if prompt_ids is None:
+            if start_id is None:
+                raise ValueError("`prompt_ids` may be left out only where `start_id` is given; received neither.")
+            prompts = [[]]
+        else:
+            prompts = prompt_lists("prompt_ids", prompt_ids, embedding.pad_id, embedding.vocab_size)
+        if start_id is not None:
+            checks.id_below("start_id", start_id, embedding.vocab_size)
+            prompts = [[start_id, *prompt] for prompt in prompts]
         if not all(prompts):
             raise ValueError("`prompt_ids` must hold at least one token in each prompt; received an empty one.")
-        _check_length(embedding, max(map(len, prompts)), max_new_tokens)
-        check_stop_ids(stop_ids, embedding.vocab_size)
-        refuse_packed(self)
-        new = _engine(self, embedding.pad_id).generate(prompts, max_new_tokens, sampler, stop_ids, seed)
-        return _padded([prompt + row for prompt, row in zip(prompts, new, strict=True)], embedding.pad_id)
+        return _generate(
+            self, embedding, prompts, prompts, {}, max_new_tokens, max_length, sampler, processors,
+            num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
+        )  # fmt: skip
 
 
 @register
 class Seq2Seq(keras.Model):
     """An encoder-decoder."""
 
-    def generate(self, source_ids, max_new_tokens=64, sampler="greedy", stop_ids=None, seed=None, start_id=1):
+    def generate(
+        self,
+        source_ids,
+        max_new_tokens=None,
+        sampler="greedy",
+        stop_ids=None,
+        seed=None,
+        start_id=1,
+        max_length=None,
+        stop_sequences=None,
+        processors=(),
+        num_return_sequences=None,
+        padded=True,
+        return_scores=False,
+        stream=False,
+    ):
         """Answers each source.
 
         Args:
             source_ids: token ids: lists of unequal lengths, or an array (B, S) padded on either side.
-            max_new_tokens: at most this many tokens are generated for each source.
-            sampler, stop_ids, seed: see `Generator.generate`.
+            max_new_tokens: at most this many tokens are generated for each source; default 64, where
+                `max_length` is not given either.
             start_id: the token that every target begins with in training.
+            max_length: at most so many tokens in an answer, the start token included.
+            sampler, stop_ids, seed, stop_sequences, processors, num_return_sequences, padded, return_scores,
+            stream: see `Generator.generate`.
 
         Returns:
             NumPy int32 (B, longest): the answers without the start token, padded on the right.
 
         Raises:
-            ValueError: no source, ids outside the vocabulary, more tokens than the model has positions.
+            ValueError: no source, ids outside the vocabulary, more tokens than the model has positions,
+                options that do not go together.
         """
         source, target = _embedding(self, "source_embedding"), _embedding(self, "target_embedding")
         sources = prompt_lists("source_ids", source_ids, source.pad_id, source.vocab_size)
-        _check_length(target, 1, max_new_tokens)
-        check_stop_ids(stop_ids, target.vocab_size)
         checks.id_below("start_id", start_id, target.vocab_size)
-        refuse_packed(self)
         width = max(1, *map(len, sources))
         if source.pad_id is None and any(len(row) != width for row in sources):
             raise ValueError("`source_ids` must be of one length, since the model has pad_id=None.")
         if source.pad_id is not None:
             width = max(width, min(bucket(width), source.max_length or math.inf))
-        padded = _padded(sources, source.pad_id, width)
-        starts = [[start_id]] * len(sources)
-        engine = _engine(self, target.pad_id)
-        new = engine.generate(starts, max_new_tokens, sampler, stop_ids, seed, source_ids=padded)
-        return _padded(new, target.pad_id)
+        inputs = {"source_ids": pad_rows(sources, source.pad_id or 0, width)}
+        return _generate(
+            self, target, [[start_id]] * len(sources), [[]] * len(sources), inputs, max_new_tokens, max_length,
+            sampler, processors, num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
+        )  # fmt: skip
+
+
+def _generate(
+    model, embedding, prompts, shown, inputs, max_new_tokens, max_length, sampler, processors, num_return_sequences,
+    stop_ids, stop_sequences, seed, padded, return_scores, stream,
+):
+    """What both models do; `shown` are the ids that stand before the new ones in the result."""
+    vocab_size = embedding.vocab_size
+    limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, embedding.max_length)
+    stops = stop_lists(stop_ids, stop_sequences, vocab_size)
+    sampler = get_sampler(sampler, vocab_size)
+    sequences = check_sequences(sampler, num_return_sequences)
+    processors = check_processors(processors, vocab_size)
+    for name, value in (("padded", padded), ("return_scores", return_scores), ("stream", stream)):
+        checks.boolean(name, value)
+    refuse_packed(model)
+
+    def build(width, return_hidden_states):
+        return (
+            prefill_model(model, width, return_hidden_states),
+            step_model(model, width, return_hidden_states),
+        )
+
+    run = functools.partial(
+        _engine(model, embedding.pad_id).generate,
+        build, prompts, limits, sampler, processors, sequences, stops, seed, inputs,
+    )  # fmt: skip
+    if stream:
+        check_stream(sampler, padded, return_scores)
+        shape = (-1,) if num_return_sequences is None else (-1, num_return_sequences)
+        return (tokens.reshape(shape) for tokens in run(stream=True))
+    return pack(*run(), shown, num_return_sequences, embedding.pad_id or 0, padded, return_scores)
 
 
 def _embedding(model, name):
     names = [layer.name for layer in model.layers if isinstance(layer, PositionalEmbedding)]
     return model.get_layer(name if name in names else "embedding")
-
-
-def _padded(rows, pad_id, width=0):
-    width = max(width, *map(len, rows))
-    return np.array([row + [pad_id or 0] * (width - len(row)) for row in rows], "int32")
 
 
 _ENGINES = weakref.WeakKeyDictionary()
@@ -120,15 +211,6 @@ def _engine(model, pad_id):
     variables, engine = _ENGINES.get(model, ([], None))
     if len(variables) != len(model.variables) or any(a is not b for a, b in zip(variables, model.variables)):
         ids_name = "target_ids" if isinstance(model, Seq2Seq) else "token_ids"
-        engine = Engine(prefill_model(model), step_model(model), ids_name, pad_id)
+        engine = Engine(ids_name, pad_id)
         _ENGINES[model] = model.variables, engine
     return engine
-
-
-def _check_length(embedding, length, new):
-    checks.positive_integer("max_new_tokens", new)
-    if embedding.max_length is not None and length + new > embedding.max_length:
-        raise ValueError(
-            f"The model has max_length={embedding.max_length} positions; received {length} prompt tokens "
-            f"and max_new_tokens={new}."
-        )
