@@ -29,7 +29,7 @@ class Beam:
         length_penalty: above 0 prefers longer sequences, 0 leaves the sum as it is.
         early_stopping: when a sequence has as many ended beams as `num_beams`: False goes on while the best
             beginning would still get among them if it ended now, "never" while it could at any length,
-            True stops.
+            True stops. One beam is greedy, and stops.
 
     Raises:
         ValueError: fewer than one beam, another `early_stopping`.
@@ -175,7 +175,7 @@ class BeamDecoding:
     def _may_improve(self, ended, best_score, length, request):
         """Whether the best of the running beams may yet get among those that ended, (B,)."""
         full = ops.all(ended["ended"], axis=1)
-        if self.beam.early_stopping is True:
+        if self.beam.early_stopping is True or self.beam.num_beams == 1:  # one beam is greedy
             return ops.logical_not(full)
         penalty = self._penalty(request)
         length = ops.cast(length, "float32")

@@ -101,7 +101,7 @@ def _stream(start, advance, request):
 
 def _stop_table(stops):
     """Stops as rows of one table, see `History`; few sizes, so that few are compiled."""
-    rows, length = (_power_of_two(len(stops)) if stops else 0), _power_of_two(max(map(len, stops), default=1))
+    rows, length = _power_of_two(max(4, len(stops))), _power_of_two(max(map(len, stops), default=1))
     table = np.full((rows, length), -3, "int32")
     for row, stop in enumerate(stops):
         table[row] = [-2] * (length - len(stop)) + list(stop)
