@@ -1,0 +1,202 @@
+"""Beam search and contrastive search against slow searches that run the whole prefix, one sequence at a time."""
+
+import functools
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from generation.test_generate import FEWER, KINDS, OPTIONS, PROMPTS, VOCABULARY, make, naive
+
+import drawing
+import keras_txf as txf
+from keras_txf.generation import Beam, Contrastive
+
+TINY = 4
+
+
+def log_probs_after(model, prompt, tails, start_id=1):
+    """The log-probabilities of what follows each of the tails, which are of one length: (tails, V), in float64."""
+    tails = np.array(tails, "int32").reshape(len(tails), -1)
+    if isinstance(model.input, dict):
+        sources = np.repeat(np.array([prompt], "int32"), len(tails), axis=0)
+        targets = np.concatenate([np.full((len(tails), 1), start_id, "int32"), tails], axis=1)
+        outputs = model({"source_ids": sources, "target_ids": targets})
+    else:
+        outputs = model(np.concatenate([np.repeat(np.array([prompt], "int32"), len(tails), axis=0), tails], axis=1))
+    logits = outputs["logits"] if isinstance(outputs, dict) else outputs
+    logits = drawing.array(logits)[:, -1].astype("float64")
+    return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+
+def slow_beams(model, prompt, new, num_beams, penalty=1.0, early_stopping=False, stop_ids=()):
+    """The best that ended, as pairs of score and tokens."""
+    running, ended = [(0.0, [])], []
+    for length in range(1, new + 1):
+        log_probs = log_probs_after(model, prompt, [tokens for _, tokens in running])
+        candidates = [
+            (total + log_prob, [*tokens, token])
+            for (total, tokens), row in zip(running, log_probs, strict=True)
+            for token, log_prob in enumerate(row)
+        ]
+        candidates.sort(reverse=True)
+
+        def ends(candidate):
+            return length == new or candidate[1][-1] in stop_ids
+
+        ended += [(total / length**penalty, tokens) for total, tokens in filter(ends, candidates[:num_beams])]
+        ended = sorted(ended, reverse=True)[:num_beams]
+        running = [candidate for candidate in candidates if not ends(candidate)][:num_beams]
+        if not running:
+            break
+        best_length = new if early_stopping == "never" and penalty > 0 else length
+        hopeless = running[0][0] / best_length**penalty <= ended[-1][0] if ended else False
+        if len(ended) == num_beams and (early_stopping is True or num_beams == 1 or hopeless):
+            break
+    return ended
+
+
+def assert_beams(model, prompts, new, num_beams, penalty=1.0, early_stopping=False, stop_ids=None):
+    result = model.generate(
+        prompts, new, Beam(num_beams, penalty, early_stopping), stop_ids, num_return_sequences=num_beams,
+        padded=False, return_scores=True,
+    )  # fmt: skip
+    for row, prompt in enumerate(prompts):
+        expected = slow_beams(model, prompt, new, num_beams, penalty, early_stopping, stop_ids or ())
+        skip = 0 if isinstance(model.input, dict) else len(prompt)
+        assert [ids[skip:] for ids in result.ids[row]] == [tokens for _, tokens in expected]
+        np.testing.assert_allclose(result.scores[row], [score for score, _ in expected], rtol=2e-5, atol=2e-5)
+        for ids, log_probs, score in zip(result.ids[row], result.log_probs[row], result.scores[row], strict=True):
+            assert len(log_probs) == len(ids) - skip
+            np.testing.assert_allclose(sum(log_probs) / len(log_probs) ** penalty, score, rtol=2e-5, atol=2e-5)
+
+
+# Token 0 is padding and has rules of its own: these models have none.
+@functools.cache
+def unpadded(kind, name):
+    options = {"num_layers": 1, "dim": 8, "num_heads": 2, **OPTIONS[name], "pad_id": None}
+    sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
+    return drawing.randomize(getattr(txf.models, kind)(*sizes, **options), seed=4)
+
+
+@pytest.mark.parametrize(
+    "kind, name",
+    [
+        pytest.param(kind, name, marks=[pytest.mark.slow] * (name not in ("llama", "alibi and window", "gemma")))
+        for kind in KINDS
+        for name in OPTIONS
+    ],
+)
+def test_beams_equal_a_slow_search(kind, name):
+    prompts = [[5, 3, 8], [7, 2, 2], [4, 10, 6]] if kind == "encoder_decoder" else PROMPTS
+    assert_beams(unpadded(kind, name), prompts, 4, 3, stop_ids=[2, 9])
+
+
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+@pytest.mark.parametrize("penalty", [1.0, 0.0, 2.5, -1.0])
+def test_length_penalty_and_early_stopping(penalty, early_stopping):
+    model = unpadded("decoder_generator", "llama")
+    for stop_ids in (None, [0], [1, 4, 6, 10]):
+        assert_beams(model, PROMPTS, 6, 2, penalty, early_stopping, stop_ids)
+
+
+@functools.cache
+def tiny():
+    return drawing.randomize(txf.models.decoder_generator(TINY, 1, 8, 2, pad_id=None), seed=7)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 3.0])
+def test_beams_equal_brute_force(penalty):
+    """With a beam for each sequence there is, the result is all of them, best first."""
+    new, stop, prompt = 3, 2, [1, 3]
+    every = [
+        tokens[: tokens.index(stop) + 1] if stop in tokens else tokens
+        for tokens in itertools.product(range(TINY), repeat=new)
+    ]
+    every = sorted(set(every))
+    scored = []
+    for tokens in every:
+        total = sum(log_probs_after(tiny(), prompt, [tokens[:i]])[0, token] for i, token in enumerate(tokens))
+        scored.append((total / len(tokens) ** penalty, list(tokens)))
+    scored.sort(reverse=True)
+    result = tiny().generate(
+        [prompt], new, Beam(len(every), penalty, "never"), stop, num_return_sequences=len(every), padded=False,
+        return_scores=True,
+    )  # fmt: skip
+    assert [ids[2:] for ids in result.ids[0]] == [tokens for _, tokens in scored]
+    np.testing.assert_allclose(result.scores[0], [score for score, _ in scored], rtol=1e-5, atol=1e-5)
+    assert {len(tokens) for _, tokens in scored} == {1, 2, 3}  # they end at different times
+
+
+def test_more_beams_than_sequences_leave_some_empty():
+    result = tiny().generate([[1]], 1, Beam(6), num_return_sequences=6, padded=False, return_scores=True)
+    assert sorted(len(ids) for ids in result.ids[0]) == [1, 1, 2, 2, 2, 2]
+    assert np.isinf(result.scores[0, 4:]).all() and np.isfinite(result.scores[0, :4]).all()
+
+
+@pytest.mark.parametrize("kind", FEWER)
+@pytest.mark.parametrize("search", [Beam(1), Beam(1, 2.0, "never"), Contrastive(3, 0.0), Contrastive(1, 0.7)], ids=repr)
+def test_searches_that_are_greedy(kind, search):
+    model = make(kind, "llama")
+    greedy = model.generate(PROMPTS, 5, stop_ids=[3, 6], return_scores=True)
+    result = model.generate(PROMPTS, 5, search, [3, 6], return_scores=True)
+    np.testing.assert_array_equal(result.ids, greedy.ids)
+    np.testing.assert_allclose(result.log_probs, greedy.log_probs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("search", [Beam(3), Contrastive(3, 0.5)], ids=repr)
+def test_each_row_equals_the_row_alone(search):
+    for kind in KINDS:
+        model = make(kind, "alibi and window")
+        together = model.generate(PROMPTS, 5, search, [3, 6], padded=False, return_scores=True)
+        for row, prompt in enumerate(PROMPTS):
+            alone = model.generate([prompt], 5, search, [3, 6], padded=False, return_scores=True)
+            assert alone.ids[0] == together.ids[row]
+            np.testing.assert_allclose(alone.scores[0], together.scores[row], rtol=1e-5, atol=1e-5)
+
+
+def test_an_ended_beam_keeps_its_score():
+    """More tokens for the others change nothing of a sequence that had ended."""
+    model, stop = unpadded("decoder_generator", "llama"), 2
+
+    def ended(new):
+        result = model.generate(PROMPTS, new, Beam(4, 0.0, "never"), stop, num_return_sequences=4, padded=False,
+                                return_scores=True)  # fmt: skip
+        return {
+            tuple(ids): score
+            for row, scores in zip(result.ids, result.scores, strict=True)
+            for ids, score in zip(row, scores, strict=True)
+            if ids[-1] == stop
+        }
+
+    short, long = ended(3), ended(8)
+    both = short.keys() & long.keys()
+    assert both
+    for ids in both:
+        np.testing.assert_allclose(short[ids], long[ids], rtol=1e-5)
+
+
+def slow_contrastive(model, prompt, new, width, penalty):
+    """`model` returns hidden states."""
+    names = sorted((name for name in model.output if "hidden_states" in name), key=lambda name: int(name.split("_")[-1]))
+    ids = list(prompt)
+    for _ in range(new):
+        log_probs = log_probs_after(model, ids, [[]])[0]
+        candidates = np.argsort(-log_probs)[:width]
+        hidden = drawing.array(model(np.array([[*ids, token] for token in candidates], "int32"))[names[-1]])
+        hidden = hidden / np.linalg.norm(hidden, axis=-1, keepdims=True)
+        likeness = np.einsum("wd,wtd->wt", hidden[:, -1], hidden[:, :-1]).max(axis=1)
+        scores = (1 - penalty) * np.exp(log_probs[candidates]) - penalty * likeness
+        ids.append(int(candidates[scores.argmax()]))
+    return ids
+
+
+@pytest.mark.parametrize("name", ["llama", pytest.param("gemma", marks=pytest.mark.slow), "alibi and window"])
+def test_contrastive_search_equals_a_slow_one(name):
+    options = {**OPTIONS[name], "pad_id": None, "return_hidden_states": True}
+    model = drawing.randomize(txf.models.decoder_generator(VOCABULARY, dim=8, num_heads=2, **options), seed=4)
+    for width, penalty in ((3, 0.6), (3, 0.2), (VOCABULARY, 0.9)):
+        result = model.generate(PROMPTS, 5, Contrastive(width, penalty), padded=False)
+        assert result == [slow_contrastive(model, prompt, 5, width, penalty) for prompt in PROMPTS]
+    greedy = [prompt + naive(model, prompt, 5) for prompt in PROMPTS]
+    assert result != greedy
