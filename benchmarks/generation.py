@@ -1,35 +1,47 @@
-"""Greedy generation beside KerasHub, Hugging Face and nanoGPT's loop: milliseconds for each token.
+"""Generation beside KerasHub, Hugging Face and nanoGPT's loop, greedy and with beams: milliseconds for each token.
 
 The same sizes and a prompt of 32 for each; random weights; 128 new tokens. Every contender lives in a process of
 its own with its own backend; they run in turn, so that what slows the machine slows them all. The first call, which
-builds, traces and compiles, is apart. The floor is the time to read the weights once at the memory's own speed.
+builds, traces and compiles, is apart, and so is the memory at its highest over what the imported libraries take. The
+floor is the time in which one core reads the weights once.
 
     pip install keras-hub torch transformers jax
     python benchmarks/generation.py
+    python benchmarks/generation.py --plot cache.png    # instead: the time for a token by the length of the cache
 """
 
 import argparse
+import functools
+import importlib
 import os
+import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 LAYERS, DIM, HEADS, VOCABULARY, PROMPT, NEW = 6, 384, 6, 8192, 32, 128
 
 
-def keras_txf(batch):
+def our_model(max_length):
     import keras_txf as txf
 
-    model = txf.models.decoder_generator(
-        VOCABULARY, LAYERS, DIM, HEADS, encoding="learned", max_length=PROMPT + NEW, norm_placement="pre",
+    return txf.models.decoder_generator(
+        VOCABULARY, LAYERS, DIM, HEADS, encoding="learned", max_length=max_length, norm_placement="pre",
         activation="gelu", pad_id=None,
     )
-    ids = _prompt(batch)
-    return lambda: model.generate(ids, max_new_tokens=NEW)
 
 
-def _keras_hub(batch, jit_compile):
+def keras_txf(batch, beams):
+    import keras_txf as txf
+
+    model, ids = our_model(PROMPT + NEW), _prompt(batch)
+    sampler = txf.generation.Beam(beams) if beams > 1 else "greedy"
+    return lambda: model.generate(ids, max_new_tokens=NEW, sampler=sampler)
+
+
+def _keras_hub(batch, beams, jit_compile):
     import keras_hub
     import numpy as np
 
@@ -38,21 +50,19 @@ def _keras_hub(batch, jit_compile):
         dropout=0.0, max_sequence_length=PROMPT + NEW,
     )
     model = keras_hub.models.GPT2CausalLM(backbone=backbone, preprocessor=None)
-    model.compile(sampler="greedy", jit_compile=jit_compile)
+    sampler = keras_hub.samplers.BeamSampler(num_beams=beams) if beams > 1 else "greedy"
+    model.compile(sampler=sampler, jit_compile=jit_compile)
     ids = np.pad(_prompt(batch), ((0, 0), (0, NEW)))
     mask = np.pad(np.ones((batch, PROMPT), "int32"), ((0, 0), (0, NEW)))
     return lambda: model.generate({"token_ids": ids, "padding_mask": mask}, stop_token_ids=None)
 
 
-def keras_hub(batch):
-    return _keras_hub(batch, jit_compile=False)
+def keras_hub(batch, beams):
+    return _keras_hub(batch, beams, jit_compile=False)
 
 
-def keras_hub_xla(batch):
-    return _keras_hub(batch, jit_compile=True)
-
-
-keras_hub_jax = keras_hub_xla
+def keras_hub_xla(batch, beams):
+    return _keras_hub(batch, beams, jit_compile=True)
 
 
 def _gpt2():
@@ -67,17 +77,17 @@ def _gpt2():
     return transformers.GPT2LMHeadModel(config).eval()
 
 
-def hugging_face(batch):
+def hugging_face(batch, beams):
     import torch
 
     model, ids = _gpt2(), torch.tensor(_prompt(batch))
     mask = torch.ones_like(ids)
-    options = dict(max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, pad_token_id=0)
+    options = dict(max_new_tokens=NEW, min_new_tokens=NEW, num_beams=beams, do_sample=False, pad_token_id=0)
     return lambda: model.generate(ids, attention_mask=mask, **options)
 
 
-def nanogpt_loop(batch):
-    """Runs the whole prefix for each token, as nanoGPT's `generate` does."""
+def nanogpt_loop(batch, beams):
+    """Runs the whole prefix for each token, as nanoGPT's `generate` does, which has no beams."""
     import torch
 
     model, prompt = _gpt2(), torch.tensor(_prompt(batch))
@@ -97,78 +107,142 @@ def _prompt(batch):
     return np.random.default_rng(0).integers(1, VOCABULARY, (batch, PROMPT))
 
 
-CONTENDERS = {  # name -> its function, its backend
-    "keras_txf": (keras_txf, "tensorflow"),
-    "KerasHub": (keras_hub, "tensorflow"),
-    "KerasHub XLA": (keras_hub_xla, "tensorflow"),
-    "KerasHub JAX": (keras_hub_jax, "jax"),
-    "Hugging Face": (hugging_face, "tensorflow"),
-    "nanoGPT loop": (nanogpt_loop, "tensorflow"),
+HUGGING_FACE = ("torch", "transformers.models.gpt2.modeling_gpt2")
+CONTENDERS = {  # name -> its function, its backend, what it imports
+    "keras_txf": (keras_txf, "tensorflow", ("keras_txf",)),
+    "KerasHub": (keras_hub, "tensorflow", ("keras_hub",)),
+    "KerasHub XLA": (keras_hub_xla, "tensorflow", ("keras_hub",)),
+    "KerasHub JAX": (keras_hub_xla, "jax", ("keras_hub",)),
+    "Hugging Face": (hugging_face, "torch", HUGGING_FACE),
+    "nanoGPT loop": (nanogpt_loop, "torch", HUGGING_FACE),
 }
 
 
-def work(name, batch):
-    """A contender's process: each line that it reads is one call, whose seconds it writes."""
-    CONTENDERS[name][0](batch)  # imports what it needs
-    generate = None
+def work(name, batch, beams):
+    """A contender's process: each line that it reads is one call, whose seconds and memory so far it writes."""
+    make, _, modules = CONTENDERS[name]
+    for module in modules:
+        importlib.import_module(module)
+    imported, generate = _peak_memory(), None
     for _ in sys.stdin:
         start = time.perf_counter()
-        generate = generate or CONTENDERS[name][0](batch)
+        generate = generate or make(batch, beams)
         generate()
-        print(time.perf_counter() - start, flush=True)
+        print(time.perf_counter() - start, _peak_memory() - imported, flush=True)
+
+
+def _peak_memory():
+    """MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 class Worker:
-    def __init__(self, name, batch):
+    def __init__(self, name, batch, beams):
         environment = {**os.environ, "KERAS_BACKEND": CONTENDERS[name][1], "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = [sys.executable, "-W", "ignore", __file__, "--worker", name, "--batch", str(batch)]
-        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        command = [sys.executable, "-W", "ignore", __file__, "--worker", name]
+        command += ["--batch", str(batch), "--beams", str(beams)]
+        self.name, self.errors = name, tempfile.TemporaryFile("w+")
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors)
         self.process = subprocess.Popen(command, text=True, env=environment, **pipes)
 
     def call(self):
+        """Seconds and MB."""
         print("go", file=self.process.stdin, flush=True)
-        return float(self.process.stdout.readline())
+        answer = self.process.stdout.readline().split()
+        if not answer:
+            self.errors.seek(0)
+            raise SystemExit(f"{self.name} failed:\n{self.errors.read()[-2000:]}")
+        return tuple(map(float, answer))
 
 
 def floor():
     """Milliseconds to read the float32 weights that a token needs."""
+    return (LAYERS * 12 * DIM * DIM + VOCABULARY * DIM) * _read_milliseconds()
+
+
+@functools.cache
+def _read_milliseconds():
+    """In which one core reads one float32 of a long array."""
     import numpy as np
 
-    weights = LAYERS * 12 * DIM * DIM + VOCABULARY * DIM
     array = np.ones(2**26, "float32")
     times = []
     for _ in range(9):
         start = time.perf_counter()
         array.sum()
         times.append(time.perf_counter() - start)
-    return 1e3 * min(times) * weights / array.size
+    return 1e3 * min(times) / array.size
+
+
+def plot(path):
+    """The time for a token at growing lengths of the cache, and what reading the longer cache explains."""
+    import matplotlib
+    import numpy as np
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    lengths = [128, 256, 512, 1024, 1536, 2048]
+    model, times = our_model(max(lengths)), {length: [] for length in lengths}
+    prompts = {length: np.random.default_rng(0).integers(1, VOCABULARY, (1, length - 64)) for length in lengths}
+    for repeat in range(8):
+        for length, ids in prompts.items():
+            seconds = []
+            for new in (64, 33):  # of one bucket: the prompt and the compiled function are the same
+                start = time.perf_counter()
+                model.generate(ids, max_new_tokens=new)
+                seconds.append(time.perf_counter() - start)
+            if repeat:  # the first one compiles
+                times[length].append(1e3 * (seconds[0] - seconds[1]) / 31)
+    medians = [statistics.median(values) for values in times.values()]
+    cache = 2 * LAYERS * DIM
+    explained = [medians[0] + (length - lengths[0]) * cache * _read_milliseconds() for length in lengths]
+    for length, median, bound in zip(lengths, medians, explained):
+        print(f"cache of {length:5} columns: {median:.2f} ms a token; reading it explains {bound:.2f}", flush=True)
+    figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
+    axes.plot(lengths, explained, "--", color="gray", label="reading the longer cache, one core")
+    axes.plot(lengths, medians, "o-", label="measured")
+    axes.set(xlabel="length of the cache", ylabel="ms for a token", ylim=0, title="Batch 1, greedy")
+    axes.legend()
+    figure.savefig(path, dpi=120)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--contender", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
+    parser.add_argument("--plot", metavar="PNG")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        return work(arguments.worker, arguments.batch[0])
+        return work(arguments.worker, arguments.batch[0], arguments.beams[0])
+    if arguments.plot:
+        return plot(arguments.plot)
     print(f"one core reads the weights in {floor():.2f} ms; medians of {arguments.repeats} calls in turn")
-    print(f"{'batch':6}{'contender':16}{'first call s':>13}{'ms a token':>12}{'ratio':>8}")
-    for batch in arguments.batch:
-        workers = {name: Worker(name, batch) for name in arguments.contender}
-        first = {name: worker.call() for name, worker in workers.items()}
-        times = {name: [] for name in workers}
-        for _ in range(arguments.repeats):
-            for name, worker in workers.items():
-                times[name].append(worker.call())
-        medians = {name: 1e3 * statistics.median(values) / NEW for name, values in times.items()}
-        for name, value in medians.items():
-            ratio = value / medians[arguments.contender[0]]
-            print(f"{batch:<6}{name:16}{first[name]:13.1f}{value:12.2f}{ratio:8.2f}", flush=True)
-        for worker in workers.values():
-            worker.process.stdin.close()
-            worker.process.wait()
+    print(f"{'batch':6}{'beams':6}{'contender':16}{'first call s':>13}{'MB':>7}{'ms a token':>12}{'ratio':>8}")
+    for beams in arguments.beams:
+        for batch in arguments.batch:
+            compare(batch, beams, arguments)
+
+
+def compare(batch, beams, arguments):
+    names = [name for name in arguments.contender if beams == 1 or name != "nanoGPT loop"]
+    workers = {name: Worker(name, batch, beams) for name in names}
+    first = {name: worker.call() for name, worker in workers.items()}
+    calls = {name: [] for name in workers}
+    for _ in range(arguments.repeats):
+        for name, worker in workers.items():
+            calls[name].append(worker.call())
+    medians = {name: 1e3 * statistics.median(seconds for seconds, _ in values) / NEW for name, values in calls.items()}
+    for name, value in medians.items():
+        ratio, memory = value / medians[names[0]], calls[name][-1][1]
+        row = f"{batch:<6}{beams:<6}{name:16}{first[name][0]:13.1f}{memory:7.0f}{value:12.2f}{ratio:8.2f}"
+        print(row, flush=True)
+    for worker in workers.values():
+        worker.process.stdin.close()
+        worker.process.wait()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,9 @@ def main():
     if options.text is None:
         train(options)
     model, characters = data.load(options.out, "shakespeare", "characters")
-    print(sample(model, characters, options))
+    for text in write(model, characters, options):
+        print(text, end="", flush=True)
+    print()
 
 
 def train(options):
@@ -90,12 +92,14 @@ def random_batches(ids, context, batch, seed):
         yield inputs[rows], targets[rows]
 
 
-def sample(model, characters, options):
-    """The user's text and what follows, or one that begins after a blank line, as a speech does."""
-    sampler = txf.generation.Sampling(options.temperature)
-    prompt = encode(options.text or "\n\n", characters)
-    ids = model.generate([prompt], options.length, sampler, seed=options.seed)[0]
-    return "".join(characters[i] for i in ids)
+def write(model, characters, options):
+    """The user's text and what follows as it comes, or what begins after a blank line, as a speech does."""
+    sampler = txf.generation.Sampling(options.temperature, top_p=options.top_p)
+    prompt = options.text or "\n\n"
+    yield prompt
+    ids = [encode(prompt, characters)]
+    for tokens in model.generate(ids, options.length, sampler, seed=options.seed, stream=True):
+        yield characters[tokens[0]]
 
 
 def encode(text, characters):
@@ -115,6 +119,7 @@ def parse_options():
     parser.add_argument("--steps", type=int, help="steps of training (default: 2000, or 5000 with --size gpu)")
     parser.add_argument("--length", type=int, default=500, help="characters to write (default: 500)")
     parser.add_argument("--temperature", type=float, default=0.8, help="of the sampling (default: 0.8)")
+    parser.add_argument("--top-p", type=float, default=0.95, help="draw from the likeliest of this probability (0.95)")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 

@@ -39,7 +39,7 @@ def main():
         train(options)
     else:
         model, english, german = data.load(options.out, "translate", "english", "german")
-        print(*translate([split(options.text)], model, Vocabulary.read(english), Vocabulary.read(german)))
+        print(*translate([split(options.text)], model, Vocabulary.read(english), Vocabulary.read(german), options))
 
 
 def train(options):
@@ -59,14 +59,15 @@ def train(options):
     data.save(model, options.out, "translate", english="\n".join(english.words), german="\n".join(german.words))
 
     sources, references = texts["test_2016_flickr.en.gz"][:6], texts["test_2016_flickr.de.gz"][:6]
-    for source, reference, answer in zip(sources, references, translate(sources, model, english, german)):
+    for source, reference, answer in zip(sources, references, translate(sources, model, english, german, options)):
         print(f"\nEnglish    {' '.join(source)}\nreference  {' '.join(reference)}\nmodel      {answer}")
     _, accuracy, perplexity = model.evaluate(validation, verbose=0)
     print(f"\nValidation perplexity {perplexity:.2f}, word accuracy {accuracy:.3f}")
 
 
-def translate(sentences, model, english, german):
-    answers = model.generate([english.ids(words) for words in sentences], 40, stop_ids=STOP, start_id=START)
+def translate(sentences, model, english, german, options):
+    sources, beams = [english.ids(words) for words in sentences], txf.generation.Beam(options.beams)
+    answers = model.generate(sources, 40, beams, stop_ids=STOP, start_id=START)
     return [german.text(answer) for answer in answers]
 
 
@@ -139,6 +140,7 @@ def parse_options():
     parser.add_argument("--out", metavar="DIR", default="runs/translate", help="%(default)s")
     parser.add_argument("--epochs", type=int, default=6, help="passes over the training pairs (default: 6)")
     parser.add_argument("--dim", type=int, default=128, help="width of the model (default: 128)")
+    parser.add_argument("--beams", type=int, default=4, help="of the search for a translation (default: 4)")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 

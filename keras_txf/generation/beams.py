@@ -13,6 +13,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.generation.decoding import process, stopped, write_column
+from keras_txf.generation.ranking import top_k
 
 WORST = -1e9  # of a beam that does not exist
 
@@ -127,8 +128,7 @@ class BeamDecoding:
 
         # As many candidates as can end at once, and then `num_beams` more.
         totals = log_probs + ops.repeat(state["scores"], vocab_size, axis=1)
-        totals, choice = ops.top_k(totals, min(width * (1 + request.stops.shape[0]), width * vocab_size))
-        choice = ops.cast(choice, "int32")
+        totals, choice = top_k(totals, min(width * (1 + request.stops.shape[0]), width * vocab_size))
         parents, tokens = choice // vocab_size, choice % vocab_size
         own_log_probs = ops.take_along_axis(log_probs, choice, axis=1)
         candidates = {

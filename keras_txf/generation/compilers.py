@@ -19,7 +19,7 @@ def _tensorflow(function, variables):
     import tensorflow as tf
 
     # Each a partial of its own: TensorFlow counts traces by the code, and would warn of models that share it.
-    return tf.function(functools.partial(function), jit_compile=True, reduce_retracing=False)
+    return tf.function(functools.partial(function), jit_compile=True, autograph=False)
 
 
 def _jax(function, variables):

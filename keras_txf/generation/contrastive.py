@@ -10,6 +10,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.generation.beams import see_oneself
 from keras_txf.generation.decoding import process, stopped, write_column
+from keras_txf.generation.ranking import top_k
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,8 +101,7 @@ class ContrastiveDecoding:
         """The state with one token more."""
         width, count, running = self.search.num_candidates, state["count"], state["running"]
         logits = process(self.processors, state["logits"], state["history"], count, request)
-        log_probs, tokens = ops.top_k(ops.log_softmax(logits), width)
-        tokens = ops.cast(tokens, "int32")
+        log_probs, tokens = top_k(ops.log_softmax(logits), width)
 
         index = request.prompt_length + width * count
         visible = ops.repeat(state["visible"][:, None], width, axis=1)

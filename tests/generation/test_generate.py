@@ -33,10 +33,19 @@ FEWER = ["decoder_generator", pytest.param("encoder_decoder", marks=pytest.mark.
 
 
 @functools.cache
-def make(kind, name="defaults"):
+def make(kind, name="defaults", **more):
     sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
-    options = {"num_layers": 1, "dim": 8, "num_heads": 2, **OPTIONS[name]}
-    return drawing.randomize(getattr(txf.models, kind)(*sizes, **options), seed=4)
+    options = {"num_layers": 1, "dim": 8, "num_heads": 2, **OPTIONS[name], **more}
+    return enliven(getattr(txf.models, kind)(*sizes, **options), 8 if kind == "encoder_decoder" else 4)
+
+
+def enliven(model, seed):
+    """Random weights of which kernels weigh more than biases: a model that does not say one thing for ever."""
+    random = np.random.default_rng(seed)
+    for weight in model.trainable_variables:
+        vector, is_scale = len(weight.shape) == 1, weight.path.endswith(("gamma", "scale"))
+        weight.assign(random.normal(float(is_scale), 0.2 if vector else 1.0, weight.shape).astype("float32"))
+    return model
 
 
 def naive(model, prompt, new=NEW, start_id=1):

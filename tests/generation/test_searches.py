@@ -6,7 +6,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from generation.test_generate import FEWER, KINDS, OPTIONS, PROMPTS, VOCABULARY, make, naive
+from generation.test_generate import FEWER, KINDS, OPTIONS, PROMPTS, VOCABULARY, enliven, make, naive
 
 import drawing
 import keras_txf as txf
@@ -71,12 +71,9 @@ def assert_beams(model, prompts, new, num_beams, penalty=1.0, early_stopping=Fal
             np.testing.assert_allclose(sum(log_probs) / len(log_probs) ** penalty, score, rtol=2e-5, atol=2e-5)
 
 
-# Token 0 is padding and has rules of its own: these models have none.
-@functools.cache
 def unpadded(kind, name):
-    options = {"num_layers": 1, "dim": 8, "num_heads": 2, **OPTIONS[name], "pad_id": None}
-    sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
-    return drawing.randomize(getattr(txf.models, kind)(*sizes, **options), seed=4)
+    """Token 0 is padding and has rules of its own: these models have none."""
+    return make(kind, name, pad_id=None)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +99,7 @@ def test_length_penalty_and_early_stopping(penalty, early_stopping):
 
 @functools.cache
 def tiny():
-    return drawing.randomize(txf.models.decoder_generator(TINY, 1, 8, 2, pad_id=None), seed=7)
+    return enliven(txf.models.decoder_generator(TINY, 1, 8, 2, pad_id=None), seed=7)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 3.0])
@@ -193,8 +190,7 @@ def slow_contrastive(model, prompt, new, width, penalty):
 
 @pytest.mark.parametrize("name", ["llama", pytest.param("gemma", marks=pytest.mark.slow), "alibi and window"])
 def test_contrastive_search_equals_a_slow_one(name):
-    options = {**OPTIONS[name], "pad_id": None, "return_hidden_states": True}
-    model = drawing.randomize(txf.models.decoder_generator(VOCABULARY, dim=8, num_heads=2, **options), seed=4)
+    model = make("decoder_generator", name, pad_id=None, return_hidden_states=True)
     for width, penalty in ((3, 0.6), (3, 0.2), (VOCABULARY, 0.9)):
         result = model.generate(PROMPTS, 5, Contrastive(width, penalty), padded=False)
         assert result == [slow_contrastive(model, prompt, 5, width, penalty) for prompt in PROMPTS]

@@ -1,0 +1,261 @@
+"""Where `generate` ends, and the forms in which it answers."""
+
+import keras
+import numpy as np
+import pytest
+from generation.test_generate import KINDS, NEW, PROMPTS, VOCABULARY, make, naive, padded
+from keras import ops
+
+import keras_txf as txf
+from keras_txf.generation import Beam, Contrastive, Sampling
+
+
+def shown(kind, prompt):
+    return [] if kind == "encoder_decoder" else prompt
+
+
+def answers(kind, new=NEW):
+    return [naive(make(kind, "llama"), prompt, new) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_without_padding(kind):
+    rows = make(kind, "llama").generate(PROMPTS, NEW, padded=False)
+    assert rows == [shown(kind, prompt) + answer for prompt, answer in zip(PROMPTS, answers(kind), strict=True)]
+    stop = answers(kind)[0][1]
+    [row] = make(kind, "llama").generate(PROMPTS[:1], NEW, stop_ids=stop, padded=False)
+    assert row == shown(kind, PROMPTS[0]) + answers(kind)[0][: answers(kind)[0].index(stop) + 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_log_probabilities_of_the_model(kind):
+    model = make(kind, "llama")
+    stop = answers(kind)[0][1]
+    result = model.generate(PROMPTS, NEW, stop_ids=stop, return_scores=True)
+    assert isinstance(result, txf.generation.Scored) and result.log_probs.shape == (3, NEW)  # some go on
+    for row, prompt in enumerate(PROMPTS):
+        expected = []
+        for token in answers(kind)[row]:
+            logits = _next_logits(model, prompt, answers(kind)[row][: len(expected)])
+            expected.append(logits[token] - np.log(np.exp(logits).sum()))
+            if token == stop:
+                break
+        np.testing.assert_allclose(result.log_probs[row, : len(expected)], expected, rtol=1e-5, atol=1e-5)
+        assert not result.log_probs[row, len(expected) :].any()
+        np.testing.assert_allclose(result.scores[row], sum(expected), rtol=1e-5, atol=1e-5)
+    lists = model.generate(PROMPTS, NEW, stop_ids=stop, return_scores=True, padded=False)
+    assert [len(row) for row in lists.log_probs] == [
+        len(row) - len(shown(kind, prompt)) for row, prompt in zip(lists.ids, PROMPTS, strict=True)
+    ]
+
+
+def _next_logits(model, prompt, answer):
+    if isinstance(model.input, dict):
+        inputs = {"source_ids": np.array([prompt], "int32"), "target_ids": np.array([[1, *answer]], "int32")}
+    else:
+        inputs = np.array([[*prompt, *answer]], "int32")
+    return ops.convert_to_numpy(model(inputs))[0, -1].astype("float64")
+
+
+def test_scores_of_draws_are_before_temperature():
+    model = make("decoder_generator", "llama")
+    result = model.generate(PROMPTS[:1], 2, Sampling(0.3, top_k=2), seed=1, return_scores=True)
+    for place, token in enumerate(result.ids[0, 4:]):
+        logits = _next_logits(model, PROMPTS[0], result.ids[0, 4 : 4 + place].tolist())
+        expected = logits[token] - np.log(np.exp(logits).sum())
+        np.testing.assert_allclose(result.log_probs[0, place], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_draws_for_each_prompt(kind):
+    model = make(kind, "llama")
+    many = model.generate(PROMPTS, NEW, "sampling", seed=5, num_return_sequences=40)
+    assert many.shape[:2] == (3, 40)
+    np.testing.assert_array_equal(many, model.generate(PROMPTS, NEW, "sampling", seed=5, num_return_sequences=40))
+    for rows, prompt in zip(many, PROMPTS, strict=True):
+        start = len(shown(kind, prompt))
+        assert (rows[:, :start] == shown(kind, prompt)).all()
+        probabilities = np.exp(_next_logits(model, prompt, []))
+        counts = np.bincount(rows[:, start], minlength=VOCABULARY) / 40
+        assert np.abs(counts - probabilities / probabilities.sum()).max() < 0.3  # of its own prompt
+        assert len({tuple(row) for row in rows.tolist()}) > 5
+    assert model.generate(PROMPTS, NEW, num_return_sequences=1).shape[:2] == (3, 1)
+    lists = model.generate(PROMPTS, NEW, Beam(2), num_return_sequences=2, padded=False)
+    assert [len(rows) for rows in lists] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sampler", ["greedy", "sampling", Contrastive(2, 0.4)], ids=str)
+def test_a_stream_yields_what_generate_returns(kind, sampler):
+    model, arguments = make(kind, "alibi and window"), dict(max_new_tokens=5, sampler=sampler, seed=2, stop_ids=[2, 3])
+    stream = model.generate(PROMPTS, stream=True, **arguments)
+    assert next(stream).shape == (3,)
+    columns = list(model.generate(PROMPTS, stream=True, **arguments))
+    rows = [[token for token in row if token >= 0] for row in np.stack(columns, axis=1).tolist()]
+    expected = model.generate(PROMPTS, padded=False, **arguments)
+    assert [shown(kind, prompt) + row for prompt, row in zip(PROMPTS, rows, strict=True)] == expected
+
+
+def test_a_stream_of_several_draws_and_to_its_end():
+    model = make("decoder_generator", "llama")
+    columns = list(model.generate(PROMPTS, 3, "sampling", num_return_sequences=2, stream=True))
+    assert [column.shape for column in columns] == [(3, 2)] * 3
+    stops = sorted({answer[0] for answer in answers("decoder_generator")})
+    assert len(list(model.generate(PROMPTS, 9, stop_ids=stops, stream=True))) == 1  # all rows ended with it
+
+
+def test_a_stream_refuses_before_it_begins():
+    model = make("decoder_generator", "llama")
+    with pytest.raises(ValueError, match="ids from 99 to 99"):
+        model.generate([[99]], stream=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stop_sequences_end_a_row(kind):
+    model, free = make(kind, "llama"), answers(kind, 6)
+    for start, length in ((0, 2), (2, 3), (1, 1)):
+        sequence = free[1][start : start + length]
+        rows = model.generate(PROMPTS, 6, stop_sequences=[sequence, [9, 9, 9, 9]], padded=False)
+        for row, prompt, answer in zip(rows, PROMPTS, free, strict=True):
+            ends = [i + length for i in range(6) if answer[i : i + length] == sequence]
+            assert row == shown(kind, prompt) + answer[: min(ends, default=6)]
+
+
+def test_a_stop_sequence_is_of_new_tokens_alone():
+    model = make("decoder_generator", "llama")
+    answer = naive(model, PROMPTS[0], NEW)
+    across = [PROMPTS[0][-1], answer[0]]
+    assert across not in [answer[i : i + 2] for i in range(NEW)]
+    assert model.generate(PROMPTS[:1], NEW, stop_sequences=[across], padded=False)[0][4:] == answer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_max_length_is_of_each_row(kind):
+    model = make(kind, "llama")
+    rows = model.generate(PROMPTS, max_length=6, padded=False)
+    own = [1 if kind == "encoder_decoder" else len(prompt) for prompt in PROMPTS]
+    for row, prompt, length in zip(rows, PROMPTS, own, strict=True):
+        assert row == shown(kind, prompt) + naive(model, prompt, 6 - length)
+    both = model.generate(PROMPTS, max_new_tokens=3, max_length=6, padded=False)
+    for row, prompt, length in zip(both, PROMPTS, own, strict=True):
+        assert row == shown(kind, prompt) + naive(model, prompt, min(3, 6 - length))
+
+
+def test_a_start_token_stands_before_each_prompt_or_alone():
+    model = make("decoder_generator", "llama")
+    assert model.generate(start_id=2, max_new_tokens=3, padded=False) == [[2, *naive(model, [2], 3)]]
+    rows = model.generate([[5, 3], []], 3, start_id=2, padded=False)
+    assert rows == [[2, 5, 3, *naive(model, [2, 5, 3], 3)], [2, *naive(model, [2], 3)]]
+
+
+def test_user_functions_change_logits_and_choose():
+    model = make("decoder_generator", "llama")
+
+    def only_even(logits, history):
+        return ops.where(ops.arange(VOCABULARY) % 2 == 0, logits, -float("inf"))
+
+    def count_up(logits, history):
+        """The token that says how many there are, generated so far and in all."""
+        total = ops.sum(ops.cast(history.tokens >= 0, "int32"), axis=1)
+        wanted = ops.where(history.count % 2 == 0, history.count, total)
+        return ops.where(ops.arange(VOCABULARY)[None] == wanted[:, None], 0.0, -float("inf"))
+
+    for sampler in ("greedy", "sampling", Beam(2), Contrastive(2)):
+        rows = model.generate(PROMPTS, NEW, sampler, processors=[only_even], padded=False)
+        assert all(token % 2 == 0 for row, prompt in zip(rows, PROMPTS) for token in row[len(prompt) :])
+    rows = model.generate(PROMPTS, NEW, processors=[count_up], padded=False)
+    assert [row[len(prompt) :] for row, prompt in zip(rows, PROMPTS)] == [
+        [0, len(prompt) + 1, 2, len(prompt) + 3] for prompt in PROMPTS
+    ]
+
+
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="compiles nothing")
+def test_a_new_number_needs_no_new_compilation():
+    traces = []
+
+    def note(logits, history):
+        traces.append(logits.shape)
+        return logits
+
+    model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
+    for samplers in ((Sampling(0.5, top_p=0.9), Sampling(2.0, top_p=0.3)), (Beam(2, 1.0), Beam(2, -0.3))):
+        results = [model.generate(PROMPTS, 3, sampler, processors=[note], seed=1) for sampler in samplers]
+        first = len(traces)
+        model.generate(PROMPTS, 3, samplers[0], processors=[note], seed=1)
+        assert len(traces) == first and results
+        traces.clear()
+        model.generate(PROMPTS, 3, samplers[1], processors=[note], seed=1)
+        assert not traces
+
+
+BAD = [
+    (dict(max_new_tokens=0), "`max_new_tokens` must be a positive integer; received 0"),
+    (dict(max_length=4), "`max_length` must exceed the prompts' lengths; received 4 and a prompt of 4 tokens"),
+    (dict(max_length=2.5), "`max_length` must be a positive integer; received 2.5"),
+    (dict(stop_ids=-1), "`stop_ids` must hold token ids from 0 to 10; received ids from -1 to -1"),
+    (dict(stop_ids=11), "`stop_ids` must hold token ids from 0 to 10; received ids from 11 to 11"),
+    (dict(stop_ids=[[1, 2]]), "`stop_ids` must be a token id or several; received"),
+    (dict(stop_ids="end"), "`stop_ids` must be a token id or several; received 'end'"),
+    (dict(stop_sequences=[[]]), "`stop_sequences` must hold sequences of at least one id"),
+    (dict(stop_sequences=[3]), "`stop_sequences` must hold sequences of ids"),
+    (dict(stop_sequences=[[12]]), "`stop_sequences` must hold token ids from 0 to 10"),
+    (dict(sampler="best"), "`sampler` must be one of .*'beam', 'contrastive', 'greedy', 'sampling'.*; received 'best'"),
+    (dict(sampler=Beam), "`sampler` must be a name, a sampler or a function; received the class Beam"),
+    (dict(sampler=None), "`sampler` must be one of .*; received None"),
+    (dict(sampler=Contrastive(12)), "`num_candidates` must not exceed the vocabulary's size, 11; received 12"),
+    (dict(num_return_sequences=2), "`num_return_sequences` must be at most 1 with Greedy"),
+    (dict(sampler=Beam(3), num_return_sequences=4), "`num_return_sequences` must be at most 3 with Beam"),
+    (dict(sampler="contrastive", num_return_sequences=2), "`num_return_sequences` must be at most 1 with Contrastive"),
+    (dict(num_return_sequences=0), "`num_return_sequences` must be a positive integer; received 0"),
+    (dict(padded=0), "`padded` must be True or False; received 0"),
+    (dict(stream=True, sampler="beam"), "`stream` does not go with a beam search"),
+    (dict(stream=True, return_scores=True), "`stream` yields tokens: it does not go with `return_scores`"),
+    (dict(processors=[3]), "processor.*received 3"),
+]
+
+
+@pytest.mark.parametrize("arguments, message", BAD, ids=[str(arguments) for arguments, _ in BAD])
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make("decoder_generator", "llama").generate(PROMPTS, **arguments)
+
+
+@pytest.mark.parametrize(
+    "make_sampler, message",
+    [
+        (lambda: Beam(0), "`num_beams` must be a positive integer; received 0"),
+        (lambda: Beam(2.0), "`num_beams` must be a positive integer; received 2.0"),
+        (lambda: Beam(2, length_penalty="long"), "`length_penalty` must be a finite number; received 'long'"),
+        (lambda: Beam(2, float("inf")), "`length_penalty` must be a finite number; received inf"),
+        (lambda: Beam(2, early_stopping="soon"), "`early_stopping` must be one of .*; received 'soon'"),
+        (lambda: Contrastive(0), "`num_candidates` must be a positive integer; received 0"),
+        (lambda: Contrastive(2, 1.5), r"`penalty` must be in \[0, 1\]; received 1.5"),
+    ],
+)
+def test_bad_searches(make_sampler, message):
+    with pytest.raises(ValueError, match=message):
+        make_sampler()
+
+
+def test_bad_prompts():
+    model = make("decoder_generator", "learned")
+    for prompts, message in (
+        ([], "at least one sequence; received none"),
+        ([[1], []], "received an empty one"),
+        ([[1, 12]], "ids from 1 to 12"),
+        ([[1] * 10], "max_length=9 positions; received 10 prompt tokens"),
+        (None, "`prompt_ids` may be left out only where `start_id` is given"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.generate(prompts, max_new_tokens=2)
+    with pytest.raises(ValueError, match="`start_id` must be a token id"):
+        model.generate(start_id=11)
+
+
+def test_results_are_padded_with_the_model_s_padding():
+    model = make("decoder_generator", "llama")
+    stop = naive(model, PROMPTS[1], 1)[0]
+    result = model.generate(PROMPTS, NEW, stop_ids=stop)
+    np.testing.assert_array_equal(
+        result, padded(model.generate(PROMPTS, NEW, stop_ids=stop, padded=False))
+    )
