@@ -12,6 +12,7 @@ import drawing
 import keras_txf as txf
 from keras_txf.generation import Beam, Contrastive
 
+pytestmark = pytest.mark.usefixtures("uncompiled")
 TINY = 4
 
 
@@ -154,11 +155,13 @@ def test_each_row_equals_the_row_alone(search):
 
 def test_an_ended_beam_keeps_its_score():
     """More tokens for the others change nothing of a sequence that had ended."""
-    model, stop = unpadded("decoder_generator", "llama"), 2
+    model = unpadded("decoder_generator", "llama")
+    stop = naive(model, PROMPTS[1], 2)[-1]
 
     def ended(new):
-        result = model.generate(PROMPTS, new, Beam(4, 0.0, "never"), stop, num_return_sequences=4, padded=False,
-                                return_scores=True)  # fmt: skip
+        result = model.generate(
+            PROMPTS, new, Beam(6, 0.0, "never"), stop, num_return_sequences=6, padded=False, return_scores=True
+        )
         return {
             tuple(ids): score
             for row, scores in zip(result.ids, result.scores, strict=True)
@@ -171,6 +174,20 @@ def test_an_ended_beam_keeps_its_score():
     assert both
     for ids in both:
         np.testing.assert_allclose(short[ids], long[ids], rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("search", [Beam(3), Contrastive(3, 0.5)], ids=repr)
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled_searches_are_the_same(kind, search, request):
+    model = make(kind, "alibi and window")
+    arguments = dict(stop_ids=[3, 6], padded=False, return_scores=True)
+    expected = model.generate(PROMPTS, 5, search, **arguments)
+    request.getfixturevalue("compiled")
+    result = model.generate(PROMPTS, 5, search, **arguments)
+    assert result.ids == expected.ids
+    for actual, wanted in zip(result.scores, expected.scores, strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-5)
 
 
 def slow_contrastive(model, prompt, new, width, penalty):
