@@ -117,7 +117,10 @@ class BeamDecoding:
         def best(x):
             return ops.reshape(x[:, : self.returned], (-1, *x.shape[2:]))
 
-        return best(state["ended_tokens"]), best(state["ended_log_probs"]), best(state["ended_scores"])
+        found = state["ended"][..., None]  # where fewer sequences exist than beams
+        tokens = ops.where(found, state["ended_tokens"], -1)
+        log_probs = ops.where(found, state["ended_log_probs"], 0.0)
+        return best(tokens), best(log_probs), best(state["ended_scores"])
 
     def _extend(self, state, logits, request):
         """The state with one token more in each beam; logits are (B, W, V)."""
