@@ -154,9 +154,9 @@ def check_quantization(case, path):
     """int8 stays close to float, covers every Dense and Embedding, and reloads with equal outputs."""
     model = case.model(case.make(dtype=None))
     expected = case.run(model)
+    gc.collect()
     gc.freeze()  # Keras collects garbage once for each layer: let it not look through everything else
     model.quantize("int8")
-    gc.unfreeze()
     kinds = (keras.layers.Dense, keras.layers.Embedding)
     modes = [layer.quantization_mode for layer in inner_layers(model) if isinstance(layer, kinds)]
     assert modes == ["int8"] * len(modes) and bool(modes) == case.quantizes
