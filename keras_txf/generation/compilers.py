@@ -5,24 +5,26 @@ import functools
 import keras
 
 
-def compiled(function, variables):
+def compiled(function, variables, runs_once=False):
     """The function, compiled where the backend can: XLA on TensorFlow and JAX, eager without gradients on PyTorch.
 
     Args:
         function: of nested tensors, made of `keras.ops` and Keras layers.
         variables: the Keras variables that it reads; what they hold at each call counts.
+        runs_once: that it is no loop, and of large products: those TensorFlow's own graph does as fast as
+            XLA, which would take seconds to compile.
     """
-    return _COMPILERS[keras.backend.backend()](function, list(variables))
+    return _COMPILERS[keras.backend.backend()](function, list(variables), runs_once)
 
 
-def _tensorflow(function, variables):
+def _tensorflow(function, variables, runs_once):
     import tensorflow as tf
 
     # Each a partial of its own: TensorFlow counts traces by the code, and would warn of models that share it.
-    return tf.function(functools.partial(function), jit_compile=True, autograph=False)
+    return tf.function(functools.partial(function), jit_compile=not runs_once, autograph=False)
 
 
-def _jax(function, variables):
+def _jax(function, variables, runs_once):
     import jax
 
     @jax.jit
@@ -34,7 +36,7 @@ def _jax(function, variables):
     return lambda *arguments: with_values([variable.value for variable in variables], arguments)
 
 
-def _torch(function, variables):
+def _torch(function, variables, runs_once):
     import torch
 
     return torch.no_grad()(function)

@@ -53,25 +53,28 @@ class Engine:
             self._loops[key] = self._loop(build, sampler, processors, sequences)
         request = self._request(prompts, limits, stops, getattr(sampler, "width", 1), seed, inputs, list(numbers))
         request = keras.tree.map_structure(ops.convert_to_tensor, request)
-        whole, start, advance = self._loops[key]
+        start, advance, finish = self._loops[key]
         if stream:
             return _stream(start, advance, request)
-        return tuple(map(ops.convert_to_numpy, whole(request)))
+        return tuple(map(ops.convert_to_numpy, finish(*start(request), request)))
 
     def _loop(self, build, sampler, processors, sequences):
-        """The whole loop, compiled, and the two parts that a stream needs."""
+        """Its beginning, a part of it for a stream, and all that follows the beginning, compiled when called."""
         width, hidden = getattr(sampler, "width", 1), isinstance(sampler, Contrastive)
         if (width, hidden) not in self._readers:
             self._readers[width, hidden] = Reader(*build(width, hidden), self.ids_name, self.pad_id)
         reader = self._readers[width, hidden]
         loop = _DECODINGS.get(type(sampler), SampledDecoding)(reader, sampler, processors, sequences)
 
-        def whole(request):
-            state, constant = loop.start(request)
+        def finish(state, constant, request):
             return loop.results(loop.advance(state, constant, request, request.new), request)
 
-        compile = functools.partial(compiled, variables=reader.prefill.variables)
-        return compile(whole), compile(loop.start), compile(loop.advance)
+        variables = reader.prefill.variables
+        return (
+            compiled(loop.start, variables, runs_once=True),
+            compiled(loop.advance, variables),
+            compiled(finish, variables),
+        )
 
     def _request(self, prompts, limits, stops, width, seed, inputs, numbers):
         stops = _stop_table(stops)
