@@ -6,7 +6,9 @@ from keras_txf import checks
 
 
 def prompt_lists(name, prompts, pad_id, vocab_size):
-    """Prompts as lists of ids without padding, from lists, arrays or tensors, padded on either side."""
+    """Prompts as lists of ids without padding, from lists, arrays or tensors, ragged or padded on either side."""
+    if hasattr(prompts, "to_list"):  # a tf.RaggedTensor
+        prompts = prompts.to_list()
     if not isinstance(prompts, (list, tuple)):
         prompts = np.asarray(prompts)
         if not prompts.ndim:

@@ -57,8 +57,8 @@ class Generator(keras.Model):
         """Continues each prompt.
 
         Args:
-            prompt_ids: token ids: lists of unequal lengths, or an array (B, T) padded on either side.
-                Padding is left out wherever it stands. None: the start token alone.
+            prompt_ids: token ids: lists of unequal lengths, a ragged tensor, or an array (B, T) padded on
+                either side. Padding is left out wherever it stands. None: the start token alone.
             max_new_tokens: at most this many tokens are appended to each prompt; default 64, where
                 `max_length` is not given either.
             sampler: "greedy", "sampling", "beam", "contrastive"; or with options of its own
@@ -136,7 +136,8 @@ class Seq2Seq(keras.Model):
         """Answers each source.
 
         Args:
-            source_ids: token ids: lists of unequal lengths, or an array (B, S) padded on either side.
+            source_ids: token ids: lists of unequal lengths, a ragged tensor, or an array (B, S) padded on
+                either side.
             max_new_tokens: at most this many tokens are generated for each source; default 64, where
                 `max_length` is not given either.
             start_id: the token that every target begins with in training.

@@ -124,6 +124,14 @@ def test_prompts_in_every_form(kind, convert):
     assert_generates(kind, "llama", given=convert(PROMPTS))
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow")
+def test_ragged_prompts():
+    import tensorflow as tf
+
+    assert_generates("decoder_generator", "llama", given=tf.ragged.constant(PROMPTS))
+    assert_generates("decoder_generator", "llama", given=tf.RaggedTensor.from_tensor(padded(PROMPTS), padding=0))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_max_new_tokens(kind):
     assert_generates(kind, "llama", new=1)
