@@ -17,6 +17,11 @@ def compiled(function, variables, runs_once=False):
     return _COMPILERS[keras.backend.backend()](function, list(variables), runs_once)
 
 
+def compiles_for_cpu():
+    """Whether XLA compiles, for a CPU."""
+    return _ON_CPU[keras.backend.backend()]()
+
+
 def _tensorflow(function, variables, runs_once):
     import tensorflow as tf
 
@@ -43,3 +48,18 @@ def _torch(function, variables, runs_once):
 
 
 _COMPILERS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
+
+
+def _tensorflow_on_cpu():
+    import tensorflow as tf
+
+    return not any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU"))
+
+
+def _jax_on_cpu():
+    import jax
+
+    return jax.default_backend() == "cpu"
+
+
+_ON_CPU = {"tensorflow": _tensorflow_on_cpu, "jax": _jax_on_cpu, "torch": lambda: False}

@@ -10,7 +10,9 @@ import keras
 from keras import ops
 
 from keras_txf.generation.adjustable import join
+from keras_txf.generation.layouts import choose_layouts
 from keras_txf.generation.processors import History
+from keras_txf.layers.projections import elsewhere
 
 
 class Request(typing.NamedTuple):
@@ -57,6 +59,7 @@ class Reader:
     def __init__(self, prefill, step, ids_name, pad_id):
         self.prefill, self.step = prefill, step
         self.ids_name, self.pad_id = ids_name, pad_id
+        self.width = step.input[ids_name].shape[1]
         self.changing = {tensor.name for tensor in step.inputs} & set(step.output)
         every_step = {ids_name, "visible", "index", "prompt_length"}
         self.constant = {tensor.name for tensor in step.inputs} - self.changing - every_step
@@ -69,6 +72,8 @@ class Reader:
         known = {**request.inputs, **outputs}
         cache = {name: repeat_rows(known[name], repeats, batch) for name in self.changing}
         constant = {name: repeat_rows(known[name], repeats, batch) for name in self.constant}
+        layouts = choose_layouts(self.step, batch * repeats * self.width)
+        constant["matrices"] = [layout.matrix() for layout in layouts]
         return outputs, cache, constant
 
     def read(self, tokens, visible, index, cache, constant, request):
@@ -79,7 +84,12 @@ class Reader:
             place["visible"] = ops.reshape(visible, (-1, visible.shape[-1]))
         else:
             place["prompt_length"] = ops.full((1,), request.prompt_length, "int32")
-        outputs = dict(self.step({**constant, **cache, **place}, training=False))
+        products = {}
+        for layout, matrix in zip(choose_layouts(self.step, tokens.shape[0] * width), constant["matrices"], strict=True):
+            products |= layout.products(matrix)
+        inputs = {name: constant[name] for name in self.constant}
+        with elsewhere(products):
+            outputs = dict(self.step({**inputs, **cache, **place}, training=False))
         cache = {name: outputs.pop(name) for name in cache}
         logits = outputs.pop("logits")
         return ops.reshape(logits, (-1, width, logits.shape[-1])), cache, outputs

@@ -11,7 +11,7 @@ from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.options import get_config, register, revive
 from keras_txf.layers.positions import RelativeBias, make_position
-from keras_txf.layers.projections import make_projection
+from keras_txf.layers.projections import apply, make_projection
 from keras_txf.ops.attention import attention
 from keras_txf.ops.masks import combine_masks
 
@@ -300,15 +300,15 @@ def _check_masks(layer, inputs, context, attention_mask, **others):
 
 def project_query(layer, inputs):
     """(B, T, D) -> queries (B, T, N, H)."""
-    query = _split_heads(layer.query(inputs), layer.num_heads)
+    query = _split_heads(apply(layer.query, inputs), layer.num_heads)
     return layer.query_norm(query) if layer.qk_norm else query
 
 
 def project_context(layer, context):
     """(B, S, width) -> keys and values (B, S, K, H)."""
     kv_heads = layer.num_key_value_heads or layer.num_heads
-    key = _split_heads(layer.key(context), kv_heads)
-    value = _split_heads(layer.value(context), kv_heads)
+    key = _split_heads(apply(layer.key, context), kv_heads)
+    value = _split_heads(apply(layer.value, context), kv_heads)
     return (layer.key_norm(key) if layer.qk_norm else key), value
 
 

@@ -6,8 +6,9 @@ other, such as the beams of a search, and take one place in the sequence. After 
 tokens of the n-th step lie in columns P + n W, ..., P + n W + W - 1.
 
 A cache has C slots, and holds the heads of a batch one after the other, (B · K, C, H): so XLA updates it
-in place and multiplies it without a copy. Column c lies in slot c mod C: with a window C need not exceed
-the window's W tokens a place.
+in place and multiplies it without a copy. For a width above one the keys lie as (B · K, H, C), as several
+queries read them faster. Column c lies in slot c mod C: with a window C need not exceed the window's W
+tokens a place.
 
 Legend: B batch, P prompt length, L columns, W width, C slots, S context length, D model dim, K key-value
 heads, H head dim.
@@ -73,7 +74,7 @@ class StepPlaces(Part):
         visible: bool (B, L), True at the real tokens up to this step's; for a width above one
             (B, W, L), what each of its tokens may see.
         index: int (1,), the first column that the step writes.
-        cache: (B · K, C, H), of one of the blocks.
+        value: (B · K, C, H), the cache of one of the blocks.
         prompt_length: int (1,), the columns P of the prompt, for a width above one.
 
     Returns:
@@ -84,11 +85,11 @@ class StepPlaces(Part):
         super().__init__(**kwargs)
         self.window, self.width = window, width
 
-    def call(self, visible, index, cache, prompt_length=None):
+    def call(self, visible, index, value, prompt_length=None):
         if self.width == 1:
             visible = visible[:, None]
         own = index[0] + ops.arange(self.width)
-        columns = _columns_in_slots(own[-1], ops.shape(cache)[1])
+        columns = _columns_in_slots(own[-1], ops.shape(value)[1])
         places, slot_places = self._places(own, prompt_length), self._places(columns, prompt_length)
         itself = own[:, None] == columns[None]
         mask = ops.logical_or(ops.take(visible, ops.maximum(columns, 0), axis=2), itself)
@@ -127,7 +128,7 @@ class Prefill(Part):
 
     Returns:
         The block's output (B, P, D), then keys and values (B · K, C, H) and, with a context, its keys
-        and values (B · K, S, H).
+        and values (B · K, S, H); for a width above one the keys are (B · K, H, C) and (B · K, H, S).
     """
 
     def __init__(self, block, width=1, **kwargs):
@@ -142,14 +143,15 @@ class Prefill(Part):
 
         def attend_to_self(x):
             query, key, value = attention.project(x, positions)
-            for tensor in (key, value):
-                cache.append(_as_cache(ops.take(tensor, ops.maximum(slots, 0), axis=1)))
+            for tensor, turned in ((key, self.width > 1), (value, False)):
+                cache.append(_as_cache(ops.take(tensor, ops.maximum(slots, 0), axis=1), turned))
             return attend(attention, query, key, value, mask, _bias(attention, positions, positions))
 
         def attend_to_context(x):
             layer = self.block.cross_attention_layer
-            cache.extend(map(_as_cache, project_context(layer, context)))
-            return _attend_to_context(layer, x, *cache[2:], context_mask)
+            key, value = project_context(layer, context)
+            cache.extend([_as_cache(key, self.width > 1), _as_cache(value)])
+            return _attend_to_context(layer, x, _as_cache(key), cache[-1], context_mask)
 
         x, *_ = decode_block(self.block, inputs, attend_to_self, attend_to_context)
         return x, *cache
@@ -170,8 +172,8 @@ class Step(Part):
         inputs: float (B, W, D).
         index: int (1,), the first column that is written.
         mask, positions, slot_positions: from `StepPlaces`.
-        key, value: (B · K, C, H), the cache.
-        context_key, context_value: (B · K, S, H), where the block has cross-attention.
+        key, value: the cache, as from `Prefill`.
+        context_key, context_value: the same, where the block has cross-attention.
         context_mask: bool (B, S).
 
     Returns:
@@ -187,20 +189,23 @@ class Step(Part):
         context_key=None, context_value=None, context_mask=None,
     ):
         attention = self.block.attention
-        slot = ops.mod(index[0], ops.shape(key)[1])
+        slot = ops.mod(index[0], ops.shape(value)[1])
+        turned = inputs.shape[1] > 1
         cache = []
 
         def attend_to_self(x):
-            query, *new = attention.project(x, positions)
-            for old, columns in zip((key, value), new, strict=True):
-                cache.append(ops.slice_update(old, (0, slot, 0), _as_cache(columns)))
-            return attend(
-                attention, query, *cache, mask, _bias(attention, positions, slot_positions), cached=True
-            )
+            query, new_key, new_value = attention.project(x, positions)
+            place = (0, 0, slot) if turned else (0, slot, 0)
+            cache.append(ops.slice_update(key, place, _as_cache(new_key, turned)))
+            cache.append(ops.slice_update(value, (0, slot, 0), _as_cache(new_value)))
+            keys = ops.swapaxes(cache[0], 1, 2) if turned else cache[0]
+            bias = _bias(attention, positions, slot_positions)
+            return attend(attention, query, keys, cache[1], mask, bias, cached=True)
 
         def attend_to_context(x):
             layer = self.block.cross_attention_layer
-            return _attend_to_context(layer, x, context_key, context_value, context_mask)
+            keys = ops.swapaxes(context_key, 1, 2) if turned else context_key
+            return _attend_to_context(layer, x, keys, context_value, context_mask)
 
         x, *_ = decode_block(self.block, inputs, attend_to_self, attend_to_context)
         return x, *cache
@@ -243,7 +248,7 @@ def _columns_in_slots(last, slots):
     return last - ops.mod(last - ops.arange(slots), slots)
 
 
-def _as_cache(x):
-    """(B, any length, K, H) -> (B · K, any length, H)."""
-    x = ops.transpose(x, (0, 2, 1, 3))
-    return ops.reshape(x, (-1, ops.shape(x)[2], x.shape[3]))
+def _as_cache(x, turned=False):
+    """(B, any length, K, H) -> (B · K, any length, H), or `turned` (B · K, H, any length)."""
+    x = ops.transpose(x, (0, 2, 3, 1) if turned else (0, 2, 1, 3))
+    return ops.reshape(x, (-1, *ops.shape(x)[2:]))

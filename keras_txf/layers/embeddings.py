@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.options import get_config, register
-from keras_txf.layers.projections import clone_initializer
+from keras_txf.layers.projections import apply, clone_initializer
 from keras_txf.ops.masks import padding_positions
 from keras_txf.ops.positions import sinusoid
 
@@ -126,7 +126,7 @@ class PositionalEmbedding(keras.layers.Layer):
                 raise ValueError("`reverse` needs combine='add': under 'concat' the table is narrower than `dim`.")
             if inputs.shape[-1] != self.dim:
                 raise ValueError(f"`inputs` must have dim={self.dim} as their last axis; received shape {tuple(inputs.shape)}.")
-            return self.token(inputs, reverse=True)
+            return apply(self.token, inputs, reverse=True)
         checks.rank("inputs", inputs, (2, "(batch, length) of token ids"))
         inputs = ops.cast(inputs, "int32")
         self._check_ids(inputs, positions)

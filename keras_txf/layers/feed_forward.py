@@ -5,7 +5,7 @@ import keras
 from keras_txf import checks
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.options import get_config, register
-from keras_txf.layers.projections import make_projection
+from keras_txf.layers.projections import apply, make_projection
 
 
 @register
@@ -87,7 +87,7 @@ class FeedForward(keras.layers.Layer):
             x = self.activation_function(self.gate(inputs)) * x
         else:
             x = self.activation_function(x)
-        return self.output_dense(self.dropout_layer(x, training=training))
+        return apply(self.output_dense, self.dropout_layer(x, training=training))
 
     def get_config(self):
         return get_config(self, super().get_config())

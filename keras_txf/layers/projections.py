@@ -1,6 +1,27 @@
-"""The Dense layers inside attention and feed-forward."""
+"""The Dense layers inside attention and feed-forward, and how their kernels may lie elsewhere."""
+
+import contextlib
+import contextvars
 
 import keras
+
+_elsewhere = contextvars.ContextVar("products by the id of a layer", default={})
+
+
+def apply(layer, inputs, **kwargs):
+    """What the layer gives for `inputs`: computed by itself, or inside of `elsewhere` by what stands in for it."""
+    product = _elsewhere.get().get(id(layer))
+    return layer(inputs, **kwargs) if product is None else product(inputs)
+
+
+@contextlib.contextmanager
+def elsewhere(products):
+    """A scope in which functions of the inputs stand in for layers, given by their ids."""
+    token = _elsewhere.set(products)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)
 
 
 def make_projection(layer, name, units, input_shape):

@@ -27,8 +27,8 @@ def prefill_model(model, width=1, return_hidden_states=False):
         `source_ids`), int (B, P), and `visible`, bool (B, L), True at the real tokens of the prompts.
         Outputs: `logits` (B, V) of the next token, and for each block `decoder_0_key`, `decoder_0_value`,
         ..., (B · key-value heads, C, head dim), the heads of a sequence one after the other, where C is L,
-        or no more than the block's window; with a context also `decoder_0_context_key`, ...; on
-        request `hidden_states` (B, P, D).
+        or no more than the block's window; for a width above one the keys are (B · key-value heads, head
+        dim, C). With a context also `decoder_0_context_key`, ...; on request `hidden_states` (B, P, D).
 
     Raises:
         ValueError: another model, or one built with packed=True.
@@ -114,12 +114,12 @@ def step_model(model, width=1, return_hidden_states=False):
     x = parts.embed(inputs[parts.ids_name], visible, step=True)
     outputs = {}
     for block in parts.blocks:
-        cache = {name: _cache_input(name, block) for name in cache_names(block)}
+        cache = {name: _cache_input(name, block, width) for name in cache_names(block)}
         inputs.update(cache)
-        window, key, *_ = block.attention.window, *cache.values()
+        window, _, value, *_ = block.attention.window, *cache.values()
         if window not in places:
             layer = StepPlaces(window, width, name=f"places_{window or 'all'}")
-            places[window] = layer(visible, index, key, **where)
+            places[window] = layer(visible, index, value, **where)
         layer = Step(block, name=f"{block.name}_step", dtype=block.dtype_policy)
         x, *new = layer(x, index, *places[window], *cache.values(), **call)
         outputs.update(zip(cache, new))  # the context's stay as they are
@@ -208,7 +208,8 @@ def _inputs(parts, length, visible_shape):
     }
 
 
-def _cache_input(name, block):
+def _cache_input(name, block, width):
     layer = block.cross_attention_layer if "context" in name else block.attention
     head_dim = layer.key.kernel.shape[-1] // (layer.num_key_value_heads or layer.num_heads)
-    return keras.Input((None, head_dim), dtype=layer.compute_dtype, name=name)
+    shape = (head_dim, None) if width > 1 and name.endswith("_key") else (None, head_dim)
+    return keras.Input(shape, dtype=layer.compute_dtype, name=name)
