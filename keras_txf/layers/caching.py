@@ -156,6 +156,12 @@ class Prefill(Part):
         x, *_ = decode_block(self.block, inputs, attend_to_self, attend_to_context)
         return x, *cache
 
+    def compute_output_spec(self, inputs, visible, mask, positions, context=None, context_mask=None):
+        # Said here, as Keras would trace each block to find it out.
+        shapes = cache_shapes(self.block, self.width)
+        specs = [keras.KerasTensor((None, *shape), self.compute_dtype) for shape in shapes]
+        return keras.KerasTensor(inputs.shape, self.compute_dtype), *specs
+
     def get_config(self):
         block = keras.saving.serialize_keras_object(self.block)
         return {**super().get_config(), "block": block, "width": self.width}
@@ -217,6 +223,15 @@ class Step(Part):
 
     def get_config(self):
         return {**super().get_config(), "block": keras.saving.serialize_keras_object(self.block)}
+
+
+def cache_shapes(block, width):
+    """Of the keys and values, and those of the context, without the first axis."""
+    shapes = []
+    for layer in [block.attention, block.cross_attention_layer] if block.cross_attention else [block.attention]:
+        head_dim = layer.key.units // (layer.num_key_value_heads or layer.num_heads)
+        shapes += [(head_dim, None) if width > 1 else (None, head_dim), (None, head_dim)]
+    return shapes
 
 
 def _attend_to_context(layer, x, key, value, context_mask):

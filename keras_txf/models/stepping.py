@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers import DecoderBlock, EncoderBlock
-from keras_txf.layers.caching import Prefill, PromptPlaces, Step, StepPlaces
+from keras_txf.layers.caching import Prefill, PromptPlaces, Step, StepPlaces, cache_shapes
 from keras_txf.layers.options import register
 from keras_txf.ops.masks import padding_positions
 
@@ -114,7 +114,7 @@ def step_model(model, width=1, return_hidden_states=False):
     x = parts.embed(inputs[parts.ids_name], visible, step=True)
     outputs = {}
     for block in parts.blocks:
-        cache = {name: _cache_input(name, block, width) for name in cache_names(block)}
+        cache = _cache_inputs(block, width)
         inputs.update(cache)
         window, _, value, *_ = block.attention.window, *cache.values()
         if window not in places:
@@ -208,8 +208,8 @@ def _inputs(parts, length, visible_shape):
     }
 
 
-def _cache_input(name, block, width):
-    layer = block.cross_attention_layer if "context" in name else block.attention
-    head_dim = layer.key.kernel.shape[-1] // (layer.num_key_value_heads or layer.num_heads)
-    shape = (head_dim, None) if width > 1 and name.endswith("_key") else (None, head_dim)
-    return keras.Input(shape, dtype=layer.compute_dtype, name=name)
+def _cache_inputs(block, width):
+    return {
+        name: keras.Input(shape, dtype=block.compute_dtype, name=name)
+        for name, shape in zip(cache_names(block), cache_shapes(block, width), strict=True)
+    }

@@ -1,0 +1,102 @@
+"""Kernels that lie elsewhere during generation: which ones do, and that it changes nothing but the time."""
+
+import keras
+import numpy as np
+import pytest
+from generation.test_generate import FEWER, NEW, PROMPTS, VOCABULARY, enliven, make
+
+import drawing
+import keras_txf as txf
+from keras_txf.generation import Beam, Contrastive, layouts
+from keras_txf.layers.projections import apply, elsewhere
+from keras_txf.models import generative
+from keras_txf.models.stepping import step_model
+
+pytestmark = [
+    pytest.mark.usefixtures("uncompiled"),
+    pytest.mark.skipif(keras.backend.backend() == "torch", reason="XLA's products alone gain from it"),
+]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The kernels of a test's models are worth a copy."""
+    monkeypatch.setattr(layouts, "SMALLEST", 1)
+
+
+def kinds_of(chosen):
+    return [type(layout) for layout in chosen]
+
+
+@pytest.mark.parametrize("kind", FEWER)
+@pytest.mark.parametrize("options", ["defaults", "llama", "t5"])
+@pytest.mark.parametrize(
+    "sampler, count", [("greedy", 1), ("greedy", 3), (Beam(3), 1), (Contrastive(num_candidates=2, penalty=0.5), 1)]
+)
+def test_results_stay_the_same(kind, options, sampler, count, small, monkeypatch):
+    assert_unchanged(make(kind, options), monkeypatch, sampler, count)
+
+
+def assert_unchanged(model, monkeypatch, sampler="greedy", count=1, tolerance=1e-5):
+    results = []
+    for elsewhere in (True, False):
+        monkeypatch.setattr(layouts, "compiles_for_cpu", lambda: elsewhere)
+        generative._ENGINES.pop(model, None)  # else the loop that was compiled first would run twice
+        results.append(model.generate(PROMPTS[:count], NEW, sampler, return_scores=True))
+    actual, expected = results
+    np.testing.assert_array_equal(actual.ids, expected.ids)
+    np.testing.assert_allclose(actual.log_probs, expected.log_probs, rtol=tolerance, atol=tolerance)
+
+
+def test_what_lies_elsewhere(small):
+    model = txf.models.decoder_generator(VOCABULARY, 2, 8, 2)
+    one, several = (kinds_of(layouts.choose_layouts(step_model(model), rows)) for rows in (1, 3))
+    assert one == [layouts.SideBySide, layouts.Transposed] * 2
+    assert several == [layouts.Table]
+    head = txf.models.decoder_generator(VOCABULARY, 2, 8, 2, tie_embeddings=False, intermediate_dim=12)
+    one, several = (kinds_of(layouts.choose_layouts(step_model(head), rows)) for rows in (1, 3))
+    assert one == [layouts.SideBySide] * 2 and several == []  # 12 by 8 is not tall
+
+
+def test_small_kernels_stay():
+    model = txf.models.decoder_generator(VOCABULARY, 2, 8, 2)
+    assert layouts.choose_layouts(step_model(model), 1) == layouts.choose_layouts(step_model(model), 3) == []
+
+
+def test_quantized_kernels_stay(small):
+    model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
+    model.quantize("int8")
+    assert layouts.choose_layouts(step_model(model), 1) == layouts.choose_layouts(step_model(model), 3) == []
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "float16"])
+def test_half_precision(policy, small, monkeypatch):
+    """The same products of the same numbers, up to the order of their sums."""
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = enliven(txf.models.decoder_generator(VOCABULARY, 1, 8, 2), 3)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert_unchanged(model, monkeypatch, tolerance=0.05)
+
+
+def test_lora_counts(small, monkeypatch):
+    model = enliven(txf.models.decoder_generator(VOCABULARY, 1, 8, 2), 3)
+    block = model.get_layer("decoder_0")
+    before = model.generate(PROMPTS[:1], NEW, return_scores=True)
+    for projection in (block.attention.query, block.attention.value, block.feed_forward.output_dense):
+        projection.enable_lora(2)
+    enliven(model, 5)
+    assert len(layouts.choose_layouts(step_model(model), 1)) == 2
+    assert (model.generate(PROMPTS[:1], NEW, return_scores=True).scores != before.scores).all()
+    assert_unchanged(model, monkeypatch)
+
+
+def test_a_scope_ends(small):
+    dense = keras.layers.Dense(3)
+    x = keras.random.normal((1, 2))
+    expected = drawing.array(dense(x))
+    with pytest.raises(RuntimeError, match="inside"), elsewhere({id(dense): lambda x: x}):
+        assert apply(dense, x) is x
+        raise RuntimeError("inside")
+    drawing.assert_same(apply(dense, x), expected)
