@@ -19,7 +19,7 @@ from keras import ops
 
 from keras_txf.layers.attention import attend, project_context, project_query
 from keras_txf.layers.blocks import decode_block
-from keras_txf.layers.options import register
+from keras_txf.layers.options import register, revive
 from keras_txf.ops.masks import combine_masks
 
 
@@ -133,7 +133,7 @@ class Prefill(Part):
 
     def __init__(self, block, width=1, **kwargs):
         super().__init__(**kwargs)
-        self.block, self.width = block, width
+        self.block, self.width = revive(block), width
 
     def call(self, inputs, visible, mask, positions, context=None, context_mask=None):
         attention = self.block.attention
@@ -188,7 +188,7 @@ class Step(Part):
 
     def __init__(self, block, **kwargs):
         super().__init__(**kwargs)
-        self.block = block
+        self.block = revive(block)
 
     def call(
         self, inputs, index, mask, positions, slot_positions, key, value,
@@ -260,7 +260,8 @@ def _slots(window, columns):
 
 def _columns_in_slots(last, slots):
     """The latest column up to `last` that each slot holds, (C,); negative where it holds none."""
-    return last - ops.mod(last - ops.arange(slots), slots)
+    # What `mod` takes is never negative: ONNX rounds the other way.
+    return last - ops.mod(last + slots - ops.arange(slots), slots)
 
 
 def _as_cache(x, turned=False):

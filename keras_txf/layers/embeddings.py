@@ -165,7 +165,7 @@ class PositionalEmbedding(keras.layers.Layer):
             return vectors
         # Inside a compiled function nothing can raise, and XLA would take the last row in silence.
         inside = ops.logical_and(positions >= 0, positions < self.max_length)
-        return ops.where(inside[..., None], vectors, ops.cast(float("nan"), vectors.dtype))
+        return ops.where(ops.expand_dims(inside, -1), vectors, ops.cast(float("nan"), vectors.dtype))
 
     def _check_positions(self, positions):
         values = None if self.max_length is None else checks.concrete(positions)

@@ -49,7 +49,7 @@ def prefill_model(model, width=1, return_hidden_states=False):
     call = {}
     if parts.encoder is not None:
         source_ids = inputs["source_ids"] = keras.Input((None,), dtype="int32", name="source_ids")
-        call["context"] = parts.encoder(source_ids)
+        call["context"] = parts.encoder.call(source_ids)
         call["context_mask"] = parts.context_mask(source_ids)
     places = functools.cache(lambda window: PromptPlaces(window, name=f"places_{window or 'all'}")(ids, visible))
     x = parts.embed(ids, visible)

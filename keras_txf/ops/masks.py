@@ -45,14 +45,14 @@ def combine_masks(
     """
     conditions = []
     if causal or window is not None:
-        distance = (ops.expand_dims(query_index, 1) - ops.expand_dims(key_index, 0))[None, None]
+        distance = ops.expand_dims(query_index, (0, 1, 3)) - ops.expand_dims(key_index, (0, 1, 2))
         if causal:
             conditions.append(distance >= 0)
         if window is not None:
             conditions.append((distance if causal else ops.abs(distance)) < window)
     if key_padding is not None:
         checks.rank("mask", key_padding, (2, "(batch, length)"))
-        real = ops.cast(key_padding, "bool")[:, None, None, :]
+        real = ops.expand_dims(ops.cast(key_padding, "bool"), (1, 2))
         conditions.append(ops.logical_or(real, distance == 0) if causal else real)
     if query_segments is not None:
         checks.rank("segment_ids", query_segments, (2, "(batch, length)"))

@@ -33,7 +33,7 @@ def sinusoid(positions, dim):
 
 
 def _angles(positions, frequencies):
-    return ops.cast(positions, "float32")[..., None] * ops.convert_to_tensor(frequencies.astype("float32"))
+    return ops.expand_dims(ops.cast(positions, "float32"), -1) * ops.convert_to_tensor(frequencies.astype("float32"))
 
 
 def rotate(x, positions, frequencies, magnitude=1.0):
