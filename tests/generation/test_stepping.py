@@ -118,20 +118,3 @@ def test_other_models_are_refused(part):
             part(other)
     with pytest.raises(ValueError, match="packed=False"):
         part(txf.models.encoder_decoder(VOCABULARY, VOCABULARY, 1, 8, 2, packed=True))
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports for TensorFlow")
-def test_a_step_can_be_exported(tmp_path):
-    import tensorflow as tf
-
-    model = make("decoder_generator", {"position": "rotary", "window": 3, "num_key_value_heads": 1})
-    step = step_model(model)
-    _, known = cached(model, steps=2)
-    known["index"], known["token_ids"] = np.array([PROMPT + 2], "int32"), np.array([[1], [2], [3]], "int32")
-    inputs = {tensor.name: ops.convert_to_tensor(known[tensor.name]) for tensor in step.inputs}
-    step.export(tmp_path / "step", verbose=False)
-    reloaded = tf.saved_model.load(tmp_path / "step")
-    served = reloaded.serve(inputs)
-    expected = step(inputs)
-    for name, tensor in served.items():
-        drawing.assert_same(tensor, expected[name])
