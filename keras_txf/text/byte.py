@@ -1,0 +1,61 @@
+"""ByteTokenizer: the bytes of UTF-8."""
+
+from keras_txf.text.lazy import tf
+from keras_txf.text.tokenizer import Tokenizer, register
+
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+@register
+class ByteTokenizer(Tokenizer):
+    """Each byte of the text in UTF-8 is a token: nothing to train, nothing unknown.
+
+    For many languages, noisy text, and small vocabularies. Sequences are some four times as long as with words' pieces.
+
+    Args:
+        special_tokens: list of str, the first ids; the bytes follow. By default those of ByT5, so that the id of a byte
+            is its value plus 3.
+        extra_tokens: list of str, special tokens whose ids follow those of the bytes.
+        pad_token: the special token of padding, or None.
+        **kwargs: `length`, `start`, `end`, `special_tokens_in_text`, `padding_side`, `truncation_side` of every
+            tokenizer, see `Tokenizer`.
+
+    Call arguments:
+        inputs: str, nested lists of str, or a string tensor (...), dense or ragged.
+
+    Returns:
+        int32 (..., length), ragged where `length` is None.
+
+    Raises:
+        ValueError: special tokens that come twice or are names of bytes such as `<0x41>`; see also `Tokenizer`.
+
+    Reference:
+        [ByT5](https://arxiv.org/abs/2105.13626).
+
+    Example:
+
+    >>> tokenizer = txf.text.ByteTokenizer(end="</s>")
+    >>> tokenizer("né").numpy().tolist()
+    [113, 198, 172, 1]
+    >>> tokenizer.detokenize([113, 198, 172, 1, 0, 0])
+    'né'
+    """
+
+    def __init__(self, special_tokens=("<pad>", "</s>", "<unk>"), extra_tokens=(), pad_token="<pad>", **kwargs):
+        first, last = list(special_tokens), list(extra_tokens)
+        unk_token = "<unk>" if "<unk>" in first else None  # which no text becomes
+        super().__init__(first + BYTE_TOKENS + last, first + last, pad_token, unk_token, **kwargs)
+        self._first, self._last = tuple(first), tuple(last)
+
+    def _encode(self, texts, splits=None):
+        values = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
+        ids = tf.cast(values, tf.int32) + len(self._first)
+        return tf.RaggedTensor.from_row_lengths(ids, tf.cast(tf.strings.length(texts), tf.int64), validate=False)
+
+    def _decode(self, rows):
+        strings = tf.constant([*self._first, *(bytes([byte]) for byte in range(256)), *self._last])
+        return tf.strings.reduce_join(tf.gather(strings, rows), axis=-1)
+
+    def get_config(self):
+        own = {"special_tokens": list(self._first), "extra_tokens": list(self._last), "pad_token": self.pad_token}
+        return {**super().get_config(), **own}

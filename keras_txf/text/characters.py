@@ -1,0 +1,98 @@
+"""CharacterTokenizer: one token a character."""
+
+import collections
+
+import numpy as np
+
+from keras_txf import checks
+from keras_txf.text.lazy import tf
+from keras_txf.text.sources import lines
+from keras_txf.text.tokenizer import Tokenizer, register
+
+
+@register
+class CharacterTokenizer(Tokenizer):
+    """Each character (Unicode code point) of the text is a token.
+
+    For small alphabets, such as dates, names and character language models.
+
+    Args:
+        vocabulary: list of str, the special tokens and the characters, in the order of their ids.
+        special_tokens: list of str, those of the vocabulary that are special. What is not special must be a single
+            character.
+        pad_token, unk_token: the special tokens of padding and of characters that are not in the vocabulary.
+        **kwargs: `length`, `start`, `end`, `special_tokens_in_text`, `padding_side`, `truncation_side` of every
+            tokenizer, see `Tokenizer`.
+
+    Call arguments:
+        inputs: str, nested lists of str, or a string tensor (...), dense or ragged. Bytes that are no UTF-8 count as
+            U+FFFD.
+
+    Returns:
+        int32 (..., length), ragged where `length` is None.
+
+    Raises:
+        ValueError: a token of several characters that is not special; see also `Tokenizer`.
+
+    Example:
+
+    >>> tokenizer = txf.text.CharacterTokenizer.train(["abba"], length=4)
+    >>> tokenizer("bad").numpy().tolist()
+    [3, 2, 1, 0]
+    >>> tokenizer.detokenize([3, 2, 1, 0])
+    'ba[UNK]'
+    """
+
+    def __init__(
+        self, vocabulary, special_tokens=("[PAD]", "[UNK]"), pad_token="[PAD]", unk_token="[UNK]", **kwargs
+    ):
+        super().__init__(vocabulary, list(special_tokens), pad_token, unk_token, **kwargs)
+        if unk_token not in self.special_tokens:
+            raise ValueError(f"`unk_token` must be one of the special tokens; received {unk_token!r}.")
+        characters = [token for token in self._vocabulary.tokens if token not in self.special_tokens]
+        for token in characters:
+            if len(token) > 1:
+                raise ValueError(f"`vocabulary` must hold single characters and special tokens; received {token!r}.")
+        codes = np.array([ord(character) for character in characters], "int32")
+        order = np.argsort(codes)
+        ids = np.array([self.token_to_id(character) for character in characters], "int32")
+        # The sentinel at the end is no code point: every search finds something to compare with.
+        self._codes = np.append(codes[order], 0x110000).astype("int32")
+        self._ids = np.append(ids[order], self.unk_id).astype("int32")
+
+    @classmethod
+    def train(cls, source, vocab_size=None, special_tokens=("[PAD]", "[UNK]"), **kwargs):
+        """The tokenizer of the characters of a text, the most frequent first.
+
+        Args:
+            source: path of a text file in UTF-8, whose line ends count as characters too; or an iterable of strings.
+            vocab_size: the number of tokens that are kept, special tokens among them; default all.
+            special_tokens: the first tokens.
+            **kwargs: options of the tokenizer.
+
+        Raises:
+            ValueError: an empty source, a wrong encoding, a size too small for the special tokens.
+        """
+        special_tokens = list(special_tokens)
+        vocab_size = checks.optional(checks.positive_integer, "vocab_size", vocab_size)
+        if vocab_size is not None and vocab_size <= len(special_tokens):
+            raise ValueError(f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}.")
+        counts = collections.Counter()
+        for line in lines(source, keep_ends=True):
+            counts.update(line)
+        frequent = sorted(counts, key=lambda character: (-counts[character], character))
+        vocabulary = (special_tokens + [character for character in frequent if character not in special_tokens])[:vocab_size]
+        return cls(vocabulary, special_tokens, **kwargs)
+
+    def _encode(self, texts, splits=None):
+        codes = tf.strings.unicode_decode(texts, "UTF-8")
+        place = tf.searchsorted(self._codes, codes.flat_values)
+        known = tf.gather(self._codes, place) == codes.flat_values
+        return codes.with_flat_values(tf.where(known, tf.gather(self._ids, place), self.unk_id))
+
+    def _decode(self, rows):
+        return tf.strings.reduce_join(tf.gather(tf.constant(self._vocabulary.tokens), rows), axis=-1)
+
+    def get_config(self):
+        own = {"vocabulary": list(self._vocabulary.tokens), "special_tokens": list(self.special_tokens)}
+        return {**super().get_config(), **own, "pad_token": self.pad_token, "unk_token": self.unk_token}

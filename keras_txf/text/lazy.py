@@ -1,0 +1,38 @@
+"""What tokenizers import only when one is made: TensorFlow, tensorflow-text and the optional packages."""
+
+import importlib
+
+
+class Package:
+    """A package that is imported at the first use of one of its names."""
+
+    def __init__(self, load):
+        self._load = load
+
+    def __getattr__(self, name):
+        return getattr(self._load(), name)
+
+
+def _tensorflow():
+    import tensorflow
+
+    return tensorflow
+
+
+def _tensorflow_text():
+    import tensorflow_text
+
+    return tensorflow_text
+
+
+def _optional(name):
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"This needs the package {name!r}: pip install 'keras_txf[text]'.") from error
+
+
+tf = Package(_tensorflow)
+tf_text = Package(_tensorflow_text)
+tokenizers = Package(lambda: _optional("tokenizers"))
+sentencepiece = Package(lambda: _optional("sentencepiece"))

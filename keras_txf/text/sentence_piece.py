@@ -1,0 +1,202 @@
+"""SentencePieceTokenizer: unigram and BPE models, such as T5's and Llama's."""
+
+import base64
+import binascii
+import io
+
+from keras_txf import checks
+from keras_txf.text.lazy import sentencepiece, tf, tf_text
+from keras_txf.text.sentence_piece_model import WITH_PREFIX, WITHOUT_PREFIX, read_model
+from keras_txf.text.sources import lines
+from keras_txf.text.tokenizer import Tokenizer, register
+from keras_txf.text.vocabulary import read_bytes
+
+
+@register
+class SentencePieceTokenizer(Tokenizer):
+    """Pieces of text, spaces among them, by a SentencePiece model: the ids of the package `sentencepiece`.
+
+    For T5, Llama 1 and 2, ALBERT, XLM-RoBERTa and others whose vocabulary is a `.model` file. Unlike words' pieces they
+    can be undone, but for what the model's own normalisation changes.
+
+    Args:
+        model: bytes of the model file, or str, those bytes in base64. `from_file` reads one.
+        extra_tokens: list of str, special tokens whose ids follow those of the model, such as T5's `<extra_id_99>`, ...,
+            `<extra_id_0>`.
+        prefix_space: whether text gets a space before its first word: "always", each piece between special tokens too;
+            "first", only the beginning; "never". Default, "always" or "never" as the model says. "always" is `legacy=True`
+            of Hugging Face's T5 and Llama, "first" is `legacy=False`.
+        pad_token: special token of padding; default `<pad>` where there is one, else None. A model without one, such as
+            Llama's, can pad with any special token.
+        **kwargs: `length`, `start`, `end`, `special_tokens_in_text`, `padding_side`, `truncation_side` of every
+            tokenizer, see `Tokenizer`. Special are the control symbols of the model, the unknown token and the extra
+            tokens. A user-defined symbol of the model is found in any text, as the model wants it.
+
+    Call arguments:
+        inputs: str, nested lists of str, or a string tensor (...), dense or ragged.
+
+    Returns:
+        int32 (..., length), ragged where `length` is None.
+
+    Raises:
+        ValueError: what is no model, extra tokens that it has already; see also `Tokenizer`.
+
+    Reference:
+        [SentencePiece](https://arxiv.org/abs/1808.06226),
+        [Subword Regularization](https://arxiv.org/abs/1804.10959) for unigram.
+
+    Example:
+
+    >>> tokenizer = txf.text.SentencePieceTokenizer.train(["a dog sees a dog", "a cat"], vocab_size=18, end="</s>")
+    >>> ids = tokenizer(["a dog", "a cat sees"])
+    >>> tokenizer.detokenize(ids)
+    ['a dog', 'a cat sees']
+    """
+
+    def __init__(self, model, extra_tokens=(), prefix_space=None, pad_token=None, **kwargs):
+        model = as_bytes(model)
+        parsed = read_model(model)
+        extra_tokens = [extra_tokens] if isinstance(extra_tokens, str) else list(extra_tokens)
+        vocabulary = parsed.pieces + extra_tokens
+        if pad_token is None and "<pad>" in vocabulary:
+            pad_token = "<pad>"
+        special_tokens = [*parsed.control, parsed.unk_token, *extra_tokens]
+        super().__init__(vocabulary, special_tokens, pad_token, parsed.unk_token, **kwargs)
+        default = "always" if parsed.adds_prefix else "never"
+        self.prefix_space = checks.one_of("prefix_space", prefix_space or default, ("always", "first", "never"))
+        self._model = base64.b64encode(model).decode()
+        self._extra_tokens = tuple(extra_tokens)
+        with tf.init_scope():
+            self._prefixing = tf_text.SentencepieceTokenizer(model + WITH_PREFIX)
+            self._plain = tf_text.SentencepieceTokenizer(model + WITHOUT_PREFIX)
+
+    @classmethod
+    def from_file(cls, path, **kwargs):
+        """The tokenizer of a model file, such as `spiece.model` or `tokenizer.model`.
+
+        Args:
+            path: the file.
+            **kwargs: options of the tokenizer.
+
+        Raises:
+            ValueError: a file that is missing, empty or no SentencePiece model.
+        """
+        return cls(read_bytes("path", path), **kwargs)
+
+    @classmethod
+    def train(
+        cls,
+        source,
+        vocab_size,
+        algorithm="unigram",
+        special_tokens=("<pad>", "<unk>", "<s>", "</s>"),
+        byte_fallback=False,
+        normalization="nmt_nfkc",
+        character_coverage=0.9995,
+        **kwargs,
+    ):
+        """The tokenizer of a model that is learnt from text, by the package `sentencepiece`.
+
+        Args:
+            source: path of a text file in UTF-8, or an iterable of strings.
+            vocab_size: the number of tokens. With little text "unigram" learns fewer.
+            algorithm: "unigram", as T5's, or "bpe", as Llama's.
+            special_tokens: the first tokens: padding, unknown, start and end, and then any others.
+            byte_fallback: whether characters that are not in the vocabulary become their bytes instead of unknown, which
+                takes 256 of the tokens.
+            normalization: "nmt_nfkc", "nfkc", "nmt_nfkc_cf" or "nfkc_cf" (which fold case), or "identity": text is kept
+                as it is, all its spaces too.
+            character_coverage: share of the text's characters that must be in the vocabulary.
+            **kwargs: options of the tokenizer.
+
+        Raises:
+            ImportError: the package is not there.
+            ValueError: an empty source, a wrong encoding, a size that does not go with the text.
+        """
+        options = dict(
+            vocab_size=checks.positive_integer("vocab_size", vocab_size),
+            model_type=checks.one_of("algorithm", algorithm, ("unigram", "bpe")),
+            byte_fallback=checks.boolean("byte_fallback", byte_fallback),
+            normalization_rule_name=normalization,
+            remove_extra_whitespaces=normalization != "identity",
+            character_coverage=checks.fraction("character_coverage", character_coverage),
+            hard_vocab_limit=algorithm == "bpe",
+        )
+        special_tokens = list(special_tokens)
+        if len(special_tokens) < 4:
+            raise ValueError(f"`special_tokens` must be padding, unknown, start and end, at least; received {special_tokens}.")
+        for place, kind in enumerate(("pad", "unk", "bos", "eos")):
+            options |= {f"{kind}_id": place, f"{kind}_piece": special_tokens[place]}
+        text, model = list(lines(source)), io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(text), model_writer=model, control_symbols=special_tokens[4:],
+                max_sentence_length=1 << 20, minloglevel=2, **options,
+            )
+        except (OSError, RuntimeError) as error:
+            reason = str(error).rpartition("] ")[2] or str(error)
+            raise ValueError(f"sentencepiece cannot learn {vocab_size} tokens from `source`: {reason}") from None
+        return cls(model.getvalue(), **{"pad_token": special_tokens[0], **kwargs})
+
+    def _encode(self, texts, splits=None):
+        if self.prefix_space == "never":
+            return self._plain.tokenize(texts)
+        if self.prefix_space == "always" or splits is None:
+            return self._prefixing.tokenize(texts)
+        first = marked(splits, texts)
+        parts = [(self._prefixing, tf.where(first, texts, "")), (self._plain, tf.where(first, "", texts))]
+        return tf.concat([kernel.tokenize(part) for kernel, part in parts], axis=1)  # one of the two is empty
+
+    def _decode(self, rows):
+        is_special = tf.reduce_any(rows.values[:, None] == self._shown_whole()[0], axis=1)
+        return tf.cond(
+            tf.reduce_any(is_special), lambda: self._decode_parts(rows, is_special), lambda: self._decode_ordinary(rows)
+        )
+
+    def _decode_parts(self, rows, is_special):
+        """Special tokens, which the kernels do not show, and the text between them."""
+        ids, tokens = self._shown_whole()
+        after_special = tf.concat([[False], is_special], 0)[:-1]
+        starts = tf.where(marked(rows.row_splits, rows.values) | is_special | after_special)[:, 0]
+        limits = tf.concat([starts, [tf.size(rows.values, tf.int64)]], 0)
+        parts = tf.RaggedTensor.from_row_splits(rows.values, limits, validate=False)
+        ordinary = tf.ragged.boolean_mask(parts, ~parts.with_values(is_special))
+        whole = tf.gather(tokens, tf.argmax(tf.gather(rows.values, starts)[:, None] == ids, axis=1))
+        first = tf.gather(marked(rows.row_splits, rows.values), starts)
+        text = tf.where(first, self._decode_ordinary(ordinary), self._plain.detokenize(ordinary))
+        text = tf.where(tf.gather(is_special, starts), whole, text)
+        splits = tf.searchsorted(starts, rows.row_splits, out_type=tf.int64)
+        return tf.strings.reduce_join(tf.RaggedTensor.from_row_splits(text, splits, validate=False), axis=-1)
+
+    def _decode_ordinary(self, rows):
+        return (self._plain if self.prefix_space == "never" else self._prefixing).detokenize(rows)
+
+    def _shown_whole(self):
+        """The special tokens but the unknown one: ids and strings."""
+        shown = {token: id for token, id in self.special_tokens.items() if token != self.unk_token}
+        return tf.constant(list(shown.values()), "int32"), tf.constant(list(shown), "string")
+
+    def get_config(self):
+        own = {"model": self._model, "extra_tokens": list(self._extra_tokens)}
+        return {**super().get_config(), **own, "prefix_space": self.prefix_space, "pad_token": self.pad_token}
+
+
+def as_bytes(model):
+    """The bytes of base64, as in a config."""
+    if isinstance(model, str):
+        try:
+            return base64.b64decode(model, validate=True)
+        except (binascii.Error, ValueError):
+            raise ValueError(
+                f"`model` must be the bytes of a SentencePiece model, or those in base64 (`from_file` reads a file); "
+                f"received {model[:40]!r}."
+            ) from None
+    if not isinstance(model, (bytes, bytearray)):
+        raise ValueError(f"`model` must be the bytes of a SentencePiece model, or those in base64; received {model!r}.")
+    return bytes(model)
+
+
+def marked(splits, values):
+    """True for the first value of each row."""
+    marks = tf.scatter_nd(splits[:, None], tf.ones_like(splits), [tf.size(values, tf.int64) + 1])
+    return marks[:-1] > 0

@@ -1,0 +1,121 @@
+"""Text and ids of any shape, as rows; and the answers back in that shape.
+
+Legend: R rows, L length in tokens.
+"""
+
+import keras
+import numpy as np
+
+from keras_txf.text.lazy import tf
+
+
+def as_text(value):
+    """A string tensor, dense or ragged, of a str, nested lists, an array or a tensor."""
+    expected = "`text` must be a string, nested lists of strings, or a string tensor"
+    if isinstance(value, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in value):
+        make = tf.ragged.constant
+    else:
+        make = tf.convert_to_tensor
+    try:
+        text = value if tf.is_tensor(value) else make(value, dtype=tf.string)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{expected}; received a lone surrogate, {error.object[error.start]!r}, which is no character.") from None
+    except (TypeError, ValueError):
+        raise ValueError(f"{expected}; received {value!r}.") from None
+    if text.dtype != tf.string:
+        raise ValueError(f"{expected}; received a tensor of {text.dtype.name}.")
+    if text.shape.rank is None:
+        raise ValueError(f"{expected} of known rank; received {value!r}.")
+    return text
+
+
+def as_ids(value, vocab_size):
+    """An int32 tensor, dense or ragged, of nested lists, an array or a tensor of any backend."""
+    expected = f"`ids` must be token ids from 0 to {vocab_size - 1}, in a list or tensor of at least one axis"
+    if not tf.is_tensor(value):
+        value = keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value
+        try:
+            value = tf.convert_to_tensor(np.asarray(value)) if is_even(value) else tf.ragged.constant(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"{expected}; received {value!r}.") from None
+    size = None if value.shape.rank is None else value.shape.num_elements()
+    if not value.shape.rank or not (value.dtype.is_integer or size == 0):
+        raise ValueError(f"{expected}; received {value!r}.")
+    ids = tf.cast(value, tf.int32)
+    if tf.executing_eagerly():
+        flat = (ids.flat_values if isinstance(ids, tf.RaggedTensor) else ids).numpy()
+        if flat.size and (flat.min() < 0 or flat.max() >= vocab_size):
+            raise ValueError(f"{expected}; received ids from {flat.min()} to {flat.max()}.")
+    return ids
+
+
+def is_even(value):
+    """Whether nested lists make an array: no two beside each other differ in length."""
+    try:
+        return np.asarray(value).dtype != object
+    except ValueError:
+        return False
+
+
+def flatten(tensor, inner=0):
+    """The rows of a tensor, and the function that puts an answer for each row into the tensor's shape.
+
+    Args:
+        tensor: dense or ragged. Its last `inner` axes, 0 or 1, belong to the rows.
+
+    Returns:
+        rows: (R,) or ragged (R, L).
+        restore: function of a tensor (R, ...).
+    """
+    rank = tensor.shape.rank
+    if rank == inner:
+        rows, restore = tensor[None], lambda answer: answer[0]
+    elif isinstance(tensor, tf.RaggedTensor):
+        tensor = all_ragged(tensor)
+        splits = tensor.nested_row_splits[: rank - 1 - inner]
+        rows = tensor.flat_values
+        if inner:
+            rows = tf.RaggedTensor.from_row_splits(rows, tensor.nested_row_splits[-1], validate=False)
+        restore = lambda answer: nested(answer, splits)  # noqa: E731
+    else:
+        outer = tensor.shape[: rank - inner]
+        shape = tf.shape(tensor)
+        rows = tf.reshape(tensor, tf.concat([[tf.reduce_prod(shape[: rank - inner])], shape[rank - inner :]], 0))
+        restore = lambda answer: stacked(answer, shape[: rank - inner], outer)  # noqa: E731
+    if inner and not isinstance(rows, tf.RaggedTensor):
+        rows = tf.RaggedTensor.from_tensor(rows)
+    return rows, restore
+
+
+def all_ragged(tensor):
+    """A ragged tensor each of whose axes but the first is ragged."""
+    values = tensor.flat_values
+    if values.shape.rank == 1:
+        return tensor
+    return tensor.with_flat_values(tf.RaggedTensor.from_tensor(values, ragged_rank=values.shape.rank - 1))
+
+
+def nested(answer, splits):
+    return tf.RaggedTensor.from_nested_row_splits(answer, splits, validate=False) if splits else answer
+
+
+def stacked(answer, shape, static):
+    """Rows in a dense shape; where they are ragged, all but its first axis become ragged."""
+    if isinstance(answer, tf.RaggedTensor):
+        for axis in range(len(static) - 1, 0, -1):
+            count = tf.reduce_prod(shape[:axis])
+            answer = tf.RaggedTensor.from_uniform_row_length(answer, shape[axis], nrows=count, validate=False)
+        return answer
+    shaped = tf.reshape(answer, tf.concat([shape, tf.shape(answer)[1:]], 0))
+    shaped.set_shape(static.concatenate(answer.shape[1:]))
+    return shaped
+
+
+def as_strings(tensor):
+    """Nested lists of str, or one, of a string tensor."""
+    values = tensor.to_list() if isinstance(tensor, tf.RaggedTensor) else tensor.numpy()
+    return _decoded(values.tolist() if isinstance(values, np.ndarray) else values)
+
+
+def _decoded(value):
+    return [_decoded(item) for item in value] if isinstance(value, list) else value.decode("utf-8", "replace")

@@ -1,0 +1,32 @@
+"""Special tokens that stand in a text: kept whole.
+
+Legend: R texts, N pieces.
+"""
+
+import re
+
+from keras_txf.text.lazy import tf, tf_text
+
+
+def split_at(texts, special_tokens):
+    """Cuts texts before and after each special token; where several match, the longest counts.
+
+    Args:
+        texts: string (R,).
+        special_tokens: dict of tokens and ids.
+
+    Returns:
+        pieces: string (N,), empty where a special token stands.
+        ids: int32 RaggedTensor (N, 0 or 1), the special tokens.
+        splits: int64 (R + 1,), the pieces of each text.
+    """
+    longest_first = sorted(special_tokens, key=len, reverse=True)
+    pattern = "|".join(map(re.escape, longest_first))
+    pieces = tf_text.regex_split(texts, pattern, pattern)
+    splits, pieces = pieces.row_splits, pieces.values
+    special = tf.strings.regex_full_match(pieces, pattern)
+    found = tf.boolean_mask(pieces, special)
+    which = tf.argmax(found[:, None] == tf.constant(longest_first), axis=1)
+    ids = tf.gather(tf.constant([special_tokens[token] for token in longest_first], "int32"), which)
+    ids = tf.RaggedTensor.from_row_lengths(ids, tf.cast(special, tf.int64), validate=False)
+    return tf.where(special, "", pieces), ids, splits

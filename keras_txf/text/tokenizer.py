@@ -1,0 +1,218 @@
+"""What all tokenizers share: text of any shape in, ids out, and back.
+
+Legend: R texts, N pieces of text, L length in tokens, V vocabulary.
+"""
+
+import keras
+
+from keras_txf import checks
+from keras_txf.text.lazy import tf
+from keras_txf.text.shapes import as_ids, as_strings, as_text, flatten
+from keras_txf.text.special import split_at
+from keras_txf.text.vocabulary import Vocabulary
+
+
+def register(cls):
+    """Registers a class with Keras, so that `.keras` files load in safe mode."""
+    return keras.saving.register_keras_serializable(package="keras_txf")(cls)
+
+
+class Tokenizer(keras.layers.Layer):
+    """The interface of every tokenizer; each adds how one text becomes ids, `_encode`, and back, `_decode`.
+
+    A tokenizer is a layer: call it on strings, map a `tf.data.Dataset` with it, or let it be the first layer of a
+    functional model on TensorFlow, whose files then hold the vocabulary.
+
+    Args:
+        vocabulary: list of str, every token in the order of the ids.
+        special_tokens: list of str, tokens that no ordinary text becomes.
+        pad_token, unk_token: str, or None where there is none.
+        length: None for ragged ids; "longest" for ids padded to the longest text of the batch; or an integer, to
+            which every text is padded or cut. What `start` and `end` add is not cut off.
+        start, end: a special token, or a list of them, before and after the ids of each text. Calling the tokenizer
+            adds them, `tokenize` does not.
+        special_tokens_in_text: "escape", the special tokens that stand in a text are text like any other, so nobody
+            can slip one in; "keep", each becomes its own id.
+        padding_side, truncation_side: "right" or "left".
+
+    Raises:
+        ValueError: a special token that is not in the vocabulary, `length` without a token of padding or shorter than
+            what `start` and `end` add, an option out of its range.
+    """
+
+    def __init__(
+        self,
+        vocabulary,
+        special_tokens,
+        pad_token=None,
+        unk_token=None,
+        length=None,
+        start=None,
+        end=None,
+        special_tokens_in_text="escape",
+        padding_side="right",
+        truncation_side="right",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self._convert_input_args = False  # strings are not tensors on every backend
+        self._allow_non_tensor_positional_args = True
+        self._vocabulary = Vocabulary(vocabulary)
+        ids = {token: self._vocabulary.id_of("special_tokens", token) for token in special_tokens}
+        self._special_ids = tuple(ids.items())
+        self.pad_token = pad_token
+        self.unk_token = unk_token
+        self.pad_id = checks.optional(self._id_of, "pad_token", pad_token)
+        self.unk_id = checks.optional(self._id_of, "unk_token", unk_token)
+        is_number = length not in (None, "longest")
+        self.length = checks.positive_integer("length", length) if is_number else length
+        self.start = self._special("start", start)
+        self.end = self._special("end", end)
+        choices = ("escape", "keep")
+        self.special_tokens_in_text = checks.one_of("special_tokens_in_text", special_tokens_in_text, choices)
+        self.padding_side = checks.one_of("padding_side", padding_side, ("right", "left"))
+        self.truncation_side = checks.one_of("truncation_side", truncation_side, ("right", "left"))
+        if length is not None and self.pad_id is None:
+            raise ValueError(f"`length` needs a token of padding; received length={length!r} and pad_token=None.")
+        if is_number and length < len(self.start) + len(self.end):
+            raise ValueError(
+                f"`length` must leave room for `start` and `end`; received length={length}, "
+                f"start={list(self.start)} and end={list(self.end)}."
+            )
+        self.built = True
+
+    def _id_of(self, name, token):
+        return self._vocabulary.id_of(name, token)
+
+    def _special(self, name, tokens):
+        tokens = (tokens,) if isinstance(tokens, str) else tuple(tokens or ())
+        for token in tokens:
+            if token not in self.special_tokens:
+                known = sorted(self.special_tokens)
+                raise ValueError(f"`{name}` must be special tokens, of {known}; received {token!r}.")
+        return tokens
+
+    @property
+    def vocab_size(self):
+        """The number of tokens, V."""
+        return len(self._vocabulary)
+
+    @property
+    def special_tokens(self):
+        """Dict of the special tokens and their ids."""
+        return dict(self._special_ids)
+
+    def token_to_id(self, token):
+        """The id of a token; ValueError for a string that is none."""
+        return self._id_of("token", token)
+
+    def id_to_token(self, id):
+        """The token of an id; ValueError for one outside of the vocabulary."""
+        return self._vocabulary.token_of("id", id)
+
+    def tokenize(self, text):
+        """The ids of the text alone, without `start`, `end`, padding and truncation.
+
+        Args:
+            text: str, nested lists of str, or a string tensor, dense or ragged.
+
+        Returns:
+            int32 RaggedTensor (..., L); of a single string a tensor (L,).
+
+        Raises:
+            ValueError: what is no text.
+        """
+        texts, restore = flatten(as_text(text))
+        return restore(self._rows(texts))
+
+    def call(self, inputs):
+        """The ids of text, a string tensor of any shape (...): int32 (..., `length`), ragged where `length` is None."""
+        texts, restore = flatten(as_text(inputs))
+        rows = self._rows(texts)
+        if self.length not in (None, "longest"):
+            rows = cut(rows, self.length - len(self.start) - len(self.end), self.truncation_side)
+        rows = self._between(rows)
+        if self.length is None:
+            return restore(rows)
+        length = None if self.length == "longest" else self.length
+        padded = restore(pad(rows, length, self.pad_id, self.padding_side))
+        on_tensorflow = keras.backend.backend() == "tensorflow" or not tf.executing_eagerly()
+        return padded if on_tensorflow else keras.ops.convert_to_tensor(padded.numpy())
+
+    def compute_output_spec(self, inputs):
+        shape = self.compute_output_shape(inputs.shape)
+        return keras.KerasTensor(shape, dtype="int32", ragged=self.length is None and len(shape) > 1)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape, self.length if isinstance(self.length, int) else None)
+
+    def detokenize(self, ids, skip_special_tokens=True):
+        """The text of ids.
+
+        Args:
+            ids: int (..., L), nested lists or a tensor, dense or ragged.
+            skip_special_tokens: whether special tokens, the padding among them, are left out. The unknown token
+                stands for text, and is shown.
+
+        Returns:
+            A str or nested lists of them; inside a TensorFlow graph a string tensor (...). In a str U+FFFD stands for
+            bytes that are no UTF-8.
+
+        Raises:
+            ValueError: what is no ids, or ids outside of the vocabulary.
+        """
+        rows, restore = flatten(as_ids(ids, self.vocab_size), inner=1)
+        if checks.boolean("skip_special_tokens", skip_special_tokens):
+            skipped = [id for token, id in self._special_ids if token != self.unk_token]
+            shown = ~tf.scatter_nd([[id] for id in skipped], [True] * len(skipped), [self.vocab_size]) if skipped else None
+            rows = rows if shown is None else tf.ragged.boolean_mask(rows, tf.gather(shown, rows))
+        text = restore(self._decode(rows))
+        return as_strings(text) if tf.executing_eagerly() else text
+
+    def _rows(self, texts):
+        """string (R,) -> int32 RaggedTensor (R, L)."""
+        if self.special_tokens_in_text == "escape" or not self._special_ids:
+            return self._encode(texts)
+        pieces, special, splits = split_at(texts, self.special_tokens)
+        ids = tf.concat([self._encode(pieces, splits), special], axis=1)
+        return tf.RaggedTensor.from_row_splits(ids, splits, validate=False).merge_dims(1, 2)
+
+    def _encode(self, texts, splits=None):
+        """The ids of ordinary text, int32 RaggedTensor (R, L).
+
+        With `splits`, int64, the texts are the pieces between special tokens; all from one split to the next are of
+        the same text.
+        """
+        raise NotImplementedError
+
+    def _decode(self, rows):
+        """The text of ids, RaggedTensor (R, L), special tokens too: string (R,)."""
+        raise NotImplementedError
+
+    def _between(self, rows):
+        """The rows with `start` before them and `end` after them."""
+        if not self.start + self.end:
+            return rows
+        count = rows.nrows()
+        start, end = (tf.constant([self.special_tokens[token] for token in tokens], "int32", [len(tokens)])
+                      for tokens in (self.start, self.end))
+        parts = [tf.repeat(start[None], count, axis=0), rows, tf.repeat(end[None], count, axis=0)]
+        return tf.concat(parts, axis=1)
+
+    def get_config(self):
+        names = ("length", "special_tokens_in_text", "padding_side", "truncation_side")
+        options = {name: getattr(self, name) for name in names}
+        return {**super().get_config(), **options, "start": list(self.start), "end": list(self.end)}
+
+
+def cut(rows, length, side):
+    if side == "right":
+        return rows[:, :length]
+    return rows[:, ::-1][:, :length][:, ::-1]
+
+
+def pad(rows, length, pad_id, side):
+    """Dense (R, length), where None is the longest row's."""
+    if side == "right":
+        return rows.to_tensor(pad_id, shape=[None, length])
+    return rows[:, ::-1].to_tensor(pad_id, shape=[None, length])[:, ::-1]

@@ -1,0 +1,84 @@
+"""Tokens and their ids, and the files that hold them."""
+
+import difflib
+import pathlib
+
+from keras_txf import checks
+
+
+class Vocabulary:
+    """The tokens in the order of their ids.
+
+    Args:
+        tokens: list of str, each once.
+
+    Raises:
+        ValueError: no tokens, an empty one, one that comes twice, or what is no string.
+    """
+
+    def __init__(self, tokens):
+        if isinstance(tokens, (str, bytes)) or not hasattr(tokens, "__iter__"):
+            raise ValueError(f"`vocabulary` must be a list of tokens (`from_file` reads one); received {tokens!r}.")
+        self.tokens = tuple(tokens)
+        self.index = {}
+        for place, token in enumerate(self.tokens):
+            if not isinstance(token, str) or not token:
+                raise ValueError(f"`vocabulary` must hold strings that are not empty; received {token!r} at place {place}.")
+            if token in self.index:
+                raise ValueError(
+                    f"`vocabulary` must hold each token once; received {token!r} at the places {self.index[token]} and {place}."
+                )
+            self.index[token] = place
+        if not self.tokens:
+            raise ValueError("`vocabulary` must hold at least one token; received none.")
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def id_of(self, name, token):
+        """The id of a token that must be there."""
+        if token not in self.index:
+            near = difflib.get_close_matches(str(token), self.tokens, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"`{name}` must be among the {len(self)} tokens of the vocabulary; received {token!r}.{hint}")
+        return self.index[token]
+
+    def token_of(self, name, number):
+        return self.tokens[checks.id_below(name, number, len(self))]
+
+
+def read_bytes(name, path):
+    """The content of a file that must be there and hold something."""
+    path = pathlib.Path(path)
+    if not path.is_file():
+        raise ValueError(f"`{name}` must be a file; received {str(path)!r}, which is {'a folder' if path.is_dir() else 'missing'}.")
+    content = path.read_bytes()
+    if not content:
+        raise ValueError(f"`{name}` must hold something; received {str(path)!r}, which is empty.")
+    return content
+
+
+def read_text(name, path):
+    """The text of a file in UTF-8."""
+    try:
+        return read_bytes(name, path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise not_utf8(name, path, error) from None
+
+
+def read_tokens(name, path):
+    """The lines of a vocabulary file: one token a line, as BERT's `vocab.txt`."""
+    lines = read_text(name, path).split("\n")
+    if not lines[-1]:
+        lines.pop()
+    lines = [line.removesuffix("\r") for line in lines]
+    if "" in lines:
+        raise ValueError(f"`{name}` must hold one token a line; received {str(path)!r}, whose line {lines.index('') + 1} is empty.")
+    return lines
+
+
+def not_utf8(name, path, error):
+    return ValueError(
+        f"`{name}` must be text in UTF-8; received {str(path)!r}, which has "
+        f"the byte 0x{error.object[error.start]:02x} at {error.start}: {error.reason}."
+    )

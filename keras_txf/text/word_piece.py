@@ -1,0 +1,153 @@
+"""WordPieceTokenizer: BERT's."""
+
+from keras_txf import checks
+from keras_txf.text import bert
+from keras_txf.text.lazy import tf, tf_text, tokenizers
+from keras_txf.text.sources import lines
+from keras_txf.text.tokenizer import Tokenizer, register
+from keras_txf.text.vocabulary import read_tokens
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LONGEST_WORD = 100  # in characters; longer ones are unknown
+
+
+@register
+class WordPieceTokenizer(Tokenizer):
+    """Cuts words into the longest pieces that the vocabulary has, with the ids of Hugging Face's BERT tokenizers.
+
+    For BERT and its relatives, such as DistilBERT, ELECTRA and MiniLM. Text is normalised first, which cannot be undone:
+    `detokenize` puts one space between words and signs, and keeps lower case.
+
+    Args:
+        vocabulary: list of str, the tokens in the order of their ids. A token that begins with `##` continues a word.
+        lowercase: whether text is lower-cased.
+        strip_accents: whether accents are dropped; default, where text is lower-cased.
+        split_chinese: whether each Chinese character is a word.
+        clean: whether control characters are dropped.
+        special_tokens: list of str, those of the vocabulary that are special; default those of `[PAD]`, `[UNK]`, `[CLS]`,
+            `[SEP]` and `[MASK]` that it has.
+        pad_token, unk_token: the special tokens of padding and of unknown words, among them those longer than 100
+            characters.
+        **kwargs: `length`, `start`, `end`, `special_tokens_in_text`, `padding_side`, `truncation_side` of every
+            tokenizer, see `Tokenizer`.
+
+    Call arguments:
+        inputs: str, nested lists of str, or a string tensor (...), dense or ragged. Bytes that are no UTF-8 count as
+            U+FFFD.
+
+    Returns:
+        int32 (..., length), ragged where `length` is None.
+
+    Raises:
+        ValueError: a vocabulary that is empty, has a token twice or lacks a special one; see also `Tokenizer`.
+
+    Reference:
+        [BERT](https://arxiv.org/abs/1810.04805); the pieces are found as in
+        [Fast WordPiece Tokenization](https://arxiv.org/abs/2012.15524).
+
+    Example:
+
+    >>> vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##afford", "##able", "!"]
+    >>> tokenizer = txf.text.WordPieceTokenizer(vocabulary, start="[CLS]", end="[SEP]", length=8)
+    >>> tokenizer(["Unaffordable!", "Un"]).numpy()
+    array([[2, 4, 5, 6, 7, 3, 0, 0],
+           [2, 4, 3, 0, 0, 0, 0, 0]], dtype=int32)
+    >>> tokenizer.detokenize([2, 4, 5, 6, 7, 3, 0, 0])
+    'unaffordable !'
+    """
+
+    def __init__(
+        self,
+        vocabulary,
+        lowercase=True,
+        strip_accents=None,
+        split_chinese=True,
+        clean=True,
+        special_tokens=None,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        **kwargs,
+    ):
+        if special_tokens is None:
+            special_tokens = [token for token in (*SPECIAL_TOKENS, pad_token, unk_token) if token in vocabulary]
+        super().__init__(vocabulary, list(special_tokens), pad_token, unk_token, **kwargs)
+        self.lowercase = checks.boolean("lowercase", lowercase)
+        self.strip_accents = checks.optional(checks.boolean, "strip_accents", strip_accents)
+        self.split_chinese = checks.boolean("split_chinese", split_chinese)
+        self.clean = checks.boolean("clean", clean)
+        if self.unk_id is None:
+            raise ValueError("`unk_token` must be a token, what unknown words become; received None.")
+        # Words have no blanks: no text becomes a special token but by being unknown.
+        hidden = [f" {token}" if token in self.special_tokens else token for token in self._vocabulary.tokens]
+        with tf.init_scope():
+            self._kernel = tf_text.FastWordpieceTokenizer(
+                hidden,
+                max_bytes_per_word=4 * LONGEST_WORD,
+                token_out_type=tf.int32,
+                unknown_token=f" {unk_token}" if unk_token in self.special_tokens else unk_token,
+                no_pretokenization=True,
+            )
+
+    @classmethod
+    def from_file(cls, path, **kwargs):
+        """The tokenizer of a file with one token a line, such as `vocab.txt`.
+
+        Args:
+            path: the file, in UTF-8.
+            **kwargs: options of the tokenizer.
+
+        Raises:
+            ValueError: a file that is missing, empty, not in UTF-8, has an empty line or is no vocabulary.
+        """
+        return cls(read_tokens("path", path), **kwargs)
+
+    @classmethod
+    def train(cls, source, vocab_size, special_tokens=SPECIAL_TOKENS, min_frequency=2, lowercase=True, strip_accents=None,
+              split_chinese=True, clean=True, **kwargs):
+        """The tokenizer of a vocabulary that is learnt from text, by the package `tokenizers`.
+
+        Args:
+            source: path of a text file in UTF-8, or an iterable of strings.
+            vocab_size: the most tokens that are learnt, special tokens and single characters among them.
+            special_tokens: the first tokens.
+            min_frequency: how often a pair of pieces must come to be joined.
+            lowercase, strip_accents, split_chinese, clean: how text is normalised, as of the tokenizer.
+            **kwargs: other options of the tokenizer.
+
+        Raises:
+            ImportError: the package is not there.
+            ValueError: an empty source, a wrong encoding, a size that is not positive.
+        """
+        vocab_size = checks.positive_integer("vocab_size", vocab_size)
+        options = dict(lowercase=lowercase, strip_accents=strip_accents)
+        unk_token = kwargs.get("unk_token", "[UNK]")
+        learner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=unk_token))
+        learner.normalizer = tokenizers.normalizers.BertNormalizer(
+            clean_text=clean, handle_chinese_chars=split_chinese, **options
+        )
+        learner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+        trainer = tokenizers.trainers.WordPieceTrainer(
+            vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=list(special_tokens), show_progress=False
+        )
+        learner.train_from_iterator(lines(source), trainer)
+        ids = learner.get_vocab()
+        vocabulary = sorted(ids, key=ids.get)
+        return cls(vocabulary, special_tokens=special_tokens, split_chinese=split_chinese, clean=clean, **options, **kwargs)
+
+    def _encode(self, texts, splits=None):
+        strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents
+        words, lengths, limits = bert.words(texts, self.lowercase, strip_accents, self.split_chinese, self.clean)
+        words = tf.where(lengths > LONGEST_WORD, " ", words)  # nothing has blanks: it is unknown
+        pieces = self._kernel.tokenize(words)
+        return tf.RaggedTensor.from_row_splits(pieces.values, tf.gather(pieces.row_splits, limits), validate=False)
+
+    def _decode(self, rows):
+        tokens = self._vocabulary.tokens
+        strings = [token[2:] if token.startswith("##") and len(token) > 2 else f" {token}" for token in tokens]
+        return tf.strings.regex_replace(tf.strings.reduce_join(tf.gather(tf.constant(strings), rows), axis=-1), "^ ", "")
+
+    def get_config(self):
+        names = ("lowercase", "strip_accents", "split_chinese", "clean", "pad_token", "unk_token")
+        options = {name: getattr(self, name) for name in names}
+        own = {"vocabulary": list(self._vocabulary.tokens), "special_tokens": list(self.special_tokens)}
+        return {**super().get_config(), **own, **options}
