@@ -134,8 +134,7 @@ def tables(lowercase, strip_accents, split_chinese, clean):
     width = 3 if strip_accents else 2 if lowercase else 1
     cells = np.full((0x110000, width), DROPPED, "int32")
     cells[:, 0] = 0
-    letters = (code for code in range(0x30000) if unicode.changes(chr(code)))
-    for code in {*whitespace, *punctuation, *marks, *reordered, *letters}:
+    for code in {*whitespace, *punctuation, *marks, *reordered, *unicode.letters()}:
         new = [part | flag(part) for part in parts(chr(code))] or [DROPPED]
         new[0] ^= (code if new[0] < STARTER else 0) | (MORE if len(new) > 1 else 0)
         cells[code, : len(new)] = new
@@ -143,6 +142,7 @@ def tables(lowercase, strip_accents, split_chinese, clean):
         cells[list(chinese), 0] |= ALONE
     if clean:
         cells[list(control)] = DROPPED
-    pages, page_of = np.unique(cells.reshape(-1, PAGE * width), axis=0, return_inverse=True)
-    cells = pages.reshape(-1, width)
-    return np.ascontiguousarray(cells[:, 0]), cells[:, 1:], page_of.reshape(-1).astype("int32")
+    pages = {}
+    page_of = [pages.setdefault(page.tobytes(), len(pages)) for page in cells.reshape(-1, PAGE * width)]
+    cells = np.frombuffer(b"".join(pages), "int32").reshape(-1, width)
+    return np.ascontiguousarray(cells[:, 0]), cells[:, 1:], np.array(page_of, "int32")

@@ -53,7 +53,8 @@ class ByteTokenizer(Tokenizer):
         return tf.RaggedTensor.from_row_lengths(ids, tf.cast(tf.strings.length(texts), tf.int64), validate=False)
 
     def _decode(self, rows):
-        strings = tf.constant([*self._first, *(bytes([byte]) for byte in range(256)), *self._last])
+        first, last = ([token.encode() for token in tokens] for tokens in (self._first, self._last))
+        strings = tf.constant(first + [bytes([byte]) for byte in range(256)] + last)
         return tf.strings.reduce_join(tf.gather(strings, rows), axis=-1)
 
     def get_config(self):

@@ -6,7 +6,7 @@ import io
 
 from keras_txf import checks
 from keras_txf.text.lazy import sentencepiece, tf, tf_text
-from keras_txf.text.sentence_piece_model import WITH_PREFIX, WITHOUT_PREFIX, read_model
+from keras_txf.text.sentence_piece_model import AS_IT_IS, WITH_PREFIX, WITHOUT_PREFIX, read_model
 from keras_txf.text.sources import lines
 from keras_txf.text.tokenizer import Tokenizer, register
 from keras_txf.text.vocabulary import read_bytes
@@ -64,11 +64,9 @@ class SentencePieceTokenizer(Tokenizer):
         super().__init__(vocabulary, special_tokens, pad_token, parsed.unk_token, **kwargs)
         default = "always" if parsed.adds_prefix else "never"
         self.prefix_space = checks.one_of("prefix_space", prefix_space or default, ("always", "first", "never"))
-        self._model = base64.b64encode(model).decode()
+        self._model = model
+        self._removes_spaces = parsed.removes_spaces
         self._extra_tokens = tuple(extra_tokens)
-        with tf.init_scope():
-            self._prefixing = tf_text.SentencepieceTokenizer(model + WITH_PREFIX)
-            self._plain = tf_text.SentencepieceTokenizer(model + WITHOUT_PREFIX)
 
     @classmethod
     def from_file(cls, path, **kwargs):
@@ -138,14 +136,18 @@ class SentencePieceTokenizer(Tokenizer):
             raise ValueError(f"sentencepiece cannot learn {vocab_size} tokens from `source`: {reason}") from None
         return cls(model.getvalue(), **{"pad_token": special_tokens[0], **kwargs})
 
+    def _kernel(self, setting):
+        """Made for each call: the model belongs to an operation of TensorFlow, and `set_random_seed` drops those."""
+        return tf_text.SentencepieceTokenizer(self._model + setting)
+
     def _encode(self, texts, splits=None):
         if self.prefix_space == "never":
-            return self._plain.tokenize(texts)
+            return self._kernel(WITHOUT_PREFIX).tokenize(texts)
         if self.prefix_space == "always" or splits is None:
-            return self._prefixing.tokenize(texts)
+            return self._kernel(WITH_PREFIX).tokenize(texts)
         first = marked(splits, texts)
-        parts = [(self._prefixing, tf.where(first, texts, "")), (self._plain, tf.where(first, "", texts))]
-        return tf.concat([kernel.tokenize(part) for kernel, part in parts], axis=1)  # one of the two is empty
+        parts = {WITH_PREFIX: tf.where(first, texts, ""), WITHOUT_PREFIX: tf.where(first, "", texts)}  # one is empty
+        return tf.concat([self._kernel(setting).tokenize(part) for setting, part in parts.items()], axis=1)
 
     def _decode(self, rows):
         is_special = tf.reduce_any(rows.values[:, None] == self._shown_whole()[0], axis=1)
@@ -162,14 +164,22 @@ class SentencePieceTokenizer(Tokenizer):
         parts = tf.RaggedTensor.from_row_splits(rows.values, limits, validate=False)
         ordinary = tf.ragged.boolean_mask(parts, ~parts.with_values(is_special))
         whole = tf.gather(tokens, tf.argmax(tf.gather(rows.values, starts)[:, None] == ids, axis=1))
-        first = tf.gather(marked(rows.row_splits, rows.values), starts)
-        text = tf.where(first, self._decode_ordinary(ordinary), self._plain.detokenize(ordinary))
+        text = self._decode_ordinary(ordinary)
+        if self.prefix_space == "first":
+            first = tf.gather(marked(rows.row_splits, rows.values), starts)
+            text = tf.where(first, text, self._kernel(AS_IT_IS).detokenize(ordinary))
         text = tf.where(tf.gather(is_special, starts), whole, text)
         splits = tf.searchsorted(starts, rows.row_splits, out_type=tf.int64)
         return tf.strings.reduce_join(tf.RaggedTensor.from_row_splits(text, splits, validate=False), axis=-1)
 
     def _decode_ordinary(self, rows):
-        return (self._plain if self.prefix_space == "never" else self._prefixing).detokenize(rows)
+        prefix = self.prefix_space != "never"
+        if self._removes_spaces or not prefix:
+            return self._kernel(WITH_PREFIX if prefix else WITHOUT_PREFIX).detokenize(rows)
+        # The kernel would drop every space at the beginning, where the package drops the one that was put there.
+        text = self._kernel(AS_IT_IS).detokenize(rows)
+        unknown = tf.reduce_any(rows[:, :1] == self.unk_id, axis=1)  # it shows as ` ⁇ `
+        return tf.where(unknown, text, tf.strings.regex_replace(text, "^ ", ""))
 
     def _shown_whole(self):
         """The special tokens but the unknown one: ids and strings."""
@@ -177,7 +187,7 @@ class SentencePieceTokenizer(Tokenizer):
         return tf.constant(list(shown.values()), "int32"), tf.constant(list(shown), "string")
 
     def get_config(self):
-        own = {"model": self._model, "extra_tokens": list(self._extra_tokens)}
+        own = {"model": base64.b64encode(self._model).decode(), "extra_tokens": list(self._extra_tokens)}
         return {**super().get_config(), **own, "prefix_space": self.prefix_space, "pad_token": self.pad_token}
 
 

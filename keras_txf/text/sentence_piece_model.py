@@ -8,8 +8,9 @@ import typing
 UNKNOWN, CONTROL, BYTE = 2, 3, 6  # types of pieces
 PIECES, NORMALIZER = 1, 3  # fields of the model
 
-# A later field overrides an earlier one. Appended to a model, these set `normalizer_spec.add_dummy_prefix`.
-WITH_PREFIX, WITHOUT_PREFIX = b"\x1a\x02\x18\x01", b"\x1a\x02\x18\x00"
+# A later field overrides an earlier one. Appended to a model, these set `normalizer_spec.add_dummy_prefix`; the last one
+# sets `remove_extra_whitespaces` to False as well.
+WITH_PREFIX, WITHOUT_PREFIX, AS_IT_IS = b"\x1a\x02\x18\x01", b"\x1a\x02\x18\x00", b"\x1a\x04\x18\x00\x20\x00"
 
 
 class Model(typing.NamedTuple):
@@ -17,25 +18,26 @@ class Model(typing.NamedTuple):
     unk_token: str
     control: list  # of str, what no text becomes: `</s>` and the like
     adds_prefix: bool  # whether text gets a space before its first word
+    removes_spaces: bool  # whether text loses spaces at its ends, and all but one between words
 
 
 def read_model(content):
     """The Model of the bytes of a file; ValueError where it is none."""
-    pieces, adds_prefix = [], True
+    pieces, normalizer = [], {}
     try:
         for number, value in fields(content):
             if number == PIECES:
                 piece = dict(fields(value))
                 pieces.append((bytes(piece[1]).decode(), piece.get(3)))
             elif number == NORMALIZER:
-                adds_prefix = bool(dict(fields(value)).get(3, adds_prefix))
+                normalizer.update(fields(value))
     except (IndexError, KeyError, TypeError, ValueError):
         pieces = []
     unknown = [piece for piece, kind in pieces if kind == UNKNOWN]
     if len(unknown) != 1:
         raise ValueError(f"`model` must be a SentencePiece model; received {len(content)} bytes that are none: {content[:20]!r}...")
     control = [piece for piece, kind in pieces if kind == CONTROL]
-    return Model([piece for piece, _ in pieces], unknown[0], control, adds_prefix)
+    return Model([piece for piece, _ in pieces], unknown[0], control, bool(normalizer.get(3, 1)), bool(normalizer.get(4, 1)))
 
 
 def fields(message):

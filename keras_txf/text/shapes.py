@@ -18,15 +18,20 @@ def as_text(value):
         make = tf.convert_to_tensor
     try:
         text = value if tf.is_tensor(value) else make(value, dtype=tf.string)
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{expected}; received a lone surrogate, {error.object[error.start]!r}, which is no character.") from None
     except (TypeError, ValueError):
-        raise ValueError(f"{expected}; received {value!r}.") from None
+        why = ", which has a lone surrogate: that is no character" if has_surrogate(value) else ""
+        raise ValueError(f"{expected}; received {value!r}{why}.") from None
     if text.dtype != tf.string:
         raise ValueError(f"{expected}; received a tensor of {text.dtype.name}.")
     if text.shape.rank is None:
         raise ValueError(f"{expected} of known rank; received {value!r}.")
     return text
+
+
+def has_surrogate(value):
+    if isinstance(value, str):
+        return any("\ud800" <= letter <= "\udfff" for letter in value)
+    return isinstance(value, (list, tuple, np.ndarray)) and any(map(has_surrogate, value))
 
 
 def as_ids(value, vocab_size):
@@ -79,7 +84,7 @@ def flatten(tensor, inner=0):
         restore = lambda answer: nested(answer, splits)  # noqa: E731
     else:
         outer = tensor.shape[: rank - inner]
-        shape = tf.shape(tensor)
+        shape = tf.shape(tensor, tf.int64)
         rows = tf.reshape(tensor, tf.concat([[tf.reduce_prod(shape[: rank - inner])], shape[rank - inner :]], 0))
         restore = lambda answer: stacked(answer, shape[: rank - inner], outer)  # noqa: E731
     if inner and not isinstance(rows, tf.RaggedTensor):
@@ -106,7 +111,7 @@ def stacked(answer, shape, static):
             count = tf.reduce_prod(shape[:axis])
             answer = tf.RaggedTensor.from_uniform_row_length(answer, shape[axis], nrows=count, validate=False)
         return answer
-    shaped = tf.reshape(answer, tf.concat([shape, tf.shape(answer)[1:]], 0))
+    shaped = tf.reshape(answer, tf.concat([shape, tf.shape(answer, tf.int64)[1:]], 0))
     shaped.set_shape(static.concatenate(answer.shape[1:]))
     return shaped
 

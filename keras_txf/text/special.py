@@ -5,7 +5,9 @@ Legend: R texts, N pieces.
 
 import re
 
-from keras_txf.text.lazy import tf, tf_text
+from keras_txf.text.lazy import tf
+
+LIMIT = b"\xff"  # a byte that UTF-8 does not have
 
 
 def split_at(texts, special_tokens):
@@ -22,7 +24,8 @@ def split_at(texts, special_tokens):
     """
     longest_first = sorted(special_tokens, key=len, reverse=True)
     pattern = "|".join(map(re.escape, longest_first))
-    pieces = tf_text.regex_split(texts, pattern, pattern)
+    # tensorflow-text's `regex_split` would lose what follows a NUL.
+    pieces = tf.strings.split(tf.strings.regex_replace(texts, f"({pattern})", LIMIT + rb"\1" + LIMIT), LIMIT)
     splits, pieces = pieces.row_splits, pieces.values
     special = tf.strings.regex_full_match(pieces, pattern)
     found = tf.boolean_mask(pieces, special)

@@ -85,12 +85,12 @@ class Tokenizer(keras.layers.Layer):
         return self._vocabulary.id_of(name, token)
 
     def _special(self, name, tokens):
-        tokens = (tokens,) if isinstance(tokens, str) else tuple(tokens or ())
+        tokens = tokens if isinstance(tokens, (list, tuple)) else [] if tokens is None else [tokens]
         for token in tokens:
             if token not in self.special_tokens:
                 known = sorted(self.special_tokens)
                 raise ValueError(f"`{name}` must be special tokens, of {known}; received {token!r}.")
-        return tokens
+        return tuple(tokens)
 
     @property
     def vocab_size(self):
@@ -126,7 +126,8 @@ class Tokenizer(keras.layers.Layer):
         return restore(self._rows(texts))
 
     def call(self, inputs):
-        """The ids of text, a string tensor of any shape (...): int32 (..., `length`), ragged where `length` is None."""
+        """The ids of text, strings (...): int32 (..., `length`), ragged where `length` is None. Outside of a graph a dense
+        answer is a tensor of Keras' backend."""
         texts, restore = flatten(as_text(inputs))
         rows = self._rows(texts)
         if self.length not in (None, "longest"):
@@ -136,8 +137,10 @@ class Tokenizer(keras.layers.Layer):
             return restore(rows)
         length = None if self.length == "longest" else self.length
         padded = restore(pad(rows, length, self.pad_id, self.padding_side))
-        on_tensorflow = keras.backend.backend() == "tensorflow" or not tf.executing_eagerly()
-        return padded if on_tensorflow else keras.ops.convert_to_tensor(padded.numpy())
+        for_tensorflow = keras.backend.backend() == "tensorflow" or not tf.executing_eagerly()
+        if for_tensorflow or isinstance(padded, tf.RaggedTensor):
+            return padded
+        return keras.ops.convert_to_tensor(padded.numpy())
 
     def compute_output_spec(self, inputs):
         shape = self.compute_output_shape(inputs.shape)

@@ -4,6 +4,7 @@ Its categories are those of Unicode 8 and its decompositions those of Unicode 12
 or ICU have: a mark that came later is a letter to it. Ranges are hexadecimal, both ends included.
 """
 
+import functools
 import unicodedata
 
 
@@ -101,6 +102,8 @@ def decompose(character):
     return character if ord(character) in _NOT_DECOMPOSED else unicodedata.normalize("NFD", character)
 
 
-def changes(character):
-    """Whether it has a small letter or a decomposition."""
-    return lower(character) != character or decompose(character) != character
+@functools.cache
+def letters():
+    """The code points that have a small letter or a decomposition; there are none beyond the third plane."""
+    every = map(chr, range(0x30000))
+    return [ord(character) for character in every if lower(character) != character or decompose(character) != character]

@@ -1,0 +1,149 @@
+"""What tokenizers and their training refuse: what was expected, what came."""
+
+import numpy as np
+import pytest
+from refusals import refused
+from text_cases import LEARN, learnt
+
+from keras_txf import text
+from keras_txf.text.lazy import tf
+
+Word, Piece, Byte, Character, Pair = (
+    text.WordPieceTokenizer, text.SentencePieceTokenizer, text.ByteTokenizer, text.CharacterTokenizer, text.BytePairTokenizer
+)
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "fox"]
+every_kind = pytest.mark.parametrize("kind", LEARN)
+
+
+@every_kind
+@pytest.mark.parametrize("value, words", [
+    (3, ["`text`", "string", "3"]),
+    (None, ["`text`", "None"]),
+    (["fox", 3], ["`text`", "3"]),
+    (["fox", None], ["`text`", "None"]),
+    ([["fox"], "dog"], ["`text`", "dog"]),
+    (np.zeros(2), ["`text`", "0."]),
+    ("a\ud800", ["`text`", "surrogate"]),
+    (["b", "a\udfff"], ["`text`", "surrogate"]),
+])
+def test_text(kind, value, words):
+    refused(lambda: learnt(kind).tokenize(value), words)
+    refused(lambda: learnt(kind)(value), words)
+
+
+@every_kind
+@pytest.mark.parametrize("value, words", [
+    ("fox", ["`ids`", "fox"]),
+    (3, ["`ids`", "3", "axis"]),
+    ([1.5], ["`ids`", "1.5"]),
+    ([[1], ["fox"]], ["`ids`", "fox"]),
+    ([-1], ["`ids`", "-1"]),
+    ([1, 10**6], ["`ids`", "1000000"]),
+])
+def test_ids(kind, value, words):
+    refused(lambda: learnt(kind).detokenize(value), words)
+
+
+@every_kind
+@pytest.mark.parametrize("options, words", [
+    ({"length": 0}, ["`length`", "0"]),
+    ({"length": "long"}, ["`length`", "long"]),
+    ({"start": "fox"}, ["`start`", "special", "fox"]),
+    ({"end": 3}, ["`end`", "3"]),
+    ({"special_tokens_in_text": "drop"}, ["`special_tokens_in_text`", "escape", "drop"]),
+    ({"padding_side": "middle"}, ["`padding_side`", "middle"]),
+    ({"truncation_side": None}, ["`truncation_side`", "None"]),
+])
+def test_options(kind, options, words):
+    config = learnt(kind).get_config()
+    refused(lambda: type(learnt(kind))(**{**config, **options}), words)
+
+
+OTHERS = [
+    (lambda: Word("vocab.txt"), ["`vocabulary`", "from_file", "vocab.txt"]),
+    (lambda: Word([]), ["`vocabulary`", "at least one", "none"]),
+    (lambda: Word(VOCABULARY + ["fox"]), ["`vocabulary`", "'fox'", "3 and 4"]),
+    (lambda: Word(VOCABULARY + [""]), ["`vocabulary`", "''", "4"]),
+    (lambda: Word(VOCABULARY + [3]), ["`vocabulary`", "3", "4"]),
+    (lambda: Word(VOCABULARY, unk_token="[UNKNOWN]"), ["`unk_token`", "[UNKNOWN]", "Did you mean '[UNK]'"]),
+    (lambda: Word(VOCABULARY, unk_token=None), ["`unk_token`", "None"]),
+    (lambda: Word(VOCABULARY, pad_token=None, length=3), ["`length`", "padding", "None"]),
+    (lambda: Word(VOCABULARY, length=1, start="[CLS]", end="[CLS]"), ["`length`", "room", "length=1"]),
+    (lambda: Word(VOCABULARY, lowercase="yes"), ["`lowercase`", "yes"]),
+    (lambda: Word(VOCABULARY, special_tokens=["[SEP]"]), ["`special_tokens`", "[SEP]"]),
+    (lambda: Word(VOCABULARY).token_to_id("dog"), ["`token`", "dog"]),
+    (lambda: Word(VOCABULARY).id_to_token(4), ["`id`", "4"]),
+    (lambda: Word(VOCABULARY).detokenize([1], skip_special_tokens=3), ["`skip_special_tokens`", "3"]),
+    (lambda: Character(["[PAD]", "[UNK]", "ab"]), ["`vocabulary`", "single characters", "'ab'"]),
+    (lambda: Character(["[PAD]", "a"]), ["`special_tokens`", "[UNK]"]),
+    (lambda: Character.train(["ab"], vocab_size=2), ["`vocab_size`", "2"]),
+    (lambda: Byte(special_tokens=["<0x41>"], pad_token=None), ["`vocabulary`", "<0x41>"]),
+    (lambda: Piece(b"no model"), ["`model`", "no model"]),
+    (lambda: Piece("no base64!"), ["`model`", "no base64!"]),
+    (lambda: Piece(3), ["`model`", "3"]),
+    (lambda: Piece(learnt("unigram").get_config()["model"], extra_tokens=["</s>"]), ["`vocabulary`", "</s>"]),
+    (lambda: Piece(learnt("unigram").get_config()["model"], prefix_space="often"), ["`prefix_space`", "often"]),
+    (lambda: Piece.train(["a fox"], 400, "bpe"), ["sentencepiece", "400", "Vocabulary size"]),
+    (lambda: Piece.train(["a fox"], 9, "wordpiece"), ["`algorithm`", "wordpiece"]),
+    (lambda: Piece.train(["a fox"], 9, special_tokens=["<pad>"]), ["`special_tokens`", "<pad>"]),
+    (lambda: Pair("{}"), ["`definition`", "{}"]),
+    (lambda: Pair.train(["a fox"], 200), ["`vocab_size`", "256", "200"]),
+]
+
+
+@pytest.mark.parametrize("call, words", OTHERS)
+def test_others(call, words):
+    refused(call, words)
+
+
+TRAINED = {"WordPiece": Word, "SentencePiece": Piece, "characters": Character, "byte pairs": Pair}
+every_training = pytest.mark.parametrize("cls", TRAINED.values(), ids=TRAINED)
+
+
+@every_training
+@pytest.mark.parametrize("source, words", [
+    ([], ["`source`", "none"]),
+    (["", " \n"], ["`source`", "none"]),
+    (["fox", 3], ["`source`", "3", "place 1"]),
+    ([b"fox", b"\xff"], ["`source`", "UTF-8", "0xff", "place 1"]),
+    ("nowhere.txt", ["`source`", "nowhere.txt", "missing"]),
+    (3, ["`source`", "3"]),
+    (b"fox", ["`source`", "fox"]),
+])
+def test_sources(cls, source, words):
+    refused(lambda: cls.train(source, vocab_size=300), words)
+
+
+@every_training
+@pytest.mark.parametrize("content, words", [
+    (b"", ["`source`", "empty"]),
+    (b"\n \n", ["`source`", "none"]),
+    ("läuft".encode("latin-1"), ["`source`", "UTF-8", "0xe4 at 1"]),
+    ("läuft".encode("utf-16"), ["`source`", "UTF-8", "0xff at 0"]),
+])
+def test_source_files(cls, content, words, tmp_path):
+    (tmp_path / "text").write_bytes(content)
+    refused(lambda: cls.train(tmp_path / "text", vocab_size=300), words)
+
+
+@every_training
+def test_vocab_size(cls):
+    refused(lambda: cls.train(["fox"], vocab_size=0), ["`vocab_size`", "0"])
+
+
+@pytest.mark.parametrize("cls", [Word, Piece, Pair])
+def test_files(cls, tmp_path):
+    refused(lambda: cls.from_file(tmp_path / "nowhere"), ["`path`", "nowhere", "missing"])
+    refused(lambda: cls.from_file(tmp_path), ["`path`", "folder"])
+    (tmp_path / "empty").touch()
+    refused(lambda: cls.from_file(tmp_path / "empty"), ["`path`", "empty"])
+
+
+@every_training
+def test_a_file_and_an_iterator_are_the_same(cls, tmp_path):
+    lines = ["the fox sees the dog", "the dog sees the fox fox"] * 3
+    (tmp_path / "text").write_text("\n".join(lines))
+    dataset = tf.data.Dataset.from_tensor_slices(lines)
+    sizes = {cls.train(source, vocab_size=280).vocab_size
+             for source in (str(tmp_path / "text"), tmp_path / "text", lines, iter(lines), dataset)}
+    assert len(sizes) == (2 if cls is Character else 1)  # the ends of the file's lines are characters

@@ -1,0 +1,56 @@
+"""Text that becomes ids and text again; ids against the packages that vocabularies are learnt with."""
+
+import pytest
+import sentencepiece
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from text_cases import CORPUS, STRINGS, learnt
+
+from drawing import few
+from keras_txf.text import ByteTokenizer
+
+
+@pytest.mark.parametrize("kind", ["bytes", "byte pairs", "bpe"])
+@few(40)
+@given(texts=STRINGS)
+def test_nothing_is_lost(kind, texts):
+    if kind == "bpe":  # which writes a space as this
+        texts = [text.replace("▁", "") for text in texts]
+    for tokenizer in (learnt(kind), learnt(kind, special_tokens_in_text="keep")):
+        assert tokenizer.detokenize(tokenizer.tokenize(texts), skip_special_tokens=False) == texts
+
+
+@few(20)
+@given(texts=STRINGS)
+def test_known_characters_are_kept(texts):
+    tokenizer = learnt("characters")
+    known = set("".join(CORPUS))
+    expected = ["".join(letter if letter in known else "[UNK]" for letter in text) for text in texts]
+    assert tokenizer.detokenize(tokenizer.tokenize(texts)) == expected
+
+
+@few(20)
+@given(texts=STRINGS)
+def test_bytes_are_those_of_utf8(texts):
+    assert ByteTokenizer().tokenize(texts).to_list() == [[byte + 3 for byte in text.encode()] for text in texts]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@few(40)
+@given(texts=STRINGS)
+def test_sentence_pieces_are_the_packages(kind, texts):
+    tokenizer = learnt(kind)
+    package = sentencepiece.SentencePieceProcessor(model_proto=tokenizer._model)
+    ids = package.encode(texts)
+    assert tokenizer.tokenize(texts).to_list() == ids
+    assert tokenizer.detokenize(ids) == package.decode(ids)
+
+
+@few(40)
+@given(texts=STRINGS.filter(bool), keep=st.booleans())
+def test_byte_pairs_are_the_packages(texts, keep):
+    tokenizer = learnt("byte pairs", special_tokens_in_text="keep" if keep else "escape")
+    package = tokenizers.Tokenizer.from_str(tokenizer.get_config()["definition"])
+    package.encode_special_tokens = not keep
+    assert tokenizer.tokenize(texts).to_list() == [found.ids for found in package.encode_batch(texts)]

@@ -1,0 +1,128 @@
+"""WordPiece against Hugging Face's `tokenizers`, on any Unicode."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from text_cases import HARD, STRINGS, learnt
+
+from drawing import few
+from keras_txf.text import bert
+from keras_txf.text.lazy import tf
+from keras_txf.text.word_piece import WordPieceTokenizer
+
+OPTIONS = list(itertools.product([True, False], [None, True, False], [True, False], [True, False]))
+
+
+def reference(tokenizer, lowercase=True, strip_accents=None, split_chinese=True, clean=True):
+    """The library's tokenizer of the same vocabulary."""
+    ids = {tokenizer.id_to_token(id): id for id in range(tokenizer.vocab_size)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
+    made.normalizer = tokenizers.normalizers.BertNormalizer(clean, split_chinese, strip_accents, lowercase)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    made.decoder = tokenizers.decoders.WordPiece(cleanup=False)
+    made.add_special_tokens(list(tokenizer.special_tokens))
+    return made
+
+
+def reference_ids(made, texts):
+    return [found.ids for found in made.encode_batch(texts, add_special_tokens=False)]
+
+
+def words(texts, lowercase, strip_accents, split_chinese, clean):
+    strip_accents = lowercase if strip_accents is None else strip_accents
+    found, _, splits = bert.words(tf.constant(texts), lowercase, strip_accents, split_chinese, clean)
+    return [[word.decode() for word in row] for row in tf.RaggedTensor.from_row_splits(found, splits).to_list()]
+
+
+def reference_words(texts, lowercase, strip_accents, split_chinese, clean):
+    normalizer = tokenizers.normalizers.BertNormalizer(clean, split_chinese, strip_accents, lowercase)
+    splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
+    return [[word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))] for text in texts]
+
+
+@few(80)
+@given(texts=STRINGS.filter(bool), options=st.sampled_from(OPTIONS))
+def test_words(texts, options):
+    assert words(texts, *options) == reference_words(texts, *options)
+
+
+def code_points(first, last):
+    """Lines that hold each code point of a range between letters, beside accents, and twice."""
+    codes = [code for code in range(first, last) if not 0xD800 <= code < 0xE000]
+    parts = [f"a{chr(code)}B \u0334{chr(code)}{chr(code)}\u0345" for code in codes]
+    return ["_".join(parts[start : start + 64]) for start in range(0, len(parts), 64)]
+
+
+@pytest.mark.parametrize("options", [(True, None, True, True), (False, None, True, True), (False, True, False, False)])
+def test_words_of_every_letter(options):
+    """Beyond these planes there are Chinese letters and private ones alone."""
+    texts = [*code_points(0, 0x20000), *code_points(0x2F800, 0x30000), *code_points(0xE0000, 0xE0200)]
+    assert words(texts, *options) == reference_words(texts, *options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", OPTIONS)
+def test_words_of_every_code_point(options):
+    texts = code_points(0, 0x110000)
+    assert words(texts, *options) == reference_words(texts, *options)
+
+
+@few(60)
+@given(texts=STRINGS.filter(bool), keep=st.booleans())
+def test_ids(texts, keep):
+    tokenizer = learnt("WordPiece", special_tokens_in_text="keep" if keep else "escape")
+    made = reference(tokenizer)
+    made.encode_special_tokens = not keep
+    assert tokenizer.tokenize(texts).to_list() == reference_ids(made, texts)
+
+
+def test_ids_of_random_lines():
+    rng = np.random.default_rng(0)
+    alphabet = [*"etaoinshr .,THE", *HARD, *map(chr, range(0xA0, 0x600))]
+    texts = ["".join(rng.choice(alphabet, size)) for size in rng.integers(0, 60, 2000)]
+    tokenizer = learnt("WordPiece")
+    assert tokenizer.tokenize(texts).to_list() == reference_ids(reference(tokenizer), texts)
+
+
+def test_cased():
+    texts = ["The Fox, the fox", "DÖGS dögs", "狗dog狗", "a\u200bb"]
+    options = dict(lowercase=False, split_chinese=False, clean=False)
+    tokenizer = learnt("WordPiece", **options)
+    assert tokenizer.tokenize(texts).to_list() == reference_ids(reference(tokenizer, **options), texts)
+
+
+@pytest.mark.parametrize("word", ["a" * 100, "a" * 101, "é" * 100, "é" * 101, "𐐀" * 100, "𐐀" * 101, "foxdog" * 17])
+def test_long_words(word):
+    tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "a", "##a", "é", "##é", "𐐀", "##𐐀"], lowercase=False)
+    ids = tokenizer.tokenize(f"a {word} a").numpy().tolist()
+    assert ids == reference_ids(reference(tokenizer, lowercase=False), [f"a {word} a"])[0]
+    assert (ids == [2, 1, 2]) == (len(word) > 100)
+
+
+def test_special_words_cannot_be_slipped_in():
+    """Not even those that a text could spell."""
+    vocabulary = ["[PAD]", "[UNK]", "stop", "st", "##op", "##stop", "a"]
+    options = dict(special_tokens=["[PAD]", "[UNK]", "stop"])
+    assert WordPieceTokenizer(vocabulary, **options).tokenize("stop a").numpy().tolist() == [3, 4, 6]
+    keep = WordPieceTokenizer(vocabulary, **options, special_tokens_in_text="keep")
+    assert keep.tokenize("stop a").numpy().tolist() == [2, 6]
+
+
+@few(25)
+@given(texts=STRINGS.filter(bool))
+def test_text_of_ids(texts):
+    """As the library's, and its ids are those it came from, but for what is unknown."""
+    tokenizer = learnt("WordPiece")
+    ids = tokenizer.tokenize(texts).to_list()
+    back = tokenizer.detokenize(ids, skip_special_tokens=False)
+    assert back == [reference(tokenizer).decode(row, skip_special_tokens=False) for row in ids]
+    known = [text for text, row in zip(back, ids) if tokenizer.unk_id not in row]
+    assert tokenizer.tokenize(known).to_list() == [row for row in ids if tokenizer.unk_id not in row]
+
+
+def test_bytes_that_are_no_text():
+    assert words([b"fox\xff\xfedog \xc3"], True, None, True, True) == [["foxdog"]]

@@ -1,0 +1,63 @@
+"""What the tests of tokenizers share: a small text to learn from, one tokenizer of each kind, and hard strings."""
+
+import functools
+
+from hypothesis import strategies as st
+
+from keras_txf import text
+from keras_txf.text import unicode
+
+CORPUS = [
+    "The quick brown fox jumps over the lazy dog, and the dog sleeps on.",
+    "A fox is no dog; dogs aren't foxes. The dogs jumped, the foxes slept!",
+    "Ein kleiner Fuchs läuft über die Straße, denn der Hund schläft: «ÄÖÜ».",
+    "Ο γρήγορος σκύλος ΟΔΥΣΣΕΥΣ, İstanbul, naïve façade, e\u0301te\u0301, ﬁne",
+    "狗和狐狸在睡觉。 개와 여우가 자고 있다. 犬と狐が眠っている。",
+    "1 + 1 = 2, [3, 4] <tag> {x_1} 100 % ~ `a` | b \\ c @ d # e $ f ^ g & h * i",
+] * 3
+
+# Of each of these one must do what it does to Unicode differently from the letters of English.
+HARD = "".join(
+    chr(code)
+    for ranges in (unicode.WHITESPACE, unicode.CONTROL, unicode.PUNCTUATION, unicode.REORDERED, unicode.NOT_DECOMPOSED)
+    for code in unicode.code_points(ranges)[:40]
+) + "İıſẞßΣςσŉǰΐΰ\u0301\u0327\u0345\u0334\u0903\u302e\U0001d165\U0001d15e한각가힣漢\uf900\ufa0eÅÅỐﬁ\0\ufffd\U0001e94a\U0001e944\U00010570ꟋĲ𐐀"
+
+STRINGS = st.lists(
+    st.one_of(
+        st.text(max_size=30),
+        st.text(st.sampled_from(HARD), max_size=30),
+        st.text(st.sampled_from("ab Éé漢!'\u0301\u034f\u1b44\u302e"), max_size=30),
+        st.lists(st.sampled_from("The fox dogs naïve ÄÖÜ 狗和 sleeping !? [MASK] </s> ##s".split()), max_size=8).map(" ".join),
+    ),
+    max_size=6,
+)
+
+
+LEARN = {
+    "WordPiece": lambda: text.WordPieceTokenizer.train(CORPUS, 300),
+    "unigram": lambda: text.SentencePieceTokenizer.train(CORPUS, 200),
+    "bpe": lambda: text.SentencePieceTokenizer.train(CORPUS, 480, "bpe", byte_fallback=True, normalization="identity"),
+    "bytes": lambda: text.ByteTokenizer(),
+    "characters": lambda: text.CharacterTokenizer.train(CORPUS, special_tokens=["[PAD]", "[UNK]", "[START]", "[END]"]),
+    "byte pairs": lambda: text.BytePairTokenizer.train(CORPUS, 320),
+}
+
+
+@functools.cache
+def learnt(name, **options):
+    """A tokenizer of the corpus. All that have a name have the same vocabulary."""
+    if not options:
+        return LEARN[name]()
+    tokenizer = learnt(name)
+    return type(tokenizer).from_config({**tokenizer.get_config(), **options})
+
+
+START_AND_END = {
+    "WordPiece": ("[CLS]", "[SEP]"),
+    "unigram": ("<s>", "</s>"),
+    "bpe": ("<s>", "</s>"),
+    "bytes": ("</s>", "</s>"),
+    "characters": ("[START]", "[END]"),
+    "byte pairs": ("<s>", "</s>"),
+}
