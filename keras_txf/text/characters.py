@@ -53,12 +53,10 @@ class CharacterTokenizer(Tokenizer):
         for token in characters:
             if len(token) > 1:
                 raise ValueError(f"`vocabulary` must hold single characters and special tokens; received {token!r}.")
-        codes = np.array([ord(character) for character in characters], "int32")
-        order = np.argsort(codes)
-        ids = np.array([self.token_to_id(character) for character in characters], "int32")
-        # The sentinel at the end is no code point: every search finds something to compare with.
-        self._codes = np.append(codes[order], 0x110000).astype("int32")
-        self._ids = np.append(ids[order], self.unk_id).astype("int32")
+        # Up to the last known code point; the one after it stands for all that are unknown.
+        self._ids = np.full(2 + max(map(ord, characters), default=0), self.unk_id, "int32")
+        for character in characters:
+            self._ids[ord(character)] = self.token_to_id(character)
 
     @classmethod
     def train(cls, source, vocab_size=None, special_tokens=("[PAD]", "[UNK]"), **kwargs):
@@ -86,9 +84,7 @@ class CharacterTokenizer(Tokenizer):
 
     def _encode(self, texts, splits=None):
         codes = tf.strings.unicode_decode(texts, "UTF-8")
-        place = tf.searchsorted(self._codes, codes.flat_values)
-        known = tf.gather(self._codes, place) == codes.flat_values
-        return codes.with_flat_values(tf.where(known, tf.gather(self._ids, place), self.unk_id))
+        return codes.with_flat_values(tf.gather(self._ids, tf.minimum(codes.flat_values, len(self._ids) - 1)))
 
     def _decode(self, rows):
         return tf.strings.reduce_join(tf.gather(tf.constant(self._vocabulary.tokens), rows), axis=-1)

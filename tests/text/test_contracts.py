@@ -162,6 +162,7 @@ print("same")
 """
 
 
+@pytest.mark.slow
 @on_tensorflow
 def test_files_in_a_fresh_process(tmp_path):
     """All but byte pairs, which run in Python: a SavedModel cannot hold them."""
