@@ -12,10 +12,8 @@ from keras_txf.text.lazy import tf
 def as_text(value):
     """A string tensor, dense or ragged, of a str, nested lists, an array or a tensor."""
     expected = "`text` must be a string, nested lists of strings, or a string tensor"
-    if isinstance(value, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in value):
-        make = tf.ragged.constant
-    else:
-        make = tf.convert_to_tensor
+    nested = isinstance(value, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in value)
+    make = tf.ragged.constant if nested and not is_even(value) else tf.convert_to_tensor
     try:
         text = value if tf.is_tensor(value) else make(value, dtype=tf.string)
     except (TypeError, ValueError):
@@ -81,7 +79,7 @@ def flatten(tensor, inner=0):
         rows = tensor.flat_values
         if inner:
             rows = tf.RaggedTensor.from_row_splits(rows, tensor.nested_row_splits[-1], validate=False)
-        restore = lambda answer: nested(answer, splits)  # noqa: E731
+        restore = lambda answer: in_rows(answer, splits)  # noqa: E731
     else:
         outer = tensor.shape[: rank - inner]
         shape = tf.shape(tensor, tf.int64)
@@ -100,7 +98,7 @@ def all_ragged(tensor):
     return tensor.with_flat_values(tf.RaggedTensor.from_tensor(values, ragged_rank=values.shape.rank - 1))
 
 
-def nested(answer, splits):
+def in_rows(answer, splits):
     return tf.RaggedTensor.from_nested_row_splits(answer, splits, validate=False) if splits else answer
 
 
