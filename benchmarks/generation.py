@@ -2,8 +2,9 @@
 
 The same sizes and a prompt of 32 for each; random weights; 128 new tokens. Every contender lives in a process of
 its own with its own backend; they run in turn, so that what slows the machine slows them all. The first call, which
-builds, traces and compiles, is apart, and so is the memory at its highest over what the imported libraries take. The
-floor is the time in which one core reads the weights once.
+builds, traces and compiles what a made model generates with, is apart. So is the memory over what the imported
+libraries take: at its highest, and what of it is the process' own at the end, without pages of the libraries' files.
+The floor is the time in which one core reads the weights once.
 
     pip install keras-hub torch transformers jax
     python benchmarks/generation.py
@@ -123,17 +124,19 @@ def work(name, batch, beams):
     make, _, modules = CONTENDERS[name]
     for module in modules:
         importlib.import_module(module)
-    imported, generate = _peak_memory(), None
+    before, generate = _memory(), make(batch, beams)
     for _ in sys.stdin:
         start = time.perf_counter()
-        generate = generate or make(batch, beams)
         generate()
-        print(time.perf_counter() - start, _peak_memory() - imported, flush=True)
+        seconds = time.perf_counter() - start
+        print(seconds, *(now - then for now, then in zip(_memory(), before)), flush=True)
 
 
-def _peak_memory():
-    """MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def _memory():
+    """MB: the highest so far, and of the process' own now."""
+    with open("/proc/self/status") as status:
+        own = next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, own / 1024
 
 
 class Worker:
@@ -146,7 +149,7 @@ class Worker:
         self.process = subprocess.Popen(command, text=True, env=environment, **pipes)
 
     def call(self):
-        """Seconds and MB."""
+        """Seconds, MB and MB."""
         print("go", file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline().split()
         if not answer:
@@ -177,24 +180,24 @@ def _read_milliseconds():
 def plot(path):
     """The time for a token at growing lengths of the cache, and what reading the longer cache explains."""
     import matplotlib
-    import numpy as np
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    lengths = [128, 256, 512, 1024, 1536, 2048]
-    model, times = our_model(max(lengths)), {length: [] for length in lengths}
-    prompts = {length: np.random.default_rng(0).integers(1, VOCABULARY, (1, length - 64)) for length in lengths}
-    for repeat in range(8):
-        for length, ids in prompts.items():
+    news = [96, 224, 512, 1024, 1536, 2048]  # tokens of which the cache has columns for
+    lengths = [PROMPT + new for new in news]
+    model, times = our_model(max(lengths)), [[] for _ in news]
+    for repeat in range(6):
+        for new, found in zip(news, times):
             seconds = []
-            for new in (64, 33):  # of one bucket: the prompt and the compiled function are the same
+            fewer = new - max(31, new // 8 - 1)  # of one bucket: the same compiled function, the same cache
+            for tokens in (new, fewer):
                 start = time.perf_counter()
-                model.generate(ids, max_new_tokens=new)
+                model.generate(_prompt(1), max_new_tokens=tokens)
                 seconds.append(time.perf_counter() - start)
             if repeat:  # the first one compiles
-                times[length].append(1e3 * (seconds[0] - seconds[1]) / 31)
-    medians = [statistics.median(values) for values in times.values()]
+                found.append(1e3 * (seconds[0] - seconds[1]) / (new - fewer))
+    medians = [statistics.median(found) for found in times]
     cache = 2 * LAYERS * DIM
     explained = [medians[0] + (length - lengths[0]) * cache * _read_milliseconds() for length in lengths]
     for length, median, bound in zip(lengths, medians, explained):
@@ -221,7 +224,7 @@ def main():
     if arguments.plot:
         return plot(arguments.plot)
     print(f"one core reads the weights in {floor():.2f} ms; medians of {arguments.repeats} calls in turn")
-    print(f"{'batch':6}{'beams':6}{'contender':16}{'first call s':>13}{'MB':>7}{'ms a token':>12}{'ratio':>8}")
+    print(f"{'batch':6}{'beams':6}{'contender':16}{'first call s':>13}{'MB':>7}{'own MB':>8}{'ms a token':>12}{'ratio':>8}")
     for beams in arguments.beams:
         for batch in arguments.batch:
             compare(batch, beams, arguments)
@@ -229,16 +232,18 @@ def main():
 
 def compare(batch, beams, arguments):
     names = [name for name in arguments.contender if beams == 1 or name != "nanoGPT loop"]
-    workers = {name: Worker(name, batch, beams) for name in names}
-    first = {name: worker.call() for name, worker in workers.items()}
+    workers, first = {}, {}
+    for name in names:  # one after the other: none starts beside another's first call
+        workers[name] = Worker(name, batch, beams)
+        first[name] = workers[name].call()
     calls = {name: [] for name in workers}
     for _ in range(arguments.repeats):
         for name, worker in workers.items():
             calls[name].append(worker.call())
-    medians = {name: 1e3 * statistics.median(seconds for seconds, _ in values) / NEW for name, values in calls.items()}
+    medians = {name: 1e3 * statistics.median(seconds for seconds, *_ in values) / NEW for name, values in calls.items()}
     for name, value in medians.items():
-        ratio, memory = value / medians[names[0]], calls[name][-1][1]
-        row = f"{batch:<6}{beams:<6}{name:16}{first[name][0]:13.1f}{memory:7.0f}{value:12.2f}{ratio:8.2f}"
+        ratio, (_, highest, own) = value / medians[names[0]], calls[name][-1]
+        row = f"{batch:<6}{beams:<6}{name:16}{first[name][0]:13.1f}{highest:7.0f}{own:8.0f}{value:12.2f}{ratio:8.2f}"
         print(row, flush=True)
     for worker in workers.values():
         worker.process.stdin.close()

@@ -48,11 +48,13 @@ class Engine:
             log-probabilities (R, N), and a score for each (R,). NumPy arrays.
         """
         keys, numbers = zip(*map(split, (sampler, *processors)))
-        key = (*keys, sequences)
-        if key not in self._loops:
-            self._loops[key] = self._loop(build, sampler, processors, sequences)
         request = self._request(prompts, limits, stops, getattr(sampler, "width", 1), seed, inputs, list(numbers))
         request = keras.tree.map_structure(ops.convert_to_tensor, request)
+        # The shapes too: TensorFlow would warn of a function that is traced for several.
+        shapes = tuple(tuple(tensor.shape) for tensor in keras.tree.flatten(request))
+        key = (*keys, sequences, shapes)
+        if key not in self._loops:
+            self._loops[key] = self._loop(build, sampler, processors, sequences)
         start, advance, finish = self._loops[key]
         if stream:
             return _stream(start, advance, request)
