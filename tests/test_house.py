@@ -36,6 +36,7 @@ MAY_IMPORT_BACKENDS = {
     "keras_txf.generation.compilers": {"tensorflow", "jax", "torch"},  # each compiles in its own way
     "keras_txf.text.lazy": {"tensorflow", "tensorflow_text"},  # strings, which no other backend has
     "keras_txf.ops.dropout": {"tensorflow"},  # random bits, which `keras.random` cannot draw
+    "keras_txf.training.resuming": {"torch"},  # the state of its generators, from which Keras' dropout draws
 }
 
 

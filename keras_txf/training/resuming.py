@@ -1,0 +1,163 @@
+"""Resume: after a kill `fit` goes on from the last saved epoch, and ends with the weights of an unbroken run."""
+
+import json
+import os
+import pathlib
+
+import keras
+import numpy as np
+from keras import ops
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+class Resume(keras.callbacks.Callback):
+    """Saves the state of the training at the end of each epoch, and goes on from there when it is run again.
+
+    Saved are the weights, the state of the optimizer and so its step, the seeds of dropout, the number of the
+    epoch, and what other callbacks count. With data whose order is fixed, a training that was
+    killed and started again has the weights of one that was not, bit for bit where the backend computes the
+    same twice (on TensorFlow see `tf.config.experimental.enable_op_determinism`).
+
+    An epoch is what you make it: with `steps_per_epoch` any number of steps of an endless stream. A kill
+    loses at most one. The data must begin where the saved epoch does, and this object knows the place
+    before `fit` starts, as its `epoch`: skip `resume.epoch * steps_per_epoch` batches, or seed the shuffling
+    of each epoch by its number.
+
+    Keras' `BackupAndRestore` saves neither the seeds of dropout nor other callbacks, goes back to the start
+    of an epoch with weights of its middle, shows a restarted data set the order of its first epoch again,
+    and writes over its only copy.
+
+    Args:
+        file: where to save, such as "runs/resume.npz". It is written under another name and moved into place.
+            It stays when the training is complete: delete it to begin anew.
+        callbacks: other callbacks of the same `fit` that carry something from epoch to epoch, such as
+            `EarlyStopping`, `ReduceLROnPlateau` or `ModelCheckpoint`. Of their attributes it keeps the
+            numbers, texts and lists of arrays that the training has changed.
+
+    Attributes:
+        epoch: the number of complete epochs; for `initial_epoch` and for the data. A training that another
+            callback has stopped is complete.
+
+    Raises:
+        ValueError: a file of another model, optimizer or list of callbacks; a `fit` that begins elsewhere.
+
+    Example:
+
+    Put it last in the list, for the others to have done their work when it saves.
+
+    ```python
+    stopping = keras.callbacks.EarlyStopping("val_loss", patience=5)
+    resume = txf.training.Resume("runs/resume.npz", callbacks=[stopping])
+    stream = dataset.shuffle(10000, seed=1).batch(64).repeat().skip(resume.epoch * 500)
+    model.fit(stream, steps_per_epoch=500, epochs=40, initial_epoch=resume.epoch, callbacks=[stopping, resume])
+    ```
+    """
+
+    def __init__(self, file, callbacks=()):
+        super().__init__()
+        self.file = pathlib.Path(file)
+        self.callbacks = list(callbacks)
+        self.epoch = 0
+        if self.file.exists():
+            with np.load(self.file) as saved:
+                self.epoch = int(saved["epoch"])
+
+    def on_train_begin(self, logs=None):
+        self._begun = False
+        self._at_begin = [_plain_state(callback) for callback in self.callbacks]
+        if self.file.exists():
+            with np.load(self.file) as saved:
+                self._restore(saved)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if not self._begun and epoch != self.epoch:
+            raise ValueError(
+                f"`fit` must go on with epoch {self.epoch}; received epoch {epoch}. Pass initial_epoch=resume.epoch, "
+                f"or delete {self.file} to begin anew."
+            )
+        self._begun = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        model = self.model
+        self.epoch = self.params["epochs"] if model.stop_training else epoch + 1
+        arrays = {"epoch": np.array(self.epoch), **_torch_generators()}
+        for i, variable in enumerate(_variables(model)):
+            arrays[f"variable_{i}"] = _as_numpy(variable)
+        plain = []
+        for i, (callback, begin) in enumerate(zip(self.callbacks, self._at_begin)):
+            changed = {k: v for k, v in _plain_state(callback).items() if k not in begin or begin[k] != v}
+            plain.append(changed)
+            for name, values in _array_lists(callback):
+                arrays.update({f"callback_{i}.{name}.{j}": value for j, value in enumerate(values)})
+        arrays["callbacks"] = np.array(json.dumps(plain))
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self.file.with_name(f"unfinished.{self.file.name}")
+        with open(unfinished, "wb") as stream:
+            np.savez(stream, **arrays)
+        os.replace(unfinished, self.file)
+
+    def _restore(self, saved):
+        variables, plain = _variables(self.model), json.loads(str(saved["callbacks"]))
+        values = [saved[f"variable_{i}"] for i in range(sum(name.startswith("variable_") for name in saved))]
+        shapes, expected = [value.shape for value in values], [tuple(variable.shape) for variable in variables]
+        if shapes != expected or len(plain) != len(self.callbacks):
+            raise ValueError(
+                f"{self.file} must hold the state of this training, {len(expected)} variables of certain shapes and "
+                f"{len(self.callbacks)} callbacks; received {len(shapes)} variables and {len(plain)} callbacks, of "
+                "another model, optimizer or list. Delete it to begin anew."
+            )
+        for variable, value in zip(variables, values):
+            variable.assign(value)
+        _set_torch_generators(saved)
+        for i, (callback, state) in enumerate(zip(self.callbacks, plain)):
+            for name, value in state.items():
+                setattr(callback, name, value)
+            prefix = f"callback_{i}."
+            for name in {key[len(prefix) :].rpartition(".")[0] for key in saved if key.startswith(prefix)}:
+                length = sum(key.startswith(f"{prefix}{name}.") for key in saved)
+                setattr(callback, name, [saved[f"{prefix}{name}.{j}"] for j in range(length)])
+
+
+def _variables(model):
+    """All that a training step changes, in an order that depends on the model alone: metrics start anew each epoch."""
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    return [*model.variables, *model.optimizer.variables]  # `model.variables` has the seed generators, `weights` not
+
+
+def _torch_generators():
+    """The states of PyTorch's own generators: its dropout draws from them where it was given no seed."""
+    if keras.backend.backend() != "torch":
+        return {}
+    import torch
+
+    states = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+    return {f"torch_generator_{i}": state.numpy() for i, state in enumerate(states)}
+
+
+def _set_torch_generators(saved):
+    for i, name in enumerate(_torch_generators()):
+        import torch
+
+        state = torch.from_numpy(saved[name])
+        torch.cuda.set_rng_state(state, i - 1) if i else torch.set_rng_state(state)
+
+
+def _as_numpy(x):
+    """NumPy's files know no bfloat16; float32 holds it exactly."""
+    array = ops.convert_to_numpy(x)
+    return array.astype("float32") if array.dtype.kind == "V" else array
+
+
+def _plain_state(callback):
+    """The attributes of a callback that JSON can hold."""
+    attributes = vars(callback).items()
+    numbers = {name: value.item() if isinstance(value, np.generic) else value for name, value in attributes}
+    return {name: value for name, value in numbers.items() if isinstance(value, PLAIN)}
+
+
+def _array_lists(callback):
+    for name, value in vars(callback).items():
+        if isinstance(value, list) and value and all(isinstance(item, np.ndarray) for item in value):
+            yield name, map(_as_numpy, value)

@@ -1,0 +1,108 @@
+"""BLEU and chrF of what a model generates, during `fit`."""
+
+import keras
+import numpy as np
+
+from keras_txf import checks
+
+FIXED = ("padded", "num_return_sequences", "return_scores", "stream")
+
+
+class GenerationScores(keras.callbacks.Callback):
+    """Generates for held-out pairs at the end of each epoch, and puts BLEU and chrF into its logs.
+
+    They are `val_bleu` and `val_chrf`, from 0 to 100, as sacrebleu computes them over the whole corpus. The
+    callbacks after this one find them there: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`,
+    `CSVLogger`; the history and the progress bar too. Needs sacrebleu: `pip install keras_txf[text]`.
+
+    Args:
+        inputs: what `model.generate` takes: N rows of ids.
+        references: N texts.
+        detokenize: a function of a list of ids that returns a text, or an object with such a method, as
+            tokenizers have. It sees what `generate` returns, its stop token and a decoder's prompt included.
+        tokenize: sacrebleu's tokenization of both sides: "13a", its default; "none" where texts are
+            tokenized; "intl", "zh", "char" and so on.
+        lowercase: whether case counts for nothing.
+        batch_size: rows that are generated together, of like length.
+        samples: so many of the first rows are printed, with their references.
+        prefix: of the names in the logs.
+        **options: of `model.generate`: `max_new_tokens`, `sampler`, `stop_ids`, `start_id` ...
+
+    Raises:
+        ImportError: sacrebleu is missing.
+        ValueError: unequal numbers of inputs and references, none at all, options that change the form of
+            what `generate` returns.
+
+    Reference:
+        [A Call for Clarity in Reporting BLEU Scores](https://arxiv.org/abs/1804.08771).
+
+    Example:
+
+    ```python
+    scores = txf.training.GenerationScores(
+        source_ids, texts, tokenizer, samples=3, max_new_tokens=60, stop_ids=tokenizer.stop_id
+    )
+    model.fit(pairs, epochs=20, callbacks=[scores, keras.callbacks.EarlyStopping("val_bleu", mode="max")])
+    scores.score(model)  # at any time
+    ```
+    """
+
+    def __init__(
+        self, inputs, references, detokenize, tokenize="13a", lowercase=False, batch_size=64, samples=0, prefix="val_",
+        **options,
+    ):  # fmt: skip
+        super().__init__()
+        if len(inputs) != len(references) or not len(inputs):
+            raise ValueError(
+                f"`inputs` and `references` must be of one number, at least 1; received {len(inputs)} and {len(references)}."
+            )
+        for name in FIXED:
+            if name in options:
+                raise ValueError(f"`{name}` must be left to the callback; received {name}={options[name]!r}.")
+        self.inputs = inputs
+        self.references = list(references)
+        self.detokenize = getattr(detokenize, "detokenize", detokenize)
+        self.metrics = _metrics(tokenize, checks.boolean("lowercase", lowercase))
+        self.batch_size = min(checks.positive_integer("batch_size", batch_size), len(inputs))
+        self.samples = samples
+        self.prefix = prefix
+        self.options = options
+
+    def on_epoch_end(self, epoch, logs=None):
+        texts = self.generate(self.model)
+        if logs is not None:
+            logs.update(self._scores(texts))
+        print(end="\n" if self.samples else "")  # the progress bar's line is not at its end
+        for text, reference in zip(texts[: self.samples], self.references):
+            print(f"reference  {reference}\nmodel      {text}")
+
+    def score(self, model):
+        """The scores of a model, a dict."""
+        return self._scores(self.generate(model))
+
+    def generate(self, model):
+        """The texts that a model generates, in the order of the inputs."""
+        texts = [None] * len(self.inputs)
+        by_length = np.array(sorted(range(len(self.inputs)), key=lambda i: len(self.inputs[i])))
+        for start in range(0, len(texts), self.batch_size):
+            rows = by_length[start : start + self.batch_size]
+            filled = np.resize(rows, self.batch_size)  # a last batch of another size would be compiled anew
+            answers = model.generate([self.inputs[i] for i in filled], padded=False, **self.options)
+            for i, answer in zip(rows, answers):
+                texts[i] = self.detokenize(answer)
+        return texts
+
+    def _scores(self, texts):
+        return {
+            f"{self.prefix}{name}": metric.corpus_score(texts, [self.references]).score
+            for name, metric in self.metrics.items()
+        }
+
+
+def _metrics(tokenize, lowercase):
+    try:
+        from sacrebleu.metrics import BLEU, CHRF
+    except ImportError as error:
+        raise ImportError("BLEU and chrF need sacrebleu: pip install keras_txf[text]") from error
+    # `force` silences its warning about texts that look tokenized: that is what `tokenize` is for.
+    return {"bleu": BLEU(lowercase=lowercase, tokenize=tokenize, force=True), "chrf": CHRF(lowercase=lowercase)}

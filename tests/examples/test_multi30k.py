@@ -1,0 +1,97 @@
+"""The Multi30k recipe: its batches, and a training on a few lines that is killed and goes on."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "examples"))
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("tf.data feeds TensorFlow", allow_module_level=True)
+
+import multi30k  # noqa: E402
+
+LENGTHS = np.random.default_rng(0).integers(2, 30, (700, 2))
+PAIRS = [([4] * (source - 1) + [2], [1] + [5] * (target - 1) + [2]) for source, target in LENGTHS]
+ENGLISH = ["a dog runs in the sn@@ ow .", "two cats sleep .", "a man sits ."]
+GERMAN = ["ein hund rennt im sch@@ nee .", "zwei katzen schlafen .", "ein mann sitzt ."]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(multi30k, "BATCH_TOKENS", 300)
+
+
+def test_batches_hold_each_pair_once(small):
+    first, again, second = (multi30k.batches(PAIRS, epoch) for epoch in (0, 0, 1))
+    assert first == again != second
+    for result in (first, second):
+        assert sorted(i for rows in result for i in rows) == list(range(len(PAIRS)))
+        assert all(len(rows) * LENGTHS[rows].max() <= 300 for rows in result)
+        assert len(result) == len(first)  # so that an epoch of `fit` is a pass
+    assert sum(map(tuple, first), ()) != sum(sorted(map(tuple, first), key=lambda rows: LENGTHS[list(rows)].max()), ())
+
+
+def test_the_stream_begins_where_an_epoch_does(small):
+    epoch = len(multi30k.batches(PAIRS))
+    later = list(multi30k.dataset(PAIRS, 1).take(3))
+    for (inputs, targets), (other, others) in zip(multi30k.dataset(PAIRS).skip(epoch), later):
+        for one, two in ((inputs["source_ids"], other["source_ids"]), (inputs["target_ids"], other["target_ids"]), (targets, others)):
+            np.testing.assert_array_equal(one, two)
+        assert max(inputs["source_ids"].shape[1], targets.shape[1]) * targets.shape[0] <= 300
+
+
+def test_subwords_there_and_back():
+    sentences = [line.split() for line in ENGLISH]
+    vocabulary = multi30k.Vocabulary(sentences)
+    ((source, target),) = vocabulary.pairs([sentences[0]], [["a", "zebra"]])
+    assert source[-1] == multi30k.STOP and vocabulary.detokenize(source) == "a dog runs in the snow ."
+    assert target == [multi30k.START, vocabulary.index["a"], multi30k.UNKNOWN, multi30k.STOP]
+    np.testing.assert_array_equal(multi30k.padded([[1, 2], [3]]), [[1, 2], [3, 0]])
+
+
+def test_the_published_size_and_rate():
+    options = type("Options", (), {"dim": 128, "updates": 8000})
+    sizes = {}
+    for options.variant in multi30k.VARIANTS:
+        model = multi30k.build(9712, options)
+        sizes[options.variant] = model.count_params()
+        rate = model.optimizer._learning_rate
+        assert float(rate(1999)) == pytest.approx(0.005) and float(rate(7999)) == pytest.approx(0.0025)
+    assert sizes["published"] == 2_568_192  # "2.6M"
+    assert sizes["modern"] == pytest.approx(sizes["published"], rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", multi30k.VARIANTS)
+def test_killed_and_started_again(variant, tmp_path):
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.en").write_text("\n".join(ENGLISH) + "\n")
+        (tmp_path / f"{name}.de").write_text("\n".join(GERMAN) + "\n")
+    (tmp_path / "test.2016.en").write_text("\n".join(ENGLISH) + "\n")
+    (tmp_path / multi30k.REFERENCE).write_text("\n".join(GERMAN).replace("@@ ", "") + "\n")
+    out = tmp_path / "out"
+    small = ["--dim", "16", "--updates", "12", "--length", "9", "--beams", "2", "--variant", variant]
+    command = [sys.executable, ROOT / "examples" / "multi30k.py", "--data", tmp_path, "--out", out, *small]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if "Epoch 4/12" in line:
+            process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Epoch 3/12" not in done.stdout and "Epoch 12/12" in done.stdout
+    assert re.search(r"^BLEU \d+\.\d\d, chrF \d+\.\d\d on test 2016$", done.stdout, re.M)
+    epochs = [line.split(",")[0] for line in (out / "log.csv").read_text().splitlines()]
+    assert epochs[0] == "epoch" and set(epochs[1:]) == set(map(str, range(12)))
+    assert len(os.listdir(out / "checkpoints")) == 10
+    assert keras.models.load_model(out / "multi30k.keras").count_params() > 0

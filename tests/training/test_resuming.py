@@ -1,0 +1,204 @@
+"""Resume: a training that was cut off and goes on ends with the weights of one that was not."""
+
+import itertools
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_txf as txf
+
+STEPS, EPOCHS = 3, 6
+
+
+class Cut(Exception):
+    pass
+
+
+class CutAt(keras.callbacks.Callback):
+    def __init__(self, epoch, batch):
+        super().__init__()
+        self.place, self.epoch = (epoch, batch), None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == self.place:
+            raise Cut
+
+
+def batches(first):
+    for number in itertools.count(first):
+        generator = np.random.default_rng(number)
+        yield generator.normal(size=(4, 3)).astype("float32"), generator.normal(size=(4, 1)).astype("float32")
+
+
+def train(file, seed=1, cut=None, epochs=EPOCHS, patience=99, units=5, rate=0.01, first_epoch=None):
+    """A training with dropout, moments, and callbacks that count; its model, callbacks and history."""
+    keras.utils.set_random_seed(seed)
+    layers = [keras.Input((3,)), keras.layers.Dense(units), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.Adam(rate), "mse", run_eagerly=True)  # to trace takes longer than these steps
+    stopping = keras.callbacks.EarlyStopping("loss", patience=patience, restore_best_weights=True)
+    plateau = keras.callbacks.ReduceLROnPlateau("loss", patience=0, factor=0.5)  # it changes what is learnt
+    if not isinstance(rate, float):
+        plateau = keras.callbacks.TerminateOnNaN()
+    resume = txf.training.Resume(file, [stopping, plateau])
+    begin = resume.epoch if first_epoch is None else first_epoch
+    callbacks = [stopping, plateau, resume, *([CutAt(*cut)] if cut else [])]
+    stream = batches(resume.epoch * STEPS)
+    history = model.fit(stream, steps_per_epoch=STEPS, epochs=epochs, initial_epoch=begin, callbacks=callbacks, verbose=0)
+    return model, stopping, history
+
+
+def assert_same(model, other):
+    for one, two in zip(model.variables + model.optimizer.variables, other.variables + other.optimizer.variables):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two))
+
+
+@pytest.mark.parametrize("rate", [0.01, keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.7)], ids=["plateau", "schedule"])
+def test_goes_on_as_if_nothing_had_happened(rate, tmp_path):
+    unbroken, stopping, history = train(tmp_path / "one.npz", rate=rate)
+    for seed, cut in ((1, (0, 1)), (2, (2, 0)), (3, (2, 2)), (4, (5, 2))):
+        with pytest.raises(Cut):
+            train(tmp_path / "two.npz", 1 if cut[0] == 0 else seed, cut, rate=rate)
+        if cut[0] == 0:
+            assert not (tmp_path / "two.npz").exists()  # nothing was complete: this one begins anew
+            with pytest.raises(Cut):
+                train(tmp_path / "two.npz", 1, (1, 1), rate=rate)
+    resumed, other_stopping, other_history = train(tmp_path / "two.npz", 5, rate=rate)
+    assert_same(unbroken, resumed)
+    assert other_stopping.best == stopping.best and other_stopping.best_epoch == stopping.best_epoch
+    assert other_history.epoch == [5] and other_history.history["loss"] == history.history["loss"][5:]
+    # Once more: nothing is left to do.
+    complete, _, nothing = train(tmp_path / "two.npz", 6, rate=rate)
+    assert_same(unbroken, complete)
+    assert nothing.epoch == []
+
+
+def test_a_training_that_was_stopped_is_complete(tmp_path):
+    # A loss cannot improve on the best of all: patience ends.
+    model, stopping, history = train(tmp_path / "one.npz", epochs=50, patience=1)
+    assert 0 < stopping.stopped_epoch < 49
+    again, _, nothing = train(tmp_path / "one.npz", 2, epochs=50, patience=1)
+    assert nothing.epoch == []
+    for one, two in zip(model.get_weights(), again.get_weights()):  # the best epoch's, which early stopping brings back
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_kill_while_saving_loses_one_epoch(tmp_path, monkeypatch):
+    file = tmp_path / "one.npz"
+    train(file, epochs=1)
+
+    def interrupted(file, **arrays):
+        file.write(b"half")
+        raise Cut
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", interrupted)
+        with pytest.raises(Cut):
+            train(file, epochs=2)
+    assert txf.training.Resume(file).epoch == 1
+    resumed, _, _ = train(file, 2, epochs=2)
+    assert_same(train(tmp_path / "two.npz", epochs=2)[0], resumed)
+    assert sorted(os.listdir(tmp_path)) == ["one.npz", "two.npz"]
+
+
+def test_refuses_what_does_not_go_on(tmp_path):
+    train(tmp_path / "one.npz", epochs=2)
+    with pytest.raises(ValueError, match="must go on with epoch 2; received epoch 0. Pass initial_epoch=resume.epoch"):
+        train(tmp_path / "one.npz", first_epoch=0)
+    with pytest.raises(ValueError, match="12 variables and 2 callbacks"):
+        train(tmp_path / "one.npz", units=6)
+
+
+def test_bfloat16_is_kept(tmp_path):
+    def fit(file, epochs):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, dtype="bfloat16")])
+        model.compile("sgd", "mse", run_eagerly=True)
+        resume = txf.training.Resume(file)
+        model.fit(
+            batches(resume.epoch), steps_per_epoch=1, epochs=epochs, initial_epoch=resume.epoch, callbacks=[resume], verbose=0
+        )
+        return [np.array(keras.ops.cast(w, "float32")) for w in model.weights]
+
+    fit(tmp_path / "one.npz", 1)
+    for one, two in zip(fit(tmp_path / "one.npz", 2), fit(tmp_path / "two.npz", 2)):
+        np.testing.assert_array_equal(one, two)
+
+
+CHILD = """
+import itertools, os, sys, threading, time
+import keras
+import numpy as np
+import keras_txf as txf
+
+folder, kill_at = sys.argv[1], int(sys.argv[2])
+keras.utils.set_random_seed(3)
+ids = np.random.default_rng(0).integers(3, 30, (24, 7))
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+    tf.config.experimental.enable_op_determinism()
+
+    def stream(start):
+        pairs = tf.data.Dataset.from_tensor_slices(ids).shuffle(24, seed=5).batch(4).repeat()
+        return pairs.skip(start).map(lambda ids: txf.training.teacher_forcing(ids, ids))
+else:
+    def stream(start):
+        for number in itertools.count(start):
+            rows = np.random.default_rng(number).permutation(24)[:4]
+            yield txf.training.teacher_forcing(ids[rows], ids[rows])
+
+class Kill(keras.callbacks.Callback):
+    steps = 0
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps += 1
+        if self.steps == kill_at:
+            # Some time within the steps after this one, or while saving.
+            threading.Timer(0.03 * np.random.default_rng(os.getpid()).random(), os.kill, (os.getpid(), 9)).start()
+
+model = txf.models.encoder_decoder(30, 30, 1, 8, 2, intermediate_dim=16, dropout=0.3)
+model.compile(keras.optimizers.Adam(txf.training.InverseSquareRoot(8, 10)), txf.training.TokenCrossEntropy())
+stopping = keras.callbacks.EarlyStopping("loss", patience=30, restore_best_weights=True)
+resume = txf.training.Resume(folder + "/resume.npz", [stopping])
+print(resume.epoch)
+model.fit(
+    stream(5 * resume.epoch), steps_per_epoch=5, epochs=12, initial_epoch=resume.epoch, verbose=0,
+    callbacks=[stopping, resume, Kill()],
+)
+np.savez(folder + "/weights.npz", *model.get_weights())
+"""
+
+
+@pytest.mark.slow
+def test_sigkill_at_any_step(tmp_path):
+    def run(name, kill_at):
+        (tmp_path / name).mkdir(exist_ok=True)
+        environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(txf.__file__).parents[1])}
+        command = [sys.executable, "-W", "ignore", "-c", CHILD, str(tmp_path / name), str(kill_at)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    done = run("unbroken", 0)
+    assert done.returncode == 0, done.stderr
+    seen, steps = 0, []
+    for _ in range(4):
+        steps.append(random.randint(1, 14))
+        done = run("killed", steps[-1])
+        assert done.returncode == -signal.SIGKILL, (steps, done.stderr)
+        begun, saved = int(done.stdout), txf.training.Resume(tmp_path / "killed" / "resume.npz").epoch
+        assert begun == seen and saved >= begun + steps[-1] // 5 - 1, steps  # an epoch of 5 steps is lost at most
+        seen = saved
+    done = run("killed", 0)
+    assert done.returncode == 0, done.stderr
+    unbroken, killed = (np.load(tmp_path / name / "weights.npz") for name in ("unbroken", "killed"))
+    for name in unbroken:
+        np.testing.assert_array_equal(unbroken[name], killed[name], err_msg=f"killed after steps {steps}")

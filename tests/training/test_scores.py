@@ -1,0 +1,95 @@
+"""GenerationScores against sacrebleu itself, with stand-ins for models and tokenizers."""
+
+import sys
+
+import keras
+import numpy as np
+import pytest
+import sacrebleu
+
+import keras_txf as txf
+
+WORDS = "- a dog runs in the snow . cat sleeps here now".split()
+STOP = 11
+SOURCES = [[1, 2, 3, 4, 5, 6, 7], [1, 8, 9], [1, 2, 3, 10, 7], [1, 8, 3, 4, 5], [1, 2]]
+TEXTS = [" ".join(WORDS[i] for i in source) for source in SOURCES]
+
+
+class Echo:
+    """Generates its sources, the word "dog" as "cat", and notes what it was asked."""
+
+    def __init__(self):
+        self.calls = []
+
+    def generate(self, sources, **options):
+        self.calls.append(([list(source) for source in sources], options))
+        return [[8 if i == 2 else int(i) for i in source] + [STOP] for source in sources]
+
+
+class Tokenizer:
+    def detokenize(self, ids):
+        return " ".join(WORDS[i] for i in ids if i != STOP)
+
+
+def expected(tokenize="13a", lowercase=False, references=TEXTS):
+    texts = [text.replace("dog", "cat") for text in TEXTS]
+    bleu = sacrebleu.corpus_bleu(texts, [references], tokenize=tokenize, lowercase=lowercase)
+    return {"val_bleu": bleu.score, "val_chrf": sacrebleu.corpus_chrf(texts, [references]).score}
+
+
+def test_scores_are_those_of_sacrebleu():
+    scores = txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer())
+    result = scores.score(Echo())
+    assert result == pytest.approx(expected())
+    assert 0 < result["val_bleu"] < 100 and 0 < result["val_chrf"] < 100
+    perfect = txf.training.GenerationScores(SOURCES, [text.replace("dog", "cat") for text in TEXTS], Tokenizer().detokenize)
+    assert perfect.score(Echo()) == pytest.approx({"val_bleu": 100.0, "val_chrf": 100.0})
+
+
+def test_tokenization_and_case_are_chosen():
+    references = [text.replace(" .", ".").title() for text in TEXTS]
+    assert len({expected(how, references=references)["val_bleu"] for how in ("13a", "none")}) == 2
+    for how in ("13a", "none", "char"):
+        scores = txf.training.GenerationScores(SOURCES, references, Tokenizer(), tokenize=how, prefix="")
+        assert scores.score(Echo())["bleu"] == pytest.approx(expected(how, references=references)["val_bleu"])
+    scores = txf.training.GenerationScores(SOURCES, references, Tokenizer(), lowercase=True)
+    assert scores.score(Echo())["val_bleu"] == pytest.approx(expected(lowercase=True, references=references)["val_bleu"])
+
+
+def test_rows_go_in_full_batches_of_like_length():
+    model = Echo()
+    scores = txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer(), batch_size=2, stop_ids=STOP, max_new_tokens=9)
+    assert scores.generate(model) == [text.replace("dog", "cat") for text in TEXTS]
+    assert [[len(source) for source in sources] for sources, _ in model.calls] == [[2, 3], [5, 5], [7, 7]]
+    assert all(options == {"padded": False, "stop_ids": STOP, "max_new_tokens": 9} for _, options in model.calls)
+    array = np.array([[1, 2, 3], [4, 5, 6]])
+    assert txf.training.GenerationScores(array, ["a", "b"], Tokenizer()).generate(Echo()) == ["a cat runs", "in the snow"]
+
+
+def test_other_callbacks_find_the_scores(tmp_path, capsys):
+    model = txf.models.encoder_decoder(12, 12, 1, 8, 2)
+    model.compile("sgd", txf.training.TokenCrossEntropy(), run_eagerly=True)
+    inputs, targets = txf.training.teacher_forcing(np.array([[1, 2], [3, 4]]), np.array([[1, 5, 6], [1, 7, 8]]))
+    scores = txf.training.GenerationScores(
+        SOURCES[:2], TEXTS[:2], Tokenizer(), samples=1, max_new_tokens=3, processors=[lambda logits, history: logits * 0]
+    )
+    callbacks = [
+        scores,
+        keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=1),
+        keras.callbacks.ModelCheckpoint(tmp_path / "best.weights.h5", "val_chrf", mode="max", save_weights_only=True),
+        keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+    ]
+    history = model.fit(inputs, targets, epochs=5, verbose=0, callbacks=callbacks).history
+    assert len(history["val_bleu"]) == len(history["val_chrf"]) == 2  # the same each time: early stopping has seen it
+    assert (tmp_path / "log.csv").read_text().splitlines()[0] == "epoch,loss,val_bleu,val_chrf"
+    assert capsys.readouterr().out == 2 * f"\nreference  {TEXTS[0]}\nmodel      - - -\n"
+
+
+def test_early_errors(monkeypatch):
+    with pytest.raises(ValueError, match="must be of one number, at least 1; received 5 and 4"):
+        txf.training.GenerationScores(SOURCES, TEXTS[:4], Tokenizer())
+    with pytest.raises(ValueError, match="`padded` must be left to the callback; received padded=True"):
+        txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer(), padded=True)
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
+    with pytest.raises(ImportError, match=r"pip install keras_txf\[text\]"):
+        txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer())
