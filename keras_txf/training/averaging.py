@@ -83,7 +83,9 @@ def average_checkpoints(model, checkpoints):
     is_folder = isinstance(checkpoints, (str, os.PathLike))
     files = _checkpoints(pathlib.Path(checkpoints)) if is_folder else list(checkpoints)
     if not files:
-        raise ValueError(f"`checkpoints` must be a folder with files of `KeepCheckpoints`, or files; received {checkpoints!r}.")
+        raise ValueError(
+            f"`checkpoints` must be a folder with files of `KeepCheckpoints`, or a list of files; received {checkpoints!r}."
+        )
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)

@@ -26,7 +26,8 @@ class Resume(keras.callbacks.Callback):
 
     Keras' `BackupAndRestore` saves neither the seeds of dropout nor other callbacks, goes back to the start
     of an epoch with weights of its middle, shows a restarted data set the order of its first epoch again,
-    and writes over its only copy.
+    and writes over its only copy. `CSVLogger(append=True)` has the row of an epoch twice that was complete
+    but not yet saved.
 
     Args:
         file: where to save, such as "runs/resume.npz". It is written under another name and moved into place.
@@ -50,7 +51,9 @@ class Resume(keras.callbacks.Callback):
     stopping = keras.callbacks.EarlyStopping("val_loss", patience=5)
     resume = txf.training.Resume("runs/resume.npz", callbacks=[stopping])
     stream = dataset.shuffle(10000, seed=1).batch(64).repeat().skip(resume.epoch * 500)
-    model.fit(stream, steps_per_epoch=500, epochs=40, initial_epoch=resume.epoch, callbacks=[stopping, resume])
+    model.fit(
+        stream, steps_per_epoch=500, epochs=40, initial_epoch=resume.epoch, shuffle=False, callbacks=[stopping, resume]
+    )
     ```
     """
 

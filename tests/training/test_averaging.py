@@ -47,14 +47,15 @@ def test_the_mean_of_the_last(dtype, tmp_path):
     txf.training.average_checkpoints(model, tmp_path / "all")
     for variable, *values in zip(model.weights, *weights[-3:]):
         mean = np.mean([value.astype("float64") for value in values], axis=0)
-        np.testing.assert_allclose(array(variable).astype("float64"), mean, rtol=1e-2 if variable.dtype == "bfloat16" else 1e-6)
+        precision = 1e-2 if variable.dtype == "bfloat16" else 1e-6
+        np.testing.assert_allclose(array(variable).astype("float64"), mean, rtol=precision, atol=1e-7)
     assert int(model.optimizer.iterations) == iterations
 
 
 def test_a_list_of_files_and_a_model_that_was_not_compiled(tmp_path):
     weights = fit(build(), tmp_path)
-    other = build()
-    model = keras.Sequential(other.layers)
+    model = keras.models.clone_model(build())
+    assert not model.compiled
     txf.training.average_checkpoints(model, [tmp_path / "epoch_00004.weights.h5"])
     for variable, value in zip(model.weights, weights[3]):
         np.testing.assert_array_equal(array(variable), value)
