@@ -23,6 +23,7 @@ GITHUB = "https://raw.githubusercontent.com"
 SUBWORDS = f"{GITHUB}/LividWo/Revisit-MMT/dc368d0af8d60270b8f4aaa2f3ac58771c551da3/data/multi30k-en-de"
 REFERENCES = f"{GITHUB}/multi30k/dataset/master/data/task1/tok"
 REFERENCE = "test_2016_flickr.lc.norm.tok.de"
+REFERENCE_FILES = {REFERENCE: "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4"}
 FILES = {
     "train.en": "0ffe3e3bac16e6aa33ef0dd6a7dca81587479b0d18dff0db2a92ac3f32b00c86",
     "train.de": "b2c74def7ec129f7ea7023a51501c77174c377ef06c6ccc2f031adcfb5cfadbd",
@@ -30,10 +31,8 @@ FILES = {
     "valid.de": "eeb95680d6a06eafb13e3494eed9f9fa99783b892f4a3c72dd36e7ce2e000b68",
     "test.2016.en": "13b5fe3f92f78c54446d66afcaaa0a00a33ab653a8411f16812c9c5ca3795d6d",
 }
-REFERENCE_FILES = {REFERENCE: "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4"}
 PAD, START, STOP, UNKNOWN = range(4)
-DIM, PEAK = 128, 0.005  # width of the model, highest learning rate
-BATCH_TOKENS = 8192  # rows times the longest sentence of either language: two GPUs with 4,096 in the publication
+DIM, PEAK, BATCH_TOKENS = 128, 0.005, 8192  # tokens: rows times the longest sentence of either language
 VARIANTS = {
     "published": dict(intermediate_dim=256),
     "modern": dict(norm="rms", norm_placement="pre", position="rotary", gated=True, activation="silu", intermediate_dim=170),
@@ -64,7 +63,7 @@ def main():
         steps_per_epoch=steps,
         initial_epoch=resume.epoch,
         epochs=-(-options.updates // steps),
-        validation_data=dataset(validation).take(len(batches(validation))),
+        validation_data=dataset(validation, passes=1),
         callbacks=[
             scores(texts["valid.en"][:128], texts["valid.de"][:128], samples=1),
             txf.training.KeepCheckpoints(out / "checkpoints", keep=10),
@@ -90,8 +89,8 @@ class Vocabulary:
     """Subwords by id: padding, start, stop, unknown, then those of the training texts of both languages."""
 
     def __init__(self, sentences):
-        counts = collections.Counter(itertools.chain.from_iterable(sentences))
-        self.words = ["", "<start>", "<stop>", "<unknown>", *(word for word, _ in counts.most_common())]
+        counts = collections.Counter(itertools.chain.from_iterable(sentences)).most_common()
+        self.words = ["", "<start>", "<stop>", "<unknown>", *(word for word, _ in counts)]
         self.index = {word: i for i, word in enumerate(self.words)}
 
     def pairs(self, sources, targets):
@@ -119,17 +118,17 @@ def batches(pairs, epoch=0):
     return [result[i] for i in random.permutation(len(result))]
 
 
-def dataset(pairs, epoch=0):
-    """Padded batches, endless, from the first of an epoch on."""
+def dataset(pairs, epoch=0, passes=None):
+    """Padded batches from the first of an epoch on: of some passes over the pairs, or endless."""
 
     def generate():
-        for number in itertools.count(epoch):
+        for number in itertools.count(epoch) if passes is None else range(epoch, epoch + passes):
             for rows in batches(pairs, number):
                 yield tuple(map(padded, zip(*(pairs[i] for i in rows))))
 
-    ids = tf.TensorSpec((None, None), "int32")
-    rows = tf.data.Dataset.from_generator(generate, output_signature=(ids, ids))
-    return rows.map(txf.training.teacher_forcing).prefetch(2)
+    rows = tf.data.Dataset.from_generator(generate, output_signature=(tf.TensorSpec((None, None), "int32"),) * 2)
+    count = tf.data.INFINITE_CARDINALITY if passes is None else passes * len(batches(pairs))
+    return rows.apply(tf.data.experimental.assert_cardinality(count)).map(txf.training.teacher_forcing).prefetch(2)
 
 
 def padded(rows):

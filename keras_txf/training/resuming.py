@@ -67,7 +67,7 @@ class Resume(keras.callbacks.Callback):
                 self.epoch = int(saved["epoch"])
 
     def on_train_begin(self, logs=None):
-        self._begun = False
+        self._begun, self._generators = False, {}
         self._at_begin = [_plain_state(callback) for callback in self.callbacks]
         if self.file.exists():
             with np.load(self.file) as saved:
@@ -80,6 +80,11 @@ class Resume(keras.callbacks.Callback):
                 f"or delete {self.file} to begin anew."
             )
         self._begun = True
+
+    def on_train_batch_begin(self, batch, logs=None):
+        # Not before: an iterator over the data draws from PyTorch's generator when it is made.
+        _set_torch_generators(self._generators)
+        self._generators = {}
 
     def on_epoch_end(self, epoch, logs=None):
         model = self.model
@@ -112,7 +117,7 @@ class Resume(keras.callbacks.Callback):
             )
         for variable, value in zip(variables, values):
             variable.assign(value)
-        _set_torch_generators(saved)
+        self._generators = {name: saved[name] for name in saved if name.startswith("torch_generator_")}
         for i, (callback, state) in enumerate(zip(self.callbacks, plain)):
             for name, value in state.items():
                 setattr(callback, name, value)
@@ -139,11 +144,12 @@ def _torch_generators():
     return {f"torch_generator_{i}": state.numpy() for i, state in enumerate(states)}
 
 
-def _set_torch_generators(saved):
-    for i, name in enumerate(_torch_generators()):
+def _set_torch_generators(states):
+    """From `_torch_generators`; none changes nothing."""
+    for i, state in enumerate(states.values()):
         import torch
 
-        state = torch.from_numpy(saved[name])
+        state = torch.from_numpy(state)
         torch.cuda.set_rng_state(state, i - 1) if i else torch.set_rng_state(state)
 
 

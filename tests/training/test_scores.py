@@ -71,7 +71,7 @@ def test_other_callbacks_find_the_scores(tmp_path, capsys):
     model.compile("sgd", txf.training.TokenCrossEntropy(), run_eagerly=True)
     inputs, targets = txf.training.teacher_forcing(np.array([[1, 2], [3, 4]]), np.array([[1, 5, 6], [1, 7, 8]]))
     scores = txf.training.GenerationScores(
-        SOURCES[:2], TEXTS[:2], Tokenizer(), samples=1, max_new_tokens=3, processors=[lambda logits, history: logits * 0]
+        SOURCES[:2], TEXTS[:2], Tokenizer(), samples=1, max_new_tokens=3, processors=[lambda logits, history: logits * 0 + keras.ops.one_hot(1, 12)]
     )
     callbacks = [
         scores,
