@@ -21,28 +21,32 @@ SMALLEST = 2**16  # numbers in a kernel that is worth a copy
 
 
 def choose_layouts(step, rows):
-    """The layouts for a step model that multiplies so many rows, a list of `SideBySide` and `Transposed`."""
+    """The layouts for a step model that multiplies so many rows, a list of `SideBySide`, `Transposed` and `Table`."""
     if not compiles_for_cpu():
         return []
     if rows > 1:
         head = "logits" in {layer.name for layer in step.layers}
         tables = [layer.token for layer in step.layers if isinstance(layer, PositionalEmbedding)]
-        return [Table(table) for table in tables if not head and _is_plain(table)]
+        return [Table(table) for table in tables if not head and _is_plain(table, table.input_dim, table.output_dim)]
     layouts = []
     for block in [layer.block for layer in step.layers if isinstance(layer, Step)]:
         attention, last = block.attention, block.feed_forward.output_dense
         projections = (attention.query, attention.key, attention.value)
-        if all(map(_is_plain, projections)):
+        if all(_is_plain(projection, *_shape(projection)) for projection in projections):
             layouts.append(SideBySide(projections))
-        rows, columns = last.kernel.shape
-        if _is_plain(last) and rows >= 2 * columns:
+        height, width = _shape(last)
+        if _is_plain(last, height, width) and height >= 2 * width:
             layouts.append(Transposed(last))
     return layouts
 
 
-def _is_plain(layer):
-    weights = layer.embeddings if hasattr(layer, "embeddings") else layer.kernel
-    return layer.quantization_mode is None and weights.shape[0] * weights.shape[1] >= SMALLEST
+def _is_plain(layer, height, width):
+    return layer.quantization_mode is None and height * width >= SMALLEST
+
+
+def _shape(projection):
+    """Of its kernel, which itself is computed at each look where there is LoRA."""
+    return projection.input_spec.axes[-1], projection.units
 
 
 class SideBySide:
