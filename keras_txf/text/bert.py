@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_txf.text import unicode
 from keras_txf.text.lazy import tf
+from keras_txf.text.shapes import marked
 
 # What becomes of a character has flags above its 21 bits, in this order.
 CHARACTER = (1 << 21) - 1
@@ -94,10 +95,9 @@ def split(characters):
     """The words of characters with flags, RaggedTensor (R, C); see `words`."""
     values, splits = characters.values, characters.row_splits
     ends, alone = values >= SPACE, values >= ALONE
-    new_row = tf.scatter_nd(splits[:, None], tf.ones_like(splits), [tf.size(values, tf.int64) + 1])[:-1] > 0
     after_end = tf.concat([[True], ends], 0)[:-1]
     space = ends & ~alone
-    begins = (alone | after_end | new_row) & ~space
+    begins = (alone | after_end | marked(splits, values)) & ~space
     letters = tf.boolean_mask(tf.bitwise.bitwise_and(values, CHARACTER), ~space)
     starts = tf.where(tf.boolean_mask(begins, ~space))[:, 0]
     limits = tf.concat([starts, [tf.size(letters, tf.int64)]], 0)

@@ -7,6 +7,7 @@ import io
 from keras_txf import checks
 from keras_txf.text.lazy import sentencepiece, tf, tf_text
 from keras_txf.text.sentence_piece_model import AS_IT_IS, WITH_PREFIX, WITHOUT_PREFIX, read_model
+from keras_txf.text.shapes import marked
 from keras_txf.text.sources import lines
 from keras_txf.text.tokenizer import Tokenizer, register
 from keras_txf.text.vocabulary import read_bytes
@@ -204,9 +205,3 @@ def as_bytes(model):
     if not isinstance(model, (bytes, bytearray)):
         raise ValueError(f"`model` must be the bytes of a SentencePiece model, or those in base64; received {model!r}.")
     return bytes(model)
-
-
-def marked(splits, values):
-    """True for the first value of each row."""
-    marks = tf.scatter_nd(splits[:, None], tf.ones_like(splits), [tf.size(values, tf.int64) + 1])
-    return marks[:-1] > 0

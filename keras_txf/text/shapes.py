@@ -122,3 +122,9 @@ def as_strings(tensor):
 
 def _decoded(value):
     return [_decoded(item) for item in value] if isinstance(value, list) else value.decode("utf-8", "replace")
+
+
+def marked(splits, values):
+    """True for the first value of each row."""
+    marks = tf.scatter_nd(splits[:, None], tf.ones_like(splits), [tf.size(values, tf.int64) + 1])
+    return marks[:-1] > 0
