@@ -14,9 +14,7 @@ import io
 import json
 import os
 import pathlib
-import statistics
 import tempfile
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -25,6 +23,7 @@ import sentencepiece
 import tensorflow as tf
 import tokenizers
 import transformers
+from timing import interleaved
 
 import keras_txf as txf
 
@@ -118,17 +117,6 @@ KINDS = {"WordPiece": word_piece, "unigram": unigram, "BPE": bpe, "byte-level BP
          "characters": characters}
 
 
-def interleaved(runs, repeats):
-    times = {name: [] for name in runs}
-    for repeat in range(repeats + 1):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            if repeat:
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
@@ -146,7 +134,7 @@ def main():
     for kind in arguments.kind:
         contenders = KINDS[kind](lines, arguments.vocab_size, batches)
         ids = {name: answer() for name, (answer, _) in contenders.items()}
-        medians = interleaved({name: run for name, (_, run) in contenders.items()}, arguments.repeats)
+        medians = interleaved({name: run for name, (_, run) in contenders.items()}, arguments.repeats, warmup=1)
         reference = ids.get("Hugging Face")
         for name, seconds in medians.items():
             tokens = sum(map(len, ids[name]))

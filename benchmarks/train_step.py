@@ -10,7 +10,6 @@ share of the machine's own matrix-product rate, measured in the same run and num
 
 import argparse
 import os
-import statistics
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -20,6 +19,7 @@ import keras
 import numpy as np
 import train_step_peers as peers
 from keras import ops
+from timing import interleaved
 
 import keras_txf as txf
 
@@ -83,17 +83,6 @@ def contenders(task, size, dtype, names):
         steps["torch"] = peers.torch_step(task, size, x, y, dtype)
     keras.config.set_dtype_policy("float32")
     return steps
-
-
-def interleaved(steps, repeats, warmup=3):
-    times = {name: [] for name in steps}
-    for repeat in range(repeats + warmup):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            if repeat >= warmup:
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def ceiling(dtype, side=2048):
