@@ -1,5 +1,7 @@
 """Cross-entropy that counts each real token once."""
 
+import functools
+
 import keras
 from keras import ops
 
@@ -61,18 +63,42 @@ class TokenCrossEntropy(keras.losses.Loss):
 
 def token_cross_entropy(y_true, y_pred, pad_id, label_smoothing=0.0):
     """Cross-entropy of each token, float32, the shape of y_true: 0 at padding."""
-    logits = ops.cast(y_pred, "float32")
-    y_true = ops.cast(y_true, "int32")
-    own = ops.squeeze(ops.take_along_axis(logits, y_true[..., None], axis=-1), axis=-1)
-    if keras.backend.backend() == "tensorflow":  # which has a kernel for it
-        loss = ops.sparse_categorical_crossentropy(y_true, logits, from_logits=True)
-    else:  # Keras would multiply by one-hot targets, (B, T, V), where -inf becomes NaN
-        loss = ops.logsumexp(logits, axis=-1) - own
-    if label_smoothing:
-        # (1 - ε) (lse - z_y) + ε (lse - mean z) = loss + ε (z_y - mean z)
-        loss = loss + label_smoothing * (own - ops.mean(logits, axis=-1))
+    logits = ops.reshape(ops.cast(y_pred, "float32"), (-1, y_pred.shape[-1]))
+    targets = ops.reshape(ops.cast(y_true, "int32"), (-1,))
+    cross_entropy = functools.partial(_cross_entropy, targets=targets, label_smoothing=label_smoothing)
+    if keras.backend.backend() == "tensorflow":  # without XLA its own gradient takes several times as long
+        cross_entropy = _with_gradient(cross_entropy, targets, label_smoothing)
+    loss = ops.reshape(cross_entropy(logits), ops.shape(y_true))
     # A weight of 0 would not do: a model may forbid the padding token with a logit of -inf.
     return loss if pad_id is None else ops.where(y_true == pad_id, 0.0, loss)
+
+
+def _cross_entropy(logits, targets, label_smoothing):
+    """Of logits (N, V) and targets (N,): (N,), NaN where a target is outside [0, V) and TensorFlow raises no error."""
+    valid = ops.logical_and(targets >= 0, targets < logits.shape[-1])
+    own = ops.take_along_axis(logits, ops.where(valid, targets, logits.shape[-1])[:, None], axis=1)[:, 0]
+    loss = ops.logsumexp(logits, axis=1) - (1 - label_smoothing) * own
+    if label_smoothing:  # its share of the target's probability goes to all tokens alike
+        loss = loss - label_smoothing * ops.mean(logits, axis=1)
+    return ops.where(valid, loss, float("nan"))
+
+
+def _with_gradient(cross_entropy, targets, label_smoothing):
+    """The same function of logits, whose gradient takes few passes over them: softmax less the smoothed targets."""
+
+    @ops.custom_gradient
+    def function(logits):
+        def gradient(upstream):
+            share = label_smoothing / logits.shape[-1]
+            gradients = ops.softmax(logits, axis=1)
+            own = ops.take_along_axis(gradients, targets[:, None], axis=1)[:, 0]
+            gradients = (gradients - share) * upstream[:, None]
+            places = ops.stack([ops.arange(ops.shape(targets)[0], dtype="int32"), targets], axis=1)
+            return ops.scatter_update(gradients, places, (own - share - (1 - label_smoothing)) * upstream)
+
+        return cross_entropy(logits), gradient
+
+    return function
 
 
 def token_weights(y_true, y_pred, pad_id, sample_weight):

@@ -8,6 +8,7 @@ import math
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 import drawing
@@ -109,6 +110,16 @@ def test_half_precision_logits_are_summed_in_float32(dtype):
     real = weights()
     expected = (token_losses(logits=rounded) * real).sum() / real.sum()
     assert float(txf.training.TokenCrossEntropy()(TARGETS, ops.cast(LOGITS, dtype))) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("target", [-1, V])
+def test_a_target_outside_the_vocabulary_never_counts_as_another(target):
+    targets = TARGETS.copy()
+    targets[1, 1] = target
+    try:
+        assert math.isnan(float(txf.training.TokenCrossEntropy()(targets, LOGITS)))
+    except (tf.errors.InvalidArgumentError, RuntimeError, IndexError) as error:
+        assert str(target if keras.backend.backend() == "torch" else V) in str(error)
 
 
 def test_any_rank_of_targets():
