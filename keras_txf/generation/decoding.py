@@ -12,6 +12,7 @@ from keras import ops
 from keras_txf.generation.adjustable import join
 from keras_txf.generation.layouts import choose_layouts
 from keras_txf.generation.processors import History
+from keras_txf.layers.caching import Step, cache_slots
 from keras_txf.layers.projections import elsewhere
 
 
@@ -65,8 +66,11 @@ class Reader:
         self.constant = {tensor.name for tensor in step.inputs} - self.changing - every_step
 
     def read_prompt(self, request, repeats=1):
-        """What the prefill model returns, the cache, and what stays as it is; each row `repeats` times."""
-        prompts = {self.ids_name: request.ids, "visible": request.visible}
+        """What the prefill model returns, its cache, and what stays as it is; each row `repeats` times.
+
+        The cache has the columns of the prompt alone: whole, it would lie twice in memory while it is used.
+        """
+        prompts = {self.ids_name: request.ids, "visible": request.visible[:, : request.prompt_length]}
         outputs = dict(self.prefill({**request.inputs, **prompts}, training=False))
         batch = request.ids.shape[0]
         known = {**request.inputs, **outputs}
@@ -75,6 +79,17 @@ class Reader:
         layouts = choose_layouts(self.step, batch * repeats * self.width)
         constant["matrices"] = [layout.matrix() for layout in layouts]
         return outputs, cache, constant
+
+    def widen(self, state, request):
+        """A state that follows the prompt, its cache with all columns."""
+        cache = dict(state["cache"])
+        for block in [layer.block for layer in self.step.layers if isinstance(layer, Step)]:
+            slots = cache_slots(block, self.width, request.visible.shape[1])
+            for name in (f"{block.name}_key", f"{block.name}_value"):
+                axis = self.step.input[name].shape.index(None, 1)
+                padding = [(0, (slots - cache[name].shape[axis]) * (i == axis)) for i in range(3)]
+                cache[name] = ops.pad(cache[name], padding)
+        return {**state, "cache": cache}
 
     def read(self, tokens, visible, index, cache, constant, request):
         """Reads `tokens`, (R, W), into the columns from `index` on: logits (R, W, V), the cache, and other outputs."""

@@ -55,13 +55,13 @@ class Engine:
         key = (*keys, sequences, shapes)
         if key not in self._loops:
             self._loops[key] = self._loop(build, sampler, processors, sequences)
-        start, advance, finish = self._loops[key]
+        start, widen, advance, finish = self._loops[key]
         if stream:
-            return _stream(start, advance, request)
+            return _stream(start, widen, advance, request)
         return tuple(map(ops.convert_to_numpy, finish(*start(request), request)))
 
     def _loop(self, build, sampler, processors, sequences):
-        """Its beginning, a part of it for a stream, and all that follows the beginning, compiled when called."""
+        """Its beginning, what comes before its parts, a part for a stream, and all that follows, compiled when called."""
         width, hidden = getattr(sampler, "width", 1), isinstance(sampler, Contrastive)
         if (width, hidden) not in self._readers:
             self._readers[width, hidden] = Reader(*build(width, hidden), self.ids_name, self.pad_id)
@@ -69,11 +69,13 @@ class Engine:
         loop = _DECODINGS.get(type(sampler), SampledDecoding)(reader, sampler, processors, sequences)
 
         def finish(state, constant, request):
-            return loop.results(loop.advance(state, constant, request, request.new), request)
+            state = loop.advance(reader.widen(state, request), constant, request, request.new)
+            return loop.results(state, request)
 
         variables = reader.prefill.variables
         return (
             compiled(loop.start, variables, runs_once=True),
+            compiled(reader.widen, [], runs_once=True),
             compiled(loop.advance, variables),
             compiled(finish, variables),
         )
@@ -94,8 +96,9 @@ class Engine:
         return Request(ids, visible, inputs, history, np.array(limits, "int32"), stops, seed, numbers)
 
 
-def _stream(start, advance, request):
+def _stream(start, widen, advance, request):
     state, constant = start(request)
+    state = widen(state, request)
     for count in range(1, request.new + 1):
         state = advance(state, constant, request, ops.convert_to_tensor(np.array(count, "int32")))
         column = request.prompt_length + count - 1

@@ -137,8 +137,8 @@ class Prefill(Part):
 
     def call(self, inputs, visible, mask, positions, context=None, context_mask=None):
         attention = self.block.attention
-        window = None if attention.window is None else attention.window * self.width
-        slots = _columns_in_slots(ops.shape(inputs)[1] - 1, _slots(window, ops.shape(visible)[1]))
+        slots = cache_slots(self.block, self.width, ops.shape(visible)[1])
+        slots = _columns_in_slots(ops.shape(inputs)[1] - 1, slots)
         cache = []
 
         def attend_to_self(x):
@@ -234,6 +234,16 @@ def cache_shapes(block, width):
     return shapes
 
 
+def cache_slots(block, width, columns):
+    """How many the cache of a block has."""
+    if block.attention.window is None:
+        return columns
+    window = block.attention.window * width
+    if isinstance(columns, int):
+        return min(window, columns)
+    return ops.minimum(window, columns) if ops.is_tensor(columns) else window  # unknown while JAX infers shapes
+
+
 def _attend_to_context(layer, x, key, value, context_mask):
     mask = combine_masks(None, None, key_padding=context_mask)
     return attend(layer, project_query(layer, x), key, value, mask, zero_empty_rows=True, cached=True)
@@ -248,14 +258,6 @@ def _positions(visible, places):
     """(B, number of places): each row counts from its first real token."""
     start = ops.cast(ops.argmax(ops.cast(visible, "int32"), axis=1), "int32")
     return ops.maximum(places[None] - start[:, None], 0)
-
-
-def _slots(window, columns):
-    if window is None:
-        return columns
-    if isinstance(columns, int):
-        return min(window, columns)
-    return ops.minimum(window, columns) if ops.is_tensor(columns) else window  # unknown while JAX infers shapes
 
 
 def _columns_in_slots(last, slots):
