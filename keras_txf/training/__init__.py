@@ -3,6 +3,7 @@
 from keras_txf.training.averaging import KeepCheckpoints, average_checkpoints
 from keras_txf.training.losses import TokenCrossEntropy
 from keras_txf.training.metrics import Perplexity, TokenAccuracy
+from keras_txf.training.r_drop import RDrop
 from keras_txf.training.resuming import Resume
 from keras_txf.training.schedules import InverseSquareRoot, warmup_cosine
 from keras_txf.training.scores import GenerationScores
@@ -13,6 +14,7 @@ __all__ = [
     "InverseSquareRoot",
     "KeepCheckpoints",
     "Perplexity",
+    "RDrop",
     "Resume",
     "TokenAccuracy",
     "TokenCrossEntropy",
