@@ -31,24 +31,32 @@ def small(monkeypatch):
     monkeypatch.setattr(multi30k, "BATCH_TOKENS", 300)
 
 
-def test_batches_hold_each_pair_once(small):
-    first, again, second = (multi30k.batches(PAIRS, epoch) for epoch in (0, 0, 1))
+@pytest.mark.parametrize("copies", [1, 2])
+def test_batches_hold_each_pair_once(small, copies):
+    first, again, second = (multi30k.batches(PAIRS, copies, epoch) for epoch in (0, 0, 1))
     assert first == again != second
     for result in (first, second):
         assert sorted(i for rows in result for i in rows) == list(range(len(PAIRS)))
-        assert all(len(rows) * LENGTHS[rows].max() <= 300 for rows in result)
+        assert all(copies * len(rows) * LENGTHS[rows].max() <= 300 for rows in result)
         assert len(result) == len(first)  # so that an epoch of `fit` is a pass
     assert sum(map(tuple, first), ()) != sum(sorted(map(tuple, first), key=lambda rows: LENGTHS[list(rows)].max()), ())
 
 
 def test_the_stream_begins_where_an_epoch_does(small):
-    epoch = len(multi30k.batches(PAIRS))
-    later = list(multi30k.dataset(PAIRS, 1).take(3))
-    for (inputs, targets), (other, others) in zip(multi30k.dataset(PAIRS).skip(epoch), later):
+    epoch = len(multi30k.batches(PAIRS, 1))
+    later = list(multi30k.dataset(PAIRS, 1, 1).take(3))
+    for (inputs, targets), (other, others) in zip(multi30k.dataset(PAIRS, 1).skip(epoch), later):
         for name in inputs:
             np.testing.assert_array_equal(inputs[name], other[name])
         np.testing.assert_array_equal(targets, others)
         assert max(inputs["source_ids"].shape[1], targets.shape[1]) * targets.shape[0] <= 300
+
+
+def test_copies_are_halves_of_a_batch(small):
+    for inputs, targets in multi30k.dataset(PAIRS, 2, passes=1):
+        for ids in (inputs["source_ids"], inputs["target_ids"], targets):
+            first, second = np.split(ids.numpy(), 2)
+            np.testing.assert_array_equal(first, second)
 
 
 def test_subwords_there_and_back():
