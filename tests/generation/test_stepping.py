@@ -13,7 +13,7 @@ from keras_txf.generation.compilers import compiled
 from keras_txf.models.stepping import prefill_model, step_model
 
 VOCABULARY, COLUMNS, PROMPT = 11, 14, 5  # columns in all, and of the padded prompts
-ROWS = [[5, 3, 8, 1, 2, 9, 4, 7, 6, 1], [7, 2, 2, 3, 3, 4, 5, 1], [4, 10, 6, 1, 1, 1, 9, 8, 2]]
+ROWS = [[5, 3, 8, 1, 2, 9, 4, 7, 6, 1], [7, 2, 2, 3, 3, 4, 5, 1, 8, 10], [4, 10, 6, 1, 1, 1, 9, 8, 2, 3]]
 LENGTHS = (4, 1, 3)  # of the rows that are prompts
 SOURCES = [[3, 4, 5, 6], [3], [9, 8, 7]]
 
@@ -87,7 +87,7 @@ def test_cached_logits_equal_uncached(kind, options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["decoder_generator", "encoder_decoder"])
-@drawing.few(25)
+@drawing.few(12)
 @given(drawing.model_options())
 def test_cached_logits_equal_uncached_over_many_options(kind, options):
     assert_cached_equals_uncached(make(kind, options))
