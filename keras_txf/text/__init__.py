@@ -1,9 +1,20 @@
-"""Tokenizers: text in, ids out, and back. They run inside TensorFlow's graph and save with the model."""
+"""Tokenizers, and pipelines from text to `fit`.
 
+Tokenizers turn text into ids, and back. They run inside TensorFlow's graph and save with the model. A pipeline turns a
+`tf.data.Dataset` of text into examples for a task; `batch_by_length` or `pack` makes batches of them. Order, shuffling,
+caching, sharding and checkpoints are tf.data's own.
+"""
+
+from keras_txf.text.batching import batch_by_length, bucket_lengths
 from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.characters import CharacterTokenizer
 from keras_txf.text.checkpoint import from_checkpoint
+from keras_txf.text.contrastive import contrastive_pairs, contrastive_targets
+from keras_txf.text.generation import next_token, question_answering, translation
+from keras_txf.text.labelled import classification, sentence_pairs
+from keras_txf.text.masking import mask_tokens, masked_language_modelling, token_ids
+from keras_txf.text.packing import pack
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
 from keras_txf.text.tokenizer import Tokenizer
 from keras_txf.text.word_piece import WordPieceTokenizer
@@ -15,5 +26,18 @@ __all__ = [
     "SentencePieceTokenizer",
     "Tokenizer",
     "WordPieceTokenizer",
+    "batch_by_length",
+    "bucket_lengths",
+    "classification",
+    "contrastive_pairs",
+    "contrastive_targets",
     "from_checkpoint",
+    "mask_tokens",
+    "masked_language_modelling",
+    "next_token",
+    "pack",
+    "question_answering",
+    "sentence_pairs",
+    "token_ids",
+    "translation",
 ]

@@ -1,0 +1,62 @@
+"""Pairs of texts that belong together, for embeddings."""
+
+from keras_txf.text.datasets import as_dataset, checked_tokenizer, in_chunks, limit
+from keras_txf.text.lazy import tf
+from keras_txf.text.rows import row
+
+
+def contrastive_pairs(dataset, tokenizer, max_length=None):
+    """Examples of (anchor, positive): two texts that mean the same, or a question and its answer.
+
+    The other pairs of a batch are what a pair is told apart from, see `contrastive_targets`.
+
+    Args:
+        dataset: `tf.data.Dataset` of (anchor, positive), not batched; or the two columns in memory.
+        tokenizer: a tokenizer, whose `start` and `end` are added.
+        max_length: longer texts are cut, each alone; default the tokenizer's `length`, if that is a number.
+
+    Returns:
+        `tf.data.Dataset` of {"anchor_ids": int32 (L,), "positive_ids": int32 (L',)}, in the same order.
+
+    Raises:
+        ValueError: no elements, or others than (anchor, positive).
+
+    Example:
+
+    >>> examples = txf.text.contrastive_pairs((["ab"], ["c"]), txf.text.ByteTokenizer())
+    >>> [{name: ids.tolist() for name, ids in pair.items()} for pair in examples.as_numpy_iterator()]
+    [{'anchor_ids': [100, 101], 'positive_ids': [102]}]
+    """
+    checked_tokenizer("tokenizer", tokenizer)
+    max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(tokenizer.end))
+    dataset = as_dataset(dataset, ["anchor", "positive"])
+
+    def example(anchor, positive):
+        return {"anchor_ids": row(tokenizer, anchor, max_length), "positive_ids": row(tokenizer, positive, max_length)}
+
+    return in_chunks(dataset, example)
+
+
+def contrastive_targets(batch):
+    """A batch of B pairs with its targets: of the similarities (B, B), anchor i's class is positive i.
+
+    To be mapped over batches. The loss is then `SparseCategoricalCrossentropy(from_logits=True)`, of similarities over a
+    temperature.
+
+    Args:
+        batch: dict of "anchor_ids" (B, L) and "positive_ids" (B, L').
+
+    Returns:
+        (batch, targets int32 (B,)), the targets 0, 1, 2, ...
+
+    Reference:
+        [Representation Learning with Contrastive Predictive Coding](https://arxiv.org/abs/1807.03748).
+
+    Example:
+
+    >>> examples = txf.text.contrastive_pairs((["ab", "c"], ["d", "e"]), txf.text.ByteTokenizer())
+    >>> ((inputs, targets),) = examples.padded_batch(2).map(txf.text.contrastive_targets)
+    >>> targets.numpy().tolist()
+    [0, 1]
+    """
+    return batch, tf.range(tf.shape(batch["anchor_ids"])[0])

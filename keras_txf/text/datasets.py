@@ -1,0 +1,154 @@
+"""What all pipelines share: text comes as a data set, is tokenized many at a time, and leaves as one example each.
+
+Legend: C texts that are tokenized at once, L length in tokens.
+"""
+
+import numpy as np
+
+from keras_txf import checks
+from keras_txf.text.lazy import tf
+from keras_txf.text.shapes import as_text
+from keras_txf.text.tokenizer import Tokenizer
+
+CHUNK = 256
+
+
+def as_dataset(data, columns, num_classes=None):
+    """The `tf.data.Dataset` of texts, or of tuples of them, that a pipeline begins with.
+
+    Args:
+        data: a `tf.data.Dataset`, not batched; or its columns in memory, lists or arrays.
+        columns: list of str, the names of what an element holds. All are text but "label".
+        num_classes: the labels are integers below it; None where they are numbers of any kind.
+
+    Raises:
+        ValueError: another structure, no element, columns that differ in length, a label out of range where it can be
+            seen.
+    """
+    expected = f"`dataset` must be a tf.data.Dataset of {legend(columns)}, not batched, or a tuple of such columns"
+    if len(columns) == 1:
+        expected = "`dataset` must be a tf.data.Dataset of texts, not batched, or a list of texts"
+    if not isinstance(data, tf.data.Dataset):
+        data = tf.data.Dataset.from_tensor_slices(in_memory(data, columns, num_classes, expected))
+    specs = data.element_spec
+    if len(columns) == 1:
+        specs = (specs,)
+    if not isinstance(specs, tuple) or len(specs) != len(columns):
+        raise ValueError(f"{expected}; received elements of {data.element_spec}.")
+    for column, spec in zip(columns, specs):
+        fits = fits_label(spec, num_classes) if column == "label" else getattr(spec, "dtype", None) == tf.string
+        if not fits or spec.shape.rank != 0:
+            kind = label_kind(num_classes) if column == "label" else "a string"
+            raise ValueError(f"{expected}, where {column} is {kind}; received {spec}.")
+    not_empty(data, look=True)
+    return data
+
+
+def in_memory(data, columns, num_classes, expected):
+    """The columns as tensors of one length."""
+    if len(columns) == 1:
+        data = (data,)
+    if not isinstance(data, (tuple, list)) or len(data) != len(columns):
+        raise ValueError(f"{expected}; received {data!r}.")
+    tensors = []
+    for column, values in zip(columns, data):
+        if column == "label":
+            values = labels_in_memory(values, num_classes)
+        elif len(np.shape(values) if isinstance(values, np.ndarray) else [None] * hasattr(values, "__len__")) != 1 or isinstance(
+            values, (str, bytes)
+        ):
+            raise ValueError(f"{expected}; received {values!r} for {column}.")
+        else:
+            values = as_text(values) if len(values) else tf.zeros([0], tf.string)
+        tensors.append(values)
+    lengths = [tensor.shape[0] for tensor in tensors]
+    if len(set(lengths)) > 1:
+        received = ", ".join(f"{length} of {column}" for length, column in zip(lengths, columns))
+        raise ValueError(f"`dataset` must have columns of one length; received {received}.")
+    return tuple(tensors) if len(columns) > 1 else tensors[0]
+
+
+def labels_in_memory(values, num_classes):
+    labels = np.asarray(values)
+    kinds = "iu" if num_classes is not None else "iuf"
+    if labels.ndim != 1 or (labels.size and labels.dtype.kind not in kinds):
+        raise ValueError(f"The labels of `dataset` must each be {label_kind(num_classes)}; received {values!r}.")
+    if num_classes is not None:
+        wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
+        if wrong.size:
+            raise ValueError(
+                f"The labels of `dataset` must each be {label_kind(num_classes)}; received {labels[wrong[0]]} at place {wrong[0]}."
+            )
+    return tf.constant(labels, tf.int32 if num_classes is not None else tf.float32)
+
+
+def legend(columns):
+    return f"({', '.join(columns)})"
+
+
+def label_kind(num_classes):
+    return "a number" if num_classes is None else f"an integer from 0 to {num_classes - 1}"
+
+
+def fits_label(spec, num_classes):
+    dtype = getattr(spec, "dtype", tf.string)
+    return dtype.is_integer or (num_classes is None and dtype.is_floating)
+
+
+def checked_labels(labels, num_classes):
+    """Labels (C,) as int32, or float32 where there are no classes; out of range they stop the data set."""
+    if num_classes is None:
+        return tf.cast(labels, tf.float32)
+    wrong = tf.boolean_mask(labels, (labels < 0) | (labels >= num_classes))
+    message = f"The labels of `dataset` must each be {label_kind(num_classes)}; received"
+    with tf.control_dependencies([tf.debugging.Assert(tf.size(wrong) == 0, [message, wrong])]):
+        return tf.cast(labels, tf.int32)
+
+
+def not_empty(dataset, look=False):
+    """Refuses a data set without elements. With `look` it reads the first one, where their number is not known."""
+    count = int(dataset.cardinality())
+    if look and count == tf.data.UNKNOWN_CARDINALITY and tf.executing_eagerly():
+        count = sum(1 for _ in dataset.take(1))
+    if count == 0:
+        raise ValueError("`dataset` must hold at least one element; received an empty one.")
+
+
+def in_chunks(dataset, function, same_count=True):
+    """Applies a function to C elements at a time; its rows (C, L), ragged, and values (C,) are the new elements.
+
+    To tokenize texts one by one would take many times as long. The order stays.
+    """
+    chunks = dataset.batch(CHUNK).map(function, num_parallel_calls=tf.data.AUTOTUNE)
+    return one_by_one(chunks, dataset.cardinality() if same_count else tf.data.UNKNOWN_CARDINALITY)
+
+
+def one_by_one(chunks, count):
+    """The elements of chunks. Their number is stated, where it is known."""
+    examples = chunks.unbatch().map(dense)
+    unknown = int(count) == tf.data.UNKNOWN_CARDINALITY
+    return examples if unknown else examples.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def dense(*element):
+    """A row of a ragged tensor is a tensor, though TensorFlow's data sets call it ragged still."""
+    return tf.nest.map_structure(tf.convert_to_tensor, element if len(element) > 1 else element[0])
+
+
+def checked_tokenizer(name, tokenizer, needs=()):
+    if not isinstance(tokenizer, Tokenizer):
+        raise ValueError(f"`{name}` must be a tokenizer of keras_txf.text; received {tokenizer!r}.")
+    for option in needs:
+        if not getattr(tokenizer, option):
+            raise ValueError(f"`{name}` must have the option `{option}`, a special token; received a tokenizer without.")
+    return tokenizer
+
+
+def limit(tokenizer, max_length, added, name="max_length"):
+    """The most tokens of a row, or None; the tokenizer's own `length` where nothing else is said."""
+    if max_length is None and isinstance(tokenizer.length, int):
+        max_length = tokenizer.length
+    max_length = checks.optional(checks.positive_integer, name, max_length)
+    if max_length is not None and max_length <= added:
+        raise ValueError(f"`{name}` must leave room beside {added} special tokens; received {max_length}.")
+    return max_length

@@ -1,0 +1,144 @@
+"""Text as examples for models that write: the next token, translations, answers.
+
+Legend: C texts, L, S, T lengths in tokens.
+"""
+
+from keras_txf.text.datasets import as_dataset, checked_tokenizer, in_chunks, limit
+from keras_txf.text.lazy import tf
+from keras_txf.text.rows import joining, pair_row, row, second_only
+
+
+def next_token(dataset, tokenizer, max_length=None):
+    """Examples of texts for a language model such as `decoder_generator`.
+
+    A long text becomes several examples, one after the other, so that each of its tokens but the first is a target once.
+    A text of less than two tokens has nothing to predict, and becomes none.
+
+    Args:
+        dataset: `tf.data.Dataset` of texts, not batched; or a list of texts.
+        tokenizer: a tokenizer, whose `start` and `end` are added to each text.
+        max_length: the most tokens of an example; default the tokenizer's `length`, if that is a number.
+
+    Returns:
+        `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)): the targets are the ids one place later.
+
+    Raises:
+        ValueError: no elements, or others than texts.
+
+    Example:
+
+    >>> tokenizer = txf.text.ByteTokenizer(end="</s>")
+    >>> examples = txf.text.next_token(["abcd"], tokenizer, max_length=3)
+    >>> [(ids.tolist(), targets.tolist()) for ids, targets in examples.as_numpy_iterator()]
+    [([100, 101, 102], [101, 102, 103]), ([103], [1])]
+    """
+    checked_tokenizer("tokenizer", tokenizer)
+    max_length = limit(tokenizer, max_length, 0)
+    dataset = as_dataset(dataset, ["text"])
+
+    def example(texts):
+        ids, targets = shifted(row(tokenizer, texts, None))
+        return in_pieces(ids, max_length), in_pieces(targets, max_length)
+
+    return in_chunks(dataset, example, same_count=False)
+
+
+def translation(dataset, source_tokenizer, target_tokenizer=None, max_length=None):
+    """Examples of (source, target) for an `encoder_decoder`: translation, summaries, and all else that turns a text into
+    another.
+
+    Args:
+        dataset: `tf.data.Dataset` of (source, target), not batched; or the two columns in memory.
+        source_tokenizer: a tokenizer, whose `start` and `end` are added to the source.
+        target_tokenizer: a tokenizer with `start` and `end`; default the source's.
+        max_length: longer sources and targets are cut, each alone; default each tokenizer's `length`, if that is a number.
+
+    Returns:
+        `tf.data.Dataset` of ({"source_ids": int32 (S,), "target_ids": int32 (T,)}, targets int32 (T,)), in the same order.
+        The target ids begin with `start`, the targets end with `end`.
+
+    Raises:
+        ValueError: no elements, or others than (source, target); a target tokenizer without `start` or `end`.
+
+    Example:
+
+    >>> source = txf.text.ByteTokenizer()
+    >>> target = txf.text.ByteTokenizer(start="<pad>", end="</s>")
+    >>> ((inputs, targets),) = txf.text.translation((["ab"], ["c"]), source, target)
+    >>> inputs["source_ids"].numpy().tolist(), inputs["target_ids"].numpy().tolist(), targets.numpy().tolist()
+    ([100, 101], [0, 102], [102, 1])
+    """
+    checked_tokenizer("source_tokenizer", source_tokenizer)
+    write = writer(source_tokenizer, target_tokenizer, max_length)
+    source_length = limit(source_tokenizer, max_length, len(source_tokenizer.start) + len(source_tokenizer.end))
+    dataset = as_dataset(dataset, ["source", "target"])
+
+    def example(source, target):
+        return write(row(source_tokenizer, source, source_length), target)
+
+    return in_chunks(dataset, example)
+
+
+def question_answering(dataset, tokenizer, target_tokenizer=None, max_length=None, separator=None):
+    """Examples of (context, question, answer) for an `encoder_decoder` that writes the answer.
+
+    The source is `start`, the question, the separator, the context, `end`. Where that is too long the context is cut,
+    perhaps with the answer in it: choose `max_length` accordingly.
+
+    Args:
+        dataset: `tf.data.Dataset` of (context, question, answer), not batched; or the three columns in memory.
+        tokenizer: a tokenizer of question and context.
+        target_tokenizer: a tokenizer of the answer, with `start` and `end`; default the same.
+        max_length: the most tokens of a source, and of a target; default each tokenizer's `length`, if that is a number.
+        separator: special token between question and context, or a list of them; default the tokenizer's `end`.
+
+    Returns:
+        `tf.data.Dataset` of ({"source_ids": int32 (S,), "target_ids": int32 (T,)}, targets int32 (T,)), in the same order.
+
+    Raises:
+        ValueError: no elements, or others than (context, question, answer); a target tokenizer without `start` or `end`;
+            a separator that is no special token, or none at all.
+
+    Example:
+
+    >>> tokenizer = txf.text.ByteTokenizer(start="<pad>", end="</s>")
+    >>> ((inputs, targets),) = txf.text.question_answering((["bc"], ["a"], ["c"]), tokenizer)
+    >>> inputs["source_ids"].numpy().tolist(), targets.numpy().tolist()
+    ([0, 100, 1, 101, 102, 1], [102, 1])
+    """
+    separator = joining(checked_tokenizer("tokenizer", tokenizer), separator)
+    write = writer(tokenizer, target_tokenizer, max_length)
+    source_length = limit(tokenizer, max_length, len(tokenizer.start) + len(separator) + len(tokenizer.end) + 1)
+    dataset = as_dataset(dataset, ["context", "question", "answer"])
+
+    def example(context, question, answer):
+        return write(pair_row(tokenizer, question, context, separator, source_length, second_only), answer)
+
+    return in_chunks(dataset, example)
+
+
+def writer(source_tokenizer, target_tokenizer, max_length):
+    """The function of source rows and target texts to an encoder-decoder's inputs and targets."""
+    name = "source_tokenizer" if target_tokenizer is None else "target_tokenizer"
+    tokenizer = source_tokenizer if target_tokenizer is None else target_tokenizer
+    checked_tokenizer(name, tokenizer, needs=("start", "end"))
+    length = limit(tokenizer, max_length, len(tokenizer.start) + len(tokenizer.end) - 1)
+    length = None if length is None else length + 1  # the last token is a target only
+
+    def write(source, target):
+        ids, targets = shifted(row(tokenizer, target, length))
+        return {"source_ids": source, "target_ids": ids}, targets
+
+    return write
+
+
+def shifted(rows):
+    """What a model reads, and what it is to say at each place."""
+    return rows[:, :-1], rows[:, 1:]
+
+
+def in_pieces(rows, length):
+    """Rows, ragged (C, L), cut into pieces of `length`, the last of each row perhaps shorter; empty rows become none."""
+    starts = tf.ragged.range(rows.row_starts(), rows.row_limits(), length or tf.maximum(tf.size(rows, tf.int64), 1))
+    splits = tf.concat([starts.flat_values, [tf.size(rows.flat_values, tf.int64)]], 0)
+    return tf.RaggedTensor.from_row_splits(rows.flat_values, splits, validate=False)

@@ -1,0 +1,76 @@
+"""Text with a label, alone or in pairs, as examples for a classifier."""
+
+from keras_txf import checks
+from keras_txf.text.datasets import as_dataset, checked_labels, checked_tokenizer, in_chunks, limit
+from keras_txf.text.rows import joining, longer_first, pair_row, row
+
+
+def classification(dataset, tokenizer, num_classes, max_length=None):
+    """Examples of (text, label) for a classifier such as `encoder_classifier`.
+
+    Args:
+        dataset: `tf.data.Dataset` of (text, label), not batched; or the two columns in memory.
+        tokenizer: a tokenizer, whose `start` and `end` are added.
+        num_classes: labels are integers from 0 to `num_classes` - 1; None for numbers of any kind, to regress on.
+        max_length: longer texts are cut; default the tokenizer's `length`, if that is a number.
+
+    Returns:
+        `tf.data.Dataset` of (ids int32 (L,), label int32 or float32 ()), in the same order.
+
+    Raises:
+        ValueError: no elements, or others than (text, label); a label out of range, of columns in memory. A
+            `tf.data.Dataset` with such a label raises `tf.errors.InvalidArgumentError` where it comes to it.
+
+    Example:
+
+    >>> tokenizer = txf.text.ByteTokenizer(end="</s>")
+    >>> examples = txf.text.classification((["a", "bad"], [1, 0]), tokenizer, num_classes=2)
+    >>> [(ids.tolist(), int(label)) for ids, label in examples.as_numpy_iterator()]
+    [([100, 1], 1), ([101, 100, 103, 1], 0)]
+    """
+    num_classes = checks.optional(checks.positive_integer, "num_classes", num_classes)
+    checked_tokenizer("tokenizer", tokenizer)
+    max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(tokenizer.end))
+    dataset = as_dataset(dataset, ["text", "label"], num_classes)
+
+    def example(texts, labels):
+        return row(tokenizer, texts, max_length), checked_labels(labels, num_classes)
+
+    return in_chunks(dataset, example)
+
+
+def sentence_pairs(dataset, tokenizer, num_classes, max_length=None, separator=None):
+    """Examples of (first, second, label), two texts in one row: entailment, paraphrase, similarity.
+
+    A row is `start`, the first text, the separator, the second text, `end`. Of a pair that is too long the longer text is
+    cut first, until both are of one length.
+
+    Args:
+        dataset: `tf.data.Dataset` of (first, second, label), not batched; or the three columns in memory.
+        tokenizer, num_classes, max_length: as of `classification`.
+        separator: special token between the texts, or a list of them; default the tokenizer's `end`.
+
+    Returns:
+        `tf.data.Dataset` of (ids int32 (L,), label int32 or float32 ()), in the same order.
+
+    Raises:
+        ValueError: as of `classification`; a separator that is no special token, or none at all.
+
+    Example:
+
+    >>> tokenizer = txf.text.ByteTokenizer(end="</s>")
+    >>> examples = txf.text.sentence_pairs((["abc"], ["d"], [0.5]), tokenizer, num_classes=None, max_length=5)
+    >>> [(ids.tolist(), float(label)) for ids, label in examples.as_numpy_iterator()]
+    [([100, 101, 1, 103, 1], 0.5)]
+    """
+    num_classes = checks.optional(checks.positive_integer, "num_classes", num_classes)
+    separator = joining(checked_tokenizer("tokenizer", tokenizer), separator)
+    # With one token for each of the texts.
+    max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(separator) + len(tokenizer.end) + 1)
+    dataset = as_dataset(dataset, ["first", "second", "label"], num_classes)
+
+    def example(first, second, labels):
+        ids = pair_row(tokenizer, first, second, separator, max_length, longer_first)
+        return ids, checked_labels(labels, num_classes)
+
+    return in_chunks(dataset, example)

@@ -1,0 +1,165 @@
+"""Masked language modelling: some tokens are hidden, and are to be guessed.
+
+Legend: C texts, L length in tokens.
+"""
+
+import numpy as np
+
+from keras_txf import checks
+from keras_txf.text.byte import ByteTokenizer
+from keras_txf.text.byte_pair import BytePairTokenizer
+from keras_txf.text.characters import CharacterTokenizer
+from keras_txf.text.datasets import CHUNK, as_dataset, checked_tokenizer, in_chunks, limit, not_empty, one_by_one
+from keras_txf.text.lazy import tf
+from keras_txf.text.rows import row
+from keras_txf.text.sentence_piece import SentencePieceTokenizer
+from keras_txf.text.word_piece import WordPieceTokenizer
+
+# Whether a token begins a word, by how each kind of tokenizer writes it.
+BEGINS_WORD = {
+    WordPieceTokenizer: lambda token: not token.startswith("##"),
+    SentencePieceTokenizer: lambda token: token.startswith("▁"),
+    BytePairTokenizer: lambda token: token[0] in "ĠĊĉč",  # how the bytes of blanks are written
+    ByteTokenizer: lambda token: token in ("<0x20>", "<0x0A>", "<0x09>", "<0x0D>"),
+    CharacterTokenizer: str.isspace,
+}
+
+
+def masked_language_modelling(
+    dataset, tokenizer, max_length=None, rate=0.15, whole_words=False, mask_token="[MASK]", seed=0
+):
+    """Examples of texts with some tokens hidden: `mask_tokens` of `token_ids`.
+
+    To keep ids from one epoch to the next and hide others in each, cache between the two:
+    `mask_tokens(token_ids(texts, tokenizer).cache(), tokenizer)`.
+
+    Args:
+        dataset: `tf.data.Dataset` of texts, not batched; or a list of texts.
+        tokenizer: a tokenizer, whose `start` and `end` are added.
+        max_length: longer texts are cut; default the tokenizer's `length`, if that is a number.
+        rate, whole_words, mask_token, seed: as of `mask_tokens`.
+
+    Returns:
+        `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)), in the same order.
+
+    Raises:
+        ValueError: as of `token_ids` and `mask_tokens`.
+
+    Example:
+
+    >>> tokenizer = txf.text.ByteTokenizer(extra_tokens=["[MASK]"])
+    >>> examples = txf.text.masked_language_modelling(["a dog", "a cat"], tokenizer, rate=0.5)
+    >>> examples.padded_batch(2).element_spec[1].shape
+    TensorShape([None, None])
+    """
+    ids = token_ids(dataset, tokenizer, max_length)
+    return mask_tokens(ids, tokenizer, rate, whole_words, mask_token, seed)
+
+
+def token_ids(dataset, tokenizer, max_length=None):
+    """The ids of each text, not padded.
+
+    Args:
+        dataset: `tf.data.Dataset` of texts, not batched; or a list of texts.
+        tokenizer: a tokenizer, whose `start` and `end` are added.
+        max_length: longer texts are cut; default the tokenizer's `length`, if that is a number.
+
+    Returns:
+        `tf.data.Dataset` of int32 (L,), in the same order.
+
+    Raises:
+        ValueError: no elements, or others than texts.
+
+    Example:
+
+    >>> ids = txf.text.token_ids(["ab", "c"], txf.text.ByteTokenizer(end="</s>"))
+    >>> [row.tolist() for row in ids.as_numpy_iterator()]
+    [[100, 101, 1], [102, 1]]
+    """
+    checked_tokenizer("tokenizer", tokenizer)
+    max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(tokenizer.end))
+    return in_chunks(as_dataset(dataset, ["text"]), lambda texts: row(tokenizer, texts, max_length))
+
+
+def mask_tokens(dataset, tokenizer, rate=0.15, whole_words=False, mask_token="[MASK]", seed=0):
+    """Chooses tokens of each row to be guessed: 80 % of them become the mask, 10 % any other token, 10 % stay.
+
+    Special tokens are never chosen, nor put in the place of others. Every pass over the data set chooses anew, and the
+    passes of a program with the same seed are the same. Cache, if at all, before.
+
+    Args:
+        dataset: `tf.data.Dataset` of ids int (L,), one row each.
+        tokenizer: the tokenizer that they are of.
+        rate: the share of tokens, or of words, that are chosen, each by itself.
+        whole_words: whether all pieces of a word are chosen together. Words begin where the tokenizer's pieces say so, or
+            after a special token.
+        mask_token: the special token of the mask.
+        seed: int.
+
+    Returns:
+        `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)). The targets are the ids that were chosen, and padding
+        in all other places: the loss passes over those.
+
+    Raises:
+        ValueError: elements that are no rows of ids, a rate outside of [0, 1], a mask that is no special token, a
+            tokenizer without padding, or one that does not show where words begin.
+
+    Reference:
+        [BERT](https://arxiv.org/abs/1810.04805).
+
+    Example:
+
+    >>> tokenizer = txf.text.ByteTokenizer(extra_tokens=["[MASK]"])
+    >>> ids = tf.data.Dataset.from_tensors(tokenizer.tokenize("a dog"))
+    >>> ((masked, targets),) = txf.text.mask_tokens(ids, tokenizer, rate=1.0)
+    >>> targets.numpy().tolist()
+    [100, 35, 103, 114, 106]
+    """
+    checked_tokenizer("tokenizer", tokenizer)
+    rate = checks.fraction("rate", rate)
+    spec = dataset.element_spec if isinstance(dataset, tf.data.Dataset) else dataset
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank != 1 or not spec.dtype.is_integer:
+        raise ValueError(f"`dataset` must be a tf.data.Dataset of ids (length,), one row each; received {spec!r}.")
+    if tokenizer.pad_id is None:
+        raise ValueError("`tokenizer` must have a token of padding, the target where nothing is to be guessed; received none.")
+    if mask_token not in tokenizer.special_tokens:
+        raise ValueError(f"`mask_token` must be a special token, of {sorted(tokenizer.special_tokens)}; received {mask_token!r}.")
+    not_empty(dataset)
+    mask = masker(tokenizer, rate, checks.boolean("whole_words", whole_words), tokenizer.token_to_id(mask_token))
+    seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=True).batch(2, drop_remainder=True)
+    chunks = tf.data.Dataset.zip((dataset.ragged_batch(CHUNK), seeds))
+    return one_by_one(chunks.map(mask, num_parallel_calls=tf.data.AUTOTUNE), dataset.cardinality())
+
+
+def masker(tokenizer, rate, whole_words, mask_id):
+    """The function of rows (C, L) and a seed int64 (2,) to rows with the mask, and the targets."""
+    tokens = [tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)]
+    special = np.array([token in tokenizer.special_tokens for token in tokens])
+    ordinary = np.flatnonzero(~special).astype("int32")
+    begins = np.array(list(map(word_rule(tokenizer), tokens))) | special if whole_words else None
+
+    def mask(rows, seed):
+        rows = rows if isinstance(rows, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(rows)
+        ids = tf.cast(rows.flat_values, tf.int32)
+        is_special = tf.gather(special, ids)
+        word = tf.range(tf.size(ids))
+        if whole_words:
+            first = tf.ragged.range(rows.row_lengths()).flat_values == 0
+            after_special = tf.concat([[False], is_special], 0)[:-1]
+            word = tf.cumsum(tf.cast(tf.gather(begins, ids) | first | after_special, tf.int32)) - 1
+        draws, fate, other = tf.unstack(tf.random.stateless_uniform([3, tf.size(ids)], seed))
+        chosen = (tf.gather(draws, word) < rate) & ~is_special
+        other = tf.gather(ordinary, tf.cast(other * len(ordinary), tf.int32))
+        changed = tf.where(fate < 0.8, mask_id, tf.where(fate < 0.9, other, ids))
+        answers = tf.where(chosen, changed, ids), tf.where(chosen, ids, tokenizer.pad_id)
+        return tuple(rows.with_flat_values(values) for values in answers)
+
+    return mask
+
+
+def word_rule(tokenizer):
+    for kind, rule in BEGINS_WORD.items():
+        if isinstance(tokenizer, kind):
+            return rule
+    known = sorted(kind.__name__ for kind in BEGINS_WORD)
+    raise ValueError(f"`whole_words` needs a tokenizer of one of the kinds {known}; received {tokenizer!r}.")

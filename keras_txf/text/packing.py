@@ -1,0 +1,162 @@
+"""Packing: several sequences in one row, so that almost no padding is computed.
+
+Legend: W examples that are packed together, R rows, L length of an example, T length of a row.
+"""
+
+from keras_txf import checks
+from keras_txf.text.batching import has_rows, padding
+from keras_txf.text.datasets import not_empty
+from keras_txf.text.lazy import tf
+
+
+def pack(dataset, length, window=1024, pad_id=0):
+    """Rows that hold several examples each, for models with `packed=True`.
+
+    Each example goes into the first row of its window where it fits whole, with all its inputs: then source and target of
+    a pair are in the same row and have the same segment id. Segments count from 1, 0 is padding; positions begin at 0 in
+    each segment. The loss and its gradients are those of the examples in a batch of their own, for padding has no weight
+    in `TokenCrossEntropy`, and no sequence sees another.
+
+    Args:
+        dataset: `tf.data.Dataset` of examples: ids int (L,), or a dict of them; or (inputs, targets), or (inputs,
+            targets, weights). Targets and weights (L,) belong to the input of the same length: `target_ids`, where there
+            are several. Those of a whole example, (), come to stand at its first token.
+        length: T, the length of a row; or a dict, that of each input. Longer rows are fuller, but attention costs more.
+        window: how many examples are packed together. The more, the fuller the rows; the order of examples changes within.
+        pad_id: what rows are padded with.
+
+    Returns:
+        `tf.data.Dataset` of rows, to be batched: `token_ids`, `segment_ids` and `positions`, int32 (T,), in a dict; of
+        `source_ids`, also `source_segment_ids` and `source_positions`, and so on. Then targets, and weights, (T,), as the
+        examples had them. Labels of whole examples bring weights: 1 at their place, 0 elsewhere.
+
+    Raises:
+        ValueError: elements that are no examples, lengths that go with no input. An example that is longer than a row,
+            targets as long as no input, or a label without a token raise `tf.errors.InvalidArgumentError` where the data
+            set comes to them.
+
+    Reference:
+        [Efficient Sequence Packing without Cross-contamination](https://arxiv.org/abs/2107.02027).
+
+    Example:
+
+    >>> examples = txf.text.next_token(["ab", "abcde", "cd"], txf.text.ByteTokenizer(end="</s>"))
+    >>> rows = txf.text.pack(examples, length=6)
+    >>> inputs, targets = next(iter(rows.batch(2)))
+    >>> inputs["segment_ids"].numpy()
+    array([[1, 1, 2, 2, 0, 0],
+           [1, 1, 1, 1, 1, 0]], dtype=int32)
+    >>> targets.numpy()
+    array([[101,   1, 103,   1,   0,   0],
+           [101, 102, 103, 104,   1,   0]], dtype=int32)
+    """
+    checks.positive_integer("window", window)
+    not_empty(dataset)
+    has_rows(dataset)
+    inputs, *answers = in_parts(dataset.element_spec)
+    lengths = row_lengths(length, inputs)
+    owner = "target_ids" if "target_ids" in inputs else list(inputs)[0]
+    if answers and owner != "target_ids" and len(inputs) > 1:
+        raise ValueError(f"`dataset` must have `target_ids` among its inputs, for its targets; received {sorted(inputs)}.")
+    with_weights = len(answers) == 1 and answers[0].shape.rank == 0
+
+    def packed(*window):
+        inputs, *answers = in_parts(window if len(window) > 1 else window[0])
+        inputs = {name: as_ragged(rows) for name, rows in inputs.items()}
+        order, counts = first_fit(tf.stack([rows.row_lengths() for rows in inputs.values()], 1), lengths)
+        inputs = {name: tf.gather(rows, order) for name, rows in inputs.items()}
+        answers = [tf.gather(answer, order) for answer in answers]
+
+        def joined(rows, name, fill=0):
+            rows = tf.RaggedTensor.from_row_lengths(rows, counts, validate=False).merge_dims(1, 2)
+            return rows.to_tensor(tf.cast(fill, rows.dtype), shape=[None, lengths[name]])
+
+        segments = tf.ragged.range(1, counts + 1).flat_values
+        found = {}
+        for name, rows in inputs.items():
+            found[name] = joined(tf.cast(rows, tf.int32), name, pad_id)
+            prefix = "" if name == "token_ids" else name.removesuffix("ids")
+            found[f"{prefix}segment_ids"] = joined(for_each_token(segments, rows), name)
+            found[f"{prefix}positions"] = joined(places(rows), name)
+        if with_weights:
+            answers.append(tf.ones(tf.shape(answers[0])))
+        rows = [for_tokens(answer, inputs[owner]) for answer in answers]
+        fills = [pad_id if rows[0].dtype.is_integer and not with_weights else 0, 0]
+        return (found, *(joined(*part) for part in zip(rows, [owner] * 2, fills))) if rows else found
+
+    return dataset.ragged_batch(window).map(packed, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
+
+
+def first_fit(sizes, lengths):
+    """Which examples share a row: each is in the first one with room for it.
+
+    Args:
+        sizes: int64 (W, number of inputs), the tokens of each example.
+        lengths: dict of the rows' lengths, of each input.
+
+    Returns:
+        order: int64 (W,), the examples row by row.
+        counts: int64 (R,), how many there are in each row.
+    """
+    room = tf.constant(list(lengths.values()), "int64")
+    too_long = tf.boolean_mask(sizes, tf.reduce_any(sizes > room, axis=1))
+    message = f"An example must fit into a row of {lengths}; received the lengths"
+    check = tf.debugging.Assert(tf.size(too_long) == 0, [message, too_long])
+    with tf.control_dependencies([check]):
+        count = tf.identity(tf.shape(sizes)[0])
+
+    def place(index, room, rows):
+        row = tf.argmax(tf.reduce_all(room >= sizes[index], axis=1))
+        return index + 1, tf.tensor_scatter_nd_sub(room, row[None, None], sizes[index][None]), rows.write(index, row)
+
+    start = (0, tf.repeat(room[None], count, axis=0), tf.TensorArray(tf.int64, count))
+    *_, rows = tf.while_loop(lambda index, *_: index < count, place, start)
+    rows = rows.stack()
+    return tf.argsort(rows, stable=True), tf.math.bincount(rows, dtype=tf.int64)
+
+
+def in_parts(element):
+    """[inputs by name, targets if there are any, weights]."""
+    inputs, *answers = element if isinstance(element, tuple) else (element,)
+    inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+    return [inputs, *answers]
+
+
+def row_lengths(length, inputs):
+    """The length of each input's rows, by name."""
+    wrong = [name for name in inputs if not name.endswith("_ids")]
+    if wrong:
+        raise ValueError(f"`dataset` must have inputs whose names end in '_ids'; received {wrong[0]!r}.")
+    lengths = length if isinstance(length, dict) else dict.fromkeys(inputs, length)
+    if lengths.keys() != inputs.keys():
+        raise ValueError(f"`length` must have a length for each of the inputs {sorted(inputs)}; received {sorted(lengths)}.")
+    return {name: checks.positive_integer("length", lengths[name]) for name in inputs}
+
+
+def as_ragged(rows):
+    return rows if isinstance(rows, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(rows)
+
+
+def for_each_token(values, rows):
+    """A value of each example (W,), for each of its tokens: int32 RaggedTensor (W, L)."""
+    return rows.with_values(tf.cast(tf.gather(values, rows.value_rowids()), tf.int32))
+
+
+def places(rows):
+    """0, 1, 2, ... in each row: int32 RaggedTensor (W, L)."""
+    return rows.with_values(tf.cast(tf.ragged.range(rows.row_lengths()).flat_values, tf.int32))
+
+
+def for_tokens(answer, rows):
+    """Targets or weights as rows (W, L): one for each token, or that of the example at its first token and 0 elsewhere."""
+    if isinstance(answer, tf.RaggedTensor) or answer.shape.rank == 2:
+        answer = as_ragged(answer)
+        matching = tf.reduce_all(answer.row_lengths() == rows.row_lengths())
+        check = tf.debugging.Assert(matching, ["Targets must be as long as the ids that they belong to; received the lengths",
+                                               answer.row_lengths(), rows.row_lengths()])
+        with tf.control_dependencies([check]):
+            return answer.with_values(tf.identity(answer.values))
+    some = tf.debugging.Assert(tf.reduce_all(rows.row_lengths() > 0), ["An example with a label must have a token; received none."])
+    with tf.control_dependencies([some]):
+        values = tf.gather(answer, rows.value_rowids())
+    return rows.with_values(tf.where(places(rows).values == 0, values, tf.zeros_like(values)))
