@@ -1,11 +1,13 @@
-"""Tokens per second of each tokenizer beside Hugging Face's fast ones, `sentencepiece` and KerasHub's.
+"""Tokens per second of each tokenizer beside Hugging Face's fast ones, `sentencepiece` and KerasHub's; and of training,
+padded, bucketed, packed and by KerasHub's recipe (see text_training.py).
 
-The same lines and vocabularies for each, batch after batch, in one run, in turn; medians. Ours and KerasHub's run in a
+Of the tokenizers: the same lines and vocabularies for each, batch after batch, in one run, in turn; medians. Ours and KerasHub's run in a
 `tf.function`, as in `tf.data`; the others are called from Python. All may use every core. "same" is the share of lines
 with Hugging Face's ids.
 
     pip install keras-hub 'keras_txf[text]' transformers
     python benchmarks/text.py --data DIR        # a folder with text, a sentence a line, gzipped or not
+    python benchmarks/text.py --data DIR --part training        # with `train.en` and `train.de`
 """
 
 import argparse
@@ -21,6 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras_hub
 import sentencepiece
 import tensorflow as tf
+import text_training
 import tokenizers
 import transformers
 from timing import interleaved
@@ -120,14 +123,26 @@ KINDS = {"WordPiece": word_piece, "unigram": unigram, "BPE": bpe, "byte-level BP
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
+    parser.add_argument("--part", nargs="+", default=["tokenizers", "training"], choices=["tokenizers", "training"])
     parser.add_argument("--pattern", default="train.en*", help="names of the files")
+    parser.add_argument("--target-pattern", default="train.de*", help="names of the files with the translations")
     parser.add_argument("--lines", type=int, default=29000)
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--kind", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=20, help="of training, in each repeat")
+    parser.add_argument("--dropout", type=float, default=0.1)
     arguments = parser.parse_args()
     lines = read_lines(arguments.data, arguments.pattern, arguments.lines)
+    if "tokenizers" in arguments.part:
+        compare_tokenizers(lines, arguments)
+    if "training" in arguments.part:
+        targets = read_lines(arguments.data, arguments.target_pattern, arguments.lines)
+        text_training.main(lines, targets, arguments.vocab_size, arguments.dropout, arguments.steps, arguments.repeats)
+
+
+def compare_tokenizers(lines, arguments):
     batches = [lines[start : start + arguments.batch] for start in range(0, len(lines), arguments.batch)]
     print(f"{len(lines)} lines, {sum(map(len, lines))} characters, batches of {arguments.batch}, medians of {arguments.repeats}")
     print(f"{'kind':16}{'contender':15}{'tokens':>9}{'ms':>9}{'tokens/s':>13}{'ratio':>8}{'same':>8}")

@@ -13,6 +13,12 @@ def positive_integer(name, value):
     return int(value)
 
 
+def integer(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ValueError(f"`{name}` must be an integer; received {value!r}.")
+    return int(value)
+
+
 def positive_number(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < math.inf:
         raise ValueError(f"`{name}` must be a positive number; received {value!r}.")

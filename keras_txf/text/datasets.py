@@ -25,74 +25,63 @@ def as_dataset(data, columns, num_classes=None):
         ValueError: another structure, no element, columns that differ in length, a label out of range where it can be
             seen.
     """
-    expected = f"`dataset` must be a tf.data.Dataset of {legend(columns)}, not batched, or a tuple of such columns"
-    if len(columns) == 1:
+    alone = len(columns) == 1
+    expected = f"`dataset` must be a tf.data.Dataset of ({', '.join(columns)}), not batched, or a tuple of such columns"
+    if alone:
         expected = "`dataset` must be a tf.data.Dataset of texts, not batched, or a list of texts"
     if not isinstance(data, tf.data.Dataset):
-        data = tf.data.Dataset.from_tensor_slices(in_memory(data, columns, num_classes, expected))
-    specs = data.element_spec
-    if len(columns) == 1:
-        specs = (specs,)
+        parts = (data,) if alone else data
+        if not isinstance(parts, (tuple, list)) or len(parts) != len(columns) or not all(map(is_column, parts)):
+            raise ValueError(f"{expected}; received {data!r}.")
+        parts = tuple(column(name, values, num_classes) for name, values in zip(columns, parts))
+        same_length(parts, columns)
+        data = tf.data.Dataset.from_tensor_slices(parts[0] if alone else parts)
+    specs = (data.element_spec,) if alone else data.element_spec
     if not isinstance(specs, tuple) or len(specs) != len(columns):
         raise ValueError(f"{expected}; received elements of {data.element_spec}.")
-    for column, spec in zip(columns, specs):
-        fits = fits_label(spec, num_classes) if column == "label" else getattr(spec, "dtype", None) == tf.string
-        if not fits or spec.shape.rank != 0:
-            kind = label_kind(num_classes) if column == "label" else "a string"
-            raise ValueError(f"{expected}, where {column} is {kind}; received {spec}.")
+    for name, spec in zip(columns, specs):
+        kind, fits = (label_kind(num_classes), fits_label) if name == "label" else ("a string", fits_text)
+        if not fits(getattr(spec, "dtype", None), num_classes) or spec.shape.rank != 0:
+            raise ValueError(f"{expected}, where {name} is {kind}; received {spec}.")
     not_empty(data, look=True)
     return data
 
 
-def in_memory(data, columns, num_classes, expected):
-    """The columns as tensors of one length."""
-    if len(columns) == 1:
-        data = (data,)
-    if not isinstance(data, (tuple, list)) or len(data) != len(columns):
-        raise ValueError(f"{expected}; received {data!r}.")
-    tensors = []
-    for column, values in zip(columns, data):
-        if column == "label":
-            values = labels_in_memory(values, num_classes)
-        elif len(np.shape(values) if isinstance(values, np.ndarray) else [None] * hasattr(values, "__len__")) != 1 or isinstance(
-            values, (str, bytes)
-        ):
-            raise ValueError(f"{expected}; received {values!r} for {column}.")
-        else:
-            values = as_text(values) if len(values) else tf.zeros([0], tf.string)
-        tensors.append(values)
-    lengths = [tensor.shape[0] for tensor in tensors]
-    if len(set(lengths)) > 1:
-        received = ", ".join(f"{length} of {column}" for length, column in zip(lengths, columns))
-        raise ValueError(f"`dataset` must have columns of one length; received {received}.")
-    return tuple(tensors) if len(columns) > 1 else tensors[0]
+def is_column(values):
+    return isinstance(values, (list, tuple)) or (hasattr(values, "shape") and len(values.shape) == 1)
 
 
-def labels_in_memory(values, num_classes):
+def column(name, values, num_classes):
+    """The tensor of a column in memory."""
+    if name != "label":
+        return as_text(values) if len(values) else tf.zeros([0], tf.string)
+    kind = f"The labels of `dataset` must each be {label_kind(num_classes)}"
     labels = np.asarray(values)
-    kinds = "iu" if num_classes is not None else "iuf"
-    if labels.ndim != 1 or (labels.size and labels.dtype.kind not in kinds):
-        raise ValueError(f"The labels of `dataset` must each be {label_kind(num_classes)}; received {values!r}.")
-    if num_classes is not None:
-        wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
-        if wrong.size:
-            raise ValueError(
-                f"The labels of `dataset` must each be {label_kind(num_classes)}; received {labels[wrong[0]]} at place {wrong[0]}."
-            )
-    return tf.constant(labels, tf.int32 if num_classes is not None else tf.float32)
+    if labels.ndim != 1 or (labels.size and labels.dtype.kind not in ("iu" if num_classes else "iuf")):
+        raise ValueError(f"{kind}; received {values!r}.")
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes)) if num_classes else []
+    if len(wrong):
+        raise ValueError(f"{kind}; received {labels[wrong[0]]} at place {wrong[0]}.")
+    return tf.constant(labels, tf.int32 if num_classes else tf.float32)
 
 
-def legend(columns):
-    return f"({', '.join(columns)})"
+def same_length(tensors, names):
+    lengths = [int(tensor.shape[0]) for tensor in tensors]
+    if len(set(lengths)) > 1:
+        received = ", ".join(f"{length} of {name}" for length, name in zip(lengths, names))
+        raise ValueError(f"`dataset` must have columns of one length; received {received}.")
 
 
 def label_kind(num_classes):
-    return "a number" if num_classes is None else f"an integer from 0 to {num_classes - 1}"
+    return f"an integer from 0 to {num_classes - 1}" if num_classes else "a number"
 
 
-def fits_label(spec, num_classes):
-    dtype = getattr(spec, "dtype", tf.string)
-    return dtype.is_integer or (num_classes is None and dtype.is_floating)
+def fits_label(dtype, num_classes):
+    return dtype is not None and (dtype.is_integer or (num_classes is None and dtype.is_floating))
+
+
+def fits_text(dtype, num_classes):
+    return dtype == tf.string
 
 
 def checked_labels(labels, num_classes):
@@ -106,7 +95,9 @@ def checked_labels(labels, num_classes):
 
 
 def not_empty(dataset, look=False):
-    """Refuses a data set without elements. With `look` it reads the first one, where their number is not known."""
+    """Refuses what is no data set, or one without elements. With `look` it reads the first, where their number is not known."""
+    if not isinstance(dataset, tf.data.Dataset):
+        raise ValueError(f"`dataset` must be a tf.data.Dataset; received {dataset!r}.")
     count = int(dataset.cardinality())
     if look and count == tf.data.UNKNOWN_CARDINALITY and tf.executing_eagerly():
         count = sum(1 for _ in dataset.take(1))

@@ -126,7 +126,7 @@ def mask_tokens(dataset, tokenizer, rate=0.15, whole_words=False, mask_token="[M
         raise ValueError(f"`mask_token` must be a special token, of {sorted(tokenizer.special_tokens)}; received {mask_token!r}.")
     not_empty(dataset)
     mask = masker(tokenizer, rate, checks.boolean("whole_words", whole_words), tokenizer.token_to_id(mask_token))
-    seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=True).batch(2, drop_remainder=True)
+    seeds = tf.data.Dataset.random(checks.integer("seed", seed), rerandomize_each_iteration=True).batch(2, drop_remainder=True)
     chunks = tf.data.Dataset.zip((dataset.ragged_batch(CHUNK), seeds))
     return one_by_one(chunks.map(mask, num_parallel_calls=tf.data.AUTOTUNE), dataset.cardinality())
 
@@ -140,7 +140,7 @@ def masker(tokenizer, rate, whole_words, mask_id):
 
     def mask(rows, seed):
         rows = rows if isinstance(rows, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(rows)
-        ids = tf.cast(rows.flat_values, tf.int32)
+        ids = checked_ids(tf.cast(rows.flat_values, tf.int32), len(tokens))
         is_special = tf.gather(special, ids)
         word = tf.range(tf.size(ids))
         if whole_words:
@@ -155,6 +155,13 @@ def masker(tokenizer, rate, whole_words, mask_id):
         return tuple(rows.with_flat_values(values) for values in answers)
 
     return mask
+
+
+def checked_ids(ids, vocab_size):
+    wrong = tf.boolean_mask(ids, (ids < 0) | (ids >= vocab_size))
+    message = f"`dataset` must hold token ids from 0 to {vocab_size - 1}; received"
+    with tf.control_dependencies([tf.debugging.Assert(tf.size(wrong) == 0, [message, wrong])]):
+        return tf.identity(ids)
 
 
 def word_rule(tokenizer):

@@ -130,7 +130,10 @@ def row_lengths(length, inputs):
     lengths = length if isinstance(length, dict) else dict.fromkeys(inputs, length)
     if lengths.keys() != inputs.keys():
         raise ValueError(f"`length` must have a length for each of the inputs {sorted(inputs)}; received {sorted(lengths)}.")
-    return {name: checks.positive_integer("length", lengths[name]) for name in inputs}
+    for name, spec in inputs.items():
+        if (spec.shape[0] or 0) > checks.positive_integer("length", lengths[name]):
+            raise ValueError(f"`length` must be that of an example at least, {spec.shape[0]} of {name}; received {lengths[name]}.")
+    return {name: lengths[name] for name in inputs}
 
 
 def as_ragged(rows):

@@ -1,0 +1,129 @@
+"""The second part of text.py: real tokens per second of training a translation model, padding not counted.
+
+The same pairs, model and number of pairs a step; only the batches differ. KerasHub's is the recipe of its translation
+tutorial: WordPiece, `StartEndPacker` to a fixed length, its encoder and decoder blocks, a Dense layer of logits.
+"""
+
+import os
+import statistics
+import time
+
+import keras
+import keras_hub
+import numpy as np
+import tensorflow as tf
+
+import keras_txf as txf
+
+LAYERS, DIM, HEADS, HIDDEN = 4, 128, 4, 256
+SPECIAL = ["[PAD]", "[UNK]", "[START]", "[END]"]
+PAIRS = 64  # a step, the tutorial's batch
+LENGTH = 40  # the most tokens of a sentence, the tutorial's fixed length
+ROW = 64  # of a packed row
+
+
+def compiled(model, loss):
+    model.compile(keras.optimizers.Adam(1e-4), loss=loss)
+    return model
+
+
+def our_model(size, dropout, packed=False):
+    model = txf.models.encoder_decoder(
+        size, size, LAYERS, DIM, HEADS, intermediate_dim=HIDDEN, dropout=dropout, encoding="learned", max_length=LENGTH,
+        share_embeddings=False, packed=packed,
+    )
+    return compiled(model, txf.training.TokenCrossEntropy())
+
+
+def hub_model(size, dropout):
+    def embedded(name):
+        ids = keras.Input((None,), dtype="int32", name=name)
+        return ids, keras_hub.layers.TokenAndPositionEmbedding(size, LENGTH, DIM)(ids)
+
+    source, context = embedded("source_ids")
+    target, x = embedded("target_ids")
+    for _ in range(LAYERS):
+        context = keras_hub.layers.TransformerEncoder(HIDDEN, HEADS, dropout=dropout)(context)
+    for _ in range(LAYERS):
+        x = keras_hub.layers.TransformerDecoder(HIDDEN, HEADS, dropout=dropout)(x, context)
+    outputs = keras.layers.Dense(size, activation="softmax")(x)
+    return compiled(keras.Model({"source_ids": source, "target_ids": target}, outputs), "sparse_categorical_crossentropy")
+
+
+def hub_batches(pairs, vocabulary):
+    """As the tutorial does it: batches are made once, then shuffled and kept."""
+    tokenizer = keras_hub.tokenizers.WordPieceTokenizer(vocabulary, lowercase=True, strip_accents=True)
+    source_packer = keras_hub.layers.StartEndPacker(LENGTH, pad_value=0)
+    target_packer = keras_hub.layers.StartEndPacker(LENGTH + 1, start_value=2, end_value=3, pad_value=0)
+
+    def prepare(source, target):
+        target = target_packer(tokenizer(target))
+        return {"source_ids": source_packer(tokenizer(source)), "target_ids": target[:, :-1]}, target[:, 1:]
+
+    return pairs.batch(PAIRS).map(prepare, num_parallel_calls=tf.data.AUTOTUNE).cache().shuffle(2048)
+
+
+def contenders(pairs, lines, size, dropout):
+    tokenizer = txf.text.WordPieceTokenizer.train(lines, size, special_tokens=SPECIAL)
+    vocabulary = [tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)]
+    target_tokenizer = type(tokenizer).from_config({**tokenizer.get_config(), "start": "[START]", "end": "[END]"})
+    examples = txf.text.translation(pairs, tokenizer, target_tokenizer, max_length=LENGTH).cache()
+    shuffled = examples.shuffle(len(lines))
+    rows = txf.text.pack(shuffled, ROW)
+    lengths, padded_lengths = mean_lengths(examples)
+    batches = {  # as many pairs a step, on the average
+        "padded": shuffled.padded_batch(PAIRS),
+        "bucketed": txf.text.batch_by_length(
+            shuffled, round(PAIRS * padded_lengths), txf.text.bucket_lengths(examples), static=False
+        ).shuffle(64),
+        "packed": rows.batch(max(1, round(PAIRS * lengths / ROW / fill(rows)))),
+        "KerasHub": hub_batches(pairs, vocabulary),
+    }
+    models = {name: our_model(len(vocabulary), dropout, name == "packed") for name in batches if name != "KerasHub"}
+    models["KerasHub"] = hub_model(len(vocabulary), dropout)
+    return {name: (models[name], iter(data.repeat().prefetch(4))) for name, data in batches.items()}
+
+
+def mean_lengths(examples):
+    """Of the targets; of the longer of source and target."""
+    pairs = [(len(inputs["target_ids"]), len(inputs["source_ids"])) for inputs, _ in examples.as_numpy_iterator()]
+    return np.mean(pairs, axis=0)[0], np.mean(np.max(pairs, axis=1))
+
+
+def fill(rows):
+    return np.mean([inputs["target_segment_ids"] > 0 for inputs, _ in rows.as_numpy_iterator()])
+
+
+def rounds(model, batches, steps):
+    """Seconds for some steps, with what tf.data does in between; real tokens; the share of positions that are real."""
+    seen = []
+    start = time.perf_counter()
+    for _ in range(steps):
+        inputs, targets = next(batches)
+        model.train_on_batch(inputs, targets)
+        seen += [inputs["source_ids"], inputs["target_ids"]]
+    seconds = time.perf_counter() - start
+    real = sum(int(tf.math.count_nonzero(ids)) for ids in seen)
+    return seconds, real, sum(int(tf.size(ids)) for ids in seen)
+
+
+def main(sources, targets, size, dropout, steps, repeats):
+    pairs = tf.data.Dataset.from_tensor_slices((sources, targets))
+    found = contenders(pairs, sources + targets, size, dropout)
+    measured = {name: [] for name in found}
+    for repeat in range(repeats + 1):
+        for name, (model, batches) in found.items():
+            result = rounds(model, batches, steps)
+            if repeat:
+                measured[name].append(result)
+    print(f"{len(sources)} pairs, {LAYERS}+{LAYERS} layers, dim {DIM}, dropout {dropout}, medians of {repeats} times {steps} steps")
+    print(f"{'batches':12}{'real':>8}{'real a step':>13}{'ms a step':>11}{'real tokens/s':>15}{'ratio':>8}")
+    speed = {name: statistics.median(real / seconds for seconds, real, _ in results) for name, results in measured.items()}
+    for name, results in measured.items():
+        _, real, positions = map(sum, zip(*results))
+        middle = statistics.median(seconds for seconds, *_ in results) / steps
+        print(
+            f"{name:12}{real / positions:8.1%}{real / len(results) / steps:13,.0f}{1e3 * middle:11.1f}{speed[name]:15,.0f}"
+            f"{speed['packed'] / speed[name]:8.2f}",
+            flush=True,
+        )

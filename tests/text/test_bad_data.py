@@ -1,0 +1,178 @@
+"""What pipelines refuse, as early as can be known: what was expected, what came."""
+
+import numpy as np
+import pytest
+from refusals import refused
+from text_cases import learnt
+
+from keras_txf import text
+from keras_txf.text.lazy import tf
+
+WORD = learnt("WordPiece", start="[CLS]", end="[SEP]")
+PLAIN = learnt("WordPiece")
+BYTES = text.ByteTokenizer()
+TEXTS = ["a fox", "the dog"]
+PAIRS = (TEXTS, TEXTS)
+
+
+def columns(*parts):
+    return tf.data.Dataset.from_tensor_slices(parts if len(parts) > 1 else parts[0])
+
+
+def rows(*sizes):
+    return tf.data.Dataset.from_generator(
+        lambda: (np.ones(size, "int32") for size in sizes), output_signature=tf.TensorSpec([None], "int32")
+    )
+
+
+TASKS = {
+    "classification": (lambda data: text.classification(data, WORD, 3), "(text, label)"),
+    "sentence pairs": (lambda data: text.sentence_pairs(data, WORD, 3), "(first, second, label)"),
+    "next token": (lambda data: text.next_token(data, WORD), "texts"),
+    "translation": (lambda data: text.translation(data, WORD), "(source, target)"),
+    "question answering": (lambda data: text.question_answering(data, WORD), "(context, question, answer)"),
+    "masking": (lambda data: text.masked_language_modelling(data, WORD), "texts"),
+    "contrastive": (lambda data: text.contrastive_pairs(data, WORD), "(anchor, positive)"),
+}
+every_task = pytest.mark.parametrize("task", TASKS)
+COUNT = {"classification": 2, "sentence pairs": 3, "translation": 2, "question answering": 3, "contrastive": 2}
+
+
+@every_task
+@pytest.mark.parametrize("data", [3, None, "a fox", {"text": TEXTS}, np.zeros((2, 2)), (TEXTS,) * 5, columns(*[TEXTS] * 5)])
+def test_structure(task, data):
+    call, expected = TASKS[task]
+    refused(lambda: call(data), ["`dataset`", expected])
+
+
+@every_task
+def test_batched_text(task):
+    call, expected = TASKS[task]
+    parts = [TEXTS] * COUNT.get(task, 1)
+    refused(lambda: call(columns(*parts).batch(2)), ["`dataset`", expected, "not batched", "(None,)"])
+
+
+def with_labels(task, texts):
+    count = COUNT.get(task, 1)
+    labels = [0] * len(texts)
+    return [texts] * (count - 1) + [labels] if task in ("classification", "sentence pairs") else [texts] * count
+
+
+@every_task
+def test_empty(task, tmp_path):
+    call, _ = TASKS[task]
+    parts = with_labels(task, [])
+    refused(lambda: call(tuple(parts) if len(parts) > 1 else []), ["`dataset`", "empty"])
+    full = columns(*with_labels(task, TEXTS))
+    refused(lambda: call(full.take(0)), ["`dataset`", "empty"])
+    refused(lambda: call(full.filter(lambda *element: False)), ["`dataset`", "empty"])  # of a number not known
+
+
+def test_an_empty_file(tmp_path):
+    (tmp_path / "lines").touch()
+    refused(lambda: text.next_token(tf.data.TextLineDataset(str(tmp_path / "lines")), WORD), ["`dataset`", "empty"])
+
+
+@every_task
+def test_columns_of_other_lengths(task):
+    if COUNT.get(task, 1) > 1:
+        parts = with_labels(task, TEXTS)
+        parts[0] = ["a"]
+        refused(lambda: TASKS[task][0](tuple(parts)), ["`dataset`", "one length", "1 of", "2 of"])
+
+
+@pytest.mark.parametrize("labels, words", [
+    ([0, 3], ["0 to 2", "3", "place 1"]),
+    ([-1, 0], ["0 to 2", "-1", "place 0"]),
+    ([0.0, 1.5], ["integer", "1.5"]),
+    (["good", "bad"], ["integer", "good"]),
+    ([[0], [1]], ["integer", "[[0], [1]]"]),
+    ([None, 1], ["integer", "None"]),
+])
+def test_labels_in_memory(labels, words):
+    refused(lambda: text.classification((TEXTS, labels), WORD, 3), ["labels", *words])
+    refused(lambda: text.sentence_pairs((TEXTS, TEXTS, labels), WORD, 3), ["labels", *words])
+
+
+@pytest.mark.parametrize("label", [3, -1])
+def test_labels_of_a_data_set(label):
+    examples = text.classification(columns(TEXTS, [0, label]), WORD, 3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"from 0 to 2; received[\s\S]*\[{label}\]"):
+        list(examples)
+
+
+def test_labels_of_another_kind():
+    refused(lambda: text.classification(columns(TEXTS, [0.5, 1.0]), WORD, 3), ["label", "integer from 0 to 2", "float32"])
+    refused(lambda: text.classification(columns(TEXTS, TEXTS), WORD, None), ["label", "a number", "string"])
+
+
+OPTIONS = [
+    (lambda: text.classification((TEXTS, [0, 1]), WORD, 0), ["`num_classes`", "0"]),
+    (lambda: text.classification((TEXTS, [0, 1]), "bert", 2), ["`tokenizer`", "bert"]),
+    (lambda: text.classification((TEXTS, [0, 1]), WORD, 2, max_length=2), ["`max_length`", "2 special", "2"]),
+    (lambda: text.classification((TEXTS, [0, 1]), WORD, 2, max_length=1.5), ["`max_length`", "1.5"]),
+    (lambda: text.classification((["a", 3], [0, 1]), WORD, 2), ["`text`", "3"]),
+    (lambda: text.sentence_pairs((TEXTS, TEXTS, [0, 1]), WORD, 2, max_length=4), ["`max_length`", "4"]),
+    (lambda: text.sentence_pairs((TEXTS, TEXTS, [0, 1]), PLAIN, 2), ["`separator`", "[SEP]", "None"]),
+    (lambda: text.sentence_pairs((TEXTS, TEXTS, [0, 1]), WORD, 2, separator="fox"), ["`separator`", "fox"]),
+    (lambda: text.next_token(TEXTS, WORD, max_length=0), ["`max_length`", "0"]),
+    (lambda: text.translation(PAIRS, WORD, PLAIN), ["`target_tokenizer`", "`start`"]),
+    (lambda: text.translation(PAIRS, PLAIN), ["`source_tokenizer`", "`start`"]),
+    (lambda: text.translation(PAIRS, None, WORD), ["`source_tokenizer`", "None"]),
+    (lambda: text.question_answering((*PAIRS, TEXTS), PLAIN, WORD), ["`separator`"]),
+    (lambda: text.mask_tokens(TEXTS, WORD), ["`dataset`", "ids (length,)", "a fox"]),
+    (lambda: text.mask_tokens(columns(TEXTS), WORD), ["`dataset`", "ids (length,)", "string"]),
+    (lambda: text.mask_tokens(rows(2).padded_batch(2), WORD), ["`dataset`", "ids (length,)", "(None, None)"]),
+    (lambda: text.mask_tokens(rows(2), WORD, rate=15), ["`rate`", "15"]),
+    (lambda: text.mask_tokens(rows(2), BYTES), ["`mask_token`", "[MASK]"]),
+    (lambda: text.mask_tokens(rows(2), WORD, whole_words=1), ["`whole_words`", "1"]),
+    (lambda: text.mask_tokens(rows(2), WORD, seed="x"), ["`seed`", "x"]),
+    (lambda: text.mask_tokens(rows(2).take(0), WORD), ["`dataset`", "empty"]),
+    (lambda: text.batch_by_length(rows(2), 7, [4, 8]), ["`tokens`", "8", "7"]),
+    (lambda: text.batch_by_length(rows(2), 0, 8), ["`tokens`", "0"]),
+    (lambda: text.batch_by_length(rows(2), 9, []), ["`lengths`", "[]"]),
+    (lambda: text.batch_by_length(rows(2), 9, [4, 4]), ["`lengths`", "grow", "[4, 4]"]),
+    (lambda: text.batch_by_length(rows(2), 9, [0, 4]), ["`lengths`", "0"]),
+    (lambda: text.batch_by_length(rows(2), 9, "long"), ["`lengths`", "long"]),
+    (lambda: text.batch_by_length(rows(2), 9, 9, static=None), ["`static`", "None"]),
+    (lambda: text.batch_by_length(rows(2).padded_batch(2), 9, 9), ["`dataset`", "not batched"]),
+    (lambda: text.batch_by_length(TEXTS, 9, 9), ["`dataset`", "tf.data.Dataset", "a fox"]),
+    (lambda: text.bucket_lengths(rows(2), 0), ["`count`", "0"]),
+    (lambda: text.bucket_lengths(rows()), ["`dataset`", "empty"]),
+    (lambda: text.bucket_lengths(rows(2).repeat()), ["`dataset`", "end"]),
+    (lambda: text.bucket_lengths(columns([1, 2])), ["`dataset`", "rows of ids"]),
+    (lambda: text.pack(rows(2), 0), ["`length`", "0"]),
+    (lambda: text.pack(rows(2), 4, window=0), ["`window`", "0"]),
+    (lambda: text.pack(rows(2), {"source_ids": 4}), ["`length`", "token_ids", "source_ids"]),
+    (lambda: text.pack(rows(2).map(lambda ids: {"words": ids}), 4), ["`dataset`", "_ids", "words"]),
+    (lambda: text.pack(rows(2).map(lambda ids: ({"a_ids": ids, "b_ids": ids}, ids)), 4), ["`target_ids`", "a_ids"]),
+    (lambda: text.pack(rows(2).batch(2), 4), ["`dataset`", "not batched"]),
+    (lambda: text.pack(columns(TEXTS), 4), ["`dataset`", "rows of ids"]),
+    (lambda: text.pack(None, 4), ["`dataset`", "tf.data.Dataset", "None"]),
+    (lambda: text.pack(rows(2).take(0), 4), ["`dataset`", "empty"]),
+    (lambda: text.pack(rows(2).map(lambda ids: tf.ensure_shape(ids, [9])), 4), ["`length`", "9", "4"]),
+]
+
+
+@pytest.mark.parametrize("call, words", OPTIONS)
+def test_options(call, words):
+    refused(call, words)
+
+
+WHILE_READING = {
+    "a row too long for every batch": (lambda: text.batch_by_length(rows(2, 9), 8, [4, 8]), r"at most 8[\s\S]*9"),
+    "a row too long to pack": (lambda: text.pack(rows(2, 9), 8), r"token_ids[\s\S]*8[\s\S]*9"),
+    "a label without a token": (lambda: text.pack(rows(2, 0).map(lambda ids: (ids, 1)), 8), "must have a token"),
+    "targets of another length": (lambda: text.pack(rows(2).map(lambda ids: (ids, ids[1:])), 8), "as long as the ids"),
+    "ids that the tokenizer does not have": (
+        lambda: text.mask_tokens(rows(2).map(lambda ids: ids + 10**6), WORD), "ids from 0 to",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WHILE_READING)
+def test_while_reading(what):
+    make, words = WHILE_READING[what]
+    dataset = make()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        list(dataset)

@@ -1,0 +1,81 @@
+"""Batches by length: nothing lost, few positions to padding, and the best lengths of all."""
+
+import collections
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_txf import text
+from keras_txf.text.lazy import tf
+
+LENGTHS = st.lists(st.integers(0, 20), min_size=1, max_size=30)
+
+
+def examples(sizes):
+    """Rows of the given sizes with their numbers: each is another."""
+    def generate():
+        for number, size in enumerate(sizes):
+            yield np.full(size, 1 + number, "int32"), number
+
+    return tf.data.Dataset.from_generator(generate, output_signature=(tf.TensorSpec([None], "int32"), tf.TensorSpec([], "int32")))
+
+
+@settings(deadline=None, max_examples=25)
+@given(LENGTHS, st.booleans(), st.sampled_from([[20], [3, 9, 20], [1, 2, 20, 40], 20]), st.integers(40, 90))
+def test_each_example_comes_once_among_its_like(sizes, static, lengths, tokens):
+    batches = list(text.batch_by_length(examples(sizes), tokens, lengths, pad_id=-1, static=static).as_numpy_iterator())
+    seen = collections.Counter()
+    for ids, numbers in batches:
+        assert ids.size <= tokens
+        longest = max(sizes[number] for number in numbers)
+        if isinstance(lengths, list):
+            kind = min(length for length in lengths if length >= longest)
+            assert ids.shape[1] == (kind if static else longest)
+            assert all(min(length for length in lengths if length >= sizes[number]) == kind for number in numbers)
+        for row, number in zip(ids, numbers):
+            np.testing.assert_array_equal(row, [number + 1] * sizes[number] + [-1] * (len(row) - sizes[number]))
+        seen.update(numbers.tolist())
+    assert seen == collections.Counter(range(len(sizes)))
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=15), st.integers(1, 4))
+def test_lengths_are_the_best_of_all(sizes, count):
+    def cost(lengths):
+        return sum(min(length for length in lengths if length >= size) for size in sizes)
+
+    found = text.bucket_lengths(examples(sizes), count)
+    assert found == sorted(set(found)) and len(found) <= count and found[-1] == max(sizes)
+    others = sorted(set(sizes) - {max(sizes)})
+    best = min(
+        cost([*chosen, max(sizes)]) for number in range(count) for chosen in itertools.combinations(others, min(number, len(others)))
+    )
+    assert cost(found) == best
+
+
+def test_very_many_lengths():
+    found = text.bucket_lengths(examples(range(1, 3000)), 4)
+    np.testing.assert_allclose(found, [750, 1500, 2250, 3000], atol=6)
+    assert found[-1] >= 2999
+
+
+@pytest.mark.parametrize("static, kinds", [(True, {(8, 5), (2, 20)}), (False, {(8, 5), (2, 17)})])
+def test_shapes(static, kinds):
+    batches = text.batch_by_length(examples([5] * 8 + [17] * 2), 40, [5, 20], static=static)
+    assert {tuple(ids.shape) for ids, _ in batches} == kinds
+    ids, numbers = batches.element_spec
+    assert ids.shape.as_list() == [None, None] and numbers.shape.as_list() == [None]
+
+
+def test_what_is_left_over():
+    batches = text.batch_by_length(examples([5] * 7), 10, [5], drop_remainder=True)
+    assert [tuple(ids.shape) for ids, _ in batches] == [(2, 5)] * 3
+
+
+def test_lengths_of_their_own_grow_by_a_quarter():
+    batches = text.batch_by_length(examples(range(1, 101)), 100, 100)
+    lengths = sorted({ids.shape[1] for ids, _ in batches})
+    assert lengths[-1] == 100 and all(b <= 1.5 * a for a, b in zip(lengths, lengths[1:]))

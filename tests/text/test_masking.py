@@ -1,0 +1,119 @@
+"""Which tokens are hidden, how often, in which company, and that every epoch hides others."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from text_cases import CORPUS, LEARN, learnt
+
+from keras_txf import text
+from keras_txf.text.lazy import tf
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "fox", "##es", "dog", "##gy", "!", "a"]
+TOKENIZER = text.WordPieceTokenizer(VOCABULARY)
+PAD, UNK, CLS, SEP, MASK = range(5)
+
+
+def masked(rows, tokenizer=TOKENIZER, **options):
+    """Arrays of each row, and what becomes of it."""
+    dataset = tf.data.Dataset.from_generator(lambda: iter(rows), output_signature=tf.TensorSpec([None], "int32"))
+    return list(text.mask_tokens(dataset, tokenizer, **options).as_numpy_iterator())
+
+
+def begins_word(row):
+    """Where words begin, one token after the other."""
+    special = row < 5
+    return [
+        place == 0 or special[place] or special[place - 1] or not VOCABULARY[id].startswith("##") for place, id in enumerate(row)
+    ]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.lists(st.integers(0, 10), max_size=9).map(lambda row: np.array(row, "int32")), min_size=1, max_size=4),
+    st.floats(0, 1), st.booleans(), st.integers(0, 99),
+)
+def test_only_ordinary_tokens_are_hidden_and_words_whole(rows, rate, whole_words, seed):
+    for row, (hidden, targets) in zip(rows, masked(rows, rate=rate, whole_words=whole_words, seed=seed), strict=True):
+        chosen = targets != PAD
+        assert not (chosen & (row < 5)).any()
+        np.testing.assert_array_equal(targets[chosen], row[chosen])
+        np.testing.assert_array_equal(hidden[~chosen], row[~chosen])
+        assert not np.isin(hidden[chosen], [PAD, UNK, CLS, SEP]).any()
+        if whole_words and len(row):
+            word = np.cumsum(begins_word(row))
+            for number in np.unique(word[row >= 5]):
+                assert len(set(chosen[word == number])) == 1
+        if rate == 1:
+            np.testing.assert_array_equal(chosen, row >= 5)
+        if rate == 0:
+            assert not chosen.any()
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_shares(whole_words):
+    rows = [np.random.default_rng(0).integers(5, 11, 5000).astype("int32") for _ in range(20)]
+    found = masked(rows, whole_words=whole_words)
+    row, hidden, targets = (np.concatenate(part) for part in (rows, *zip(*found)))
+    chosen = targets != PAD
+    assert abs(chosen.mean() - 0.15) < 0.01
+    # Of six ordinary tokens, one in six that is drawn is the token itself.
+    shares = [(hidden == MASK)[chosen].mean(), ((hidden != MASK) & (hidden != row))[chosen].mean(), (hidden == row)[chosen].mean()]
+    np.testing.assert_allclose(shares, [0.8, 0.1 * 5 / 6, 0.1 + 0.1 / 6], atol=0.015)
+    drawn = hidden[chosen & (hidden != MASK) & (hidden != row)]
+    np.testing.assert_allclose(np.bincount(drawn, minlength=11)[5:] / len(drawn), 1 / 6, atol=0.05)
+
+
+def plain(dataset):
+    return [(hidden.tolist(), targets.tolist()) for hidden, targets in dataset.as_numpy_iterator()]
+
+
+def test_every_epoch_hides_others_and_every_seed_too(tmp_path):
+    def make(seed=0):
+        return text.mask_tokens(text.token_ids(CORPUS, learnt("WordPiece")).cache(), learnt("WordPiece"), seed=seed)
+
+    dataset = make()
+    epochs = [plain(dataset) for _ in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+    again = make()
+    assert [plain(again) for _ in range(3)] == epochs
+    assert plain(make(seed=1)) != epochs[0]
+    iterator = iter(dataset)  # the fourth
+    for _ in range(4):
+        next(iterator)
+    path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "at"))
+    rest = [[part.numpy().tolist() for part in element] for element in iterator]
+    resumed = make()
+    iterator = iter(resumed)
+    tf.train.Checkpoint(iterator=iterator).restore(path)
+    assert [[part.numpy().tolist() for part in element] for element in iterator] == rest
+    assert plain(resumed) == plain(dataset)  # the fifth
+
+
+def words(tokenizer, row):
+    """The texts of the words that are hidden or not as a whole."""
+    groups = []
+    rows = [np.array(row)] * 40
+    found = np.stack([targets != tokenizer.pad_id for _, targets in masked(rows, tokenizer, rate=0.5, whole_words=True)])
+    for place, id in enumerate(row):
+        if place and (found[:, place] == found[:, place - 1]).all():
+            groups[-1].append(id)
+        else:
+            groups.append([id])
+    return [tokenizer.detokenize(group).strip() for group in groups]
+
+
+@pytest.mark.parametrize("kind", LEARN)
+def test_words_of_every_tokenizer(kind):
+    config = learnt(kind).get_config()
+    if kind in ("bytes", "unigram", "bpe"):
+        tokenizer = type(learnt(kind)).from_config({**config, "extra_tokens": ["[MASK]"]})
+    elif kind == "characters":
+        special = [*config["special_tokens"], "[MASK]"]
+        tokenizer = text.CharacterTokenizer([*config["vocabulary"], "[MASK]"], special)
+    elif kind == "byte pairs":
+        tokenizer = text.BytePairTokenizer.train(CORPUS, 320, special_tokens=["<pad>", "[MASK]"])
+    else:
+        tokenizer = learnt(kind)
+    row = tokenizer.tokenize("the foxes jumped over").numpy().tolist()
+    assert words(tokenizer, row) == ["the", "foxes", "jumped", "over"]

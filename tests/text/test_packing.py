@@ -1,0 +1,196 @@
+"""Packing: by first fit, nothing lost, and trained on as the examples alone would be."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from text_cases import CORPUS, learnt
+
+import keras_txf as txf
+from keras_txf import text
+from keras_txf.text.lazy import tf
+
+SIZE = learnt("WordPiece").vocab_size
+LINES = [word for line in CORPUS[:6] for word in (line[:25], line[5:14], line[30:])]
+DIM, HEADS = 8, 2
+
+
+def first_fit(sizes, lengths, window):
+    """The examples of each row, one example after the other, in plain Python."""
+    done = []
+    for start in range(0, len(sizes), window):
+        rows = []
+        for place in range(start, min(start + window, len(sizes))):
+            fits = (
+                row for row in rows
+                if all(sum(sizes[other][i] for other in row) + sizes[place][i] <= lengths[i] for i in range(len(lengths)))
+            )
+            row = next(fits, None)
+            if row is None:
+                rows.append([place])
+            else:
+                row.append(place)
+        done += rows
+    return done
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 7)), min_size=1, max_size=23),
+    st.integers(5, 12), st.integers(7, 12), st.sampled_from([1, 4, 50]),
+)
+def test_equals_first_fit_in_python(sizes, source_length, target_length, window):
+    random = np.random.default_rng(0)
+    sources, targets = ([random.integers(1, 99, pair[side]).astype("int32") for pair in sizes] for side in (0, 1))
+
+    def generate():
+        for source, target in zip(sources, targets):
+            yield {"source_ids": source, "target_ids": target}, target + 1
+
+    ids = tf.TensorSpec([None], "int32")
+    signature = ({"source_ids": ids, "target_ids": ids}, ids)
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
+    lengths = {"source_ids": source_length, "target_ids": target_length}
+    rows = list(text.pack(dataset, lengths, window).as_numpy_iterator())
+    expected = first_fit(sizes, (source_length, target_length), window)
+    assert len(rows) == len(expected)
+    for (inputs, answers), places in zip(rows, expected):
+        for side, sequences, length in (("source", sources, source_length), ("target", targets, target_length)):
+            found = [inputs[f"{side}_{name}"] for name in ("ids", "segment_ids", "positions")]
+            np.testing.assert_array_equal(found, joined([sequences[place] for place in places], length))
+            assert all(part.dtype == np.int32 for part in found)
+        np.testing.assert_array_equal(answers, joined([targets[place] + 1 for place in places], target_length)[0])
+
+
+def joined(sequences, length):
+    parts = [(row, np.full(len(row), number + 1), np.arange(len(row))) for number, row in enumerate(sequences)]
+    return [np.pad(row := np.concatenate(part), (0, length - len(row))) for part in zip(*parts)]
+
+
+def test_shapes_are_static():
+    rows = text.pack(text.next_token(LINES, learnt("WordPiece"), 16), 16)
+    inputs, targets = rows.batch(3, drop_remainder=True).element_spec
+    assert inputs.keys() == {"token_ids", "segment_ids", "positions"}
+    assert {tuple(spec.shape) for spec in (*inputs.values(), targets)} == {(3, 16)}
+    batch = next(iter(rows.batch(2)))
+    assert batch[1].shape == (2, 16)
+
+
+def test_labels_and_weights_of_examples_and_of_tokens():
+    ids, label = tf.ragged.constant([[5, 6], [7], [8, 9, 3]], dtype="int32"), [0, 2, 1]
+    inputs, labels, weights = next(iter(text.pack(tf.data.Dataset.from_tensor_slices((ids, label)).map(dense), 4).batch(9)))
+    np.testing.assert_array_equal(inputs["token_ids"], [[5, 6, 7, 0], [8, 9, 3, 0]])
+    np.testing.assert_array_equal(labels, [[0, 0, 2, 0], [1, 0, 0, 0]])
+    np.testing.assert_array_equal(weights, [[1, 0, 1, 0], [1, 0, 0, 0]])
+    share = [0.5, 2.0, 3.0]
+    weighted = tf.data.Dataset.from_tensor_slices((ids, label, share)).map(dense)
+    *_, weights = next(iter(text.pack(weighted, 4).batch(9)))
+    np.testing.assert_array_equal(weights, [[0.5, 0, 2, 0], [3, 0, 0, 0]])
+    weighted = tf.data.Dataset.from_tensor_slices((ids, ids, tf.cast(ids, "float32"))).map(dense)
+    inputs, targets, weights = next(iter(text.pack(weighted, 4).batch(9)))
+    np.testing.assert_array_equal(weights, inputs["token_ids"])
+    np.testing.assert_array_equal(targets, inputs["token_ids"])
+
+
+def dense(*element):
+    return tf.nest.map_structure(tf.convert_to_tensor, element)
+
+
+def test_padding_of_another_id():
+    ids = tf.data.Dataset.from_tensors(tf.constant([5, 0, 6]))
+    inputs = next(iter(text.pack(ids, 5, pad_id=9)))
+    assert inputs["token_ids"].numpy().tolist() == [5, 0, 6, 9, 9]
+    assert inputs["segment_ids"].numpy().tolist() == [1, 1, 1, 0, 0]
+
+
+def start_and_end():
+    return learnt("WordPiece", start="[CLS]", end="[SEP]")
+
+
+def encoder(packed):
+    return txf.models.encoder(SIZE, 1, DIM, HEADS, dropout=0.0, packed=packed)
+
+
+def masked_model(packed):
+    inner = encoder(packed)
+    head = keras.layers.Dense(SIZE)
+    if not packed:
+        ids = keras.Input((None,), dtype="int32")
+        return keras.Model(ids, head(inner(ids)))
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "segment_ids", "positions")}
+    return keras.Model(inputs, head(inner(inputs)))
+
+
+def generator(packed):
+    return txf.models.decoder_generator(SIZE, 1, DIM, HEADS, dropout=0.0, packed=packed, position="rotary")
+
+
+def pair(packed):
+    return txf.models.encoder_decoder(SIZE, SIZE, 1, DIM, HEADS, dropout=0.0, packed=packed, position="relative")
+
+
+TASKS = {
+    "next token": (lambda: text.next_token(LINES, start_and_end()), generator),
+    "translation": (lambda: text.translation((LINES, LINES[::-1]), start_and_end()), pair),
+    "question answering": (lambda: text.question_answering((LINES, LINES[::-1], LINES), start_and_end()), pair),
+    "masking": (lambda: text.masked_language_modelling(LINES, start_and_end(), rate=0.5).cache(), masked_model),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_loss_and_gradients_are_those_of_the_examples_alone(task):
+    """One step of plain descent at rate 1 moves each weight by its gradient."""
+    make, build = TASKS[task]
+    examples = make()
+    plain, packed = build(False), build(True)
+    packed.set_weights(plain.get_weights())
+    before = plain.get_weights()
+    (together,) = examples.padded_batch(len(LINES))  # to the end, so that what is cached is whole
+    (rows,) = text.pack(examples, 64, window=7).batch(len(LINES))
+    assert rows[1].shape[0] < len(LINES) / 2
+    losses = []
+    for model, (inputs, targets) in ((plain, together), (packed, rows)):
+        model.compile(keras.optimizers.SGD(1.0), txf.training.TokenCrossEntropy(), run_eagerly=True)
+        losses.append(float(model.train_on_batch(numpy(inputs), targets.numpy())))
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    moved = 0.0
+    for first, one, other in zip(before, plain.get_weights(), packed.get_weights(), strict=True):
+        np.testing.assert_allclose(other - first, one - first, atol=2e-6)
+        moved = max(moved, np.abs(one - first).max())
+    assert moved > 1e-3
+
+
+def numpy(inputs):
+    return {name: rows.numpy() for name, rows in inputs.items()} if isinstance(inputs, dict) else inputs.numpy()
+
+
+def test_packed_labels_give_the_loss_of_the_first_token():
+    """A classifier that reads each sequence at its first token, packed or not."""
+    examples = text.classification((LINES, [number % 3 for number in range(len(LINES))]), start_and_end(), 3)
+    plain, packed = encoder(False), encoder(True)
+    packed.set_weights(plain.get_weights())
+    kernel = np.random.default_rng(0).normal(size=(DIM, 3)).astype("float32")
+    ids, labels = next(iter(examples.padded_batch(len(LINES))))
+    loss = txf.training.TokenCrossEntropy(pad_id=None)
+    logits = keras.ops.convert_to_numpy(plain(ids.numpy()))[:, 0] @ kernel
+    inputs, targets, weights = next(iter(text.pack(examples, 64).batch(len(LINES))))
+    per_token = keras.ops.convert_to_numpy(packed(numpy(inputs))) @ kernel
+    np.testing.assert_allclose(
+        float(loss(targets.numpy(), per_token, weights.numpy())), float(loss(labels.numpy(), logits)), rtol=1e-5
+    )
+
+
+FITS = {
+    "next token": lambda: (generator(True), text.pack(TASKS["next token"][0](), 64).batch(2)),
+    "translation": lambda: (pair(True), text.pack(TASKS["translation"][0](), 64).batch(2, drop_remainder=True)),
+    "buckets": lambda: (pair(False), text.batch_by_length(TASKS["translation"][0](), 200, [8, 16, 64])),
+}
+
+
+@pytest.mark.parametrize("kind", FITS)
+def test_fit_takes_them(kind):
+    model, batches = FITS[kind]()
+    model.compile("adam", txf.training.TokenCrossEntropy(), [txf.training.TokenAccuracy()], run_eagerly=True)
+    history = model.fit(batches.prefetch(1), epochs=2, verbose=0, shuffle=False).history
+    assert np.isfinite(history["loss"]).all() and len(history["loss"]) == 2

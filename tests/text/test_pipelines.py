@@ -1,0 +1,201 @@
+"""From text to examples, of every task: what they hold, that none is lost or repeated, shuffled, sharded or resumed."""
+
+import collections
+
+import numpy as np
+import pytest
+from text_cases import CORPUS, LEARN, learnt
+
+from keras_txf import text
+from keras_txf.text.lazy import tf
+
+LINES = [f"{line} {number}" for number, line in enumerate(CORPUS)]
+OTHERS = [line[::-1] for line in LINES]
+LABELS = [number % 3 for number in range(len(LINES))]
+CLS, SEP, MASK = 2, 3, 4  # of WordPiece
+
+
+def word_piece(**options):
+    return learnt("WordPiece", **{"start": "[CLS]", "end": "[SEP]", **options})
+
+
+def columns(*parts):
+    return tf.data.Dataset.from_tensor_slices(parts if len(parts) > 1 else parts[0])
+
+
+PIPELINES = {
+    "classification": lambda **options: text.classification(columns(LINES, LABELS), word_piece(), 3, **options),
+    "sentence pairs": lambda **options: text.sentence_pairs(columns(LINES, OTHERS, LABELS), word_piece(), 3, **options),
+    "next token": lambda **options: text.next_token(columns(LINES), word_piece(), **options),
+    "translation": lambda **options: text.translation(columns(LINES, OTHERS), word_piece(), **options),
+    "question answering": lambda **options: text.question_answering(
+        columns(LINES, OTHERS, LINES[::-1]), word_piece(), **options
+    ),
+    "masking": lambda **options: text.masked_language_modelling(columns(LINES), word_piece(), **options),
+    "contrastive": lambda **options: text.contrastive_pairs(columns(LINES, OTHERS), word_piece(), **options),
+}
+every_pipeline = pytest.mark.parametrize("name", PIPELINES)
+
+
+def plain(element):
+    """A nested element as tuples of numbers, to compare and count."""
+    return tuple(frozen(np.asarray(part).tolist()) for part in tf.nest.flatten(element))
+
+
+def frozen(value):
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+
+def elements(dataset):
+    return [plain(element) for element in dataset.as_numpy_iterator()]
+
+
+def ids(line, **options):
+    return word_piece(**options)([line]).to_list()[0]
+
+
+def body(line):
+    return word_piece().tokenize(line).numpy().tolist()
+
+
+def test_classification():
+    found = elements(PIPELINES["classification"](max_length=9))
+    assert found == [(tuple([CLS, *body(line)[:7], SEP]), label) for line, label in zip(LINES, LABELS)]
+    scores = text.classification((LINES, np.linspace(0, 5, len(LINES))), word_piece(), None)
+    assert scores.element_spec[1].dtype == tf.float32 and scores.element_spec[0].shape.rank == 1
+
+
+def longest_first(first, second, room):
+    """One token after the other, from the longer; from the second where both are as long."""
+    first, second = list(first), list(second)
+    while len(first) + len(second) > room:
+        (first if len(first) > len(second) else second).pop()
+    return first, second
+
+
+@pytest.mark.parametrize("max_length", [6, 9, 20, 31, None])
+def test_sentence_pairs(max_length):
+    seconds = [line[: 3 * number] for number, line in enumerate(OTHERS)]
+    found = elements(text.sentence_pairs((LINES, seconds, LABELS), word_piece(), 3, max_length))
+    expected = []
+    for first, second, label in zip(LINES, seconds, LABELS):
+        first, second = longest_first(body(first), body(second), 999 if max_length is None else max_length - 3)
+        expected.append((tuple([CLS, *first, SEP, *second, SEP]), label))
+    assert found == expected
+
+
+def test_pairs_are_cut_on_the_left_and_take_other_separators():
+    tokenizer = word_piece(truncation_side="left")
+    ((row, _),) = elements(text.sentence_pairs((LINES[:1], OTHERS[:1], [0]), tokenizer, 1, 9, ["[SEP]", "[SEP]"]))
+    assert row == (CLS, *body(LINES[0])[-3:], SEP, SEP, *body(OTHERS[0])[-2:], SEP)
+
+
+@pytest.mark.parametrize("max_length", [1, 5, 8, 99, None])
+def test_next_token_has_each_token_but_the_first_as_a_target_once(max_length):
+    lines = ["", *LINES, ""]
+    found = elements(text.next_token(columns(lines), word_piece(), max_length))
+    rows = [ids(line) for line in lines]
+    assert sum((list(row) for row, _ in found), []) == sum((row[:-1] for row in rows), [])
+    assert sum((list(row) for _, row in found), []) == sum((row[1:] for row in rows), [])
+    assert all(0 < len(row) == len(targets) <= (max_length or 999) for row, targets in found)
+    most = max_length or 999
+    assert len(found) == sum(-(-(len(row) - 1) // most) for row in rows)
+    without = text.next_token(columns(["", "fox", "the fox"]), learnt("WordPiece"))
+    assert len(elements(without)) == sum(len(body(line)) > 1 for line in ["", "fox", "the fox"])
+
+
+def test_translation():
+    target_tokenizer = learnt("characters", start="[START]", end="[END]")
+    found = elements(text.translation((LINES, OTHERS), word_piece(), target_tokenizer, 12))
+    start, end = target_tokenizer.token_to_id("[START]"), target_tokenizer.token_to_id("[END]")
+    for (source, target, answer), line, other in zip(found, LINES, OTHERS, strict=True):
+        written = target_tokenizer.tokenize(other).numpy().tolist()[:11]
+        assert source == (CLS, *body(line)[:10], SEP)
+        assert target == (start, *written) and answer == (*written, end) and len(target) == 12
+
+
+def test_question_answering_cuts_the_context():
+    found = elements(text.question_answering((LINES, ["who?"] * len(LINES), OTHERS), word_piece(), max_length=12))
+    question = body("who?")
+    for (source, target, answer), context, line in zip(found, LINES, OTHERS, strict=True):
+        assert source == (CLS, *question, SEP, *body(context)[: 9 - len(question)], SEP)
+        assert target == (CLS, *answer[:-1]) and answer == (*body(line)[:11], SEP)
+    ((source, *_),) = elements(text.question_answering((["a"], [LINES[0]], ["a"]), word_piece(), max_length=8))
+    assert source == (CLS, *body(LINES[0])[:5], SEP, SEP)
+
+
+def test_contrastive_pairs_and_their_targets():
+    examples = PIPELINES["contrastive"](max_length=9)
+    assert elements(examples) == [
+        (tuple([CLS, *body(line)[:7], SEP]), tuple([CLS, *body(other)[:7], SEP])) for line, other in zip(LINES, OTHERS)
+    ]
+    batches = list(examples.padded_batch(5).map(text.contrastive_targets).as_numpy_iterator())
+    assert [targets.tolist() for _, targets in batches] == [[0, 1, 2, 3, 4]] * 3 + [[0, 1, 2]]
+
+
+def test_the_tokenizers_length_is_the_default():
+    assert elements(text.token_ids(LINES, word_piece(length=6))) == elements(text.token_ids(LINES, word_piece(), 6))
+    assert elements(text.token_ids(LINES, word_piece(length=6), 8)) == elements(text.token_ids(LINES, word_piece(), 8))
+
+
+@pytest.mark.parametrize("kind", LEARN)
+def test_every_tokenizer(kind):
+    many = LINES * 20  # more than are tokenized at once
+    found = elements(text.token_ids(columns(many), learnt(kind)))
+    assert [list(row) for row, in found] == learnt(kind).tokenize(many).to_list()
+
+
+@every_pipeline
+def test_shapes_and_numbers(name):
+    examples = PIPELINES[name](max_length=9)
+    for spec in tf.nest.flatten(examples.element_spec):
+        assert isinstance(spec, tf.TensorSpec) and spec.shape.rank in (0, 1) and spec.dtype == tf.int32
+    if name != "next token":
+        assert len(examples) == len(LINES)
+    rows = [row for element in elements(examples) for row in element if isinstance(row, tuple)]
+    assert max(map(len, rows)) == 9
+
+
+def in_any_order(dataset):
+    return collections.Counter(elements(dataset))
+
+
+@every_pipeline
+def test_shuffled_sharded_repeated_and_cached_they_are_the_same(name):
+    examples = PIPELINES[name]()
+    if name == "masking":
+        examples = examples.cache()  # else each pass hides other tokens
+    expected = in_any_order(examples)
+    shuffled = examples.shuffle(7, seed=3)
+    orders = [elements(shuffled) for _ in range(2)]
+    assert orders[0] != orders[1]
+    assert all(collections.Counter(order) == expected for order in orders)
+    assert sum((in_any_order(examples.shard(3, index)) for index in range(3)), collections.Counter()) == expected
+    assert in_any_order(examples.repeat(2)) == expected + expected
+
+
+def resumed(make, steps, tmp_path):
+    """What comes after some steps: of the iterator that took them, and of a new one that continues from a file."""
+    iterator = iter(make())
+    first = [plain(next(iterator)) for _ in range(steps)]
+    path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "at"))
+    rest = [plain(element) for element in iterator]
+    again = iter(make())
+    tf.train.Checkpoint(iterator=again).restore(path)
+    return first, rest, [plain(element) for element in again]
+
+
+ENDS = {
+    "alone": lambda examples: examples.shuffle(5, seed=1),
+    "batches": lambda examples: text.batch_by_length(examples.shuffle(5, seed=1), 256, 128).shuffle(3, seed=2),
+    "rows": lambda examples: text.pack(examples.shuffle(5, seed=1), 128, window=4).batch(1),
+}
+
+
+@every_pipeline
+@pytest.mark.parametrize("end", ENDS)
+def test_resumed_in_the_middle_of_an_epoch(name, end, tmp_path):
+    first, rest, again = resumed(lambda: ENDS[end](PIPELINES[name]()).prefetch(2), 2, tmp_path)
+    assert first and rest and rest == again
+    if end == "alone" and name != "masking":
+        assert collections.Counter(first + rest) == in_any_order(PIPELINES[name]())
