@@ -93,7 +93,7 @@ def bucket_lengths(dataset, count=8):
         raise ValueError("`dataset` must hold at least one element; received an empty one.")
     found = np.maximum(np.concatenate(found), 1)
     step = -(-found.max() // 1024)  # there may be many lengths: then only each so many is looked at
-    lengths, examples = np.unique(-(-found // step) * step, return_counts=True)
+    lengths, examples = np.unique(np.minimum(-(-found // step) * step, found.max()), return_counts=True)
     return best(lengths, examples, count)
 
 

@@ -135,11 +135,13 @@ def checked_tokenizer(name, tokenizer, needs=()):
     return tokenizer
 
 
-def limit(tokenizer, max_length, added, name="max_length"):
-    """The most tokens of a row, or None; the tokenizer's own `length` where nothing else is said."""
+def limit(tokenizer, max_length, added, texts=1):
+    """The most tokens of a row of some texts, or None; the tokenizer's own `length` where nothing else is said."""
     if max_length is None and isinstance(tokenizer.length, int):
         max_length = tokenizer.length
-    max_length = checks.optional(checks.positive_integer, name, max_length)
-    if max_length is not None and max_length <= added:
-        raise ValueError(f"`{name}` must leave room beside {added} special tokens; received {max_length}.")
+    max_length = checks.optional(checks.positive_integer, "max_length", max_length)
+    if max_length is not None and max_length < added + texts:
+        raise ValueError(
+            f"`max_length` must leave room for a token of each text beside {added} special tokens; received {max_length}."
+        )
     return max_length

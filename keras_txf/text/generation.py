@@ -108,7 +108,7 @@ def question_answering(dataset, tokenizer, target_tokenizer=None, max_length=Non
     """
     separator = joining(checked_tokenizer("tokenizer", tokenizer), separator)
     write = writer(tokenizer, target_tokenizer, max_length)
-    source_length = limit(tokenizer, max_length, len(tokenizer.start) + len(separator) + len(tokenizer.end) + 1)
+    source_length = limit(tokenizer, max_length, len(tokenizer.start) + len(separator) + len(tokenizer.end), texts=2)
     dataset = as_dataset(dataset, ["context", "question", "answer"])
 
     def example(context, question, answer):

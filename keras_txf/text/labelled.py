@@ -65,8 +65,7 @@ def sentence_pairs(dataset, tokenizer, num_classes, max_length=None, separator=N
     """
     num_classes = checks.optional(checks.positive_integer, "num_classes", num_classes)
     separator = joining(checked_tokenizer("tokenizer", tokenizer), separator)
-    # With one token for each of the texts.
-    max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(separator) + len(tokenizer.end) + 1)
+    max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(separator) + len(tokenizer.end), texts=2)
     dataset = as_dataset(dataset, ["first", "second", "label"], num_classes)
 
     def example(first, second, labels):

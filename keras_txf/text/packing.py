@@ -4,7 +4,7 @@ Legend: W examples that are packed together, R rows, L length of an example, T l
 """
 
 from keras_txf import checks
-from keras_txf.text.batching import has_rows, padding
+from keras_txf.text.batching import has_rows
 from keras_txf.text.datasets import not_empty
 from keras_txf.text.lazy import tf
 
@@ -51,17 +51,14 @@ def pack(dataset, length, window=1024, pad_id=0):
            [101, 102, 103, 104,   1,   0]], dtype=int32)
     """
     checks.positive_integer("window", window)
-    not_empty(dataset)
-    has_rows(dataset)
-    inputs, *answers = in_parts(dataset.element_spec)
+    inputs, answers = known_parts(dataset)
     lengths = row_lengths(length, inputs)
     owner = "target_ids" if "target_ids" in inputs else list(inputs)[0]
-    if answers and owner != "target_ids" and len(inputs) > 1:
-        raise ValueError(f"`dataset` must have `target_ids` among its inputs, for its targets; received {sorted(inputs)}.")
     with_weights = len(answers) == 1 and answers[0].shape.rank == 0
+    fills = [pad_id if answers and answers[0].shape.rank and answers[0].dtype.is_integer else 0, 0]
 
-    def packed(*window):
-        inputs, *answers = in_parts(window if len(window) > 1 else window[0])
+    def packed(*examples):
+        inputs, *answers = in_parts(examples if len(examples) > 1 else examples[0])
         inputs = {name: as_ragged(rows) for name, rows in inputs.items()}
         order, counts = first_fit(tf.stack([rows.row_lengths() for rows in inputs.values()], 1), lengths)
         inputs = {name: tf.gather(rows, order) for name, rows in inputs.items()}
@@ -80,9 +77,8 @@ def pack(dataset, length, window=1024, pad_id=0):
             found[f"{prefix}positions"] = joined(places(rows), name)
         if with_weights:
             answers.append(tf.ones(tf.shape(answers[0])))
-        rows = [for_tokens(answer, inputs[owner]) for answer in answers]
-        fills = [pad_id if rows[0].dtype.is_integer and not with_weights else 0, 0]
-        return (found, *(joined(*part) for part in zip(rows, [owner] * 2, fills))) if rows else found
+        answers = [joined(for_tokens(answer, inputs[owner]), owner, fill) for answer, fill in zip(answers, fills)]
+        return (found, *answers) if answers else found
 
     return dataset.ragged_batch(window).map(packed, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
 
@@ -115,6 +111,21 @@ def first_fit(sizes, lengths):
     return tf.argsort(rows, stable=True), tf.math.bincount(rows, dtype=tf.int64)
 
 
+def known_parts(dataset):
+    """The specs of a data set's inputs, by name, and of its targets and weights."""
+    not_empty(dataset)
+    has_rows(dataset)
+    inputs, *answers = in_parts(dataset.element_spec)
+    if len(answers) > 2 or any(isinstance(spec, (dict, tuple)) for spec in (*inputs.values(), *answers)):
+        raise ValueError(f"`dataset` must hold inputs, targets and weights, one tensor each; received {dataset.element_spec}.")
+    for name, spec in inputs.items():
+        if not name.endswith("_ids") or spec.shape.rank != 1:
+            raise ValueError(f"`dataset` must have inputs of rows, whose names end in '_ids'; received {name!r} of {spec}.")
+    if answers and len(inputs) > 1 and "target_ids" not in inputs:
+        raise ValueError(f"`dataset` must have `target_ids` among its inputs, for its targets; received {sorted(inputs)}.")
+    return inputs, answers
+
+
 def in_parts(element):
     """[inputs by name, targets if there are any, weights]."""
     inputs, *answers = element if isinstance(element, tuple) else (element,)
@@ -124,9 +135,6 @@ def in_parts(element):
 
 def row_lengths(length, inputs):
     """The length of each input's rows, by name."""
-    wrong = [name for name in inputs if not name.endswith("_ids")]
-    if wrong:
-        raise ValueError(f"`dataset` must have inputs whose names end in '_ids'; received {wrong[0]!r}.")
     lengths = length if isinstance(length, dict) else dict.fromkeys(inputs, length)
     if lengths.keys() != inputs.keys():
         raise ValueError(f"`length` must have a length for each of the inputs {sorted(inputs)}; received {sorted(lengths)}.")

@@ -146,6 +146,7 @@ OPTIONS = [
     (lambda: text.pack(rows(2), {"source_ids": 4}), ["`length`", "token_ids", "source_ids"]),
     (lambda: text.pack(rows(2).map(lambda ids: {"words": ids}), 4), ["`dataset`", "_ids", "words"]),
     (lambda: text.pack(rows(2).map(lambda ids: ({"a_ids": ids, "b_ids": ids}, ids)), 4), ["`target_ids`", "a_ids"]),
+    (lambda: text.pack(rows(2).map(lambda ids: (ids, {"a": ids})), 4), ["`dataset`", "targets", "'a'"]),
     (lambda: text.pack(rows(2).batch(2), 4), ["`dataset`", "not batched"]),
     (lambda: text.pack(columns(TEXTS), 4), ["`dataset`", "rows of ids"]),
     (lambda: text.pack(None, 4), ["`dataset`", "tf.data.Dataset", "None"]),

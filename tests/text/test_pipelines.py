@@ -156,6 +156,12 @@ def test_shapes_and_numbers(name):
     assert max(map(len, rows)) == 9
 
 
+def test_text_without_end():
+    endless = text.token_ids(columns(LINES).repeat(), word_piece())
+    assert int(endless.cardinality()) == tf.data.INFINITE_CARDINALITY
+    assert elements(endless.take(20)) == (elements(text.token_ids(LINES, word_piece())) * 2)[:20]
+
+
 def in_any_order(dataset):
     return collections.Counter(elements(dataset))
 
