@@ -25,6 +25,8 @@ def rows(*sizes):
     )
 
 
+NONE = tf.data.Dataset.from_tensor_slices(np.ones((2, 3), "int32")).take(0)
+
 TASKS = {
     "classification": (lambda data: text.classification(data, WORD, 3), "(text, label)"),
     "sentence pairs": (lambda data: text.sentence_pairs(data, WORD, 3), "(first, second, label)"),
@@ -127,7 +129,7 @@ OPTIONS = [
     (lambda: text.mask_tokens(rows(2), BYTES), ["`mask_token`", "[MASK]"]),
     (lambda: text.mask_tokens(rows(2), WORD, whole_words=1), ["`whole_words`", "1"]),
     (lambda: text.mask_tokens(rows(2), WORD, seed="x"), ["`seed`", "x"]),
-    (lambda: text.mask_tokens(rows(2).take(0), WORD), ["`dataset`", "empty"]),
+    (lambda: text.mask_tokens(NONE, WORD), ["`dataset`", "empty"]),
     (lambda: text.batch_by_length(rows(2), 7, [4, 8]), ["`tokens`", "8", "7"]),
     (lambda: text.batch_by_length(rows(2), 0, 8), ["`tokens`", "0"]),
     (lambda: text.batch_by_length(rows(2), 9, []), ["`lengths`", "[]"]),
@@ -137,6 +139,7 @@ OPTIONS = [
     (lambda: text.batch_by_length(rows(2), 9, 9, static=None), ["`static`", "None"]),
     (lambda: text.batch_by_length(rows(2).padded_batch(2), 9, 9), ["`dataset`", "not batched"]),
     (lambda: text.batch_by_length(TEXTS, 9, 9), ["`dataset`", "tf.data.Dataset", "a fox"]),
+    (lambda: text.batch_by_length(NONE, 9, 9), ["`dataset`", "empty"]),
     (lambda: text.bucket_lengths(rows(2), 0), ["`count`", "0"]),
     (lambda: text.bucket_lengths(rows()), ["`dataset`", "empty"]),
     (lambda: text.bucket_lengths(rows(2).repeat()), ["`dataset`", "end"]),
@@ -150,7 +153,7 @@ OPTIONS = [
     (lambda: text.pack(rows(2).batch(2), 4), ["`dataset`", "not batched"]),
     (lambda: text.pack(columns(TEXTS), 4), ["`dataset`", "rows of ids"]),
     (lambda: text.pack(None, 4), ["`dataset`", "tf.data.Dataset", "None"]),
-    (lambda: text.pack(rows(2).take(0), 4), ["`dataset`", "empty"]),
+    (lambda: text.pack(NONE, 4), ["`dataset`", "empty"]),
     (lambda: text.pack(rows(2).map(lambda ids: tf.ensure_shape(ids, [9])), 4), ["`length`", "9", "4"]),
 ]
 

