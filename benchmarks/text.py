@@ -1,8 +1,8 @@
 """Tokens per second of each tokenizer beside Hugging Face's fast ones, `sentencepiece` and KerasHub's; and of training,
 padded, bucketed, packed and by KerasHub's recipe (see text_training.py).
 
-Of the tokenizers: the same lines and vocabularies for each, batch after batch, in one run, in turn; medians. Ours and KerasHub's run in a
-`tf.function`, as in `tf.data`; the others are called from Python. All may use every core. "same" is the share of lines
+Of the tokenizers: the same lines and vocabularies for each, batch after batch, in one run, in turn; medians. Ours and
+KerasHub's run in a `tf.function`, as in `tf.data`; the others are called from Python. All may use every core. "same" is the share of lines
 with Hugging Face's ids.
 
     pip install keras-hub 'keras_txf[text]' transformers
@@ -132,6 +132,7 @@ def main():
     parser.add_argument("--kind", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20, help="of training, in each repeat")
+    parser.add_argument("--pairs", type=int, default=64, help="a step of training: 64 is the batch of KerasHub's tutorial")
     parser.add_argument("--dropout", type=float, default=0.1)
     arguments = parser.parse_args()
     lines = read_lines(arguments.data, arguments.pattern, arguments.lines)
@@ -139,7 +140,9 @@ def main():
         compare_tokenizers(lines, arguments)
     if "training" in arguments.part:
         targets = read_lines(arguments.data, arguments.target_pattern, arguments.lines)
-        text_training.main(lines, targets, arguments.vocab_size, arguments.dropout, arguments.steps, arguments.repeats)
+        text_training.main(
+            lines, targets, arguments.vocab_size, arguments.dropout, arguments.pairs, arguments.steps, arguments.repeats
+        )
 
 
 def compare_tokenizers(lines, arguments):

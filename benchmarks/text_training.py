@@ -17,9 +17,8 @@ import keras_txf as txf
 
 LAYERS, DIM, HEADS, HIDDEN = 4, 128, 4, 256
 SPECIAL = ["[PAD]", "[UNK]", "[START]", "[END]"]
-PAIRS = 64  # a step, the tutorial's batch
 LENGTH = 40  # the most tokens of a sentence, the tutorial's fixed length
-ROW = 64  # of a packed row
+ROW = 96  # of a packed row's target
 
 
 def compiled(model, loss):
@@ -50,7 +49,7 @@ def hub_model(size, dropout):
     return compiled(keras.Model({"source_ids": source, "target_ids": target}, outputs), "sparse_categorical_crossentropy")
 
 
-def hub_batches(pairs, vocabulary):
+def hub_batches(pairs, vocabulary, batch):
     """As the tutorial does it: batches are made once, then shuffled and kept."""
     tokenizer = keras_hub.tokenizers.WordPieceTokenizer(vocabulary, lowercase=True, strip_accents=True)
     source_packer = keras_hub.layers.StartEndPacker(LENGTH, pad_value=0)
@@ -60,24 +59,24 @@ def hub_batches(pairs, vocabulary):
         target = target_packer(tokenizer(target))
         return {"source_ids": source_packer(tokenizer(source)), "target_ids": target[:, :-1]}, target[:, 1:]
 
-    return pairs.batch(PAIRS).map(prepare, num_parallel_calls=tf.data.AUTOTUNE).cache().shuffle(2048)
+    return pairs.batch(batch).map(prepare, num_parallel_calls=tf.data.AUTOTUNE).cache().shuffle(2048)
 
 
-def contenders(pairs, lines, size, dropout):
+def contenders(pairs, lines, size, dropout, batch):
     tokenizer = txf.text.WordPieceTokenizer.train(lines, size, special_tokens=SPECIAL)
     vocabulary = [tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)]
     target_tokenizer = type(tokenizer).from_config({**tokenizer.get_config(), "start": "[START]", "end": "[END]"})
     examples = txf.text.translation(pairs, tokenizer, target_tokenizer, max_length=LENGTH).cache()
     shuffled = examples.shuffle(len(lines))
-    rows = txf.text.pack(shuffled, ROW)
-    lengths, padded_lengths = mean_lengths(examples)
+    source, target, longer = mean_lengths(examples)
+    rows = txf.text.pack(shuffled, {"source_ids": round(ROW * source / target), "target_ids": ROW})
     batches = {  # as many pairs a step, on the average
-        "padded": shuffled.padded_batch(PAIRS),
+        "padded": shuffled.padded_batch(batch),
         "bucketed": txf.text.batch_by_length(
-            shuffled, round(PAIRS * padded_lengths), txf.text.bucket_lengths(examples), static=False
+            shuffled, round(batch * longer), txf.text.bucket_lengths(examples), static=False
         ).shuffle(64),
-        "packed": rows.batch(max(1, round(PAIRS * lengths / ROW / fill(rows)))),
-        "KerasHub": hub_batches(pairs, vocabulary),
+        "packed": rows.batch(max(1, round(batch * target / ROW / fill(rows)))),
+        "KerasHub": hub_batches(pairs, vocabulary, batch),
     }
     models = {name: our_model(len(vocabulary), dropout, name == "packed") for name in batches if name != "KerasHub"}
     models["KerasHub"] = hub_model(len(vocabulary), dropout)
@@ -85,9 +84,9 @@ def contenders(pairs, lines, size, dropout):
 
 
 def mean_lengths(examples):
-    """Of the targets; of the longer of source and target."""
-    pairs = [(len(inputs["target_ids"]), len(inputs["source_ids"])) for inputs, _ in examples.as_numpy_iterator()]
-    return np.mean(pairs, axis=0)[0], np.mean(np.max(pairs, axis=1))
+    """Of the sources, of the targets, and of the longer of the two."""
+    pairs = [(len(inputs["source_ids"]), len(inputs["target_ids"])) for inputs, _ in examples.as_numpy_iterator()]
+    return (*np.mean(pairs, axis=0), np.mean(np.max(pairs, axis=1)))
 
 
 def fill(rows):
@@ -107,16 +106,17 @@ def rounds(model, batches, steps):
     return seconds, real, sum(int(tf.size(ids)) for ids in seen)
 
 
-def main(sources, targets, size, dropout, steps, repeats):
+def main(sources, targets, size, dropout, batch, steps, repeats):
     pairs = tf.data.Dataset.from_tensor_slices((sources, targets))
-    found = contenders(pairs, sources + targets, size, dropout)
+    found = contenders(pairs, sources + targets, size, dropout, batch)
     measured = {name: [] for name in found}
     for repeat in range(repeats + 1):
         for name, (model, batches) in found.items():
             result = rounds(model, batches, steps)
             if repeat:
                 measured[name].append(result)
-    print(f"{len(sources)} pairs, {LAYERS}+{LAYERS} layers, dim {DIM}, dropout {dropout}, medians of {repeats} times {steps} steps")
+    print(f"{len(sources)} pairs, {batch} a step; {LAYERS}+{LAYERS} layers, dim {DIM}, dropout {dropout}")
+    print(f"medians of {repeats} times {steps} steps")
     print(f"{'batches':12}{'real':>8}{'real a step':>13}{'ms a step':>11}{'real tokens/s':>15}{'ratio':>8}")
     speed = {name: statistics.median(real / seconds for seconds, real, _ in results) for name, results in measured.items()}
     for name, results in measured.items():

@@ -188,6 +188,8 @@ FITS = {
 }
 
 
+# Keras says so of every data set whose number of batches is not known beforehand.
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
 @pytest.mark.parametrize("kind", FITS)
 def test_fit_takes_them(kind):
     model, batches = FITS[kind]()
