@@ -138,7 +138,7 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [pytest.param(task, marks=pytest.mark.slow) if task == "question answering" else task for task in TASKS])
 def test_loss_and_gradients_are_those_of_the_examples_alone(task):
     """One step of plain descent at rate 1 moves each weight by its gradient."""
     make, build = TASKS[task]
@@ -190,7 +190,7 @@ FITS = {
 
 # Keras says so of every data set whose number of batches is not known beforehand.
 @pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
-@pytest.mark.parametrize("kind", FITS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind == "translation" else pytest.mark.slow) for kind in FITS])
 def test_fit_takes_them(kind):
     model, batches = FITS[kind]()
     model.compile("adam", txf.training.TokenCrossEntropy(), metrics=[txf.training.TokenAccuracy()], run_eagerly=True)

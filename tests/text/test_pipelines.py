@@ -33,6 +33,7 @@ PIPELINES = {
     "masking": lambda *how: text.masked_language_modelling(columns(LINES), *how),
     "contrastive": lambda *how: text.contrastive_pairs(columns(LINES, OTHERS), *how),
 }
+FEW = ("next token", "translation", "masking")  # these take their own way from text to examples; all go when there is time
 every_pipeline = pytest.mark.parametrize("name", PIPELINES)
 
 
@@ -165,7 +166,7 @@ def in_any_order(dataset):
     return collections.Counter(elements(dataset))
 
 
-@every_pipeline
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in PIPELINES])
 def test_shuffled_sharded_repeated_and_cached_they_are_the_same(name):
     examples = PIPELINES[name](BYTES, 60)
     if name == "masking":
@@ -197,12 +198,11 @@ ENDS = {
 }
 
 
-# Those that take their own way from text to examples go all ways from examples to batches; the others when there is time.
-SLOW = [pytest.param(name, end, marks=[] if end == "alone" or name in ("translation", "masking") else pytest.mark.slow)
-        for name in PIPELINES for end in ENDS]
+RESUMED = [pytest.param(name, end, marks=[] if name in FEW and (end == "alone") == (name != "translation") else pytest.mark.slow)
+           for name in PIPELINES for end in ENDS]
 
 
-@pytest.mark.parametrize("name, end", SLOW)
+@pytest.mark.parametrize("name, end", RESUMED)
 def test_resumed_in_the_middle_of_an_epoch(name, end, tmp_path):
     first, rest, again = resumed(lambda: ENDS[end](PIPELINES[name](BYTES, 60)).prefetch(2), 2, tmp_path)
     assert first and rest and rest == again
