@@ -4,14 +4,11 @@ The same pairs, model and number of pairs a step; only the batches differ. Keras
 tutorial: WordPiece, `StartEndPacker` to a fixed length, its encoder and decoder blocks, a Dense layer of logits.
 """
 
-import os
-import statistics
-import time
-
 import keras
 import keras_hub
 import numpy as np
 import tensorflow as tf
+from timing import interleaved
 
 import keras_txf as txf
 
@@ -93,37 +90,33 @@ def fill(rows):
     return np.mean([inputs["target_segment_ids"] > 0 for inputs, _ in rows.as_numpy_iterator()])
 
 
-def rounds(model, batches, steps):
-    """Seconds for some steps, with what tf.data does in between; real tokens; the share of positions that are real."""
-    seen = []
-    start = time.perf_counter()
-    for _ in range(steps):
-        inputs, targets = next(batches)
-        model.train_on_batch(inputs, targets)
-        seen += [inputs["source_ids"], inputs["target_ids"]]
-    seconds = time.perf_counter() - start
-    real = sum(int(tf.math.count_nonzero(ids)) for ids in seen)
-    return seconds, real, sum(int(tf.size(ids)) for ids in seen)
+def steps_of(model, batches, steps, seen):
+    """A function that takes some steps, with what tf.data does in between, and keeps what they read."""
+
+    def run():
+        for _ in range(steps):
+            inputs, targets = next(batches)
+            model.train_on_batch(inputs, targets)
+            seen.append((inputs["source_ids"], inputs["target_ids"]))
+
+    return run
 
 
 def main(sources, targets, size, dropout, batch, steps, repeats):
     pairs = tf.data.Dataset.from_tensor_slices((sources, targets))
     found = contenders(pairs, sources + targets, size, dropout, batch)
-    measured = {name: [] for name in found}
-    for repeat in range(repeats + 1):
-        for name, (model, batches) in found.items():
-            result = rounds(model, batches, steps)
-            if repeat:
-                measured[name].append(result)
+    seen = {name: [] for name in found}
+    seconds = interleaved({name: steps_of(*found[name], steps, seen[name]) for name in found}, repeats, warmup=WARMUP)
     print(f"{len(sources)} pairs, {batch} a step; {LAYERS}+{LAYERS} layers, dim {DIM}, dropout {dropout}")
     print(f"medians of {repeats} times {steps} steps")
     print(f"{'batches':12}{'real':>8}{'real a step':>13}{'ms a step':>11}{'real tokens/s':>15}{'ratio':>8}")
-    speed = {name: statistics.median(real / seconds for seconds, real, _ in results) for name, results in measured.items()}
-    for name, results in measured.items():
-        _, real, positions = map(sum, zip(*results))
-        middle = statistics.median(seconds for seconds, *_ in results) / steps
+    real = {name: sum(int(tf.math.count_nonzero(ids)) for pair in seen[name] for ids in pair) for name in found}
+    positions = {name: sum(int(tf.size(ids)) for pair in seen[name] for ids in pair) for name in found}
+    a_step = {name: real[name] / len(seen[name]) for name in found}
+    speed = {name: a_step[name] * steps / seconds[name] for name in found}
+    for name in found:
         print(
-            f"{name:12}{real / positions:8.1%}{real / len(results) / steps:13,.0f}{1e3 * middle:11.1f}{speed[name]:15,.0f}"
-            f"{speed['packed'] / speed[name]:8.2f}",
+            f"{name:12}{real[name] / positions[name]:8.1%}{a_step[name]:13,.0f}{1e3 * seconds[name] / steps:11.1f}"
+            f"{speed[name]:15,.0f}{speed['packed'] / speed[name]:8.2f}",
             flush=True,
         )

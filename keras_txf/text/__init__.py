@@ -5,7 +5,7 @@ Tokenizers turn text into ids, and back. They run inside TensorFlow's graph and 
 caching, sharding and checkpoints are tf.data's own.
 """
 
-from keras_txf.text.batching import batch_by_length, bucket_lengths
+from keras_txf.text.batching import batch_by_length, bucket_lengths, counted
 from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.characters import CharacterTokenizer
@@ -31,6 +31,7 @@ __all__ = [
     "classification",
     "contrastive_pairs",
     "contrastive_targets",
+    "counted",
     "from_checkpoint",
     "mask_tokens",
     "masked_language_modelling",

@@ -27,7 +27,7 @@ def batch_by_length(dataset, tokens, lengths, pad_id=0, static=True, drop_remain
         drop_remainder: whether batches that are not full at the end are left out.
 
     Returns:
-        `tf.data.Dataset` of the examples' structure: int (L,) becomes (B, L), a label (B,).
+        `tf.data.Dataset` of the examples' structure: int (L,) becomes (B, L), a label (B,). `counted` tells `fit` how many.
 
     Raises:
         ValueError: elements that have no rows, lengths that do not grow, fewer tokens than the longest row. An example
@@ -86,8 +86,7 @@ def bucket_lengths(dataset, count=8):
     checks.positive_integer("count", count)
     not_empty(dataset)
     has_rows(dataset)
-    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        raise ValueError("`dataset` must have an end; received one that is repeated for ever.")
+    with_end(dataset)
     found = list(dataset.map(lambda *example: longest_row(example)).batch(1024).as_numpy_iterator())
     if not found:
         raise ValueError("`dataset` must hold at least one element; received an empty one.")
@@ -95,6 +94,38 @@ def bucket_lengths(dataset, count=8):
     step = -(-found.max() // 1024)  # there may be many lengths: then only each so many is looked at
     lengths, examples = np.unique(np.minimum(-(-found // step) * step, found.max()), return_counts=True)
     return best(lengths, examples, count)
+
+
+def counted(dataset):
+    """The data set with the number of its elements, which `fit` then knows: how many steps an epoch has.
+
+    Of `next_token`, `batch_by_length` and `pack` the number is not known beforehand, and Keras warns at the end of the first
+    epoch that the data has run out. Reads the data set once, so cache before where that is slow.
+
+    Args:
+        dataset: `tf.data.Dataset` of batches, or of examples. Each pass must have as many: of `pack` that depends on the
+            order, so shuffle its rows, not what it packs. Where the examples shall be packed anew in each epoch, use
+            `fit(rows.repeat(), steps_per_epoch=...)`.
+
+    Returns:
+        `tf.data.Dataset` of the same elements. A pass with more or fewer raises `tf.errors.FailedPreconditionError`.
+
+    Raises:
+        ValueError: no elements; a data set that has no end.
+
+    Example:
+
+    >>> examples = txf.text.next_token(["ab", "abcdef", "cd"], txf.text.ByteTokenizer(end="</s>"))
+    >>> batches = txf.text.batch_by_length(examples, tokens=12, lengths=[2, 6])
+    >>> len(txf.text.counted(batches))
+    2
+    """
+    not_empty(dataset)
+    with_end(dataset)
+    count = int(dataset.reduce(np.int64(0), lambda count, *_: count + 1))
+    if not count:
+        raise ValueError("`dataset` must hold at least one element; received an empty one.")
+    return dataset.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def best(lengths, examples, count):
@@ -133,6 +164,11 @@ def kinds(lengths):
     if any(a >= b for a, b in zip(lengths, lengths[1:])):
         raise ValueError(f"`lengths` must grow; received {lengths}.")
     return lengths
+
+
+def with_end(dataset):
+    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("`dataset` must have an end; received one that is repeated for ever.")
 
 
 def longest_row(example):

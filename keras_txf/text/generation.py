@@ -21,6 +21,7 @@ def next_token(dataset, tokenizer, max_length=None):
 
     Returns:
         `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)): the targets are the ids one place later.
+        `counted` tells `fit` how many.
 
     Raises:
         ValueError: no elements, or others than texts.

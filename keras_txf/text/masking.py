@@ -87,6 +87,11 @@ def mask_tokens(dataset, tokenizer, rate=0.15, whole_words=False, mask_token="[M
     Special tokens are never chosen, nor put in the place of others. Every pass over the data set chooses anew, and the
     passes of a program with the same seed are the same. Cache, if at all, before.
 
+    A training that goes on after a kill hides what an unbroken one would have hidden: with `repeat().skip(steps)` after
+    this, and with a `tf.train.Checkpoint` of the iterator where `repeat()` comes before this. With `repeat()` after it
+    such a checkpoint is exact to the end of its epoch; the next epoch may hide others, for tf.data forgets the number of a
+    pass whose end it has read ahead.
+
     Args:
         dataset: `tf.data.Dataset` of ids int (L,), one row each.
         tokenizer: the tokenizer that they are of.

@@ -29,6 +29,7 @@ def pack(dataset, length, window=1024, pad_id=0):
         `tf.data.Dataset` of rows, to be batched: `token_ids`, `segment_ids` and `positions`, int32 (T,), in a dict; of
         `source_ids`, also `source_segment_ids` and `source_positions`, and so on. Then targets, and weights, (T,), as the
         examples had them. Labels of whole examples bring weights: 1 at their place, 0 elsewhere.
+        `counted` tells `fit` how many.
 
     Raises:
         ValueError: elements that are no examples, lengths that go with no input. An example that is longer than a row,

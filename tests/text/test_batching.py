@@ -79,3 +79,20 @@ def test_lengths_of_their_own_grow_by_a_quarter():
     batches = text.batch_by_length(examples(range(1, 101)), 100, 100)
     lengths = sorted({ids.shape[1] for ids, _ in batches})
     assert lengths[-1] == 100 and all(b <= 1.5 * a for a, b in zip(lengths, lengths[1:]))
+
+
+def test_counted():
+    batches = text.batch_by_length(examples([5] * 7 + [2]), 10, [3, 5])
+    known = text.counted(batches)
+    assert int(batches.cardinality()) == tf.data.UNKNOWN_CARDINALITY
+    assert len(known) == 5 == len(list(known)) and len(known.prefetch(1).batch(2)) == 3
+    assert [ids.tolist() for ids, _ in known.as_numpy_iterator()] == [ids.tolist() for ids, _ in batches.as_numpy_iterator()]
+
+
+@pytest.mark.parametrize("then", [4, 6])
+def test_a_pass_of_another_number_than_counted(then):
+    sizes = [2] * 5
+    known = text.counted(examples(sizes))
+    sizes[:] = [2] * then
+    with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 5"):
+        list(known)

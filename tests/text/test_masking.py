@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from text_cases import CORPUS, LEARN, learnt
 
@@ -12,6 +12,7 @@ from keras_txf.text.lazy import tf
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "fox", "##es", "dog", "##gy", "!", "a"]
 TOKENIZER = text.WordPieceTokenizer(VOCABULARY)
 PAD, UNK, CLS, SEP, MASK = range(5)
+BYTES = text.ByteTokenizer(extra_tokens=["[MASK]"])
 
 
 def masked(rows, tokenizer=TOKENIZER, **options):
@@ -28,7 +29,7 @@ def begins_word(row):
     ]
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=5)
 @given(
     st.lists(st.lists(st.integers(0, 10), max_size=9).map(lambda row: np.array(row, "int32")), min_size=1, max_size=4),
     st.floats(0, 1), st.booleans(), st.integers(0, 99),
@@ -68,9 +69,11 @@ def plain(dataset):
     return [(hidden.tolist(), targets.tolist()) for hidden, targets in dataset.as_numpy_iterator()]
 
 
-def test_every_epoch_hides_others_and_every_seed_too(tmp_path):
+def test_every_epoch_hides_others_and_every_seed_too():
+    ids = text.token_ids(CORPUS, BYTES).cache()
+
     def make(seed=0):
-        return text.mask_tokens(text.token_ids(CORPUS, learnt("WordPiece")).cache(), learnt("WordPiece"), seed=seed)
+        return text.mask_tokens(ids, BYTES, seed=seed)
 
     dataset = make()
     epochs = [plain(dataset) for _ in range(3)]
@@ -78,14 +81,45 @@ def test_every_epoch_hides_others_and_every_seed_too(tmp_path):
     again = make()
     assert [plain(again) for _ in range(3)] == epochs
     assert plain(make(seed=1)) != epochs[0]
-    iterator = iter(dataset)  # the fourth
-    for _ in range(4):
-        next(iterator)
-    path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "at"))
-    rest = [[part.numpy().tolist() for part in element] for element in iterator]
+
+
+def rest_of(make, steps, file):
+    """What comes after some steps: without a break, and from a checkpoint in a new data set."""
     iterator = iter(make())
-    tf.train.Checkpoint(iterator=iterator).restore(path)
-    assert [[part.numpy().tolist() for part in element] for element in iterator] == rest
+    for _ in range(steps):
+        next(iterator)
+    path = tf.train.Checkpoint(iterator=iterator).save(str(file))
+    again = iter(make())
+    tf.train.Checkpoint(iterator=again).restore(path)
+    return [[[part.numpy().tolist() for part in element] for element in rest] for rest in (iterator, again)]
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 3 * len(CORPUS)))
+def test_a_training_that_goes_on_anywhere_sees_the_masks_of_an_unbroken_one(tmp_path, steps):
+    goes_on(steps, tmp_path / "at")
+    rest, again = rest_of(masks_then_epochs, steps, tmp_path / "at")
+    to_the_end = len(rest) % len(CORPUS)  # of the epoch
+    assert again[:to_the_end] == rest[:to_the_end]
+
+
+def test_a_training_that_goes_on_sees_the_masks_of_an_unbroken_one(tmp_path):
+    goes_on(25, tmp_path / "at")
+
+
+def goes_on(steps, file):
+    assert plain(masks_then_epochs().skip(steps)) == plain(masks_then_epochs())[steps:]
+    rest, again = rest_of(epochs_then_masks, steps, file)
+    assert len(rest) == 3 * len(CORPUS) - steps and again == rest
+
+
+def masks_then_epochs():
+    return text.mask_tokens(text.token_ids(CORPUS, BYTES).shuffle(9, seed=2), BYTES, seed=1).repeat(3)
+
+
+def epochs_then_masks():
+    return text.mask_tokens(text.token_ids(CORPUS, BYTES).shuffle(9, seed=2).repeat(3), BYTES, seed=1)
 
 
 def words(tokenizer, row):
