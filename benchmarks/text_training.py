@@ -15,7 +15,8 @@ import keras_txf as txf
 LAYERS, DIM, HEADS, HIDDEN = 4, 128, 4, 256
 SPECIAL = ["[PAD]", "[UNK]", "[START]", "[END]"]
 LENGTH = 40  # the most tokens of a sentence, the tutorial's fixed length
-ROW = 96  # of a packed row's target
+ROW = 64  # of a packed row's target
+WARMUP = 2
 
 
 def compiled(model, loss):
@@ -66,13 +67,13 @@ def contenders(pairs, lines, size, dropout, batch):
     examples = txf.text.translation(pairs, tokenizer, target_tokenizer, max_length=LENGTH).cache()
     shuffled = examples.shuffle(len(lines))
     source, target, longer = mean_lengths(examples)
-    rows = txf.text.pack(shuffled, {"source_ids": round(ROW * source / target), "target_ids": ROW})
+    rows = txf.text.pack(shuffled, {"source_ids": round(ROW * source / target), "target_ids": ROW}, window=4096).cache()
     batches = {  # as many pairs a step, on the average
         "padded": shuffled.padded_batch(batch),
         "bucketed": txf.text.batch_by_length(
             shuffled, round(batch * longer), txf.text.bucket_lengths(examples), static=False
         ).shuffle(64),
-        "packed": rows.batch(max(1, round(batch * target / ROW / fill(rows)))),
+        "packed": rows.shuffle(len(lines)).batch(max(1, round(batch * target / ROW / fill(rows)))),
         "KerasHub": hub_batches(pairs, vocabulary, batch),
     }
     models = {name: our_model(len(vocabulary), dropout, name == "packed") for name in batches if name != "KerasHub"}

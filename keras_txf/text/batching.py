@@ -100,7 +100,8 @@ def counted(dataset):
     """The data set with the number of its elements, which `fit` then knows: how many steps an epoch has.
 
     Of `next_token`, `batch_by_length` and `pack` the number is not known beforehand, and Keras warns at the end of the first
-    epoch that the data has run out. Reads the data set once, so cache before where that is slow.
+    epoch that the data has run out, and gives each later one as many steps as the first had. Reads the data set once, so
+    cache before where that is slow.
 
     Args:
         dataset: `tf.data.Dataset` of batches, or of examples. Each pass must have as many: of `pack` that depends on the
