@@ -115,7 +115,7 @@ class BeamDecoding:
         """The best that ended: tokens, int (B · returned, N), -1 after the end, log-probabilities, and scores."""
 
         def best(x):
-            return ops.reshape(x[:, : self.returned], (-1, *x.shape[2:]))
+            return ops.reshape(x[:, : self.returned], (-1, *ops.shape(x)[2:]))
 
         found = state["ended"][..., None]  # where fewer sequences exist than beams
         tokens = ops.where(found, state["ended_tokens"], -1)
@@ -125,7 +125,7 @@ class BeamDecoding:
     def _extend(self, state, logits, request):
         """The state with one token more in each beam; logits are (B, W, V)."""
         width, count, vocab_size = self.beam.num_beams, state["count"], logits.shape[-1]
-        history = ops.reshape(state["history"], (-1, state["history"].shape[2]))
+        history = ops.reshape(state["history"], (-1, ops.shape(state["history"])[2]))
         logits = process(self.processors, ops.reshape(logits, (-1, vocab_size)), history, count, request)
         log_probs = ops.reshape(ops.log_softmax(logits), (-1, width * vocab_size))
 
@@ -204,5 +204,5 @@ def _for_each_beam(x, width):
 
 def _rows(x, choice):
     """(B, W, ...) and (B, F) -> (B, F, ...): for each row its chosen beams."""
-    shape = (*choice.shape, *[1] * (len(x.shape) - 2))
+    shape = (*ops.shape(choice), *[1] * (len(x.shape) - 2))
     return ops.take_along_axis(x, ops.reshape(choice, shape), axis=1)

@@ -41,11 +41,11 @@ class Request(typing.NamedTuple):
 
     @property
     def prompt_length(self):
-        return self.ids.shape[1]
+        return ops.shape(self.ids)[1]
 
     @property
     def new(self):
-        return self.history.shape[1] - self.ids.shape[1]
+        return ops.shape(self.history)[1] - self.prompt_length
 
 
 class Reader:
@@ -72,7 +72,7 @@ class Reader:
         """
         prompts = {self.ids_name: request.ids, "visible": request.visible[:, : request.prompt_length]}
         outputs = dict(self.prefill({**request.inputs, **prompts}, training=False))
-        batch = request.ids.shape[0]
+        batch = ops.shape(request.ids)[0]
         known = {**request.inputs, **outputs}
         cache = {name: repeat_rows(known[name], repeats, batch) for name in self.changing}
         constant = {name: repeat_rows(known[name], repeats, batch) for name in self.constant}
@@ -84,10 +84,11 @@ class Reader:
         """A state that follows the prompt, its cache with all columns."""
         cache = dict(state["cache"])
         for block in [layer.block for layer in self.step.layers if isinstance(layer, Step)]:
-            slots = cache_slots(block, self.width, request.visible.shape[1])
+            slots = cache_slots(block, self.width, ops.shape(request.visible)[1])
             for name in (f"{block.name}_key", f"{block.name}_value"):
                 axis = self.step.input[name].shape.index(None, 1)
-                padding = [(0, (slots - cache[name].shape[axis]) * (i == axis)) for i in range(3)]
+                missing = slots - ops.shape(cache[name])[axis]
+                padding = [(0, missing if i == axis else 0) for i in range(3)]
                 cache[name] = ops.pad(cache[name], padding)
         return {**state, "cache": cache}
 
@@ -96,11 +97,11 @@ class Reader:
         width = tokens.shape[1]
         place = {self.ids_name: tokens, "visible": visible, "index": ops.reshape(index, (1,))}
         if width == 1:
-            place["visible"] = ops.reshape(visible, (-1, visible.shape[-1]))
+            place["visible"] = ops.reshape(visible, (-1, ops.shape(visible)[-1]))
         else:
             place["prompt_length"] = ops.full((1,), request.prompt_length, "int32")
         products = {}
-        for layout, matrix in zip(choose_layouts(self.step, tokens.shape[0] * width), constant["matrices"], strict=True):
+        for layout, matrix in zip(choose_layouts(self.step, ops.shape(tokens)[0] * width), constant["matrices"], strict=True):
             products |= layout.products(matrix)
         inputs = {name: constant[name] for name in self.constant}
         with elsewhere(products):
@@ -213,7 +214,7 @@ def repeat_rows(x, repeats, batch):
     if repeats == 1:
         return x
     rows = ops.repeat(ops.reshape(x, (batch, -1)), repeats, axis=0)
-    return ops.reshape(rows, (-1, *x.shape[1:]))
+    return ops.reshape(rows, (-1, *ops.shape(x)[1:]))
 
 
 class StepSeed(keras.random.SeedGenerator):

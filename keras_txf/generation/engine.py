@@ -60,13 +60,49 @@ class Engine:
             return _stream(start, widen, advance, request)
         return tuple(map(ops.convert_to_numpy, finish(*start(request), request)))
 
-    def _loop(self, build, sampler, processors, sequences):
-        """Its beginning, what comes before its parts, a part for a stream, and all that follows, compiled when called."""
+    def function(self, build, new, sampler, processors, sequences, stops, jit_compile):
+        """`generate` as a function of tensors, for a graph in which batch and lengths are unknown.
+
+        Args:
+            build, sampler, processors, sequences, stops: see `generate`.
+            new: how many tokens may follow at most.
+            jit_compile: whether XLA compiles the loop, for each batch and each 32 columns of prompt more.
+
+        Returns:
+            A function of prompts, int (B, P), padded on the left, their lengths and their limits, int (B,), a seed, int
+            (2,), and the dict `inputs`, that returns what `generate` does.
+        """
+        loop = self._decoding(build, sampler, processors, sequences)
+        advance = compiled(loop.advance, loop.reader.prefill.variables) if jit_compile else loop.advance
+        stops, width = _stop_table(stops), getattr(sampler, "width", 1)
+        numbers = [split(part)[1] for part in (sampler, *processors)]
+
+        def run(ids, lengths, limits, seed, inputs):
+            step = 32 * width if jit_compile else width
+            columns = ops.shape(ids)[1]
+            length = -(-(columns + stops.shape[1] - 1) // step) * step
+            ids = ops.pad(ids, ((0, 0), (length - columns, 0)))
+            prompt = ops.arange(length)[None] >= length - lengths[:, None]
+            visible = ops.logical_and(prompt, loop.reader.is_real(ids))
+            history = ops.pad(ops.where(prompt, ids, -1), ((0, 0), (0, new)), constant_values=-1)
+            visible = ops.pad(visible, ((0, 0), (0, new * width)))
+            request = Request(ids, visible, inputs, history, limits, ops.convert_to_tensor(stops), seed, numbers)
+            state, constant = loop.start(request)
+            return loop.results(advance(loop.reader.widen(state, request), constant, request, request.new), request)
+
+        return run
+
+    def _decoding(self, build, sampler, processors, sequences):
         width, hidden = getattr(sampler, "width", 1), isinstance(sampler, Contrastive)
         if (width, hidden) not in self._readers:
             self._readers[width, hidden] = Reader(*build(width, hidden), self.ids_name, self.pad_id)
         reader = self._readers[width, hidden]
-        loop = _DECODINGS.get(type(sampler), SampledDecoding)(reader, sampler, processors, sequences)
+        return _DECODINGS.get(type(sampler), SampledDecoding)(reader, sampler, processors, sequences)
+
+    def _loop(self, build, sampler, processors, sequences):
+        """Its beginning, what comes before its parts, a part for a stream, and all that follows, compiled when called."""
+        loop = self._decoding(build, sampler, processors, sequences)
+        reader = loop.reader
 
         def finish(state, constant, request):
             state = loop.advance(reader.widen(state, request), constant, request, request.new)

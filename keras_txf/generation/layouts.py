@@ -22,7 +22,7 @@ SMALLEST = 2**16  # numbers in a kernel that is worth a copy
 
 def choose_layouts(step, rows):
     """The layouts for a step model that multiplies so many rows, a list of `SideBySide`, `Transposed` and `Table`."""
-    if not compiles_for_cpu():
+    if not compiles_for_cpu() or not isinstance(rows, int):
         return []
     if rows > 1:
         head = "logits" in {layer.name for layer in step.layers}

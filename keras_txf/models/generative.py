@@ -112,6 +112,55 @@ class Generator(keras.Model):
             num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
         )  # fmt: skip
 
+    def make_generate_function(
+        self,
+        max_new_tokens=None,
+        sampler="greedy",
+        stop_ids=None,
+        max_length=None,
+        stop_sequences=None,
+        processors=(),
+        num_return_sequences=None,
+        longest_prompt=None,
+        jit_compile=False,
+    ):
+        """`generate` as a function of tensors, for a TensorFlow graph in which batch and lengths are unknown.
+
+        `txf.text.export` is made of it. Sequences and scores are those of `generate`.
+
+        Args:
+            longest_prompt: the most tokens of a prompt. Needed where the model has a `max_length`, or this call.
+            jit_compile: whether XLA compiles the loop: for each size of batch and each 32 tokens of prompt more.
+                Draws are those of `generate` only then.
+            others: see `generate`.
+
+        Returns:
+            A function of `ids`, int32 (B, P), padded on the left, P at least 1; `lengths`, int32 (B,), of the prompts; and
+            `seed`, int (2,). It returns for the R rows, the sequences of each prompt side by side, their new tokens,
+            int32 (R, N), -1 after the end, log-probabilities (R, N), and scores (R,).
+
+        Raises:
+            ValueError: see `generate`.
+
+        Example:
+
+        >>> model = txf.models.decoder_generator(vocab_size=100, num_layers=2, dim=32, num_heads=4)
+        >>> generate = model.make_generate_function(max_new_tokens=4)
+        >>> tokens, log_probs, scores = generate(np.array([[5, 6], [0, 7]]), np.array([2, 1]), np.array([3, 0]))
+        >>> tokens.shape
+        (2, 4)
+        """
+        run, limit = _function(
+            self, _embedding(self, "embedding"), longest_prompt, max_new_tokens, max_length, sampler, processors,
+            num_return_sequences, stop_ids, stop_sequences, jit_compile,
+        )  # fmt: skip
+
+        def generate(ids, lengths, seed):
+            ids, lengths = ops.cast(ids, "int32"), ops.cast(lengths, "int32")
+            return run(ids, lengths, limit(lengths), ops.convert_to_tensor(seed), {})
+
+        return generate
+
 
 @register
 class Seq2Seq(keras.Model):
@@ -166,37 +215,102 @@ class Seq2Seq(keras.Model):
             sampler, processors, num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
         )  # fmt: skip
 
+    def make_generate_function(
+        self,
+        max_new_tokens=None,
+        sampler="greedy",
+        stop_ids=None,
+        start_id=1,
+        max_length=None,
+        stop_sequences=None,
+        processors=(),
+        num_return_sequences=None,
+        jit_compile=False,
+    ):
+        """`generate` as a function of tensors, for a TensorFlow graph in which batch and lengths are unknown.
+
+        Args:
+            others: see `generate`, and `Generator.make_generate_function`.
+
+        Returns:
+            A function of `source_ids`, int32 (B, S), padded, S at least 1, and `seed`, int (2,), that returns what that
+            of `Generator.make_generate_function` does.
+
+        Raises:
+            ValueError: see `generate`.
+        """
+        target = _embedding(self, "target_embedding")
+        checks.id_below("start_id", start_id, target.vocab_size)
+        run, limit = _function(
+            self, target, 1, max_new_tokens, max_length, sampler, processors,
+            num_return_sequences, stop_ids, stop_sequences, jit_compile,
+        )  # fmt: skip
+
+        def generate(source_ids, seed):
+            source_ids = ops.cast(source_ids, "int32")
+            lengths = ops.ones_like(source_ids[:, 0])
+            inputs = {"source_ids": source_ids}
+            return run(start_id * lengths[:, None], lengths, limit(lengths), ops.convert_to_tensor(seed), inputs)
+
+        return generate
+
 
 def _generate(
     model, embedding, prompts, shown, inputs, max_new_tokens, max_length, sampler, processors, num_return_sequences,
     stop_ids, stop_sequences, seed, padded, return_scores, stream,
 ):
     """What both models do; `shown` are the ids that stand before the new ones in the result."""
-    vocab_size = embedding.vocab_size
     limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, embedding.max_length)
-    stops = stop_lists(stop_ids, stop_sequences, vocab_size)
-    sampler = get_sampler(sampler, vocab_size)
-    sequences = check_sequences(sampler, num_return_sequences)
-    processors = check_processors(processors, vocab_size)
+    choices = _choices(embedding, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
     for name, value in (("padded", padded), ("return_scores", return_scores), ("stream", stream)):
         checks.boolean(name, value)
     refuse_packed(model)
-
-    def build(width, return_hidden_states):
-        return (
-            prefill_model(model, width, return_hidden_states),
-            step_model(model, width, return_hidden_states),
-        )
-
-    run = functools.partial(
-        _engine(model, embedding.pad_id).generate,
-        build, prompts, limits, sampler, processors, sequences, stops, seed, inputs,
-    )  # fmt: skip
+    engine, build = _engine(model, embedding.pad_id), functools.partial(_parts, model)
+    run = functools.partial(engine.generate, build, prompts, limits, *choices, seed, inputs)
     if stream:
-        check_stream(sampler, padded, return_scores)
+        check_stream(choices[0], padded, return_scores)
         shape = (-1,) if num_return_sequences is None else (-1, num_return_sequences)
         return (tokens.reshape(shape) for tokens in run(stream=True))
     return pack(*run(), shown, num_return_sequences, embedding.pad_id or 0, padded, return_scores)
+
+
+def _function(
+    model, embedding, longest, max_new_tokens, max_length, sampler, processors, num_return_sequences, stop_ids,
+    stop_sequences, jit_compile,
+):
+    """The engine's function of tensors, and that of the prompts' lengths that says how many tokens may follow each."""
+    limited = embedding.max_length is not None or max_length is not None
+    if limited and longest is None:
+        raise ValueError(
+            "A `longest_prompt` (the tokenizer's `length`) must be given where tokens are limited; received None, the "
+            f"model's max_length={embedding.max_length} and max_length={max_length}."
+        )
+    lengths = [1, checks.optional(checks.positive_integer, "longest_prompt", longest) or 1]
+    new = max(new_token_limits(lengths, max_new_tokens, max_length, embedding.max_length))
+    choices = _choices(embedding, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
+    checks.boolean("jit_compile", jit_compile)
+    refuse_packed(model)
+    run = _engine(model, embedding.pad_id).function(functools.partial(_parts, model), new, *choices, jit_compile)
+
+    def limit(lengths):
+        return ops.full_like(lengths, new) if max_length is None else ops.minimum(new, max_length - lengths)
+
+    return run, limit
+
+
+def _choices(embedding, sampler, processors, num_return_sequences, stop_ids, stop_sequences):
+    """Sampler, processors, sequences for each prompt and stops, as the engine takes them."""
+    sampler = get_sampler(sampler, embedding.vocab_size)
+    return (
+        sampler,
+        check_processors(processors, embedding.vocab_size),
+        check_sequences(sampler, num_return_sequences),
+        stop_lists(stop_ids, stop_sequences, embedding.vocab_size),
+    )
+
+
+def _parts(model, width, return_hidden_states):
+    return prefill_model(model, width, return_hidden_states), step_model(model, width, return_hidden_states)
 
 
 def _embedding(model, name):
