@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "generation": {"checks", "ops", "layers"},
     "models": {"checks", "ops", "layers", "generation"},
     "training": {"checks", "ops", "layers"},
-    "text": {"checks"},
+    "text": {"checks", "layers"},
     "checkpoints": {"checks", "ops", "layers", "models"},
 }
 

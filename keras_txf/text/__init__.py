@@ -1,7 +1,7 @@
 """Tokenizers, and pipelines from text to `fit`.
 
 Tokenizers turn text into ids, and back. They run inside TensorFlow's graph and save with the model. A pipeline turns a
-`tf.data.Dataset` of text into examples for a task; `batch_by_length` or `pack` makes batches of them. Order, shuffling,
+`tf.data.Dataset` of text into examples for a task; `batch_by_length` or `pack` makes batches of them. `export` serves what was trained. Order, shuffling,
 caching, sharding and checkpoints are tf.data's own.
 """
 
@@ -11,6 +11,7 @@ from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.characters import CharacterTokenizer
 from keras_txf.text.checkpoint import from_checkpoint
 from keras_txf.text.contrastive import contrastive_pairs, contrastive_targets
+from keras_txf.text.export import export
 from keras_txf.text.generation import next_token, question_answering, translation
 from keras_txf.text.labelled import classification, sentence_pairs
 from keras_txf.text.masking import mask_tokens, masked_language_modelling, token_ids
@@ -32,6 +33,7 @@ __all__ = [
     "contrastive_pairs",
     "contrastive_targets",
     "counted",
+    "export",
     "from_checkpoint",
     "mask_tokens",
     "masked_language_modelling",

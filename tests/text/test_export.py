@@ -1,0 +1,329 @@
+"""`txf.text.export`: a process without this package answers texts as Python does."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from refusals import built, refused
+from text_cases import CORPUS, LEARN, START_AND_END, learnt
+
+import drawing
+import keras_txf as txf
+from keras_txf.generation import Beam, Contrastive, NoRepeatNgrams
+from keras_txf.text.lazy import tf
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports from TensorFlow")
+slow = pytest.mark.slow
+LABELS = ["bad", "neither", "good"]
+LENGTH = 12
+
+
+def two_hundred_texts():
+    """Empty, blank and over-long ones, and words of several scripts in any number."""
+    random, words = np.random.default_rng(5), " ".join(CORPUS[:6]).split()
+    drawn = [" ".join(random.choice(words, random.integers(0, 9))) for _ in range(192)]
+    return ["", " ", "\u0301\u200d", "</s>[SEP]<pad>", "x" * 3000, " ".join(words), "狗" * 99, "🦊 \x00 \ufffd", *drawn]
+
+
+TEXTS = two_hundred_texts()
+
+
+def tokenizer(kind="unigram", length=LENGTH, **options):
+    return learnt(kind, start=START_AND_END[kind][0], length=length, **options)
+
+
+@functools.cache
+def make(builder, kind="unigram", *sizes, **options):
+    size = learnt(kind).vocab_size
+    sizes = (size, size) if builder == "encoder_decoder" else (size, *sizes)
+    model = getattr(txf.models, builder)(*sizes, **{"num_layers": 1, "dim": 16, "num_heads": 2, **options})
+    return drawing.randomize(model, seed=4)
+
+
+def classifier(kind="unigram"):
+    return make("encoder_classifier", kind, 3)
+
+
+def embedder():
+    encoder = make("encoder")
+    return keras.Model(encoder.input, txf.layers.Pooling("mean")(encoder.output))
+
+
+def classes(model, ids, labels):
+    logits = drawing.array(model(ids))
+    return {"logits": logits, "label": [labels[i] for i in logits.argmax(1)], "probabilities": keras.ops.softmax(logits)}
+
+
+def embeddings(model, ids):
+    return {"embeddings": drawing.array(model(ids))}
+
+
+def generated(model, ids, detokenize=None, **options):
+    """One text and score for each row; of several sequences a list."""
+    options = {name: value for name, value in options.items() if name != "jit_compile"}
+    answer = model.generate(ids, padded=False, return_scores=True, **options)
+    return {"text": [(detokenize or learnt("unigram").detokenize)(row) for row in answer.ids], "scores": answer.scores}
+
+
+NEW = {"max_new_tokens": 7, "stop_ids": 3}
+BEAMS = {**NEW, "sampler": Beam(3), "num_return_sequences": 2, "processors": [NoRepeatNgrams(2)]}
+CASES = {  # how Python answers, a model, options
+    "classify": (classes, classifier, {"labels": LABELS}),
+    "embed": (embeddings, embedder, {}),
+    "complete": (generated, lambda: make("decoder_generator"), NEW),
+    "complete within a length": (
+        generated, lambda: make("decoder_generator", encoding="learned", max_length=20),
+        {"max_length": 15, "stop_sequences": [[3], [9, 4]]},
+    ),
+    "complete by beams": (generated, lambda: make("decoder_generator", position="rotary", window=5), BEAMS),
+    "complete by contrast": (generated, lambda: make("decoder_generator"), {**NEW, "sampler": Contrastive(3)}),
+    "complete by draws": (
+        generated, lambda: make("decoder_generator"), {**NEW, "sampler": "sampling", "seed": 5, "jit_compile": True},
+    ),
+    "translate": (generated, lambda: make("encoder_decoder"), {**NEW, "start_id": 2}),
+    "translate by beams": (generated, lambda: make("encoder_decoder"), BEAMS),
+}  # fmt: skip
+
+FRESH = """
+import json, sys
+sys.modules["keras_txf"] = None  # whoever wants it fails
+import tensorflow as tf
+import tensorflow_text  # the names of its kernels
+
+def plain(value):
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+def answers(served):
+    return {key: plain(value.to_list() if hasattr(value, "to_list") else value.numpy().tolist()) for key, value in served.items()}
+
+texts = json.load(open("texts.json"))
+for name in sys.argv[1:]:
+    model = tf.saved_model.load(name)
+    ends = [0, 1, 3, 10, 40, len(texts)]
+    batches = [model.serve(tf.constant(texts[start:end])) for start, end in zip(ends, ends[1:])]
+    found = {"all": answers({key: tf.concat([batch[key] for batch in batches], 0) for key in batches[0]})}
+    found["list"] = answers(model.serve(texts[:4]))
+    found["signature"] = answers(model.signatures["serving_default"](text=tf.constant(texts[:4])))
+    found["ragged"] = answers(model.serve(tf.ragged.constant([texts[:3], [], texts[3:4]], dtype=tf.string)))
+    found["none"] = answers(model.serve(tf.constant([], tf.string)))
+    json.dump(found, open(name + ".json", "w"))
+"""
+
+
+def in_a_fresh_process(folder, names):
+    (folder / "texts.json").write_text(json.dumps(TEXTS))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", FRESH, *names]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
+
+
+def assert_same(found, expected):
+    assert set(found) == set(expected)
+    for key, values in expected.items():
+        if isinstance(values, list):
+            assert found[key] == values
+        else:
+            np.testing.assert_allclose(found[key], values, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture(params=["short", pytest.param("long", marks=slow)])
+def names(request):
+    """The cases of one process. Python's own loop is not compiled where that would take the most time."""
+    short = ["classify", "complete"]
+    tf.config.run_functions_eagerly(request.param == "short")
+    yield short if request.param == "short" else [name for name in CASES if name not in short]
+    tf.config.run_functions_eagerly(False)
+
+
+def test_a_fresh_process_answers_as_python(tmp_path, names):
+    expected = {}
+    for name in names:
+        answer, build, options = CASES[name]
+        expected[name] = answer(build(), tokenizer()(TEXTS), **options)
+    tf.config.run_functions_eagerly(False)
+    for name in names:
+        _, build, options = CASES[name]
+        txf.text.export(build(), tokenizer(), tmp_path / name, **options)
+    for name, found in in_a_fresh_process(tmp_path, names).items():
+        assert_same(found["all"], expected[name])
+        first = {key: values[:4] for key, values in expected[name].items()}
+        assert_same(found["list"], first)
+        assert_same(found["signature"], first)
+        for key, rows in found["ragged"].items():
+            assert [len(row) for row in rows] == [3, 0, 1]
+            assert_same({key: rows[0] + rows[2]}, {key: first[key]})
+        assert set(found["none"]) == set(first) and not any(found["none"].values())
+
+
+@slow
+@pytest.mark.parametrize("kind", [kind for kind in LEARN if kind != "byte pairs"])
+def test_every_tokenizer(tmp_path, kind):
+    ids = tokenizer(kind, special_tokens_in_text="keep")
+    txf.text.export(classifier(kind), ids, tmp_path / "classify", labels=LABELS)
+    writer = make("decoder_generator", kind, encoding="learned", max_length=40)
+    txf.text.export(writer, ids, tmp_path / "complete", max_new_tokens=5)
+    found = in_a_fresh_process(tmp_path, ["classify", "complete"])
+    assert_same(found["classify"]["all"], classes(classifier(kind), ids(TEXTS), LABELS))
+    assert_same(found["complete"]["all"], generated(writer, ids(TEXTS), ids.detokenize, max_new_tokens=5))
+
+
+@slow
+@pytest.mark.parametrize("length", [None, "longest"])
+def test_two_tokenizers_without_a_length(tmp_path, length):
+    """Where nothing cuts them, texts of any length: of answers some tokens have no text."""
+    source, target = learnt("characters", length=length, end="[END]"), learnt("WordPiece")
+    model = drawing.randomize(txf.models.encoder_decoder(source.vocab_size, target.vocab_size + 60, 1, 16, 2), seed=4)
+    txf.text.export(model, source, tmp_path / "m", target, max_new_tokens=5)
+    texts = TEXTS[:4] + TEXTS[8:60]
+    answers = model.generate(source(texts), max_new_tokens=5, padded=False)
+    known = [[token for token in row if token < target.vocab_size] for row in answers]
+    assert known != answers
+    served = tf.saved_model.load(tmp_path / "m").serve(tf.constant(texts))["text"]
+    assert [text.decode() for text in served.numpy()] == [target.detokenize(row) for row in known]
+
+
+@slow
+def test_an_empty_prompt(tmp_path):
+    """With nothing to continue the answer is empty, where `generate` refuses; a start token is something."""
+    model, ids = make("decoder_generator"), learnt("unigram", length="longest")
+    texts = ["a fox", "", " "]
+    for folder, options in (("none", {}), ("start", {"start_id": 2})):
+        txf.text.export(model, ids, tmp_path / folder, **options, **NEW)
+    without, start = (tf.saved_model.load(tmp_path / folder).serve(tf.constant(texts)) for folder in ("none", "start"))
+    expected = generated(model, ids(texts[:1]), **NEW)
+    assert [text.decode() for text in without["text"].numpy()] == [*expected["text"], "", ""]
+    np.testing.assert_allclose(without["scores"], [*expected["scores"], 0, 0], rtol=1e-4)
+    expected = generated(model, ids(texts), start_id=2, **NEW)
+    assert [text.decode() for text in start["text"].numpy()] == expected["text"] and "" not in expected["text"]
+    empty = tf.saved_model.load(tmp_path / "none").serve(tf.constant([""]))
+    assert empty["text"].numpy().tolist() == [b""]
+
+
+@slow
+def test_seeds(tmp_path):
+    model, options = make("decoder_generator"), {"max_new_tokens": 7, "sampler": "sampling"}
+    keras.utils.set_random_seed(3)  # must not be what a model without a seed begins with
+    draws = []
+    for folder, seed in (("one", 1), ("another", 2), ("none", None)):
+        txf.text.export(model, tokenizer(), tmp_path / folder, seed=seed, **options)
+        served = tf.saved_model.load(tmp_path / folder)
+        draws.append([served.serve(tf.constant(TEXTS[:9]))["text"].numpy().tolist() for _ in range(2)])
+    one, another, none = draws
+    assert one[0] == one[1] and another[0] == another[1] and none[0] != none[1]
+    keras.utils.set_random_seed(3)
+    again = tf.saved_model.load(tmp_path / "none").serve(tf.constant(TEXTS[:9]))["text"].numpy().tolist()
+    assert len({str(draw) for draw in (one[0], another[0], *none, again)}) == 5
+
+
+@slow
+def test_training_goes_on_as_if_nothing_had_been_written(tmp_path):
+    def trained(between):
+        keras.utils.set_random_seed(1)
+        model = txf.models.encoder_classifier(11, 3, num_layers=1, dim=8, num_heads=2, dropout=0.5)
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        ids, labels = np.random.default_rng(0).integers(1, 11, (8, 5)), np.arange(8) % 3
+        model.fit(ids, labels, verbose=0)
+        model.layers[1].trainable = False
+        between(model)
+        assert not model.layers[1].trainable and model.layers[2].trainable
+        model.fit(ids, labels, verbose=0)
+        return [*model.get_weights(), *(variable.numpy() for variable in model.optimizer.variables)]
+
+    expected = trained(lambda model: None)
+    found = trained(lambda model: txf.text.export(model, LETTERS, tmp_path / "m"))
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+LETTERS = txf.text.CharacterTokenizer(
+    ["[PAD]", "[UNK]", "[START]", "[END]", *"abcdefg"], special_tokens=["[PAD]", "[UNK]", "[START]", "[END]"], length=6
+)
+
+
+def letters(**options):
+    return txf.text.CharacterTokenizer.from_config({**LETTERS.get_config(), **options})
+
+
+def refuses(words, kind="decoder_generator", tokenizer=LETTERS, model=None, **options):
+    refused(lambda: txf.text.export(model or built(kind), tokenizer, "nowhere", **options), words)
+    assert not os.path.exists("nowhere")
+
+
+@pytest.mark.parametrize("words, options", [
+    (["`model`", "3"], {"model": 3}),
+    (["`tokenizer`", "None"], {"tokenizer": None}),
+    (["`tokenizer`", "BytePairTokenizer"], {"tokenizer": learnt("byte pairs")}),
+    (["`target_tokenizer`", "BytePairTokenizer"], {"kind": "encoder_decoder", "target_tokenizer": learnt("byte pairs")}),
+    (["`target_tokenizer`", "11 tokens", "259"], {"kind": "encoder_decoder", "target_tokenizer": learnt("bytes")}),
+    (["`target_tokenizer`", "'decoder_generator'"], {"target_tokenizer": LETTERS}),
+    (["`tokenizer`", "11 tokens", "259"], {"tokenizer": learnt("bytes")}),
+    (["`tokenizer`", "11 tokens", "259"], {"kind": "encoder_classifier", "tokenizer": learnt("bytes")}),
+    (["`tokenizer`", "pad_id=0", "pad_id=3"], {"tokenizer": letters(pad_token="[END]")}),
+    (["`tokenizer`", "pad_id=0", "None"], {"kind": "encoder_classifier", "tokenizer": letters(pad_token=None, length=None)}),
+    (["'stream'", "an option of `export`", "Known"], {"stream": True}),
+    (["'stop_id'", "Did you mean 'stop_ids'"], {"stop_id": 2}),
+    (["`labels`", "'decoder_generator'"], {"labels": LABELS}),
+    (["`stop_ids`", "'encoder_classifier'", "labels"], {"kind": "encoder_classifier", "stop_ids": 2}),
+    (["`labels`", "3, one for each class"], {"kind": "encoder_classifier", "labels": ["good", "bad"]}),
+    (["`labels`", "different strings"], {"kind": "encoder_classifier", "labels": ["good", "bad", "bad"]}),
+    (["`labels`", "different strings", "1"], {"kind": "encoder_classifier", "labels": [0, 1, 2]}),
+    (["`labels`", "different strings", "'abc'"], {"kind": "encoder_classifier", "labels": "abc"}),
+    (["one vector for each text", "Pooling"], {"kind": "encoder"}),
+    (["token ids", "nothing else", "context"], {"kind": "decoder"}),
+    (["`stop_ids`", "11"], {"stop_ids": 11}),
+    (["`start_id`", "11"], {"start_id": 11}),
+    (["`start_id`", "11"], {"kind": "encoder_decoder", "start_id": 11}),
+    (["`max_length`", "6", "prompt of 6"], {"max_length": 6}),
+    (["`length`", "max_length=9"], {"max_length": 9, "tokenizer": letters(length=None)}),
+    (["`jit_compile`", "yes"], {"jit_compile": "yes"}),
+    (["`overwrite`", "yes"], {"overwrite": "yes"}),
+])
+def test_refuses(tmp_path, monkeypatch, words, options):
+    monkeypatch.chdir(tmp_path)
+    refuses(words, **options)
+
+
+def test_refuses_lengths_and_padding_that_a_model_does_not_have(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sizes = dict(num_layers=1, dim=8, num_heads=2)
+    short = txf.models.encoder_classifier(11, 3, **sizes, encoding="learned", max_length=5)
+    refuses(["`length`", "max_length=5", "6"], model=short)
+    refuses(["`length`", "max_length=5", "None"], model=short, tokenizer=letters(length=None))
+    short = txf.models.decoder_generator(11, **sizes, encoding="learned", max_length=8)
+    refuses(["max_length=8", "6 prompt tokens", "max_new_tokens=3"], model=short, max_new_tokens=3)
+    unpadded = txf.models.encoder_classifier(11, 3, **sizes, pad_id=None)
+    refuses(["fixed `length`", "'longest'"], model=unpadded, tokenizer=letters(length="longest"))
+    refuses(["packed=False"], model=txf.models.decoder_generator(11, **sizes, packed=True))
+
+
+def test_refuses_another_backend(monkeypatch, tmp_path):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    refused(lambda: txf.text.export(built("encoder_classifier"), LETTERS, tmp_path / "m"), ["TensorFlow", "'jax'"])
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    folder, model = tmp_path / "deep" / "model", built("encoder_classifier")
+    txf.text.export(model, LETTERS, folder)
+    refused(lambda: txf.text.export(model, LETTERS, folder), ["`folder`", "exists", "overwrite=True"])
+    txf.text.export(model, LETTERS, folder, labels=LABELS, overwrite=True)
+    assert "label" in tf.saved_model.load(folder).serve(tf.constant(["abc"]))
+
+    def fail(module, path, signatures):
+        os.makedirs(path)
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(tf.saved_model, "save", fail)
+    with pytest.raises(OSError, match="full"):
+        txf.text.export(model, LETTERS, folder, overwrite=True)
+    assert os.listdir(folder.parent) == ["model"] and (folder / "saved_model.pb").is_file()
+    (tmp_path / "mine").mkdir()
+    refused(lambda: txf.text.export(model, LETTERS, tmp_path / "mine", overwrite=True), ["`folder`", "no SavedModel"])
