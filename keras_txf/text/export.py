@@ -1,7 +1,6 @@
 """A model with its tokenizers as a SavedModel: string in, string out, without this package or Keras.
 
-Legend: B texts, C classes, D model dim, L length in tokens, R rows (the sequences of a batch, several for each text where
-that is asked), N new tokens.
+Legend: B texts, C classes, D model dim, L length in tokens, R rows, several for each text where that is asked, N new tokens.
 """
 
 import keras
@@ -23,19 +22,18 @@ def export(model, tokenizer, folder, target_tokenizer=None, labels=None, overwri
     """Writes a SavedModel that takes text and answers, tokenizer and decoding loop included.
 
     To serve a model, by TensorFlow Serving or in a process that imports only `tensorflow` and `tensorflow_text`. What it
-    does is what the model is for:
+    answers depends on the model:
 
-    | model | its outputs |
-    | --- | --- |
-    | a classifier, from `encoder_classifier` or with `labels` | `logits` (B, C); with `labels` also `probabilities` (B, C) and `label`, string (B,), the likeliest |
-    | any other with one vector for a text | `embeddings` (B, D) |
-    | from `decoder_generator` | `text`, string (B,), the prompt and what follows it, and `scores` (B,), see `Scored` |
-    | from `encoder_decoder` | `text`, string (B,), the answer, and `scores` (B,) |
+    - a classifier, from `encoder_classifier` or with `labels`: `logits` (B, C); with `labels` also `probabilities` (B, C)
+      and `label`, string (B,), the likeliest;
+    - any other that has one vector for a text: `embeddings` (B, D);
+    - from `decoder_generator`: `text`, string (B,), the prompt and what follows it, and `scores` (B,), see `Scored`;
+    - from `encoder_decoder`: `text`, the answer, and `scores`.
 
-    The signature `serving_default` takes `text`, string (B,); the loaded object's `serve` ragged text (B, any) too. Answers
-    are those of Python, `tokenizer.detokenize(model.generate(tokenizer(text)))`, but that floats may round in another way. A
-    text that is too long is cut to the tokenizer's `length`. Where neither tokenizer nor `start_id` puts a token before an
-    empty prompt, its answer is empty.
+    The signature `serving_default` takes `text`, string (B,); the loaded object's `serve` takes ragged text (B, any) too.
+    Answers are those of Python, such as `tokenizer.detokenize(model.generate(tokenizer(text)))`, up to the rounding of
+    floats. A text that is too long is cut to the tokenizer's `length`. A prompt without a token, where nothing is put before
+    it, has the empty answer.
 
     Args:
         model: a functional model from a builder, or one on top of it, such as `Pooling` on an `encoder`.
@@ -46,10 +44,10 @@ def export(model, tokenizer, folder, target_tokenizer=None, labels=None, overwri
         overwrite: whether a SavedModel that is already there is replaced.
         **generation: options of the model's `generate`, fixed from here on: `max_new_tokens`, `sampler`, `stop_ids`,
             `seed`, `start_id`, `max_length`, `stop_sequences`, `processors`, `num_return_sequences`, with which `text`
-            and `scores` are (B, number). And `jit_compile`, default False: whether XLA compiles the loop, which makes it
-            some times faster, but takes seconds for each new size of batch and each 32 tokens of prompt more. A `seed`
-            gives the same draws at each call, without one each call has others; those of `generate` only where
-            `jit_compile` is True.
+            and `scores` are (B, number). And `jit_compile`, default False: whether XLA compiles the loop, which takes
+            seconds for each new size of batch and each 32 tokens of prompt more, and makes it up to three times as fast,
+            most where the batch is one. Draws depend on `seed` and a text's place in the batch: a seed gives the same at
+            each call, and with `jit_compile` those of `generate`; without a seed each call has others.
 
     Raises:
         ValueError: another backend than TensorFlow, a `BytePairTokenizer`, which runs in Python, a vocabulary, padding or
@@ -61,7 +59,8 @@ def export(model, tokenizer, folder, target_tokenizer=None, labels=None, overwri
     txf.text.export(model, tokenizer, "translator", sampler=txf.generation.Beam(5), stop_ids=2)
 
     import tensorflow as tf, tensorflow_text  # another process
-    tf.saved_model.load("translator").serve(tf.constant(["Ein Hund läuft."]))["text"]
+    translator = tf.saved_model.load("translator")
+    translator.serve(["Ein Hund läuft.", "Zwei."])["text"]
     ```
     """
     if keras.backend.backend() != "tensorflow":
@@ -176,19 +175,25 @@ def _translator(model, tokenizer, target_tokenizer=None, seed=None, **options):
 
 def _embedding(model, name):
     """The embedding of this name, or that of source and target together; None in a model without one of ours."""
-    found = {layer.name: layer for layer in model.layers if isinstance(layer, PositionalEmbedding)}
+    found = {layer.name: layer for layer in _layers(model) if isinstance(layer, PositionalEmbedding)}
     return found.get(name) or found.get("embedding")
+
+
+def _layers(model):
+    """Its layers, and those of the models that it is made of."""
+    for layer in model.layers:
+        yield from _layers(layer) if isinstance(layer, keras.Model) else [layer]
 
 
 def _check_ids(name, tokenizer, embedding):
     """Refuses ids that the model does not have, or takes for padding."""
     if tokenizer.vocab_size > embedding.vocab_size:
         raise ValueError(
-            f"`{name}` must have at most the model's {embedding.vocab_size} tokens; received one with {tokenizer.vocab_size}."
+            f"`{name}` must have at most the model's {embedding.vocab_size} tokens; received one of {tokenizer.vocab_size}."
         )
     if embedding.pad_id is not None and tokenizer.pad_id != embedding.pad_id:
         raise ValueError(
-            f"`{name}` must have the model's padding, pad_id={embedding.pad_id}; received one with pad_id={tokenizer.pad_id}."
+            f"`{name}` must have the model's padding, pad_id={embedding.pad_id}; received pad_id={tokenizer.pad_id}."
         )
 
 
