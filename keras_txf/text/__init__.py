@@ -2,7 +2,7 @@
 
 Tokenizers turn text into ids, and back. They run inside TensorFlow's graph and save with the model. A pipeline turns a
 `tf.data.Dataset` of text into examples for a task; `batch_by_length` or `pack` makes batches of them. Order, shuffling,
-caching, sharding and checkpoints are tf.data's own. `export` writes what was trained as a SavedModel of strings.
+caching, sharding and checkpoints are tf.data's own. `export` writes a trained model as a SavedModel of strings.
 """
 
 from keras_txf.text.batching import batch_by_length, bucket_lengths, counted

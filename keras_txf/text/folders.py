@@ -21,9 +21,15 @@ def fill(folder, write):
     new, old = (folder.parent / f".{folder.name}-{uuid.uuid4().hex}" for _ in range(2))
     try:
         write(str(new))
-        if folder.exists():
+        replaced = folder.exists()
+        if replaced:
             os.rename(folder, old)
-        os.rename(new, folder)
+        try:
+            os.rename(new, folder)
+        except OSError:
+            if replaced:
+                os.rename(old, folder)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
