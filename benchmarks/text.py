@@ -132,7 +132,7 @@ def main():
     parser.add_argument("--kind", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20, help="of training, in each repeat")
-    parser.add_argument("--pairs", type=int, default=256, help="a step of training: 256 are about 7,500 tokens, as in examples/multi30k.py")
+    parser.add_argument("--pairs", type=int, default=256, help="a step of training: 256 are about 7,500 tokens")
     parser.add_argument("--dropout", type=float, default=0.1)
     arguments = parser.parse_args()
     lines = read_lines(arguments.data, arguments.pattern, arguments.lines)
