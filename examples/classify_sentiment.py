@@ -4,7 +4,13 @@
     python examples/classify_sentiment.py "a warm film"     # how probably this is praise
 
 So few sentences are soon learned by heart. What helps against it: one narrow block, no positions, much
-dropout, and words that are missing at random.
+dropout, words that are missing at random, and embeddings whose first feature begins as naive Bayes' opinion of
+the word (NB-SVM, Wang and Manning 2012, https://aclanthology.org/P12-2018).
+
+That feature takes dev accuracy from 0.798 to 0.809, the mean of three seeds. In a copy of the model in PyTorch, four
+folds of the training sentences, from 0.765 to 0.785; logistic regression has 0.779 there, and 0.782 on those features.
+No more than noise (0.005) there: R-drop, label smoothing, half the epochs, pieces of words for words. Worse: the maximum
+beside the mean. Pairs of words gained 0.006 but lost 0.018 on the dev sentences, which had a say here: they are left out.
 """
 
 import argparse
@@ -42,8 +48,9 @@ def train(options):
     sentences, labels = read(paths["train.tsv"])
     counts = collections.Counter(word for sentence in sentences for word in sentence)
     words = [word for word, count in counts.most_common() if count >= SEEN]
-    batches = WordDropout(encode(sentences, words), labels, options)
-    model = build(len(words) + 2, options, steps=options.epochs * len(batches))
+    ids = encode(sentences, words)
+    batches = WordDropout(ids, labels, options)
+    model = build(tone(ids, labels, len(words) + 2), options, steps=options.epochs * len(batches))
     dev_sentences, dev_labels = read(paths["dev.tsv"])
     dev = encode(dev_sentences, words), dev_labels
     model.fit(batches, epochs=options.epochs, validation_data=dev, validation_batch_size=256)
@@ -57,11 +64,22 @@ def encode(sentences, words):
     return keras.utils.pad_sequences(rows, padding="post", value=PAD)
 
 
-def build(vocab_size, options, steps):
+def tone(ids, labels, vocab_size):
+    """How many times as often each word is in praise as in blame, as a logarithm (V,)."""
+    counts = np.ones((2, vocab_size))
+    for row, label in zip(ids, labels):
+        counts[label, np.unique(row[row != PAD])] += 1
+    blame, praise = np.log(counts / counts.sum(1, keepdims=True))
+    return praise - blame
+
+
+def build(tones, options, steps):
     model = txf.models.encoder_classifier(
-        vocab_size, num_classes=2, num_layers=1, dim=64, num_heads=4, intermediate_dim=128,
+        len(tones), num_classes=2, num_layers=1, dim=64, num_heads=4, intermediate_dim=128,
         encoding=None, scale_embedding=False, dropout=0.3, feed_forward_dropout=0.3,
     )  # fmt: skip
+    table = model.get_layer("embedding").token.embeddings
+    table.assign(np.concatenate([tones[:, None], table.numpy()[:, 1:]], axis=1))
     rate = txf.training.warmup_cosine(options.rate, warmup_steps=max(1, steps // 10), total_steps=max(2, steps))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.AdamW(rate, weight_decay=0.01), loss, metrics=["accuracy"])

@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 
 import keras
 import numpy as np
@@ -18,6 +19,7 @@ import keras_txf  # noqa: F401  registers the layers that the saved models hold
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 
+import classify_sentiment  # noqa: E402
 import data  # noqa: E402
 
 SCRIPTS = ("classify_sentiment", "generate_text", "translate")
@@ -65,9 +67,7 @@ def test_without_data_and_without_internet_one_sentence_says_so(script, tmp_path
 
 @pytest.mark.slow
 def test_classify_sentiment(tmp_path):
-    lines = [f"a {word} film\t{label}" for word, label in (("good", 1), ("dull", 0)) for _ in range(9)]
-    for name in ("train.tsv", "dev.tsv"):
-        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_reviews(tmp_path)
     done = run("classify_sentiment", "--data", tmp_path, "--out", tmp_path / "out", "--epochs", "2", "--batch", "8")
     assert done.returncode == 0, done.stderr
     accuracy = re.search(r"^Dev accuracy (\d\.\d{4})$", done.stdout, re.M)
@@ -75,6 +75,17 @@ def test_classify_sentiment(tmp_path):
     assert reload(tmp_path / "out", "sentiment")(np.array([[2, 3, 0]])).shape == (1, 2)
     again = run("classify_sentiment", "a good film", "--out", tmp_path / "out")
     assert re.fullmatch(r" *\d+\.\d% positive: a good film\n", again.stdout), again.stderr
+
+
+def test_the_embedding_of_sentiment_begins_with_how_often_words_praise():
+    ids = classify_sentiment.encode([["a", "good", "good"], ["a", "dull"], ["an", "odd"]], ["a", "good", "dull"])
+    assert ids.tolist() == [[2, 3, 3], [2, 4, 0], [1, 1, 0]]
+    tones = classify_sentiment.tone(ids, [1, 0, 1], vocab_size=5)
+    praise, blame = np.array([1, 2, 2, 2, 1]), np.array([1, 1, 2, 1, 2])  # sentences with the word, and one more
+    np.testing.assert_allclose(tones, np.log(praise / 8) - np.log(blame / 7))
+    options = types.SimpleNamespace(rate=0.1)
+    table = classify_sentiment.build(tones, options, steps=9).get_layer("embedding").token.embeddings
+    np.testing.assert_allclose(table[:, 0], tones, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -115,6 +126,12 @@ def test_translate(tmp_path):
 def test_without_a_model_one_sentence_says_so(script, tmp_path):
     done = run(script, "A text", "--out", tmp_path)
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(f"error: {tmp_path} lacks ")
+
+
+def write_reviews(folder):
+    lines = [f"a {word} film\t{label}" for word, label in (("good", 1), ("dull", 0)) for _ in range(9)]
+    for name in ("train.tsv", "dev.tsv"):
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def reload(folder, name):
