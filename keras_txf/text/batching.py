@@ -6,7 +6,7 @@ Legend: B batch, L length in tokens.
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.text.datasets import not_empty
+from keras_txf.text.datasets import asserted, not_empty
 from keras_txf.text.lazy import tf
 
 
@@ -49,8 +49,7 @@ def batch_by_length(dataset, tokens, lengths, pad_id=0, static=True, drop_remain
     def length(*example):
         longest = longest_row(example)
         message = f"An example must have at most {lengths[-1]} tokens, the last of `lengths`; received"
-        with tf.control_dependencies([tf.debugging.Assert(longest <= lengths[-1], [message, longest])]):
-            return tf.identity(longest)
+        return asserted(longest, longest <= lengths[-1], message, longest)
 
     return dataset.bucket_by_sequence_length(
         length,

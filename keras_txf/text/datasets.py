@@ -90,8 +90,13 @@ def checked_labels(labels, num_classes):
         return tf.cast(labels, tf.float32)
     wrong = tf.boolean_mask(labels, (labels < 0) | (labels >= num_classes))
     message = f"The labels of `dataset` must each be {label_kind(num_classes)}; received"
-    with tf.control_dependencies([tf.debugging.Assert(tf.size(wrong) == 0, [message, wrong])]):
-        return tf.cast(labels, tf.int32)
+    return tf.cast(asserted(labels, tf.size(wrong) == 0, message, wrong), tf.int32)
+
+
+def asserted(tensor, condition, *message):
+    """The tensor, if the condition holds; else the data set stops here and says so."""
+    with tf.control_dependencies([tf.debugging.Assert(condition, [*message])]):
+        return tf.identity(tensor)
 
 
 def not_empty(dataset, look=False):

@@ -10,6 +10,7 @@ from keras_txf.layers import PositionalEmbedding
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.folders import check_target, fill
 from keras_txf.text.lazy import tf
+from keras_txf.text.shapes import as_ragged
 from keras_txf.text.tokenizer import Tokenizer, pad
 
 GENERATION = (
@@ -223,7 +224,7 @@ def _padded(ids, pad_id):
 
 def _real(ids, pad_id):
     """Ragged ids, (B, L), without padding."""
-    rows = ids if isinstance(ids, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(ids)
+    rows = as_ragged(ids)
     return rows if pad_id is None else tf.ragged.boolean_mask(rows, rows != pad_id)
 
 

@@ -9,10 +9,11 @@ from keras_txf import checks
 from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.characters import CharacterTokenizer
-from keras_txf.text.datasets import CHUNK, as_dataset, checked_tokenizer, in_chunks, limit, not_empty, one_by_one
+from keras_txf.text.datasets import CHUNK, as_dataset, asserted, checked_tokenizer, in_chunks, limit, not_empty, one_by_one
 from keras_txf.text.lazy import tf
 from keras_txf.text.rows import row
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
+from keras_txf.text.shapes import as_ragged
 from keras_txf.text.word_piece import WordPieceTokenizer
 
 # Whether a token begins a word, by how each kind of tokenizer writes it.
@@ -144,7 +145,7 @@ def masker(tokenizer, rate, whole_words, mask_id):
     begins = np.array(list(map(word_rule(tokenizer), tokens))) | special if whole_words else None
 
     def mask(rows, seed):
-        rows = rows if isinstance(rows, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(rows)
+        rows = as_ragged(rows)
         ids = checked_ids(tf.cast(rows.flat_values, tf.int32), len(tokens))
         is_special = tf.gather(special, ids)
         word = tf.range(tf.size(ids))
@@ -165,8 +166,7 @@ def masker(tokenizer, rate, whole_words, mask_id):
 def checked_ids(ids, vocab_size):
     wrong = tf.boolean_mask(ids, (ids < 0) | (ids >= vocab_size))
     message = f"`dataset` must hold token ids from 0 to {vocab_size - 1}; received"
-    with tf.control_dependencies([tf.debugging.Assert(tf.size(wrong) == 0, [message, wrong])]):
-        return tf.identity(ids)
+    return asserted(ids, tf.size(wrong) == 0, message, wrong)
 
 
 def word_rule(tokenizer):

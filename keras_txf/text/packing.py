@@ -5,8 +5,9 @@ Legend: W examples that are packed together, R rows, L length of an example, T l
 
 from keras_txf import checks
 from keras_txf.text.batching import has_rows
-from keras_txf.text.datasets import not_empty
+from keras_txf.text.datasets import asserted, not_empty
 from keras_txf.text.lazy import tf
+from keras_txf.text.shapes import as_ragged
 
 
 def pack(dataset, length, window=1024, pad_id=0):
@@ -98,9 +99,7 @@ def first_fit(sizes, lengths):
     room = tf.constant(list(lengths.values()), "int64")
     too_long = tf.boolean_mask(sizes, tf.reduce_any(sizes > room, axis=1))
     message = f"An example must fit into a row of {lengths}; received the lengths"
-    check = tf.debugging.Assert(tf.size(too_long) == 0, [message, too_long])
-    with tf.control_dependencies([check]):
-        count = tf.identity(tf.shape(sizes)[0])
+    count = asserted(tf.shape(sizes)[0], tf.size(too_long) == 0, message, too_long)
 
     def place(index, room, rows):
         row = tf.argmax(tf.reduce_all(room >= sizes[index], axis=1))
@@ -145,10 +144,6 @@ def row_lengths(length, inputs):
     return {name: lengths[name] for name in inputs}
 
 
-def as_ragged(rows):
-    return rows if isinstance(rows, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(rows)
-
-
 def for_each_token(values, rows):
     """A value of each example (W,), for each of its tokens: int32 RaggedTensor (W, L)."""
     return rows.with_values(tf.cast(tf.gather(values, rows.value_rowids()), tf.int32))
@@ -164,11 +159,9 @@ def for_tokens(answer, rows):
     if isinstance(answer, tf.RaggedTensor) or answer.shape.rank == 2:
         answer = as_ragged(answer)
         matching = tf.reduce_all(answer.row_lengths() == rows.row_lengths())
-        check = tf.debugging.Assert(matching, ["Targets must be as long as the ids that they belong to; received the lengths",
-                                               answer.row_lengths(), rows.row_lengths()])
-        with tf.control_dependencies([check]):
-            return answer.with_values(tf.identity(answer.values))
-    some = tf.debugging.Assert(tf.reduce_all(rows.row_lengths() > 0), ["An example with a label must have a token; received none."])
-    with tf.control_dependencies([some]):
-        values = tf.gather(answer, rows.value_rowids())
+        message = "Targets must be as long as the ids that they belong to; received the lengths"
+        return answer.with_values(asserted(answer.values, matching, message, answer.row_lengths(), rows.row_lengths()))
+    message = "An example with a label must have a token; received none."
+    answer = asserted(answer, tf.reduce_all(rows.row_lengths() > 0), message)
+    values = tf.gather(answer, rows.value_rowids())
     return rows.with_values(tf.where(places(rows).values == 0, values, tf.zeros_like(values)))

@@ -52,6 +52,11 @@ def as_ids(value, vocab_size):
     return ids
 
 
+def as_ragged(rows):
+    """Rows (R, L), a RaggedTensor whether they were one or not."""
+    return rows if isinstance(rows, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(rows)
+
+
 def is_even(value):
     """Whether nested lists make an array: no two beside each other differ in length."""
     try:
