@@ -26,7 +26,8 @@ def choose_layouts(step, rows):
         return []
     if rows > 1:
         head = "logits" in {layer.name for layer in step.layers}
-        tables = [layer.token for layer in step.layers if isinstance(layer, PositionalEmbedding)]
+        embeddings = [layer for layer in step.layers if isinstance(layer, PositionalEmbedding)]
+        tables = [layer.token for layer in embeddings if layer.vocab_size is not None]
         return [Table(table) for table in tables if not head and _is_plain(table, table.input_dim, table.output_dim)]
     layouts = []
     for block in [layer.block for layer in step.layers if isinstance(layer, Step)]:

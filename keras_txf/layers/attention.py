@@ -33,7 +33,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         position: "rotary", "alibi", "relative" (T5), None, or a position layer, which several
             attention layers may share.
         dropout: rate on the attention weights.
-        use_bias: whether the four projections have a bias.
+        use_bias: whether the projections have a bias.
+        output_bias: whether the last of them has one; default as `use_bias`.
         qk_norm: whether queries and keys go through an RMS norm, head by head, before rotation.
         norm_epsilon: the epsilon of that norm.
         logit_soft_cap: c bends the logits to c · tanh(logits / c).
@@ -79,6 +80,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         position=None,
         dropout=0.0,
         use_bias=True,
+        output_bias=None,
         qk_norm=False,
         norm_epsilon=1e-6,
         logit_soft_cap=None,
@@ -88,8 +90,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         _set_options(
-            self, num_heads, head_dim, num_key_value_heads, dropout, use_bias, qk_norm, norm_epsilon,
-            logit_soft_cap, scale, kernel_initializer,
+            self, num_heads, head_dim, num_key_value_heads, dropout, use_bias, output_bias, qk_norm,
+            norm_epsilon, logit_soft_cap, scale, kernel_initializer,
         )
         self.causal = checks.boolean("causal", causal)
         self.window = checks.optional(checks.positive_integer, "window", window)
@@ -157,7 +159,7 @@ class CrossAttention(keras.layers.Layer):
     """Attention of a sequence to a context of its own length and width, such as an encoder's output.
 
     Args:
-        num_heads, head_dim, num_key_value_heads, dropout, use_bias, qk_norm, norm_epsilon,
+        num_heads, head_dim, num_key_value_heads, dropout, use_bias, output_bias, qk_norm, norm_epsilon,
         logit_soft_cap, scale, kernel_initializer: as in `MultiHeadSelfAttention`.
 
     Call arguments:
@@ -195,6 +197,7 @@ class CrossAttention(keras.layers.Layer):
         num_key_value_heads=None,
         dropout=0.0,
         use_bias=True,
+        output_bias=None,
         qk_norm=False,
         norm_epsilon=1e-6,
         logit_soft_cap=None,
@@ -204,8 +207,8 @@ class CrossAttention(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         _set_options(
-            self, num_heads, head_dim, num_key_value_heads, dropout, use_bias, qk_norm, norm_epsilon,
-            logit_soft_cap, scale, kernel_initializer,
+            self, num_heads, head_dim, num_key_value_heads, dropout, use_bias, output_bias, qk_norm,
+            norm_epsilon, logit_soft_cap, scale, kernel_initializer,
         )
         self.supports_masking = True
 
@@ -241,8 +244,8 @@ class CrossAttention(keras.layers.Layer):
 
 
 def _set_options(
-    layer, num_heads, head_dim, num_key_value_heads, dropout, use_bias, qk_norm, norm_epsilon,
-    logit_soft_cap, scale, kernel_initializer,
+    layer, num_heads, head_dim, num_key_value_heads, dropout, use_bias, output_bias, qk_norm,
+    norm_epsilon, logit_soft_cap, scale, kernel_initializer,
 ):
     """Checks and keeps the options that both attentions have."""
     layer.num_heads = checks.positive_integer("num_heads", num_heads)
@@ -254,6 +257,7 @@ def _set_options(
         checks.divides("num_key_value_heads", num_key_value_heads, "num_heads", num_heads)
     layer.dropout = checks.rate("dropout", dropout)
     layer.use_bias = checks.boolean("use_bias", use_bias)
+    layer.output_bias = checks.optional(checks.boolean, "output_bias", output_bias)
     layer.qk_norm = checks.boolean("qk_norm", qk_norm)
     layer.norm_epsilon = checks.positive_number("norm_epsilon", norm_epsilon)
     layer.logit_soft_cap = checks.optional(checks.positive_number, "logit_soft_cap", logit_soft_cap)
@@ -276,7 +280,7 @@ def _build_projections(layer, inputs_shape, context_shape):
     layer.query = make_projection(layer, "query", layer.num_heads * head_dim, inputs_shape)
     layer.key = make_projection(layer, "key", kv_heads * head_dim, context_shape)
     layer.value = make_projection(layer, "value", kv_heads * head_dim, context_shape)
-    layer.output_dense = make_projection(layer, "output", dim, heads_shape)
+    layer.output_dense = make_projection(layer, "output", dim, heads_shape, layer.output_bias)
     layer.dropout_layer = Dropout(layer.dropout, dtype=layer.dtype_policy, name="dropout")
     if layer.qk_norm:
         layer.query_norm = make_norm("rms", layer.norm_epsilon, layer.dtype_policy, "query_norm")

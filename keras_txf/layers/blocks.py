@@ -23,11 +23,15 @@ class EncoderBlock(keras.layers.Layer):
         num_heads, head_dim, num_key_value_heads, causal, window, position, qk_norm,
         logit_soft_cap, scale: of the attention, see `MultiHeadSelfAttention`.
         intermediate_dim, activation, gated: of the feed-forward network, see `FeedForward`.
-        use_bias: whether projections and layer norms have a bias.
+        use_bias: whether projections and layer norms have a bias. Where they differ: `attention_bias` is for
+            queries, keys and values, `attention_output_bias` (default as `attention_bias`) for what follows
+            them, `feed_forward_bias` and `norm_bias` for the rest.
         norm: "layer" or "rms".
         norm_placement: "post" normalises the sum, as the paper does: norm(x + f(x)). "pre" leaves
             the residual stream alone, x + f(norm(x)), which trains deep stacks without warm-up.
             "sandwich" is x + norm(f(norm(x))).
+        norm_attention: whether self-attention has its norm; False needs "pre" (ModernBERT's first block, whose
+            inputs come from a norm).
         norm_epsilon: of every norm in the block.
         dropout: rate on what each sublayer adds to the residual stream.
         attention_dropout: rate on the attention weights.
@@ -73,8 +77,13 @@ class EncoderBlock(keras.layers.Layer):
         activation="relu",
         gated=False,
         use_bias=True,
+        attention_bias=None,
+        attention_output_bias=None,
+        feed_forward_bias=None,
+        norm_bias=None,
         norm="layer",
         norm_placement="post",
+        norm_attention=True,
         norm_epsilon=1e-5,
         dropout=0.1,
         attention_dropout=0.0,
@@ -174,8 +183,13 @@ class DecoderBlock(keras.layers.Layer):
         activation="relu",
         gated=False,
         use_bias=True,
+        attention_bias=None,
+        attention_output_bias=None,
+        feed_forward_bias=None,
+        norm_bias=None,
         norm="layer",
         norm_placement="post",
+        norm_attention=True,
         norm_epsilon=1e-5,
         dropout=0.1,
         attention_dropout=0.0,
@@ -190,7 +204,7 @@ class DecoderBlock(keras.layers.Layer):
         _add_sublayers(self, causal=True)
         if cross_attention:
             self.cross_attention_layer = CrossAttention(
-                **inherit(self, CrossAttention, dropout=self.attention_dropout, name="cross_attention")
+                **_inherit_attention(self, CrossAttention, name="cross_attention")
             )
             _add_norms(self, "cross_attention")
 
@@ -272,7 +286,7 @@ def decode_block(block, inputs, attend_to_self, attend_to_context):
 
 def _residual(block, name, x, sublayer):
     """x + sublayer(x), with the norms where `norm_placement` has them, and the sublayer's scores."""
-    norm = getattr(block, f"{name}_norm")
+    norm = getattr(block, f"{name}_norm", lambda x: x)
     result = sublayer(x if block.norm_placement == "post" else norm(x))
     update, scores = result if isinstance(result, tuple) else (result, None)
     if block.norm_placement == "sandwich":
@@ -288,6 +302,12 @@ def _set_options(block, arguments):
     block.position = revive(block.position)
     block.kernel_initializer = keras.initializers.get(block.kernel_initializer)
     checks.one_of("norm_placement", block.norm_placement, PLACEMENTS)
+    if not checks.boolean("norm_attention", block.norm_attention) and block.norm_placement != "pre":
+        raise ValueError(
+            f"norm_attention=False needs norm_placement='pre'; received norm_placement={block.norm_placement!r}."
+        )
+    for name in ("attention_bias", "attention_output_bias", "feed_forward_bias", "norm_bias"):
+        checks.optional(checks.boolean, name, getattr(block, name))
     for name in ("dropout", "attention_dropout", "feed_forward_dropout", "stochastic_depth"):
         checks.rate(name, getattr(block, name))
     block.supports_masking = True
@@ -295,12 +315,11 @@ def _set_options(block, arguments):
 
 def _add_sublayers(block, causal):
     block.attention = MultiHeadSelfAttention(
-        **inherit(
-            block, MultiHeadSelfAttention, causal=causal, dropout=block.attention_dropout, name="attention"
-        )
+        **_inherit_attention(block, MultiHeadSelfAttention, causal=causal, name="attention")
     )
+    bias, rate = has_bias(block, "feed_forward_bias"), block.feed_forward_dropout
     block.feed_forward = FeedForward(
-        **inherit(block, FeedForward, dropout=block.feed_forward_dropout, name="feed_forward")
+        **inherit(block, FeedForward, use_bias=bias, dropout=rate, name="feed_forward")
     )
     _add_norms(block, "attention")
     _add_norms(block, "feed_forward")
@@ -311,13 +330,28 @@ def _add_sublayers(block, causal):
     )
 
 
+def _inherit_attention(block, cls, **changed):
+    bias = has_bias(block, "attention_bias")
+    changed.update(dropout=block.attention_dropout, use_bias=bias, output_bias=block.attention_output_bias)
+    return inherit(block, cls, **changed)
+
+
+def has_bias(block, name):
+    """What `name`, one of the four options that refine `use_bias`, comes to."""
+    bias = getattr(block, name)
+    return block.use_bias if bias is None else bias
+
+
 def _norm_names(block, name):
+    if name == "attention" and not block.norm_attention:
+        return []
     return [f"{name}_norm"] + [f"{name}_post_norm"] * (block.norm_placement == "sandwich")
 
 
 def _add_norms(block, name):
     for norm_name in _norm_names(block, name):
-        norm = make_norm(block.norm, block.norm_epsilon, block.dtype_policy, norm_name, block.use_bias)
+        bias = has_bias(block, "norm_bias")
+        norm = make_norm(block.norm, block.norm_epsilon, block.dtype_policy, norm_name, bias)
         setattr(block, norm_name, norm)
 
 

@@ -12,6 +12,9 @@ from keras_txf.ops.masks import padding_positions
 from keras_txf.ops.positions import sinusoid
 
 
+WAVES = {"sinusoidal": True, "sinusoidal_halves": False}  # encoding -> whether sines and cosines take turns
+
+
 @register
 class PositionalEmbedding(keras.layers.Layer):
     """Token embedding plus positions, with the padding mask for the layers after it.
@@ -20,14 +23,17 @@ class PositionalEmbedding(keras.layers.Layer):
     in float32 under every policy.
 
     Args:
-        vocab_size: number V of tokens.
+        vocab_size: number V of tokens, or None: the positions alone, to be added to the tokens of another layer.
         dim: width of the output.
-        encoding: "sinusoidal" (the paper's), "learned", or None where attention has its own
-            positions.
+        encoding: "sinusoidal" (the paper's: sines at even, cosines at odd features), "sinusoidal_halves" (all
+            sines, then all cosines: Marian), "learned", or None where attention has its own positions.
         max_length: number of learned positions; longer input is refused under every encoding. Inside a
             compiled function that knows no lengths, what lies beyond has NaN for positions instead.
         combine: "add", or "concat": the last `position_dim` features are the position's.
         position_dim: width of the positions under "concat"; default half of `dim`.
+        token_dim: width of the table of tokens, where a projection is to take it to `dim`, and another one
+            back in reverse (OPT). Default `dim`.
+        token_types: number of kinds of tokens, each with a learned vector to add (BERT's sentences A and B), or None.
         pad_id: the token of padding, or None: no mask, and every token counts.
         scale: whether token embeddings are multiplied by sqrt(dim), as in the paper.
         embeddings_initializer: default normal with standard deviation 1 / sqrt(dim).
@@ -35,6 +41,7 @@ class PositionalEmbedding(keras.layers.Layer):
     Call arguments:
         inputs: int (B, T), token ids; with `reverse`, float (B, T, dim), hidden states.
         positions: int (T,) or (B, T), default 0, 1, 2, ... over the real tokens.
+        token_type_ids: int (B, T), below `token_types`; default 0.
         reverse: whether to return logits (B, T, V), the hidden states times the transposed table.
 
     Returns:
@@ -42,7 +49,7 @@ class PositionalEmbedding(keras.layers.Layer):
 
     Raises:
         ValueError: an unknown encoding, learned positions without `max_length`, `position_dim`
-            without "concat", input longer than `max_length`, ids outside the vocabulary where they
+            without "concat", `token_dim` with it, input longer than `max_length`, ids outside the vocabulary where they
             can be seen (outside a compiled function), `reverse` with "concat".
 
     Reference:
@@ -65,18 +72,22 @@ class PositionalEmbedding(keras.layers.Layer):
         max_length=None,
         combine="add",
         position_dim=None,
+        token_dim=None,
+        token_types=None,
         pad_id=0,
         scale=False,
         embeddings_initializer=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.vocab_size = checks.positive_integer("vocab_size", vocab_size)
+        self.vocab_size = checks.optional(checks.positive_integer, "vocab_size", vocab_size)
         self.dim = checks.positive_integer("dim", dim)
-        self.encoding = checks.one_of("encoding", encoding, ("sinusoidal", "learned", None))
+        self.encoding = checks.one_of("encoding", encoding, (*WAVES, "learned", None))
         self.max_length = checks.optional(checks.positive_integer, "max_length", max_length)
         self.combine = checks.one_of("combine", combine, ("add", "concat"))
         self.position_dim = checks.optional(checks.positive_integer, "position_dim", position_dim)
+        self.token_dim = checks.optional(checks.positive_integer, "token_dim", token_dim)
+        self.token_types = checks.optional(checks.positive_integer, "token_types", token_types)
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id, vocab_size)
         self.scale = checks.boolean("scale", scale)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
@@ -84,20 +95,31 @@ class PositionalEmbedding(keras.layers.Layer):
         self._check_combination()
         self._position_width = (position_dim or dim // 2) if combine == "concat" else dim
         token_width = dim - self._position_width if combine == "concat" else dim
-        # Reversible for the tied logits, and because Keras can quantize it.
         if not 0 < self._position_width <= dim or not token_width:
             raise ValueError(f"`dim` must hold the token and its position under combine='concat'; received dim={dim}.")
-        self.token = self._table(
-            keras.layers.ReversibleEmbedding, vocab_size, token_width, "token", reverse_dtype=self.compute_dtype
-        )
+        if vocab_size is not None:  # reversible for the tied logits, and because Keras can quantize it
+            self.token = self._table(
+                keras.layers.ReversibleEmbedding, vocab_size, token_dim or token_width, "token", reverse_dtype=self.compute_dtype
+            )
         if encoding == "learned":
             self.position = self._table(keras.layers.Embedding, max_length, self._position_width, "position")
+        if token_types is not None:
+            self.token_type = self._table(keras.layers.Embedding, token_types, token_width, "token_type")
 
     def _check_combination(self):
         if self.encoding == "learned" and self.max_length is None:
             raise ValueError("encoding='learned' needs `max_length`, the number of positions; received None.")
+        if self.vocab_size is None and (self.encoding is None or self.combine == "concat"):
+            raise ValueError("vocab_size=None leaves the positions alone: it needs an `encoding`, and combine='add'.")
+        for name in ("token_dim", "token_types"):
+            if self.vocab_size is None and getattr(self, name) is not None:
+                raise ValueError(f"`{name}` does not go with vocab_size=None: there are no tokens.")
+        if self.vocab_size is None and self.scale:
+            raise ValueError("`scale` does not go with vocab_size=None: there are no tokens.")
         if self.combine == "concat" and self.encoding is None:
             raise ValueError("combine='concat' has nothing to concatenate with encoding=None.")
+        if self.token_dim is not None and self.combine == "concat":
+            raise ValueError("`token_dim` does not go with combine='concat', where `position_dim` says what is left for it.")
         if self.position_dim is not None and self.combine != "concat":
             raise ValueError(f"`position_dim` applies to combine='concat' only; received combine={self.combine!r}.")
         if self.position_dim is not None and self.position_dim >= self.dim:
@@ -116,23 +138,41 @@ class PositionalEmbedding(keras.layers.Layer):
         return table
 
     def build(self, inputs_shape):
-        self.token.build()
+        if self.vocab_size is not None:
+            self.token.build()
         if self.encoding == "learned":
             self.position.build()
+        if self.token_types is not None:
+            self.token_type.build()
+        if self.token_dim is not None:
+            for name, width, units in (("projection", self.token_dim, self.dim), ("reverse_projection", self.dim, self.token_dim)):
+                projection = keras.layers.Dense(units, use_bias=False, dtype=self.dtype_policy, name=name)
+                projection.build((None, None, width))
+                setattr(self, name, projection)
 
-    def call(self, inputs, positions=None, reverse=False):
+    def call(self, inputs, positions=None, token_type_ids=None, reverse=False):
         if reverse:
             if self.combine == "concat":
                 raise ValueError("`reverse` needs combine='add': under 'concat' the table is narrower than `dim`.")
+            if self.vocab_size is None:
+                raise ValueError("`reverse` needs a table of tokens; received vocab_size=None.")
             if inputs.shape[-1] != self.dim:
                 raise ValueError(f"`inputs` must have dim={self.dim} as their last axis; received shape {tuple(inputs.shape)}.")
+            if self.token_dim is not None:
+                inputs = self.reverse_projection(inputs)
             return apply(self.token, inputs, reverse=True)
         checks.rank("inputs", inputs, (2, "(batch, length) of token ids"))
         inputs = ops.cast(inputs, "int32")
         self._check_ids(inputs, positions)
+        if self.vocab_size is None:
+            vectors = ops.cast(self._position_vectors(inputs, positions), self.compute_dtype)
+            return ops.broadcast_to(vectors, (*ops.shape(inputs), self.dim))
         x = self.token(inputs)
+        if self.token_dim is not None:
+            x = self.projection(x)
         if self.scale:
             x = x * math.sqrt(self.dim)
+        x = self._with_types(x, token_type_ids)
         if self.encoding is None:
             if positions is not None:
                 raise ValueError("`positions` was passed, but encoding=None: it would not be used.")
@@ -142,6 +182,20 @@ class PositionalEmbedding(keras.layers.Layer):
             return x + vectors
         vectors = ops.broadcast_to(vectors, (*ops.shape(inputs), self._position_width))
         return ops.concatenate([x, vectors], axis=-1)
+
+    def _with_types(self, x, token_type_ids):
+        if self.token_types is None:
+            if token_type_ids is not None:
+                raise ValueError("`token_type_ids` was passed, but token_types=None: it would not be used.")
+            return x
+        if token_type_ids is None:
+            return x + self.token_type(ops.zeros((1,), "int32"))
+        checks.rank("token_type_ids", token_type_ids, (2, "(batch, length)"))
+        checks.broadcasts("token_type_ids", token_type_ids, *x.shape[:2])
+        kinds = checks.concrete(token_type_ids)
+        if kinds is not None:
+            checks.ids_in_vocabulary("token_type_ids", kinds, self.token_types)
+        return x + self.token_type(token_type_ids)
 
     def _position_vectors(self, inputs, positions):
         """(T, width) or (B, T, width)."""
@@ -160,7 +214,10 @@ class PositionalEmbedding(keras.layers.Layer):
     def _vectors_at(self, positions, known):
         """`known` says that `_check_ids` has seen the length: no position can lie outside of `max_length`."""
         learned = self.encoding == "learned"
-        vectors = self.position(positions) if learned else sinusoid(positions, self._position_width)
+        if learned:
+            vectors = self.position(positions)
+        else:
+            vectors = sinusoid(positions, self._position_width, WAVES[self.encoding])
         if known or self.max_length is None:
             return vectors
         # Inside a compiled function nothing can raise, and XLA would take the last row in silence.
@@ -181,7 +238,7 @@ class PositionalEmbedding(keras.layers.Layer):
             raise ValueError(
                 f"`inputs` must not be longer than max_length={self.max_length}; received length {length}."
             )
-        ids = checks.concrete(inputs)
+        ids = None if self.vocab_size is None else checks.concrete(inputs)
         if ids is not None:
             checks.ids_in_vocabulary("inputs", ids, self.vocab_size)
 

@@ -3,6 +3,7 @@
 import keras
 
 from keras_txf import checks
+from keras_txf.layers.activations import get_activation
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.options import get_config, register
 from keras_txf.layers.projections import apply, make_projection
@@ -17,8 +18,8 @@ class FeedForward(keras.layers.Layer):
 
     Args:
         intermediate_dim: width in between; default 4 times the input's.
-        activation: any Keras activation. The default, "gelu", is today's practice; the blocks
-            default to the paper's "relu".
+        activation: any Keras activation, or "gelu_tanh" (GPT-2, Gemma), "gelu_sigmoid" (CLIP). The default,
+            "gelu", is today's practice; the blocks default to the paper's "relu".
         gated: whether a second projection gates the first.
         dropout: rate on the intermediate features (the paper has none there).
         use_bias: whether the projections have a bias.
@@ -57,10 +58,7 @@ class FeedForward(keras.layers.Layer):
         super().__init__(**kwargs)
         self.intermediate_dim = checks.optional(checks.positive_integer, "intermediate_dim", intermediate_dim)
         self.activation = activation
-        self.activation_function = keras.activations.get(activation)
-        if isinstance(self.activation_function, keras.layers.Layer):  # with weights of its own for each layer
-            config = self.activation_function.get_config()
-            self.activation_function = type(self.activation_function).from_config(config)
+        self.activation_function = get_activation(activation)
         self.gated = checks.boolean("gated", gated)
         self.dropout = checks.rate("dropout", dropout)
         self.use_bias = checks.boolean("use_bias", use_bias)

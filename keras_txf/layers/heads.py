@@ -1,4 +1,6 @@
-"""Pooling: one vector for a sequence. The other heads are a Dense layer, or an embedding in reverse."""
+"""Pooling: one vector for a sequence; and what some models do to logits. The other heads are Dense layers, or an
+embedding in reverse.
+"""
 
 import keras
 from keras import ops
@@ -58,6 +60,55 @@ class Pooling(keras.layers.Layer):
 
     def compute_mask(self, inputs, previous_mask=None):
         return None
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
+@register
+class LogitAdjustment(keras.layers.Layer):
+    """What some models do to the logits over a vocabulary: c · tanh((scale · logits + bias) / c), in float32.
+
+    Args:
+        scale: factor on the logits (T5's 1 / sqrt(dim)), or None.
+        use_bias: whether each token of the vocabulary has a bias (BERT, Marian).
+        soft_cap: the c above (Gemma 2), or None.
+
+    Call arguments:
+        inputs: float (..., V).
+
+    Returns:
+        (..., V).
+
+    Raises:
+        ValueError: a scale or cap that is not a positive number.
+
+    Example:
+
+    >>> LogitAdjustment(soft_cap=30.0)(np.array([[-1000.0, 0.0, 1000.0]])).numpy().tolist()
+    [[-30.0, 0.0, 30.0]]
+    """
+
+    def __init__(self, scale=None, use_bias=False, soft_cap=None, **kwargs):
+        super().__init__(**kwargs)
+        self.scale = checks.optional(checks.positive_number, "scale", scale)
+        self.use_bias = checks.boolean("use_bias", use_bias)
+        self.soft_cap = checks.optional(checks.positive_number, "soft_cap", soft_cap)
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        if self.use_bias:
+            self.bias = self.add_weight(name="bias", shape=(inputs_shape[-1],), initializer="zeros")
+
+    def call(self, inputs):
+        logits = ops.cast(inputs, "float32")
+        if self.scale is not None:
+            logits = logits * self.scale
+        if self.use_bias:
+            logits = logits + ops.cast(self.bias, "float32")
+        if self.soft_cap is not None:
+            logits = self.soft_cap * ops.tanh(logits / self.soft_cap)
+        return ops.cast(logits, inputs.dtype)
 
     def get_config(self):
         return get_config(self, super().get_config())

@@ -24,11 +24,11 @@ def elsewhere(products):
         _elsewhere.reset(token)
 
 
-def make_projection(layer, name, units, input_shape):
-    """A built Dense layer with the `use_bias`, `kernel_initializer` and dtype policy of its owner."""
+def make_projection(layer, name, units, input_shape, use_bias=None):
+    """A built Dense layer with the `kernel_initializer`, dtype policy and, unless it is given, `use_bias` of its owner."""
     projection = keras.layers.Dense(
         units,
-        use_bias=layer.use_bias,
+        use_bias=layer.use_bias if use_bias is None else use_bias,
         kernel_initializer=clone_initializer(layer.kernel_initializer),
         dtype=layer.dtype_policy,
         name=name,

@@ -1,7 +1,8 @@
 """Functional builders: each returns a plain functional `keras.Model`."""
 
 from keras_txf.models.decoder import decoder, decoder_generator
-from keras_txf.models.encoder import encoder, encoder_classifier
+from keras_txf.models.encoder import encoder
+from keras_txf.models.encoder_heads import encoder_classifier, masked_language_model, token_classifier
 from keras_txf.models.seq2seq import encoder_decoder
 from keras_txf.models.stepping import prefill_model, step_model
 
@@ -11,6 +12,8 @@ __all__ = [
     "encoder",
     "encoder_classifier",
     "encoder_decoder",
+    "masked_language_model",
     "prefill_model",
     "step_model",
+    "token_classifier",
 ]

@@ -6,6 +6,7 @@ from keras_txf import checks
 from keras_txf.layers import DecoderBlock
 from keras_txf.models import stack
 from keras_txf.models.generative import ContextDecoder, Generator
+from keras_txf.models.logits import Logits
 
 
 def decoder(
@@ -16,6 +17,9 @@ def decoder(
     context_dim=None,
     context_mask=False,
     tie_embeddings=True,
+    logit_scale=None,
+    logit_bias=False,
+    final_logit_soft_cap=None,
     packed=False,
     return_hidden_states=False,
     return_attention_scores=False,
@@ -37,6 +41,9 @@ def decoder(
             so have lost their Keras mask.
         tie_embeddings: whether the logits use the transposed embedding (the paper does) or a Dense
             layer of their own.
+        logit_scale: factor on the logits, such as T5's 1 / sqrt(dim).
+        logit_bias: whether each token of the vocabulary has a bias.
+        final_logit_soft_cap: c bends the logits to c · tanh(logits / c).
         packed: adds inputs `target_segment_ids`, `target_positions`, int (B, T), and
             `context_segment_ids`, int (B, S).
         return_hidden_states: adds outputs `hidden_states_0` (the embedding) to
@@ -71,7 +78,8 @@ def decoder(
         segments = keras.Input((None,), dtype="int32", name="context_segment_ids")
         inputs["context_segment_ids"] = call["context_segment_ids"] = segments
     own, result, logits = decode(
-        "decoder", vocab_size, num_layers, dim, num_heads, tie_embeddings, packed,
+        "decoder", vocab_size, num_layers, dim, num_heads,
+        Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap), packed,
         return_attention_scores, options, context=context, **call,
     )
     extra = result.requested(return_hidden_states, return_attention_scores)
@@ -85,6 +93,9 @@ def decoder_generator(
     dim,
     num_heads,
     tie_embeddings=True,
+    logit_scale=None,
+    logit_bias=False,
+    final_logit_soft_cap=None,
     packed=False,
     return_hidden_states=False,
     return_attention_scores=False,
@@ -94,8 +105,8 @@ def decoder_generator(
     """Builds a decoder-only language model: token ids (B, T) -> logits (B, T, V), with `generate`.
 
     Args:
-        vocab_size, num_layers, dim, num_heads, tie_embeddings, return_hidden_states, name,
-        **options: see `decoder`. Where no token stands for padding, say `pad_id=None`.
+        vocab_size, num_layers, dim, num_heads, tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap,
+        return_hidden_states, name, **options: see `decoder`. Where no token stands for padding, say `pad_id=None`.
         packed: whether rows hold several sequences. The inputs are then a dict of `token_ids`,
             `segment_ids` and `positions`, int (B, T) each.
         return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T) each.
@@ -114,8 +125,8 @@ def decoder_generator(
     (2, 7)
     """
     inputs, result, logits = decode(
-        "decoder_generator", vocab_size, num_layers, dim, num_heads, tie_embeddings, packed,
-        return_attention_scores, options,
+        "decoder_generator", vocab_size, num_layers, dim, num_heads,
+        Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap), packed, return_attention_scores, options,
     )
     extra = result.requested(return_hidden_states, return_attention_scores)
     inputs = inputs if packed else inputs["token_ids"]
@@ -123,16 +134,16 @@ def decoder_generator(
 
 
 def decode(
-    builder, vocab_size, num_layers, dim, num_heads, tie_embeddings, packed, scores, options,
+    builder, vocab_size, num_layers, dim, num_heads, make_logits, packed, scores, options,
     context=None, embedding=None, **call,
 ):
     """Symbolic inputs, stack.Result and logits of a decoder; `call` goes to every block."""
     checks.boolean("packed", packed)
-    checks.boolean("tie_embeddings", tie_embeddings)
-    if tie_embeddings and options.get("combine") == "concat":
+    make_logits.check(options)
+    if make_logits.tie_embeddings and options.get("embedding_dim") is not None:
         raise ValueError(
-            "`tie_embeddings` does not go with combine='concat': the table is narrower than `dim`. "
-            "Pass tie_embeddings=False."
+            "`tie_embeddings` does not go with `embedding_dim`, which makes the table narrower than `dim`; pass "
+            "tie_embeddings=False, or `token_dim`."
         )
     options = stack.sort_options(builder, DecoderBlock, options, fixed=("cross_attention",))
     prefix = "" if context is None else "target_"
@@ -142,12 +153,7 @@ def decode(
         embedding = stack.make_embedding(vocab_size, dim, options, f"{prefix}embedding")
     options.block["cross_attention"] = context is not None
     result = stack.run(
-        DecoderBlock, embedding, ids, num_layers, num_heads, options, "decoder", scores, context,
+        DecoderBlock, embedding, ids, num_layers, dim, num_heads, options, "decoder", scores, context,
         positions=positions, segment_ids=segment_ids, **call,
     )
-    if tie_embeddings:
-        logits = embedding(result.output, reverse=True)
-    else:
-        head = keras.layers.Dense(vocab_size, use_bias=False, dtype=options.dtype, name="logits")
-        logits = head(result.output)
-    return inputs, result, logits
+    return inputs, result, make_logits(result.output, embedding, vocab_size, options.dtype)

@@ -208,7 +208,7 @@ class Seq2Seq(keras.Model):
         if source.pad_id is None and any(len(row) != width for row in sources):
             raise ValueError("`source_ids` must be of one length, since the model has pad_id=None.")
         if source.pad_id is not None:
-            width = max(width, min(bucket(width), source.max_length or math.inf))
+            width = max(width, min(bucket(width), _embedding(self, "source_position_embedding", source).max_length or math.inf))
         inputs = {"source_ids": pad_rows(sources, source.pad_id or 0, width)}
         return _generate(
             self, target, [[start_id]] * len(sources), [[]] * len(sources), inputs, max_new_tokens, max_length,
@@ -260,7 +260,7 @@ def _generate(
     stop_ids, stop_sequences, seed, padded, return_scores, stream,
 ):
     """What both models do; `shown` are the ids that stand before the new ones in the result."""
-    limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, embedding.max_length)
+    limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, _longest(model, embedding))
     choices = _choices(embedding, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
     for name, value in (("padded", padded), ("return_scores", return_scores), ("stream", stream)):
         checks.boolean(name, value)
@@ -279,14 +279,15 @@ def _function(
     stop_sequences, jit_compile,
 ):
     """The engine's function of tensors, and that of the prompts' lengths that says how many tokens may follow each."""
-    limited = embedding.max_length is not None or max_length is not None
+    own_length = _longest(model, embedding)
+    limited = own_length is not None or max_length is not None
     if limited and longest is None:
         raise ValueError(
             "A `longest_prompt` (the tokenizer's `length`) must be given where tokens are limited; received None, the "
-            f"model's max_length={embedding.max_length} and max_length={max_length}."
+            f"model's max_length={own_length} and max_length={max_length}."
         )
     lengths = [1, checks.optional(checks.positive_integer, "longest_prompt", longest) or 1]
-    new = max(new_token_limits(lengths, max_new_tokens, max_length, embedding.max_length))
+    new = max(new_token_limits(lengths, max_new_tokens, max_length, own_length))
     choices = _choices(embedding, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
     checks.boolean("jit_compile", jit_compile)
     refuse_packed(model)
@@ -313,9 +314,15 @@ def _parts(model, width, return_hidden_states):
     return prefill_model(model, width, return_hidden_states), step_model(model, width, return_hidden_states)
 
 
-def _embedding(model, name):
-    names = [layer.name for layer in model.layers if isinstance(layer, PositionalEmbedding)]
-    return model.get_layer(name if name in names else "embedding")
+def _embedding(model, name, default=None):
+    """A `PositionalEmbedding` of the model: the one of that name, or else the default, or else the only one."""
+    layers = {layer.name: layer for layer in model.layers if isinstance(layer, PositionalEmbedding)}
+    return layers.get(name) or default or layers["embedding"]
+
+
+def _longest(model, embedding):
+    """The most tokens that the model has positions for, of what it generates; None: no limit."""
+    return _embedding(model, "target_position_embedding", embedding).max_length
 
 
 _ENGINES = weakref.WeakKeyDictionary()

@@ -5,6 +5,7 @@ from keras_txf.layers import EncoderBlock
 from keras_txf.models import stack
 from keras_txf.models.decoder import decode
 from keras_txf.models.generative import Seq2Seq
+from keras_txf.models.logits import Logits
 
 
 def encoder_decoder(
@@ -16,6 +17,9 @@ def encoder_decoder(
     num_decoder_layers=None,
     share_embeddings=None,
     tie_embeddings=True,
+    logit_scale=None,
+    logit_bias=False,
+    final_logit_soft_cap=None,
     packed=False,
     return_hidden_states=False,
     return_attention_scores=False,
@@ -37,14 +41,14 @@ def encoder_decoder(
         num_heads: number of query heads.
         num_decoder_layers: number of blocks of the decoder; default `num_layers`.
         share_embeddings: whether source and target have one embedding, as in the paper. Default:
-            if the vocabularies are of one size.
-        tie_embeddings: whether the logits use the transposed target embedding, as in the paper.
+            if the vocabularies are of one size. "tokens": the tokens alone, each side has its own positions (BART).
+        tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap: see `decoder`.
         packed: adds inputs `source_segment_ids`, `source_positions`, `target_segment_ids` and
             `target_positions`, for rows that hold several sequences.
         return_hidden_states: adds outputs `encoder_hidden_states_0`, ..., `decoder_hidden_states_0`, ...
         return_attention_scores: adds outputs `encoder_attention_scores_0`, ...,
             `decoder_attention_scores_0`, ... and `decoder_cross_attention_scores_0`, ...
-        encoder_options, decoder_options: dicts of options that differ between the two.
+        encoder_options, decoder_options: dicts of options that differ between the two; `num_heads` may be one of them.
         name: name of the model.
         **options: those of `EncoderBlock` and `DecoderBlock`, and of the embeddings as in `encoder`.
 
@@ -68,7 +72,7 @@ def encoder_decoder(
     checks.positive_integer("source_vocab_size", source_vocab_size)
     checks.positive_integer("target_vocab_size", target_vocab_size)
     checks.optional(checks.positive_integer, "num_decoder_layers", num_decoder_layers)
-    checks.optional(checks.boolean, "share_embeddings", share_embeddings)
+    checks.one_of("share_embeddings", share_embeddings, (True, False, None, "tokens"))
     if share_embeddings is None:
         share_embeddings = source_vocab_size == target_vocab_size
     if share_embeddings and source_vocab_size != target_vocab_size:
@@ -85,8 +89,9 @@ def encoder_decoder(
                 f"`{option}` of one side alone does not go with `share_embeddings`, which gives both sides "
                 "one embedding. Pass it for both, or share_embeddings=False."
             )
-    encoder_options = {**options, **(encoder_options or {})}
-    decoder_options = {**options, **(decoder_options or {})}
+    encoder_options = {"num_heads": num_heads, **options, **(encoder_options or {})}
+    decoder_options = {"num_heads": num_heads, **options, **(decoder_options or {})}
+    encoder_heads, decoder_heads = encoder_options.pop("num_heads"), decoder_options.pop("num_heads")
     encodings = [stack.resolve_encoding(one) for one in (encoder_options, decoder_options)]
     if share_embeddings and encodings[0] != encodings[1]:
         raise ValueError(
@@ -97,16 +102,17 @@ def encoder_decoder(
     sorted_options = stack.sort_options("encoder_decoder", EncoderBlock, encoder_options, fixed=("causal",))
     source, source_ids, segment_ids, positions = stack.token_inputs(packed, "source_ids", "source_")
     table = "embedding" if share_embeddings else "source_embedding"
+    own_positions = stack.separate_positions(dim, sorted_options) if share_embeddings == "tokens" else (None, None)
     embedding = stack.make_embedding(source_vocab_size, dim, sorted_options, table)
     encoded = stack.run(
-        EncoderBlock, embedding, source_ids, num_layers, num_heads, sorted_options, "encoder",
-        return_attention_scores, positions=positions, segment_ids=segment_ids,
+        EncoderBlock, embedding, source_ids, num_layers, dim, encoder_heads, sorted_options, "encoder",
+        return_attention_scores, positions=positions, segment_ids=segment_ids, position_embedding=own_positions[0],
     )
     target, decoded, logits = decode(
-        "encoder_decoder", target_vocab_size, num_decoder_layers or num_layers, dim, num_heads,
-        tie_embeddings, packed, return_attention_scores, decoder_options,
-        context=encoded.output, embedding=embedding if share_embeddings else None,
-        context_segment_ids=segment_ids,
+        "encoder_decoder", target_vocab_size, num_decoder_layers or num_layers, dim, decoder_heads,
+        Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap), packed, return_attention_scores,
+        decoder_options, context=encoded.output, embedding=embedding if share_embeddings else None,
+        position_embedding=own_positions[1], context_segment_ids=segment_ids,
     )
     extra = {
         **encoded.requested(return_hidden_states, return_attention_scores, "encoder_"),

@@ -6,6 +6,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.layers import DecoderBlock, EncoderBlock, PositionalEmbedding, RelativeBias
+from keras_txf.layers.blocks import has_bias
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.options import option_names
@@ -16,11 +17,13 @@ EMBEDDING_OPTIONS = {
     "max_length": "max_length",
     "combine": "combine",
     "position_dim": "position_dim",
+    "token_dim": "token_dim",
+    "token_types": "token_types",
     "pad_id": "pad_id",
     "scale_embedding": "scale",
     "embeddings_initializer": "embeddings_initializer",
 }
-DEFAULTS = {"encoding": "auto", "scale_embedding": True}
+DEFAULTS = {"encoding": "auto", "scale_embedding": True, "embedding_norm": False, "embedding_dim": None}
 
 
 @dataclasses.dataclass
@@ -28,6 +31,8 @@ class Options:
     """The options of a builder, sorted by who takes them."""
 
     embedding: dict
+    embedding_norm: bool
+    embedding_dim: int | None
     block: dict
     final_norm: bool
     dtype: object
@@ -43,7 +48,7 @@ def sort_options(builder, block_class, options, fixed=()):
         fixed: options of the block that this builder decides itself.
     """
     block_names = set(option_names(block_class)) - {"num_heads", *fixed}
-    known = block_names | EMBEDDING_OPTIONS.keys() | {"final_norm", "dtype"}
+    known = block_names | EMBEDDING_OPTIONS.keys() | {"embedding_norm", "embedding_dim", "final_norm", "dtype"}
     checks.known_names(f"an option of {builder}", options, known)
     options = {**DEFAULTS, **options}
     checks.boolean("scale_embedding", options["scale_embedding"])
@@ -54,7 +59,11 @@ def sort_options(builder, block_class, options, fixed=()):
     if final_norm is None:  # pre-norm leaves the residual stream without a norm at its end
         final_norm = _each(block.get("norm_placement", "post"))[-1] != "post"
     checks.boolean("final_norm", final_norm)
-    return Options(embedding, block, final_norm, options.get("dtype"))
+    checks.boolean("embedding_norm", options["embedding_norm"])
+    checks.optional(checks.positive_integer, "embedding_dim", options["embedding_dim"])
+    return Options(
+        embedding, options["embedding_norm"], options["embedding_dim"], block, final_norm, options.get("dtype")
+    )
 
 
 def resolve_encoding(options):
@@ -70,13 +79,30 @@ def _each(value):
 
 
 def make_embedding(vocab_size, dim, options, name):
+    dim = options.embedding_dim or dim
     return PositionalEmbedding(vocab_size, dim, **options.embedding, dtype=options.dtype, name=name)
+
+
+def separate_positions(dim, options):
+    """The positions of the source and of the target, each a layer of its own; the embedding is left without."""
+    if options.embedding_dim is not None:
+        raise ValueError("share_embeddings='tokens' does not go with `embedding_dim`.")
+    if options.embedding["encoding"] is None or options.embedding.get("combine", "add") != "add":
+        raise ValueError(
+            "share_embeddings='tokens' needs positions that are added: an `encoding`, and combine='add'; received "
+            f"encoding={options.embedding['encoding']!r}, combine={options.embedding.get('combine', 'add')!r}."
+        )
+    own = {name: options.embedding[name] for name in ("encoding", "max_length", "pad_id") if name in options.embedding}
+    options.embedding.update(encoding=None, max_length=None)
+    names = ("source_position_embedding", "target_position_embedding")
+    return tuple(PositionalEmbedding(None, dim, **own, dtype=options.dtype, name=name) for name in names)
 
 
 @dataclasses.dataclass
 class Result:
-    """Symbolic tensors of a stack: its output, and what stands between."""
+    """The blocks of a stack, and its symbolic tensors: its output, and what stands between."""
 
+    blocks: list
     output: object
     hidden_states: list
     attention_scores: list
@@ -100,8 +126,8 @@ def _numbered(name, tensors):
 
 
 def run(
-    block_class, embedding, ids, num_layers, num_heads, options, name,
-    scores=False, context=None, positions=None, **call,
+    block_class, embedding, ids, num_layers, dim, num_heads, options, name,
+    scores=False, context=None, positions=None, token_type_ids=None, position_embedding=None, **call,
 ):
     """Token ids -> embedding, dropout, the blocks `name`_0, `name`_1, ..., final norm.
 
@@ -113,6 +139,8 @@ def run(
         scores: whether the blocks return their attention scores.
         context: (B, S, D) for cross-attention, or None.
         positions: int (B, T) of packed sequences, or None.
+        token_type_ids: int (B, T), or None.
+        position_embedding: a PositionalEmbedding without tokens, where `embedding` has no positions of its own, or None.
         call: tensors that every block takes, such as `segment_ids`; those that are None stay out.
 
     Returns:
@@ -120,14 +148,19 @@ def run(
     """
     blocks = make_blocks(block_class, num_layers, num_heads, options, name)
     first = blocks[0]
-    call = {key: value for key, value in call.items() if value is not None}
-    absolute = {} if positions is None or embedding.encoding is None else {"positions": positions}
+    call = _given(**call)
     if scores:
         call["return_attention_scores"] = True
 
-    x = embedding(ids, **absolute)
+    x = embedding(ids, **_given(positions=positions if embedding.encoding else None, token_type_ids=token_type_ids))
+    if position_embedding is not None:
+        x = keras.layers.Add(dtype=options.dtype)([x, position_embedding(ids, **_given(positions=positions))])
+    if options.embedding_norm:
+        x = like_norm(first, f"{name}_embedding_norm", options.dtype)(x)
     x = Dropout(first.dropout, dtype=options.dtype, name=f"{name}_dropout")(x)
-    result = Result(None, [x], [], [])
+    if options.embedding_dim is not None:
+        x = keras.layers.Dense(dim, dtype=options.dtype, name=f"{name}_embedding_projection")(x)
+    result = Result(blocks, None, [x], [], [])
     for block in blocks:
         own = {} if positions is None or block.position is None else {"positions": positions}
         x = block(x, **own, **call) if context is None else block(x, context, **own, **call)
@@ -137,10 +170,19 @@ def run(
             result.cross_attention_scores += cross
         result.hidden_states.append(x)
     if options.final_norm:
-        norm = make_norm(first.norm, first.norm_epsilon, options.dtype, f"{name}_norm", first.use_bias)
-        x = result.hidden_states[-1] = norm(x)
+        x = result.hidden_states[-1] = like_norm(first, f"{name}_norm", options.dtype)(x)
     result.output = x
     return result
+
+
+def _given(**call):
+    """The arguments that are not None."""
+    return {name: value for name, value in call.items() if value is not None}
+
+
+def like_norm(block, name, dtype):
+    """A norm as the block's own."""
+    return make_norm(block.norm, block.norm_epsilon, dtype, name, has_bias(block, "norm_bias"))
 
 
 def make_blocks(block_class, num_layers, num_heads, options, name):
@@ -183,6 +225,10 @@ def make_blocks(block_class, num_layers, num_heads, options, name):
 def token_inputs(packed, ids_name="token_ids", prefix=""):
     """The inputs for a sequence by name, then its ids, segment ids and positions (None unless packed)."""
     names = [ids_name, f"{prefix}segment_ids", f"{prefix}positions"] if packed else [ids_name]
-    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+    inputs = {name: integer_input(name) for name in names}
     ids, segment_ids, positions = [*inputs.values(), None, None][:3]
     return inputs, ids, segment_ids, positions
+
+
+def integer_input(name):
+    return keras.Input((None,), dtype="int32", name=name)

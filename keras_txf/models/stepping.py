@@ -151,6 +151,10 @@ class Parts:
         self.norm = layers.get("decoder_norm")
         self.head = layers.get("logits")
         self.embedding = layers.get("target_embedding") or layers["embedding"]
+        self.position_embedding = layers.get("target_position_embedding")
+        self.embedding_norm = layers.get("decoder_embedding_norm")
+        self.embedding_projection = layers.get("decoder_embedding_projection")
+        self.logit_adjustment = layers.get("logit_adjustment")
         encoders = [layer for layer in model.layers if isinstance(layer, EncoderBlock)]
         self.source_embedding = (layers.get("source_embedding") or layers["embedding"]) if encoders else None
         self.encoder = None
@@ -162,17 +166,25 @@ class Parts:
 
     def embed(self, ids, visible, step=False):
         """Embeds tokens by their positions: each row counts its real ones."""
-        if self.embedding.encoding is None:
-            return self.embedding(ids)
-        positions = (StepPositions if step else PromptPositions)(name="positions")(ids, visible)
-        return self.embedding(ids, positions=positions)
+        own = self.position_embedding or self.embedding
+        positions = {}
+        if own.encoding is not None:
+            positions["positions"] = (StepPositions if step else PromptPositions)(name="positions")(ids, visible)
+        if self.position_embedding is None:
+            x = self.embedding(ids, **positions)
+        else:
+            x = self.embedding(ids) + self.position_embedding(ids, **positions)
+        for layer in (self.embedding_norm, self.embedding_projection):
+            x = x if layer is None else layer(x)
+        return x
 
     def finish(self, x):
         """The last block's output as the logits need it."""
         return x if self.norm is None else self.norm(x)
 
     def logits(self, x):
-        return self.embedding(x, reverse=True) if self.head is None else self.head(x)
+        logits = self.embedding(x, reverse=True) if self.head is None else self.head(x)
+        return logits if self.logit_adjustment is None else self.logit_adjustment(logits)
 
     def context_mask(self, source_ids):
         pad_id = self.source_embedding.pad_id

@@ -11,12 +11,13 @@ from keras import ops
 from keras_txf import checks
 
 
-def sinusoid(positions, dim):
+def sinusoid(positions, dim, interleaved=True):
     """The paper's positions: sin at even and cos at odd features, wavelengths 2π to 10,000 · 2π.
 
     Args:
         positions: (T,) or (B, T), integers or floats.
         dim: number of features.
+        interleaved: False: all sines first, then all cosines, as Tensor2Tensor, the paper's own code, has them.
 
     Returns:
         float32, (T, dim) or (B, T, dim).
@@ -27,6 +28,8 @@ def sinusoid(positions, dim):
     pairs = (dim + 1) // 2
     frequencies = 10000.0 ** (-2.0 * np.arange(pairs) / dim)
     angles = _angles(positions, frequencies)
+    if not interleaved:
+        return ops.concatenate([ops.sin(angles), ops.cos(angles)[..., : dim - pairs]], axis=-1)
     waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
     waves = ops.reshape(waves, (*ops.shape(positions), 2 * pairs))
     return waves[..., :dim]

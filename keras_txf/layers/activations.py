@@ -1,0 +1,31 @@
+"""Activations by name: those of Keras, and two that checkpoints ask for and Keras has no name for."""
+
+import keras
+from keras import ops
+
+from keras_txf.layers.options import register
+
+
+@register
+def gelu_tanh(x):
+    """GELU as GPT-2 and Gemma have it, by a hyperbolic tangent."""
+    return keras.activations.gelu(x, approximate=True)
+
+
+@register
+def gelu_sigmoid(x):
+    """GELU as CLIP has it ("quick"), x · sigmoid(1.702 x)."""
+    return x * ops.sigmoid(1.702 * x)
+
+
+ACTIVATIONS = {"gelu_tanh": gelu_tanh, "gelu_sigmoid": gelu_sigmoid}
+
+
+def get_activation(activation):
+    """The function, or a layer with weights of its own, of what `activation` names."""
+    if isinstance(activation, str) and activation in ACTIVATIONS:
+        return ACTIVATIONS[activation]
+    function = keras.activations.get(activation)
+    if isinstance(function, keras.layers.Layer):
+        return type(function).from_config(function.get_config())
+    return function

@@ -1,0 +1,191 @@
+"""What stands on an encoder: classifiers of sequences and of tokens, and the masked language model."""
+
+import keras
+
+from keras_txf import checks
+from keras_txf.layers import Pooling
+from keras_txf.layers.activations import get_activation
+from keras_txf.layers.dropout import Dropout
+from keras_txf.layers.heads import POOLINGS
+from keras_txf.models.encoder import encode
+from keras_txf.models.logits import Logits
+from keras_txf.models.stack import like_norm
+
+
+def encoder_classifier(
+    vocab_size,
+    num_classes,
+    num_layers,
+    dim,
+    num_heads,
+    pooling="mean",
+    head_activation=None,
+    head_norm=False,
+    head_bias=True,
+    head_dropout=0.0,
+    token_type_ids=False,
+    return_hidden_states=False,
+    return_attention_scores=False,
+    name="encoder_classifier",
+    **options,
+):
+    """Builds a classifier of sequences: token ids (B, T) -> logits (B, num_classes).
+
+    Args:
+        vocab_size, num_layers, dim, num_heads, token_type_ids, return_hidden_states,
+        return_attention_scores, name, **options: see `encoder`.
+        num_classes: number of logits.
+        pooling: how a sequence becomes one vector: the `kind` of `Pooling`.
+        head_activation: of a Dense layer of width `dim` between that vector and the logits, "tanh" in BERT;
+            default: no such layer.
+        head_norm: whether a norm follows that layer (ModernBERT).
+        head_bias: whether that layer has a bias.
+        head_dropout: rate on what the logits are made of.
+
+    Returns:
+        A functional `keras.Model`. With an output on request it returns a dict with `logits`.
+
+    Raises:
+        ValueError: an unknown option, or two that do not go together.
+
+    Example:
+
+    >>> model = txf.models.encoder_classifier(
+    ...     vocab_size=100, num_classes=3, num_layers=2, dim=32, num_heads=4)
+    >>> model(np.array([[5, 6, 7, 0]])).shape
+    (1, 3)
+    """
+    checks.positive_integer("num_classes", num_classes)
+    checks.one_of("pooling", pooling, POOLINGS)
+    if options.pop("packed", False):
+        raise ValueError("`packed` does not go with `pooling`: a classifier has one answer for each row.")
+    if head_activation is None and (checks.boolean("head_norm", head_norm) or not checks.boolean("head_bias", head_bias)):
+        raise ValueError("`head_norm` and `head_bias` need `head_activation`, which makes the layer that has them.")
+    inputs, result, _, options = encode(
+        "encoder_classifier", vocab_size, num_layers, dim, num_heads, False, token_type_ids,
+        return_attention_scores, options,
+    )
+    x = Pooling(pooling, dtype=options.dtype, name="pooling")(result.output)
+    if head_activation is not None:
+        x = _transform(x, dim, head_activation, head_bias, head_norm, result.blocks[0], options.dtype)
+    logits = _classes(x, num_classes, head_dropout, options)
+    extra = result.requested(return_hidden_states, return_attention_scores)
+    return keras.Model(inputs, {"logits": logits, **extra} if extra else logits, name=name)
+
+
+def token_classifier(
+    vocab_size,
+    num_classes,
+    num_layers,
+    dim,
+    num_heads,
+    head_dropout=0.0,
+    packed=False,
+    token_type_ids=False,
+    return_hidden_states=False,
+    return_attention_scores=False,
+    name="token_classifier",
+    **options,
+):
+    """Builds a classifier of tokens, for names or parts of speech: token ids (B, T) -> logits (B, T, num_classes).
+
+    Args:
+        vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_hidden_states,
+        return_attention_scores, name, **options: see `encoder`.
+        num_classes: number of logits.
+        head_dropout: rate on what the logits are made of.
+
+    Returns:
+        A functional `keras.Model`. With an output on request it returns a dict with `logits`.
+
+    Raises:
+        ValueError: an unknown option, or two that do not go together.
+
+    Example:
+
+    >>> model = txf.models.token_classifier(100, num_classes=3, num_layers=2, dim=32, num_heads=4)
+    >>> model(np.array([[5, 6, 7, 0]])).shape
+    (1, 4, 3)
+    """
+    checks.positive_integer("num_classes", num_classes)
+    inputs, result, _, options = encode(
+        "token_classifier", vocab_size, num_layers, dim, num_heads, packed, token_type_ids,
+        return_attention_scores, options,
+    )
+    logits = _classes(result.output, num_classes, head_dropout, options)
+    extra = result.requested(return_hidden_states, return_attention_scores)
+    return keras.Model(inputs, {"logits": logits, **extra} if extra else logits, name=name)
+
+
+def masked_language_model(
+    vocab_size,
+    num_layers,
+    dim,
+    num_heads,
+    head_activation="gelu",
+    head_bias=True,
+    tie_embeddings=True,
+    logit_bias=True,
+    packed=False,
+    token_type_ids=False,
+    return_hidden_states=False,
+    return_attention_scores=False,
+    name="masked_language_model",
+    **options,
+):
+    """Builds a model that guesses hidden tokens, as BERT is pretrained: token ids (B, T) -> logits (B, T, V).
+
+    What the encoder gives goes through a Dense layer and a norm, and then the transposed embedding.
+    `txf.text.mask_tokens` makes the examples.
+
+    Args:
+        vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_hidden_states,
+        return_attention_scores, name, **options: see `encoder`.
+        head_activation: of the Dense layer.
+        head_bias: whether that layer has a bias.
+        tie_embeddings: whether the logits use the transposed embedding or a Dense layer of their own.
+        logit_bias: whether each token of the vocabulary has a bias.
+
+    Returns:
+        A functional `keras.Model`. With an output on request it returns a dict with `logits`.
+
+    Raises:
+        ValueError: an unknown option, or two that do not go together.
+
+    Reference:
+        [BERT](https://arxiv.org/abs/1810.04805), section 3.1.
+
+    Example:
+
+    >>> model = txf.models.masked_language_model(vocab_size=100, num_layers=2, dim=32, num_heads=4)
+    >>> model(np.array([[5, 6, 7, 0]])).shape
+    (1, 4, 100)
+    """
+    make_logits = Logits(tie_embeddings, logit_bias=logit_bias)
+    make_logits.check(options)
+    inputs, result, embedding, options = encode(
+        "masked_language_model", vocab_size, num_layers, dim, num_heads, packed, token_type_ids,
+        return_attention_scores, options,
+    )
+    width = options.embedding_dim or dim
+    x = _transform(result.output, width, head_activation, head_bias, True, result.blocks[0], options.dtype)
+    logits = make_logits(x, embedding, vocab_size, options.dtype)
+    extra = result.requested(return_hidden_states, return_attention_scores)
+    return keras.Model(inputs, {"logits": logits, **extra} if extra else logits, name=name)
+
+
+def _transform(x, width, activation, bias, norm, block, dtype):
+    """Dense, activation and perhaps a norm of the blocks' kind."""
+    checks.boolean("head_bias", bias)
+    activation = get_activation(activation)
+    x = keras.layers.Dense(width, use_bias=bias, dtype=dtype, name="head")(x)
+    x = keras.layers.Activation(activation, dtype=dtype, name="head_activation")(x)
+    if not norm:
+        return x
+    return like_norm(block, "head_norm", dtype)(x)
+
+
+def _classes(x, num_classes, dropout, options):
+    if checks.rate("head_dropout", dropout):
+        x = Dropout(dropout, dtype=options.dtype, name="head_dropout")(x)
+    return keras.layers.Dense(num_classes, dtype=options.dtype, name="logits")(x)

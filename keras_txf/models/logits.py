@@ -1,0 +1,43 @@
+"""Hidden states -> logits over the vocabulary: what generators and masked language models end with."""
+
+import dataclasses
+
+import keras
+
+from keras_txf import checks
+from keras_txf.layers.heads import LogitAdjustment
+
+
+@dataclasses.dataclass
+class Logits:
+    """How logits come from hidden states; the fields are arguments of the builders."""
+
+    tie_embeddings: bool = True
+    logit_scale: float | None = None
+    logit_bias: bool = False
+    final_logit_soft_cap: float | None = None
+
+    def check(self, options):
+        """Refuses what does not go with a builder's `options`."""
+        checks.boolean("tie_embeddings", self.tie_embeddings)
+        checks.boolean("logit_bias", self.logit_bias)
+        for name in ("logit_scale", "final_logit_soft_cap"):
+            checks.optional(checks.positive_number, name, getattr(self, name))
+        if self.tie_embeddings and options.get("combine") == "concat":
+            raise ValueError(
+                "`tie_embeddings` does not go with combine='concat': the table is narrower than `dim`. "
+                "Pass tie_embeddings=False."
+            )
+
+    def __call__(self, hidden, embedding, vocab_size, dtype):
+        """(B, T, D) -> (B, T, V)."""
+        if self.tie_embeddings:
+            logits = embedding(hidden, reverse=True)
+        else:
+            logits = keras.layers.Dense(vocab_size, use_bias=False, dtype=dtype, name="logits")(hidden)
+        if not self.logit_bias and self.logit_scale is None and self.final_logit_soft_cap is None:
+            return logits
+        adjustment = LogitAdjustment(
+            self.logit_scale, self.logit_bias, self.final_logit_soft_cap, dtype=dtype, name="logit_adjustment"
+        )
+        return adjustment(logits)
