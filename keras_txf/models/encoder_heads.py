@@ -59,16 +59,13 @@ def encoder_classifier(
     checks.one_of("pooling", pooling, POOLINGS)
     if options.pop("packed", False):
         raise ValueError("`packed` does not go with `pooling`: a classifier has one answer for each row.")
-    if head_activation is None and (checks.boolean("head_norm", head_norm) or not checks.boolean("head_bias", head_bias)):
-        raise ValueError("`head_norm` and `head_bias` need `head_activation`, which makes the layer that has them.")
     inputs, result, _, options = encode(
         "encoder_classifier", vocab_size, num_layers, dim, num_heads, False, token_type_ids,
         return_attention_scores, options,
     )
     x = Pooling(pooling, dtype=options.dtype, name="pooling")(result.output)
-    if head_activation is not None:
-        x = _transform(x, dim, head_activation, head_bias, head_norm, result.blocks[0], options.dtype)
-    logits = _classes(x, num_classes, head_dropout, options)
+    head = (dim, head_activation, head_bias, head_norm)
+    logits = _classes(x, num_classes, head, head_dropout, result.blocks[0], options.dtype)
     extra = result.requested(return_hidden_states, return_attention_scores)
     return keras.Model(inputs, {"logits": logits, **extra} if extra else logits, name=name)
 
@@ -79,6 +76,9 @@ def token_classifier(
     num_layers,
     dim,
     num_heads,
+    head_activation=None,
+    head_norm=False,
+    head_bias=True,
     head_dropout=0.0,
     packed=False,
     token_type_ids=False,
@@ -93,7 +93,7 @@ def token_classifier(
         vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_hidden_states,
         return_attention_scores, name, **options: see `encoder`.
         num_classes: number of logits.
-        head_dropout: rate on what the logits are made of.
+        head_activation, head_norm, head_bias, head_dropout: see `encoder_classifier`.
 
     Returns:
         A functional `keras.Model`. With an output on request it returns a dict with `logits`.
@@ -112,7 +112,8 @@ def token_classifier(
         "token_classifier", vocab_size, num_layers, dim, num_heads, packed, token_type_ids,
         return_attention_scores, options,
     )
-    logits = _classes(result.output, num_classes, head_dropout, options)
+    head = (dim, head_activation, head_bias, head_norm)
+    logits = _classes(result.output, num_classes, head, head_dropout, result.blocks[0], options.dtype)
     extra = result.requested(return_hidden_states, return_attention_scores)
     return keras.Model(inputs, {"logits": logits, **extra} if extra else logits, name=name)
 
@@ -185,7 +186,12 @@ def _transform(x, width, activation, bias, norm, block, dtype):
     return like_norm(block, "head_norm", dtype)(x)
 
 
-def _classes(x, num_classes, dropout, options):
+def _classes(x, num_classes, head, dropout, block, dtype):
+    width, activation, bias, norm = head
+    if activation is not None:
+        x = _transform(x, width, activation, bias, checks.boolean("head_norm", norm), block, dtype)
+    elif checks.boolean("head_norm", norm) or not checks.boolean("head_bias", bias):
+        raise ValueError("`head_norm` and `head_bias` need `head_activation`, which makes the layer that has them.")
     if checks.rate("head_dropout", dropout):
-        x = Dropout(dropout, dtype=options.dtype, name="head_dropout")(x)
-    return keras.layers.Dense(num_classes, dtype=options.dtype, name="logits")(x)
+        x = Dropout(dropout, dtype=dtype, name="head_dropout")(x)
+    return keras.layers.Dense(num_classes, dtype=dtype, name="logits")(x)

@@ -16,6 +16,7 @@ from keras_txf.generation.results import pack, pad_rows
 from keras_txf.generation.samplers import check_sequences, check_stream, get_sampler
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.options import register
+from keras_txf.layers.starts import Start
 from keras_txf.models.stepping import prefill_model, refuse_packed, step_model
 
 
@@ -166,6 +167,10 @@ class Generator(keras.Model):
 class Seq2Seq(keras.Model):
     """An encoder-decoder."""
 
+    @property
+    def _start_id(self):
+        return next((layer.start_id for layer in self.layers if isinstance(layer, Start)), 1)
+
     def generate(
         self,
         source_ids,
@@ -173,7 +178,7 @@ class Seq2Seq(keras.Model):
         sampler="greedy",
         stop_ids=None,
         seed=None,
-        start_id=1,
+        start_id=None,
         max_length=None,
         stop_sequences=None,
         processors=(),
@@ -189,7 +194,7 @@ class Seq2Seq(keras.Model):
                 either side.
             max_new_tokens: at most this many tokens are generated for each source; default 64, where
                 `max_length` is not given either.
-            start_id: the token that every target begins with in training.
+            start_id: the token that every target begins with in training; default the model's, or else 1.
             max_length: at most so many tokens in an answer, the start token included.
             sampler, stop_ids, seed, stop_sequences, processors, num_return_sequences, padded, return_scores,
             stream: see `Generator.generate`.
@@ -202,6 +207,7 @@ class Seq2Seq(keras.Model):
                 options that do not go together.
         """
         source, target = _embedding(self, "source_embedding"), _embedding(self, "target_embedding")
+        start_id = self._start_id if start_id is None else start_id
         sources = prompt_lists("source_ids", source_ids, source.pad_id, source.vocab_size)
         checks.id_below("start_id", start_id, target.vocab_size)
         width = max(1, *map(len, sources))
@@ -220,7 +226,7 @@ class Seq2Seq(keras.Model):
         max_new_tokens=None,
         sampler="greedy",
         stop_ids=None,
-        start_id=1,
+        start_id=None,
         max_length=None,
         stop_sequences=None,
         processors=(),
@@ -240,6 +246,7 @@ class Seq2Seq(keras.Model):
             ValueError: see `generate`.
         """
         target = _embedding(self, "target_embedding")
+        start_id = self._start_id if start_id is None else start_id
         checks.id_below("start_id", start_id, target.vocab_size)
         run, limit = _function(
             self, target, 1, max_new_tokens, max_length, sampler, processors,

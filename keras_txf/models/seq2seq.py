@@ -20,6 +20,7 @@ def encoder_decoder(
     logit_scale=None,
     logit_bias=False,
     final_logit_soft_cap=None,
+    start_id=None,
     packed=False,
     return_hidden_states=False,
     return_attention_scores=False,
@@ -43,6 +44,8 @@ def encoder_decoder(
         share_embeddings: whether source and target have one embedding, as in the paper. Default:
             if the vocabularies are of one size. "tokens": the tokens alone, each side has its own positions (BART).
         tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap: see `decoder`.
+        start_id: the token that every target begins with: `generate` begins with it, and it is no padding even
+            where it is `pad_id`, as for T5. Default: `generate` is told.
         packed: adds inputs `source_segment_ids`, `source_positions`, `target_segment_ids` and
             `target_positions`, for rows that hold several sequences.
         return_hidden_states: adds outputs `encoder_hidden_states_0`, ..., `decoder_hidden_states_0`, ...
@@ -69,6 +72,9 @@ def encoder_decoder(
     (1, 2, 90)
     """
     checks.boolean("packed", packed)
+    checks.optional(checks.id_below, "start_id", start_id, target_vocab_size)
+    if packed and start_id is not None:
+        raise ValueError("`start_id` does not go with `packed`, where a row has several starts.")
     checks.positive_integer("source_vocab_size", source_vocab_size)
     checks.positive_integer("target_vocab_size", target_vocab_size)
     checks.optional(checks.positive_integer, "num_decoder_layers", num_decoder_layers)
@@ -80,9 +86,9 @@ def encoder_decoder(
             "`share_embeddings` needs vocabularies of one size; received "
             f"source_vocab_size={source_vocab_size} and target_vocab_size={target_vocab_size}."
         )
-    for name, value in (("encoder_options", encoder_options), ("decoder_options", decoder_options)):
+    for argument, value in (("encoder_options", encoder_options), ("decoder_options", decoder_options)):
         if value is not None and not isinstance(value, dict):
-            raise ValueError(f"`{name}` must be a dict of options; received {value!r}.")
+            raise ValueError(f"`{argument}` must be a dict of options; received {value!r}.")
     for option in stack.EMBEDDING_OPTIONS if share_embeddings else ():
         if option in (encoder_options or {}) or option in (decoder_options or {}):
             raise ValueError(
@@ -112,7 +118,7 @@ def encoder_decoder(
         "encoder_decoder", target_vocab_size, num_decoder_layers or num_layers, dim, decoder_heads,
         Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap), packed, return_attention_scores,
         decoder_options, context=encoded.output, embedding=embedding if share_embeddings else None,
-        position_embedding=own_positions[1], context_segment_ids=segment_ids,
+        position_embedding=own_positions[1], start_id=start_id, context_segment_ids=segment_ids,
     )
     extra = {
         **encoded.requested(return_hidden_states, return_attention_scores, "encoder_"),

@@ -10,6 +10,7 @@ from keras_txf.layers.blocks import has_bias
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.options import option_names
+from keras_txf.layers.starts import Start, StartPositions
 
 # Embedding options of the builders, by the name they have there -> their name on PositionalEmbedding.
 EMBEDDING_OPTIONS = {
@@ -127,7 +128,7 @@ def _numbered(name, tensors):
 
 def run(
     block_class, embedding, ids, num_layers, dim, num_heads, options, name,
-    scores=False, context=None, positions=None, token_type_ids=None, position_embedding=None, **call,
+    scores=False, context=None, positions=None, token_type_ids=None, position_embedding=None, start_id=None, **call,
 ):
     """Token ids -> embedding, dropout, the blocks `name`_0, `name`_1, ..., final norm.
 
@@ -141,6 +142,7 @@ def run(
         positions: int (B, T) of packed sequences, or None.
         token_type_ids: int (B, T), or None.
         position_embedding: a PositionalEmbedding without tokens, where `embedding` has no positions of its own, or None.
+        start_id: the token that every row begins with, or None.
         call: tensors that every block takes, such as `segment_ids`; those that are None stay out.
 
     Returns:
@@ -152,9 +154,14 @@ def run(
     if scores:
         call["return_attention_scores"] = True
 
-    x = embedding(ids, **_given(positions=positions if embedding.encoding else None, token_type_ids=token_type_ids))
+    places, pad_id = positions, embedding.pad_id
+    if start_id is not None and pad_id is not None and (position_embedding or embedding).encoding is not None:
+        places = StartPositions(pad_id, name=f"{name}_positions")(ids)
+    x = embedding(ids, **_given(positions=places if embedding.encoding else None, token_type_ids=token_type_ids))
     if position_embedding is not None:
-        x = keras.layers.Add(dtype=options.dtype)([x, position_embedding(ids, **_given(positions=positions))])
+        x = keras.layers.Add(dtype=options.dtype)([x, position_embedding(ids, **_given(positions=places))])
+    if start_id is not None:
+        x = Start(start_id, pad_id, dtype=options.dtype, name=f"{name}_start")([x, ids])
     if options.embedding_norm:
         x = like_norm(first, f"{name}_embedding_norm", options.dtype)(x)
     x = Dropout(first.dropout, dtype=options.dtype, name=f"{name}_dropout")(x)

@@ -1,0 +1,99 @@
+"""A checkpoint's `config.json`, read so that no key of it is passed over in silence."""
+
+
+# Keys that say nothing about what a model computes from its weights.
+NEUTRAL = {
+    # where it comes from, and what wrote it
+    "_name_or_path", "_commit_hash", "architectures", "auto_map", "model_type", "transformers_version", "dtype",
+    "torch_dtype", "torchscript", "name_or_path", "_attn_implementation", "_attn_implementation_internal", "attn_implementation",
+    # how weights began, and how a training was run
+    "initializer_range", "initializer_factor", "init_std", "initializer_cutoff_factor", "gradient_checkpointing",
+    # what a call returns, or how it is split up
+    "use_cache", "output_attentions", "output_hidden_states", "output_past", "return_dict", "return_dict_in_generate",
+    "chunk_size_feed_forward", "use_return_dict", "output_scores", "cache_implementation",
+    # tokens, and how they are generated: arguments of `generate`
+    "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id", "unk_token_id", "forced_bos_token_id",
+    "forced_eos_token_id", "task_specific_params", "max_length", "min_length", "do_sample", "early_stopping", "num_beams",
+    "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
+    "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences",
+    "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "remove_invalid_values", "prefix",
+    "tokenizer_class", "force_bos_token_to_be_generated", "normalize_before", "add_bias_logits", "normalize_embedding",
+    "static_position_embeddings", "save_step", "vocab_file", "eos_token_ids", "bos_token_ids", "language",
+    # names of classes, and what the loss does with them
+    "id2label", "label2id", "num_labels", "problem_type", "finetuning_task",
+}  # fmt: skip
+# Keys that must have this value: another one is for a model that is not built here.
+FIXED = {
+    "is_decoder": (False,), "add_cross_attention": (False,), "cross_attention_hidden_size": (None,), "pruned_heads": ({}, None),
+    "quantization_config": (None,), "tie_encoder_decoder": (False,), "use_bfloat16": (False, None), "pretraining_tp": (1, None),
+    "position_embedding_type": ("absolute", None),
+}  # fmt: skip
+REQUIRED = object()
+
+ACTIVATIONS = {  # Hugging Face's name -> ours
+    "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "quick_gelu": "gelu_sigmoid", "relu": "relu", "silu": "silu", "swish": "silu", "tanh": "tanh", "sigmoid": "sigmoid",
+    "mish": "mish", "relu6": "relu6", "elu": "elu", "linear": "linear",
+}  # fmt: skip
+
+
+class Config:
+    """The values of a `config.json`; it remembers which were asked for.
+
+    Args:
+        values: dict, as in the file.
+    """
+
+    def __init__(self, values):
+        self.values = values
+        self.read = set()
+
+    def __call__(self, key, default=REQUIRED):
+        """The value of a key."""
+        self.read.add(key)
+        value = self.values.get(key, default)
+        if value is REQUIRED:
+            raise ValueError(f"config.json must have {key!r}; received {sorted(self.values)}.")
+        return value
+
+    def only(self, key, *allowed):
+        """Refuses another value of a key than these; the first is the default."""
+        if self(key, allowed[0]) not in allowed:
+            raise ValueError(f"config.json must have {key!r} in {list(allowed)}, for which there is a model; received {self(key)!r}.")
+
+    def activation(self, key, default=REQUIRED):
+        """Our name of an activation."""
+        return self.as_activation(key, self(key, default))
+
+    def as_activation(self, key, name):
+        """Our name of an activation that the value of a key comes to."""
+        if name not in ACTIVATIONS:
+            raise ValueError(f"config.json must have {key!r} in {sorted(ACTIVATIONS)}; received {name!r}.")
+        return ACTIVATIONS[name]
+
+    def each(self, key, number, default=None):
+        """The list of a key, one value for each block."""
+        values = self(key, None)
+        values = default if values is None else values
+        if not isinstance(values, list) or len(values) < number:
+            raise ValueError(f"config.json must have a list of {number} values for {key!r}; received {values!r}.")
+        return values[:number]
+
+    def num_classes(self):
+        """Of a classifier."""
+        labels = self("id2label", None)
+        return len(labels) if isinstance(labels, dict) else self("num_labels", 2)
+
+    def check_all_known(self, neutral):
+        """Refuses keys that nothing has asked for, and values for models that are not built here."""
+        for key, allowed in FIXED.items():
+            if key not in self.read:
+                self.only(key, *allowed)
+        unknown = sorted(self.values.keys() - self.read - NEUTRAL - set(neutral))
+        if unknown:
+            raise ValueError(
+                "config.json has keys that are not known, so what they ask for would be missing: "
+                f"{ {key: self.values[key] for key in unknown} }."
+            )
+
+

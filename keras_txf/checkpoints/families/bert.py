@@ -1,0 +1,215 @@
+"""BERT and what grew from it: RoBERTa, MPNet, ELECTRA, DistilBERT. Post-norm encoders with learned positions."""
+
+from keras_txf import models
+from keras_txf.checkpoints.family import Family, Task, classes, encoder_task
+from keras_txf.checkpoints.tables import Tensor, skip
+from keras_txf.layers import RelativeBias
+
+BODY = {
+    "embedding/token": "embeddings.word_embeddings",
+    "embedding/position": "embeddings.position_embeddings",
+    "embedding/token_type": "embeddings.token_type_embeddings",
+    "encoder_embedding_norm": "embeddings.LayerNorm",
+    "encoder_{i}/attention/query": "encoder.layer.{i}.attention.self.query",
+    "encoder_{i}/attention/key": "encoder.layer.{i}.attention.self.key",
+    "encoder_{i}/attention/value": "encoder.layer.{i}.attention.self.value",
+    "encoder_{i}/attention/output": "encoder.layer.{i}.attention.output.dense",
+    "encoder_{i}/attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
+    "encoder_{i}/feed_forward/intermediate": "encoder.layer.{i}.intermediate.dense",
+    "encoder_{i}/feed_forward/output": "encoder.layer.{i}.output.dense",
+    "encoder_{i}/feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
+}
+MPNET = {
+    **BODY,
+    "encoder_position": "encoder.relative_attention_bias",
+    "encoder_{i}/attention/query": "encoder.layer.{i}.attention.attn.q",
+    "encoder_{i}/attention/key": "encoder.layer.{i}.attention.attn.k",
+    "encoder_{i}/attention/value": "encoder.layer.{i}.attention.attn.v",
+    "encoder_{i}/attention/output": "encoder.layer.{i}.attention.attn.o",
+    "encoder_{i}/attention_norm": "encoder.layer.{i}.attention.LayerNorm",
+}
+DISTILBERT = {
+    "embedding/token": "embeddings.word_embeddings",
+    "embedding/position": "embeddings.position_embeddings",
+    "encoder_embedding_norm": "embeddings.LayerNorm",
+    "encoder_{i}/attention/query": "transformer.layer.{i}.attention.q_lin",
+    "encoder_{i}/attention/key": "transformer.layer.{i}.attention.k_lin",
+    "encoder_{i}/attention/value": "transformer.layer.{i}.attention.v_lin",
+    "encoder_{i}/attention/output": "transformer.layer.{i}.attention.out_lin",
+    "encoder_{i}/attention_norm": "transformer.layer.{i}.sa_layer_norm",
+    "encoder_{i}/feed_forward/intermediate": "transformer.layer.{i}.ffn.lin1",
+    "encoder_{i}/feed_forward/output": "transformer.layer.{i}.ffn.lin2",
+    "encoder_{i}/feed_forward_norm": "transformer.layer.{i}.output_layer_norm",
+}
+CLASSES = {"logits": "classifier"}
+TWO_LAYERS = {"head": "classifier.dense", "logits": "classifier.out_proj"}
+
+
+def body(c, skipped=0, types=2):
+    """The options of all but DistilBERT, which has other keys."""
+    if types:
+        types = c("type_vocab_size", types)
+    return {
+        "vocab_size": c("vocab_size"),
+        "num_layers": c("num_hidden_layers"),
+        "dim": c("hidden_size"),
+        "num_heads": c("num_attention_heads"),
+        "intermediate_dim": c("intermediate_size"),
+        "activation": c.activation("hidden_act", "gelu"),
+        "norm_epsilon": c("layer_norm_eps", 1e-12),
+        "dropout": c("hidden_dropout_prob", 0.1),
+        "attention_dropout": c("attention_probs_dropout_prob", 0.1),
+        "max_length": c("max_position_embeddings") - skipped,
+        "token_types": types or None,
+        "pad_id": c("pad_token_id", 0),
+        **COMMON,
+    }
+
+
+COMMON = {"encoding": "learned", "scale_embedding": False, "embedding_norm": True}
+
+
+def offset(c):
+    """Positions begin after the padding token's number."""
+    return c("pad_token_id", 1) + 1
+
+
+def electra(c):
+    width = c("embedding_size", 128)
+    return {**body(c), "embedding_dim": None if width == c("hidden_size") else width}
+
+
+def mpnet(c):
+    options = body(c, 2, types=0)
+    bias = RelativeBias(options["num_heads"], c("relative_attention_num_buckets", 32), name="encoder_position")
+    return {**options, "pad_id": c("pad_token_id", 1), "position": bias}
+
+
+def distilbert(c):
+    c.only("sinusoidal_pos_embds", False, True)  # they are in the file all the same
+    return {
+        "vocab_size": c("vocab_size"),
+        "num_layers": c("n_layers"),
+        "dim": c("dim"),
+        "num_heads": c("n_heads"),
+        "intermediate_dim": c("hidden_dim"),
+        "activation": c.activation("activation", "gelu"),
+        "norm_epsilon": 1e-12,
+        "dropout": c("dropout", 0.1),
+        "attention_dropout": c("attention_dropout", 0.1),
+        "max_length": c("max_position_embeddings", 512),
+        "pad_id": c("pad_token_id", 0),
+        **COMMON,
+    }
+
+
+def pooled(activation):
+    return lambda c: {"pooling": "first", "head_activation": activation, "head_dropout": dropout(c)}
+
+
+def dropout(c):
+    rate = c("classifier_dropout", None)
+    return c("hidden_dropout_prob", 0.1) if rate is None else rate
+
+
+def masked(architecture, dense, norm, decoder, bias, activation=None):
+    rows = {"head": dense, "head_norm": norm, "logits": decoder, "logit_adjustment/bias": bias}
+    return Task(architecture, models.masked_language_model, rows, activation or (lambda c: {}))
+
+
+def tasks(name, masked_lm, sequence_rows, sequence_options, token_options=lambda c: {"head_dropout": dropout(c)}):
+    return {
+        "encoder": encoder_task(f"{name}Model"),
+        "masked_lm": masked_lm,
+        "sequence_classification": classes(
+            f"{name}ForSequenceClassification", models.encoder_classifier, sequence_rows, sequence_options
+        ),
+        "token_classification": classes(f"{name}ForTokenClassification", models.token_classifier, CLASSES, token_options),
+    }
+
+
+def activation_of(key):
+    return lambda c: {"head_activation": c.activation(key, "gelu")}
+
+
+BUFFERS = (r"embeddings\.position_ids", r"embeddings\.token_type_ids")
+POOLER = (*BUFFERS, r"pooler\.dense\.(weight|bias)")
+
+FAMILIES = {
+    "bert": Family(
+        body,
+        BODY,
+        tasks(
+            "Bert",
+            masked(
+                "BertForMaskedLM", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm",
+                "cls.predictions.decoder", "cls.predictions.bias", activation_of("hidden_act"),
+            ),  # fmt: skip
+            {"head": "pooler.dense", **CLASSES},
+            pooled("tanh"),
+        ),
+        "bert.",
+        (*POOLER, r"cls\.seq_relationship\.(weight|bias)"),
+        {"cls.predictions.decoder.bias": "cls.predictions.bias"},
+    ),
+    "roberta": Family(
+        lambda c: {**body(c, offset(c)), "pad_id": c("pad_token_id", 1)},
+        lambda c: {**BODY, "embedding/position": Tensor(BODY["embedding/position"], other=skip(offset(c)))},
+        tasks(
+            "Roberta",
+            masked("RobertaForMaskedLM", "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
+            TWO_LAYERS,
+            pooled("tanh"),
+        ),
+        "roberta.",
+        POOLER,
+        {"lm_head.decoder.bias": "lm_head.bias"},
+    ),
+    "mpnet": Family(
+        mpnet,
+        {**MPNET, "embedding/position": Tensor(MPNET["embedding/position"], other=skip(2))},
+        tasks(
+            "MPNet",
+            masked("MPNetForMaskedLM", "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
+            TWO_LAYERS,
+            lambda c: {"pooling": "first", "head_activation": "tanh", "head_dropout": c("hidden_dropout_prob", 0.1)},
+            lambda c: {"head_dropout": c("hidden_dropout_prob", 0.1)},
+        ),
+        "mpnet.",
+        POOLER,
+        {"lm_head.decoder.bias": "lm_head.bias"},
+    ),
+    "electra": Family(
+        electra,
+        {**BODY, "encoder_embedding_projection": "embeddings_project"},
+        tasks(
+            "Electra",
+            masked(
+                "ElectraForMaskedLM", "generator_predictions.dense", "generator_predictions.LayerNorm",
+                "generator_lm_head", "generator_lm_head.bias",
+            ),  # fmt: skip
+            TWO_LAYERS,
+            pooled("gelu"),
+        ),
+        "electra.",
+        (*BUFFERS, r"discriminator_predictions\..*"),
+        neutral=("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),  # of another head
+    ),
+    "distilbert": Family(
+        distilbert,
+        DISTILBERT,
+        tasks(
+            "DistilBert",
+            masked(
+                "DistilBertForMaskedLM", "vocab_transform", "vocab_layer_norm", "vocab_projector",
+                "vocab_projector.bias", activation_of("activation"),
+            ),  # fmt: skip
+            {"head": "pre_classifier", **CLASSES},
+            lambda c: {"pooling": "first", "head_activation": "relu", "head_dropout": c("seq_classif_dropout", 0.2)},
+            lambda c: {"head_dropout": c("dropout", 0.1)},
+        ),
+        "distilbert.",
+        BUFFERS,
+        neutral=("qa_dropout", "tie_weights_"),
+    ),
+}

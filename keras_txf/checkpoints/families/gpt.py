@@ -1,0 +1,104 @@
+"""GPT-2 and OPT: decoders with learned positions."""
+
+import math
+
+from keras_txf import models
+from keras_txf.checkpoints.family import Family, Task
+from keras_txf.checkpoints.tables import SAME, Tensor, beside, skip
+
+GPT2 = {  # its kernels are (inputs, outputs), as ours
+    "embedding/token": "wte",
+    "embedding/position": "wpe",
+    **beside("h.{i}.attn.c_attn", [f"decoder_{{i}}/attention/{part}" for part in ("query", "key", "value")], SAME),
+    "decoder_{i}/attention/output": Tensor("h.{i}.attn.c_proj", SAME),
+    "decoder_{i}/attention_norm": "h.{i}.ln_1",
+    "decoder_{i}/feed_forward/intermediate": Tensor("h.{i}.mlp.c_fc", SAME),
+    "decoder_{i}/feed_forward/output": Tensor("h.{i}.mlp.c_proj", SAME),
+    "decoder_{i}/feed_forward_norm": "h.{i}.ln_2",
+    "decoder_norm": "ln_f",
+}
+OPT = {
+    "embedding/token": "decoder.embed_tokens",
+    "embedding/position": Tensor("decoder.embed_positions", other=skip(2)),
+    "embedding/projection": "decoder.project_in",
+    "embedding/reverse_projection": "decoder.project_out",
+    "decoder_{i}/attention/query": "decoder.layers.{i}.self_attn.q_proj",
+    "decoder_{i}/attention/key": "decoder.layers.{i}.self_attn.k_proj",
+    "decoder_{i}/attention/value": "decoder.layers.{i}.self_attn.v_proj",
+    "decoder_{i}/attention/output": "decoder.layers.{i}.self_attn.out_proj",
+    "decoder_{i}/attention_norm": "decoder.layers.{i}.self_attn_layer_norm",
+    "decoder_{i}/feed_forward/intermediate": "decoder.layers.{i}.fc1",
+    "decoder_{i}/feed_forward/output": "decoder.layers.{i}.fc2",
+    "decoder_{i}/feed_forward_norm": "decoder.layers.{i}.final_layer_norm",
+    "decoder_norm": "decoder.final_layer_norm",
+}
+
+
+def gpt2(c):
+    number, dim, heads = c("n_layer"), c("n_embd"), c("n_head")
+    scale = 1 / math.sqrt(dim // heads) if c("scale_attn_weights", True) else 1.0
+    by_depth = c("scale_attn_by_inverse_layer_idx", False)
+    return {
+        "vocab_size": c("vocab_size"),
+        "num_layers": number,
+        "dim": dim,
+        "num_heads": heads,
+        "intermediate_dim": c("n_inner", None),
+        "activation": c.activation("activation_function", "gelu_new"),
+        "norm_placement": "pre",
+        "norm_epsilon": c("layer_norm_epsilon", 1e-5),
+        "scale": [scale / (i + 1) if by_depth else scale for i in range(number)],
+        "dropout": c("resid_pdrop", 0.1),
+        "attention_dropout": c("attn_pdrop", 0.1),
+        "encoding": "learned",
+        "max_length": c("n_positions", 1024),
+        "pad_id": c("pad_token_id", None),
+        "scale_embedding": False,
+    }
+
+
+def opt(c):
+    c.only("layer_norm_elementwise_affine", True)
+    dim, width, before = c("hidden_size"), c("word_embed_proj_dim", None), c("do_layer_norm_before", True)
+    bias, without = c("enable_bias", True), c("_remove_final_layer_norm", False)
+    return {
+        "vocab_size": c("vocab_size"),
+        "num_layers": c("num_hidden_layers"),
+        "dim": dim,
+        "num_heads": c("num_attention_heads"),
+        "intermediate_dim": c("ffn_dim"),
+        "activation": c.activation("activation_function", "relu"),
+        "attention_bias": bias,
+        "feed_forward_bias": bias,
+        "norm_placement": "pre" if before else "post",
+        "norm_epsilon": 1e-5,
+        "final_norm": before and not without,
+        "dropout": c("dropout", 0.1),
+        "attention_dropout": c("attention_dropout", 0.0),
+        "encoding": "learned",
+        "max_length": c("max_position_embeddings", 2048),
+        "token_dim": None if width in (None, dim) else width,
+        "pad_id": c("pad_token_id", 1),
+        "scale_embedding": False,
+    }
+
+
+def task(architecture):
+    return {"causal_lm": Task(architecture, models.decoder_generator, {"logits": "lm_head"})}
+
+
+FAMILIES = {
+    "gpt2": Family(
+        gpt2,
+        GPT2,
+        task("GPT2LMHeadModel"),
+        "transformer.",
+        (r"h\.\d+\.attn\.(masked_)?bias",),
+        # `embd_pdrop` differs from `resid_pdrop` in no published file; the rest is of another head, or the same numbers.
+        neutral=(
+            "embd_pdrop", "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation",
+            "summary_proj_to_labels", "summary_first_dropout", "n_ctx",
+        ),  # fmt: skip
+    ),
+    "opt": Family(opt, OPT, task("OPTForCausalLM"), "model.", neutral=("layerdrop", "activation_dropout")),
+}

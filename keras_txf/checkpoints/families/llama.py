@@ -1,0 +1,163 @@
+"""Llama and what grew from it: Mistral, Qwen 2 and 3, SmolLM 3, Gemma 1 to 3. Pre-norm decoders with RMS norms, rotary
+positions, groups of heads and gated feed-forward.
+"""
+
+import math
+
+from keras_txf import models
+from keras_txf.checkpoints.families.rotary import positions, windows
+from keras_txf.checkpoints.family import Family, Task
+from keras_txf.checkpoints.tables import PLUS_ONE, Tensor
+
+BODY = {
+    "embedding/token": "embed_tokens",
+    "decoder_{i}/attention/query": "layers.{i}.self_attn.q_proj",
+    "decoder_{i}/attention/key": "layers.{i}.self_attn.k_proj",
+    "decoder_{i}/attention/value": "layers.{i}.self_attn.v_proj",
+    "decoder_{i}/attention/output": "layers.{i}.self_attn.o_proj",
+    "decoder_{i}/attention/query_norm": "layers.{i}.self_attn.q_norm",
+    "decoder_{i}/attention/key_norm": "layers.{i}.self_attn.k_norm",
+    "decoder_{i}/attention_norm": "layers.{i}.input_layernorm",
+    "decoder_{i}/feed_forward/gate": "layers.{i}.mlp.gate_proj",
+    "decoder_{i}/feed_forward/intermediate": "layers.{i}.mlp.up_proj",
+    "decoder_{i}/feed_forward/output": "layers.{i}.mlp.down_proj",
+    "decoder_{i}/feed_forward_norm": "layers.{i}.post_attention_layernorm",
+    "decoder_norm": "norm",
+}
+SANDWICH = {
+    **BODY,
+    "decoder_{i}/attention_post_norm": "layers.{i}.post_attention_layernorm",
+    "decoder_{i}/feed_forward_norm": "layers.{i}.pre_feedforward_layernorm",
+    "decoder_{i}/feed_forward_post_norm": "layers.{i}.post_feedforward_layernorm",
+}
+
+
+def gemma_norms(rows):
+    """Gemma's norms multiply by 1 + weight."""
+    return {path: Tensor(name, other=PLUS_ONE) if "norm" in path else name for path, name in rows.items()}
+
+
+def options(c, base=10000.0, pad_id=None):
+    number, heads = c("num_hidden_layers"), c("num_attention_heads")
+    return {
+        "vocab_size": c("vocab_size"),
+        "num_layers": number,
+        "dim": c("hidden_size"),
+        "num_heads": heads,
+        "num_key_value_heads": c("num_key_value_heads", None) or heads,
+        "head_dim": c("head_dim", None),
+        "intermediate_dim": c("intermediate_size"),
+        "activation": c.activation("hidden_act", "silu"),
+        "gated": True,
+        "use_bias": False,
+        "norm": "rms",
+        "norm_placement": "pre",
+        "norm_epsilon": c("rms_norm_eps", 1e-6),
+        "dropout": 0.0,
+        "attention_dropout": c("attention_dropout", 0.0),
+        "position": positions(c, ["full_attention"] * number, {"full_attention": c("rope_theta", base)}),
+        "encoding": None,
+        "max_length": c("max_position_embeddings"),
+        "pad_id": c("pad_token_id", pad_id),
+        "scale_embedding": False,
+    }
+
+
+def llama(c):
+    return {**options(c), "attention_bias": c("attention_bias", False), "feed_forward_bias": c("mlp_bias", False)}
+
+
+def mistral(c):
+    return {**options(c), "window": c("sliding_window", 4096)}
+
+
+def layered(c, number, kinds):
+    """The window of each block by `layer_types`; `use_sliding_window` may take them all away."""
+    kinds, window = c.each("layer_types", number, kinds), c("sliding_window", 4096)
+    return windows(kinds, window if c("use_sliding_window", False) else None)
+
+
+def qwen2(c):
+    number, plain = c("num_hidden_layers"), c("max_window_layers", 28)
+    kinds = ["sliding_attention" if i >= plain else "full_attention" for i in range(number)]
+    if c("layer_types", None) is None and not c("use_sliding_window", False):
+        kinds = ["full_attention"] * number
+    return {**options(c), "attention_bias": True, "attention_output_bias": False, "window": layered(c, number, kinds)}
+
+
+def qwen3(c):
+    bias = c("attention_bias", False)
+    return {**qwen2(c), "head_dim": c("head_dim", 128), "attention_bias": bias, "attention_output_bias": bias, "qk_norm": True}
+
+
+def smollm3(c):
+    number, every = c("num_hidden_layers"), c("no_rope_layer_interval", 4)
+    used = c.each("no_rope_layers", number, [(i + 1) % every != 0 for i in range(number)])
+    wide = c("use_sliding_window", False)
+    kinds = ["sliding_attention" if wide and not use else "full_attention" for use in used]
+    rotary = {"full_attention": c("rope_theta", 2000000.0)}
+    return {
+        **llama(c),
+        "pad_id": c("pad_token_id", 128004),
+        "position": positions(c, ["full_attention"] * number, rotary, list(map(bool, used))),
+        "window": layered(c, number, kinds),
+    }
+
+
+def gemma(c):
+    c.only("use_bidirectional_attention", None, False)
+    name, new = c("hidden_act", "gelu_pytorch_tanh"), c("hidden_activation", None)
+    if name == "gelu":  # the first configurations say so and mean the approximation
+        name = "gelu_pytorch_tanh"
+    return {
+        **options(c, pad_id=0),
+        "activation": c.as_activation("hidden_activation", new or name),
+        "head_dim": c("head_dim", 256),
+        "attention_bias": c("attention_bias", False),
+        "scale_embedding": True,
+    }
+
+
+def gemma2(c):
+    number = c("num_hidden_layers")
+    kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(number)]
+    return {
+        **gemma(c),
+        "norm_placement": "sandwich",
+        "window": windows(c.each("layer_types", number, kinds), c("sliding_window", 4096)),
+        "scale": 1 / math.sqrt(c("query_pre_attn_scalar", 256)),
+        "logit_soft_cap": c("attn_logit_softcapping", 50.0),
+        "final_logit_soft_cap": c("final_logit_softcapping", 30.0),
+    }
+
+
+def gemma3(c):
+    number, every = c("num_hidden_layers"), c("sliding_window_pattern", None) or c("_sliding_window_pattern", 6)
+    kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(number)]
+    kinds = c.each("layer_types", number, kinds)
+    bases = {"full_attention": c("rope_theta", 1000000.0), "sliding_attention": c("rope_local_base_freq", 10000.0)}
+    return {
+        **gemma2(c),
+        "window": windows(kinds, c("sliding_window", 4096)),
+        "position": positions(c, kinds, bases),
+        "qk_norm": True,
+        "logit_soft_cap": c("attn_logit_softcapping", None),
+        "final_logit_soft_cap": c("final_logit_softcapping", None),
+    }
+
+
+def family(name, options, body=BODY):
+    task = Task(f"{name}ForCausalLM", models.decoder_generator, {"logits": "lm_head"})
+    return Family(options, body, {"causal_lm": task}, "model.", (r".*rotary_emb\.inv_freq",))
+
+
+FAMILIES = {
+    "llama": family("Llama", llama),
+    "mistral": family("Mistral", mistral),
+    "qwen2": family("Qwen2", qwen2),
+    "qwen3": family("Qwen3", qwen3),
+    "smollm3": family("SmolLM3", smollm3),
+    "gemma": family("Gemma", gemma, gemma_norms(BODY)),
+    "gemma2": family("Gemma2", gemma2, gemma_norms(SANDWICH)),
+    "gemma3_text": family("Gemma3", gemma3, gemma_norms(SANDWICH)),
+}

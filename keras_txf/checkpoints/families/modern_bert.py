@@ -1,0 +1,94 @@
+"""ModernBERT: a pre-norm encoder with rotary positions, gated feed-forward and windows."""
+
+from keras_txf import models
+from keras_txf.checkpoints.families.rotary import positions, windows
+from keras_txf.checkpoints.family import Family, Task, classes, encoder_task
+from keras_txf.checkpoints.tables import beside
+
+BODY = {
+    "embedding/token": "embeddings.tok_embeddings",
+    "encoder_embedding_norm": "embeddings.norm",
+    **beside("layers.{i}.attn.Wqkv", [f"encoder_{{i}}/attention/{part}" for part in ("query", "key", "value")]),
+    "encoder_{i}/attention/output": "layers.{i}.attn.Wo",
+    "encoder_{i}/attention_norm": "layers.{i}.attn_norm",
+    **beside("layers.{i}.mlp.Wi", ["encoder_{i}/feed_forward/gate", "encoder_{i}/feed_forward/intermediate"]),
+    "encoder_{i}/feed_forward/output": "layers.{i}.mlp.Wo",
+    "encoder_{i}/feed_forward_norm": "layers.{i}.mlp_norm",
+    "encoder_norm": "final_norm",
+}
+HEAD = {"head": "head.dense", "head_norm": "head.norm"}
+CLASSES = {**HEAD, "logits": "classifier"}
+
+
+def options(c):
+    number, every = c("num_hidden_layers"), c("global_attn_every_n_layers", 3)
+    kinds = ["sliding_attention" if i % every else "full_attention" for i in range(number)]
+    kinds = c.each("layer_types", number, kinds)
+    c.only("sparse_prediction", False)
+    return {
+        "vocab_size": c("vocab_size"),
+        "num_layers": number,
+        "dim": c("hidden_size"),
+        "num_heads": c("num_attention_heads"),
+        "intermediate_dim": c("intermediate_size"),
+        "activation": c.activation("hidden_activation", "gelu"),
+        "gated": True,
+        "norm_placement": "pre",
+        "norm_attention": [i > 0 for i in range(number)],  # the first block's inputs come from a norm
+        "norm_epsilon": c("norm_eps", 1e-5),
+        "norm_bias": c("norm_bias", False),
+        "attention_bias": c("attention_bias", False),
+        "feed_forward_bias": c("mlp_bias", False),
+        "dropout": c("embedding_dropout", 0.0),
+        "attention_dropout": c("attention_dropout", 0.0),
+        "feed_forward_dropout": c("mlp_dropout", 0.0),
+        # A token sees half of `local_attention` on each side, besides itself.
+        "window": windows(kinds, c("local_attention", 128) // 2 + 1),
+        "position": positions(c, kinds, {
+            "full_attention": c("global_rope_theta", 160000.0), "sliding_attention": c("local_rope_theta", 10000.0),
+        }),  # fmt: skip
+        "encoding": None,
+        "max_length": c("max_position_embeddings", 8192),
+        "pad_id": c("pad_token_id", 50283),
+        "scale_embedding": False,
+        "embedding_norm": True,
+    }  # fmt: skip
+
+
+def head(c):
+    return {"head_activation": c.activation("classifier_activation", "gelu"), "head_bias": c("classifier_bias", False)}
+
+
+def class_head(c):
+    return {**head(c), "head_norm": True, "head_dropout": c("classifier_dropout", 0.0)}
+
+
+def pooling(c):
+    return {"pooling": {"cls": "first", "mean": "mean"}[c("classifier_pooling", "cls")]}
+
+
+FAMILIES = {
+    "modernbert": Family(
+        options,
+        BODY,
+        {
+            "encoder": encoder_task("ModernBertModel"),
+            "masked_lm": Task(
+                "ModernBertForMaskedLM",
+                models.masked_language_model,
+                {**HEAD, "logits": "decoder", "logit_adjustment/bias": "decoder.bias"},
+                lambda c: {**head(c), "logit_bias": c("decoder_bias", True)},
+            ),
+            "sequence_classification": classes(
+                "ModernBertForSequenceClassification", models.encoder_classifier, CLASSES,
+                lambda c: {**class_head(c), **pooling(c)},
+            ),
+            "token_classification": classes(
+                "ModernBertForTokenClassification", models.token_classifier, CLASSES, class_head
+            ),
+        },
+        "model.",
+        (r".*rotary_emb\..*inv_freq",),
+        neutral=("reference_compile", "repad_logits_with_grad", "deterministic_flash_attn", "sparse_pred_ignore_index"),
+    ),
+}  # fmt: skip

@@ -1,0 +1,45 @@
+"""Rotary positions and windows as configurations say them, block by block."""
+
+from keras_txf.layers import Rotary
+
+
+def windows(kinds, window):
+    """The window of each block: of those of the kind "sliding_attention"."""
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def positions(c, kinds, bases, used=None):
+    """A `Rotary` for each block, one for all blocks of a kind.
+
+    Args:
+        c: the config, old or new: `rope_theta` and `rope_scaling`, or `rope_parameters`, with kinds or without.
+        kinds: list, the kind of each block.
+        bases: dict of kinds -> the base where `rope_parameters` has none, the kinds that `rope_scaling` is for first.
+        used: list, whether each block has positions at all; default: all.
+    """
+    new, old = c("rope_parameters", None) or {}, c("rope_scaling", None) or {}
+    scaled = set(bases) if c.values.get("model_type") == "modernbert" else {next(iter(bases))}
+    rotaries = {}
+    for kind in dict.fromkeys(kinds):
+        if kind not in bases:
+            raise ValueError(f"config.json must have `layer_types` in {sorted(bases)}; received {kind!r}.")
+        own = new.get(kind) or {} if any(key in new for key in ("full_attention", "sliding_attention")) else new
+        parameters = {**(old if kind in scaled or len(bases) == 1 else {}), **own}
+        rotaries[kind] = rotary(c, {"rope_theta": bases[kind], **parameters}, f"rotary_{kind}")
+    used = [True] * len(kinds) if used is None else used
+    return [rotaries[kind] if use else None for kind, use in zip(kinds, used)]
+
+
+def rotary(c, parameters, name):
+    scaling = {key: value for key, value in parameters.items() if value is not None}
+    base = scaling.pop("rope_theta")
+    fraction = scaling.pop("partial_rotary_factor", c("partial_rotary_factor", 1.0))
+    kind = scaling.pop("rope_type", None) or scaling.pop("type", "default")
+    scaling.pop("type", None)
+    if kind == "default":
+        if scaling:
+            raise ValueError(f"config.json has rotary positions of type 'default', which take no {sorted(scaling)}.")
+        return Rotary(base, fraction, name=name)
+    if kind == "yarn":
+        scaling.setdefault("original_max_position_embeddings", c("max_position_embeddings"))
+    return Rotary(base, fraction, {"type": kind, **scaling}, name=name)

@@ -1,0 +1,225 @@
+"""Loading: a folder of Hugging Face becomes a functional Keras model."""
+
+import pathlib
+import re
+import weakref
+
+import keras
+import numpy as np
+
+from keras_txf import checks
+from keras_txf.checkpoints.config import Config
+from keras_txf.checkpoints.families import FAMILIES
+from keras_txf.checkpoints.family import LANGUAGE_MODELS
+from keras_txf.checkpoints.files import open_tensors, read_json
+from keras_txf.checkpoints.tables import links
+
+LARGE = 2**27  # numbers in a file that takes long enough for a progress bar
+
+
+def load(path, task=None, num_classes=None, dtype=None, progress=None, revision=None, **options):
+    """Builds the model of a Hugging Face checkpoint, with its weights.
+
+    Args:
+        path: a folder with `config.json` and `model.safetensors` or its shards; or the name of a repository on the Hub,
+            such as "sentence-transformers/all-MiniLM-L6-v2", which the package `huggingface_hub` fetches.
+        task: "encoder" (hidden states), "masked_lm", "causal_lm", "seq2seq", "sequence_classification",
+            "token_classification" or "image_classification". Default: what the file is for. A head that the file does not
+            have is a new one.
+        num_classes: of a classifier; another number than the file's makes a new head.
+        dtype: dtype policy of the model; default Keras' own. Weights are converted.
+        progress: whether a bar is shown; default: for large files.
+        revision: branch, tag or commit on the Hub.
+        **options: of the builder, in place of what the file says: such as `dropout`, `return_hidden_states`,
+            `token_type_ids`.
+
+    Returns:
+        A functional `keras.Model` from the builder that the task has in `txf.models`. `save` writes it as a folder again.
+
+    Raises:
+        ImportError: a name of the Hub without `huggingface_hub`.
+        ValueError: no such folder; a file that is damaged; a family or task that is not known; a key of `config.json`
+            that is not known; a tensor that no weight is for, or a weight without a tensor.
+
+    Example:
+
+    >>> model = txf.models.encoder(100, 2, 32, 4)  # doctest: +SKIP
+    """
+    folder = find(path, revision)
+    values = read_json(folder / "config.json")
+    family = find_family(values)
+    with open_tensors(folder) as tensors:
+        source = Source(values, family, tensors)
+        task, new_head = choose_task(source, task, num_classes)
+        model = build(source, task, num_classes, dtype, options)
+        fill(model, source, task, new_head, progress)
+    PROVENANCE[model] = (task, values)
+    return model
+
+
+PROVENANCE = weakref.WeakKeyDictionary()  # model -> the name of its task, and the values of its config.json
+
+
+class Source:
+    """A checkpoint that is open.
+
+    Its tensors go by one name each: without the body's prefix, and by the name of today for the weights of norms.
+    """
+
+    def __init__(self, values, family, tensors):
+        self.values, self.family, self.tensors = values, family, tensors
+        self.names = {}
+        for name in tensors:
+            known = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name.removeprefix(family.prefix)))
+            if known in self.names:
+                raise ValueError(f"The file has two tensors for {known!r}: {self.names[known]!r} and {name!r}.")
+            self.names[known] = name
+
+    def read(self, name):
+        return self.tensors.read(self.names[name])
+
+    def shape(self, name):
+        return self.tensors.shape(self.names[name])
+
+    def same(self, name, other):
+        """Whether two tensors hold the same numbers."""
+        return self.shape(name) == self.shape(other) and np.array_equal(self.read(name), self.read(other))
+
+
+def find(path, revision):
+    """The folder of a path, or of a repository on the Hub."""
+    folder = pathlib.Path(path)
+    if folder.is_dir():
+        return folder
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) or folder.exists():
+        raise ValueError(f"`path` must be a folder, or a repository such as 'org/name'; received {str(path)!r}.")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise ImportError(f"{str(path)!r} is no folder, and to fetch it from the Hub needs `pip install huggingface_hub`.") from None
+    return pathlib.Path(snapshot_download(str(path), revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
+
+
+def find_family(values):
+    kind = values.get("model_type")
+    if kind not in FAMILIES:
+        raise ValueError(f"config.json must have a `model_type` of {sorted(FAMILIES)}; received {kind!r}.")
+    return FAMILIES[kind]
+
+
+def choose_task(source, task, num_classes):
+    """The name of the task, and whether its head is a new one."""
+    config, tasks = Config(source.values), source.family.tasks
+    architecture = (source.values.get("architectures") or [None])[0]
+    own = next((name for name, known in tasks.items() if known.architecture == architecture), None)
+    if task is None:
+        task = own or next(iter(tasks))
+    checks.one_of("task", task, tasks)
+    checks.optional(checks.positive_integer, "num_classes", num_classes)
+    if "num_classes" not in tasks[task].options(config):
+        if num_classes is not None:
+            raise ValueError(f"`num_classes` is for classifiers; received {num_classes!r} for the task {task!r}.")
+        return task, False
+    modules = modules_of(rows_of(tasks[task].tensors, config))
+    has_head = any(name.rpartition(".")[0] in modules for name in source.names)
+    new_head = not has_head or num_classes not in (None, config.num_classes())
+    if new_head and num_classes is None:
+        raise ValueError(f"The file has no head for {task!r}; `num_classes` must say how many classes the new one has.")
+    return task, new_head
+
+
+def rows_of(table, config):
+    return table(config) if callable(table) else table
+
+
+def modules_of(rows):
+    """The names of modules or tensors in a head's rows, which have no number of a block."""
+    return {row if isinstance(row, str) else row.name for row in rows.values()}
+
+
+def build(source, task, num_classes, dtype, options):
+    """The model, with weights as the builder began them."""
+    family, config = source.family, Config(source.values)
+    found = family.options(config)
+    heads = {name: known.options(config) for name, known in family.tasks.items()}
+    tied = config("tie_word_embeddings", True)
+    config.check_all_known(family.neutral)
+    found.update(heads[task])
+    if num_classes is not None:
+        found["num_classes"] = num_classes
+    if task in LANGUAGE_MODELS:
+        found["tie_embeddings"] = is_tied(source, task, config, tied)
+    return family.tasks[task].build(**{**found, "dtype": dtype, **options})
+
+
+def is_tied(source, task, config, tied):
+    """Whether the logits use the embedding: by what is in the file. Files may hold a tied table twice."""
+    rows = rows_of(source.family.tasks[task].tensors, config)
+    head = f"{rows['logits']}.weight"
+    if head not in source.names:
+        return True
+    body = rows_of(source.family.tensors, config)
+    row = body.get("target_embedding/token", body["embedding/token"])
+    table = next((name for name in (f"{row}.weight", f"{body['embedding/token']}.weight") if name in source.names), None)
+    return tied and table is not None and source.same(head, table)
+
+
+def fill(model, source, task, new_head, progress):
+    """Gives each weight its tensor; refuses weights or tensors that would be left."""
+    family, config = source.family, Config(source.values)
+    head = rows_of(family.tasks[task].tensors, config)
+    weights = list(model.weights)
+    if new_head:
+        weights = [weight for weight in weights if weight.path.rpartition("/")[0] not in head]
+    wanted = links({**rows_of(family.tensors, config), **head}, weights)
+    resolve_aliases(source, {link.name for link in wanted})
+    check_names(source, task, {link.name for link in wanted})
+    wrong = [
+        f"{link.name!r} of shape {source.shape(link.name)} for {[weight.path for weight in link.variables]}, which need {link.shape()}"
+        for link in wanted
+        if source.shape(link.name) != link.shape()
+    ]
+    if wrong:
+        raise ValueError(f"Tensors and config.json must go together; received {'; '.join(wrong)}.")
+    total = sum(source.tensors.size(source.names[link.name]) for link in wanted)
+    if progress is None:
+        progress = total >= LARGE
+    bar = keras.utils.Progbar(total / 1e6, unit_name="million weights") if progress else None
+    for link in wanted:
+        tensor = source.read(link.name)
+        for weight, value in zip(link.variables, link.read(tensor), strict=True):
+            weight.assign(value)
+        if bar is not None:
+            bar.add(tensor.size / 1e6)
+
+
+def resolve_aliases(source, wanted):
+    """Tensors that may stand for another one do so, or must be the same."""
+    aliases = {alias: name for alias, name in source.family.aliases.items() if alias not in wanted and name in wanted}
+    for alias, name in aliases.items():
+        if alias not in source.names:
+            continue
+        if name in source.names and not source.same(alias, name):
+            raise ValueError(f"{source.names[alias]!r} and {source.names[name]!r} must be the same tensor; they differ.")
+        source.names.setdefault(name, source.names[alias])
+        del source.names[alias]
+
+
+def check_names(source, task, wanted):
+    """Each tensor is wanted, or known to be of no use here: a buffer, the head of another task, a tied table again."""
+    family, config = source.family, Config(source.values)
+    missing = sorted(wanted - source.names.keys())
+    if missing:
+        raise ValueError(f"The file must have a tensor for each weight of the model; there is none named {missing}.")
+    heads = [rows_of(known.tensors, config) for known in family.tasks.values()]
+    of_heads = set().union(*map(modules_of, heads))
+    tied = {f"{rows['logits']}.weight" for name, rows in zip(family.tasks, heads) if name in LANGUAGE_MODELS and name == task}
+    left = [
+        name
+        for name in source.names.keys() - wanted
+        if name not in tied
+        and not any(re.fullmatch(pattern, name) for pattern in family.ignore)
+        and not (name in of_heads or name.rpartition(".")[0] in of_heads)
+    ]
+    if left:
+        raise ValueError(f"The file has tensors that no weight of the model is for: {sorted(source.names[name] for name in left)}.")
