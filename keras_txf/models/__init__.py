@@ -4,6 +4,7 @@ from keras_txf.models.decoder import decoder, decoder_generator
 from keras_txf.models.encoder import encoder, encoder_classifier
 from keras_txf.models.seq2seq import encoder_decoder
 from keras_txf.models.stepping import prefill_model, step_model
+from keras_txf.models.vision import image_classifier, image_encoder
 
 __all__ = [
     "decoder",
@@ -11,6 +12,8 @@ __all__ = [
     "encoder",
     "encoder_classifier",
     "encoder_decoder",
+    "image_classifier",
+    "image_encoder",
     "prefill_model",
     "step_model",
 ]

@@ -33,7 +33,7 @@ class Options:
     dtype: object
 
 
-def sort_options(builder, block_class, options, fixed=()):
+def sort_options(builder, block_class, options, fixed=(), embedding_options=EMBEDDING_OPTIONS, defaults=DEFAULTS):
     """Splits a builder's options; refuses names that neither the embedding nor the block has.
 
     Args:
@@ -41,14 +41,17 @@ def sort_options(builder, block_class, options, fixed=()):
         block_class: EncoderBlock or DecoderBlock.
         options: the caller's keyword arguments.
         fixed: options of the block that this builder decides itself.
+        embedding_options: those of the embedding, by the name they have here -> their name there.
+        defaults: values of options, where this builder has others than the embedding and the block.
     """
     block_names = set(option_names(block_class)) - {"num_heads", *fixed}
-    known = block_names | EMBEDDING_OPTIONS.keys() | {"final_norm", "dtype"}
+    known = block_names | embedding_options.keys() | {"final_norm", "dtype"}
     checks.known_names(f"an option of {builder}", options, known)
-    options = {**DEFAULTS, **options}
-    checks.boolean("scale_embedding", options["scale_embedding"])
+    options = {**defaults, **options}
+    if "scale_embedding" in options:
+        checks.boolean("scale_embedding", options["scale_embedding"])
     block = {name: options[name] for name in block_names & options.keys()}
-    embedding = {ours: options[name] for name, ours in EMBEDDING_OPTIONS.items() if name in options}
+    embedding = {ours: options[name] for name, ours in embedding_options.items() if name in options}
     embedding["encoding"] = resolve_encoding(options)
     final_norm = options.get("final_norm")
     if final_norm is None:  # pre-norm leaves the residual stream without a norm at its end
@@ -57,9 +60,9 @@ def sort_options(builder, block_class, options, fixed=()):
     return Options(embedding, block, final_norm, options.get("dtype"))
 
 
-def resolve_encoding(options):
+def resolve_encoding(options, absolute="sinusoidal"):
     """The caller's `encoding`; by default the paper's, unless `position` has attention see to it."""
-    auto = "sinusoidal" if all(x is None for x in _each(options.get("position"))) else None
+    auto = absolute if all(x is None for x in _each(options.get("position"))) else None
     encoding = options.get("encoding", "auto")
     return auto if encoding == "auto" else encoding
 
@@ -103,12 +106,12 @@ def run(
     block_class, embedding, ids, num_layers, num_heads, options, name,
     scores=False, context=None, positions=None, **call,
 ):
-    """Token ids -> embedding, dropout, the blocks `name`_0, `name`_1, ..., final norm.
+    """Token ids or images -> embedding, dropout, the blocks `name`_0, `name`_1, ..., final norm.
 
     Args:
         block_class: EncoderBlock or DecoderBlock.
-        embedding: a PositionalEmbedding.
-        ids: int (B, T).
+        embedding: a PositionalEmbedding or PatchEmbedding.
+        ids: int (B, T), or the images that a PatchEmbedding takes.
         options: from `sort_options`. A list or tuple holds one value for each block.
         scores: whether the blocks return their attention scores.
         context: (B, S, D) for cross-attention, or None.
