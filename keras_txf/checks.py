@@ -19,6 +19,15 @@ def integer(name, value):
     return int(value)
 
 
+def pair(name, value):
+    """Two positive integers, of an image's height and width; one stands for both."""
+    values = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
+    whole = all(isinstance(size, numbers.Integral) and not isinstance(size, bool) and size > 0 for size in values)
+    if len(values) != 2 or not whole:
+        raise ValueError(f"`{name}` must be a positive integer or a pair of them, (height, width); received {value!r}.")
+    return tuple(map(int, values))
+
+
 def positive_number(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < math.inf:
         raise ValueError(f"`{name}` must be a positive number; received {value!r}.")

@@ -18,17 +18,24 @@ BUILDERS = {
         models.encoder_decoder, source_vocab_size=11, target_vocab_size=11, num_layers=2, dim=8, num_heads=2
     ),
 }
+IMAGE_BUILDERS = {
+    "image_encoder": functools.partial(models.image_encoder, image_size=(6, 8), patch_size=2, num_layers=2, dim=8, num_heads=2),
+    "image_classifier": functools.partial(
+        models.image_classifier, image_size=(6, 8), patch_size=2, num_classes=3, num_layers=2, dim=8, num_heads=2
+    ),
+}
 
 X = np.zeros((2, 5, 8), "float32")
 CONTEXT = np.zeros((2, 3, 6), "float32")
 IDS = np.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 8]], "int32")
+IMAGES = np.zeros((2, 6, 8, 3), "float32")
 SEGMENTS = np.ones((2, 5), "int32")
 
 
 @functools.cache
 def built(kind, **options):
     """One model for all rows that need it."""
-    return BUILDERS[kind](**options)
+    return {**BUILDERS, **IMAGE_BUILDERS}[kind](**options)
 
 
 def generate(prompts, **arguments):

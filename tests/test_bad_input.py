@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from refusals import BUILDERS, CONTEXT, IDS, SEGMENTS, X, answer, built, generate, refused
+from refusals import BUILDERS, CONTEXT, IDS, IMAGE_BUILDERS, IMAGES, SEGMENTS, X, answer, built, generate, refused
 
 import keras_txf as txf
 from keras_txf import layers, training
@@ -15,6 +15,7 @@ from keras_txf import layers, training
 Attention, Cross, Embedding = layers.MultiHeadSelfAttention, layers.CrossAttention, layers.PositionalEmbedding
 Encoder, Decoder, Rotary = layers.EncoderBlock, layers.DecoderBlock, layers.Rotary
 encoder, classifier, decoder, generator, seq2seq = BUILDERS.values()
+image_encoder, image_classifier = IMAGE_BUILDERS.values()
 
 
 def rotary(kind, **numbers):
@@ -28,6 +29,13 @@ def zeros(*shape, dtype="int32"):
 def built_attention():
     layer = Attention(2)
     layer(X)
+    return layer
+
+
+def patches(**options):
+    """Built for images (6, 8) of 3 channels."""
+    layer = layers.PatchEmbedding(2, 8, **{"image_size": (6, 8), **options})
+    layer(IMAGES)
     return layer
 
 
@@ -172,6 +180,37 @@ TENSORS = [
     ("a compiled call keeps the type", lambda: keras.Sequential([Encoder(3)]).predict(X, verbose=0), ["`num_heads`", "dim=8"]),
 ]
 
+VISION = [
+    ("patch over image", lambda: layers.PatchEmbedding((2, 3), 8, (6, 8)), ["`patch_size` must divide the height and width of `image_size`", "(2, 3)", "(6, 8)"]),
+    ("patch over image of a builder", lambda: image_encoder(patch_size=4), ["`patch_size` must divide the height and width of `image_size`", "(4, 4)", "(6, 8)"]),
+    ("patch over images of any size", lambda: patches(image_size=None, encoding=None)(IMAGES[:, :5]),
+     ["`patch_size` must divide the height and width of `inputs`", "(2, 2)", "(2, 5, 8, 3)"]),
+    ("patch over interpolated images", lambda: patches(interpolate_positions=True)(IMAGES[:, :, :7]), ["`patch_size` must divide", "(2, 6, 7, 3)"]),
+    ("three patch sizes", lambda: layers.PatchEmbedding((2, 2, 2), 8), ["`patch_size`", "a pair", "(2, 2, 2)"]),
+    ("a patch size of the pair", lambda: layers.PatchEmbedding((2, 0), 8), ["`patch_size`", "positive integer", "(2, 0)"]),
+    ("learned positions of no size", lambda: layers.PatchEmbedding(2, 8), ["`image_size`", "learned", "None"]),
+    ("learned positions of no size in a builder", lambda: image_classifier(image_size=None), ["`image_size`", "learned", "None"]),
+    ("interpolated sinusoids", lambda: image_encoder(encoding="sinusoidal", interpolate_positions=True),
+     ["`interpolate_positions`", "learned", "sinusoidal"]),
+    ("images of another size", lambda: patches()(IMAGES[:, :, :6]), ["`inputs`", "image_size=(6, 8)", "(2, 6, 6, 3)", "interpolate_positions"]),
+    ("images lying down", lambda: patches(encoding=None)(IMAGES.swapaxes(1, 2)), ["`inputs`", "image_size=(6, 8)", "(2, 8, 6, 3)"]),
+    ("channels first", lambda: patches()(IMAGES.transpose(0, 3, 1, 2)), ["(batch, height, width, channels)", "(2, 3, 6, 8)"]),
+    ("channels of another build", lambda: patches()(IMAGES[..., :1]), ["`inputs`", "3 channels", "(2, 6, 8, 1)"]),
+    ("unknown channels", lambda: patches()(keras.Input((6, 8, None))), ["`inputs`", "channels", "None"]),
+    ("one image", lambda: patches()(IMAGES[0]), ["`inputs`", "(batch, height, width, channels)", "(6, 8, 3)"]),
+    ("ids for images", lambda: patches()(IDS), ["`inputs`", "(batch, height, width, channels)", "(2, 5)"]),
+    ("bytes", lambda: patches()(IMAGES.astype("uint8")), ["`inputs`", "floats", "uint8"]),
+    ("symbolic bytes", lambda: patches()(keras.Input((6, 8, 3), dtype="uint8")), ["`inputs`", "floats", "uint8"]),
+    ("the class token that is not there", lambda: image_classifier(class_token=False), ["pooling='first'", "class_token=False", "'mean'"]),
+    ("dim over heads of images", lambda: image_encoder(num_heads=3), ["`num_heads` must divide `dim`", "num_heads=3"]),
+    *((f"{name} of {builder}", lambda build=build, name=name: build(**{name: 4}), [f"'{name}'", builder, "Known"])
+      for builder, build in IMAGE_BUILDERS.items()
+      for name in ("vocab_size", "pad_id", "max_length", "combine", "position_dim", "scale_embedding", "packed")),
+    *((f"misspelt {name}", lambda build=build: build(norm_placment="post"), [
+        "'norm_placment'", name, "Did you mean 'norm_placement'", "Known"]) for name, build in IMAGE_BUILDERS.items()),
+    ("images of another size for a model", lambda: built("image_classifier")(IMAGES[:, :4]), ["(None, 6, 8, 3)", "(2, 4, 8, 3)"]),
+]
+
 TRAINING = [
     ("warmup as long as all", lambda: training.warmup_cosine(1.0, 9, 9), ["`warmup_steps`", "`total_steps`", "warmup_steps=9", "total_steps=9"]),
     ("final over peak", lambda: training.warmup_cosine(1.0, 3, 9, final=2.0), ["`final`", "`peak`", "final=2.0", "peak=1.0"]),
@@ -214,7 +253,7 @@ GENERATION = [
     ("temperature text", lambda: txf.generation.Sampling("hot"), ["`temperature`", "positive", "'hot'"]),
 ]
 
-TABLE = [*SIZES, *COMBINATIONS, *ROTARY, *TENSORS, *TRAINING, *GENERATION]
+TABLE = [*SIZES, *COMBINATIONS, *ROTARY, *TENSORS, *VISION, *TRAINING, *GENERATION]
 
 
 @pytest.mark.parametrize("call, words", [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])

@@ -7,13 +7,15 @@ import functools
 
 import numpy as np
 import pytest
-from refusals import BUILDERS, answer, generate, refused
+from refusals import BUILDERS, IMAGE_BUILDERS, answer, generate, refused
 
 from keras_txf import layers, training
 
 Attention, Cross, Embedding = layers.MultiHeadSelfAttention, layers.CrossAttention, layers.PositionalEmbedding
 Encoder, Decoder = layers.EncoderBlock, layers.DecoderBlock
 encoder, classifier, decoder, generator, seq2seq = BUILDERS.values()
+Patches, image_classifier = layers.PatchEmbedding, IMAGE_BUILDERS["image_classifier"]
+PATCHES = {"patch_size": 2, "dim": 8, "image_size": 6}
 
 # Every size of every layer and builder, with what else it needs.
 SIZES = [
@@ -41,6 +43,10 @@ SIZES = [
     *((name, build, {}) for build in BUILDERS.values() for name in (
         "num_layers", "dim", "num_heads", "intermediate_dim", "max_length", "window")),
     ("num_classes", classifier, {}),
+    *((name, Patches, PATCHES) for name in PATCHES),
+    *((name, build, {}) for build in IMAGE_BUILDERS.values() for name in (
+        "image_size", "patch_size", "num_layers", "dim", "num_heads", "channels", "intermediate_dim", "window")),
+    ("num_classes", image_classifier, {}),
     ("context_dim", decoder, {}),
     ("source_vocab_size", seq2seq, {}),
     ("target_vocab_size", seq2seq, {}),
@@ -61,6 +67,7 @@ RATES = [
     *((name, cls, {"num_heads": 2}) for cls in (Encoder, Decoder) for name in (
         "dropout", "attention_dropout", "feed_forward_dropout", "stochastic_depth")),
     *((name, build, {}) for build in BUILDERS.values() for name in ("dropout", "stochastic_depth")),
+    *(("dropout", build, {}) for build in IMAGE_BUILDERS.values()),
     ("label_smoothing", training.TokenCrossEntropy, {}),
 ]
 POSITIVE = [
@@ -82,6 +89,9 @@ SWITCHES = [
     *((name, generator, {}) for name in ("tie_embeddings", "packed", "scale_embedding")),
     *((name, build, {}) for build in BUILDERS.values() for name in ("return_hidden_states", "return_attention_scores")),
     ("context_mask", decoder, {}),
+    *((name, Patches, PATCHES) for name in ("class_token", "interpolate_positions", "use_bias")),
+    *((name, build, {}) for build in IMAGE_BUILDERS.values() for name in (
+        "return_hidden_states", "return_attention_scores", "class_token", "interpolate_positions", "patch_bias")),
 ]
 NAMES = [
     ("encoding", Embedding, {"vocab_size": 11, "dim": 8}),
@@ -91,6 +101,9 @@ NAMES = [
         "norm", "norm_placement", "position")),
     ("position", Attention, {"num_heads": 2}),
     ("pooling", classifier, {}),
+    ("encoding", Patches, PATCHES),
+    ("pooling", image_classifier, {}),
+    *((name, image_classifier, {}) for name in ("encoding", "norm", "norm_placement", "position")),
     *((name, generator, {}) for name in ("encoding", "norm", "position")),
     ("sampler", generate, {"prompts": [[1]]}),
     ("sampler", answer, {"sources": [[1]]}),
@@ -100,6 +113,8 @@ KERAS_NAMES = [
     *((name, cls, {"num_heads": 2}) for cls in (Encoder, Decoder) for name in ("activation", "kernel_initializer")),
     ("activation", layers.FeedForward, {}),
     ("activation", generator, {}),
+    ("activation", image_classifier, {}),
+    ("kernel_initializer", Patches, PATCHES),
 ]
 
 KINDS = {
@@ -117,7 +132,7 @@ def rows():
         for name, function, others in arguments:
             owner = getattr(function, "func", function).__name__
             # A builder hands most of its options to its layers, so that two values will do.
-            values_here = values[:3:2] if function in BUILDERS.values() else values
+            values_here = values[:3:2] if function in {**BUILDERS, **IMAGE_BUILDERS}.values() else values
             yield pytest.param(function, others, name, expected, values_here, id=f"{owner}-{name}")
 
 

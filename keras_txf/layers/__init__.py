@@ -5,6 +5,7 @@ from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.heads import Pooling
+from keras_txf.layers.patches import PatchEmbedding
 from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "EncoderBlock",
     "FeedForward",
     "MultiHeadSelfAttention",
+    "PatchEmbedding",
     "Pooling",
     "PositionalEmbedding",
     "RelativeBias",

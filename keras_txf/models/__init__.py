@@ -5,6 +5,7 @@ from keras_txf.models.encoder import encoder
 from keras_txf.models.encoder_heads import encoder_classifier, masked_language_model, token_classifier
 from keras_txf.models.seq2seq import encoder_decoder
 from keras_txf.models.stepping import prefill_model, step_model
+from keras_txf.models.vision import image_classifier, image_encoder
 
 __all__ = [
     "decoder",
@@ -12,6 +13,8 @@ __all__ = [
     "encoder",
     "encoder_classifier",
     "encoder_decoder",
+    "image_classifier",
+    "image_encoder",
     "masked_language_model",
     "prefill_model",
     "step_model",

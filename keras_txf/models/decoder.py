@@ -135,7 +135,7 @@ def decoder_generator(
 
 def decode(
     builder, vocab_size, num_layers, dim, num_heads, make_logits, packed, scores, options,
-    context=None, embedding=None, **call,
+    context=None, embedding=None, position_embedding=None, start_id=None, **call,
 ):
     """Symbolic inputs, stack.Result and logits of a decoder; `call` goes to every block."""
     checks.boolean("packed", packed)
@@ -152,8 +152,11 @@ def decode(
     if embedding is None:
         embedding = stack.make_embedding(vocab_size, dim, options, f"{prefix}embedding")
     options.block["cross_attention"] = context is not None
+    x = stack.embed(
+        embedding, ids, options, "decoder", positions, position_embedding=position_embedding, start_id=start_id
+    )
     result = stack.run(
-        DecoderBlock, embedding, ids, num_layers, dim, num_heads, options, "decoder", scores, context,
+        DecoderBlock, x, num_layers, dim, num_heads, options, "decoder", scores, context,
         positions=positions, segment_ids=segment_ids, **call,
     )
     return inputs, result, make_logits(result.output, embedding, vocab_size, options.dtype)

@@ -70,12 +70,13 @@ def encode(builder, vocab_size, num_layers, dim, num_heads, packed, token_type_i
         raise ValueError("`token_type_ids` needs `token_types`, the number of kinds of tokens; received None.")
     options = stack.sort_options(builder, EncoderBlock, options)
     inputs, ids, segment_ids, positions = stack.token_inputs(packed)
-    types = {}
+    types = None
     if token_type_ids:
-        types["token_type_ids"] = inputs["token_type_ids"] = stack.integer_input("token_type_ids")
+        types = inputs["token_type_ids"] = stack.integer_input("token_type_ids")
     embedding = stack.make_embedding(vocab_size, dim, options, "embedding")
+    x = stack.embed(embedding, ids, options, "encoder", positions, types)
     result = stack.run(
-        EncoderBlock, embedding, ids, num_layers, dim, num_heads, options, "encoder", scores,
-        positions=positions, segment_ids=segment_ids, **types,
+        EncoderBlock, x, num_layers, dim, num_heads, options, "encoder", scores,
+        positions=positions, segment_ids=segment_ids,
     )
     return (inputs if len(inputs) > 1 else ids), result, embedding, options

@@ -110,9 +110,10 @@ def encoder_decoder(
     table = "embedding" if share_embeddings else "source_embedding"
     own_positions = stack.separate_positions(dim, sorted_options) if share_embeddings == "tokens" else (None, None)
     embedding = stack.make_embedding(source_vocab_size, dim, sorted_options, table)
+    x = stack.embed(embedding, source_ids, sorted_options, "encoder", positions, position_embedding=own_positions[0])
     encoded = stack.run(
-        EncoderBlock, embedding, source_ids, num_layers, dim, encoder_heads, sorted_options, "encoder",
-        return_attention_scores, positions=positions, segment_ids=segment_ids, position_embedding=own_positions[0],
+        EncoderBlock, x, num_layers, dim, encoder_heads, sorted_options, "encoder",
+        return_attention_scores, positions=positions, segment_ids=segment_ids,
     )
     target, decoded, logits = decode(
         "encoder_decoder", target_vocab_size, num_decoder_layers or num_layers, dim, decoder_heads,

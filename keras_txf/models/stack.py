@@ -39,7 +39,7 @@ class Options:
     dtype: object
 
 
-def sort_options(builder, block_class, options, fixed=()):
+def sort_options(builder, block_class, options, fixed=(), embedding_options=EMBEDDING_OPTIONS, defaults=DEFAULTS):
     """Splits a builder's options; refuses names that neither the embedding nor the block has.
 
     Args:
@@ -47,29 +47,30 @@ def sort_options(builder, block_class, options, fixed=()):
         block_class: EncoderBlock or DecoderBlock.
         options: the caller's keyword arguments.
         fixed: options of the block that this builder decides itself.
+        embedding_options: those of the embedding, by the name they have here -> their name there.
+        defaults: values of options, where this builder has others than the embedding and the block.
     """
     block_names = set(option_names(block_class)) - {"num_heads", *fixed}
-    known = block_names | EMBEDDING_OPTIONS.keys() | {"embedding_norm", "embedding_dim", "final_norm", "dtype"}
+    known = block_names | embedding_options.keys() | defaults.keys() | {"final_norm", "dtype"}
     checks.known_names(f"an option of {builder}", options, known)
-    options = {**DEFAULTS, **options}
-    checks.boolean("scale_embedding", options["scale_embedding"])
+    options = {**defaults, **options}
+    if "scale_embedding" in options:
+        checks.boolean("scale_embedding", options["scale_embedding"])
     block = {name: options[name] for name in block_names & options.keys()}
-    embedding = {ours: options[name] for name, ours in EMBEDDING_OPTIONS.items() if name in options}
+    embedding = {ours: options[name] for name, ours in embedding_options.items() if name in options}
     embedding["encoding"] = resolve_encoding(options)
     final_norm = options.get("final_norm")
     if final_norm is None:  # pre-norm leaves the residual stream without a norm at its end
         final_norm = _each(block.get("norm_placement", "post"))[-1] != "post"
     checks.boolean("final_norm", final_norm)
-    checks.boolean("embedding_norm", options["embedding_norm"])
-    checks.optional(checks.positive_integer, "embedding_dim", options["embedding_dim"])
-    return Options(
-        embedding, options["embedding_norm"], options["embedding_dim"], block, final_norm, options.get("dtype")
-    )
+    embedding_norm = checks.boolean("embedding_norm", options.get("embedding_norm", False))
+    embedding_dim = checks.optional(checks.positive_integer, "embedding_dim", options.get("embedding_dim"))
+    return Options(embedding, embedding_norm, embedding_dim, block, final_norm, options.get("dtype"))
 
 
-def resolve_encoding(options):
+def resolve_encoding(options, absolute="sinusoidal"):
     """The caller's `encoding`; by default the paper's, unless `position` has attention see to it."""
-    auto = "sinusoidal" if all(x is None for x in _each(options.get("position"))) else None
+    auto = absolute if all(x is None for x in _each(options.get("position"))) else None
     encoding = options.get("encoding", "auto")
     return auto if encoding == "auto" else encoding
 
@@ -126,23 +127,40 @@ def _numbered(name, tensors):
     return {f"{name}_{index}": tensor for index, tensor in enumerate(tensors)}
 
 
-def run(
-    block_class, embedding, ids, num_layers, dim, num_heads, options, name,
-    scores=False, context=None, positions=None, token_type_ids=None, position_embedding=None, start_id=None, **call,
+def embed(
+    embedding, ids, options, name, positions=None, token_type_ids=None, position_embedding=None, start_id=None
 ):
-    """Token ids -> embedding, dropout, the blocks `name`_0, `name`_1, ..., final norm.
+    """Token ids -> (B, T, D).
 
     Args:
-        block_class: EncoderBlock or DecoderBlock.
         embedding: a PositionalEmbedding.
         ids: int (B, T).
-        options: from `sort_options`. A list or tuple holds one value for each block.
-        scores: whether the blocks return their attention scores.
-        context: (B, S, D) for cross-attention, or None.
         positions: int (B, T) of packed sequences, or None.
         token_type_ids: int (B, T), or None.
         position_embedding: a PositionalEmbedding without tokens, where `embedding` has no positions of its own, or None.
         start_id: the token that every row begins with, or None.
+    """
+    pad_id = embedding.pad_id
+    if start_id is not None and pad_id is not None and (position_embedding or embedding).encoding is not None:
+        positions = StartPositions(pad_id, name=f"{name}_positions")(ids)
+    x = embedding(ids, **_given(positions=positions if embedding.encoding else None, token_type_ids=token_type_ids))
+    if position_embedding is not None:
+        x = keras.layers.Add(dtype=options.dtype)([x, position_embedding(ids, **_given(positions=positions))])
+    if start_id is not None:
+        x = Start(start_id, pad_id, dtype=options.dtype, name=f"{name}_start")([x, ids])
+    return x
+
+
+def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False, context=None, positions=None, **call):
+    """Embedded tokens or patches -> dropout, the blocks `name`_0, `name`_1, ..., final norm.
+
+    Args:
+        block_class: EncoderBlock or DecoderBlock.
+        x: (B, T, embedding's dim).
+        options: from `sort_options`. A list or tuple holds one value for each block.
+        scores: whether the blocks return their attention scores.
+        context: (B, S, D) for cross-attention, or None.
+        positions: int (B, T) of packed sequences, or None.
         call: tensors that every block takes, such as `segment_ids`; those that are None stay out.
 
     Returns:
@@ -154,14 +172,6 @@ def run(
     if scores:
         call["return_attention_scores"] = True
 
-    places, pad_id = positions, embedding.pad_id
-    if start_id is not None and pad_id is not None and (position_embedding or embedding).encoding is not None:
-        places = StartPositions(pad_id, name=f"{name}_positions")(ids)
-    x = embedding(ids, **_given(positions=places if embedding.encoding else None, token_type_ids=token_type_ids))
-    if position_embedding is not None:
-        x = keras.layers.Add(dtype=options.dtype)([x, position_embedding(ids, **_given(positions=places))])
-    if start_id is not None:
-        x = Start(start_id, pad_id, dtype=options.dtype, name=f"{name}_start")([x, ids])
     if options.embedding_norm:
         x = like_norm(first, f"{name}_embedding_norm", options.dtype)(x)
     x = Dropout(first.dropout, dtype=options.dtype, name=f"{name}_dropout")(x)

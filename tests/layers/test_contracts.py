@@ -44,6 +44,9 @@ def shared_blocks(dtype):
 attention, cross = txf.layers.MultiHeadSelfAttention, txf.layers.CrossAttention
 encoder, decoder = txf.layers.EncoderBlock, txf.layers.DecoderBlock
 embedding, pooling = txf.layers.PositionalEmbedding, txf.layers.Pooling
+patches = txf.layers.PatchEmbedding
+IMAGES = {"inputs": floats(6, 8, 3)}
+ANY_IMAGES = {"inputs": floats("target", "source", 3)}
 POSITION = dict(mask="none", quantizes=False)
 DISTANCE = {"query_positions": places("target"), "key_positions": places("source")}
 
@@ -108,6 +111,12 @@ CASES = [
         combine="concat", position_dim=3,
     ),
     case("embedding-no-padding", embedding, {"inputs": token_ids("target", 11)}, 11, 12, None, pad_id=None, mask="none"),
+    case("patches", patches, IMAGES, (2, 4), 12, (6, 8), mask="none"),
+    case("patches-of-any-size", patches, ANY_IMAGES, 1, 12, 3, interpolate_positions=True, mask="none"),
+    case(
+        "patches-sinusoidal", patches, ANY_IMAGES, 1, 11, class_token=False, encoding="sinusoidal", use_bias=False,
+        mask="none",
+    ),
     *[
         case(f"pooling-{kind}", pooling, INPUTS, kind, mask="consumed", quantizes=kind == "attention")
         for kind in ("mean", "max", "first", "last", "attention")

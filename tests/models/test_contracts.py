@@ -12,6 +12,7 @@ import keras_txf as txf
 TOKENS = {"token_ids": token_ids("target", 11)}
 PAIR = {"target_ids": token_ids("target", 13), "source_ids": token_ids("source", 11)}
 CONTEXT = {"target_ids": token_ids("target", 13), "context": floats("source", 10)}
+IMAGES, ANY_IMAGES = {"images": floats(6, 8, 3)}, {"images": floats("target", "source", 3)}
 SELF, CROSS = (3, "target", "target"), (3, "target", "source")
 EVERYTHING = {"return_hidden_states": True, "return_attention_scores": True}
 MANY = dict(
@@ -45,6 +46,7 @@ def scores(name, shape, layers=1):
 encoder, encoder_classifier = txf.models.encoder, txf.models.encoder_classifier
 decoder, decoder_generator = txf.models.decoder, txf.models.decoder_generator
 encoder_decoder = txf.models.encoder_decoder
+image_encoder, image_classifier = txf.models.image_encoder, txf.models.image_classifier
 
 CASES = [
     case("encoder", encoder, TOKENS, 11, 1, 12, 3),
@@ -90,6 +92,19 @@ CASES = [
             **scores("decoder_attention_scores", SELF, layers=2),
             **scores("decoder_cross_attention_scores", CROSS, layers=2),
         },
+    ),
+    case("image-encoder", image_encoder, IMAGES, (6, 8), (2, 4), 1, 12, 3, mask="none"),
+    case(
+        "image-encoder-many", image_encoder, ANY_IMAGES, None, 1, 1, 12, 6, **MANY, mask="none", class_token=False,
+        patch_bias=False,
+    ),
+    case(
+        "image-classifier", image_classifier, IMAGES, (6, 8), (2, 4), 4, 2, 12, 3, **EVERYTHING, mask="none",
+        core=True, scores=scores("attention_scores", (3, 7, 7), layers=2),
+    ),
+    case(
+        "image-classifier-relative", image_classifier, IMAGES, (6, 8), (2, 4), 4, 2, 12, 3, position="relative",
+        encoding="learned", pooling="mean", mask="none", shares=True,
     ),
 ]
 

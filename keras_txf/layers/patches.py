@@ -1,0 +1,208 @@
+"""PatchEmbedding: an image as a sequence of patches."""
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.options import get_config, register
+from keras_txf.layers.projections import clone_initializer, make_projection
+from keras_txf.ops.interpolation import interpolate_grid
+from keras_txf.ops.positions import sinusoid
+
+
+@register
+class PatchEmbedding(keras.layers.Layer):
+    """Cuts images into patches and projects each, with a class token and positions: the input of a ViT.
+
+    Patches follow each other row by row, from the top left. Images are channels last, whatever
+    `keras.config.image_data_format` says.
+
+    The kernel `patch/kernel` has one row for each number in a patch, (patch height · patch width ·
+    channels, dim): `kernel.reshape(height, width, channels, dim)` is that of a convolution in Keras,
+    whose `transpose(3, 2, 0, 1)` is PyTorch's and Hugging Face's (dim, channels, height, width). The
+    first row of `position/embeddings` is that of the class token.
+
+    Args:
+        patch_size: height and width of a patch in pixels, a pair or one number for both.
+        dim: width of the output.
+        image_size: height and width of the images in pixels, a pair or one number for both. Images of
+            another size are refused. None takes every size that the patches divide.
+        class_token: whether a learned vector stands before the patches.
+        encoding: "learned" (the paper's, one vector for each patch and for the class token),
+            "sinusoidal" (fixed: the first half of the features is the sinusoid of the patch's row, the
+            second of its column, zeros for the class token), or None where attention has its own
+            positions.
+        interpolate_positions: takes images of other sizes than `image_size` too, with learned
+            positions interpolated between those of its patches (bicubic). The weights are the same.
+        use_bias: whether the projection has a bias.
+        kernel_initializer: of the projection.
+        embeddings_initializer: of the class token and of learned positions; default normal with
+            standard deviation 0.02.
+
+    Call arguments:
+        inputs: float (B, height, width, channels).
+
+    Returns:
+        (B, patches, dim), one more with the class token.
+
+    Raises:
+        ValueError: learned positions without `image_size`, a size that the patches do not divide,
+            images of another size or number of channels than the layer is for, integers.
+
+    Reference:
+        [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3.1, and 3.2 for
+        the interpolation; [Masked Autoencoders](https://arxiv.org/abs/2111.06377) for "sinusoidal".
+
+    Example:
+
+    >>> embedding = txf.layers.PatchEmbedding(patch_size=8, dim=32, image_size=(16, 24))
+    >>> embedding(keras.random.normal((2, 16, 24, 3))).shape
+    (2, 7, 32)
+    """
+
+    def __init__(
+        self,
+        patch_size,
+        dim,
+        image_size=None,
+        class_token=True,
+        encoding="learned",
+        interpolate_positions=False,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        embeddings_initializer=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.patch_size = checks.pair("patch_size", patch_size)
+        self.dim = checks.positive_integer("dim", dim)
+        self.image_size = checks.optional(checks.pair, "image_size", image_size)
+        self.class_token = checks.boolean("class_token", class_token)
+        self.encoding = checks.one_of("encoding", encoding, ("learned", "sinusoidal", None))
+        self.interpolate_positions = checks.boolean("interpolate_positions", interpolate_positions)
+        self.use_bias = checks.boolean("use_bias", use_bias)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        if encoding == "learned" and image_size is None:
+            raise ValueError("encoding='learned' needs `image_size`, whose patches have positions; received None.")
+        if interpolate_positions and encoding != "learned":
+            raise ValueError(f"`interpolate_positions` applies to encoding='learned' only; received encoding={encoding!r}.")
+        if image_size is not None:
+            self._check_divisible("image_size", self.image_size, f"image_size={self.image_size}")
+
+    def build(self, inputs_shape):
+        self._check_shape(inputs_shape)
+        height, width = self.patch_size
+        self._channels = inputs_shape[-1]
+        self.patch = make_projection(self, "patch", self.dim, (None, None, height * width * self._channels))
+        if self.class_token:
+            self.class_vector = self.add_weight(name="class_token", shape=(self.dim,), initializer=self._initializer())
+        if self.encoding == "learned":
+            rows, columns = self._grid(*self.image_size)
+            self.position = keras.layers.Embedding(
+                rows * columns + self.class_token,
+                self.dim,
+                embeddings_initializer=self._initializer(),
+                dtype=self.dtype_policy,
+                name="position",
+            )
+            self.position.build()
+
+    def _initializer(self):
+        return clone_initializer(self.embeddings_initializer or keras.initializers.RandomNormal(stddev=0.02))
+
+    def call(self, inputs):
+        self._check(inputs)
+        rows, columns = self._grid(*ops.shape(inputs)[1:3])
+        x = self.patch(self._cut(inputs, rows, columns))
+        if self.class_token:
+            first = ops.cast(self.class_vector, x.dtype)
+            x = ops.concatenate([ops.broadcast_to(first, (ops.shape(x)[0], 1, self.dim)), x], axis=1)
+        if self.encoding is None:
+            return x
+        return x + ops.cast(POSITIONS[self.encoding](self, rows, columns), x.dtype)
+
+    def _grid(self, height, width):
+        """How many patches stand below and beside each other; None where that is unknown."""
+        sizes = zip((height, width), self.patch_size)
+        return tuple(None if image is None else image // patch for image, patch in sizes)
+
+    def _cut(self, images, rows, columns):
+        """(B, height, width, channels) -> the patches (B, rows · columns, numbers in a patch)."""
+        height, width = self.patch_size
+        # A row of a patch lies in one piece, so that two axes change places and not four. The batch is
+        # told, for with -1 an image that the patches do not divide could pass as some other one.
+        strips = ops.reshape(images, (ops.shape(images)[0] * rows, height, columns, width * self._channels))
+        patches = ops.transpose(strips, (0, 2, 1, 3))
+        return ops.reshape(patches, (-1, rows * columns, height * width * self._channels))
+
+    def _check(self, images):
+        self._check_shape(images.shape)
+        dtype = keras.backend.standardize_dtype(images.dtype)
+        if not keras.backend.is_float_dtype(dtype):
+            raise ValueError(
+                "`inputs` must be images of floats: scale integers first, for example to images / 255; "
+                f"received dtype {dtype}."
+            )
+
+    def _check_shape(self, shape):
+        came = f"shape {tuple(shape)}"
+        if len(shape) != 4:
+            raise ValueError(f"`inputs` must be images, (batch, height, width, channels); received {came}.")
+        size, channels = tuple(shape[1:3]), shape[3]
+        if channels is None:
+            raise ValueError(f"`inputs` must have a known number of channels, their last axis; received {came}.")
+        if self.built and channels != self._channels:
+            raise ValueError(
+                f"`inputs` must be images (batch, height, width, channels) of {self._channels} channels, as when the "
+                f"layer was built; received {came}."
+            )
+        expected = None if self.interpolate_positions else self.image_size
+        if expected is not None and any(a not in (None, b) for a, b in zip(size, expected)):
+            hint = " Pass interpolate_positions=True for other sizes." if self.encoding == "learned" else ""
+            raise ValueError(
+                f"`inputs` must be images (batch, height, width, channels) of image_size={expected}; received {came}.{hint}"
+            )
+        self._check_divisible("inputs", size, came)
+
+    def _check_divisible(self, name, size, came):
+        if any(image is not None and image % patch for image, patch in zip(size, self.patch_size)):
+            raise ValueError(
+                f"`patch_size` must divide the height and width of `{name}`; received "
+                f"patch_size={self.patch_size} and {came}."
+            )
+
+    def compute_output_shape(self, inputs_shape):
+        # Said here, for Keras would try open sizes on some backends with numbers that no patch divides.
+        rows, columns = self._grid(*inputs_shape[1:3])
+        length = None if None in (rows, columns) else rows * columns + self.class_token
+        return (inputs_shape[0], length, self.dim)
+
+    def compute_output_spec(self, inputs):
+        self._check(inputs)
+        return super().compute_output_spec(inputs)
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
+def _learned(layer, rows, columns):
+    vectors = layer.position(ops.arange(layer.position.input_dim))
+    if not layer.interpolate_positions:
+        return vectors
+    first, others = vectors[: int(layer.class_token)], vectors[int(layer.class_token) :]
+    grid = ops.reshape(others, (*layer._grid(*layer.image_size), layer.dim))
+    others = ops.reshape(interpolate_grid(grid, rows, columns), (-1, layer.dim))
+    return ops.concatenate([ops.cast(first, "float32"), others], axis=0)
+
+
+def _sinusoidal(layer, rows, columns):
+    widths = (layer.dim - layer.dim // 2, layer.dim // 2)
+    down, across = (sinusoid(ops.arange(size), width) for size, width in zip((rows, columns), widths))
+    parts = (down[:, None], across[None])
+    parts = [ops.broadcast_to(part, (rows, columns, width)) for part, width in zip(parts, widths)]
+    vectors = ops.reshape(ops.concatenate(parts, axis=-1), (-1, layer.dim))
+    return ops.concatenate([ops.zeros((int(layer.class_token), layer.dim)), vectors], axis=0)
+
+
+POSITIONS = {"learned": _learned, "sinusoidal": _sinusoidal}

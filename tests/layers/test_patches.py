@@ -1,0 +1,148 @@
+"""PatchEmbedding against a loop over patches and against a convolution, and its positions for images of any size.
+
+Patches are (2, 3), images (6, 9) of 4 channels: 3 rows of 3 patches.
+"""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import drawing
+import keras_txf as txf
+
+PATCH, SIZE, CHANNELS, D = (2, 3), (6, 9), 4, 8
+IMAGES = drawing.normal(2, *SIZE, CHANNELS)
+LARGER = drawing.normal(2, 10, 6, CHANNELS, seed=2)  # 5 rows of 2 patches
+
+
+def embedding(dim=D, **options):
+    return drawing.built(txf.layers.PatchEmbedding(PATCH, dim, **{"image_size": SIZE, **options}), IMAGES)
+
+
+def projected(layer, images):
+    """The patches row by row, each flattened and projected."""
+    kernel, bias = drawing.array(layer.patch.kernel), drawing.array(layer.patch.bias)
+    height, width = PATCH
+    rows, columns = images.shape[1] // height, images.shape[2] // width
+    result = np.zeros((len(images), rows * columns, layer.dim))
+    for i, j in np.ndindex(rows, columns):
+        patch = images[:, i * height : (i + 1) * height, j * width : (j + 1) * width]
+        result[:, i * columns + j] = patch.reshape(len(images), -1) @ kernel + bias
+    return result
+
+
+def test_output_is_class_token_and_patches_with_their_positions():
+    layer = embedding()
+    first = np.broadcast_to(drawing.array(layer.class_vector), (2, 1, D))
+    expected = np.concatenate([first, projected(layer, IMAGES)], axis=1)
+    drawing.assert_same(layer(IMAGES), expected + drawing.array(layer.position.embeddings))
+
+
+def test_without_class_token_and_positions_patches_are_left():
+    layer = embedding(class_token=False, encoding=None)
+    assert len(layer.weights) == 2
+    drawing.assert_same(layer(IMAGES), projected(layer, IMAGES))
+
+
+def test_kernel_is_that_of_a_convolution():
+    layer = embedding(class_token=False, encoding=None)
+    kernel = ops.reshape(layer.patch.kernel, (*PATCH, CHANNELS, D))
+    convolved = ops.conv(IMAGES, kernel, strides=PATCH, data_format="channels_last") + layer.patch.bias
+    drawing.assert_same(layer(IMAGES), ops.reshape(convolved, (2, 9, D)))
+
+
+@pytest.mark.parametrize("dim", [8, 7])
+@pytest.mark.parametrize("class_token", [True, False])
+def test_sinusoids_are_of_rows_and_columns(class_token, dim):
+    layer = embedding(dim, encoding="sinusoidal", image_size=None, class_token=class_token)
+    for images, rows, columns in ((IMAGES, 3, 3), (LARGER, 5, 2)):
+        places = np.arange(rows * columns)
+        halves = [(places // columns, dim - dim // 2), (places % columns, dim // 2)]
+        expected = projected(layer, images) + np.concatenate([sinusoids(*half) for half in halves], axis=-1)
+        output = drawing.array(layer(images))
+        drawing.assert_same(output[:, int(class_token) :], expected)
+        if class_token:
+            drawing.assert_same(output[:, 0], np.broadcast_to(drawing.array(layer.class_vector), (2, dim)))
+
+
+def sinusoids(places, dim):
+    features = np.arange(dim)
+    angles = places[:, None] / 10000 ** (features // 2 * 2 / dim)
+    return np.where(features % 2, np.cos(angles), np.sin(angles))
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+def test_interpolation_changes_nothing_at_the_size_of_the_positions(class_token):
+    fixed, free = (embedding(class_token=class_token, interpolate_positions=free) for free in (False, True))
+    np.testing.assert_array_equal(drawing.array(free(IMAGES)), drawing.array(fixed(IMAGES)))
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+def test_positions_are_interpolated_for_other_sizes(class_token):
+    layer = embedding(class_token=class_token, interpolate_positions=True)
+    # Features that grow from row to row, that are the same everywhere, and that are zero stay so.
+    table = np.zeros((9 + class_token, D))
+    table[int(class_token) :, 0] = np.arange(9) // 3
+    table[int(class_token) :, 1] = 5
+    layer.position.embeddings.assign(table)
+    positions = drawing.array(layer(LARGER))[:, int(class_token) :] - projected(layer, LARGER)
+    np.testing.assert_allclose(positions[..., 1], 5, atol=1e-5)
+    by_row = positions[0, :, 0].reshape(5, 2)
+    np.testing.assert_allclose(by_row[:, 0], by_row[:, 1], atol=1e-5)
+    np.testing.assert_allclose(by_row[2], 1, atol=1e-5)  # the middle row stays the middle one
+    assert (np.diff(by_row[:, 0]) > 0).all()
+    np.testing.assert_allclose(positions[..., 2:], 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("policy, compute", [("mixed_bfloat16", "bfloat16"), ("float16", "float16")])
+def test_positions_are_interpolated_in_float32(policy, compute):
+    layer = embedding(interpolate_positions=True, dtype=policy)
+    for weight in layer.patch.weights:
+        weight.assign(np.zeros(weight.shape))
+    exact = embedding(interpolate_positions=True)
+    exact.set_weights([drawing.array(weight) for weight in layer.weights])
+    output = layer(LARGER)
+    assert ops.dtype(output) == compute
+    drawing.assert_same(output, exact(LARGER), {"bfloat16": 2e-2, "float16": 2e-3}[compute])
+
+
+def test_channels_are_last_whatever_keras_is_set_to():
+    layer = embedding()
+    expected = drawing.array(layer(IMAGES))
+    before = keras.config.image_data_format()
+    keras.config.set_image_data_format("channels_first")
+    try:
+        np.testing.assert_array_equal(drawing.array(layer(IMAGES)), expected)
+        other = embedding()
+        np.testing.assert_array_equal(drawing.array(other(IMAGES)), expected)
+    finally:
+        keras.config.set_image_data_format(before)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the other backends know every size when they trace")
+def test_a_graph_of_unknown_sizes_refuses_what_the_patches_do_not_divide():
+    import tensorflow as tf
+
+    layer = embedding(interpolate_positions=True)
+    function = tf.function(layer, input_signature=[tf.TensorSpec((None, None, None, CHANNELS))])
+    drawing.assert_same(function(LARGER), layer(LARGER))
+    # The numbers of two images, each a row too tall, would make whole patches.
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        function(np.zeros((2, 7, 6, CHANNELS), "float32"))
+
+
+def test_weights_are_drawn_small_and_not_alike():
+    layer = txf.layers.PatchEmbedding(2, 60, 30)
+    layer(np.zeros((1, 30, 30, 1), "float32"))
+    table, token = drawing.array(layer.position.embeddings), drawing.array(layer.class_vector)
+    assert table.shape == (226, 60) and 0.019 < table.std() < 0.021
+    assert 0.01 < token.std() < 0.03 and np.abs(table[0] - token).max() > 0.01
+    zeros = embedding_of_zeros()
+    assert not drawing.array(zeros.position.embeddings).any() and not drawing.array(zeros.class_vector).any()
+
+
+def embedding_of_zeros():
+    layer = txf.layers.PatchEmbedding(PATCH, D, SIZE, embeddings_initializer="zeros")
+    layer(IMAGES)
+    return layer

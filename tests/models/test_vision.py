@@ -1,0 +1,152 @@
+"""The builders for images: the paper's size and defaults, names, and what every option does."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from cases import assert_same, numpy
+
+import drawing
+import keras_txf as txf
+
+IMAGES = drawing.normal(2, 6, 8, 3)
+LARGER = drawing.normal(2, 10, 12, 3)
+
+# 2 layers of dim 12 and 3 heads; 3 rows of 2 patches.
+BUILDERS = {
+    "image_encoder": lambda **options: txf.models.image_encoder((6, 8), (2, 4), 2, 12, 3, **options),
+    "image_classifier": lambda **options: txf.models.image_classifier((6, 8), (2, 4), 5, 2, 12, 3, **options),
+}
+builders = pytest.mark.parametrize("name", BUILDERS)
+
+
+def blocks_of(model):
+    return [layer for layer in model.layers if isinstance(layer, txf.layers.EncoderBlock)]
+
+
+def test_base_model_has_the_papers_size():
+    block = 4 * (768 * 768 + 768) + 2 * 768 * 3072 + 3072 + 768 + 4 * 768
+    # One of twelve blocks, for the others are alike. Table 1 of the paper says 86 million.
+    model = txf.models.image_classifier(224, 16, 1000, 1, 768, 12)
+    assert model.count_params() + 11 * block == 86_567_656
+    assert model.get_layer("encoder_0").count_params() == block
+
+
+@builders
+def test_defaults_are_the_papers(name):
+    model = BUILDERS[name]()
+    for block in blocks_of(model):
+        assert (block.norm_placement, block.activation, block.dropout) == ("pre", "gelu", 0.1)
+    embedding = model.get_layer("embedding")
+    assert embedding.class_token and embedding.encoding == "learned" and embedding.use_bias
+    assert "encoder_norm" in [layer.name for layer in model.layers]
+
+
+def test_weights_have_the_names_that_converters_rely_on():
+    model = BUILDERS["image_classifier"]()
+    expected = {"logits/kernel", "logits/bias", "encoder_norm/gamma", "encoder_norm/beta"}
+    expected |= {f"embedding/{name}" for name in ("class_token", "position/embeddings", "patch/kernel", "patch/bias")}
+    for block in ("encoder_0", "encoder_1"):
+        for name in ("query", "key", "value", "output"):
+            expected |= {f"{block}/attention/{name}/{weight}" for weight in ("kernel", "bias")}
+        for name in ("intermediate", "output"):
+            expected |= {f"{block}/feed_forward/{name}/{weight}" for weight in ("kernel", "bias")}
+        for name in ("attention_norm", "feed_forward_norm"):
+            expected |= {f"{block}/{name}/{weight}" for weight in ("gamma", "beta")}
+    assert {weight.path for weight in model.weights} == expected
+    assert model.get_layer("embedding").patch.kernel.shape == (2 * 4 * 3, 12)
+
+
+BLOCK_OPTIONS = {
+    "intermediate_dim": 14, "head_dim": 8, "num_key_value_heads": 1, "causal": True, "window": 4, "position": "rotary",
+    "qk_norm": True, "logit_soft_cap": 9.0, "scale": 0.3, "activation": "silu", "gated": True, "use_bias": False,
+    "norm": "rms", "norm_placement": "sandwich", "norm_epsilon": 1e-3, "dropout": 0.05, "attention_dropout": 0.15,
+    "feed_forward_dropout": 0.25, "stochastic_depth": (0.35, 0.45), "kernel_initializer": "he_normal",
+}
+
+
+@builders
+def test_every_option_reaches_the_layers(name):
+    model = BUILDERS[name](
+        **BLOCK_OPTIONS, encoding="learned", interpolate_positions=True, patch_bias=False, embeddings_initializer="zeros",
+        dtype="mixed_bfloat16",
+    )
+    parameters = inspect.signature(txf.layers.EncoderBlock).parameters
+    assert parameters.keys() - {"num_heads", "kwargs"} == BLOCK_OPTIONS.keys()
+    for i, block in enumerate(blocks_of(model)):
+        for option, value in BLOCK_OPTIONS.items():
+            actual = getattr(block, option)
+            if option == "kernel_initializer":
+                actual, value = type(actual).__name__, "HeNormal"
+            assert actual == (value[i] if isinstance(value, tuple) else value), option
+    embedding = model.get_layer("embedding")
+    assert embedding.interpolate_positions and not embedding.use_bias and embedding.class_token
+    assert isinstance(embedding.embeddings_initializer, keras.initializers.Zeros)
+    assert {layer.dtype_policy.name for layer in model.layers} == {"mixed_bfloat16", keras.config.dtype_policy().name}
+
+
+@builders
+@pytest.mark.parametrize("position", ["rotary", "alibi", "relative"])
+def test_positions_of_attention_take_the_place_of_learned_ones(name, position):
+    model = BUILDERS[name](position=position)
+    assert model.get_layer("embedding").encoding is None
+    assert BUILDERS[name](position=position, encoding="learned").get_layer("embedding").encoding == "learned"
+    drawing.randomize(model)
+    turned = IMAGES.reshape(2, 3, 2, 8, 3)[:, ::-1].reshape(2, 6, 8, 3)  # the rows of patches, the last first
+    assert drawing.difference(model(IMAGES), model(turned)) > 1e-3
+
+
+def test_without_positions_the_class_token_does_not_know_where_patches_are():
+    model = drawing.randomize(BUILDERS["image_classifier"](encoding=None))
+    turned = IMAGES.reshape(2, 3, 2, 8, 3)[:, ::-1].reshape(2, 6, 8, 3)
+    assert_same(numpy(model(IMAGES)), numpy(model(turned)), tolerance=1e-4)
+
+
+def test_pooling_decides_whether_there_is_a_class_token():
+    build = BUILDERS["image_classifier"]
+    assert not build(pooling="mean").get_layer("embedding").class_token
+    assert build(pooling="mean", class_token=True).get_layer("embedding").class_token
+
+
+def test_outputs_on_request():
+    model = drawing.randomize(BUILDERS["image_encoder"](return_hidden_states=True, return_attention_scores=True))
+    outputs = {name: numpy(output)[0] for name, output in model(IMAGES).items()}
+    assert outputs.keys() == {
+        "output", *(f"hidden_states_{i}" for i in range(3)), *(f"attention_scores_{i}" for i in range(2))
+    }
+    x = model.get_layer("embedding")(IMAGES)
+    expected = [x, *(x := block(x, return_attention_scores=True)[0] for block in blocks_of(model))]
+    expected[-1] = model.get_layer("encoder_norm")(expected[-1])
+    assert_same([outputs[f"hidden_states_{i}"] for i in range(3)], numpy(expected), tolerance=1e-5)
+    np.testing.assert_array_equal(outputs["output"], outputs["hidden_states_2"])
+    assert outputs["attention_scores_1"].shape == (2, 3, 7, 7)
+
+
+@builders
+def test_a_model_for_other_sizes_takes_the_weights(name):
+    fixed = drawing.randomize(BUILDERS[name]())
+    free = BUILDERS[name](interpolate_positions=True)
+    free.set_weights(fixed.get_weights())
+    assert free.input.shape == (None, None, None, 3) and fixed.input.shape == (None, 6, 8, 3)
+    assert_same(numpy(free(IMAGES)), numpy(fixed(IMAGES)), tolerance=1e-5)
+    assert np.isfinite(numpy(free(LARGER))[0]).all()
+
+
+def test_images_of_any_size_and_one_channel():
+    model = txf.models.image_encoder(None, 2, 1, 12, 3, channels=1, encoding="sinusoidal")
+    for size in ((4, 6), (8, 2)):
+        assert model(drawing.normal(2, *size, 1)).shape == (2, size[0] * size[1] // 4 + 1, 12)
+
+
+def test_learns_to_tell_patches_apart():
+    """Which quarter of the image is bright: needs the patches in their places."""
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 4, 128)
+    images = random.normal(0, 0.1, (128, 8, 8, 1)).astype("float32")
+    for image, label in zip(images, labels):
+        image[label // 2 * 4 :][:4, label % 2 * 4 :][:, :4] += 1
+    model = txf.models.image_classifier(8, 4, 4, 1, 16, 2, channels=1, dropout=0.0)
+    model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(True), metrics=["accuracy"])
+    history = model.fit(images, labels, batch_size=32, epochs=16, verbose=0).history
+    assert history["accuracy"][-1] > 0.95
