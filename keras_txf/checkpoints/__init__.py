@@ -1,5 +1,6 @@
 """Checkpoints of Hugging Face as functional Keras models, and back."""
 
 from keras_txf.checkpoints.loading import load
+from keras_txf.checkpoints.saving import save
 
-__all__ = ["load"]
+__all__ = ["load", "save"]

@@ -16,6 +16,7 @@ class Task:
         tensors: rows of the head, or a function of the config that returns them. A row for `logits` of a language
             model is for the case that it is not tied to the embedding.
         options: function of the config: the builder's options for the head.
+        optional: dict of the builder's options that a tensor's presence decides -> its name.
         whole: whether the class holds the family's body under its prefix; False where it is the body alone.
     """
 
@@ -23,6 +24,7 @@ class Task:
     build: Callable
     tensors: dict | Callable = dataclasses.field(default_factory=dict)
     options: Callable = lambda c: {}
+    optional: dict = dataclasses.field(default_factory=dict)
     whole: bool = True
 
 

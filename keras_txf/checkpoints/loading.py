@@ -1,5 +1,6 @@
 """Loading: a folder of Hugging Face becomes a functional Keras model."""
 
+import dataclasses
 import pathlib
 import re
 import weakref
@@ -12,7 +13,7 @@ from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
 from keras_txf.checkpoints.files import open_tensors, read_json
-from keras_txf.checkpoints.tables import links
+from keras_txf.checkpoints.tables import as_tensor, links
 
 LARGE = 2**27  # numbers in a file that takes long enough for a progress bar
 
@@ -52,12 +53,23 @@ def load(path, task=None, num_classes=None, dtype=None, progress=None, revision=
         source = Source(values, family, tensors)
         task, new_head = choose_task(source, task, num_classes)
         model = build(source, task, num_classes, dtype, options)
-        fill(model, source, task, new_head, progress)
-    PROVENANCE[model] = (task, values)
+        kept = fill(model, source, task, new_head, progress)
+    PROVENANCE[model] = Provenance(folder, values, task, options, kept)
     return model
 
 
-PROVENANCE = weakref.WeakKeyDictionary()  # model -> the name of its task, and the values of its config.json
+@dataclasses.dataclass
+class Provenance:
+    """What a model was loaded from, for `save`."""
+
+    folder: pathlib.Path
+    config: dict
+    task: str
+    options: dict
+    kept: dict = dataclasses.field(default_factory=dict)  # numbers of the file that are in no weight, by name
+
+
+PROVENANCE = weakref.WeakKeyDictionary()
 
 
 class Source:
@@ -132,9 +144,15 @@ def rows_of(table, config):
     return table(config) if callable(table) else table
 
 
+def table_of(family, task, config):
+    """The rows of body and head; those of the body lie under its prefix."""
+    body = {path: dataclasses.replace(as_tensor(row), inner=True) for path, row in rows_of(family.tensors, config).items()}
+    return {**body, **rows_of(family.tasks[task].tensors, config)}
+
+
 def modules_of(rows):
     """The names of modules or tensors in a head's rows, which have no number of a block."""
-    return {row if isinstance(row, str) else row.name for row in rows.values()}
+    return {as_tensor(row).name for row in rows.values()}
 
 
 def build(source, task, num_classes, dtype, options):
@@ -149,6 +167,7 @@ def build(source, task, num_classes, dtype, options):
         found["num_classes"] = num_classes
     if task in LANGUAGE_MODELS:
         found["tie_embeddings"] = is_tied(source, task, config, tied)
+    found.update({option: name in source.names for option, name in family.tasks[task].optional.items()})
     return family.tasks[task].build(**{**found, "dtype": dtype, **options})
 
 
@@ -159,21 +178,21 @@ def is_tied(source, task, config, tied):
     if head not in source.names:
         return True
     body = rows_of(source.family.tensors, config)
-    row = body.get("target_embedding/token", body["embedding/token"])
-    table = next((name for name in (f"{row}.weight", f"{body['embedding/token']}.weight") if name in source.names), None)
+    tables = [f"{body[path]}.weight" for path in ("target_embedding/token", "embedding/token") if path in body]
+    table = next((name for name in tables if name in source.names), None)
     return tied and table is not None and source.same(head, table)
 
 
 def fill(model, source, task, new_head, progress):
-    """Gives each weight its tensor; refuses weights or tensors that would be left."""
+    """Gives each weight its tensor; refuses weights or tensors that would be left. Returns what is to be given back."""
     family, config = source.family, Config(source.values)
     head = rows_of(family.tasks[task].tensors, config)
     weights = list(model.weights)
     if new_head:
         weights = [weight for weight in weights if weight.path.rpartition("/")[0] not in head]
-    wanted = links({**rows_of(family.tensors, config), **head}, weights)
+    wanted = links(table_of(family, task, config), weights)
     resolve_aliases(source, {link.name for link in wanted})
-    check_names(source, task, {link.name for link in wanted})
+    kept = {source.names[name]: source.read(name) for name in check_names(source, task, {link.name for link in wanted})}
     wrong = [
         f"{link.name!r} of shape {source.shape(link.name)} for {[weight.path for weight in link.variables]}, which need {link.shape()}"
         for link in wanted
@@ -189,8 +208,11 @@ def fill(model, source, task, new_head, progress):
         tensor = source.read(link.name)
         for weight, value in zip(link.variables, link.read(tensor), strict=True):
             weight.assign(value)
+        if link.way.skipped:
+            kept[source.names[link.name]] = tensor[: link.way.skipped].copy()
         if bar is not None:
             bar.add(tensor.size / 1e6)
+    return kept
 
 
 def resolve_aliases(source, wanted):
@@ -206,7 +228,10 @@ def resolve_aliases(source, wanted):
 
 
 def check_names(source, task, wanted):
-    """Each tensor is wanted, or known to be of no use here: a buffer, the head of another task, a tied table again."""
+    """Each tensor is wanted, or known to be of no use here: a buffer, the head of another task, a tied table again.
+
+    Returns the names of those that the same class in transformers has a use for.
+    """
     family, config = source.family, Config(source.values)
     missing = sorted(wanted - source.names.keys())
     if missing:
@@ -223,3 +248,6 @@ def check_names(source, task, wanted):
     ]
     if left:
         raise ValueError(f"The file has tensors that no weight of the model is for: {sorted(source.names[name] for name in left)}.")
+    if family.tasks[task].architecture not in (source.values.get("architectures") or ()):
+        return []
+    return [name for name in source.names if any(re.fullmatch(pattern, name) for pattern in family.ignore)]

@@ -25,6 +25,7 @@ class Way:
 
     read: Callable
     write: Callable
+    skipped: int = 0  # first rows of a table that become no weight
 
 
 SAME = Way(lambda x: x, lambda x: x)
@@ -34,8 +35,8 @@ ONE_ROW = Way(lambda x: x[0], lambda x: x[None])
 
 
 def skip(rows):
-    """A table whose first rows belong to no position of a real token; given back as zeros."""
-    return Way(lambda x: x[rows:], lambda x: np.concatenate([np.zeros_like(x[:rows]), x]))
+    """A table whose first rows belong to no position of a real token."""
+    return Way(lambda x: x[rows:], lambda x: np.concatenate([np.zeros((rows, *x.shape[1:]), x.dtype), x]), rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Tensor:
         kernel: how a kernel lies, where it is not simply transposed.
         other: how the weights that are no kernels lie.
         part, parts: a module that holds several of our layers side by side: which of how many this is.
+        inner: whether a head's module lies under the prefix of the body.
     """
 
     name: str
@@ -54,6 +56,11 @@ class Tensor:
     other: Way = SAME
     part: int = 0
     parts: int = 1
+    inner: bool = False
+
+
+def as_tensor(row):
+    return row if isinstance(row, Tensor) else Tensor(row)
 
 
 def beside(name, paths, kernel=TRANSPOSED):
@@ -67,6 +74,7 @@ class Link:
 
     name: str
     way: Way
+    inner: bool
     variables: list
 
     def shape(self):
@@ -77,8 +85,7 @@ class Link:
     def read(self, tensor):
         """The values of the variables."""
         axis = self._axis(tensor)
-        parts = np.split(tensor, len(self.variables), axis) if len(self.variables) > 1 else [tensor]
-        return [self.way.read(part) for part in parts]
+        return [self.way.read(part) for part in np.split(tensor, len(self.variables), axis)]
 
     def write(self, values):
         """The tensor."""
@@ -102,21 +109,22 @@ def links(table, variables):
     Raises:
         ValueError: weights that the table does not name, or that are one part of several whose others are missing.
     """
-    rows = [(_pattern(path), tensor if isinstance(tensor, Tensor) else Tensor(tensor)) for path, tensor in table.items()]
+    rows = [(_pattern(path), as_tensor(row)) for path, row in table.items()]
     found, unknown = {}, []
     for variable in variables:
-        link = _find(rows, variable.path)
-        if link is None:
+        match = _find(rows, variable.path)
+        if match is None:
             unknown.append(variable.path)
             continue
-        name, way, part, parts = link
-        found.setdefault(name, (way, [None] * parts))[1][part] = variable
+        name, way, tensor = match
+        link = found.setdefault(name, Link(name, way, tensor.inner, [None] * tensor.parts))
+        link.variables[tensor.part] = variable
     if unknown:
         raise ValueError(f"The model has weights that its checkpoint's family has no tensors for: {unknown}.")
-    for name, (_, parts) in found.items():
-        if any(part is None for part in parts):
-            raise ValueError(f"The model has {sum(x is not None for x in parts)} of the {len(parts)} weights that make up {name!r}.")
-    return [Link(name, way, parts) for name, (way, parts) in found.items()]
+    for name, link in found.items():
+        if None in link.variables:
+            raise ValueError(f"The model lacks some of the {len(link.variables)} weights that make up {name!r}.")
+    return list(found.values())
 
 
 def _pattern(path):
@@ -124,7 +132,7 @@ def _pattern(path):
 
 
 def _find(rows, path):
-    """Name, way, part and parts of the tensor for a weight of this path."""
+    """The tensor's name for a weight of this path, the way that it lies, and its row."""
     layer, _, weight = path.rpartition("/")
     for pattern, tensor in rows:
         exact, match = pattern.fullmatch(path), pattern.fullmatch(layer)
@@ -132,5 +140,5 @@ def _find(rows, path):
             number = (exact or match).groups()
             name = tensor.name.format(i=number[0]) if number else tensor.name
             way = tensor.kernel if weight == "kernel" else tensor.other
-            return (name if exact else f"{name}.{SUFFIXES[weight]}"), way, tensor.part, tensor.parts
+            return (name if exact else f"{name}.{SUFFIXES[weight]}"), way, tensor
     return None

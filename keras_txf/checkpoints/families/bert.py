@@ -145,7 +145,7 @@ FAMILIES = {
                 "BertForMaskedLM", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm",
                 "cls.predictions.decoder", "cls.predictions.bias", activation_of("hidden_act"),
             ),  # fmt: skip
-            {"head": "pooler.dense", **CLASSES},
+            {"head": Tensor("pooler.dense", inner=True), **CLASSES},
             pooled("tanh"),
         ),
         "bert.",

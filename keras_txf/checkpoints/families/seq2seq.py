@@ -146,7 +146,6 @@ def bart(c, pad_id=1, start_id=2):
         "scale_embedding": c("scale_embedding", False),
         "embedding_norm": True,
         "share_embeddings": "tokens",
-        "logit_bias": True,
         "encoder_options": {"intermediate_dim": c("encoder_ffn_dim")},
         "decoder_options": {"intermediate_dim": c("decoder_ffn_dim"), "num_heads": c("decoder_attention_heads")},
     }
@@ -167,7 +166,8 @@ def marian(c):
 
 def task(architecture):
     rows = {"logits": "lm_head", "logit_adjustment/bias": Tensor("final_logits_bias", other=ONE_ROW)}
-    return {"seq2seq": Task(architecture, models.encoder_decoder, rows)}
+    optional = {"logit_bias": "final_logits_bias"}
+    return {"seq2seq": Task(architecture, models.encoder_decoder, rows, optional=optional)}
 
 
 TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")

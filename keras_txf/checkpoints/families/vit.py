@@ -1,0 +1,69 @@
+"""ViT: images as sequences of patches."""
+
+import numpy as np
+
+from keras_txf import models
+from keras_txf.checkpoints.family import Family, Task, classes
+from keras_txf.checkpoints.tables import Tensor, Way
+
+BODY = {
+    "embedding/class_token": Tensor("embeddings.cls_token", other=Way(lambda x: x[0, 0], lambda x: x[None, None])),
+    "embedding/position/embeddings": Tensor("embeddings.position_embeddings", other=Way(lambda x: x[0], lambda x: x[None])),
+    "encoder_{i}/attention/query": "encoder.layer.{i}.attention.attention.query",
+    "encoder_{i}/attention/key": "encoder.layer.{i}.attention.attention.key",
+    "encoder_{i}/attention/value": "encoder.layer.{i}.attention.attention.value",
+    "encoder_{i}/attention/output": "encoder.layer.{i}.attention.output.dense",
+    "encoder_{i}/attention_norm": "encoder.layer.{i}.layernorm_before",
+    "encoder_{i}/feed_forward/intermediate": "encoder.layer.{i}.intermediate.dense",
+    "encoder_{i}/feed_forward/output": "encoder.layer.{i}.output.dense",
+    "encoder_{i}/feed_forward_norm": "encoder.layer.{i}.layernorm_after",
+    "encoder_norm": "layernorm",
+}
+
+
+def table(c):
+    """With the kernel of patches: (dim, channels, height, width) there, (height · width · channels, dim) here."""
+    height, width = pair(c("patch_size", 16))
+    shape = (height, width, c("num_channels", 3), c("hidden_size"))
+    kernel = Way(
+        lambda x: np.transpose(x, (2, 3, 1, 0)).reshape(-1, x.shape[0]),
+        lambda x: np.transpose(x.reshape(shape), (3, 2, 0, 1)),
+    )
+    return {**BODY, "embedding/patch": Tensor("embeddings.patch_embeddings.projection", kernel)}
+
+
+def pair(size):
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def options(c):
+    return {
+        "image_size": pair(c("image_size", 224)),
+        "patch_size": pair(c("patch_size", 16)),
+        "channels": c("num_channels", 3),
+        "num_layers": c("num_hidden_layers"),
+        "dim": c("hidden_size"),
+        "num_heads": c("num_attention_heads"),
+        "intermediate_dim": c("intermediate_size"),
+        "activation": c.activation("hidden_act", "gelu"),
+        "attention_bias": c("qkv_bias", True),
+        "attention_output_bias": True,
+        "norm_epsilon": c("layer_norm_eps", 1e-12),
+        "dropout": c("hidden_dropout_prob", 0.0),
+        "attention_dropout": c("attention_probs_dropout_prob", 0.0),
+    }
+
+
+FAMILIES = {
+    "vit": Family(
+        options,
+        table,
+        {
+            "image_encoder": Task("ViTModel", models.image_encoder, whole=False),
+            "image_classification": classes("ViTForImageClassification", models.image_classifier, {"logits": "classifier"}),
+        },
+        "vit.",
+        (r"pooler\.dense\.(weight|bias)",),
+        neutral=("encoder_stride", "pooler_act", "pooler_output_size"),  # of other heads
+    ),
+}

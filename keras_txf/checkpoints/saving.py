@@ -1,0 +1,149 @@
+"""Saving: a model becomes a folder that transformers loads."""
+
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+
+import keras
+import numpy as np
+from keras import ops
+from safetensors.numpy import save_file
+
+from keras_txf import checks
+from keras_txf.checkpoints.config import Config
+from keras_txf.checkpoints.files import INDEX, ONE, read_json
+from keras_txf.checkpoints.loading import PROVENANCE, Provenance, find_family, table_of
+from keras_txf.checkpoints.tables import links
+
+DTYPES = ("float32", "float16", "bfloat16")
+# What stands beside the weights of a checkpoint, and goes with them.
+BESIDE = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "source.spm",
+          "target.spm", "generation_config.json", "preprocessor_config.json")  # fmt: skip
+# Options of a builder that do not change what is computed from the weights.
+FREE = {"name", "return_hidden_states", "return_attention_scores", "token_type_ids", "packed", "dropout", "attention_dropout",
+        "feed_forward_dropout", "head_dropout", "stochastic_depth", "max_length"}  # fmt: skip
+
+
+def save(model, folder, config=None, dtype=None, max_shard_size=5 * 10**9):
+    """Writes a model as a Hugging Face folder, which transformers loads with the same logits.
+
+    Use it for a model from `load`, fine-tuned or not. Tokenizer files of the folder that it came from go along.
+
+    Args:
+        model: from `load`. Also from a builder or a `.keras` file, where `config` says what the checkpoint would be.
+        folder: path of a folder, which is made. Files of these names in it are replaced, once all are written.
+        config: dict of a `config.json`, or path of a folder that has one; its `architectures` name the class. Default: that
+            of the checkpoint that the model was loaded from.
+        dtype: "float32", "float16" or "bfloat16"; default: as the model's variables.
+        max_shard_size: bytes in a file; more than that goes into several, with an index.
+
+    Raises:
+        ValueError: a model of unknown origin without `config`; weights for which the family has no tensors, or of other
+            shapes than `config` says; options in `load` that no `config.json` could say.
+
+    Example:
+
+    >>> import tempfile
+    >>> config = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], vocab_size=100, n_embd=32, n_layer=2, n_head=4,
+    ...               n_positions=16, activation_function="relu")
+    >>> model = txf.models.decoder_generator(100, 2, 32, 4, encoding="learned", max_length=16, norm_placement="pre",
+    ...                                      scale_embedding=False, pad_id=None, intermediate_dim=128)
+    >>> folder = tempfile.mkdtemp()
+    >>> txf.checkpoints.save(model, folder, config)
+    >>> txf.checkpoints.load(folder).generate([[5, 6]], 3).shape
+    (1, 5)
+    """
+    checks.optional(checks.one_of, "dtype", dtype, DTYPES)
+    checks.positive_integer("max_shard_size", max_shard_size)
+    origin = find_origin(model, config)
+    family = find_family(origin.config)
+    known = family.tasks[origin.task]
+    found = links(table_of(family, origin.task, Config(origin.config)), model.weights)
+    tensors = {(family.prefix * (known.whole and link.inner)) + link.name: link for link in found}
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as new:
+        new = pathlib.Path(new)
+        write_tensors(new, tensors, origin.kept, dtype, max_shard_size)
+        text = json.dumps(new_config(model, origin, known, dtype), indent=2, sort_keys=True)
+        (new / "config.json").write_text(text + "\n", encoding="utf-8")
+        for pattern in BESIDE if origin.folder else ():
+            for file in origin.folder.glob(pattern):
+                shutil.copyfile(file, new / file.name)
+        names = sorted(file.name for file in new.iterdir())
+        for name in names:
+            os.replace(new / name, folder / name)
+    for name in {ONE, INDEX} - set(names):  # of an earlier save, which a reader would take
+        (folder / name).unlink(missing_ok=True)
+
+
+def find_origin(model, config):
+    """Configuration and task, from the model's own checkpoint or from the caller."""
+    if config is None:
+        origin = PROVENANCE.get(model)
+        if origin is None:
+            raise ValueError("`config` must say what the checkpoint is, for this model comes from no call of `load`; received None.")
+        changed = sorted(origin.options.keys() - FREE)
+        if changed:
+            raise ValueError(f"`model` was loaded with options that config.json does not say: {changed}. Pass `config`.")
+        return origin
+    folder = None if isinstance(config, dict) else pathlib.Path(config)
+    values = dict(config) if folder is None else read_json(folder / "config.json")
+    tasks = find_family(values).tasks
+    architecture = (values.get("architectures") or [None])[0]
+    task = next((name for name, known in tasks.items() if known.architecture == architecture), None)
+    if task is None:
+        names = sorted(known.architecture for known in tasks.values())
+        raise ValueError(f"`config` must name one of {names} in `architectures`; received {values.get('architectures')!r}.")
+    return Provenance(folder, values, task, {})
+
+
+def new_config(model, origin, known, dtype):
+    """The values of config.json, with what may have changed since."""
+    values = {**origin.config, "architectures": [known.architecture]}
+    values.pop("torch_dtype", None)
+    values["dtype"] = dtype or keras.backend.standardize_dtype(model.weights[0].dtype)
+    if "num_classes" in known.options(Config(origin.config)):
+        number = model.get_layer("logits").units
+        if number != Config(origin.config).num_classes():
+            values["id2label"] = {str(i): f"LABEL_{i}" for i in range(number)}
+            values["label2id"] = {f"LABEL_{i}": i for i in range(number)}
+    elif "tie_word_embeddings" in values and values["model_type"] != "t5":  # T5 says by it whether logits are scaled
+        values["tie_word_embeddings"] = not any(layer.name == "logits" for layer in model.layers)
+    return values
+
+
+def write_tensors(folder, tensors, kept, dtype, max_shard_size):
+    """One file, or shards of about equal size and their index."""
+    shards, sizes = [{}], [0]
+    for name, link in tensors.items():
+        size = sum(int(np.prod(weight.shape)) * (2 if dtype in DTYPES[1:] else 4) for weight in link.variables)
+        if sizes[-1] and sizes[-1] + size > max_shard_size:
+            shards.append({})
+            sizes.append(0)
+        shards[-1][name] = link
+        sizes[-1] += size
+    files = [ONE] if len(shards) == 1 else [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+    for file, shard in zip(files, shards, strict=True):
+        arrays = {name: values_of(link, kept.get(name), dtype) for name, link in shard.items()}
+        if file == files[0]:
+            arrays.update({name: as_dtype(kept[name], dtype) for name in kept.keys() - tensors.keys()})
+        save_file(arrays, folder / file, metadata={"format": "pt"})
+    if len(shards) > 1:
+        places = {name: file for file, shard in zip(files, shards, strict=True) for name in shard}
+        places.update({name: files[0] for name in kept.keys() - tensors.keys()})
+        index = {"metadata": {"total_size": sum(sizes)}, "weight_map": places}
+        (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def values_of(link, first_rows, dtype):
+    tensor = link.write([ops.convert_to_numpy(weight) for weight in link.variables])
+    if link.way.skipped and first_rows is not None:
+        tensor[: link.way.skipped] = first_rows
+    return as_dtype(tensor, dtype)
+
+
+def as_dtype(tensor, dtype):
+    return np.ascontiguousarray(tensor if dtype is None or tensor.dtype.kind in "iub" else tensor.astype(dtype))
