@@ -17,6 +17,7 @@ class Task:
             model is for the case that it is not tied to the embedding.
         options: function of the config: the builder's options for the head.
         optional: dict of the builder's options that a tensor's presence decides -> its name.
+        untied: rows that take the place of others where the logits are not tied to the embedding.
         whole: whether the class holds the family's body under its prefix; False where it is the body alone.
     """
 
@@ -25,6 +26,7 @@ class Task:
     tensors: dict | Callable = dataclasses.field(default_factory=dict)
     options: Callable = lambda c: {}
     optional: dict = dataclasses.field(default_factory=dict)
+    untied: dict = dataclasses.field(default_factory=dict)
     whole: bool = True
 
 

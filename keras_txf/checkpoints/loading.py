@@ -144,10 +144,16 @@ def rows_of(table, config):
     return table(config) if callable(table) else table
 
 
-def table_of(family, task, config):
-    """The rows of body and head; those of the body lie under its prefix."""
+def table_of(family, task, config, model):
+    """The rows of body and head, for a model; those of the body lie under its prefix."""
     body = {path: dataclasses.replace(as_tensor(row), inner=True) for path, row in rows_of(family.tensors, config).items()}
-    return {**body, **rows_of(family.tasks[task].tensors, config)}
+    untied = family.tasks[task].untied if has_own_logits(model) else {}
+    return {**body, **rows_of(family.tasks[task].tensors, config), **untied}
+
+
+def has_own_logits(model):
+    """Whether the logits have a layer of their own: a classifier's, or one that is not tied to the embedding."""
+    return any(layer.name == "logits" for layer in model.layers)
 
 
 def modules_of(rows):
@@ -190,7 +196,7 @@ def fill(model, source, task, new_head, progress):
     weights = list(model.weights)
     if new_head:
         weights = [weight for weight in weights if weight.path.rpartition("/")[0] not in head]
-    wanted = links(table_of(family, task, config), weights)
+    wanted = links(table_of(family, task, config, model), weights)
     resolve_aliases(source, {link.name for link in wanted})
     kept = {source.names[name]: source.read(name) for name in check_names(source, task, {link.name for link in wanted})}
     wrong = [
@@ -250,4 +256,5 @@ def check_names(source, task, wanted):
         raise ValueError(f"The file has tensors that no weight of the model is for: {sorted(source.names[name] for name in left)}.")
     if family.tasks[task].architecture not in (source.values.get("architectures") or ()):
         return []
-    return [name for name in source.names if any(re.fullmatch(pattern, name) for pattern in family.ignore)]
+    head = modules_of(rows_of(family.tasks[task].tensors, config)) - wanted
+    return [name for name in source.names if name in head or any(re.fullmatch(pattern, name) for pattern in family.ignore)]

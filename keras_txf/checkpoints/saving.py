@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from keras_txf import checks
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.files import INDEX, ONE, read_json
-from keras_txf.checkpoints.loading import PROVENANCE, Provenance, find_family, table_of
+from keras_txf.checkpoints.loading import PROVENANCE, Provenance, find_family, has_own_logits, table_of
 from keras_txf.checkpoints.tables import links
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -60,7 +60,7 @@ def save(model, folder, config=None, dtype=None, max_shard_size=5 * 10**9):
     origin = find_origin(model, config)
     family = find_family(origin.config)
     known = family.tasks[origin.task]
-    found = links(table_of(family, origin.task, Config(origin.config)), model.weights)
+    found = links(table_of(family, origin.task, Config(origin.config), model), model.weights)
     tensors = {(family.prefix * (known.whole and link.inner)) + link.name: link for link in found}
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def new_config(model, origin, known, dtype):
             values["id2label"] = {str(i): f"LABEL_{i}" for i in range(number)}
             values["label2id"] = {f"LABEL_{i}": i for i in range(number)}
     elif "tie_word_embeddings" in values and values["model_type"] != "t5":  # T5 says by it whether logits are scaled
-        values["tie_word_embeddings"] = not any(layer.name == "logits" for layer in model.layers)
+        values["tie_word_embeddings"] = not has_own_logits(model)
     return values
 
 

@@ -22,10 +22,11 @@ class Engine:
     Args:
         ids_name: the name of the token ids of its prefill and step models.
         pad_id: of the model, or None.
+        first_is_real: whether the first token of a prompt is no padding even where it is `pad_id`.
     """
 
-    def __init__(self, ids_name, pad_id):
-        self.ids_name, self.pad_id = ids_name, pad_id
+    def __init__(self, ids_name, pad_id, first_is_real=False):
+        self.ids_name, self.pad_id, self.first_is_real = ids_name, pad_id, first_is_real
         self._readers, self._loops = {}, {}
 
     def generate(self, build, prompts, limits, sampler, processors, sequences, stops, seed, inputs, stream=False):
@@ -84,6 +85,8 @@ class Engine:
             ids = ops.pad(ids, ((0, 0), (length - columns, 0)))
             prompt = ops.arange(length)[None] >= length - lengths[:, None]
             visible = ops.logical_and(prompt, loop.reader.is_real(ids))
+            if self.first_is_real:
+                visible = ops.logical_or(visible, ops.arange(length)[None] == length - lengths[:, None])
             history = ops.pad(ops.where(prompt, ids, -1), ((0, 0), (0, new)), constant_values=-1)
             visible = ops.pad(visible, ((0, 0), (0, new * width)))
             request = Request(ids, visible, inputs, history, limits, ops.convert_to_tensor(stops), seed, numbers)
@@ -127,7 +130,8 @@ class Engine:
         for row, prompt in enumerate(prompts):
             place = slice(length - len(prompt), length)
             ids[row, place] = history[row, place] = prompt
-            visible[row, place] = [token != self.pad_id for token in prompt]  # a start may be padding
+            visible[row, place] = [token != self.pad_id for token in prompt]
+            visible[row, length - len(prompt)] |= self.first_is_real
         seed = keras.random.SeedGenerator(seed).state.value
         return Request(ids, visible, inputs, history, np.array(limits, "int32"), stops, seed, numbers)
 

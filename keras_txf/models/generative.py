@@ -340,6 +340,6 @@ def _engine(model, pad_id):
     variables, engine = _ENGINES.get(model, ([], None))
     if len(variables) != len(model.variables) or any(a is not b for a, b in zip(variables, model.variables)):
         ids_name = "target_ids" if isinstance(model, Seq2Seq) else "token_ids"
-        engine = Engine(ids_name, pad_id)
+        engine = Engine(ids_name, pad_id, any(isinstance(layer, Start) for layer in model.layers))
         _ENGINES[model] = model.variables, engine
     return engine

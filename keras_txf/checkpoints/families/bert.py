@@ -81,7 +81,8 @@ def electra(c):
 
 def mpnet(c):
     options = body(c, 2, types=0)
-    bias = RelativeBias(options["num_heads"], c("relative_attention_num_buckets", 32), name="encoder_position")
+    c.only("relative_attention_num_buckets", 32)  # transformers has 32, whatever is said
+    bias = RelativeBias(options["num_heads"], name="encoder_position")
     return {**options, "pad_id": c("pad_token_id", 1), "position": bias}
 
 
@@ -114,7 +115,8 @@ def dropout(c):
 
 def masked(architecture, dense, norm, decoder, bias, activation=None):
     rows = {"head": dense, "head_norm": norm, "logits": decoder, "logit_adjustment/bias": bias}
-    return Task(architecture, models.masked_language_model, rows, activation or (lambda c: {}))
+    untied = {"logit_adjustment/bias": f"{decoder}.bias"}  # tied, it is the same tensor
+    return Task(architecture, models.masked_language_model, rows, activation or (lambda c: {}), untied=untied)
 
 
 def tasks(name, masked_lm, sequence_rows, sequence_options, token_options=lambda c: {"head_dropout": dropout(c)}):

@@ -132,6 +132,7 @@ def gemma2(c):
 
 
 def gemma3(c):
+    c.only("attn_logit_softcapping", None)  # transformers passes over it
     number, every = c("num_hidden_layers"), c("sliding_window_pattern", None) or c("_sliding_window_pattern", 6)
     kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(number)]
     kinds = c.each("layer_types", number, kinds)
@@ -141,7 +142,7 @@ def gemma3(c):
         "window": windows(kinds, c("sliding_window", 4096)),
         "position": positions(c, kinds, bases),
         "qk_norm": True,
-        "logit_soft_cap": c("attn_logit_softcapping", None),
+        "logit_soft_cap": None,
         "final_logit_soft_cap": c("final_logit_softcapping", None),
     }
 

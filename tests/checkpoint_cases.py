@@ -1,0 +1,223 @@
+"""Small models of transformers with random weights, of every family, with options away from their defaults."""
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass
+class Case:
+    """A class of transformers, and the options of its configuration."""
+
+    name: str
+    family: str
+    architecture: str
+    options: dict
+
+    def model(self, seed=0):
+        """The model, every weight of it random, the norms' too."""
+        import torch
+        import transformers
+
+        torch.manual_seed(seed)
+        cls = getattr(transformers, self.architecture)
+        model = cls(cls.config_class(**self.options)).eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "embed_positions" not in name or self.family != "marian":  # sinusoids there
+                    parameter += 0.2 * torch.randn_like(parameter)
+            for name, buffer in model.named_buffers():
+                if "final_logits_bias" in name:
+                    buffer += torch.randn_like(buffer)
+        if hasattr(model, "tie_weights"):
+            model.tie_weights()
+        return model
+
+
+def bert(**options):
+    sizes = dict(
+        vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40,
+        max_position_embeddings=26, layer_norm_eps=1e-2,
+    )  # fmt: skip
+    return {**sizes, **options}
+
+
+def llama(**options):
+    sizes = dict(
+        vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=40, max_position_embeddings=64, rms_norm_eps=1e-2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    return {**sizes, **options}
+
+
+def bart(**options):
+    sizes = dict(
+        vocab_size=61, d_model=24, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=2,
+        encoder_ffn_dim=40, decoder_ffn_dim=44, max_position_embeddings=26,
+    )  # fmt: skip
+    return {**sizes, **options}
+
+
+DISTILBERT = dict(vocab_size=61, dim=24, n_layers=3, n_heads=4, hidden_dim=40, max_position_embeddings=26)
+MODERNBERT = dict(
+    vocab_size=61, hidden_size=24, num_hidden_layers=4, num_attention_heads=3, intermediate_size=40, max_position_embeddings=64,
+    local_attention=6, norm_eps=1e-2, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2,
+)  # fmt: skip
+GPT2 = dict(
+    vocab_size=61, n_embd=24, n_layer=3, n_head=4, n_positions=26, layer_norm_epsilon=1e-2, bos_token_id=1, eos_token_id=1,
+)  # fmt: skip
+OPT = dict(vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, ffn_dim=40, max_position_embeddings=26)
+T5 = dict(
+    vocab_size=61, d_model=24, d_kv=7, d_ff=40, num_layers=2, num_decoder_layers=3, num_heads=4, relative_attention_num_buckets=8,
+    relative_attention_max_distance=20, layer_norm_epsilon=1e-2, decoder_start_token_id=0,
+)  # fmt: skip
+VIT = dict(
+    hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40, image_size=12, patch_size=4, layer_norm_eps=1e-2,
+)  # fmt: skip
+YARN = dict(rope_type="yarn", rope_theta=500.0, factor=3.0, original_max_position_embeddings=8, beta_fast=16.0, beta_slow=2.0)
+LLAMA3 = dict(
+    rope_type="llama3", rope_theta=700.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=3.0, original_max_position_embeddings=16,
+)  # fmt: skip
+MIXED = ["full_attention", "sliding_attention", "full_attention"]
+FIVE = dict(num_labels=5)
+
+CASES = [
+    Case(f"{family}-{name}", family, architecture, options)
+    for family, name, architecture, options in (
+        ("bert", "masked", "BertForMaskedLM", bert()),
+        ("bert", "untied", "BertForMaskedLM", bert(tie_word_embeddings=False, hidden_act="gelu_new", type_vocab_size=3, pad_token_id=5)),
+        ("bert", "classes", "BertForSequenceClassification", bert(**FIVE, hidden_act="silu", classifier_dropout=0.3)),
+        ("bert", "tokens", "BertForTokenClassification", bert(**FIVE)),
+        ("bert", "encoder", "BertModel", bert()),
+        ("roberta", "masked", "RobertaForMaskedLM", bert(pad_token_id=1, type_vocab_size=1)),
+        ("roberta", "untied", "RobertaForMaskedLM", bert(tie_word_embeddings=False, pad_token_id=3, hidden_act="relu")),
+        ("roberta", "classes", "RobertaForSequenceClassification", bert(**FIVE)),
+        ("roberta", "tokens", "RobertaForTokenClassification", bert(**FIVE)),
+        ("roberta", "encoder", "RobertaModel", bert()),
+        ("distilbert", "masked", "DistilBertForMaskedLM", DISTILBERT),
+        ("distilbert", "untied", "DistilBertForMaskedLM", {**DISTILBERT, "activation": "relu", "tie_word_embeddings": False}),
+        ("distilbert", "classes", "DistilBertForSequenceClassification", {**DISTILBERT, **FIVE, "pad_token_id": 4}),
+        ("distilbert", "tokens", "DistilBertForTokenClassification", {**DISTILBERT, **FIVE}),
+        ("distilbert", "waves", "DistilBertModel", {**DISTILBERT, "sinusoidal_pos_embds": True}),
+        ("mpnet", "masked", "MPNetForMaskedLM", bert()),
+        ("mpnet", "classes", "MPNetForSequenceClassification", bert(**FIVE, hidden_act="relu")),
+        ("mpnet", "tokens", "MPNetForTokenClassification", bert(**FIVE)),
+        ("mpnet", "encoder", "MPNetModel", bert(pad_token_id=4)),
+        ("electra", "masked", "ElectraForMaskedLM", bert(embedding_size=10)),
+        ("electra", "wide", "ElectraForMaskedLM", bert(embedding_size=24, hidden_act="relu", tie_word_embeddings=False)),
+        ("electra", "classes", "ElectraForSequenceClassification", bert(**FIVE, embedding_size=10)),
+        ("electra", "tokens", "ElectraForTokenClassification", bert(**FIVE, embedding_size=10)),
+        ("electra", "encoder", "ElectraModel", bert(embedding_size=10, type_vocab_size=4)),
+        ("modernbert", "masked", "ModernBertForMaskedLM", MODERNBERT),
+        ("modernbert", "biased", "ModernBertForMaskedLM", {
+            **MODERNBERT, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True, "decoder_bias": False,
+            "hidden_activation": "relu", "classifier_activation": "silu", "tie_word_embeddings": False,
+        }),
+        ("modernbert", "classes", "ModernBertForSequenceClassification", {
+            **MODERNBERT, **FIVE, "classifier_pooling": "mean",
+            "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 300.0, "factor": 2.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            },
+        }),
+        ("modernbert", "tokens", "ModernBertForTokenClassification", {**MODERNBERT, **FIVE}),
+        ("gpt2", "plain", "GPT2LMHeadModel", GPT2),
+        ("gpt2", "scaled", "GPT2LMHeadModel", {
+            **GPT2, "n_inner": 44, "activation_function": "silu", "scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False,
+            "tie_word_embeddings": False, "pad_token_id": 0,
+        }),
+        ("gpt2", "upcast", "GPT2LMHeadModel", {**GPT2, "reorder_and_upcast_attn": True, "scale_attn_by_inverse_layer_idx": True}),
+        ("opt", "plain", "OPTForCausalLM", OPT),
+        ("opt", "post", "OPTForCausalLM", {
+            **OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 10, "enable_bias": False, "activation_function": "gelu",
+        }),
+        ("opt", "unnormed", "OPTForCausalLM", {**OPT, "_remove_final_layer_norm": True, "tie_word_embeddings": False}),
+        ("llama", "plain", "LlamaForCausalLM", llama()),
+        ("llama", "biased", "LlamaForCausalLM", llama(
+            attention_bias=True, mlp_bias=True, head_dim=10, hidden_act="gelu", tie_word_embeddings=True, rope_parameters=LLAMA3,
+            pad_token_id=None,
+        )),
+        ("llama", "yarn", "LlamaForCausalLM", llama(rope_parameters=YARN, num_key_value_heads=1)),
+        ("llama", "stretched", "LlamaForCausalLM", llama(
+            num_key_value_heads=4, rope_parameters=dict(rope_type="linear", rope_theta=300.0, factor=2.5),
+        )),
+        ("mistral", "window", "MistralForCausalLM", llama(sliding_window=4, head_dim=10)),
+        ("mistral", "open", "MistralForCausalLM", llama(sliding_window=None, tie_word_embeddings=True)),
+        ("qwen2", "plain", "Qwen2ForCausalLM", llama()),
+        ("qwen2", "window", "Qwen2ForCausalLM", llama(
+            use_sliding_window=True, sliding_window=3, max_window_layers=1, tie_word_embeddings=True,
+        )),
+        ("qwen3", "plain", "Qwen3ForCausalLM", llama(head_dim=10)),
+        ("qwen3", "window", "Qwen3ForCausalLM", llama(
+            head_dim=10, attention_bias=True, use_sliding_window=True, sliding_window=4, layer_types=MIXED,
+        )),
+        ("smollm3", "plain", "SmolLM3ForCausalLM", llama(num_hidden_layers=5)),
+        ("smollm3", "window", "SmolLM3ForCausalLM", llama(
+            num_hidden_layers=4, no_rope_layers=[1, 0, 1, 0], use_sliding_window=True, sliding_window=4, attention_bias=True,
+            mlp_bias=True, tie_word_embeddings=False,
+        )),
+        ("gemma", "plain", "GemmaForCausalLM", llama(head_dim=10)),
+        ("gemma", "biased", "GemmaForCausalLM", llama(
+            head_dim=10, attention_bias=True, hidden_act="silu", tie_word_embeddings=False,
+        )),
+        ("gemma2", "plain", "Gemma2ForCausalLM", llama(head_dim=10, sliding_window=4, query_pre_attn_scalar=20)),
+        ("gemma2", "uncapped", "Gemma2ForCausalLM", llama(
+            head_dim=10, sliding_window=3, layer_types=MIXED, attn_logit_softcapping=None, final_logit_softcapping=2.0,
+            attention_bias=True,
+        )),
+        ("gemma3_text", "plain", "Gemma3ForCausalLM", llama(head_dim=10, sliding_window=4, query_pre_attn_scalar=20)),
+        ("gemma3_text", "capped", "Gemma3ForCausalLM", llama(
+            head_dim=10, sliding_window=3, layer_types=MIXED, final_logit_softcapping=2.0,
+            rope_parameters={
+                "full_attention": dict(rope_type="linear", rope_theta=300.0, factor=2.0),
+                "sliding_attention": dict(rope_type="default", rope_theta=20.0),
+            },
+        )),
+        ("t5", "relu", "T5ForConditionalGeneration", T5),
+        ("t5", "gated", "T5ForConditionalGeneration", {
+            **T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "pad_token_id": 3, "decoder_start_token_id": 3,
+        }),
+        ("t5", "silu", "T5ForConditionalGeneration", {**T5, "feed_forward_proj": "gated-silu", "num_decoder_layers": 1}),
+        ("bart", "plain", "BartForConditionalGeneration", bart()),
+        ("bart", "scaled", "BartForConditionalGeneration", bart(
+            scale_embedding=True, activation_function="relu", decoder_start_token_id=4, pad_token_id=3,
+        )),
+        ("marian", "plain", "MarianMTModel", bart(pad_token_id=60, decoder_start_token_id=60, eos_token_id=0, forced_eos_token_id=0)),
+        ("marian", "apart", "MarianMTModel", bart(
+            pad_token_id=50, decoder_start_token_id=50, eos_token_id=0, forced_eos_token_id=0, scale_embedding=True,
+            share_encoder_decoder_embeddings=False, decoder_vocab_size=53, activation_function="silu", tie_word_embeddings=False,
+        )),
+        ("vit", "classes", "ViTForImageClassification", {**VIT, **FIVE}),
+        ("vit", "oblong", "ViTForImageClassification", {
+            **VIT, "image_size": (8, 12), "patch_size": (2, 4), "num_channels": 2, "qkv_bias": False, "hidden_act": "gelu_new",
+        }),
+        ("vit", "encoder", "ViTModel", VIT),
+    )
+]  # fmt: skip
+
+
+def inputs(case, config, seed=3):
+    """What the model of a case reads, for transformers and for us, and where its outputs count.
+
+    Returns:
+        dict of NumPy arrays for transformers, arrays for us, and bool (B, T), True at real tokens.
+    """
+    rng = np.random.default_rng(seed)
+    if case.family == "vit":
+        height, width = np.broadcast_to(config.image_size, 2)
+        images = rng.normal(size=(2, config.num_channels, height, width)).astype("float32")
+        return {"pixel_values": images}, images.transpose(0, 2, 3, 1), None
+    pad = config.pad_token_id
+    ids = rng.integers(6, 50, (2, 11))
+    real = np.ones(ids.shape, bool)
+    if pad is not None:
+        real[1, 8:] = False
+        ids[~real] = pad
+    theirs = {"input_ids": ids, "attention_mask": real.astype("int64")}
+    if not config.is_encoder_decoder:
+        return theirs, ids, real
+    targets = rng.integers(6, 50, (2, 7))
+    targets[:, 0] = config.decoder_start_token_id
+    theirs["decoder_input_ids"] = targets
+    return theirs, {"source_ids": ids, "target_ids": targets}, np.ones(targets.shape, bool)

@@ -1,0 +1,137 @@
+"""A small checkpoint of each family, and the logits that transformers had for it."""
+
+import json
+import pathlib
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_txf as txf
+from keras_txf.checkpoints.families import FAMILIES
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+
+
+def expected(family):
+    """Inputs, logits, and where they count."""
+    with np.load(GOLDEN / family / "expected.npz") as file:
+        values = dict(file)
+    logits, real = values.pop("logits"), values.pop("real")
+    return values.get("inputs", values), logits, real
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_transformers(family):
+    inputs, logits, real = expected(family)
+    model = txf.checkpoints.load(GOLDEN / family)
+    ours = keras.ops.convert_to_numpy(model(inputs))
+    where = real if real.ndim else slice(None)
+    np.testing.assert_allclose(ours[where], logits[where], atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_model_is_the_same_again(family, tmp_path):
+    inputs, *_ = expected(family)
+    model = txf.checkpoints.load(GOLDEN / family)
+    txf.checkpoints.save(model, tmp_path)
+    again = txf.checkpoints.load(tmp_path)
+    for before, after in zip(model.weights, again.weights, strict=True):
+        tolerance = 2e-7 if family.startswith("gemma") else 0  # 1 is added to norms, and taken away
+        np.testing.assert_allclose(after, before, atol=tolerance)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["model_type"] == family
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_keras_file_keeps_the_model(family, tmp_path):
+    inputs, *_ = expected(family)
+    model = txf.checkpoints.load(GOLDEN / family)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(one(inputs)) for one in (model, again)))
+
+
+def changed_folder(family, folder, **changes):
+    """A folder whose config.json has other values; None takes a key away."""
+    values = json.loads((GOLDEN / family / "config.json").read_text())
+    values = {name: value for name, value in {**values, **changes}.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(values))
+    (folder / "model.safetensors").write_bytes((GOLDEN / family / "model.safetensors").read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_unknown_key_is_refused(family, tmp_path):
+    folder = changed_folder(family, tmp_path, new_trick=True)
+    with pytest.raises(ValueError, match=re.escape("{'new_trick': True}")):
+        txf.checkpoints.load(folder)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "vit"])
+def test_a_new_head_needs_the_number_of_classes(family):
+    task = "image_classification" if family == "vit" else "sequence_classification"
+    if family != "vit":
+        with pytest.raises(ValueError, match="no head for 'sequence_classification'"):
+            txf.checkpoints.load(GOLDEN / family, task)
+    inputs, *_ = expected(family)
+    model = txf.checkpoints.load(GOLDEN / family, task, num_classes=7)
+    assert model(inputs).shape[-1] == 7
+
+
+def test_a_head_of_another_number_of_classes_is_a_new_one(tmp_path):
+    model = txf.checkpoints.load(GOLDEN / "bert", "token_classification", num_classes=5)
+    txf.checkpoints.save(model, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["architectures"] == ["BertForTokenClassification"] and len(config["id2label"]) == 5
+    same = txf.checkpoints.load(tmp_path)
+    np.testing.assert_array_equal(same.get_layer("logits").kernel, model.get_layer("logits").kernel)
+    other = txf.checkpoints.load(tmp_path, num_classes=3)
+    assert other.get_layer("logits").units == 3
+    np.testing.assert_array_equal(other.get_layer("embedding").token.embeddings, model.get_layer("embedding").token.embeddings)
+
+
+def test_unknown_families_and_tasks_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="`model_type` of .*'bert'.*; received 'elephant'"):
+        txf.checkpoints.load(changed_folder("bert", tmp_path, model_type="elephant"))
+    with pytest.raises(ValueError, match="`task` must be one of .*; received 'poetry'"):
+        txf.checkpoints.load(GOLDEN / "bert", "poetry")
+    with pytest.raises(ValueError, match="`num_classes` is for classifiers"):
+        txf.checkpoints.load(GOLDEN / "llama", num_classes=3)
+
+
+def test_what_config_json_cannot_say_is_not_saved(tmp_path):
+    model = txf.checkpoints.load(GOLDEN / "llama", window=3)
+    with pytest.raises(ValueError, match=r"options that config.json does not say: \['window'\]"):
+        txf.checkpoints.save(model, tmp_path)
+    plain = txf.models.encoder(100, 1, 8, 2)
+    with pytest.raises(ValueError, match="`config` must say what the checkpoint is"):
+        txf.checkpoints.save(plain, tmp_path)
+    with pytest.raises(ValueError, match="weights that its checkpoint's family has no tensors for"):
+        txf.checkpoints.save(plain, tmp_path, GOLDEN / "llama")
+    assert not list(tmp_path.iterdir())
+
+
+def test_shards(tmp_path):
+    model = txf.checkpoints.load(GOLDEN / "gpt2")
+    txf.checkpoints.save(model, tmp_path)
+    txf.checkpoints.save(model, tmp_path, max_shard_size=2000)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert "model.safetensors" not in names and "model.safetensors.index.json" in names and len(names) > 4
+    inputs, *_ = expected("gpt2")
+    again = txf.checkpoints.load(tmp_path)
+    np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(one(inputs)) for one in (model, again)))
+    txf.checkpoints.save(model, tmp_path)
+    assert "model.safetensors.index.json" not in [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_folder_of_half_precision(dtype, tmp_path):
+    model = txf.checkpoints.load(GOLDEN / "qwen3")
+    txf.checkpoints.save(model, tmp_path, dtype=dtype)
+    again = txf.checkpoints.load(tmp_path)
+    for before, after in zip(model.weights, again.weights, strict=True):
+        before = keras.ops.convert_to_numpy(keras.ops.cast(keras.ops.cast(before, dtype), "float32"))
+        np.testing.assert_array_equal(after, before)
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == dtype

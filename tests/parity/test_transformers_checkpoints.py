@@ -1,0 +1,107 @@
+"""Checkpoints of every family: what transformers computes from a folder, we compute, and it from ours."""
+
+import checkpoint_cases
+import keras
+import numpy as np
+import pytest
+from checkpoint_cases import CASES
+
+import keras_txf as txf
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.filterwarnings("ignore"),  # transformers' own
+]
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name, scope="module")
+def loaded(request, tmp_path_factory):
+    """A case, its model in transformers, and the folder that it was written to."""
+    folder = tmp_path_factory.mktemp(request.param.name)
+    model = request.param.model()
+    model.save_pretrained(folder)
+    yield request.param, model, folder
+    keras.backend.clear_session()
+
+
+def theirs(model, values):
+    with torch.no_grad():
+        return model(**{name: torch.tensor(value) for name, value in values.items()}, output_hidden_states=True)
+
+
+def assert_close(ours, expected, real=None, tolerance=1e-4):
+    ours, expected = keras.ops.convert_to_numpy(ours), expected.numpy()
+    if real is not None and expected.ndim == 3:
+        ours, expected = ours[real], expected[real]
+    np.testing.assert_allclose(ours, expected, atol=tolerance * max(1, np.abs(expected).max()))
+
+
+def test_logits_and_hidden_states_are_those_of_transformers(loaded):
+    case, model, folder = loaded
+    values, own, real = checkpoint_cases.inputs(case, model.config)
+    expected = theirs(model, values)
+    outputs = txf.checkpoints.load(folder, return_hidden_states=True)(own)
+    if "logits" in outputs:
+        assert_close(outputs["logits"], expected.logits, real)
+    else:
+        assert_close(outputs["output"], expected.last_hidden_state, real)
+    sides = {"encoder_": "encoder_hidden_states", "decoder_": "decoder_hidden_states"}
+    if not model.config.is_encoder_decoder:
+        sides = {"": "hidden_states"}
+    for prefix, name in sides.items():
+        states = getattr(expected, name)
+        here = real if prefix != "encoder_" else values["attention_mask"].astype(bool)
+        # Where a norm follows the last block, transformers may give its output or what comes before.
+        for index, state in enumerate(states[:-1]):
+            assert_close(outputs[f"{prefix}hidden_states_{index}"], state, here)
+        assert f"{prefix}hidden_states_{len(states)}" not in outputs
+
+
+def test_what_is_saved_is_what_was_read(loaded, tmp_path):
+    case, model, folder = loaded
+    txf.checkpoints.save(txf.checkpoints.load(folder), tmp_path)
+    back, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values()), info
+    before, after = model.state_dict(), back.state_dict()
+    for name, tensor in before.items():
+        if "norm" in name.lower() and case.family.startswith("gemma"):  # 1 is added, and taken away again
+            torch.testing.assert_close(after[name], tensor, atol=2e-7, rtol=0)
+        else:
+            assert torch.equal(after[name], tensor), name
+    values, *_ = checkpoint_cases.inputs(case, model.config)
+    name = "logits" if "logits" in theirs(model, values) else "last_hidden_state"
+    assert_close(theirs(back.eval(), values)[name].numpy(), theirs(model, values)[name])
+
+
+def test_greedy_answers_are_those_of_transformers(loaded):
+    case, model, folder = loaded
+    ours = txf.checkpoints.load(folder)
+    if not hasattr(ours, "generate"):
+        return
+    config, pad = model.config, model.config.pad_token_id
+    rng = np.random.default_rng(5)
+    prompts = [rng.integers(6, 50, length).tolist() for length in ((7, 3, 5) if pad is not None else (6, 6))]
+    width = max(map(len, prompts))
+    # Decoders go on from the right end, encoders take padding there.
+    padded = np.full((len(prompts), width), 0 if pad is None else pad)
+    mask = np.zeros(padded.shape, "int64")
+    for row, prompt in enumerate(prompts):
+        place = slice(0, len(prompt)) if config.is_encoder_decoder else slice(width - len(prompt), width)
+        padded[row, place], mask[row, place] = prompt, 1
+    how = transformers.GenerationConfig(
+        max_new_tokens=9, do_sample=False, pad_token_id=0 if pad is None else pad,
+        decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
+    )  # fmt: skip
+    model.generation_config = how  # the model's own would fill in what is not said
+    with torch.no_grad():
+        expected = model.generate(torch.tensor(padded), attention_mask=torch.tensor(mask)).numpy()
+    got = ours.generate(prompts, max_new_tokens=9)
+    if config.is_encoder_decoder:
+        np.testing.assert_array_equal(got, expected[:, 1:])
+        return
+    for row, prompt in enumerate(prompts):
+        np.testing.assert_array_equal(got[row, len(prompt) : len(prompt) + 9], expected[row, width:])
