@@ -4,6 +4,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.layers import DecoderBlock
+from keras_txf.layers.projections import Projection
 from keras_txf.models import stack
 from keras_txf.models.generative import ContextDecoder, Generator
 
@@ -148,6 +149,6 @@ def decode(
     if tie_embeddings:
         logits = embedding(result.output, reverse=True)
     else:
-        head = keras.layers.Dense(vocab_size, use_bias=False, dtype=options.dtype, name="logits")
+        head = Projection(vocab_size, use_bias=False, dtype=options.dtype, name="logits")
         logits = head(result.output)
     return inputs, result, logits

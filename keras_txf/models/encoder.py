@@ -5,6 +5,7 @@ import keras
 from keras_txf import checks
 from keras_txf.layers import EncoderBlock, Pooling
 from keras_txf.layers.heads import POOLINGS
+from keras_txf.layers.projections import Projection
 from keras_txf.models import stack
 
 
@@ -113,6 +114,6 @@ def encoder_classifier(
         "encoder_classifier", vocab_size, num_layers, dim, num_heads, False, return_attention_scores, options
     )
     pooled = Pooling(pooling, dtype=options.dtype, name="pooling")(result.output)
-    logits = keras.layers.Dense(num_classes, dtype=options.dtype, name="logits")(pooled)
+    logits = Projection(num_classes, dtype=options.dtype, name="logits")(pooled)
     extra = result.requested(return_hidden_states, return_attention_scores)
     return keras.Model(inputs, {"logits": logits, **extra} if extra else logits, name=name)
