@@ -66,7 +66,7 @@ class Whole:
             if value is not None
         }
         for part, variable in self.variables.items():
-            variable.assign(ops.cast(values[part], "float32"))
+            variable.assign(ops.copy(ops.cast(values[part], "float32")))  # JAX must not train the base's own array
 
     def kernel(self, base):
         return self.variables["kernel"]

@@ -36,9 +36,8 @@ class Projection(keras.layers.Dense):
 
     def __init__(self, units, **kwargs):
         super().__init__(units, **kwargs)
-        self.seeds = {}  # of the adapters with dropout, here for Keras to find
-        # Keras would track what is in a plain dict, and has the variables already.
-        self._adapters = _Adapters()
+        self.seeds = {}  # of the adapters with dropout, by name: in a dict Keras finds them
+        self._adapters = _Adapters()  # it knows the variables of these as the layer's own
 
     @property
     def adapters(self):

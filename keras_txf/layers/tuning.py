@@ -29,7 +29,7 @@ def keep_tuning(cls):
 
 def layers_with_adapters(layer):
     """The layers inside of `layer`, itself included, that can have adapters, by their paths."""
-    return {inner.path: inner for inner in layer._flatten_layers() if hasattr(inner, "adapters")}
+    return {inner.path: inner for inner in layer._flatten_layers() if hasattr(inner, "describe_adapters")}
 
 
 def trainable_by_nature(layer):

@@ -23,7 +23,7 @@ def save_adapter(model, file, name="default"):
         file: such as "sentiment.safetensors". It is written under another name and moved into place. Its
             tensors are float32, by the paths of the variables, without the adapter's name:
             `encoder_0/attention/query/lora_a`. Its metadata say rank, alpha and dropout of each layer.
-        name: of the adapter. Heads of other packages' layers are the model's, and go with the active one.
+        name: of the adapter. What else is trained while it is active, such as a head of Keras' own, goes with it.
 
     Raises:
         ValueError: no adapter of this name; one that is not active while other layers are trained themselves.
@@ -42,7 +42,9 @@ def save_adapter(model, file, name="default"):
     active = [path for path, layer in layers.items() if layer.active == name]
     shared = trained_beside(model)
     if shared and not active:
-        raise ValueError(f"`name` must be the active adapter, with which {shared[0].path} was trained; received {name!r}.")
+        raise ValueError(
+            f"`name` must be the active adapter, with which {shared[0].path} was trained; received {name!r}."
+        )
     variables = {variable.path: variable for variable in shared}
     for path, layer in layers.items():
         variables.update((f"{path}/{part}", v) for part, v in layer.adapters[name].variables.items())
@@ -90,10 +92,14 @@ def load_adapter(model, file, name="default"):
         if path in projections:
             expected.update((f"{path}/{part}", shape) for part, shape in _shapes(projections[path], kind, options))
     for key in sorted(expected.keys() ^ tensors.keys()):
-        raise ValueError(f"`model` must have the layers of {file}, and of the same kind; received a model where {key} differs.")
+        raise ValueError(
+            f"`model` must have the layers of {file}, and of the same kind; received a model where {key} differs."
+        )
     for key, shape in sorted(expected.items()):
         if tensors[key].shape != shape:
-            raise ValueError(f"`model` must have the sizes of {file}: {key} is {tensors[key].shape}; received a model with {shape}.")
+            raise ValueError(
+                f"`model` must have the sizes of {file}: {key} is {tensors[key].shape}; received a model with {shape}."
+            )
     kinds = {path: (kind, options) for path, (kind, options) in described["layers"].items()}
     shared = [variables[path] for path in described["shared"]]
     insert_adapter(model, name, kinds, shared)
@@ -112,7 +118,9 @@ def _read(file):
             described = json.loads((saved.metadata() or {}).get("keras_txf", "{}"))
             tensors = {key: saved.get_tensor(key) for key in saved.keys()}
     except SafetensorError as error:
-        raise ValueError(f"`file` must be a file of `save_adapter`; received {file}, which is not whole: {error}.") from error
+        raise ValueError(
+            f"`file` must be a file of `save_adapter`; received {file}, which is not whole: {error}."
+        ) from error
     if described.get("format") != FORMAT or not all(kind in KINDS for kind, _ in described["layers"].values()):
         raise ValueError(f"`file` must be a file of `save_adapter`; received {file}, which is another one.")
     return described, tensors

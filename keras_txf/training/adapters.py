@@ -126,11 +126,15 @@ def merge_adapter(model, name="default"):
     check_known_name(model, name)
     others = _names(model) - {name}
     if others:
-        raise ValueError(f"`model` must have no other adapter when {name!r} is merged; it has {sorted(others)}: remove them first.")
+        raise ValueError(
+            f"`model` must have no other adapter when {name!r} is merged; it has {sorted(others)}: remove them first."
+        )
     layers = [layer for layer in layers_with_adapters(model).values() if name in layer.adapters]
     quantized = [layer.path for layer in layers if layer.quantization_mode is not None]
     if quantized:
-        raise ValueError(f"`model` must be a float model when an adapter is merged; received one with {quantized[0]} in int8.")
+        raise ValueError(
+            f"`model` must be a float model when an adapter is merged; received one with {quantized[0]} in int8."
+        )
     for layer in layers:
         with layer.using(name):
             kernel, bias = layer.kernel, layer.bias
@@ -176,11 +180,11 @@ def insert_adapter(model, name, kinds, shared):
             raise ValueError(f"`model` must be float or int8 to have adapters; {path} is {layer.quantization_mode}.")
         if layer.lora_enabled:
             raise ValueError(f"`model` must not have Keras' own LoRA beside adapters; {path} has, from `enable_lora`.")
-    flags = {id(v): any(v is own for own in shared) for v in trainable_by_nature(model)}
+    kept = {id(variable) for variable in shared}
     for path, (kind, options) in kinds.items():
         projections[path].add_adapter(name, kind, **options)
     for variable in trainable_by_nature(model):
-        variable.trainable = flags.get(id(variable), False)
+        variable.trainable = id(variable) in kept
     use_adapter(model, name)
 
 
@@ -199,12 +203,9 @@ def check_known_name(model, name):
 
 def trained_beside(model):
     """The variables that are trained themselves beside the active adapter."""
-    return [v for v in model.trainable_variables if not any(v is own for own in _of_adapters(model))]
-
-
-def _of_adapters(model):
     adapters = [adapter for layer in layers_with_adapters(model).values() for adapter in layer.adapters.values()]
-    return [variable for adapter in adapters for variable in adapter.variables.values()]
+    own = {id(variable) for adapter in adapters for variable in adapter.variables.values()}
+    return [variable for variable in model.trainable_variables if id(variable) not in own]
 
 
 def _names(model):

@@ -55,6 +55,8 @@ def layerwise_decay(
     if checks.positive_number("decay", decay) > 1:
         raise ValueError(f"`decay` must be in (0, 1]; received {decay!r}.")
     plain = type(optimizer)
+    if isinstance(optimizer, keras.optimizers.Nadam) and hasattr(optimizer, "_parallel_update_step"):
+        plain = keras.optimizers.Nadam  # PyTorch's own would count each group of variables as a step
     # Registered under one name: from there `LayerwiseDecay.from_config` finds the class again.
     cls = keras.saving.register_keras_serializable(package="keras_txf", name="LayerwiseDecay")(
         type(f"Layerwise{plain.__name__}", (LayerwiseDecay, plain), {"__doc__": LayerwiseDecay.__doc__})
@@ -74,23 +76,27 @@ def layerwise_decay(
 
 @register
 class LayerwiseDecay:
-    """What `layerwise_decay` puts before a class of optimizers: steps in groups of variables with one rate."""
+    """What `layerwise_decay` puts before a class of optimizers: its own rate for each variable."""
 
     _share = 1.0  # of the rate, while the weights of a group decay
 
     @property
     def rates(self):
         """The factor on the learning rate of each variable, by its path."""
-        return dict(self._rates)
+        return dict(zip(self._paths, self._rates, strict=True))
 
     def build(self, variables):
-        self._rates = _rates([_path(variable) for variable in variables], **self.layerwise)
+        self._paths = [_path(variable) for variable in variables]
+        self._rates = _rates(self._paths, **self.layerwise)
         super().build(variables)
 
-    def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        for rate, pairs in self._groups(zip(trainable_variables, grads)):
-            variables, gradients = zip(*pairs)
-            super()._backend_update_step(list(gradients), list(variables), learning_rate * rate)
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate * self._rates[self._get_variable_index(variable)])
+
+    def _parallel_update_step(self, grads, variables, learning_rate):  # PyTorch's, of most optimizers
+        for rate, pairs in self._groups(zip(variables, grads)):
+            variables, grads = zip(*pairs)
+            super()._parallel_update_step(list(grads), list(variables), learning_rate * rate)
 
     def _apply_weight_decay(self, variables):
         decaying = [(variable,) for variable in variables if self._use_weight_decay(variable)]
@@ -109,7 +115,7 @@ class LayerwiseDecay:
         """Rows that begin with a variable, by the rate of that."""
         groups = {}
         for row in rows:
-            groups.setdefault(self._rates[_path(row[0])], []).append(row)
+            groups.setdefault(self._rates[self._get_variable_index(row[0])], []).append(row)
         return groups.items()
 
     def get_config(self):
@@ -132,7 +138,9 @@ def _rates(paths, decay, blocks, embeddings):
     for stack, number in filter(None, numbers.values()):
         counts[stack] = max(counts.get(stack, 0), number + 1)
     if not counts:
-        raise ValueError(f"`blocks` must match variables that are trained; received {blocks}, which match none of {paths[:3]} ...")
+        raise ValueError(
+            f"`blocks` must match variables that are trained; received {blocks}, which match none of {paths[:3]} ..."
+        )
 
     def depth(path):
         if numbers[path] is not None:
@@ -140,7 +148,7 @@ def _rates(paths, decay, blocks, embeddings):
             return counts[stack] - number
         return max(counts.values()) + 1 if any(_matches(pattern, path) for pattern in embeddings) else 0
 
-    return {path: float(decay ** depth(path)) for path in paths}
+    return [float(decay ** depth(path)) for path in paths]
 
 
 def _block(path, patterns):

@@ -25,6 +25,8 @@ BUILDERS = {
     ),
 }
 every_builder = pytest.mark.parametrize("builder", BUILDERS)
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+two_builders = pytest.mark.parametrize("builder", ["classifier", "generator", slow("untied"), slow("seq2seq")])
 
 
 def array(x):
@@ -161,22 +163,27 @@ def test_what_a_file_holds(tmp_path):
     same({f"{path.replace('default_', '')}": v for path, v in values(model.trainable_variables).items()}, tensors)
 
 
-@every_builder
+@two_builders
 def test_keras_files_keep_everything(builder, tmp_path):
-    model, inputs = trained(builder, dropout=0.0 if TORCH else 0.2)  # PyTorch's draws are not the model's to keep
-    add_adapter(model, "second", rank=3, targets="*/attention/*", heads=())
+    model, inputs = trained(builder)
+    add_adapter(model, "second", rank=3, dropout=0.2, targets="*/attention/*", heads=())
     use_adapter(model, "default")
     train(model, inputs, epochs=1)
     model.save(tmp_path / "model.keras")
     reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    described = [
+        [layer.describe_adapters() for layer in one._flatten_layers() if isinstance(layer, Projection)]
+        for one in (model, reloaded)
+    ]
+    assert described[0] == described[1]
     for name in ("default", "second", None):
         use_adapter(model, name), use_adapter(reloaded, name)
         np.testing.assert_array_equal(run(reloaded, inputs), run(model, inputs))
         same(values(reloaded.trainable_variables), values(model.trainable_variables))
     same(values(reloaded.optimizer.variables), values(model.optimizer.variables))
     use_adapter(model, "default"), use_adapter(reloaded, "default")
-    for layer in (model, reloaded):  # dropout goes on from its seeds
-        train(layer, inputs, epochs=1)
+    for one in (model, reloaded):
+        train(one, inputs, epochs=1)
     same(values(reloaded.weights), values(model.weights))
 
 
@@ -193,7 +200,7 @@ def test_weights_files_refuse_another_set_of_adapters(tmp_path):
         model.load_weights(tmp_path / "with.weights.h5")
 
 
-@every_builder
+@two_builders
 def test_merging(builder):
     model, inputs = trained(builder, dropout=0.3)
     tuned, size = run(model, inputs), len(BUILDERS[builder][0]().weights)
@@ -225,28 +232,27 @@ def test_dropout_in_training_alone():
 
 
 def test_switching_between_compiled_functions():
-    build, inputs = BUILDERS["classifier"]
-    model = build()
+    model = txf.models.encoder_classifier(11, 4, num_layers=1, dim=12, num_heads=3, dropout=0.0)
     model.compile("adam", "mse")
-    bare = model.predict(inputs, verbose=0)
+    bare = model.predict(IDS, verbose=0)
     add_adapter(model, "one", rank=2)
-    train(model, inputs)
-    one, base = model.predict(inputs, verbose=0), values(model.non_trainable_weights)
-    loss = model.evaluate(inputs, one, verbose=0)
+    train(model, IDS)
+    one, base = model.predict(IDS, verbose=0), values(model.non_trainable_weights)
     add_adapter(model, "two", rank=2)
-    np.testing.assert_array_equal(model.predict(inputs, verbose=0), bare)  # the head too begins as the base's
+    np.testing.assert_array_equal(model.predict(IDS, verbose=0), bare)  # the head too begins as the base's
     assert int(model.optimizer.iterations) == 0
-    train(model, inputs, epochs=3)
-    two = model.predict(inputs, verbose=0)
-    for name, expected in (("one", one), (None, bare), ("two", two), ("one", one)):
+    train(model, IDS, epochs=3)
+    two = model.predict(IDS, verbose=0)
+    for name, expected in ((None, bare), ("one", one), ("two", two)):
         use_adapter(model, name)
-        np.testing.assert_array_equal(model.predict(inputs, verbose=0), expected)
-    assert loss < 1e-9 and model.evaluate(inputs, one, verbose=0) < 1e-9 < model.evaluate(inputs, two, verbose=0)
-    train(model, inputs, epochs=1)
+        np.testing.assert_array_equal(model.predict(IDS, verbose=0), expected)
+        assert model.evaluate(IDS, expected, verbose=0) < 1e-9 < model.evaluate(IDS, expected + 0.1, verbose=0)
+    use_adapter(model, "one")
+    train(model, IDS, epochs=1)
+    assert (model.predict(IDS, verbose=0) != one).any()
     use_adapter(model, "two")
-    np.testing.assert_array_equal(model.predict(inputs, verbose=0), two)
-    kept = values(v for v in model.weights if v.path in base)
-    same(kept, base)
+    np.testing.assert_array_equal(model.predict(IDS, verbose=0), two)
+    same(values(v for v in model.weights if v.path in base), base)
 
 
 def test_an_optimizer_goes_on_after_a_look_at_the_base():
@@ -259,27 +265,24 @@ def test_an_optimizer_goes_on_after_a_look_at_the_base():
     assert int(model.optimizer.iterations) == steps + 2
 
 
-@pytest.mark.parametrize("builder", ["generator", "seq2seq"])
+@pytest.mark.parametrize("builder", ["generator", slow("seq2seq")])
 def test_generate_follows(builder, monkeypatch):
     from keras_txf.generation import layouts
 
     monkeypatch.setattr(layouts, "SMALLEST", 1)  # kernels that lie elsewhere have the adapter too
-    build, inputs = BUILDERS[builder]
-    model = build()
-    found = {}
-    for name in (None, "one", "two"):
+    model, found = BUILDERS[builder][0](num_layers=1), {}
+    for name in (None, "one"):
         if name:
             add_adapter(model, name, targets="*")
             for variable in model.trainable_variables:
                 variable.assign(0.7 * random.normal(size=variable.shape))
         found[name] = model.generate([[3, 5, 8]], 6, seed=1)
-    assert len({tuple(tokens[0]) for tokens in found.values()}) == 3
-    for name in ("one", None, "two"):
+    assert (found[None] != found["one"]).any()
+    for name in (None, "one"):
         use_adapter(model, name)
         np.testing.assert_array_equal(model.generate([[3, 5, 8]], 6, seed=1), found[name])
-    remove_adapter(model, "one")
-    merge_adapter(model, "two")
-    np.testing.assert_array_equal(model.generate([[3, 5, 8]], 6, seed=1), found["two"])
+    merge_adapter(model, "one")
+    np.testing.assert_array_equal(model.generate([[3, 5, 8]], 6, seed=1), found["one"])
 
 
 @pytest.mark.parametrize("first", ["quantized", "adapted"])
@@ -372,8 +375,8 @@ def test_exports_have_the_active_adapter(tmp_path):
     model.export(tmp_path / "one", verbose=False)
     tuned = run(model, inputs)
     use_adapter(model, None)
-    served = tf.saved_model.load(tmp_path / "one").serve(inputs.astype("int32"))
-    np.testing.assert_allclose(array(served), tuned, atol=1e-5)
+    reloaded = tf.saved_model.load(tmp_path / "one")
+    np.testing.assert_allclose(array(reloaded.serve(inputs.astype("int32"))), tuned, atol=1e-5)
 
 
 def test_refuses(tmp_path):
