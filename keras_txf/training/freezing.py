@@ -1,7 +1,8 @@
 """Which variables a training changes, by pattern."""
 
 from keras_txf.layers.tuning import layers_with_adapters, trainable_by_nature
-from keras_txf.training.patterns import check_model, follow_changes, select
+from keras_txf.training.following import follow_changes
+from keras_txf.training.patterns import check_model, select
 
 
 def freeze(model, patterns="*"):

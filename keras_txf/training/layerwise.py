@@ -6,6 +6,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.layers.options import register
+from keras_txf.training.following import renew
 from keras_txf.training.patterns import as_patterns
 
 REFUSED = (keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer)
@@ -25,8 +26,8 @@ def layerwise_decay(
     Args:
         optimizer: any Keras optimizer but a wrapper, not yet used.
         decay: of the rate from one block to the one below, in (0, 1]. 1 changes nothing.
-        blocks: patterns of the paths of variables in blocks, with `#` for the number of the block. Depths are counted from
-            the largest number among the variables that are trained.
+        blocks: patterns of the paths of variables in blocks, with `#` for the number of the block. Depths are counted
+            from the largest number among the variables that are trained.
         embeddings: patterns of paths of what lies below the blocks. Of both the first that matches counts, blocks first.
 
     Raises:
@@ -61,10 +62,7 @@ def layerwise_decay(
     cls = keras.saving.register_keras_serializable(package="keras_txf", name="LayerwiseDecay")(
         type(f"Layerwise{plain.__name__}", (LayerwiseDecay, plain), {"__doc__": LayerwiseDecay.__doc__})
     )
-    config = optimizer.get_config()
-    if not isinstance(optimizer._learning_rate, keras.Variable):
-        config["learning_rate"] = optimizer._learning_rate  # a schedule, or a function that no configuration holds
-    result = plain.from_config.__func__(cls, config)
+    result = renew(optimizer, cls)
     result.layerwise = {
         "decay": decay,
         "blocks": list(as_patterns("blocks", blocks)),

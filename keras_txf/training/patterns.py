@@ -1,4 +1,4 @@
-"""Names of layers and variables by pattern, and what a compiled model must be told when they change."""
+"""Names of layers and variables by pattern."""
 
 import difflib
 import fnmatch
@@ -35,21 +35,3 @@ def select(name, patterns, paths, kind):
 def check_model(model):
     if not isinstance(model, keras.Model) or not model.built:
         raise ValueError(f"`model` must be a built Keras model; received {model!r}.")
-
-
-def follow_changes(model):
-    """After the active adapter or what is trainable has changed: nothing traced or counted before may count on.
-
-    TensorFlow's and JAX' compiled steps hold what they were traced with, so they are made anew. An optimizer knows the
-    variables that it was built for: others are an error on TensorFlow and PyTorch, and on JAX, where it goes by
-    their number, it would give one variable the moments of another. So it begins anew too, with its current rate.
-    """
-    for kind in ("train", "test", "predict"):
-        if getattr(model, f"{kind}_function", None) is not None:
-            getattr(model, f"make_{kind}_function")(force=True)
-    optimizer, trainable = getattr(model, "optimizer", None), model.trainable_variables
-    if optimizer is None or not optimizer.built or not trainable:  # the bare base has nothing to train meanwhile
-        return
-    if {id(variable) for variable in trainable} != {id(variable) for variable in optimizer._trainable_variables}:
-        model.optimizer = type(optimizer).from_config(optimizer.get_config())
-        model.optimizer.build(trainable)

@@ -82,6 +82,23 @@ def test_training_follows_between_two_fits():
     assert float(ops.convert_to_numpy(model.optimizer.learning_rate)) == rate
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_an_optimizer_that_begins_anew_is_the_same_otherwise(scaled):
+    model, optimizer = build(), keras.optimizers.AdamW(1e-2, weight_decay=0.3, clipnorm=2.0)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    if scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8.0)
+    model.compile(optimizer, "mse", run_eagerly=True)
+    train(model)
+    freeze(model, "embedding")
+    new = model.optimizer.inner_optimizer if scaled else model.optimizer
+    assert model.optimizer is not optimizer and type(model.optimizer) is type(optimizer)
+    assert model.optimizer.get_config() == optimizer.get_config()
+    kinds = {v.path.rpartition("/")[2]: new._use_weight_decay(v) for v in model.trainable_variables}
+    assert not kinds["bias"] and kinds["kernel"]
+    train(model)
+
+
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_files_keep_it(norm, tmp_path):
     model = build(norm=norm, norm_placement="pre", pooling="attention", position="relative")

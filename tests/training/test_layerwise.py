@@ -71,13 +71,13 @@ def adamw(value, gradients, rate, decay, beta_1=0.9, beta_2=0.98, epsilon=1e-7):
 
 
 @pytest.mark.parametrize("scheduled", [False, True])
-def test_adamw_with_its_weight_decay(scheduled):
+def test_adamw_with_its_weight_decay(scheduled):  # and what is excluded from that
     variables = build().trainable_variables
     values, gradients = [array(v) for v in variables], draw(variables)
     rate = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5) if scheduled else 0.1
-    optimizer = layerwise_decay(keras.optimizers.AdamW(rate, 0.2, beta_2=0.98), 0.6)
+    optimizer = keras.optimizers.AdamW(rate, 0.2, beta_2=0.98)
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
-    apply(optimizer, variables, gradients)
+    apply(layerwise_decay(optimizer, 0.6), variables, gradients)
     for i, variable in enumerate(variables):
         own = expected_rate(variable.path, 0.6)
         decay = 0 if variable.name in ("bias", "gamma", "beta") else 0.2
@@ -85,6 +85,19 @@ def test_adamw_with_its_weight_decay(scheduled):
             values[i], [step[i] for step in gradients], lambda t: own * (schedule(t) if scheduled else 0.1), decay
         )
         np.testing.assert_allclose(array(variable), value, rtol=1e-5, atol=1e-5)
+
+
+def test_a_function_for_the_rate():
+    variables = build().trainable_variables
+    values, gradients = [array(v) for v in variables], draw(variables, steps=1)
+    apply(layerwise_decay(keras.optimizers.SGD(a_tenth), 0.6), variables, gradients)
+    for value, gradient, variable in zip(values, gradients[0], variables):
+        expected = value - 0.1 * expected_rate(variable.path, 0.6) * gradient
+        np.testing.assert_allclose(array(variable), expected, rtol=1e-5, atol=1e-5)
+
+
+def a_tenth():
+    return ops.convert_to_tensor(0.1)
 
 
 NAMES = ["Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl", "Lion", "Muon", "Nadam", "RMSprop", "SGD"]
@@ -96,8 +109,8 @@ def test_every_optimizer(name):
     model, options = build(num_layers=2), {"weight_decay": 0.1}
     if name == "Adafactor":
         options["relative_step"] = False
-    paths = ["embedding/token/embeddings", "encoder_0/attention/key/kernel", "encoder_1/attention/key/kernel", "logits/bias"]
-    variables = [v for v in model.trainable_variables if v.path in paths]
+    ends = ("embedding/token/embeddings", "attention/key/kernel", "logits/bias")
+    variables = [v for v in model.trainable_variables if v.path.endswith(ends)]
     values, gradients = [array(v) for v in variables], draw(variables)
     cls = getattr(keras.optimizers, name)
     apply(layerwise_decay(cls(0.01, **options), 0.5), variables, gradients)
