@@ -1,4 +1,4 @@
-"""Pooling: one vector for a sequence; and what some models do to logits. The other heads are Dense layers, or an
+"""Pooling: one vector for a sequence; and what some models do to logits. The other heads are projections, or an
 embedding in reverse.
 """
 
@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.options import get_config, register
+from keras_txf.layers.projections import Projection
 
 
 @register
@@ -45,7 +46,7 @@ class Pooling(keras.layers.Layer):
         if len(inputs_shape) != 3:
             raise ValueError(f"`inputs` must have shape (batch, length, dim); received {tuple(inputs_shape)}.")
         if self.kind == "attention":
-            self.score = keras.layers.Dense(1, use_bias=False, dtype=self.dtype_policy, name="score")
+            self.score = Projection(1, use_bias=False, dtype=self.dtype_policy, name="score")
             self.score.build(inputs_shape)
 
     def call(self, inputs, mask=None):

@@ -7,6 +7,7 @@ from keras_txf.layers import Pooling
 from keras_txf.layers.activations import get_activation
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.heads import POOLINGS
+from keras_txf.layers.projections import Projection
 from keras_txf.models.encoder import encode
 from keras_txf.models.logits import Logits
 from keras_txf.models.stack import like_norm
@@ -179,7 +180,7 @@ def _transform(x, width, activation, bias, norm, block, dtype):
     """Dense, activation and perhaps a norm of the blocks' kind."""
     checks.boolean("head_bias", bias)
     activation = get_activation(activation)
-    x = keras.layers.Dense(width, use_bias=bias, dtype=dtype, name="head")(x)
+    x = Projection(width, use_bias=bias, dtype=dtype, name="head")(x)
     x = keras.layers.Activation(activation, dtype=dtype, name="head_activation")(x)
     if not norm:
         return x
@@ -194,4 +195,4 @@ def _classes(x, num_classes, head, dropout, block, dtype):
         raise ValueError("`head_norm` and `head_bias` need `head_activation`, which makes the layer that has them.")
     if checks.rate("head_dropout", dropout):
         x = Dropout(dropout, dtype=dtype, name="head_dropout")(x)
-    return keras.layers.Dense(num_classes, dtype=dtype, name="logits")(x)
+    return Projection(num_classes, dtype=dtype, name="logits")(x)

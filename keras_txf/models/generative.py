@@ -16,6 +16,7 @@ from keras_txf.generation.results import pack, pad_rows
 from keras_txf.generation.samplers import check_sequences, check_stream, get_sampler
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.options import register
+from keras_txf.layers.projections import active_adapters
 from keras_txf.layers.starts import Start
 from keras_txf.models.stepping import prefill_model, refuse_packed, step_model
 
@@ -336,10 +337,13 @@ _ENGINES = weakref.WeakKeyDictionary()
 
 
 def _engine(model, pad_id):
-    """The model's engine, made anew where its variables are others: after `quantize` or `enable_lora`."""
-    variables, engine = _ENGINES.get(model, ([], None))
+    """The model's engine for its active adapters; made anew where its variables are others, as after `quantize`."""
+    variables, engines = _ENGINES.get(model, ([], {}))
     if len(variables) != len(model.variables) or any(a is not b for a, b in zip(variables, model.variables)):
+        engines = {}
+        _ENGINES[model] = model.variables, engines
+    active = active_adapters(model)
+    if active not in engines:
         ids_name = "target_ids" if isinstance(model, Seq2Seq) else "token_ids"
-        engine = Engine(ids_name, pad_id, any(isinstance(layer, Start) for layer in model.layers))
-        _ENGINES[model] = model.variables, engine
-    return engine
+        engines[active] = Engine(ids_name, pad_id, any(isinstance(layer, Start) for layer in model.layers))
+    return engines[active]

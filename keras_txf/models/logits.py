@@ -2,10 +2,9 @@
 
 import dataclasses
 
-import keras
-
 from keras_txf import checks
 from keras_txf.layers.heads import LogitAdjustment
+from keras_txf.layers.projections import Projection
 
 
 @dataclasses.dataclass
@@ -34,7 +33,7 @@ class Logits:
         if self.tie_embeddings:
             logits = embedding(hidden, reverse=True)
         else:
-            logits = keras.layers.Dense(vocab_size, use_bias=False, dtype=dtype, name="logits")(hidden)
+            logits = Projection(vocab_size, use_bias=False, dtype=dtype, name="logits")(hidden)
         if not self.logit_bias and self.logit_scale is None and self.final_logit_soft_cap is None:
             return logits
         adjustment = LogitAdjustment(

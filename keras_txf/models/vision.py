@@ -5,6 +5,7 @@ import keras
 from keras_txf import checks
 from keras_txf.layers import EncoderBlock, PatchEmbedding, Pooling
 from keras_txf.layers.heads import POOLINGS
+from keras_txf.layers.projections import Projection
 from keras_txf.models import stack
 
 # Embedding options of these builders, by the name they have there -> their name on PatchEmbedding.
@@ -159,6 +160,6 @@ def image_classifier(
         "image_classifier", image_size, patch_size, num_layers, dim, num_heads, channels, return_attention_scores, options
     )
     pooled = Pooling(pooling, dtype=options.dtype, name="pooling")(result.output)
-    logits = keras.layers.Dense(num_classes, dtype=options.dtype, name="logits")(pooled)
+    logits = Projection(num_classes, dtype=options.dtype, name="logits")(pooled)
     extra = result.requested(return_hidden_states, return_attention_scores)
     return keras.Model(images, {"logits": logits, **extra} if extra else logits, name=name)

@@ -1,6 +1,10 @@
-"""Losses, metrics, schedules, targets and callbacks. `compile` and `fit` stay Keras' own."""
+"""Losses, metrics, schedules, targets, callbacks and fine-tuning. `compile` and `fit` stay Keras' own."""
 
+from keras_txf.training.adapter_files import load_adapter, save_adapter
+from keras_txf.training.adapters import add_adapter, merge_adapter, remove_adapter, use_adapter
 from keras_txf.training.averaging import KeepCheckpoints, average_checkpoints
+from keras_txf.training.freezing import freeze, unfreeze
+from keras_txf.training.layerwise import layerwise_decay
 from keras_txf.training.losses import TokenCrossEntropy
 from keras_txf.training.metrics import Perplexity, TokenAccuracy
 from keras_txf.training.r_drop import RDrop
@@ -18,9 +22,18 @@ __all__ = [
     "Resume",
     "TokenAccuracy",
     "TokenCrossEntropy",
+    "add_adapter",
     "average_checkpoints",
+    "freeze",
+    "layerwise_decay",
+    "load_adapter",
+    "merge_adapter",
     "next_token",
     "next_token_windows",
+    "remove_adapter",
+    "save_adapter",
     "teacher_forcing",
+    "unfreeze",
+    "use_adapter",
     "warmup_cosine",
 ]

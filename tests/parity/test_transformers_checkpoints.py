@@ -94,12 +94,15 @@ def test_greedy_answers_are_those_of_transformers(loaded):
         padded[row, place], mask[row, place] = prompt, 1
     how = transformers.GenerationConfig(
         max_new_tokens=9, do_sample=False, pad_token_id=0 if pad is None else pad,
+        suppress_tokens=None if pad is None else [pad],  # we see padding wherever it stands
+        use_cache=case.family != "t5",  # which fails there where the decoder is deeper than the encoder
         decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
     )  # fmt: skip
     model.generation_config = how  # the model's own would fill in what is not said
     with torch.no_grad():
         expected = model.generate(torch.tensor(padded), attention_mask=torch.tensor(mask)).numpy()
-    got = ours.generate(prompts, max_new_tokens=9)
+    without = () if pad is None else [txf.generation.ForbiddenTokens([pad])]
+    got = ours.generate(prompts, max_new_tokens=9, processors=without)
     if config.is_encoder_decoder:
         np.testing.assert_array_equal(got, expected[:, 1:])
         return

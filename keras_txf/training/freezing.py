@@ -1,0 +1,90 @@
+"""Which variables a training changes, by pattern."""
+
+from keras_txf.layers.tuning import layers_with_adapters, trainable_by_nature
+from keras_txf.training.following import follow_changes
+from keras_txf.training.patterns import check_model, select
+
+
+def freeze(model, patterns="*"):
+    """Keeps variables as they are in training, by patterns of their paths or of their layers'.
+
+    For fine-tuning with little data, or a part after the other. `model.summary()` says how much is left to train.
+    A `.keras` file keeps it, of Keras' own layers where all of their variables are frozen.
+
+    Args:
+        model: a built Keras model, compiled or not. A compiled one goes on with other variables to train, and with
+            an optimizer that begins anew, at its current learning rate. Compile it again for another optimizer.
+        patterns: one or several, such as "embedding", "encoder_[0-3]", "*/attention/*" or "*/bias". A `*`
+            stands for anything, slashes included.
+
+    Raises:
+        ValueError: a pattern that matches nothing that training could change.
+
+    Example:
+
+    >>> model = txf.models.encoder_classifier(100, num_classes=3, num_layers=4, dim=32, num_heads=4)
+    >>> txf.training.freeze(model, ["embedding", "encoder_[0-2]"])
+    >>> sorted({variable.path.split("/")[0] for variable in model.trainable_variables})
+    ['encoder_3', 'logits']
+    """
+    check_model(model)
+    set_trainable(model, dict.fromkeys(map(id, _matching(model, patterns)), False))
+
+
+def unfreeze(model, patterns="*"):
+    """Trains variables again, by patterns of their paths or of their layers': the reverse of `freeze`.
+
+    For gradual unfreezing call it between two `fit`. The variables of adapters that are not active stay as they are.
+
+    Args:
+        model, patterns: see `freeze`.
+
+    Raises:
+        ValueError: a pattern that matches nothing that training could change.
+
+    Reference:
+        [Universal Language Model Fine-tuning](https://arxiv.org/abs/1801.06146) for gradual unfreezing.
+
+    Example:
+
+    >>> model = txf.models.encoder(100, num_layers=2, dim=32, num_heads=4)
+    >>> txf.training.freeze(model)
+    >>> txf.training.unfreeze(model, "encoder_1/feed_forward")
+    >>> len(model.trainable_variables)
+    4
+    """
+    check_model(model)
+    set_trainable(model, dict.fromkeys(map(id, _matching(model, patterns)), True))
+
+
+def set_trainable(model, flags):
+    """Sets which variables are trainable, by their ids; the others stay as they are."""
+    variables = trainable_by_nature(model)
+    flags = {**{id(variable): variable.trainable for variable in variables}, **flags}
+    for layer in model._flatten_layers():
+        own = trainable_by_nature(layer)
+        trainable = any(flags[id(variable)] for variable in own)
+        # Layers of ours keep it by variable in their files, Keras' own by layer. None may hide what is trainable.
+        keeps = getattr(layer.get_build_config, "keeps_tuning", False)
+        if own and layer.trainable != trainable and (trainable or not (keeps or layer._layers)):
+            layer.trainable = trainable
+    for variable in variables:
+        variable.trainable = flags[id(variable)]
+    # Of what Keras finds changed here since `compile` it would warn, and it is seen to below.
+    getattr(model, "_compiled_trainable_state", {}).update((layer, layer.trainable) for layer in model._flatten_layers())
+    follow_changes(model)
+
+
+def _matching(model, patterns):
+    """The variables that training could change and whose path, or that of a layer around them, a pattern matches."""
+    idle = set()
+    for layer in layers_with_adapters(model).values():
+        for name, adapter in layer.adapters.items():
+            idle |= set() if name == layer.active else {id(variable) for variable in adapter.variables.values()}
+    variables = [variable for variable in trainable_by_nature(model) if id(variable) not in idle]
+    around = {}
+    for variable in variables:
+        parts = variable.path.split("/")
+        for end in range(1, len(parts) + 1):
+            around.setdefault("/".join(parts[:end]), []).append(variable)
+    return [v for path in select("patterns", patterns, around, "layers or variables to train") for v in around[path]]

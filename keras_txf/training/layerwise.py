@@ -1,0 +1,159 @@
+"""Layer-wise decay of the learning rate: the deeper a layer, the less fine-tuning moves it."""
+
+import re
+
+import keras
+
+from keras_txf import checks
+from keras_txf.layers.options import register
+from keras_txf.training.following import renew
+from keras_txf.training.patterns import as_patterns
+
+REFUSED = (keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer)
+
+
+def layerwise_decay(
+    optimizer, decay=0.9, blocks=("encoder_#/*", "decoder_#/*"), embeddings=("*embedding/*", "*_position/*")
+):
+    """An optimizer like the one given, whose rate for a variable is multiplied by `decay` to the power of its depth.
+
+    The head and all else that is neither a block nor an embedding has depth 0, the last block 1, the first of L blocks
+    L, the embeddings L + 1. Encoder and decoder are counted each by itself; the embeddings lie below the taller one.
+    Decoupled weight decay, such as AdamW's, is scaled as the rate is. The result is of the same class and does
+    all that one does: schedules, callbacks that set the rate, `.keras` files, mixed float16 (Keras wraps it in a
+    `LossScaleOptimizer`).
+
+    Args:
+        optimizer: any Keras optimizer but a wrapper, not yet used.
+        decay: of the rate from one block to the one below, in (0, 1]. 1 changes nothing.
+        blocks: patterns of the paths of variables in blocks, with `#` for the number of the block. Depths are counted
+            from the largest number among the variables that are trained.
+        embeddings: patterns of paths of what lies below the blocks. Of both the first that matches counts, blocks first.
+
+    Raises:
+        ValueError: a decay out of range, a wrapper or an optimizer that is already built; when it is built, variables
+            without any block.
+
+    Reference:
+        [ELECTRA](https://arxiv.org/abs/2003.10555), appendix B;
+        [Universal Language Model Fine-tuning](https://arxiv.org/abs/1801.06146) for discriminative fine-tuning.
+
+    Example:
+
+    >>> model = txf.models.encoder_classifier(100, num_classes=3, num_layers=2, dim=32, num_heads=4)
+    >>> optimizer = txf.training.layerwise_decay(keras.optimizers.AdamW(1e-3), decay=0.5)
+    >>> optimizer.build(model.trainable_variables)
+    >>> {path.split("/")[0]: rate for path, rate in optimizer.rates.items()}
+    {'embedding': 0.125, 'encoder_0': 0.25, 'encoder_1': 0.5, 'logits': 1.0}
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer) or isinstance(optimizer, (*REFUSED, LayerwiseDecay)):
+        raise ValueError(
+            f"`optimizer` must be a Keras optimizer that updates all variables itself; received {optimizer!r}. "
+            "A LossScaleOptimizer goes around the result."
+        )
+    if optimizer.built:
+        raise ValueError(f"`optimizer` must be new; received {optimizer!r}, which is already built.")
+    if checks.positive_number("decay", decay) > 1:
+        raise ValueError(f"`decay` must be in (0, 1]; received {decay!r}.")
+    plain = type(optimizer)
+    if isinstance(optimizer, keras.optimizers.Nadam) and hasattr(optimizer, "_parallel_update_step"):
+        plain = keras.optimizers.Nadam  # PyTorch's own would count each group of variables as a step
+    # Registered under one name: from there `LayerwiseDecay.from_config` finds the class again.
+    cls = keras.saving.register_keras_serializable(package="keras_txf", name="LayerwiseDecay")(
+        type(f"Layerwise{plain.__name__}", (LayerwiseDecay, plain), {"__doc__": LayerwiseDecay.__doc__})
+    )
+    result = renew(optimizer, cls)
+    result.layerwise = {
+        "decay": decay,
+        "blocks": list(as_patterns("blocks", blocks)),
+        "embeddings": list(as_patterns("embeddings", embeddings)),
+    }
+    result._plain = keras.optimizers.serialize(optimizer)
+    return result
+
+
+@register
+class LayerwiseDecay:
+    """What `layerwise_decay` puts before a class of optimizers: its own rate for each variable."""
+
+    _share = 1.0  # of the rate, while the weights of a group decay
+
+    @property
+    def rates(self):
+        """The factor on the learning rate of each variable, by its path."""
+        return dict(zip(self._paths, self._rates, strict=True))
+
+    def build(self, variables):
+        self._paths = [_path(variable) for variable in variables]
+        self._rates = _rates(self._paths, **self.layerwise)
+        super().build(variables)
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate * self._rates[self._get_variable_index(variable)])
+
+    def _parallel_update_step(self, grads, variables, learning_rate):  # PyTorch's, of most optimizers
+        for rate, pairs in self._groups(zip(variables, grads)):
+            variables, grads = zip(*pairs)
+            super()._parallel_update_step(list(grads), list(variables), learning_rate * rate)
+
+    def _apply_weight_decay(self, variables):
+        decaying = [(variable,) for variable in variables if self._use_weight_decay(variable)]
+        for rate, group in self._groups(decaying):
+            self._share = rate
+            try:
+                super()._apply_weight_decay([variable for (variable,) in group])
+            finally:
+                self._share = 1.0
+
+    def _get_current_learning_rate(self):
+        rate = super()._get_current_learning_rate()
+        return rate if self._share == 1.0 else rate * self._share
+
+    def _groups(self, rows):
+        """Rows that begin with a variable, by the rate of that."""
+        groups = {}
+        for row in rows:
+            groups.setdefault(self._rates[self._get_variable_index(row[0])], []).append(row)
+        return groups.items()
+
+    def get_config(self):
+        return {"optimizer": {**self._plain, "config": super().get_config()}, **self.layerwise}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        optimizer = keras.optimizers.deserialize(config.pop("optimizer"), custom_objects=custom_objects)
+        return layerwise_decay(optimizer, **config)
+
+
+def _path(variable):
+    return getattr(variable, "path", variable.name)
+
+
+def _rates(paths, decay, blocks, embeddings):
+    numbers = {path: _block(path, blocks) for path in paths}
+    counts = {}
+    for stack, number in filter(None, numbers.values()):
+        counts[stack] = max(counts.get(stack, 0), number + 1)
+    if not counts:
+        raise ValueError(
+            f"`blocks` must match variables that are trained; received {blocks}, which match none of {paths[:3]} ..."
+        )
+
+    def depth(path):
+        if numbers[path] is not None:
+            stack, number = numbers[path]
+            return counts[stack] - number
+        return max(counts.values()) + 1 if any(_matches(pattern, path) for pattern in embeddings) else 0
+
+    return [float(decay ** depth(path)) for path in paths]
+
+
+def _block(path, patterns):
+    """The pattern that a path matches and the number in it, or None."""
+    found = ((pattern, _matches(pattern, path)) for pattern in patterns)
+    return next(((pattern, int(match[1])) for pattern, match in found if match), None)
+
+
+def _matches(pattern, path):
+    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*").replace(r"\#", r"(\d+)"), path)

@@ -1,0 +1,37 @@
+"""Names of layers and variables by pattern."""
+
+import difflib
+import fnmatch
+
+import keras
+
+
+def as_patterns(name, patterns):
+    """The patterns of an argument, which may be one text."""
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    if not isinstance(patterns, (list, tuple)) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise ValueError(f"`{name}` must be a pattern such as '*/query', or a list of them; received {patterns!r}.")
+    return patterns
+
+
+def select(name, patterns, paths, kind):
+    """Those of the paths that a pattern matches, where a pattern that matches none is an error.
+
+    A `*` stands for anything, slashes included, `?` for one letter, `[0-3]` for one of these.
+    """
+    chosen = {}
+    for pattern in as_patterns(name, patterns):
+        matches = fnmatch.filter(paths, pattern)
+        if not matches:
+            near = difflib.get_close_matches(pattern, paths, 3, 0) or sorted(paths)[:3]
+            raise ValueError(
+                f"`{name}` must match the paths of {kind}; received {pattern!r}, which matches none. There "
+                f"are {', '.join(map(repr, near)) or 'none'}{' ...' * (len(paths) > 3)}."
+            )
+        chosen.update(dict.fromkeys(matches))
+    return list(chosen)
+
+
+def check_model(model):
+    if not isinstance(model, keras.Model) or not model.built:
+        raise ValueError(f"`model` must be a built Keras model; received {model!r}.")

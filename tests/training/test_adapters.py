@@ -1,0 +1,418 @@
+"""LoRA against NumPy in float64, on every builder: the base stays as it is, whatever is done beside it."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_txf as txf
+from keras_txf.layers.projections import Projection
+from keras_txf.training import add_adapter, merge_adapter, remove_adapter, use_adapter
+
+TORCH = keras.backend.backend() == "torch"
+random = np.random.default_rng(0)
+IDS, TARGETS = random.integers(1, 11, (6, 5)), random.integers(1, 13, (6, 4))
+OPTIONS = {"num_layers": 2, "dim": 12, "num_heads": 3, "dropout": 0.0}
+BUILDERS = {
+    "classifier": (functools.partial(txf.models.encoder_classifier, 11, 4, pooling="attention", **OPTIONS), IDS),
+    "generator": (functools.partial(txf.models.decoder_generator, 11, norm_placement="pre", **OPTIONS), IDS),
+    "untied": (functools.partial(txf.models.decoder_generator, 11, tie_embeddings=False, **OPTIONS), IDS),
+    "seq2seq": (
+        functools.partial(txf.models.encoder_decoder, 11, 13, position="relative", **OPTIONS),
+        {"source_ids": IDS, "target_ids": TARGETS},
+    ),
+}
+every_builder = pytest.mark.parametrize("builder", BUILDERS)
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+two_builders = pytest.mark.parametrize("builder", ["classifier", "generator", slow("untied"), slow("seq2seq")])
+
+
+def array(x):
+    return np.array(ops.convert_to_numpy(ops.cast(x, "float32")))
+
+
+def run(model, inputs):
+    return array(model(inputs))
+
+
+def values(variables):
+    return {variable.path: np.array(ops.convert_to_numpy(variable)) for variable in variables}
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    changed = [path for path in one if (one[path] != other[path]).any()]
+    assert not changed
+
+
+def fit(model, inputs, epochs=2, rate=1e-2, **options):
+    model.compile(keras.optimizers.Adam(rate), "mse", **{"run_eagerly": True, **options})
+    train(model, inputs, epochs)
+
+
+def train(model, inputs, epochs=2):
+    outputs = np.cos(np.arange(np.prod(run(model, inputs).shape))).reshape(run(model, inputs).shape)
+    history = model.fit(inputs, outputs, epochs=epochs, batch_size=3, shuffle=False, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+
+
+def trained(builder, **adapter):
+    """A model with an adapter that has been trained, and its inputs."""
+    build, inputs = BUILDERS[builder]
+    model = build()
+    add_adapter(model, **{"rank": 2, **adapter})
+    fit(model, inputs)
+    return model, inputs
+
+
+def test_without_an_adapter_it_is_dense():
+    x = random.normal(size=(2, 5, 3)).astype("float32")
+    dense, projection = keras.layers.Dense(7, name="one"), Projection(7, name="one")
+    assert run(dense, x).shape == run(projection, x).shape
+    projection.set_weights(dense.get_weights())
+    np.testing.assert_array_equal(run(projection, x), run(dense, x))
+    assert [v.path for v in projection.variables] == [v.path for v in dense.variables]
+
+
+def test_a_step_of_training_is_the_papers():
+    x, y = random.normal(size=(6, 3)), random.normal(size=(6, 5))
+    layer = Projection(5)
+    model = keras.Sequential([keras.Input((3,)), layer])
+    layer.add_adapter("default", "low_rank", rank=2, alpha=3, dropout=0.0)
+    layer._kernel.trainable = layer.bias.trainable = False
+    layer.active = "default"
+    a, b = layer.adapters["default"].variables.values()
+    b.assign(random.normal(size=(2, 5)))
+    kernel, bias, a0, b0 = (array(v).astype("float64") for v in (layer._kernel, layer.bias, a, b))
+    expected = x @ kernel + bias + 3 / 2 * x @ a0 @ b0
+    np.testing.assert_allclose(run(model, x.astype("float32")), expected, atol=1e-5)
+    np.testing.assert_allclose(array(layer.kernel), kernel + 3 / 2 * a0 @ b0, atol=1e-6)
+
+    model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=True)
+    model.fit(x, y, batch_size=6, verbose=0)
+    upstream = 2 * (expected - y) / y.size
+    np.testing.assert_allclose(array(a), a0 - 0.1 * 1.5 * x.T @ upstream @ b0.T, atol=1e-6)
+    np.testing.assert_allclose(array(b), b0 - 0.1 * 1.5 * (x @ a0).T @ upstream, atol=1e-6)
+    np.testing.assert_array_equal(array(layer._kernel), kernel.astype("float32"))
+
+
+def test_a_begins_as_in_pytorch():
+    layer = Projection(7)
+    layer.build((None, 400))
+    layer.add_adapter("default", "low_rank", rank=50, alpha=1, dropout=0.0)
+    a = array(layer.adapters["default"].variables["lora_a"])
+    assert 0.049 < abs(a).max() <= 0.05 and abs(a.std() - 0.05 / 3**0.5) < 1e-3  # ± 1 / sqrt(400)
+    assert not array(layer.adapters["default"].variables["lora_b"]).any()
+
+
+@every_builder
+def test_the_base_stays(builder):
+    build, inputs = BUILDERS[builder]
+    model = build()
+    paths, before, bare = [v.path for v in model.weights], values(model.weights), run(model, inputs)
+    add_adapter(model, rank=2)
+    # PyTorch has another kernel of attention for a bias that is not trained.
+    np.testing.assert_allclose(run(model, inputs), bare, atol=5e-6 if TORCH else 0)
+    assert [v.path for v in model.weights if v.path in paths] == paths
+    kinds = {v.path.rpartition("/default_")[2] for v in model.trainable_variables}
+    assert kinds == {"lora_a", "lora_b"} | ({"kernel", "bias"} if builder == "classifier" else set())
+    adapter = values(model.trainable_variables)
+    fit(model, inputs)
+    assert all((value != adapter[path]).any() for path, value in values(model.trainable_variables).items())
+    same(values(v for v in model.weights if v.path in paths), before)
+    assert abs(run(model, inputs) - bare).max() > 1e-3
+    use_adapter(model, None)
+    np.testing.assert_allclose(run(model, inputs), bare, atol=5e-6 if TORCH else 0)
+    assert not model.trainable_variables
+
+
+@every_builder
+def test_files(builder, tmp_path):
+    model, inputs = trained(builder, dropout=0.1, alpha=5)
+    tuned = run(model, inputs)
+    txf.training.save_adapter(model, tmp_path / "new" / "one.safetensors")
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["one.safetensors"]
+    remove_adapter(model)
+    bare = run(model, inputs)
+    txf.training.load_adapter(model, tmp_path / "new" / "one.safetensors", name="other")
+    np.testing.assert_array_equal(run(model, inputs), tuned)
+    assert all("/other_" in variable.path for variable in model.trainable_variables)
+    use_adapter(model, None)
+    np.testing.assert_array_equal(run(model, inputs), bare)
+
+
+def test_what_a_file_holds(tmp_path):
+    from safetensors.numpy import load_file
+
+    model, _ = trained("classifier", targets=["encoder_1/attention/key", "*_0/feed_forward/output"])
+    txf.training.save_adapter(model, tmp_path / "one.safetensors")
+    tensors = load_file(tmp_path / "one.safetensors")
+    assert {key: tensor.shape for key, tensor in tensors.items()} == {
+        "encoder_1/attention/key/lora_a": (12, 2),
+        "encoder_1/attention/key/lora_b": (2, 12),
+        "encoder_0/feed_forward/output/lora_a": (48, 2),
+        "encoder_0/feed_forward/output/lora_b": (2, 12),
+        "pooling/score/kernel": (12, 1),
+        "logits/kernel": (12, 4),
+        "logits/bias": (4,),
+    }
+    same({f"{path.replace('default_', '')}": v for path, v in values(model.trainable_variables).items()}, tensors)
+
+
+@two_builders
+def test_keras_files_keep_everything(builder, tmp_path):
+    model, inputs = trained(builder)
+    add_adapter(model, "second", rank=3, dropout=0.2, targets="*/attention/*", heads=())
+    use_adapter(model, "default")
+    train(model, inputs, epochs=1)
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    described = [
+        [layer.describe_adapters() for layer in one._flatten_layers() if isinstance(layer, Projection)]
+        for one in (model, reloaded)
+    ]
+    assert described[0] == described[1]
+    for name in ("default", "second", None):
+        use_adapter(model, name), use_adapter(reloaded, name)
+        np.testing.assert_array_equal(run(reloaded, inputs), run(model, inputs))
+        same(values(reloaded.trainable_variables), values(model.trainable_variables))
+    same(values(reloaded.optimizer.variables), values(model.optimizer.variables))
+    use_adapter(model, "default"), use_adapter(reloaded, "default")
+    for one in (model, reloaded):
+        train(one, inputs, epochs=1)
+    same(values(reloaded.weights), values(model.weights))
+
+
+def test_weights_files_refuse_another_set_of_adapters(tmp_path):
+    model, inputs = trained("generator")
+    model.save_weights(tmp_path / "with.weights.h5")
+    tuned = run(model, inputs)
+    use_adapter(model, None)
+    model.load_weights(tmp_path / "with.weights.h5")
+    use_adapter(model, "default")
+    np.testing.assert_array_equal(run(model, inputs), tuned)
+    remove_adapter(model)
+    with pytest.raises(ValueError, match="must have the adapters of the file, and no other: it has "):
+        model.load_weights(tmp_path / "with.weights.h5")
+
+
+@two_builders
+def test_merging(builder):
+    model, inputs = trained(builder, dropout=0.3)
+    tuned, size = run(model, inputs), len(BUILDERS[builder][0]().weights)
+    merge_adapter(model)
+    np.testing.assert_allclose(run(model, inputs), tuned, atol=1e-5)
+    assert len(model.weights) == size and not model.trainable_variables
+    txf.training.unfreeze(model)
+    assert len(model.trainable_variables) == size
+    fit(model, inputs, epochs=1)
+
+
+def test_dropout_in_training_alone():
+    build, inputs = BUILDERS["generator"]
+    model, layer = build(), Projection(7)
+    add_adapter(model, dropout=0.5)
+    for variable in model.trainable_variables:
+        variable.assign(random.normal(size=variable.shape))
+    np.testing.assert_array_equal(run(model, inputs), array(model(inputs, training=False)))
+    one, other = (array(model(inputs, training=True)) for _ in range(2))
+    assert (one != other).any() and (one != run(model, inputs)).any()
+
+    x = np.ones((1000, 3), "float32")  # of each x a half is 0, a half 2: the mean is as without
+    layer.build(x.shape)
+    layer.add_adapter("default", "low_rank", rank=2, alpha=2, dropout=0.5)
+    layer.active, variables = "default", layer.adapters["default"].variables
+    variables["lora_b"].assign(np.ones((2, 7)))
+    plain, dropped = run(layer, x), array(layer(x, training=True))
+    assert len(np.unique(dropped[:, 0])) == 8 and abs(dropped.mean() - plain.mean()) < 0.1
+
+
+def test_switching_between_compiled_functions():
+    model = txf.models.encoder_classifier(11, 4, num_layers=1, dim=12, num_heads=3, dropout=0.0)
+    model.compile("adam", "mse")
+    bare = model.predict(IDS, verbose=0)
+    add_adapter(model, "one", rank=2)
+    train(model, IDS)
+    one, base = model.predict(IDS, verbose=0), values(model.non_trainable_weights)
+    add_adapter(model, "two", rank=2)
+    np.testing.assert_array_equal(model.predict(IDS, verbose=0), bare)  # the head too begins as the base's
+    assert int(model.optimizer.iterations) == 0
+    train(model, IDS, epochs=3)
+    two = model.predict(IDS, verbose=0)
+    for name, expected in ((None, bare), ("one", one), ("two", two)):
+        use_adapter(model, name)
+        np.testing.assert_array_equal(model.predict(IDS, verbose=0), expected)
+        assert model.evaluate(IDS, expected, verbose=0) < 1e-9 < model.evaluate(IDS, expected + 0.1, verbose=0)
+    use_adapter(model, "one")
+    train(model, IDS, epochs=1)
+    assert (model.predict(IDS, verbose=0) != one).any()
+    use_adapter(model, "two")
+    np.testing.assert_array_equal(model.predict(IDS, verbose=0), two)
+    same(values(v for v in model.weights if v.path in base), base)
+
+
+def test_an_optimizer_goes_on_after_a_look_at_the_base():
+    model, inputs = trained("generator")
+    steps = int(model.optimizer.iterations)
+    use_adapter(model, None)
+    model.evaluate(inputs, run(model, inputs), verbose=0)
+    use_adapter(model, "default")
+    train(model, inputs, epochs=1)
+    assert int(model.optimizer.iterations) == steps + 2
+
+
+@pytest.mark.parametrize("builder", ["generator", slow("seq2seq")])
+def test_generate_follows(builder, monkeypatch):
+    from keras_txf.generation import layouts
+
+    monkeypatch.setattr(layouts, "SMALLEST", 1)  # kernels that lie elsewhere have the adapter too
+    model, found = BUILDERS[builder][0](num_layers=1), {}
+    for name in (None, "one"):
+        if name:
+            add_adapter(model, name, targets="*")
+            for variable in model.trainable_variables:
+                variable.assign(0.7 * random.normal(size=variable.shape))
+        found[name] = model.generate([[3, 5, 8]], 6, seed=1)
+    assert (found[None] != found["one"]).any()
+    for name in (None, "one"):
+        use_adapter(model, name)
+        np.testing.assert_array_equal(model.generate([[3, 5, 8]], 6, seed=1), found[name])
+    merge_adapter(model, "one")
+    np.testing.assert_array_equal(model.generate([[3, 5, 8]], 6, seed=1), found["one"])
+
+
+@pytest.mark.parametrize("first", ["quantized", "adapted"])
+def test_int8(first, tmp_path):
+    build, inputs = BUILDERS["classifier"]
+    model = build()
+    if first == "quantized":
+        model.quantize("int8")
+    add_adapter(model, rank=2)
+    if first == "adapted":
+        fit(model, inputs)
+        tuned = run(model, inputs)
+        model.quantize("int8")
+        np.testing.assert_allclose(run(model, inputs), tuned, atol=0.1)
+    query = model.get_layer("encoder_0").attention.query
+    assert query.quantization_mode == "int8" and array(query._kernel).max() == 127
+    before, base = run(model, inputs), values(model.non_trainable_weights)
+    fit(model, inputs)
+    same(values(model.non_trainable_weights), base)
+    assert (run(model, inputs) != before).any()
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    for name in ("default", None):
+        use_adapter(model, name), use_adapter(reloaded, name)
+        np.testing.assert_array_equal(run(reloaded, inputs), run(model, inputs))
+    with pytest.raises(ValueError, match="must be a float model .* received one with .* in int8"):
+        merge_adapter(model)
+
+
+def test_int8_against_numpy():
+    x = random.normal(size=(6, 3)).astype("float32")
+    layer = Projection(5)
+    layer.build(x.shape)
+    layer.quantize("int8")
+    bare = run(layer, x)
+    layer.add_adapter("default", "low_rank", rank=2, alpha=3, dropout=0.0)
+    layer.active = "default"
+    a, b = layer.adapters["default"].variables.values()
+    b.assign(random.normal(size=(2, 5)))
+    np.testing.assert_allclose(run(layer, x), bare + 1.5 * x @ array(a) @ array(b), atol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16", "mixed_float16"])
+def test_policies(policy, tmp_path):
+    model = txf.models.decoder_generator(11, dtype=policy, **OPTIONS)
+    add_adapter(model, rank=2)
+    assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
+    outputs, before = run(model, IDS), values(model.non_trainable_weights)
+    fit(model, IDS, rate=0.1)
+    tuned = run(model, IDS)
+    assert (tuned != outputs).any() and np.isfinite(tuned).all()
+    same(values(model.non_trainable_weights), before)
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(run(keras.saving.load_model(tmp_path / "model.keras"), IDS), tuned)
+    merge_adapter(model)
+    np.testing.assert_allclose(run(model, IDS), tuned, atol=0.1)
+
+
+def test_heads_of_others(tmp_path):
+    def build(units=4):
+        keras.utils.set_random_seed(3)
+        encoder = txf.models.encoder(11, norm="rms", norm_placement="pre", **OPTIONS)
+        ids = keras.Input((None,), dtype="int32")
+        pooled = keras.layers.GlobalAveragePooling1D()(encoder(ids))
+        return keras.Model(ids, keras.layers.Dense(units, name="mine")(pooled))
+
+    model = build()
+    add_adapter(model, rank=2)
+    fit(model, IDS)
+    assert [v.path for v in model.trainable_variables][-2:] == ["mine/kernel", "mine/bias"]
+    tuned = run(model, IDS)
+    txf.training.save_adapter(model, tmp_path / "one.safetensors")
+    other = build()
+    txf.training.load_adapter(other, tmp_path / "one.safetensors")
+    np.testing.assert_array_equal(run(other, IDS), tuned)
+    with pytest.raises(ValueError, match="`heads` must be projections .*; received mine/kernel, which 'two' would train"):
+        add_adapter(model, "two")
+    with pytest.raises(ValueError, match="must have the sizes of .*: mine/bias is .4,.; received a model with .5,"):
+        txf.training.load_adapter(build(5), tmp_path / "one.safetensors")
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    same(values(reloaded.trainable_variables), values(model.trainable_variables))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="SavedModels are TensorFlow's")
+def test_exports_have_the_active_adapter(tmp_path):
+    import tensorflow as tf
+
+    model, inputs = trained("generator")
+    model.export(tmp_path / "one", verbose=False)
+    tuned = run(model, inputs)
+    use_adapter(model, None)
+    reloaded = tf.saved_model.load(tmp_path / "one")
+    np.testing.assert_allclose(array(reloaded.serve(inputs.astype("int32"))), tuned, atol=1e-5)
+
+
+def test_refuses(tmp_path):
+    model = BUILDERS["classifier"][0]()
+    add_adapter(model, "one")
+    txf.training.save_adapter(model, tmp_path / "one.safetensors", "one")
+    (tmp_path / "no.safetensors").write_bytes(b"no")
+    before, classifier = values(model.weights), functools.partial(txf.models.encoder_classifier, 11, 4)
+    load = txf.training.load_adapter
+    lora = BUILDERS["generator"][0]()
+    lora.get_layer("decoder_0").attention.query.enable_lora(2)
+    for words, call in {
+        "`name` must be new; received 'one', and the model has ['one']": lambda: add_adapter(model, "one"),
+        "`name` must be of letters, digits, `_` and `-`; received 'a/b'": lambda: add_adapter(model, "a/b"),
+        "`rank` must be a positive integer; received 0": lambda: add_adapter(model, "two", rank=0),
+        "`alpha` must be a positive number; received -1": lambda: add_adapter(model, "two", alpha=-1),
+        "`dropout` must be a rate in [0, 1); received 1.0": lambda: add_adapter(model, "two", dropout=1.0),
+        "received '*/qeury', which matches none": lambda: add_adapter(model, "two", targets=["*/key", "*/qeury"]),
+        "`heads` must match the paths of layers; received 'logit'": lambda: add_adapter(model, "two", heads="logit"),
+        "`targets` must be a pattern such as '*/query', or a list of them; received 3": (
+            lambda: add_adapter(model, "two", targets=3)
+        ),
+        "`model` must be a built Keras model; received 3": lambda: add_adapter(3),
+        "must not have Keras' own LoRA beside adapters; decoder_0/attention/query has": lambda: add_adapter(lora),
+        "`name` must be one of the model's adapters, ['one']; received 'two'": lambda: use_adapter(model, "two"),
+        "`name` must be one of the model's adapters, []; received 'default'": lambda: merge_adapter(lora),
+        "which is not whole": lambda: load(model, tmp_path / "no.safetensors", "two"),
+        "`model` must have the layers of": lambda: load(lora, tmp_path / "one.safetensors"),
+        "encoder_0/attention/query/lora_a is (12, 8); received a model with (18, 8)": (
+            lambda: load(classifier(2, 18, 3, pooling="attention"), tmp_path / "one.safetensors")
+        ),
+    }.items():
+        with pytest.raises(ValueError) as error:
+            call()
+        assert words in str(error.value)
+    same(values(model.weights), before)
+    add_adapter(model, "two")
+    with pytest.raises(ValueError, match="must have no other adapter when 'two' is merged; it has .'one'."):
+        merge_adapter(model, "two")
+    with pytest.raises(ValueError, match="must be 'int8' for a layer with adapters; received 'float8'"):
+        model.get_layer("encoder_0").attention.query.quantize("float8")

@@ -1,0 +1,151 @@
+"""What is frozen stays as it is, what is not is trained, before and after `compile` and from a file."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_txf as txf
+from keras_txf.training import freeze, unfreeze
+
+IDS = np.random.default_rng(0).integers(1, 11, (6, 5))
+TARGETS = np.cos(np.arange(24)).reshape(6, 4)
+
+
+def build(**options):
+    return txf.models.encoder_classifier(11, 4, num_layers=3, dim=12, num_heads=2, **{"dropout": 0.0, **options})
+
+
+def parts(model):
+    """The layers that are trained."""
+    return sorted({variable.path.split("/")[0] for variable in model.trainable_variables})
+
+
+def values(model):
+    return {variable.path: np.array(ops.convert_to_numpy(variable)) for variable in model.weights}
+
+
+def changed(model, before):
+    return sorted(path for path, value in values(model).items() if (value != before[path]).any())
+
+
+def train(model):
+    before = values(model)
+    model.fit(IDS, TARGETS, batch_size=3, shuffle=False, verbose=0)
+    return changed(model, before)
+
+
+def no_key_bias(variables):
+    """Softmax does not see a bias on the keys: where it is trained, roundings alone change it."""
+    return sorted(v.path for v in variables if not v.path.endswith("key/bias"))
+
+
+@pytest.mark.parametrize(
+    "patterns, left",
+    [
+        ("*", []),
+        ("embedding", ["encoder_0", "encoder_1", "encoder_2", "encoder_norm", "logits"]),
+        (["embedding", "encoder_[01]"], ["encoder_2", "encoder_norm", "logits"]),
+        (["emb*", "encoder_?", "encoder_norm"], ["logits"]),
+    ],
+)
+def test_patterns_of_layers(patterns, left):
+    model = build(norm_placement="pre")
+    freeze(model, patterns)
+    assert parts(model) == left
+    unfreeze(model)
+    assert len(model.trainable_variables) == len(model.weights)
+
+
+def test_patterns_of_variables():
+    model = build()
+    freeze(model)
+    unfreeze(model, ["*/bias", "encoder_1/attention/query"])
+    expected = {v.path for v in model.weights if v.path.endswith("/bias")} | {"encoder_1/attention/query/kernel"}
+    assert {variable.path for variable in model.trainable_variables} == expected
+
+
+def test_training_follows_between_two_fits():
+    model = build()
+    freeze(model, ["embedding", "encoder_*"])
+    model.compile(keras.optimizers.Adam(1e-2), "mse")
+    assert train(model) == ["logits/bias", "logits/kernel"]
+    unfreeze(model, "encoder_2")
+    model.optimizer.learning_rate.assign(2e-2)
+    rate = float(ops.convert_to_numpy(model.optimizer.learning_rate))
+    assert set(no_key_bias(model.trainable_variables)) <= set(train(model))
+    assert parts(model) == ["encoder_2", "logits"] and int(model.optimizer.iterations) == 2
+    freeze(model, "logits")  # as many on one side as on the other: on JAX nothing else would tell
+    unfreeze(model, "encoder_1/feed_forward/output")
+    trained = train(model)
+    assert "logits/kernel" not in trained and "encoder_1/feed_forward/output/kernel" in trained
+    assert float(ops.convert_to_numpy(model.optimizer.learning_rate)) == rate
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_an_optimizer_that_begins_anew_is_the_same_otherwise(scaled):
+    model, optimizer = build(), keras.optimizers.AdamW(1e-2, weight_decay=0.3, clipnorm=2.0)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    if scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8.0)
+    model.compile(optimizer, "mse", run_eagerly=True)
+    train(model)
+    freeze(model, "embedding")
+    new = model.optimizer.inner_optimizer if scaled else model.optimizer
+    assert model.optimizer is not optimizer and type(model.optimizer) is type(optimizer)
+    assert model.optimizer.get_config() == optimizer.get_config()
+    kinds = {v.path.rpartition("/")[2]: new._use_weight_decay(v) for v in model.trainable_variables}
+    assert not kinds["bias"] and kinds["kernel"]
+    train(model)
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_files_keep_it(norm, tmp_path):
+    model = build(norm=norm, norm_placement="pre", pooling="attention", position="relative")
+    freeze(model, ["embedding", "encoder_0/attention", "*_position", "encoder_norm", "pooling"])
+    freeze(model, "encoder_2/feed_forward/*/bias")
+    model.compile("adam", "mse", run_eagerly=True)
+    train(model)
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert [v.path for v in reloaded.trainable_variables] == [v.path for v in model.trainable_variables]
+    assert len(reloaded.optimizer.variables) == len(model.optimizer.variables)
+    before = values(reloaded)
+    train(model), train(reloaded)
+    assert not changed(reloaded, values(model)) and changed(reloaded, before)
+    unfreeze(reloaded)
+    assert len(reloaded.trainable_variables) == len(reloaded.weights)
+
+
+def test_layers_of_keras(tmp_path):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(5, name="one"), keras.layers.Dense(4, name="two")])
+    model.get_layer("two").trainable = False
+    freeze(model, "*/one")
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert not reloaded.trainable_variables
+    unfreeze(reloaded, "*two/kernel")
+    assert [v.path.rpartition("/")[2] for v in reloaded.trainable_variables] == ["kernel"]
+    assert len(reloaded.get_layer("two").trainable_variables) == 1
+
+
+def test_what_is_no_ones_to_train_stays_so():
+    model = build()
+    model.quantize("int8")
+    txf.training.add_adapter(model, "one")
+    txf.training.add_adapter(model, "two")
+    unfreeze(model)
+    paths = {variable.path for variable in model.trainable_variables}
+    assert not any("/one_" in path for path in paths) and any("/two_" in path for path in paths)
+    assert not any(variable.dtype == "int8" for variable in model.trainable_variables)
+
+
+def test_refuses():
+    model = build()
+    with pytest.raises(ValueError, match="`patterns` must match the paths of layers or .*; received 'encoder_7', which"):
+        freeze(model, ["encoder_0", "encoder_7"])
+    with pytest.raises(ValueError, match="`patterns` must be a pattern such as '.*', or a list of them; received None"):
+        unfreeze(model, None)
+    with pytest.raises(ValueError, match="`model` must be a built Keras model; received"):
+        freeze(keras.Sequential([keras.layers.Dense(3)]), "*")
+    assert len(model.trainable_variables) == len(model.weights)

@@ -1,0 +1,227 @@
+"""layerwise_decay against parameter groups in NumPy, float64."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_txf as txf
+from keras_txf.training import layerwise_decay
+
+random = np.random.default_rng(0)
+IDS, TARGETS = random.integers(1, 11, (6, 5)), np.cos(np.arange(24)).reshape(6, 4)
+
+
+def build(num_layers=3, **options):
+    options = {"dropout": 0.0, "norm_placement": "pre", **options}
+    return txf.models.encoder_classifier(11, 4, num_layers, dim=12, num_heads=2, **options)
+
+
+def array(x):
+    return np.array(ops.convert_to_numpy(x)).astype("float64")
+
+
+def expected_rate(path, decay, blocks=3):
+    """By the letter of ELECTRA: the head 1, then a factor for each layer down."""
+    first = path.split("/")[0]
+    if first == "embedding":
+        return decay ** (blocks + 1)
+    return decay ** (blocks - int(first[8:])) if first[8:].isdigit() else 1.0
+
+
+def apply(optimizer, variables, gradients):
+    for step in gradients:
+        optimizer.apply([ops.convert_to_tensor(gradient.astype("float32")) for gradient in step], variables)
+
+
+def draw(variables, steps=3):
+    return [[random.normal(size=variable.shape) for variable in variables] for _ in range(steps)]
+
+
+def schedule(step):
+    """That of the test, in NumPy."""
+    return 0.1 * 0.5 ** (step / 2)
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd(momentum, scheduled):
+    variables = build().trainable_variables
+    values, gradients = [array(v) for v in variables], draw(variables)
+    rate = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5) if scheduled else 0.1
+    apply(layerwise_decay(keras.optimizers.SGD(rate, momentum), 0.6), variables, gradients)
+    for i, variable in enumerate(variables):
+        velocity = 0
+        for step, gradient in enumerate(gradients):
+            own = (schedule(step) if scheduled else 0.1) * expected_rate(variable.path, 0.6)
+            velocity = momentum * velocity - own * gradient[i]
+            values[i] = values[i] + velocity
+        np.testing.assert_allclose(array(variable), values[i], rtol=1e-5, atol=1e-5)
+
+
+def adamw(value, gradients, rate, decay, beta_1=0.9, beta_2=0.98, epsilon=1e-7):
+    """Keras' formula, whose epsilon lies beside the uncorrected moment; `rate` of a step counted from 0."""
+    m = v = 0
+    for step, gradient in enumerate(gradients):
+        value = value - rate(step) * decay * value
+        m, v = beta_1 * m + (1 - beta_1) * gradient, beta_2 * v + (1 - beta_2) * gradient**2
+        correction = np.sqrt(1 - beta_2 ** (step + 1)) / (1 - beta_1 ** (step + 1))
+        value = value - rate(step) * correction * m / (np.sqrt(v) + epsilon)
+    return value
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_adamw_with_its_weight_decay(scheduled):  # and what is excluded from that
+    variables = build().trainable_variables
+    values, gradients = [array(v) for v in variables], draw(variables)
+    rate = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5) if scheduled else 0.1
+    optimizer = keras.optimizers.AdamW(rate, 0.2, beta_2=0.98)
+    optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    apply(layerwise_decay(optimizer, 0.6), variables, gradients)
+    for i, variable in enumerate(variables):
+        own = expected_rate(variable.path, 0.6)
+        decay = 0 if variable.name in ("bias", "gamma", "beta") else 0.2
+        value = adamw(
+            values[i], [step[i] for step in gradients], lambda t: own * (schedule(t) if scheduled else 0.1), decay
+        )
+        np.testing.assert_allclose(array(variable), value, rtol=1e-5, atol=1e-5)
+
+
+def test_a_function_for_the_rate():
+    variables = build().trainable_variables
+    values, gradients = [array(v) for v in variables], draw(variables, steps=1)
+    apply(layerwise_decay(keras.optimizers.SGD(a_tenth), 0.6), variables, gradients)
+    for value, gradient, variable in zip(values, gradients[0], variables):
+        expected = value - 0.1 * expected_rate(variable.path, 0.6) * gradient
+        np.testing.assert_allclose(array(variable), expected, rtol=1e-5, atol=1e-5)
+
+
+def a_tenth():
+    return ops.convert_to_tensor(0.1)
+
+
+NAMES = ["Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl", "Lion", "Muon", "Nadam", "RMSprop", "SGD"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_optimizer(name):
+    """Each block moves as the plain optimizer with its rate alone would move it."""
+    model, options = build(num_layers=2), {"weight_decay": 0.1}
+    if name == "Adafactor":
+        options["relative_step"] = False
+    ends = ("embedding/token/embeddings", "attention/key/kernel", "logits/bias")
+    variables = [v for v in model.trainable_variables if v.path.endswith(ends)]
+    values, gradients = [array(v) for v in variables], draw(variables)
+    cls = getattr(keras.optimizers, name)
+    apply(layerwise_decay(cls(0.01, **options), 0.5), variables, gradients)
+    for i, variable in enumerate(variables):
+        result = array(variable)
+        variable.assign(values[i])
+        own = 0.01 * expected_rate(variable.path, 0.5, blocks=2)
+        apply(cls(own, **options), [variable], [[step[i]] for step in gradients])
+        np.testing.assert_allclose(result, array(variable), rtol=1e-4, atol=1e-6)
+
+
+def test_without_decay_it_is_the_plain_optimizer():
+    results = []
+    for wrap in (lambda optimizer: optimizer, lambda optimizer: layerwise_decay(optimizer, 1.0)):
+        keras.utils.set_random_seed(1)
+        model = build()
+        model.compile(wrap(keras.optimizers.AdamW(1e-2, weight_decay=0.1, global_clipnorm=1.0)), "mse", run_eagerly=True)
+        model.fit(IDS, TARGETS, batch_size=3, shuffle=False, verbose=0)
+        results.append([array(v) for v in model.weights])
+    for one, other in zip(*results):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_depths():
+    pair = txf.models.encoder_decoder(11, 13, 3, 12, 2, num_decoder_layers=2, position="relative", tie_embeddings=False)
+    optimizer = layerwise_decay(keras.optimizers.SGD(0.1), 0.5)
+    optimizer.build(pair.trainable_variables)
+    rates = {path.split("/")[0]: rate for path, rate in optimizer.rates.items()}
+    assert rates == {
+        "source_embedding": 1 / 16, "target_embedding": 1 / 16, "encoder_position": 1 / 16, "decoder_position": 1 / 16,
+        "encoder_0": 1 / 8, "encoder_1": 1 / 4, "encoder_2": 1 / 2, "decoder_0": 1 / 4, "decoder_1": 1 / 2, "logits": 1.0,
+    }  # fmt: skip
+    mine = layerwise_decay(keras.optimizers.SGD(0.1), 0.5, blocks="*coder_#/*", embeddings="target_embedding/*")
+    mine.build(pair.trainable_variables)  # here both stacks are one
+    assert mine.rates["decoder_0/attention/query/kernel"] == 1 / 8
+    assert mine.rates["source_embedding/token/embeddings"] == 1.0
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_files_and_loss_scaling(policy, compiled, tmp_path):
+    model = build(dtype=policy)
+    rate = keras.optimizers.schedules.ExponentialDecay(1e-2, 2, 0.5)
+    model.compile(layerwise_decay(keras.optimizers.AdamW(rate), 0.7), "mse", run_eagerly=not compiled)
+    scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert scaled == (model.dtype_policy.name == "mixed_float16")
+    model.fit(IDS, TARGETS, batch_size=3, shuffle=False, verbose=0)
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    for one in (model, reloaded):
+        one.fit(IDS, TARGETS, batch_size=3, shuffle=False, verbose=0)
+    for one, other in zip(model.weights + model.optimizer.variables, reloaded.weights + reloaded.optimizer.variables):
+        np.testing.assert_array_equal(array(one), array(other))
+    assert type(reloaded.optimizer).__name__ == type(model.optimizer).__name__
+    assert reloaded.optimizer.get_config()["name"] == model.optimizer.get_config()["name"] if scaled else True
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="there Keras applies loss scaling inside of `fit` alone")
+def test_loss_scaling():
+    """Its unscaled gradients are those of the plain one, and a step that overflows changes nothing."""
+    variables = build().trainable_variables
+    values, gradients = [array(v) for v in variables], draw(variables)
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        layerwise_decay(keras.optimizers.SGD(0.1), 0.6), initial_scale=4.0, dynamic_growth_steps=100
+    )
+    apply(optimizer, variables, [[4 * gradient for gradient in step] for step in gradients])
+    apply(optimizer, variables, [[np.full(v.shape, np.inf) for v in variables]])
+    for i, variable in enumerate(variables):
+        total = sum(step[i] for step in gradients)
+        expected = values[i] - 0.1 * expected_rate(variable.path, 0.6) * total
+        np.testing.assert_allclose(array(variable), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_callbacks_set_the_rate():
+    model = build()
+    model.compile(layerwise_decay(keras.optimizers.SGD(0.1), 0.5), "mse", run_eagerly=True)
+    callback = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 4)
+    history = model.fit(IDS, TARGETS, batch_size=3, epochs=2, verbose=0, callbacks=[callback])
+    np.testing.assert_allclose(history.history["learning_rate"], [0.025, 0.00625], rtol=1e-6)
+    config = model.optimizer.get_config()
+    assert config["decay"] == 0.5 and config["optimizer"]["class_name"] == "SGD"
+    assert abs(config["optimizer"]["config"]["learning_rate"] - 0.00625) < 1e-8
+
+
+def test_with_adapters():
+    model = build()
+    txf.training.add_adapter(model, rank=2)
+    model.compile(layerwise_decay(keras.optimizers.Adam(1e-2), 0.5), "mse", run_eagerly=True)
+    model.fit(IDS, TARGETS, batch_size=3, verbose=0)
+    assert model.optimizer.rates["encoder_0/attention/query/default_lora_a"] == 1 / 8
+    assert model.optimizer.rates["logits/default_kernel"] == 1.0
+    txf.training.add_adapter(model, "second", rank=2)
+    assert model.optimizer.rates["encoder_0/attention/query/second_lora_a"] == 1 / 8
+    assert not int(model.optimizer.iterations)
+
+
+def test_refuses():
+    sgd, used = keras.optimizers.SGD, keras.optimizers.SGD(0.1)
+    used.build(build().trainable_variables)
+    for words, call in {
+        "`decay` must be in (0, 1]; received 1.5": lambda: layerwise_decay(sgd(0.1), 1.5),
+        "`decay` must be a positive number; received 0": lambda: layerwise_decay(sgd(0.1), 0),
+        "`optimizer` must be a Keras optimizer that updates": lambda: layerwise_decay("adam"),
+        "A LossScaleOptimizer goes around": lambda: layerwise_decay(keras.optimizers.LossScaleOptimizer(sgd(0.1))),
+        "updates all variables itself": lambda: layerwise_decay(layerwise_decay(sgd(0.1))),
+        "`optimizer` must be new": lambda: layerwise_decay(used),
+        "`blocks` must be a pattern such as": lambda: layerwise_decay(sgd(0.1), blocks=3),
+        "`blocks` must match variables that are trained; received ['layer_#/*']": (
+            lambda: layerwise_decay(sgd(0.1), blocks="layer_#/*").build(build().trainable_variables)
+        ),
+    }.items():
+        with pytest.raises(ValueError) as error:
+            call()
+        assert words in str(error.value)
