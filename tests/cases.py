@@ -60,6 +60,11 @@ def token_ids(length, vocab_size):
     return Tensor((length,), fill, "int32")
 
 
+def token_types(length, count):
+    """Kinds of tokens by chance."""
+    return Tensor((length,), lambda random, shape: random.integers(0, count, shape), "int32")
+
+
 def visible(*shape):
     """A mask by chance, in which the first place can always be seen."""
 

@@ -132,9 +132,8 @@ def choose_task(source, task, num_classes):
         if num_classes is not None:
             raise ValueError(f"`num_classes` is for classifiers; received {num_classes!r} for the task {task!r}.")
         return task, False
-    modules = modules_of(rows_of(tasks[task].tensors, config))
-    has_head = any(name.rpartition(".")[0] in modules for name in source.names)
-    new_head = not has_head or num_classes not in (None, config.num_classes())
+    last = as_tensor(rows_of(tasks[task].tensors, config)["logits"]).name
+    new_head = f"{last}.weight" not in source.names or num_classes not in (None, config.num_classes())
     if new_head and num_classes is None:
         raise ValueError(f"The file has no head for {task!r}; `num_classes` must say how many classes the new one has.")
     return task, new_head

@@ -3,16 +3,14 @@
 import keras
 from keras import ops
 
-from keras_txf.layers.options import register
 
-
-@register
+@keras.saving.register_keras_serializable(package="keras_txf")
 def gelu_tanh(x):
     """GELU as GPT-2 and Gemma have it, by a hyperbolic tangent."""
     return keras.activations.gelu(x, approximate=True)
 
 
-@register
+@keras.saving.register_keras_serializable(package="keras_txf")
 def gelu_sigmoid(x):
     """GELU as CLIP has it ("quick"), x · sigmoid(1.702 x)."""
     return x * ops.sigmoid(1.702 * x)

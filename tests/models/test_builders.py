@@ -112,10 +112,12 @@ BLOCK_OPTIONS = {
     "qk_norm": True, "logit_soft_cap": 9.0, "scale": 0.3, "activation": "silu", "gated": True, "use_bias": False,
     "norm": "rms", "norm_placement": "sandwich", "norm_epsilon": 1e-3, "dropout": 0.05, "attention_dropout": 0.15,
     "feed_forward_dropout": 0.25, "stochastic_depth": (0.35, 0.45), "kernel_initializer": "he_normal",
+    "attention_bias": True, "attention_output_bias": False, "feed_forward_bias": True, "norm_bias": False,
 }
+APART = {"norm_attention", "token_dim"}  # these do not go with the others: see "generator-apart" among the contracts
 ONE_SIDED = {"causal": True}  # what encoders alone can choose
 EMBEDDING_OPTIONS = {
-    "encoding": "learned", "max_length": 9, "combine": "concat", "position_dim": 5, "pad_id": 2,
+    "encoding": "learned", "max_length": 9, "combine": "concat", "position_dim": 5, "pad_id": 2, "token_types": 3,
     "embeddings_initializer": "zeros",
 }
 
@@ -132,7 +134,7 @@ def test_every_option_reaches_every_builder(name):
     assert len(blocks) == (4 if name == "encoder_decoder" else 2)
     for i, block in enumerate(blocks):
         parameters = inspect.signature(type(block)).parameters
-        given = {"num_heads", "causal", "cross_attention", "kwargs"}
+        given = {"num_heads", "causal", "cross_attention", "kwargs", *APART}
         assert parameters.keys() - given == BLOCK_OPTIONS.keys()
         for option, value in options.items():
             value = value[i % 2] if isinstance(value, tuple) else value
@@ -142,7 +144,7 @@ def test_every_option_reaches_every_builder(name):
                     if option == "kernel_initializer" else actual == value), option
     for embedding in embeddings:
         parameters = inspect.signature(type(embedding)).parameters
-        assert parameters.keys() - {"vocab_size", "dim", "scale", "kwargs"} == EMBEDDING_OPTIONS.keys()
+        assert parameters.keys() - {"vocab_size", "dim", "scale", "kwargs", *APART} == EMBEDDING_OPTIONS.keys()
         assert embedding.scale is False
         for option, value in EMBEDDING_OPTIONS.items():
             actual = getattr(embedding, option)

@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from cases import Case, floats, places, segments, token_ids, visible
+from cases import Case, floats, places, segments, token_ids, token_types, visible
 from contracts import parameters
 
 import keras_txf as txf
@@ -46,6 +46,7 @@ def scores(name, shape, layers=1):
 encoder, encoder_classifier = txf.models.encoder, txf.models.encoder_classifier
 decoder, decoder_generator = txf.models.decoder, txf.models.decoder_generator
 encoder_decoder = txf.models.encoder_decoder
+masked_language_model, token_classifier = txf.models.masked_language_model, txf.models.token_classifier
 image_encoder, image_classifier = txf.models.image_encoder, txf.models.image_classifier
 
 CASES = [
@@ -61,8 +62,27 @@ CASES = [
         "classifier-many", encoder_classifier, TOKENS, 11, 4, 1, 12, 6, **MANY, **EVERYTHING, pooling="attention",
         mask="consumed", scores=scores("attention_scores", (6, "target", "target")),
     ),
+    case(
+        "encoder-types", encoder, {**TOKENS, "token_type_ids": token_types("target", 2)}, 11, 1, 12, 3, token_types=2,
+        token_type_ids=True, embedding_norm=True, embedding_dim=10,
+    ),
+    case(
+        "classifier-head", encoder_classifier, TOKENS, 11, 4, 1, 12, 3, pooling="first", head_activation="gelu_tanh",
+        head_norm=True, head_bias=False, head_dropout=0.1, token_types=2, mask="consumed",
+    ),
+    case("token-classifier", token_classifier, TOKENS, 11, 4, 1, 12, 3, head_activation="tanh", head_dropout=0.1),
+    case("masked", masked_language_model, TOKENS, 11, 1, 12, 3, head_activation="gelu_sigmoid", embedding_dim=10),
+    case(
+        "masked-many", masked_language_model, {**TOKENS, **packed("")}, 11, 2, 12, 6, **MANY, **EVERYTHING, packed=True,
+        tie_embeddings=False, head_bias=False, logit_bias=False, scores=scores("attention_scores", (6, "target", "target"), 2),
+    ),
     case("generator", decoder_generator, TOKENS, 11, 2, 12, 3, core=True),
     case("generator-many", decoder_generator, TOKENS, 11, 1, 12, 6, **MANY, tie_embeddings=False),
+    case(
+        "generator-apart", decoder_generator, TOKENS, 11, 2, 12, 3, norm_placement="pre", norm_attention=[False, True],
+        token_dim=8, logit_scale=0.5, logit_bias=True, final_logit_soft_cap=3.0, attention_bias=True, norm_bias=False,
+        attention_output_bias=False, feed_forward_bias=False, embedding_norm=True, encoding="sinusoidal_halves",
+    ),
     case("generator-packed", decoder_generator, {**TOKENS, **packed("")}, 11, 1, 12, 3, packed=True),
     case(
         "generator-everything", decoder_generator, TOKENS, 11, 1, 12, 3, **OTHERS, **EVERYTHING,
@@ -83,6 +103,11 @@ CASES = [
     ),
     case("seq2seq", encoder_decoder, PAIR, 11, 13, 1, 12, 3, core=True),
     case("seq2seq-many", encoder_decoder, PAIR, 11, 13, 1, 12, 6, num_decoder_layers=2, **MANY, tie_embeddings=False),
+    case(
+        "seq2seq-apart", encoder_decoder, {**PAIR, "source_ids": token_ids("source", 13)}, 13, 13, 1, 12, 3, start_id=0,
+        share_embeddings="tokens", encoding="learned", max_length=10, embedding_norm=True, logit_bias=True,
+        decoder_options={"num_heads": 6, "intermediate_dim": 14},
+    ),
     case("seq2seq-packed", encoder_decoder, {**PAIR, **packed("source_", "target_")}, 11, 13, 1, 12, 3, packed=True),
     case(
         "seq2seq-everything", encoder_decoder, {**PAIR, "source_ids": token_ids("source", 13)}, 13, 13, 2, 12, 3,
