@@ -62,7 +62,7 @@ SIZES = [
     ("bad value in a list", lambda: encoder(window=[3, 0]), ["`window`", "positive integer", "0"]),
     ("share_embeddings of unequal sizes", lambda: seq2seq(target_vocab_size=7, share_embeddings=True),
      ["`share_embeddings`", "source_vocab_size=11", "target_vocab_size=7"]),
-    ("share_embeddings no switch", lambda: seq2seq(share_embeddings=1), ["`share_embeddings`", "True or False", "1"]),
+    ("share_embeddings no switch", lambda: seq2seq(share_embeddings=1), ["`share_embeddings`", "True", "'tokens'", "1"]),
     ("bias of other heads", lambda: Encoder(2, position=layers.RelativeBias(4)), ["`position`", "num_heads=4", "num_heads=2"]),
     ("ALiBi of other heads", lambda: generator(position=layers.ALiBi(4)), ["`position`", "num_heads=4", "num_heads=2"]),
     ("buckets beyond distances", lambda: layers.RelativeBias(2, num_buckets=32, max_distance=8),

@@ -9,7 +9,7 @@ NEUTRAL = {
     # how weights began, and how a training was run
     "initializer_range", "initializer_factor", "init_std", "initializer_cutoff_factor", "gradient_checkpointing",
     # what a call returns, or how it is split up
-    "use_cache", "output_attentions", "output_hidden_states", "output_past", "return_dict", "return_dict_in_generate",
+    "use_cache", "pretraining_tp", "output_attentions", "output_hidden_states", "output_past", "return_dict", "return_dict_in_generate",
     "chunk_size_feed_forward", "use_return_dict", "output_scores", "cache_implementation",
     # tokens, and how they are generated: arguments of `generate`
     "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id", "unk_token_id", "forced_bos_token_id",
@@ -17,15 +17,14 @@ NEUTRAL = {
     "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
     "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences",
     "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "remove_invalid_values", "prefix",
-    "tokenizer_class", "force_bos_token_to_be_generated", "normalize_before", "add_bias_logits", "normalize_embedding",
-    "static_position_embeddings", "save_step", "vocab_file", "eos_token_ids", "bos_token_ids", "language",
+    "tokenizer_class", "force_bos_token_to_be_generated", "save_step", "vocab_file", "language",
     # names of classes, and what the loss does with them
     "id2label", "label2id", "num_labels", "problem_type", "finetuning_task",
 }  # fmt: skip
 # Keys that must have this value: another one is for a model that is not built here.
 FIXED = {
     "is_decoder": (False,), "add_cross_attention": (False,), "cross_attention_hidden_size": (None,), "pruned_heads": ({}, None),
-    "quantization_config": (None,), "tie_encoder_decoder": (False,), "use_bfloat16": (False, None), "pretraining_tp": (1, None),
+    "quantization_config": (None,), "tie_encoder_decoder": (False,), "use_bfloat16": (False, None),
     "position_embedding_type": ("absolute", None),
 }  # fmt: skip
 REQUIRED = object()

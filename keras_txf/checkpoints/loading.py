@@ -44,7 +44,16 @@ def load(path, task=None, num_classes=None, dtype=None, progress=None, revision=
 
     Example:
 
-    >>> model = txf.models.encoder(100, 2, 32, 4)  # doctest: +SKIP
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> config = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=100, hidden_size=32,
+    ...               num_hidden_layers=2, num_attention_heads=4, intermediate_size=40, max_position_embeddings=16)
+    >>> llama = txf.models.decoder_generator(
+    ...     100, 2, 32, 4, intermediate_dim=40, gated=True, activation="silu", use_bias=False, norm="rms",
+    ...     norm_placement="pre", position="rotary", scale_embedding=False, pad_id=None)
+    >>> txf.checkpoints.save(llama, folder, config)
+    >>> txf.checkpoints.load(folder).generate([[5, 6]], max_new_tokens=3).shape
+    (1, 5)
     """
     folder = find(path, revision)
     values = read_json(folder / "config.json")

@@ -147,9 +147,9 @@ def gemma3(c):
     }
 
 
-def family(name, options, body=BODY):
+def family(name, options, body=BODY, neutral=()):
     task = Task(f"{name}ForCausalLM", models.decoder_generator, {"logits": "lm_head"})
-    return Family(options, body, {"causal_lm": task}, "model.", (r".*rotary_emb\.inv_freq",))
+    return Family(options, body, {"causal_lm": task}, "model.", (r".*rotary_emb\.inv_freq",), neutral=neutral)
 
 
 FAMILIES = {
@@ -157,7 +157,7 @@ FAMILIES = {
     "mistral": family("Mistral", mistral),
     "qwen2": family("Qwen2", qwen2),
     "qwen3": family("Qwen3", qwen3),
-    "smollm3": family("SmolLM3", smollm3),
+    "smollm3": family("SmolLM3", smollm3, neutral=("max_window_layers",)),
     "gemma": family("Gemma", gemma, gemma_norms(BODY)),
     "gemma2": family("Gemma2", gemma2, gemma_norms(SANDWICH)),
     "gemma3_text": family("Gemma3", gemma3, gemma_norms(SANDWICH)),

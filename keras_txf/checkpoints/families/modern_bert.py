@@ -64,7 +64,8 @@ def class_head(c):
 
 
 def pooling(c):
-    return {"pooling": {"cls": "first", "mean": "mean"}[c("classifier_pooling", "cls")]}
+    c.only("classifier_pooling", "cls", "mean")
+    return {"pooling": "mean" if c("classifier_pooling", "cls") == "mean" else "first"}
 
 
 FAMILIES = {
@@ -89,6 +90,6 @@ FAMILIES = {
         },
         "model.",
         (r".*rotary_emb\..*inv_freq",),
-        neutral=("reference_compile", "repad_logits_with_grad", "deterministic_flash_attn", "sparse_pred_ignore_index"),
+        neutral=("reference_compile", "repad_logits_with_grad", "deterministic_flash_attn", "sparse_pred_ignore_index", "layer_norm_eps"),
     ),
 }  # fmt: skip

@@ -126,7 +126,11 @@ MARIAN = {
 }
 
 
-def bart(c, pad_id=1, start_id=2):
+def bart(c, pad_id=1, start_id=2, embedding_norm=True):
+    for key, value in (("normalize_before", False), ("add_bias_logits", False), ("add_final_layer_norm", False)):
+        c.only(key, value)
+    c.only("normalize_embedding", embedding_norm)
+    c.only("static_position_embeddings", not embedding_norm)
     return {
         "source_vocab_size": c("vocab_size"),
         "target_vocab_size": c("vocab_size"),
@@ -144,7 +148,7 @@ def bart(c, pad_id=1, start_id=2):
         "pad_id": c("pad_token_id", pad_id),
         "start_id": c("decoder_start_token_id", start_id),
         "scale_embedding": c("scale_embedding", False),
-        "embedding_norm": True,
+        "embedding_norm": embedding_norm,
         "share_embeddings": "tokens",
         "encoder_options": {"intermediate_dim": c("encoder_ffn_dim")},
         "decoder_options": {"intermediate_dim": c("decoder_ffn_dim"), "num_heads": c("decoder_attention_heads")},
@@ -152,14 +156,13 @@ def bart(c, pad_id=1, start_id=2):
 
 
 def marian(c):
-    options = bart(c, 58100, 58100)
+    options = bart(c, 58100, 58100, embedding_norm=False)
     shared, target = c("share_encoder_decoder_embeddings", True), c("decoder_vocab_size", None) or c("vocab_size")
     # A table of positions may be in the file; it holds these.
     return {
         **options,
         "target_vocab_size": target,
         "encoding": "sinusoidal_halves",
-        "embedding_norm": False,
         "share_embeddings": shared,
     }
 
@@ -179,7 +182,7 @@ FAMILIES = {
         # A table that one old file has and no model uses.
         ignore=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
         aliases=dict.fromkeys(TABLES, "shared.weight"),
-        neutral=("n_positions", "classifier_dropout", "is_encoder_decoder", "num_hidden_layers", "feed_forward_proj"),
+        neutral=("n_positions", "classifier_dropout", "is_encoder_decoder", "num_hidden_layers"),
     ),
     "bart": Family(
         bart,
@@ -188,7 +191,7 @@ FAMILIES = {
         "model.",
         aliases=dict.fromkeys(TABLES, "shared.weight"),
         neutral=("classifier_dropout", "classif_dropout", "encoder_layerdrop", "decoder_layerdrop", "is_encoder_decoder",
-                 "num_hidden_layers", "gradient_checkpointing"),
+                 "num_hidden_layers", "extra_pos_embeddings"),
     ),
     "marian": Family(
         marian,
@@ -198,6 +201,6 @@ FAMILIES = {
         (r"(encoder|decoder)\.embed_positions\.weight",),
         dict.fromkeys(TABLES, "shared.weight"),
         neutral=("classifier_dropout", "classif_dropout", "encoder_layerdrop", "decoder_layerdrop", "is_encoder_decoder",
-                 "num_hidden_layers"),
+                 "num_hidden_layers", "extra_pos_embeddings"),
     ),
 }  # fmt: skip

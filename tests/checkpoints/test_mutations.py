@@ -1,0 +1,72 @@
+"""Every key of every family's configuration counts: with another value the model is another one, or there is none."""
+
+import copy
+import json
+import re
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from checkpoints.test_golden import GOLDEN, expected
+
+import keras_txf as txf
+from keras_txf.checkpoints.config import NEUTRAL
+from keras_txf.checkpoints.families import FAMILIES
+
+
+FILE_DECIDES = {"tie_word_embeddings"}
+
+
+def others(value):
+    """Values that a key could have instead."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, value * 2]
+    if isinstance(value, float):
+        return [value * 2 + 0.125]
+    if isinstance(value, str):
+        return ["relu" if value != "relu" else "tanh", "mean", "unheard-of"]
+    if value is None:
+        return [3, 1.5, True]
+    if isinstance(value, list):
+        return [value[:-1] + [other] for other in others(value[-1])] if value else [[1]]
+    return [{**value, key: other} for key in value for other in others(value[key])] or [{"a": 1}]
+
+
+def load(folder, task):
+    """The model for a task, and what describes it; nothing where it is refused."""
+    classifier = task.endswith("classification")
+    keras.utils.set_random_seed(1)  # for new heads
+    try:
+        model = txf.checkpoints.load(folder, task, num_classes=3 if classifier else None)
+    except ValueError:
+        return None, None
+    config = json.dumps(model.get_config(), sort_keys=True)
+    return model, re.sub(r'"(shared_object_id|name)": ("\w+"|\d+)', "", config)  # which differ from model to model
+
+
+def differs(before, after, inputs):
+    """Whether a model computes something else than another, or says that it would elsewhere: in training, at length."""
+    if after[0] is None or before[1] != after[1]:
+        return True
+    outputs = [keras.ops.convert_to_numpy(model(inputs)) for model, _ in (before, after)]
+    return not np.allclose(*outputs, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_key_counts(family, tmp_path):
+    inputs, *_ = expected(family)
+    values = json.loads((GOLDEN / family / "config.json").read_text())
+    shutil.copy(GOLDEN / family / "model.safetensors", tmp_path)
+    tasks = list(FAMILIES[family].tasks)
+    originals = {task: load(GOLDEN / family, task) for task in tasks}
+    keys = values.keys() - NEUTRAL - set(FAMILIES[family].neutral) - FILE_DECIDES
+    assert len(keys) > 8
+    for key in sorted(keys):
+        for other in others(values[key]):
+            (tmp_path / "config.json").write_text(json.dumps({**copy.deepcopy(values), key: other}))
+            found = (differs(originals[task], load(tmp_path, task), inputs) for task in tasks if originals[task][0])
+            assert any(found), f"{key}: {other!r} instead of {values[key]!r} changes nothing"
