@@ -64,6 +64,7 @@ def class_head(c):
 
 
 def pooling(c):
+    c.only("classifier_pooling", "cls", "mean")
     return {"pooling": {"cls": "first", "mean": "mean"}[c("classifier_pooling", "cls")]}
 
 
