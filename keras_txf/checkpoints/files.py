@@ -9,6 +9,7 @@ import collections
 import contextlib
 import json
 import math
+import os
 import pathlib
 import reprlib
 
@@ -144,7 +145,7 @@ def _open_shards(stack, folder):
         # A name with a folder in it could lead anywhere on the machine.
         if pathlib.PurePath(shard).name != shard or "\\" in shard or shard in ("", ".", ".."):
             raise ValueError(f"{INDEX} must name files of its own folder; received {shard!r}.")
-        if not (folder / shard).is_file():
+        if not os.path.isfile(folder / shard):  # false for a name that cannot be, too
             raise ValueError(f"{INDEX} names {shard!r}, which is not in {str(folder)!r}.")
         files[shard] = _open(stack, folder / shard)
     named = {shard: set() for shard in files}

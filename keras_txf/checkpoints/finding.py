@@ -9,11 +9,9 @@ FETCHED = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.spm")
 
 def find(path, revision):
     """The folder of a path, or of a repository on the Hub."""
-    is_path = isinstance(path, (str, os.PathLike))
-    folder = pathlib.Path(path) if is_path else None
-    if is_path and folder.is_dir():
-        return folder
-    if not isinstance(path, str) or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", path) or folder.exists():
+    if isinstance(path, (str, os.PathLike)) and os.path.isdir(path):
+        return pathlib.Path(path)
+    if not isinstance(path, str) or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", path) or os.path.lexists(path):
         raise ValueError(f"`path` must be a folder, or a repository such as 'org/name'; received {path!r}.")
     try:
         from huggingface_hub import snapshot_download

@@ -134,7 +134,7 @@ def links(table, variables):
     if unknown:
         raise ValueError(f"The model has weights that its checkpoint's family has no tensors for: {unknown}.")
     for name, link in found.items():
-        if None in link.variables:
+        if any(variable is None for variable in link.variables):  # not `in`, which asks PyTorch for equal numbers
             raise ValueError(f"The model lacks some of the {len(link.variables)} weights that make up {name!r}.")
     return list(found.values())
 
