@@ -8,6 +8,7 @@ are looked at. Keras can put the values of variables off; this file alone knows 
 import contextlib
 
 import keras
+import numpy as np
 from keras.src.backend.common import global_state
 
 WAITING = "uninitialized_variables"  # Keras' own list
@@ -25,13 +26,29 @@ def without_values():
         global_state.set_global_attribute(WAITING, before)
 
 
-def give_value(variable, value):
-    """The first value of a variable, an array of its shape."""
+def give_value(variable, held):
+    """The first value of a variable, from a list with an array of its shape, which is taken out of it."""
+    value = Converted(held, variable.dtype)
     if variable._value is not None:  # of a layer that was built before
-        variable.assign(value)
+        variable.assign(keras.ops.convert_to_tensor(value, variable.dtype))
         return
     variable._initializer = lambda shape, dtype: keras.ops.convert_to_tensor(value, dtype)
     variable._deferred_initialize()
+
+
+class Converted:
+    """An array that is of another type when a backend asks for it, once.
+
+    Of an array itself TensorFlow first makes a copy, lest it changes, and then its own; and both of them beside the
+    file's numbers would be the most memory that loading takes.
+    """
+
+    def __init__(self, held, dtype):
+        self.held = held
+        self.dtype = np.dtype(dtype)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.held.pop(0), dtype or self.dtype, order="C")
 
 
 def give_values(variables):

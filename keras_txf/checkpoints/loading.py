@@ -226,10 +226,8 @@ def fill(model, source, task, new_head, progress):
 def give(source, link):
     """Reads a tensor and gives its weights their values."""
     values = link.read(source.read(link.name))
-    # In a statement of its own: the file's numbers are gone before the backend copies these.
-    values = [np.asarray(value, weight.dtype, order="C") for value, weight in zip(values, link.variables, strict=True)]
-    for value, weight in zip(values, link.variables):
-        give_value(weight, value)
+    for weight in link.variables:
+        give_value(weight, values)
 
 
 def check_tensors(source, wanted):
