@@ -1,5 +1,6 @@
 """A checkpoint's `config.json`, read so that no key of it is passed over in silence."""
 
+from keras_txf.checkpoints.kinds import KINDS, NULL
 
 # Keys that say nothing about what a model computes from its weights.
 NEUTRAL = {
@@ -48,11 +49,17 @@ class Config:
         self.read = set()
 
     def __call__(self, key, default=REQUIRED):
-        """The value of a key."""
+        """The value of a key, which is of the kind that `kinds.KINDS` says; null where `default` is None or `NULL` has the key."""
         self.read.add(key)
         value = self.values.get(key, default)
         if value is REQUIRED:
             raise ValueError(f"config.json must have {key!r}; received {sorted(self.values)}.")
+        may_be_null = default is None or key in NULL
+        if key in KINDS and key in self.values and not (value is None and may_be_null):
+            try:
+                KINDS[key](key, value)
+            except ValueError as error:
+                raise ValueError(f"config.json: {error}") from None
         return value
 
     def only(self, key, *allowed):
@@ -81,7 +88,9 @@ class Config:
     def num_classes(self):
         """Of a classifier."""
         labels = self("id2label", None)
-        return len(labels) if isinstance(labels, dict) else self("num_labels", 2)
+        if labels == {}:
+            raise ValueError("config.json must have at least one class in 'id2label'; received {}.")
+        return self("num_labels", 2) if labels is None else len(labels)
 
     def check_all_known(self, neutral):
         """Refuses keys that nothing has asked for, and values for models that are not built here."""

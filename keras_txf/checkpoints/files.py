@@ -1,28 +1,42 @@
 """The files of a checkpoint's folder: `config.json`, and tensors in one `.safetensors` file or in several.
 
-The package `safetensors` reads them, without pickle; it checks a header before it believes it. What is checked here is
-what lies between files: an index that names shards.
+The package `safetensors` reads them, without pickle; it checks a header before it believes it: names once, types that it
+knows, offsets that cover the file without a gap or an overlap, shapes that fit the bytes. What is checked here is what
+lies between files: an index that names shards.
 """
 
+import collections
 import contextlib
 import json
+import math
+import os
 import pathlib
+import reprlib
 
 import ml_dtypes  # noqa: F401  NumPy learns bfloat16 from it
 import safetensors
 
 ONE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+LARGEST_JSON = 10**8  # bytes; safetensors allows as many to a header
+DEEPEST_JSON = 32
 
 
 def read_json(path):
     """The dict that a JSON file holds."""
+    path = pathlib.Path(path)
     try:
-        value = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        if not path.is_file():  # a pipe would be waited for
+            raise ValueError("there is no such file")
+        if path.stat().st_size > LARGEST_JSON:
+            raise ValueError(f"it has {path.stat().st_size} bytes, where {LARGEST_JSON} are the most")
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"`folder` must hold a readable {path.name}; received {str(path)!r}: {error}.") from None
     if not isinstance(value, dict):
         raise ValueError(f"`folder` must hold a JSON object in {path.name}; received {type(value).__name__}.")
+    if not _is_shallow(value, DEEPEST_JSON):
+        raise ValueError(f"`folder` must hold a {path.name} that is nested at most {DEEPEST_JSON} deep; received more.")
     return value
 
 
@@ -36,15 +50,16 @@ def open_tensors(folder):
     """
     folder = pathlib.Path(folder)
     with contextlib.ExitStack() as stack:
+        # Links are followed wherever they lead: in the Hub's own cache every file of a folder is a link out of it.
         if (folder / ONE).is_file():
             file = _open(stack, folder / ONE)
-            yield Tensors({name: file for name in file.keys()})
+            yield Tensors({name: file for name in file.keys()}, {file: folder / ONE})
         elif (folder / INDEX).is_file():
-            yield Tensors(_open_shards(stack, folder))
+            yield _open_shards(stack, folder)
         else:
             found = sorted(path.name for path in folder.iterdir())
             pickled = " Pickled weights (.bin) are not read: they can run code." * any(x.endswith(".bin") for x in found)
-            raise ValueError(f"`folder` must hold {ONE} or {INDEX}; received {str(folder)!r}, with {found}.{pickled}")
+            raise ValueError(f"`folder` must hold {ONE} or {INDEX}; received {str(folder)!r}, with {_shown(found)}.{pickled}")
 
 
 class Tensors:
@@ -52,13 +67,18 @@ class Tensors:
 
     Args:
         files: dict of names -> the open file that has the tensor.
+        paths: dict of open files -> their paths, for messages.
     """
 
-    def __init__(self, files):
+    def __init__(self, files, paths):
         self.files = files
+        self.paths = paths
 
     def __iter__(self):
         return iter(self.files)
+
+    def __len__(self):
+        return len(self.files)
 
     def __contains__(self, name):
         return name in self.files
@@ -72,23 +92,44 @@ class Tensors:
 
     def size(self, name):
         """How many numbers it has."""
-        size = 1
-        for length in self.shape(name):
-            size *= length
-        return size
+        return math.prod(self.shape(name))
 
     def read(self, name):
         """The tensor as a NumPy array."""
+        file = self.files[name]
         try:
-            return self.files[name].get_tensor(name)
-        except Exception as error:  # its own error, or Python's, for a type that NumPy does not have
-            kind = self.dtype(name)
-            raise ValueError(f"The tensor {name!r} of type {kind} cannot be read: {error}.") from None
+            return file.get_tensor(name)
+        except Exception as error:  # its own error, or Python's, for a type or a shape that NumPy does not have
+            kind, path = self.dtype(name), str(self.paths[file])
+            raise ValueError(f"The tensor {name!r} of type {kind} in {path!r} cannot be read: {error}.") from None
+
+
+def _without_duplicates(pairs):
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = [name for name, count in collections.Counter(name for name, _ in pairs).items() if count > 1]
+        raise ValueError(f"it has keys twice: {_shown(twice)}")
+    return value
+
+
+def _is_shallow(value, levels):
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels >= 0 and all(_is_shallow(x, levels - 1) for x in inner)
+
+
+def _shown(value):
+    """What came, for a message; of a long one the beginning."""
+    short = reprlib.Repr()
+    short.maxlist = short.maxdict = 20
+    short.maxstring = short.maxother = 100
+    return short.repr(value)
 
 
 def _open(stack, path):
     try:
-        return stack.enter_context(safetensors.safe_open(path, framework="np"))
+        # Not mapped into memory: pages of a map count as the process's own until it is closed, and a file that
+        # shrinks meanwhile would end the process.
+        return stack.enter_context(safetensors.safe_open(path, framework="np", backend="pread"))
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(f"{str(path)!r} is no sound safetensors file: {error}.") from None
 
@@ -96,18 +137,22 @@ def _open(stack, path):
 def _open_shards(stack, folder):
     places = read_json(folder / INDEX).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
-        raise ValueError(f"{INDEX} must have a `weight_map` of tensors and the files that have them; received {places!r}.")
+        raise ValueError(
+            f"{INDEX} must have a `weight_map` of tensors and the files that have them; received {_shown(places)}."
+        )
     files = {}
     for shard in sorted(set(places.values())):
         # A name with a folder in it could lead anywhere on the machine.
         if pathlib.PurePath(shard).name != shard or "\\" in shard or shard in ("", ".", ".."):
             raise ValueError(f"{INDEX} must name files of its own folder; received {shard!r}.")
-        if not (folder / shard).is_file():
+        if not os.path.isfile(folder / shard):  # false for a name that cannot be, too
             raise ValueError(f"{INDEX} names {shard!r}, which is not in {str(folder)!r}.")
         files[shard] = _open(stack, folder / shard)
+    named = {shard: set() for shard in files}
+    for tensor, shard in places.items():
+        named[shard].add(tensor)
     for shard, file in files.items():
-        named = {tensor for tensor, place in places.items() if place == shard}
-        if named != set(file.keys()):
-            odd = sorted(named ^ set(file.keys()))
+        if named[shard] != set(file.keys()):
+            odd = sorted(named[shard] ^ set(file.keys()))
             raise ValueError(f"{INDEX} and {shard!r} must name the same tensors; they differ in {odd[:10]}.")
-    return {tensor: files[shard] for tensor, shard in places.items()}
+    return Tensors({tensor: files[shard] for tensor, shard in places.items()}, {file: folder / name for name, file in files.items()})

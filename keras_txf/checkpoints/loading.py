@@ -1,8 +1,10 @@
 """Loading: a folder of Hugging Face becomes a functional Keras model."""
 
+import contextlib
 import dataclasses
 import pathlib
 import re
+import reprlib
 import weakref
 
 import keras
@@ -10,11 +12,15 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.checkpoints.config import Config
+from keras_txf.checkpoints.deferred import give_value, give_values, without_values
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
 from keras_txf.checkpoints.files import open_tensors, read_json
+from keras_txf.checkpoints.finding import find
+from keras_txf.checkpoints.kinds import KINDS
 from keras_txf.checkpoints.tables import as_tensor, links
 
+FLOATS = ("F64", "F32", "F16", "BF16")
 LARGE = 2**27  # numbers in a file that takes long enough for a progress bar
 
 
@@ -61,8 +67,10 @@ def load(path, task=None, num_classes=None, dtype=None, progress=None, revision=
     with open_tensors(folder) as tensors:
         source = Source(values, family, tensors)
         task, new_head = choose_task(source, task, num_classes)
-        model = build(source, task, num_classes, dtype, options)
+        with without_values() as made:
+            model = build(source, task, num_classes, dtype, options)
         kept = fill(model, source, task, new_head, progress)
+        give_values(made)  # to what no tensor was for: a new head, generators of random numbers
     PROVENANCE[model] = Provenance(folder, values, task, options, kept)
     return model
 
@@ -107,22 +115,8 @@ class Source:
         return self.shape(name) == self.shape(other) and np.array_equal(self.read(name), self.read(other))
 
 
-def find(path, revision):
-    """The folder of a path, or of a repository on the Hub."""
-    folder = pathlib.Path(path)
-    if folder.is_dir():
-        return folder
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) or folder.exists():
-        raise ValueError(f"`path` must be a folder, or a repository such as 'org/name'; received {str(path)!r}.")
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise ImportError(f"{str(path)!r} is no folder, and to fetch it from the Hub needs `pip install huggingface_hub`.") from None
-    return pathlib.Path(snapshot_download(str(path), revision=revision, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
-
-
 def find_family(values):
-    kind = values.get("model_type")
+    kind = Config(values)("model_type", None)
     if kind not in FAMILIES:
         raise ValueError(f"config.json must have a `model_type` of {sorted(FAMILIES)}; received {kind!r}.")
     return FAMILIES[kind]
@@ -131,7 +125,7 @@ def find_family(values):
 def choose_task(source, task, num_classes):
     """The name of the task, and whether its head is a new one."""
     config, tasks = Config(source.values), source.family.tasks
-    architecture = (source.values.get("architectures") or [None])[0]
+    architecture = (config("architectures", None) or [None])[0]
     own = next((name for name, known in tasks.items() if known.architecture == architecture), None)
     if task is None:
         task = own or next(iter(tasks))
@@ -172,17 +166,40 @@ def modules_of(rows):
 def build(source, task, num_classes, dtype, options):
     """The model, with weights as the builder began them."""
     family, config = source.family, Config(source.values)
-    found = family.options(config)
-    heads = {name: known.options(config) for name, known in family.tasks.items()}
+    with in_words_of_config(config.values, options):
+        found = family.options(config)
+        heads = {name: known.options(config) for name, known in family.tasks.items()}
     tied = config("tie_word_embeddings", True)
     config.check_all_known(family.neutral)
     found.update(heads[task])
     if num_classes is not None:
         found["num_classes"] = num_classes
+    blocks = max(found["num_layers"], found.get("num_decoder_layers", 0))
+    if blocks > len(source.names):  # before so many are built
+        raise ValueError(f"config.json says that there are {blocks} blocks; the file has no more than {len(source.names)} tensors.")
     if task in LANGUAGE_MODELS:
         found["tie_embeddings"] = is_tied(source, task, config, tied)
     found.update({option: name in source.names for option, name in family.tasks[task].optional.items()})
-    return family.tasks[task].build(**{**found, "dtype": dtype, **options})
+    dtype = None if dtype is None else keras.dtype_policies.get(dtype)
+    with in_words_of_config(config.values, options):
+        return family.tasks[task].build(**{**found, "dtype": dtype, **options})
+
+
+@contextlib.contextmanager
+def in_words_of_config(values, options):
+    """Errors of a builder name its arguments; to the reader of a file it says which values those were.
+
+    It catches all: how a backend fails at sizes that no machine holds is its own affair.
+    """
+    try:
+        yield
+    except Exception as error:
+        words = str(error)
+        if isinstance(error, ValueError) and "config.json" in words or any(name in words for name in options):
+            raise
+        known = {key: value for key, value in values.items() if key in KINDS}
+        received = ", ".join(f"{key}={reprlib.repr(value)}" for key, value in known.items())
+        raise ValueError(f"config.json must describe a model that can be built; received {received}: {words}") from error
 
 
 def is_tied(source, task, config, tied):
@@ -207,26 +224,40 @@ def fill(model, source, task, new_head, progress):
     wanted = links(table_of(family, task, config, model), weights)
     resolve_aliases(source, {link.name for link in wanted})
     kept = {source.names[name]: source.read(name) for name in check_names(source, task, {link.name for link in wanted})}
+    check_tensors(source, wanted)
+    if progress is None:
+        progress = sum(source.tensors.size(source.names[link.name]) for link in wanted) >= LARGE
+    bar = keras.utils.Progbar(len(wanted), unit_name="tensor") if progress else None
+    for link in wanted:
+        give(source, link)
+        if link.way.skipped:
+            kept[source.names[link.name]] = source.read(link.name)[: link.way.skipped].copy()
+        if bar is not None:
+            bar.add(1)
+    return kept
+
+
+def give(source, link):
+    """Reads a tensor and gives its weights their values."""
+    values = link.read(source.read(link.name))
+    for weight in link.variables:
+        give_value(weight, values)
+
+
+def check_tensors(source, wanted):
+    """Each tensor has numbers of the right kind, as many and in such a shape as its weights need."""
+    kinds = {source.names[link.name]: source.tensors.dtype(source.names[link.name]) for link in wanted}
+    wrong = {name: kind for name, kind in kinds.items() if kind not in FLOATS}
+    if wrong:
+        raise ValueError(f"Weights must be of a type of {FLOATS}; received {wrong}.")
     wrong = [
-        f"{link.name!r} of shape {source.shape(link.name)} for {[weight.path for weight in link.variables]}, which need {link.shape()}"
+        f"{source.names[link.name]!r} of shape {source.shape(link.name)} for "
+        + ", ".join(f"{weight.path!r} of shape {tuple(weight.shape)}" for weight in link.variables)
         for link in wanted
-        if source.shape(link.name) != link.shape()
+        if not link.fits(source.shape(link.name))
     ]
     if wrong:
         raise ValueError(f"Tensors and config.json must go together; received {'; '.join(wrong)}.")
-    total = sum(source.tensors.size(source.names[link.name]) for link in wanted)
-    if progress is None:
-        progress = total >= LARGE
-    bar = keras.utils.Progbar(total / 1e6, unit_name="million weights") if progress else None
-    for link in wanted:
-        tensor = source.read(link.name)
-        for weight, value in zip(link.variables, link.read(tensor), strict=True):
-            weight.assign(value)
-        if link.way.skipped:
-            kept[source.names[link.name]] = tensor[: link.way.skipped].copy()
-        if bar is not None:
-            bar.add(tensor.size / 1e6)
-    return kept
 
 
 def resolve_aliases(source, wanted):

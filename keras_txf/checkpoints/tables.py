@@ -82,6 +82,18 @@ class Link:
         like = [np.broadcast_to(np.float32(0), variable.shape) for variable in self.variables]
         return self._joined([self.way.write(x) for x in like]).shape
 
+    def fits(self, shape):
+        """Whether the variables come from a tensor of this shape.
+
+        Asked of the tensor first, which is on the disk: arrays of the sizes in a wrong config.json may fit into no memory.
+        """
+        try:
+            values = self.read(np.broadcast_to(np.float32(0), shape))
+        except (ValueError, IndexError):  # it cannot be transposed, or taken apart
+            return False
+        same = all(value.shape == tuple(variable.shape) for value, variable in zip(values, self.variables, strict=True))
+        return same and self.shape() == shape
+
     def read(self, tensor):
         """The values of the variables."""
         axis = self._axis(tensor)
@@ -122,7 +134,7 @@ def links(table, variables):
     if unknown:
         raise ValueError(f"The model has weights that its checkpoint's family has no tensors for: {unknown}.")
     for name, link in found.items():
-        if any(variable is None for variable in link.variables):
+        if any(variable is None for variable in link.variables):  # not `in`, which asks PyTorch for equal numbers
             raise ValueError(f"The model lacks some of the {len(link.variables)} weights that make up {name!r}.")
     return list(found.values())
 

@@ -1,0 +1,23 @@
+"""Where a checkpoint's folder is: on this machine, or on the Hub."""
+
+import os
+import pathlib
+import re
+
+FETCHED = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.spm")
+
+
+def find(path, revision):
+    """The folder of a path, or of a repository on the Hub."""
+    if isinstance(path, (str, os.PathLike)) and os.path.isdir(path):
+        return pathlib.Path(path)
+    if not isinstance(path, str) or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", path) or os.path.lexists(path):
+        raise ValueError(f"`path` must be a folder, or a repository such as 'org/name'; received {path!r}.")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise ImportError(
+            f"{path!r} is no folder, and to fetch it from the Hub needs `pip install keras_txf[hub]`, or huggingface_hub alone."
+        ) from None
+    # Without folders within, which hold the same weights for other programs.
+    return pathlib.Path(snapshot_download(path, revision=revision, allow_patterns=list(FETCHED), ignore_patterns=["*/*"]))

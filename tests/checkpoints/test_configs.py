@@ -1,0 +1,170 @@
+"""Values of config.json that make no model: each a ValueError that names the key."""
+
+import ast
+import json
+import pathlib
+
+import pytest
+from folders import BERT, CONFIGS, GPT2, LLAMA, tensors, write
+from refusals import refused
+
+import keras_txf as txf
+from keras_txf.checkpoints import families
+from keras_txf.checkpoints.config import Config
+from keras_txf.checkpoints.kinds import KEYS, KINDS, NULL
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return {
+        name: write(tmp_path_factory.mktemp(name) / name, config, tensors(config)) for name, config in CONFIGS.items()
+    }
+
+
+def load(folder, config, **changed):
+    (folder / "config.json").write_text(json.dumps({**config, **changed}))
+    return txf.checkpoints.load(folder)
+
+
+HUGE = [2**24 + 1, 10**9, 2**31, 2**63, 2**64, 10**30, 10**400]
+NOT_SIZES = ["32", "", None, -1, 0, 8.0, 1.5, 1e9, True, False, [], [8], {}, float("nan"), float("inf"), *HUGE]
+NOT_RATES = ["0.1", None, -0.1, 1, 1.5, True, [], {}, float("nan"), float("inf")]
+NOT_POSITIVE = ["1e-5", None, -1e-5, 0, True, [], {}, float("nan"), float("inf")]
+NOT_BOOLEAN = ["true", None, 0, 1, 1.0, [], {}]
+WRONG = [
+    *((BERT, key, NOT_SIZES) for key in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                                         "intermediate_size", "max_position_embeddings")),
+    *((GPT2, key, NOT_SIZES) for key in ("n_embd", "n_layer", "n_head", "n_positions")),
+    (GPT2, "n_inner", [x for x in NOT_SIZES if x is not None]),
+    (LLAMA, "num_key_value_heads", [x for x in NOT_SIZES if x is not None]),
+    (LLAMA, "head_dim", [x for x in NOT_SIZES if x is not None]),
+    (BERT, "type_vocab_size", [x for x in NOT_SIZES if x != 0]),
+    (BERT, "hidden_dropout_prob", NOT_RATES),
+    (BERT, "classifier_dropout", [x for x in NOT_RATES if x is not None]),
+    (BERT, "layer_norm_eps", NOT_POSITIVE),
+    (LLAMA, "rms_norm_eps", NOT_POSITIVE),
+    (LLAMA, "rope_theta", NOT_POSITIVE),
+    (LLAMA, "attention_bias", NOT_BOOLEAN),
+    (LLAMA, "tie_word_embeddings", NOT_BOOLEAN),
+    (BERT, "pad_token_id", ["0", -1, 1.0, True, [], {}]),
+    (BERT, "hidden_act", ["golu", "", None, 7, [], {}, True]),
+    (LLAMA, "rope_scaling", ["linear", 2.0, [], True]),
+    (LLAMA, "rope_parameters", ["linear", 2.0, [], True]),
+    (BERT, "id2label", ["x", 3, [], {}, True]),
+    (BERT, "num_labels", NOT_SIZES),
+    (BERT, "architectures", ["BertForMaskedLM", 7, {}, [7], [None], True]),
+    (BERT, "model_type", ["birt", "", None, 7, [], {}, True]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config, key, values", [pytest.param(*row, id=f"{row[0]['model_type']}-{row[1]}") for row in WRONG])
+def test_a_value_of_another_kind(folders, config, key, values):
+    for value in values:
+        words = ["config.json", key]
+        if key != "model_type":
+            words.append(repr(value))
+        refused(lambda value=value: load(folders[config["model_type"]], config, **{key: value}), words)
+
+
+def test_a_key_that_is_missing(folders):
+    for config in CONFIGS.values():
+        for key in config.keys() & {"vocab_size", "hidden_size", "n_embd", "num_hidden_layers", "model_type"}:
+            rest = {name: value for name, value in config.items() if name != key}
+            refused(lambda rest=rest: load(folders[config["model_type"]], rest), ["config.json", key])
+
+
+@pytest.mark.parametrize(
+    "config, changed, words",
+    [
+        (BERT, {"num_attention_heads": 3}, ["num_attention_heads=3", "hidden_size=8"]),
+        (BERT, {"num_attention_heads": 16}, ["num_attention_heads=16", "hidden_size=8"]),
+        (GPT2, {"n_head": 3}, ["n_head=3", "n_embd=8"]),
+        (GPT2, {"n_head": 16}, ["n_head=16", "n_embd=8"]),
+        (LLAMA, {"num_key_value_heads": 3}, ["num_key_value_heads=3", "num_attention_heads=4"]),
+        (LLAMA, {"rope_scaling": {"type": "linear", "factor": "2"}}, ["rope_scaling={'factor': '2'", "factor"]),
+        (LLAMA, {"rope_scaling": {"type": "conic", "factor": 2.0}}, ["rope_scaling=", "conic"]),
+        (LLAMA, {"rope_scaling": {"type": ["linear"]}}, ["rope_scaling="]),
+        (LLAMA, {"rope_scaling": {"type": "linear", "factor": None}}, ["rope_scaling="]),
+        (LLAMA, {"rope_parameters": {"rope_theta": "1"}}, ["rope_parameters={'rope_theta': '1'"]),
+        (LLAMA, {"head_dim": 3}, ["head_dim=3"]),
+        (BERT, {"pad_token_id": 11}, ["pad_token_id=11", "vocab_size=11"]),
+    ],
+)
+def test_values_that_do_not_go_together(folders, config, changed, words):
+    """A builder finds out; its arguments have other names than the keys."""
+    refused(lambda: load(folders[config["model_type"]], config, **changed), ["config.json must describe", *words])
+
+
+@pytest.mark.parametrize(
+    "config, changed, words",
+    [
+        (BERT, {"hidden_size": 16}, ["'bert.embeddings.word_embeddings.weight'", "(11, 8)", "(11, 16)"]),
+        (BERT, {"hidden_size": 2**24}, ["(11, 8)", "(11, 16777216)"]),
+        (BERT, {"vocab_size": 2**24}, ["(11, 8)", "(16777216, 8)"]),
+        (BERT, {"max_position_embeddings": 2**24}, ["(7, 8)", "(16777216, 8)"]),
+        (BERT, {"intermediate_size": 2**24}, ["(12, 8)", "(8, 16777216)"]),
+        (GPT2, {"n_embd": 2**24}, ["(8, 24)", "(16777216, 16777216)"]),
+        (LLAMA, {"head_dim": 2**24}, ["(8, 8)", "(8, 67108864)"]),
+        (BERT, {"num_hidden_layers": 1}, ["'bert.encoder.layer.1.attention.self.query.weight'"]),
+        (BERT, {"num_hidden_layers": 3}, ["'encoder.layer.2.attention.self.query.weight'"]),
+        (BERT, {"num_hidden_layers": 4096}, ["4096 blocks", "tensors"]),
+    ],
+)
+def test_sizes_that_the_tensors_do_not_have(folders, config, changed, words):
+    """No memory is asked for: the model gets its numbers from the file, which lacks them."""
+    refused(lambda: load(folders[config["model_type"]], config, **changed), words)
+
+
+@pytest.mark.parametrize("key", ["hidden_sise", "new_idea"])
+def test_a_key_that_is_not_known(folders, key):
+    refused(lambda: load(folders["bert"], BERT, **{key: 5}), ["config.json", key, "5"])
+
+
+@pytest.mark.parametrize(
+    "config, changed",
+    [
+        (BERT, {"hidden_dropout_prob": 0, "pad_token_id": None, "classifier_dropout": None, "layer_norm_eps": 1e-12}),
+        (GPT2, {"n_inner": 12, "pad_token_id": None, "architectures": None}),
+        (LLAMA, {"head_dim": None, "num_key_value_heads": 2, "rope_scaling": None, "rope_theta": 10000}),
+    ],
+)
+def test_what_published_files_say(folders, config, changed):
+    load(folders[config["model_type"]], config, **changed)
+
+
+def test_the_caller_s_own_errors_are_not_the_file_s(folders):
+    load(folders["bert"], BERT)
+    with pytest.raises(ValueError) as error:
+        txf.checkpoints.load(folders["bert"], dropout="x")
+    assert "config.json" not in str(error.value) and "`dropout`" in str(error.value)
+
+
+def keys_asked_for():
+    """The keys in calls of a `Config`, wherever a family makes them."""
+    for file in pathlib.Path(families.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+                caller = node.func.value if method in ("each", "activation") else node.func
+                if isinstance(caller, ast.Name) and caller.id == "c":
+                    yield node.args[0].value
+
+
+def test_every_key_has_a_kind():
+    asked = set(keys_asked_for())
+    assert len(asked) > 80 and asked <= KINDS.keys(), f"add to kinds.KEYS: {sorted(asked - KINDS.keys())}"
+
+
+def test_no_key_has_two_kinds_or_none_that_asks_for_it():
+    assert sum(map(len, KEYS.values())) == len(KINDS)
+    others = {"model_type", "architectures", "id2label", "num_labels", "tie_word_embeddings"}  # in loading.py and config.py
+    assert KINDS.keys() <= set(keys_asked_for()) | others
+    assert NULL <= KINDS.keys()
+
+
+def test_null_where_there_is_no_such_thing():
+    config = Config({"head_dim": None, "hidden_size": None, "n_inner": None})
+    assert config("head_dim", 128) is None and config("n_inner", None) is None
+    refused(lambda: config("hidden_size"), ["config.json", "`hidden_size`", "None"])
+    refused(lambda: config("n_inner", 5), ["config.json", "`n_inner`", "None"])
+    refused(lambda: config("dim"), ["config.json", "'dim'", "hidden_size"])

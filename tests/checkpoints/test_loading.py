@@ -1,0 +1,223 @@
+"""What a file may look like, and be read all the same: types, shards, names, buffers, tied heads; and the bar."""
+
+import re
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+from folders import BERT, CONFIGS, GPT2, LLAMA, tensors, write
+from keras import ops
+from refusals import refused
+
+import keras_txf as txf
+
+load = txf.checkpoints.load
+WTE, HEAD = "transformer.wte.weight", "lm_head.weight"
+
+
+def weights(model):
+    return {weight.path: ops.convert_to_numpy(ops.cast(weight, "float32")) for weight in model.weights}
+
+
+def same(model, other):
+    found, expected = weights(model), weights(other)
+    assert found.keys() == expected.keys()
+    for path, value in expected.items():
+        np.testing.assert_array_equal(found[path], value, err_msg=path)
+
+
+def rename(arrays, *pairs):
+    for pattern, new in pairs:
+        arrays = {re.sub(pattern, new, name): array for name, array in arrays.items()}
+    return arrays
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """Models of the tiny checkpoints as they stand, in one float32 file. Their numbers are exact in bfloat16."""
+    base = tmp_path_factory.mktemp("plain")
+    return {name: load(write(base / name, config, tensors(config))) for name, config in CONFIGS.items()}
+
+
+def test_numbers_lie_where_they_belong(plain):
+    arrays, found = tensors(GPT2), weights(plain["gpt2"])
+    query, key, value = np.split(arrays["transformer.h.1.attn.c_attn.weight"], 3, axis=1)
+    for name, part in {"query": query, "key": key, "value": value}.items():
+        np.testing.assert_array_equal(found[f"decoder_1/attention/{name}/kernel"], part)
+    np.testing.assert_array_equal(found["embedding/token/embeddings"], arrays[WTE])
+    np.testing.assert_array_equal(found["decoder_norm/beta"], arrays["transformer.ln_f.bias"])
+    dense = tensors(BERT)["bert.encoder.layer.0.intermediate.dense.weight"]
+    np.testing.assert_array_equal(weights(plain["bert"])["encoder_0/feed_forward/intermediate/kernel"], dense.T)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("stored", ["float64", "float16", "bfloat16"])
+def test_other_types_are_converted(plain, tmp_path, name, stored):
+    same(load(write(tmp_path, CONFIGS[name], tensors(CONFIGS[name], stored))), plain[name])
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16", "bfloat16"])
+def test_models_of_bfloat16(plain, tmp_path, stored):
+    model = load(write(tmp_path, GPT2, tensors(GPT2, stored)), dtype="bfloat16")
+    assert {str(weight.dtype) for weight in model.weights} == {"bfloat16"}
+    same(model, plain["gpt2"])
+
+
+def test_numbers_are_rounded_to_the_nearest_bfloat16(tmp_path):
+    arrays = {name: array * np.float32(1.003) for name, array in tensors(GPT2).items()}
+    model = load(write(tmp_path, GPT2, arrays), dtype="bfloat16")
+    expected = arrays[WTE].astype(ml_dtypes.bfloat16).astype("float32")
+    np.testing.assert_array_equal(weights(model)["embedding/token/embeddings"], expected)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_shards(plain, tmp_path, name):
+    same(load(write(tmp_path, CONFIGS[name], tensors(CONFIGS[name]), shards=3)), plain[name])
+
+
+def test_old_names_of_norms(plain, tmp_path):
+    old = rename(tensors(BERT), (r"(LayerNorm)\.weight$", r"\1.gamma"), (r"(LayerNorm)\.bias$", r"\1.beta"))
+    assert sum(name.endswith(".gamma") for name in old) == 6
+    same(load(write(tmp_path, BERT, old)), plain["bert"])
+
+
+@pytest.mark.parametrize(
+    "name, prefix, changed",
+    [("gpt2", r"^transformer\.", {}), ("bert", r"^bert\.", {}), ("llama", r"^model\.", {}), ("bert", r"^bert\.", {"cls": False})],
+)
+def test_without_the_prefix(plain, tmp_path, name, prefix, changed):
+    arrays = rename(tensors(CONFIGS[name]), (prefix, ""))
+    if "cls" in changed:  # what the class of the body alone saves
+        arrays = {key: value for key, value in arrays.items() if not key.startswith("cls.")}
+        model = load(write(tmp_path, {**BERT, "architectures": ["BertModel"]}, arrays))
+        found = weights(model)
+        expected = {path: value for path, value in weights(plain[name]).items() if path in found}
+        assert len(expected) == len(found) == len(arrays)
+        for path, value in expected.items():
+            np.testing.assert_array_equal(found[path], value)
+    else:
+        same(load(write(tmp_path, CONFIGS[name], arrays)), plain[name])
+
+
+def test_a_name_with_and_without_the_prefix(tmp_path):
+    arrays = tensors(GPT2)
+    arrays["wte.weight"] = arrays[WTE]
+    refused(lambda: load(write(tmp_path, GPT2, arrays)), ["two tensors", "'wte.weight'", repr(WTE)])
+
+
+def test_a_tied_head_that_is_stored_twice(plain, tmp_path):
+    arrays = tensors(GPT2)
+    same(load(write(tmp_path, GPT2, {**arrays, HEAD: arrays[WTE].copy()})), plain["gpt2"])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_with_other_numbers(plain, tmp_path, tied):
+    """What is in the file counts, not what the configuration says of it."""
+    head = tensors(GPT2, seed=6)[WTE]
+    model = load(write(tmp_path, {**GPT2, "tie_word_embeddings": tied}, {**tensors(GPT2), HEAD: head}))
+    found = weights(model)
+    np.testing.assert_array_equal(found.pop("logits/kernel"), head.T)
+    assert found.keys() == weights(plain["gpt2"]).keys()
+
+
+def test_an_untied_head_with_the_same_numbers(tmp_path):
+    arrays = tensors(LLAMA)
+    arrays[HEAD] = arrays["model.embed_tokens.weight"].copy()
+    assert "logits/kernel" in weights(load(write(tmp_path, LLAMA, arrays)))
+
+
+def test_a_head_that_is_missing_is_tied(tmp_path):
+    arrays = tensors(LLAMA)
+    del arrays[HEAD]
+    assert "logits/kernel" not in weights(load(write(tmp_path, LLAMA, arrays)))
+
+
+def test_buffers_are_passed_over(plain, tmp_path):
+    positions = np.arange(7)[None]
+    same(load(write(tmp_path / "bert", BERT, {**tensors(BERT), "bert.embeddings.position_ids": positions})), plain["bert"])
+    masks = {f"transformer.h.{i}.attn.bias": np.tril(np.ones((1, 1, 7, 7), "bool")) for i in range(2)}
+    same(load(write(tmp_path / "gpt2", GPT2, {**tensors(GPT2), **masks})), plain["gpt2"])
+
+
+def test_a_tensor_too_many(tmp_path):
+    arrays = {**tensors(GPT2), "transformer.h.2.ln_1.weight": np.zeros(8, "float32")}
+    refused(lambda: load(write(tmp_path, GPT2, arrays)), ["no weight", "'transformer.h.2.ln_1.weight'"])
+
+
+def test_a_tensor_too_few(tmp_path):
+    arrays = tensors(GPT2)
+    del arrays["transformer.h.1.mlp.c_fc.bias"]
+    refused(lambda: load(write(tmp_path, GPT2, arrays)), ["must have a tensor", "'h.1.mlp.c_fc.bias'"])
+
+
+@pytest.mark.parametrize(
+    "name, wrong, words",
+    [
+        (WTE, np.zeros((12, 8), "float32"), ["(12, 8)", "embedding/token/embeddings", "(11, 8)"]),
+        (WTE, np.zeros((88,), "float32"), ["(88,)", "(11, 8)"]),
+        (WTE, np.zeros((), "float32"), ["()", "(11, 8)"]),
+        ("transformer.h.0.attn.c_attn.weight", np.zeros((8, 25), "float32"), ["(8, 25)", "decoder_0/attention/value/kernel"]),
+        ("transformer.h.0.mlp.c_fc.weight", np.zeros((12, 8), "float32"), ["(12, 8)", "(8, 12)"]),
+        (WTE, np.zeros((11, 8), "int64"), ["type", "I64"]),
+        (WTE, np.zeros((11, 8), "complex64"), ["type", "C64"]),
+        (WTE, np.zeros((11, 8), "bool"), ["type", "BOOL"]),
+    ],
+)
+def test_tensors_that_are_not_what_the_configuration_says(tmp_path, name, wrong, words):
+    refused(lambda: load(write(tmp_path, GPT2, {**tensors(GPT2), name: wrong})), [name, *words])
+
+
+def test_a_new_head_begins_as_its_layer_says(tmp_path):
+    """And what is drawn at random later: dropout has generators."""
+    folder = write(tmp_path, BERT, tensors(BERT))
+    first, second = (load(folder, "sequence_classification", num_classes=3) for _ in range(2)), load(folder, "encoder")
+    heads = [weights(model)["logits/kernel"] for model in first]
+    assert [head.shape for head in heads] == [(8, 3)] * 2 and not np.array_equal(*heads) and np.ptp(heads[0])
+    outputs = [ops.convert_to_numpy(second(np.array([[1, 2, 3, 4]]), training=True)) for _ in range(2)]
+    assert not np.array_equal(*outputs)
+
+
+def test_a_loaded_model_trains_and_leaves_nothing_waiting(tmp_path):
+    """Keras gives the variables that wait for a value one after the next stateless scope: those of no failed load."""
+    folder = write(tmp_path, GPT2, tensors(GPT2))
+    refused(lambda: load(folder, num_heads=3), ["3"])
+    model = load(folder, dropout=0.0, attention_dropout=0.0)
+    with keras.StatelessScope():
+        pass
+    model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    ids = np.array([[1, 2, 3], [4, 5, 6]])
+    losses = [model.fit(ids, ids, verbose=0).history["loss"][0] for _ in range(9)]
+    assert losses[-1] < losses[0]
+
+
+def test_a_layer_that_was_built_before(tmp_path):
+    norm = txf.layers.RelativeBias(2, name="decoder_position")
+    refused(lambda: load(write(tmp_path, GPT2, tensors(GPT2)), position=norm), ["no tensors", "decoder_position"])
+
+
+def test_options_take_the_place_of_what_the_file_says(tmp_path):
+    folder = write(tmp_path, GPT2, tensors(GPT2))
+    assert load(folder, dropout=0.25).get_layer("decoder_0").dropout == 0.25
+    refused(lambda: load(folder, dropout=2), ["`dropout`", "2"])
+    refused(lambda: load(folder, dtype="floaty"), ["floaty"])
+    with pytest.raises(Exception, match="droput"):
+        load(folder, droput=0.1)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_bar_reaches_its_end(tmp_path, capsys, shards):
+    folder = write(tmp_path, GPT2, tensors(GPT2), shards)
+    number = len(tensors(GPT2))
+    load(folder, progress=True)
+    shown = capsys.readouterr().out
+    assert f"{number}/{number}" in shown and shown.endswith("\n")
+    for silent in (False, None):  # by default it is for large files
+        load(folder, progress=silent)
+        assert capsys.readouterr() == ("", "")
+
+
+def test_large_files_have_a_bar(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("keras_txf.checkpoints.loading.LARGE", 100)
+    load(write(tmp_path, GPT2, tensors(GPT2)))
+    assert "tensor" in capsys.readouterr().out
