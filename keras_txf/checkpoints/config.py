@@ -49,7 +49,7 @@ class Config:
         self.read = set()
 
     def __call__(self, key, default=REQUIRED):
-        """The value of a key, which is of the kind that `kinds.KINDS` says; null where `default` is None or `NULL` has the key."""
+        """The value of a key, of the kind that `kinds.KINDS` says; null where `default` is None or `NULL` has the key."""
         self.read.add(key)
         value = self.values.get(key, default)
         if value is REQUIRED:

@@ -155,4 +155,5 @@ def _open_shards(stack, folder):
         if named[shard] != set(file.keys()):
             odd = sorted(named[shard] ^ set(file.keys()))
             raise ValueError(f"{INDEX} and {shard!r} must name the same tensors; they differ in {odd[:10]}.")
-    return Tensors({tensor: files[shard] for tensor, shard in places.items()}, {file: folder / name for name, file in files.items()})
+    paths = {file: folder / shard for shard, file in files.items()}
+    return Tensors({tensor: files[shard] for tensor, shard in places.items()}, paths)

@@ -164,7 +164,7 @@ def modules_of(rows):
 
 
 def build(source, task, num_classes, dtype, options):
-    """The model, with weights as the builder began them."""
+    """The model; where weights wait for their values, it asks for no memory."""
     family, config = source.family, Config(source.values)
     with in_words_of_config(config.values, options):
         found = family.options(config)
@@ -176,7 +176,7 @@ def build(source, task, num_classes, dtype, options):
         found["num_classes"] = num_classes
     blocks = max(found["num_layers"], found.get("num_decoder_layers", 0))
     if blocks > len(source.names):  # before so many are built
-        raise ValueError(f"config.json says that there are {blocks} blocks; the file has no more than {len(source.names)} tensors.")
+        raise ValueError(f"config.json says that there are {blocks} blocks; the file has only {len(source.names)} tensors.")
     if task in LANGUAGE_MODELS:
         found["tie_embeddings"] = is_tied(source, task, config, tied)
     found.update({option: name in source.names for option, name in family.tasks[task].optional.items()})

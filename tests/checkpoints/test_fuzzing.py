@@ -26,7 +26,7 @@ ARRAYS = {
 SOUND = save(ARRAYS, metadata={"format": "pt"})
 NUMBERS = [-1, 0, 1, 2, 3, 4, 7, 8, 48, 100, 2**31, 2**32, 2**53 + 1, 2**62, 2**63, 2**64 - 1, 2**64, 10**30, 0.5, 1e300]
 THINGS = [*NUMBERS, None, True, False, "", "F32", "x", "\0", "\ud7ff", [], [0], [1, 2], {}, {"a": 1}, [[]], float("nan")]
-TYPES = ["BOOL", "F4", "F6_E2M3", "F8_E4M3", "F8_E8M0", "I8", "U8", "I16", "U16", "F16", "BF16", "I32", "F32", "C64", "F64", "U64", "f32"]
+TYPES = "BOOL F4 F6_E2M3 F8_E4M3 F8_E8M0 I8 U8 I16 U16 F16 BF16 I32 F32 C64 F64 U64 f32".split()
 
 
 def flip(draw, content):
@@ -130,7 +130,7 @@ def test_damaged_files(tmp_path):
 
 @pytest.mark.slow
 def test_many_damaged_files(tmp_path):
-    assert 1000 < read_damaged(tmp_path, 12_000, seed=2) < 6_000
+    assert 500 < read_damaged(tmp_path, 12_000, seed=2) < 6_000
 
 
 VALUES = [
