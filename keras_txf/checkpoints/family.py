@@ -39,7 +39,8 @@ class Family:
         tensors: the rows of the body, or a function of the config that returns them.
         tasks: dict of names -> `Task`, what files without an architecture are for first.
         prefix: what the body's names begin with in a class with a head.
-        ignore: patterns of tensors that no weight comes from: buffers.
+        ignore: patterns of buffers, which no weight comes from.
+        kept: patterns of tensors of a head that is not built, which `save` gives back.
         aliases: dict of names that a file may use for, or beside, another tensor of the same numbers -> its name.
         neutral: keys of the config without an effect, beside those of `config.NEUTRAL`.
     """
@@ -49,6 +50,7 @@ class Family:
     tasks: dict
     prefix: str = ""
     ignore: tuple = ()
+    kept: tuple = ()
     aliases: dict = dataclasses.field(default_factory=dict)
     neutral: tuple = ()
 

@@ -7,8 +7,28 @@ import re
 FETCHED = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.spm")
 
 
-def find(path, revision):
-    """The folder of a path, or of a repository on the Hub."""
+def find(path, revision=None):
+    """The folder of a checkpoint, which is fetched where it is a repository of the Hub.
+
+    `load` does so itself; it is for what else lies there, such as the tokenizer's files.
+
+    Args:
+        path: a folder, or the name of a repository, such as "org/name".
+        revision: branch, tag or commit on the Hub.
+
+    Returns:
+        `pathlib.Path` of the folder.
+
+    Raises:
+        ImportError: the name of a repository without `huggingface_hub`.
+        ValueError: neither a folder nor such a name.
+
+    Example:
+
+    >>> import tempfile
+    >>> txf.checkpoints.find(tempfile.mkdtemp()).is_dir()
+    True
+    """
     if isinstance(path, (str, os.PathLike)) and os.path.isdir(path):
         return pathlib.Path(path)
     if not isinstance(path, str) or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", path) or os.path.lexists(path):

@@ -288,7 +288,7 @@ def check_names(source, task, wanted):
         name
         for name in source.names.keys() - wanted
         if name not in tied
-        and not any(re.fullmatch(pattern, name) for pattern in family.ignore)
+        and not any(re.fullmatch(pattern, name) for pattern in (*family.ignore, *family.kept))
         and not (name in of_heads or name.rpartition(".")[0] in of_heads)
     ]
     if left:
@@ -296,4 +296,4 @@ def check_names(source, task, wanted):
     if family.tasks[task].architecture not in (source.values.get("architectures") or ()):
         return []
     head = modules_of(rows_of(family.tasks[task].tensors, config)) - wanted
-    return [name for name in source.names if name in head or any(re.fullmatch(pattern, name) for pattern in family.ignore)]
+    return [name for name in source.names if name in head or any(re.fullmatch(pattern, name) for pattern in family.kept)]

@@ -135,7 +135,7 @@ def activation_of(key):
 
 
 BUFFERS = (r"embeddings\.position_ids", r"embeddings\.token_type_ids")
-POOLER = (*BUFFERS, r"pooler\.dense\.(weight|bias)")
+POOLER = (r"pooler\.dense\.(weight|bias)",)
 
 FAMILIES = {
     "bert": Family(
@@ -151,6 +151,7 @@ FAMILIES = {
             pooled("tanh"),
         ),
         "bert.",
+        BUFFERS,
         (*POOLER, r"cls\.seq_relationship\.(weight|bias)"),
         {"cls.predictions.decoder.bias": "cls.predictions.bias"},
     ),
@@ -164,6 +165,7 @@ FAMILIES = {
             pooled("tanh"),
         ),
         "roberta.",
+        BUFFERS,
         POOLER,
         {"lm_head.decoder.bias": "lm_head.bias"},
     ),
@@ -178,6 +180,7 @@ FAMILIES = {
             lambda c: {"head_dropout": c("hidden_dropout_prob", 0.1)},
         ),
         "mpnet.",
+        BUFFERS,
         POOLER,
         {"lm_head.decoder.bias": "lm_head.bias"},
     ),
@@ -194,7 +197,8 @@ FAMILIES = {
             pooled("gelu"),
         ),
         "electra.",
-        (*BUFFERS, r"discriminator_predictions\..*"),
+        BUFFERS,
+        (r"discriminator_predictions\..*",),
         neutral=("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),  # of another head
     ),
     "distilbert": Family(

@@ -199,7 +199,7 @@ FAMILIES = {
         task("MarianMTModel"),
         "model.",
         (r"(encoder|decoder)\.embed_positions\.weight",),
-        dict.fromkeys(TABLES, "shared.weight"),
+        aliases=dict.fromkeys(TABLES, "shared.weight"),
         neutral=("classifier_dropout", "classif_dropout", "encoder_layerdrop", "decoder_layerdrop", "is_encoder_decoder",
                  "num_hidden_layers", "extra_pos_embeddings"),
     ),

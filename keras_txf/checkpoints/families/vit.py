@@ -63,7 +63,7 @@ FAMILIES = {
             "image_classification": classes("ViTForImageClassification", models.image_classifier, {"logits": "classifier"}),
         },
         "vit.",
-        (r"pooler\.dense\.(weight|bias)",),
+        kept=(r"pooler\.dense\.(weight|bias)",),
         neutral=("encoder_stride", "pooler_act", "pooler_output_size"),  # of other heads
     ),
 }

@@ -1,0 +1,87 @@
+"""Fine-tunes a checkpoint of BERT's kind to tell good film reviews from bad ones, on the 6,920 sentences of SST-2.
+
+    python examples/finetune_sentiment.py --checkpoint DIR          # all weights
+    python examples/finetune_sentiment.py --checkpoint DIR --lora   # a LoRA adapter and a new head, the rest frozen
+    python examples/finetune_sentiment.py --checkpoint DIR "a warm film"      # how probably this is praise
+
+The checkpoint is a Hugging Face folder, or a repository of the Hub (pip install '.[hub]').
+"""
+
+import argparse
+
+import data
+import keras
+import numpy as np
+from classify_sentiment import ADDRESS, FILES, read
+
+import keras_txf as txf
+
+HUB = "sentence-transformers/all-MiniLM-L6-v2"
+LONGEST = 64  # tokens
+
+
+def main():
+    options = parse_options()
+    folder = txf.checkpoints.find(options.checkpoint)
+    tokenizer = txf.text.from_checkpoint(folder, length=LONGEST)
+    if options.text is None:
+        train(folder, tokenizer, options)
+    [model] = data.load(options.out, "sentiment")
+    examples = ("a warm and funny film", "a dull, pretentious mess", "not a bad film at all")
+    for text in examples if options.text is None else [options.text]:
+        [logits] = model.predict(tokenizer([text]), verbose=0)
+        print(f"{keras.ops.softmax(logits)[1]:6.1%} positive: {text}")
+
+
+def train(folder, tokenizer, options):
+    keras.utils.set_random_seed(options.seed)
+    paths = data.find(options.data, ADDRESS, FILES)
+    training, dev = (batches(paths[name], tokenizer, options) for name in ("train.tsv", "dev.tsv"))
+    model = build(folder, options)
+    steps = options.epochs * sum(1 for _ in training)
+    rate = txf.training.warmup_cosine(options.rate or (2e-3 if options.lora else 1e-4), max(1, steps // 10), max(2, steps))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(rate, weight_decay=0.01), loss, metrics=["accuracy"])
+    # Batches come in order of length unless they are shuffled themselves.
+    model.fit(training.shuffle(1000), epochs=options.epochs, validation_data=dev)
+    data.save(model, options.out, "sentiment")
+    if options.lora:
+        txf.training.save_adapter(model, f"{options.out}/adapter.safetensors", "sentiment")
+    print(f"Dev accuracy {model.evaluate(dev, verbose=0)[1]:.4f}")
+
+
+def build(folder, options):
+    # The mean of all tokens is what sentence embeddings are made of; the head on it is new.
+    head = dict(pooling="mean", head_activation=None, head_norm=False, head_bias=True, head_dropout=0.1)
+    model = txf.checkpoints.load(folder, "sequence_classification", num_classes=2, **head)
+    if options.lora:
+        txf.training.add_adapter(model, "sentiment", options.rank, alpha=2 * options.rank, dropout=0.1, targets="*/attention/*")
+    trained = sum(np.prod(variable.shape, dtype=int) for variable in model.trainable_variables)
+    print(f"{trained:,} weights are trained, {trained / model.count_params():.2%} of all.")
+    return model
+
+
+def batches(path, tokenizer, options):
+    """Sentences as natural as the checkpoint's own texts, in batches of like lengths."""
+    sentences, labels = read(path)
+    examples = txf.text.classification(([" ".join(words) for words in sentences], labels), tokenizer, num_classes=2)
+    return txf.text.batch_by_length(examples.cache().shuffle(len(labels), seed=options.seed), options.batch, LONGEST).cache()
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", nargs="?", help="a sentence to judge; without it, train")
+    parser.add_argument("--checkpoint", metavar="DIR", default=HUB, help="folder, or repository of the Hub (%(default)s)")
+    parser.add_argument("--data", metavar="DIR", help="folder with train.tsv and dev.tsv (default: download them)")
+    parser.add_argument("--out", metavar="DIR", default="runs/finetune_sentiment", help="%(default)s")
+    parser.add_argument("--lora", action="store_true", help="train an adapter beside frozen weights")
+    parser.add_argument("--rank", type=int, default=8, help="of the adapter (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=1024, help="tokens a batch, padding included (default: %(default)s)")
+    parser.add_argument("--rate", type=float, help="highest learning rate (default: 0.0001, with --lora 0.002)")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The examples that fine-tune checkpoints, each from start to end on a checkpoint of a few thousand weights."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import keras_txf as txf
+
+ROOT = pathlib.Path(__file__).parents[2]
+WORDS = "a the good dull warm film story man eats food plays flute cat sits on mat".split()
+TINY = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, max_position_embeddings=128)
+pytestmark = pytest.mark.slow
+
+
+def run(script, *arguments):
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / f"{script}.py", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    config = dict(model_type="bert", architectures=["BertModel"], vocab_size=len(vocabulary), **TINY)
+    model = txf.models.encoder(
+        len(vocabulary), 2, 16, 2, intermediate_dim=24, activation="gelu", encoding="learned", max_length=128, token_types=2,
+        scale_embedding=False, embedding_norm=True,
+    )  # fmt: skip
+    txf.checkpoints.save(model, folder, config)
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    return folder
+
+
+@pytest.mark.parametrize("how", [[], ["--lora", "--rank", "2"]])
+def test_finetune_sentiment(how, bert, tmp_path):
+    lines = [f"a {word} film\t{label}" for word, label in (("good", 1), ("dull", 0)) for _ in range(9)]
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    common = ("--checkpoint", bert, "--out", tmp_path / "out")
+    out = run("finetune_sentiment", *common, "--data", tmp_path, "--epochs", 2, "--batch", 128, *how)
+    assert 0 <= float(re.search(r"^Dev accuracy (\d\.\d{4})$", out, re.M)[1]) <= 1
+    trained = int(re.search(r"^([\d,]+) weights are trained", out, re.M)[1].replace(",", ""))
+    assert trained == (2 * 4 * 2 * (16 + 16) + 2 * 16 + 2 if how else 4810 + 2 * 16 + 2)
+    assert (tmp_path / "out" / "adapter.safetensors").is_file() == bool(how)
+    again = run("finetune_sentiment", *common, "a good film")
+    assert re.fullmatch(r" *\d+\.\d% positive: a good film\n", again)
+
+
+def test_semantic_search(bert, tmp_path):
+    rows = [("a man eats food", "the man eats", 5.0), ("a cat sits", "the cat on a mat", 4.0), ("a film", "food", 0.5), ("flute", "a man plays", 2.5)]
+    for name in ("sts-train.csv", "sts-dev.csv"):
+        lines = ["\t".join(["main", "x", "2012", str(i), str(points), first, second]) for i, (first, second, points) in enumerate(rows)]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    (tmp_path / "lines.txt").write_text("a man plays the flute\n\na cat sits on the mat\nthe film\n")
+    out = run(
+        "semantic_search", "--checkpoint", bert, "--data", tmp_path, "--epochs", 1, "--batch", 2, "--count", 2,
+        tmp_path / "lines.txt", "a cat sits on the mat",
+    )  # fmt: skip
+    assert len(re.findall(r"^Spearman -?\d+\.\d\d on STS-B dev$", out, re.M)) == 2
+    best, second = out.splitlines()[-2:]
+    assert best == "1.000  a cat sits on the mat" and second != best
+
+
+def test_finetune_generator(tmp_path):
+    folder, text = tmp_path / "gpt2", " ".join(WORDS * 40)
+    tokenizer = txf.text.BytePairTokenizer.train([text], 270, special_tokens=["<end>"])
+    config = dict(
+        model_type="gpt2", architectures=["GPT2LMHeadModel"], vocab_size=tokenizer.vocab_size, n_embd=16, n_layer=2, n_head=2,
+        n_positions=64,
+    )  # fmt: skip
+    model = txf.models.decoder_generator(
+        tokenizer.vocab_size, 2, 16, 2, activation="gelu_tanh", norm_placement="pre", encoding="learned", max_length=64, pad_id=None,
+        scale_embedding=False,
+    )  # fmt: skip
+    txf.checkpoints.save(model, folder, config)
+    (folder / "tokenizer.json").write_text(tokenizer.get_config()["definition"])
+    (tmp_path / "mine.txt").write_text(text)
+    common = ("--checkpoint", folder, "--out", tmp_path / "out", "--length", 5, "--prompt", "a good")
+    out = run("finetune_generator", *common, "--epochs", 1, "--context", 16, tmp_path / "mine.txt")
+    before, after = (float(re.search(rf"Held-out cross-entropy (\d+\.\d+) {when}", out)[1]) for when in ("before", "after"))
+    assert after < before
+    again = run("finetune_generator", *common)
+    assert again.startswith("a good") and out.endswith(again)  # the same seed, the same adapter
