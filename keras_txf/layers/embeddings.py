@@ -40,7 +40,8 @@ class PositionalEmbedding(keras.layers.Layer):
 
     Call arguments:
         inputs: int (B, T), token ids; with `reverse`, float (B, T, dim), hidden states.
-        positions: int (T,) or (B, T), default 0, 1, 2, ... over the real tokens.
+        positions: int (T,) or (B, T), default 0, 1, 2, ... over the real tokens. With encoding=None they are for
+            `max_length` alone.
         token_type_ids: int (B, T), below `token_types`; default 0.
         reverse: whether to return logits (B, T, V), the hidden states times the transposed table.
 
@@ -174,8 +175,10 @@ class PositionalEmbedding(keras.layers.Layer):
             x = x * math.sqrt(self.dim)
         x = self._with_types(x, token_type_ids)
         if self.encoding is None:
-            if positions is not None:
+            if positions is not None and self.max_length is None:
                 raise ValueError("`positions` was passed, but encoding=None: it would not be used.")
+            if positions is not None:
+                self._check_positions(self._as_positions(inputs, positions))
             return x
         vectors = ops.cast(self._position_vectors(inputs, positions), x.dtype)
         if self.combine == "add":
@@ -201,8 +204,7 @@ class PositionalEmbedding(keras.layers.Layer):
         """(T, width) or (B, T, width)."""
         index = ops.arange(ops.shape(inputs)[1])
         if positions is not None:
-            positions = ops.convert_to_tensor(positions)
-            checks.positions(positions, *inputs.shape)
+            positions = self._as_positions(inputs, positions)
             self._check_positions(positions)
             return self._vectors_at(positions, known=False)
         vectors = self._vectors_at(index, known=checks.known_length(inputs) is not None)
@@ -210,6 +212,11 @@ class PositionalEmbedding(keras.layers.Layer):
             return vectors
         # A row of the table is cheaper to look up than to compute.
         return ops.take(vectors, padding_positions(inputs != self.pad_id), axis=0)
+
+    def _as_positions(self, inputs, positions):
+        positions = ops.convert_to_tensor(positions)
+        checks.positions(positions, *inputs.shape)
+        return positions
 
     def _vectors_at(self, positions, known):
         """`known` says that `_check_ids` has seen the length: no position can lie outside of `max_length`."""

@@ -168,7 +168,7 @@ class Parts:
         """Embeds tokens by their positions: each row counts its real ones."""
         own = self.position_embedding or self.embedding
         positions = {}
-        if own.encoding is not None:
+        if own.encoding is not None or own.max_length is not None:
             positions["positions"] = (StepPositions if step else PromptPositions)(name="positions")(ids, visible)
         if self.position_embedding is None:
             x = self.embedding(ids, **positions)

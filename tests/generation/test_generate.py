@@ -273,3 +273,12 @@ def test_max_length_bounds_prompt_and_answer_together():
     assert model.generate([[1, 2, 3]], max_new_tokens=6).shape == (1, 9)
     with pytest.raises(ValueError, match="max_length=9"):
         model.generate([[1, 2, 3]], max_new_tokens=7)
+
+
+@pytest.mark.parametrize("options", [dict(position="rotary"), dict(encoding="learned")])
+def test_a_model_of_few_positions_generates_up_to_the_last(options):
+    """Prompts are padded to more columns than it has positions."""
+    model = txf.models.decoder_generator(11, 1, 12, 3, max_length=9, **options)
+    assert model.generate([[5, 6], [7]], max_length=9).shape == (2, 9)
+    with pytest.raises(ValueError, match="9"):
+        model.generate([[5, 6]], max_new_tokens=8)

@@ -71,7 +71,7 @@ CASES = [
         head_norm=True, head_bias=False, head_dropout=0.1, token_types=2, mask="consumed",
     ),
     case("token-classifier", token_classifier, TOKENS, 11, 4, 1, 12, 3, head_activation="tanh", head_dropout=0.1),
-    case("masked", masked_language_model, TOKENS, 11, 1, 12, 3, head_activation="gelu_sigmoid", embedding_dim=10),
+    case("masked", masked_language_model, TOKENS, 11, 1, 12, 3, head_activation="gelu_sigmoid"),
     case(
         "masked-many", masked_language_model, {**TOKENS, **packed("")}, 11, 2, 12, 6, **MANY, **EVERYTHING, packed=True,
         tie_embeddings=False, head_bias=False, logit_bias=False, scores=scores("attention_scores", (6, "target", "target"), 2),
