@@ -33,7 +33,7 @@ def main():
     draws = txf.generation.Sampling(options.temperature, top_p=0.95)
     prompt = encode(tokenizer, options.prompt)
     [written] = model.generate([prompt], options.length, draws, seed=options.seed, padded=False)
-    print(tokenizer.detokenize([written]).numpy()[0].decode())
+    print(tokenizer.detokenize([written])[0])
 
 
 def encode(tokenizer, text):
