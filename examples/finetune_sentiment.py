@@ -18,6 +18,7 @@ import keras_txf as txf
 
 HUB = "sentence-transformers/all-MiniLM-L6-v2"
 LONGEST = 64  # tokens
+TARGETS = ("*/attention/*", "*/feed_forward/*")  # of the adapter
 
 
 def main():
@@ -39,7 +40,7 @@ def train(folder, tokenizer, options):
     training, dev = (batches(paths[name], tokenizer, options) for name in ("train.tsv", "dev.tsv"))
     model = build(folder, options)
     steps = options.epochs * sum(1 for _ in training)
-    rate = txf.training.warmup_cosine(options.rate or (2e-3 if options.lora else 1e-4), max(1, steps // 10), max(2, steps))
+    rate = txf.training.warmup_cosine(options.rate or (1e-3 if options.lora else 1e-4), max(1, steps // 10), max(2, steps))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.AdamW(rate, weight_decay=0.01), loss, metrics=["accuracy"])
     # Batches come in order of length unless they are shuffled themselves.
@@ -55,7 +56,7 @@ def build(folder, options):
     head = dict(pooling="mean", head_activation=None, head_norm=False, head_bias=True, head_dropout=0.1)
     model = txf.checkpoints.load(folder, "sequence_classification", num_classes=2, **head)
     if options.lora:
-        txf.training.add_adapter(model, "sentiment", options.rank, alpha=2 * options.rank, dropout=0.1, targets="*/attention/*")
+        txf.training.add_adapter(model, "sentiment", options.rank, alpha=2 * options.rank, dropout=0.1, targets=TARGETS)
     trained = sum(np.prod(variable.shape, dtype=int) for variable in model.trainable_variables)
     print(f"{trained:,} weights are trained, {trained / model.count_params():.2%} of all.")
     return model
@@ -78,7 +79,7 @@ def parse_options():
     parser.add_argument("--rank", type=int, default=8, help="of the adapter (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=1024, help="tokens a batch, padding included (default: %(default)s)")
-    parser.add_argument("--rate", type=float, help="highest learning rate (default: 0.0001, with --lora 0.002)")
+    parser.add_argument("--rate", type=float, help="highest learning rate (default: 0.0001, with --lora 0.001)")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 

@@ -52,7 +52,7 @@ def test_finetune_sentiment(how, bert, tmp_path):
     out = run("finetune_sentiment", *common, "--data", tmp_path, "--epochs", 2, "--batch", 128, *how)
     assert 0 <= float(re.search(r"^Dev accuracy (\d\.\d{4})$", out, re.M)[1]) <= 1
     trained = int(re.search(r"^([\d,]+) weights are trained", out, re.M)[1].replace(",", ""))
-    adapter = 2 * 4 * 2 * (16 + 16)  # of rank 2 in four projections of two blocks
+    adapter = 2 * (4 * 2 * (16 + 16) + 2 * 2 * (16 + 24))  # of rank 2 in six projections of two blocks
     assert trained == 2 * 16 + 2 + (adapter if how else txf.checkpoints.load(bert, "encoder").count_params())
     assert (tmp_path / "out" / "adapter.safetensors").is_file() == bool(how)
     again = run("finetune_sentiment", *common, "a good film")
