@@ -122,13 +122,17 @@ def find_family(values):
     return FAMILIES[kind]
 
 
+def task_of(values, tasks):
+    """The name of the task that a config.json's class is for, or None."""
+    architecture = (Config(values)("architectures", None) or [None])[0]
+    return next((name for name, known in tasks.items() if known.architecture == architecture), None)
+
+
 def choose_task(source, task, num_classes):
     """The name of the task, and whether its head is a new one."""
     config, tasks = Config(source.values), source.family.tasks
-    architecture = (config("architectures", None) or [None])[0]
-    own = next((name for name, known in tasks.items() if known.architecture == architecture), None)
     if task is None:
-        task = own or next(iter(tasks))
+        task = task_of(source.values, tasks) or next(iter(tasks))
     checks.one_of("task", task, tasks)
     checks.optional(checks.positive_integer, "num_classes", num_classes)
     if "num_classes" not in tasks[task].options(config):
@@ -229,19 +233,22 @@ def fill(model, source, task, new_head, progress):
         progress = sum(source.tensors.size(source.names[link.name]) for link in wanted) >= LARGE
     bar = keras.utils.Progbar(len(wanted), unit_name="tensor") if progress else None
     for link in wanted:
-        give(source, link)
+        skipped = give(source, link)
         if link.way.skipped:
-            kept[source.names[link.name]] = source.read(link.name)[: link.way.skipped].copy()
+            kept[source.names[link.name]] = skipped
         if bar is not None:
             bar.add(1)
     return kept
 
 
 def give(source, link):
-    """Reads a tensor and gives its weights their values."""
-    values = link.read(source.read(link.name))
+    """Reads a tensor and gives its weights their values; returns its rows that become no weight."""
+    tensor = source.read(link.name)
+    skipped, values = tensor[: link.way.skipped].copy(), link.read(tensor)
+    del tensor  # so that `values` alone hold it
     for weight in link.variables:
         give_value(weight, values)
+    return skipped
 
 
 def check_tensors(source, wanted):

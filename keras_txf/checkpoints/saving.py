@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from keras_txf import checks
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.files import INDEX, ONE, read_json
-from keras_txf.checkpoints.loading import PROVENANCE, Provenance, find_family, has_own_logits, table_of
+from keras_txf.checkpoints.loading import PROVENANCE, Provenance, find_family, has_own_logits, table_of, task_of
 from keras_txf.checkpoints.tables import links
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -92,8 +92,7 @@ def find_origin(model, config):
     folder = None if isinstance(config, dict) else pathlib.Path(config)
     values = dict(config) if folder is None else read_json(folder / "config.json")
     tasks = find_family(values).tasks
-    architecture = (values.get("architectures") or [None])[0]
-    task = next((name for name, known in tasks.items() if known.architecture == architecture), None)
+    task = task_of(values, tasks)
     if task is None:
         names = sorted(known.architecture for known in tasks.values())
         raise ValueError(f"`config` must name one of {names} in `architectures`; received {values.get('architectures')!r}.")

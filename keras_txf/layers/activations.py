@@ -3,14 +3,16 @@
 import keras
 from keras import ops
 
+from keras_txf.layers.options import register
 
-@keras.saving.register_keras_serializable(package="keras_txf")
+
+@register
 def gelu_tanh(x):
     """GELU as GPT-2 and Gemma have it, by a hyperbolic tangent."""
     return keras.activations.gelu(x, approximate=True)
 
 
-@keras.saving.register_keras_serializable(package="keras_txf")
+@register
 def gelu_sigmoid(x):
     """GELU as CLIP has it ("quick"), x · sigmoid(1.702 x)."""
     return x * ops.sigmoid(1.702 * x)

@@ -8,8 +8,8 @@ from keras_txf.layers.tuning import keep_tuning
 
 
 def register(cls):
-    """Registers a class with Keras, so that `.keras` files load in safe mode; a layer's keep its fine-tuning."""
-    if issubclass(cls, keras.layers.Layer) and not issubclass(cls, keras.Model):  # a model's layers see to it
+    """Registers a class or function with Keras, so that `.keras` files load in safe mode; a layer's keep its fine-tuning."""
+    if isinstance(cls, type) and issubclass(cls, keras.layers.Layer) and not issubclass(cls, keras.Model):  # a model's layers see to it
         cls = keep_tuning(cls)
     return keras.saving.register_keras_serializable(package="keras_txf")(cls)
 

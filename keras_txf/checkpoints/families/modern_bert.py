@@ -25,6 +25,7 @@ def options(c):
     kinds = ["sliding_attention" if i % every else "full_attention" for i in range(number)]
     kinds = c.each("layer_types", number, kinds)
     c.only("sparse_prediction", False)
+    bases = {"full_attention": c("global_rope_theta", 160000.0), "sliding_attention": c("local_rope_theta", 10000.0)}
     return {
         "vocab_size": c("vocab_size"),
         "num_layers": number,
@@ -44,15 +45,13 @@ def options(c):
         "feed_forward_dropout": c("mlp_dropout", 0.0),
         # A token sees half of `local_attention` on each side, besides itself.
         "window": windows(kinds, c("local_attention", 128) // 2 + 1),
-        "position": positions(c, kinds, {
-            "full_attention": c("global_rope_theta", 160000.0), "sliding_attention": c("local_rope_theta", 10000.0),
-        }),  # fmt: skip
+        "position": positions(c, kinds, bases, scaled=tuple(bases)),
         "encoding": None,
         "max_length": c("max_position_embeddings", 8192),
         "pad_id": c("pad_token_id", 50283),
         "scale_embedding": False,
         "embedding_norm": True,
-    }  # fmt: skip
+    }
 
 
 def head(c):

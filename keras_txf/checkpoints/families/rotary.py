@@ -8,23 +8,23 @@ def windows(kinds, window):
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
-def positions(c, kinds, bases, used=None):
+def positions(c, kinds, bases, used=None, scaled=("full_attention",)):
     """A `Rotary` for each block, one for all blocks of a kind.
 
     Args:
         c: the config, old or new: `rope_theta` and `rope_scaling`, or `rope_parameters`, with kinds or without.
         kinds: list, the kind of each block.
-        bases: dict of kinds -> the base where `rope_parameters` has none, the kinds that `rope_scaling` is for first.
+        bases: dict of kinds -> the base where `rope_parameters` has none.
         used: list, whether each block has positions at all; default: all.
+        scaled: the kinds that `rope_scaling` is for.
     """
     new, old = c("rope_parameters", None) or {}, c("rope_scaling", None) or {}
-    scaled = set(bases) if c.values.get("model_type") == "modernbert" else {next(iter(bases))}
     rotaries = {}
     for kind in dict.fromkeys(kinds):
         if kind not in bases:
             raise ValueError(f"config.json must have `layer_types` in {sorted(bases)}; received {kind!r}.")
         own = new.get(kind) or {} if any(key in new for key in ("full_attention", "sliding_attention")) else new
-        parameters = {**(old if kind in scaled or len(bases) == 1 else {}), **own}
+        parameters = {**(old if kind in scaled else {}), **own}
         rotaries[kind] = rotary(c, {"rope_theta": bases[kind], **parameters}, f"rotary_{kind}")
     used = [True] * len(kinds) if used is None else used
     return [rotaries[kind] if use else None for kind, use in zip(kinds, used)]

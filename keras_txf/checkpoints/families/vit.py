@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_txf import models
+from keras_txf import checks, models
 from keras_txf.checkpoints.family import Family, Task, classes
 from keras_txf.checkpoints.tables import Tensor, Way
 
@@ -23,7 +23,7 @@ BODY = {
 
 def table(c):
     """With the kernel of patches: (dim, channels, height, width) there, (height · width · channels, dim) here."""
-    height, width = pair(c("patch_size", 16))
+    height, width = checks.pair("patch_size", c("patch_size", 16))
     shape = (height, width, c("num_channels", 3), c("hidden_size"))
     kernel = Way(
         lambda x: np.transpose(x, (2, 3, 1, 0)).reshape(-1, x.shape[0]),
@@ -32,14 +32,10 @@ def table(c):
     return {**BODY, "embedding/patch": Tensor("embeddings.patch_embeddings.projection", kernel)}
 
 
-def pair(size):
-    return (size, size) if isinstance(size, int) else tuple(size)
-
-
 def options(c):
     return {
-        "image_size": pair(c("image_size", 224)),
-        "patch_size": pair(c("patch_size", 16)),
+        "image_size": c("image_size", 224),
+        "patch_size": c("patch_size", 16),
         "channels": c("num_channels", 3),
         "num_layers": c("num_hidden_layers"),
         "dim": c("hidden_size"),
