@@ -82,8 +82,7 @@ def decoder(
         Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap), packed,
         return_attention_scores, options, context=context, **call,
     )
-    extra = result.requested(return_hidden_states, return_attention_scores)
-    outputs = {"logits": logits, **extra} if extra else logits
+    outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return ContextDecoder({**inputs, **own}, outputs, name=name)
 
 
@@ -128,9 +127,9 @@ def decoder_generator(
         "decoder_generator", vocab_size, num_layers, dim, num_heads,
         Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap), packed, return_attention_scores, options,
     )
-    extra = result.requested(return_hidden_states, return_attention_scores)
+    outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     inputs = inputs if packed else inputs["token_ids"]
-    return Generator(inputs, {"logits": logits, **extra} if extra else logits, name=name)
+    return Generator(inputs, outputs, name=name)
 
 
 def decode(

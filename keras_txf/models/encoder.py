@@ -58,8 +58,7 @@ def encoder(
     inputs, result, *_ = encode(
         "encoder", vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_attention_scores, options
     )
-    extra = result.requested(return_hidden_states, return_attention_scores)
-    outputs = {"output": result.output, **extra} if extra else result.output
+    outputs = result.outputs("output", result.output, return_hidden_states, return_attention_scores)
     return keras.Model(inputs, outputs, name=name)
 
 

@@ -67,8 +67,8 @@ def encoder_classifier(
     x = Pooling(pooling, dtype=options.dtype, name="pooling")(result.output)
     head = (dim, head_activation, head_bias, head_norm)
     logits = _classes(x, num_classes, head, head_dropout, result.blocks[0], options.dtype)
-    extra = result.requested(return_hidden_states, return_attention_scores)
-    return keras.Model(inputs, {"logits": logits, **extra} if extra else logits, name=name)
+    outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
+    return keras.Model(inputs, outputs, name=name)
 
 
 def token_classifier(
@@ -115,8 +115,8 @@ def token_classifier(
     )
     head = (dim, head_activation, head_bias, head_norm)
     logits = _classes(result.output, num_classes, head, head_dropout, result.blocks[0], options.dtype)
-    extra = result.requested(return_hidden_states, return_attention_scores)
-    return keras.Model(inputs, {"logits": logits, **extra} if extra else logits, name=name)
+    outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
+    return keras.Model(inputs, outputs, name=name)
 
 
 def masked_language_model(
@@ -172,8 +172,8 @@ def masked_language_model(
     width = options.embedding_dim or dim
     x = _transform(result.output, width, head_activation, head_bias, True, result.blocks[0], options.dtype)
     logits = make_logits(x, embedding, vocab_size, options.dtype)
-    extra = result.requested(return_hidden_states, return_attention_scores)
-    return keras.Model(inputs, {"logits": logits, **extra} if extra else logits, name=name)
+    outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
+    return keras.Model(inputs, outputs, name=name)
 
 
 def _transform(x, width, activation, bias, norm, block, dtype):

@@ -110,6 +110,11 @@ class Result:
     attention_scores: list
     cross_attention_scores: list
 
+    def outputs(self, name, tensor, hidden_states, attention_scores):
+        """The model's output alone, or with the extra ones on request a dict in which it has this name."""
+        extra = self.requested(hidden_states, attention_scores)
+        return {name: tensor, **extra} if extra else tensor
+
     def requested(self, hidden_states, attention_scores, prefix=""):
         """The extra outputs by name: `hidden_states_0` is the embedding, the last one the output."""
         named = {}

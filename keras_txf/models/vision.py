@@ -78,8 +78,7 @@ def image_encoder(
     images, result, _ = encode_images(
         "image_encoder", image_size, patch_size, num_layers, dim, num_heads, channels, return_attention_scores, options
     )
-    extra = result.requested(return_hidden_states, return_attention_scores)
-    outputs = {"output": result.output, **extra} if extra else result.output
+    outputs = result.outputs("output", result.output, return_hidden_states, return_attention_scores)
     return keras.Model(images, outputs, name=name)
 
 
@@ -161,5 +160,5 @@ def image_classifier(
     )
     pooled = Pooling(pooling, dtype=options.dtype, name="pooling")(result.output)
     logits = Projection(num_classes, dtype=options.dtype, name="logits")(pooled)
-    extra = result.requested(return_hidden_states, return_attention_scores)
-    return keras.Model(images, {"logits": logits, **extra} if extra else logits, name=name)
+    outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
+    return keras.Model(images, outputs, name=name)
