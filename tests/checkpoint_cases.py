@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 
+import keras_txf as txf
+
 
 @dataclasses.dataclass
 class Case:
@@ -221,3 +223,45 @@ def inputs(case, config, seed=3):
     targets[:, 0] = config.decoder_start_token_id
     theirs["decoder_input_ids"] = targets
     return theirs, {"source_ids": ids, "target_ids": targets}, np.ones(targets.shape, bool)
+
+
+NEW = 9  # tokens that `greedy` has generated
+
+
+def greedy(model):
+    """What a generative model of transformers answers.
+
+    Returns:
+        list of prompts, list of token ids that it may not choose, and integer array (prompts, NEW).
+    """
+    import torch
+    import transformers
+
+    config, pad = model.config, model.config.pad_token_id
+    rng = np.random.default_rng(5)
+    prompts = [rng.integers(6, 50, length).tolist() for length in ((7, 3, 5) if pad is not None else (6, 6))]
+    width = max(map(len, prompts))
+    # Decoders go on from the right end, encoders take padding there.
+    padded = np.full((len(prompts), width), 0 if pad is None else pad)
+    mask = np.zeros(padded.shape, "int64")
+    for row, prompt in enumerate(prompts):
+        place = slice(0, len(prompt)) if config.is_encoder_decoder else slice(width - len(prompt), width)
+        padded[row, place], mask[row, place] = prompt, 1
+    forbidden = [] if pad is None else [pad]  # we see padding wherever it stands
+    how = transformers.GenerationConfig(
+        max_new_tokens=NEW, do_sample=False, pad_token_id=0 if pad is None else pad, suppress_tokens=forbidden or None,
+        use_cache=config.model_type != "t5",  # which fails there where the decoder is deeper than the encoder
+        decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
+    )  # fmt: skip
+    model.generation_config = how  # the model's own would fill in what is not said
+    with torch.no_grad():
+        answers = model.generate(torch.tensor(padded), attention_mask=torch.tensor(mask)).numpy()
+    return prompts, forbidden, answers[:, 1 if config.is_encoder_decoder else width :]
+
+
+def answers(model, prompts, forbidden):
+    """What ours answers: integer array (prompts, NEW)."""
+    processors = [txf.generation.ForbiddenTokens(forbidden)] if forbidden else ()
+    got = model.generate(prompts, max_new_tokens=NEW, processors=processors)
+    starts = [0 if len(model.inputs) == 2 else len(prompt) for prompt in prompts]  # answers, or prompts and answers
+    return np.stack([row[start : start + NEW] for row, start in zip(got, starts)])

@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import json
 import pathlib
 import shutil
 import sys
@@ -41,6 +42,11 @@ def main():
         values, ours, real = checkpoint_cases.inputs(case, model.config)
         with torch.no_grad():
             logits = model(**{name: torch.tensor(value) for name, value in values.items()}).logits.numpy()
+        (FOLDER / family).mkdir(parents=True)
+        if model.can_generate():
+            prompts, forbidden, answers = checkpoint_cases.greedy(model)
+            greedy = {"prompts": prompts, "forbidden": forbidden, "answers": answers.tolist()}
+            (FOLDER / family / "greedy.json").write_text(json.dumps(greedy) + "\n")
         model.half().save_pretrained(FOLDER / family)
         (FOLDER / family / "generation_config.json").unlink(missing_ok=True)
         ours = ours if isinstance(ours, dict) else {"inputs": ours}

@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 
+import checkpoint_cases
 import keras
 import numpy as np
 import pytest
@@ -22,19 +23,23 @@ def expected(family):
     return values.get("inputs", values), logits, real
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_logits_are_those_of_transformers(family):
+@pytest.fixture(scope="module", params=FAMILIES)
+def loaded(request):
+    """A family, and its model."""
+    yield request.param, txf.checkpoints.load(GOLDEN / request.param)
+    keras.backend.clear_session()
+
+
+def test_logits_are_those_of_transformers(loaded):
+    family, model = loaded
     inputs, logits, real = expected(family)
-    model = txf.checkpoints.load(GOLDEN / family)
     ours = keras.ops.convert_to_numpy(model(inputs))
     where = real if real.ndim else slice(None)
     np.testing.assert_allclose(ours[where], logits[where], atol=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_saved_model_is_the_same_again(family, tmp_path):
-    inputs, *_ = expected(family)
-    model = txf.checkpoints.load(GOLDEN / family)
+def test_a_saved_model_is_the_same_again(loaded, tmp_path):
+    family, model = loaded
     txf.checkpoints.save(model, tmp_path)
     again = txf.checkpoints.load(tmp_path)
     for before, after in zip(model.weights, again.weights, strict=True):
@@ -44,10 +49,21 @@ def test_a_saved_model_is_the_same_again(family, tmp_path):
     assert config["model_type"] == family
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_keras_file_keeps_the_model(family, tmp_path):
+@pytest.mark.slow
+def test_greedy_answers_are_those_of_transformers(loaded):
+    family, model = loaded
+    path = GOLDEN / family / "greedy.json"
+    assert path.exists() == hasattr(model, "generate")
+    if path.exists():
+        greedy = json.loads(path.read_text())
+        answers = checkpoint_cases.answers(model, greedy["prompts"], greedy["forbidden"])
+        np.testing.assert_array_equal(answers, greedy["answers"])
+
+
+@pytest.mark.slow
+def test_a_keras_file_keeps_the_model(loaded, tmp_path):
+    family, model = loaded
     inputs, *_ = expected(family)
-    model = txf.checkpoints.load(GOLDEN / family)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(one(inputs)) for one in (model, again)))

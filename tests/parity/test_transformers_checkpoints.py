@@ -82,29 +82,5 @@ def test_greedy_answers_are_those_of_transformers(loaded):
     ours = txf.checkpoints.load(folder)
     if not hasattr(ours, "generate"):
         return
-    config, pad = model.config, model.config.pad_token_id
-    rng = np.random.default_rng(5)
-    prompts = [rng.integers(6, 50, length).tolist() for length in ((7, 3, 5) if pad is not None else (6, 6))]
-    width = max(map(len, prompts))
-    # Decoders go on from the right end, encoders take padding there.
-    padded = np.full((len(prompts), width), 0 if pad is None else pad)
-    mask = np.zeros(padded.shape, "int64")
-    for row, prompt in enumerate(prompts):
-        place = slice(0, len(prompt)) if config.is_encoder_decoder else slice(width - len(prompt), width)
-        padded[row, place], mask[row, place] = prompt, 1
-    how = transformers.GenerationConfig(
-        max_new_tokens=9, do_sample=False, pad_token_id=0 if pad is None else pad,
-        suppress_tokens=None if pad is None else [pad],  # we see padding wherever it stands
-        use_cache=case.family != "t5",  # which fails there where the decoder is deeper than the encoder
-        decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
-    )  # fmt: skip
-    model.generation_config = how  # the model's own would fill in what is not said
-    with torch.no_grad():
-        expected = model.generate(torch.tensor(padded), attention_mask=torch.tensor(mask)).numpy()
-    without = () if pad is None else [txf.generation.ForbiddenTokens([pad])]
-    got = ours.generate(prompts, max_new_tokens=9, processors=without)
-    if config.is_encoder_decoder:
-        np.testing.assert_array_equal(got, expected[:, 1:])
-        return
-    for row, prompt in enumerate(prompts):
-        np.testing.assert_array_equal(got[row, len(prompt) : len(prompt) + 9], expected[row, width:])
+    prompts, forbidden, expected = checkpoint_cases.greedy(model)
+    np.testing.assert_array_equal(checkpoint_cases.answers(ours, prompts, forbidden), expected)
