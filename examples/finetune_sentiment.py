@@ -39,12 +39,12 @@ def train(folder, tokenizer, options):
     paths = data.find(options.data, ADDRESS, FILES)
     training, dev = (batches(paths[name], tokenizer, options) for name in ("train.tsv", "dev.tsv"))
     model = build(folder, options)
-    steps = options.epochs * sum(1 for _ in training)
+    steps = options.epochs * len(training)
     rate = txf.training.warmup_cosine(options.rate or (1e-3 if options.lora else 1e-4), max(1, steps // 10), max(2, steps))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.AdamW(rate, weight_decay=0.01), loss, metrics=["accuracy"])
     # Batches come in order of length unless they are shuffled themselves.
-    model.fit(training.shuffle(1000), epochs=options.epochs, validation_data=dev)
+    model.fit(training.shuffle(len(training)), epochs=options.epochs, shuffle=False, validation_data=dev)
     data.save(model, options.out, "sentiment")
     if options.lora:
         txf.training.save_adapter(model, f"{options.out}/adapter.safetensors", "sentiment")
@@ -66,7 +66,8 @@ def batches(path, tokenizer, options):
     """Sentences as natural as the checkpoint's own texts, in batches of like lengths."""
     sentences, labels = read(path)
     examples = txf.text.classification(([" ".join(words) for words in sentences], labels), tokenizer, num_classes=2)
-    return txf.text.batch_by_length(examples.cache().shuffle(len(labels), seed=options.seed), options.batch, LONGEST).cache()
+    examples = examples.cache().shuffle(len(labels), seed=options.seed)
+    return txf.text.counted(txf.text.batch_by_length(examples, options.batch, LONGEST).cache())
 
 
 def parse_options():
