@@ -85,6 +85,11 @@ class Config:
             raise ValueError(f"config.json must have a list of {number} values for {key!r}; received {values!r}.")
         return values[:number]
 
+    def pad_id(self, default):
+        """The padding token; null, and the -1 of early Llamas, say that there is none."""
+        value = self("pad_token_id", default)
+        return None if value == -1 else value
+
     def num_classes(self):
         """Of a classifier."""
         labels = self("id2label", None)

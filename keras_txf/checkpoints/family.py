@@ -29,6 +29,9 @@ class Task:
     untied: dict = dataclasses.field(default_factory=dict)
     whole: bool = True
 
+    def rows(self, config):
+        return _rows(self.tensors, config)
+
 
 @dataclasses.dataclass
 class Family:
@@ -43,6 +46,7 @@ class Family:
         kept: patterns of tensors of a head that is not built, which `save` gives back.
         aliases: dict of names that a file may use for, or beside, another tensor of the same numbers -> its name.
         neutral: keys of the config without an effect, beside those of `config.NEUTRAL`.
+        says_tied: whether `tie_word_embeddings` says only whether the logits are tied to the embedding.
     """
 
     options: Callable
@@ -53,6 +57,14 @@ class Family:
     kept: tuple = ()
     aliases: dict = dataclasses.field(default_factory=dict)
     neutral: tuple = ()
+    says_tied: bool = True
+
+    def rows(self, config):
+        return _rows(self.tensors, config)
+
+
+def _rows(table, config):
+    return table(config) if callable(table) else table
 
 
 def encoder_task(architecture):

@@ -17,6 +17,11 @@ def size_or_zero(name, value):
         size(name, value)
 
 
+def id_or_none(name, value):
+    if value != -1:
+        checks.id_below(name, value)
+
+
 def blocks(name, value):
     size(name, value, MOST_BLOCKS)
 
@@ -74,7 +79,8 @@ KEYS = {
         "use_sliding_window", "scale_embedding", "share_encoder_decoder_embeddings", "tie_word_embeddings",
         "scale_decoder_outputs",
     ),
-    checks.id_below: ("pad_token_id", "decoder_start_token_id"),
+    checks.id_below: ("decoder_start_token_id",),
+    id_or_none: ("pad_token_id",),
     text: (
         "model_type", "hidden_act", "activation", "activation_function", "hidden_activation", "feed_forward_proj",
         "classifier_activation", "classifier_pooling",

@@ -139,22 +139,18 @@ def choose_task(source, task, num_classes):
         if num_classes is not None:
             raise ValueError(f"`num_classes` is for classifiers; received {num_classes!r} for the task {task!r}.")
         return task, False
-    last = as_tensor(rows_of(tasks[task].tensors, config)["logits"]).name
+    last = as_tensor(tasks[task].rows(config)["logits"]).name
     new_head = f"{last}.weight" not in source.names or num_classes not in (None, config.num_classes())
     if new_head and num_classes is None:
         raise ValueError(f"The file has no head for {task!r}; `num_classes` must say how many classes the new one has.")
     return task, new_head
 
 
-def rows_of(table, config):
-    return table(config) if callable(table) else table
-
-
 def table_of(family, task, config, model):
     """The rows of body and head, for a model; those of the body lie under its prefix."""
-    body = {path: dataclasses.replace(as_tensor(row), inner=True) for path, row in rows_of(family.tensors, config).items()}
+    body = {path: dataclasses.replace(as_tensor(row), inner=True) for path, row in family.rows(config).items()}
     untied = family.tasks[task].untied if has_own_logits(model) else {}
-    return {**body, **rows_of(family.tasks[task].tensors, config), **untied}
+    return {**body, **family.tasks[task].rows(config), **untied}
 
 
 def has_own_logits(model):
@@ -208,11 +204,11 @@ def in_words_of_config(values, options):
 
 def is_tied(source, task, config, tied):
     """Whether the logits use the embedding: by what is in the file. Files may hold a tied table twice."""
-    rows = rows_of(source.family.tasks[task].tensors, config)
+    rows = source.family.tasks[task].rows(config)
     head = f"{rows['logits']}.weight"
     if head not in source.names:
         return True
-    body = rows_of(source.family.tensors, config)
+    body = source.family.rows(config)
     tables = [f"{body[path]}.weight" for path in ("target_embedding/token", "embedding/token") if path in body]
     table = next((name for name in tables if name in source.names), None)
     return tied and table is not None and source.same(head, table)
@@ -221,7 +217,7 @@ def is_tied(source, task, config, tied):
 def fill(model, source, task, new_head, progress):
     """Gives each weight its tensor; refuses weights or tensors that would be left. Returns what is to be given back."""
     family, config = source.family, Config(source.values)
-    head = rows_of(family.tasks[task].tensors, config)
+    head = family.tasks[task].rows(config)
     weights = list(model.weights)
     if new_head:
         weights = [weight for weight in weights if weight.path.rpartition("/")[0] not in head]
@@ -288,7 +284,7 @@ def check_names(source, task, wanted):
     missing = sorted(wanted - source.names.keys())
     if missing:
         raise ValueError(f"The file must have a tensor for each weight of the model; there is none named {missing}.")
-    heads = [rows_of(known.tensors, config) for known in family.tasks.values()]
+    heads = [known.rows(config) for known in family.tasks.values()]
     of_heads = set().union(*map(modules_of, heads))
     tied = {f"{rows['logits']}.weight" for name, rows in zip(family.tasks, heads) if name in LANGUAGE_MODELS and name == task}
     left = [
@@ -302,5 +298,5 @@ def check_names(source, task, wanted):
         raise ValueError(f"The file has tensors that no weight of the model is for: {sorted(source.names[name] for name in left)}.")
     if family.tasks[task].architecture not in (source.values.get("architectures") or ()):
         return []
-    head = modules_of(rows_of(family.tasks[task].tensors, config)) - wanted
+    head = modules_of(family.tasks[task].rows(config)) - wanted
     return [name for name in source.names if name in head or any(re.fullmatch(pattern, name) for pattern in family.kept)]

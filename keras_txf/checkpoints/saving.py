@@ -67,7 +67,7 @@ def save(model, folder, config=None, dtype=None, max_shard_size=5 * 10**9):
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as new:
         new = pathlib.Path(new)
         write_tensors(new, tensors, origin.kept, dtype, max_shard_size)
-        text = json.dumps(new_config(model, origin, known, dtype), indent=2, sort_keys=True)
+        text = json.dumps(new_config(model, origin, family, dtype), indent=2, sort_keys=True)
         (new / "config.json").write_text(text + "\n", encoding="utf-8")
         for pattern in BESIDE if origin.folder else ():
             for file in origin.folder.glob(pattern):
@@ -99,17 +99,18 @@ def find_origin(model, config):
     return Provenance(folder, values, task, {})
 
 
-def new_config(model, origin, known, dtype):
+def new_config(model, origin, family, dtype):
     """The values of config.json, with what may have changed since."""
+    known = family.tasks[origin.task]
     values = {**origin.config, "architectures": [known.architecture]}
     values.pop("torch_dtype", None)
-    values["dtype"] = dtype or keras.backend.standardize_dtype(model.weights[0].dtype)
+    values["dtype"] = dtype or dtype_of(model.weights[0])
     if "num_classes" in known.options(Config(origin.config)):
         number = model.get_layer("logits").units
         if number != Config(origin.config).num_classes():
             values["id2label"] = {str(i): f"LABEL_{i}" for i in range(number)}
             values["label2id"] = {f"LABEL_{i}": i for i in range(number)}
-    elif "tie_word_embeddings" in values and values["model_type"] != "t5":  # T5 says by it whether logits are scaled
+    elif "tie_word_embeddings" in values and family.says_tied:
         values["tie_word_embeddings"] = not has_own_logits(model)
     return values
 
@@ -118,7 +119,7 @@ def write_tensors(folder, tensors, kept, dtype, max_shard_size):
     """One file, or shards of about equal size and their index."""
     shards, sizes = [{}], [0]
     for name, link in tensors.items():
-        size = sum(int(np.prod(weight.shape)) * (2 if dtype in DTYPES[1:] else 4) for weight in link.variables)
+        size = sum(int(np.prod(weight.shape)) * np.dtype(dtype or dtype_of(weight)).itemsize for weight in link.variables)
         if sizes[-1] and sizes[-1] + size > max_shard_size:
             shards.append({})
             sizes.append(0)
@@ -135,6 +136,10 @@ def write_tensors(folder, tensors, kept, dtype, max_shard_size):
         places.update({name: files[0] for name in kept.keys() - tensors.keys()})
         index = {"metadata": {"total_size": sum(sizes)}, "weight_map": places}
         (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def dtype_of(weight):
+    return keras.backend.standardize_dtype(weight.dtype)
 
 
 def values_of(link, first_rows, dtype):

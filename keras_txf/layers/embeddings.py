@@ -220,8 +220,7 @@ class PositionalEmbedding(keras.layers.Layer):
 
     def _vectors_at(self, positions, known):
         """`known` says that `_check_ids` has seen the length: no position can lie outside of `max_length`."""
-        learned = self.encoding == "learned"
-        if learned:
+        if self.encoding == "learned":
             vectors = self.position(positions)
         else:
             vectors = sinusoid(positions, self._position_width, WAVES[self.encoding])

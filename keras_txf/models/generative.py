@@ -168,10 +168,6 @@ class Generator(keras.Model):
 class Seq2Seq(keras.Model):
     """An encoder-decoder."""
 
-    @property
-    def _start_id(self):
-        return next((layer.start_id for layer in self.layers if isinstance(layer, Start)), 1)
-
     def generate(
         self,
         source_ids,
@@ -208,14 +204,14 @@ class Seq2Seq(keras.Model):
                 options that do not go together.
         """
         source, target = _embedding(self, "source_embedding"), _embedding(self, "target_embedding")
-        start_id = self._start_id if start_id is None else start_id
+        start_id = _start_id(self) if start_id is None else start_id
         sources = prompt_lists("source_ids", source_ids, source.pad_id, source.vocab_size)
         checks.id_below("start_id", start_id, target.vocab_size)
         width = max(1, *map(len, sources))
         if source.pad_id is None and any(len(row) != width for row in sources):
             raise ValueError("`source_ids` must be of one length, since the model has pad_id=None.")
         if source.pad_id is not None:
-            width = max(width, min(bucket(width), _embedding(self, "source_position_embedding", source).max_length or math.inf))
+            width = max(width, min(bucket(width), _longest(self, "source", source) or math.inf))
         inputs = {"source_ids": pad_rows(sources, source.pad_id or 0, width)}
         return _generate(
             self, target, [[start_id]] * len(sources), [[]] * len(sources), inputs, max_new_tokens, max_length,
@@ -247,7 +243,7 @@ class Seq2Seq(keras.Model):
             ValueError: see `generate`.
         """
         target = _embedding(self, "target_embedding")
-        start_id = self._start_id if start_id is None else start_id
+        start_id = _start_id(self) if start_id is None else start_id
         checks.id_below("start_id", start_id, target.vocab_size)
         run, limit = _function(
             self, target, 1, max_new_tokens, max_length, sampler, processors,
@@ -268,7 +264,7 @@ def _generate(
     stop_ids, stop_sequences, seed, padded, return_scores, stream,
 ):
     """What both models do; `shown` are the ids that stand before the new ones in the result."""
-    limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, _longest(model, embedding))
+    limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, _longest(model, "target", embedding))
     choices = _choices(embedding, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
     for name, value in (("padded", padded), ("return_scores", return_scores), ("stream", stream)):
         checks.boolean(name, value)
@@ -287,7 +283,7 @@ def _function(
     stop_sequences, jit_compile,
 ):
     """The engine's function of tensors, and that of the prompts' lengths that says how many tokens may follow each."""
-    own_length = _longest(model, embedding)
+    own_length = _longest(model, "target", embedding)
     limited = own_length is not None or max_length is not None
     if limited and longest is None:
         raise ValueError(
@@ -328,9 +324,19 @@ def _embedding(model, name, default=None):
     return layers.get(name) or default or layers["embedding"]
 
 
-def _longest(model, embedding):
-    """The most tokens that the model has positions for, of what it generates; None: no limit."""
-    return _embedding(model, "target_position_embedding", embedding).max_length
+def _longest(model, side, embedding):
+    """The most tokens that the model has positions for, of its source or target; None: no limit."""
+    return _embedding(model, f"{side}_position_embedding", embedding).max_length
+
+
+def _start_layer(model):
+    return next((layer for layer in model.layers if isinstance(layer, Start)), None)
+
+
+def _start_id(model):
+    """The token that every target of an encoder-decoder begins with, unless the caller says another."""
+    layer = _start_layer(model)
+    return 1 if layer is None else layer.start_id
 
 
 _ENGINES = weakref.WeakKeyDictionary()
@@ -345,5 +351,5 @@ def _engine(model, pad_id):
     active = active_adapters(model)
     if active not in engines:
         ids_name = "target_ids" if isinstance(model, Seq2Seq) else "token_ids"
-        engines[active] = Engine(ids_name, pad_id, any(isinstance(layer, Start) for layer in model.layers))
+        engines[active] = Engine(ids_name, pad_id, _start_layer(model) is not None)
     return engines[active]

@@ -125,4 +125,4 @@ def encoder_decoder(
         **encoded.requested(return_hidden_states, return_attention_scores, "encoder_"),
         **decoded.requested(return_hidden_states, return_attention_scores, "decoder_"),
     }
-    return Seq2Seq({**source, **target}, {"logits": logits, **extra} if extra else logits, name=name)
+    return Seq2Seq({**source, **target}, stack.with_extra("logits", logits, extra), name=name)

@@ -112,8 +112,7 @@ class Result:
 
     def outputs(self, name, tensor, hidden_states, attention_scores):
         """The model's output alone, or with the extra ones on request a dict in which it has this name."""
-        extra = self.requested(hidden_states, attention_scores)
-        return {name: tensor, **extra} if extra else tensor
+        return with_extra(name, tensor, self.requested(hidden_states, attention_scores))
 
     def requested(self, hidden_states, attention_scores, prefix=""):
         """The extra outputs by name: `hidden_states_0` is the embedding, the last one the output."""
@@ -126,6 +125,11 @@ class Result:
             named.update(_numbered(f"{prefix}attention_scores", self.attention_scores))
             named.update(_numbered(f"{prefix}cross_attention_scores", self.cross_attention_scores))
         return named
+
+
+def with_extra(name, tensor, extra):
+    """A model's output alone, or with the extra ones a dict in which it has this name."""
+    return {name: tensor, **extra} if extra else tensor
 
 
 def _numbered(name, tensors):

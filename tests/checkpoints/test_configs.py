@@ -46,7 +46,7 @@ WRONG = [
     (LLAMA, "rope_theta", NOT_POSITIVE),
     (LLAMA, "attention_bias", NOT_BOOLEAN),
     (LLAMA, "tie_word_embeddings", NOT_BOOLEAN),
-    (BERT, "pad_token_id", ["0", -1, 1.0, True, [], {}]),
+    (BERT, "pad_token_id", ["0", -2, 1.0, True, [], {}]),
     (BERT, "hidden_act", ["golu", "", None, 7, [], {}, True]),
     (LLAMA, "rope_scaling", ["linear", 2.0, [], True]),
     (LLAMA, "rope_parameters", ["linear", 2.0, [], True]),
@@ -124,6 +124,7 @@ def test_a_key_that_is_not_known(folders, key):
     "config, changed",
     [
         (BERT, {"hidden_dropout_prob": 0, "pad_token_id": None, "classifier_dropout": None, "layer_norm_eps": 1e-12}),
+        (GPT2, {"pad_token_id": -1}),
         (GPT2, {"n_inner": 12, "pad_token_id": None, "architectures": None}),
         (LLAMA, {"head_dim": None, "num_key_value_heads": 2, "rope_scaling": None, "rope_theta": 10000}),
     ],

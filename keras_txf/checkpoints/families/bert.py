@@ -61,7 +61,7 @@ def body(c, skipped=0, types=2):
         "attention_dropout": c("attention_probs_dropout_prob", 0.1),
         "max_length": c("max_position_embeddings") - skipped,
         "token_types": types or None,
-        "pad_id": c("pad_token_id", 0),
+        "pad_id": c.pad_id(0),
         **COMMON,
     }
 
@@ -83,7 +83,7 @@ def mpnet(c):
     options = body(c, 2, types=0)
     c.only("relative_attention_num_buckets", 32)  # transformers has 32, whatever is said
     bias = RelativeBias(options["num_heads"], name="encoder_position")
-    return {**options, "pad_id": c("pad_token_id", 1), "position": bias}
+    return {**options, "pad_id": c.pad_id(1), "position": bias}
 
 
 def distilbert(c):
@@ -99,7 +99,7 @@ def distilbert(c):
         "dropout": c("dropout", 0.1),
         "attention_dropout": c("attention_dropout", 0.1),
         "max_length": c("max_position_embeddings", 512),
-        "pad_id": c("pad_token_id", 0),
+        "pad_id": c.pad_id(0),
         **COMMON,
     }
 
@@ -156,7 +156,7 @@ FAMILIES = {
         {"cls.predictions.decoder.bias": "cls.predictions.bias"},
     ),
     "roberta": Family(
-        lambda c: {**body(c, offset(c)), "pad_id": c("pad_token_id", 1)},
+        lambda c: {**body(c, offset(c)), "pad_id": c.pad_id(1)},
         lambda c: {**BODY, "embedding/position": Tensor(BODY["embedding/position"], other=skip(offset(c)))},
         tasks(
             "Roberta",

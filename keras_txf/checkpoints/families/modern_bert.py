@@ -48,7 +48,7 @@ def options(c):
         "position": positions(c, kinds, bases, scaled=tuple(bases)),
         "encoding": None,
         "max_length": c("max_position_embeddings", 8192),
-        "pad_id": c("pad_token_id", 50283),
+        "pad_id": c.pad_id(50283),
         "scale_embedding": False,
         "embedding_norm": True,
     }
