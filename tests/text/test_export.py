@@ -167,15 +167,19 @@ def test_a_fresh_process_answers_as_python(tmp_path, names):
 
 
 @slow
-@pytest.mark.parametrize("kind", [kind for kind in LEARN if kind != "byte pairs"])
-def test_every_tokenizer(tmp_path, kind):
-    ids = tokenizer(kind, special_tokens_in_text="keep")
-    txf.text.export(classifier(kind), ids, tmp_path / "classify", labels=LABELS)
-    writer = make("decoder_generator", kind, encoding="learned", max_length=40)
-    txf.text.export(writer, ids, tmp_path / "complete", max_new_tokens=5)
-    found = in_a_fresh_process(tmp_path, ["classify", "complete"])
-    assert_same(found["classify"]["all"], classes(classifier(kind), ids(TEXTS), LABELS))
-    assert_same(found["complete"]["all"], generated(writer, ids(TEXTS), ids.detokenize, max_new_tokens=5))
+def test_every_tokenizer(tmp_path):
+    expected = {}
+    for kind in LEARN:
+        if kind == "byte pairs":  # not in a graph
+            continue
+        ids = tokenizer(kind, special_tokens_in_text="keep")
+        txf.text.export(classifier(kind), ids, tmp_path / f"classify {kind}", labels=LABELS)
+        expected[f"classify {kind}"] = classes(classifier(kind), ids(TEXTS), LABELS)
+        writer = make("decoder_generator", kind, encoding="learned", max_length=40)
+        txf.text.export(writer, ids, tmp_path / f"complete {kind}", max_new_tokens=5)
+        expected[f"complete {kind}"] = generated(writer, ids(TEXTS), ids.detokenize, max_new_tokens=5)
+    for name, found in in_a_fresh_process(tmp_path, list(expected)).items():
+        assert_same(found["all"], expected[name])
 
 
 @slow
