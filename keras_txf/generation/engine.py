@@ -1,12 +1,10 @@
 """What `generate` of every generative model runs on: a decode loop with a cache, compiled and kept."""
 
-import functools
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_txf import checks
 from keras_txf.generation.adjustable import split
 from keras_txf.generation.beams import Beam, BeamDecoding
 from keras_txf.generation.compilers import compiled

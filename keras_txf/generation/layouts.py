@@ -10,7 +10,6 @@ kernels that gain from it are copied, once for each call of `generate`: what tha
 
 import itertools
 
-import keras
 from keras import ops
 
 from keras_txf.generation.compilers import compiles_for_cpu

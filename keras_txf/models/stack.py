@@ -5,7 +5,7 @@ import dataclasses
 import keras
 
 from keras_txf import checks
-from keras_txf.layers import DecoderBlock, EncoderBlock, PositionalEmbedding, RelativeBias
+from keras_txf.layers import EncoderBlock, PositionalEmbedding, RelativeBias
 from keras_txf.layers.blocks import has_bias
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm

@@ -1,8 +1,6 @@
 """Adapters in files of their own, a small part of the model's size."""
 
 import json
-import os
-import pathlib
 
 import numpy as np
 from keras import ops
@@ -11,6 +9,7 @@ from keras_txf.layers.adapters import KINDS, shape_of
 from keras_txf.layers.tuning import layers_with_adapters, trainable_by_nature
 from keras_txf.training.adapters import check_known_name, check_new_name, insert_adapter, trained_beside
 from keras_txf.training.patterns import check_model
+from keras_txf.training.whole import whole
 
 FORMAT = "keras_txf adapter 1"
 
@@ -53,12 +52,9 @@ def save_adapter(model, file, name="default"):
         "layers": {path: layer.describe_adapters()[name] for path, layer in layers.items()},
         "shared": [variable.path for variable in shared],
     }
-    file = pathlib.Path(file)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f"unfinished.{file.name}")
     tensors = {key: np.ascontiguousarray(ops.convert_to_numpy(ops.cast(v, "float32"))) for key, v in variables.items()}
-    save_file(tensors, unfinished, {"keras_txf": json.dumps(described)})
-    os.replace(unfinished, file)
+    with whole(file) as unfinished:
+        save_file(tensors, unfinished, {"keras_txf": json.dumps(described)})
 
 
 def load_adapter(model, file, name="default"):

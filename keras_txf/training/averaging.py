@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.training.whole import whole
 
 SUFFIX = ".weights.h5"
 
@@ -55,9 +56,8 @@ class KeepCheckpoints(keras.callbacks.Callback):
         self._begun = True
 
     def on_epoch_end(self, epoch, logs=None):
-        unfinished = self.folder / f"unfinished{SUFFIX}"
-        self.model.save_weights(unfinished, overwrite=True)
-        os.replace(unfinished, self.folder / f"epoch_{epoch + 1:05}{SUFFIX}")
+        with whole(self.folder / f"epoch_{epoch + 1:05}{SUFFIX}") as unfinished:
+            self.model.save_weights(unfinished, overwrite=True)
         for file in _checkpoints(self.folder)[: -self.keep]:
             file.unlink()
 

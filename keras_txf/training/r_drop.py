@@ -1,6 +1,5 @@
 """R-Drop: a model says the same under two draws of dropout."""
 
-import keras
 from keras import ops
 
 from keras_txf import checks

@@ -1,12 +1,13 @@
 """Resume: after a kill `fit` goes on from the last saved epoch, and ends with the weights of an unbroken run."""
 
 import json
-import os
 import pathlib
 
 import keras
 import numpy as np
 from keras import ops
+
+from keras_txf.training.whole import whole
 
 PLAIN = (bool, int, float, str, type(None))
 
@@ -99,11 +100,8 @@ class Resume(keras.callbacks.Callback):
             for name, values in _array_lists(callback):
                 arrays.update({f"callback_{i}.{name}.{j}": value for j, value in enumerate(values)})
         arrays["callbacks"] = np.array(json.dumps(plain))
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.file.with_name(f"unfinished.{self.file.name}")
-        with open(unfinished, "wb") as stream:
+        with whole(self.file) as unfinished, open(unfinished, "wb") as stream:
             np.savez(stream, **arrays)
-        os.replace(unfinished, self.file)
 
     def _restore(self, saved):
         variables, plain = _variables(self.model), json.loads(str(saved["callbacks"]))

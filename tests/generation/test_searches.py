@@ -3,7 +3,6 @@
 import functools
 import itertools
 
-import keras
 import numpy as np
 import pytest
 from generation.test_generate import FEWER, KINDS, OPTIONS, PROMPTS, VOCABULARY, enliven, make, naive

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from keras import ops
 
 import drawing

@@ -82,7 +82,7 @@ def test_what_is_no_float_is_the_last_files(tmp_path):
 def test_a_training_that_goes_on_keeps_counting(tmp_path):
     model = build()
     fit(model, tmp_path)
-    os.rename(tmp_path / "epoch_00005.weights.h5", tmp_path / "unfinished.weights.h5")  # killed while saving
+    os.rename(tmp_path / "epoch_00005.weights.h5", tmp_path / "unfinished.epoch_00005.weights.h5")  # killed while saving
     fit(model, tmp_path, epochs=6, initial_epoch=4)
     assert files(tmp_path) == [f"epoch_{epoch:05}.weights.h5" for epoch in (4, 5, 6)]
     fit(model, tmp_path, epochs=6, initial_epoch=5)  # killed after saving, before the training knew
