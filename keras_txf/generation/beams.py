@@ -162,7 +162,7 @@ class BeamDecoding:
         }
 
     def _ended(self, state, request, totals, ends):
-        """The best `num_beams` of what has ended, before and now: scores, whether they exist, and their places, (B, W)."""
+        """The best `num_beams` that ended before or now: scores, whether they exist, and their places, (B, W)."""
         width = self.beam.num_beams
         joins = ops.logical_and(ends, totals > WORST / 2)
         joins = ops.logical_and(joins, ops.arange(totals.shape[1]) < width)  # only one of the best may

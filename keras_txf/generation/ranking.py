@@ -19,7 +19,7 @@ def top_k(x, k):
         (R, k), and int32 (R, k).
     """
     size = x.shape[1]
-    width = 2 ** (math.isqrt(size // k).bit_length() - 1)  # a power of two, which a vocabulary's size often is a multiple of
+    width = 2 ** (math.isqrt(size // k).bit_length() - 1)  # a power of two often leaves nothing to pad
     if width < 8:  # a sort of so few is cheap
         values, places = ops.top_k(x, k)
         return values, ops.cast(places, "int32")
@@ -37,7 +37,7 @@ def top_k(x, k):
 def rows(x, choice):
     """(B, W, ...) and int (B, F) -> (B, F, ...): of each sequence the chosen rows.
 
-    As rows of one table: `take_along_axis` would look up each number by itself, and takes ten times as much code.
+    As rows of one table: `take_along_axis` would look up each number by itself, and takes far more code.
     """
     batch, width = ops.shape(x)[:2]
     first = width * ops.arange(batch, dtype=choice.dtype)[:, None]
