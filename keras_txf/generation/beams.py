@@ -12,8 +12,8 @@ import dataclasses
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.generation.decoding import process, stopped, write_column
-from keras_txf.generation.ranking import top_k
+from keras_txf.generation.decoding import latest, process, stopped, write_column
+from keras_txf.generation.ranking import rows, top_k
 
 WORST = -1e9  # of a beam that does not exist
 
@@ -74,20 +74,18 @@ class BeamDecoding:
         """Reads the prompts and chooses the first tokens: the state, and what stays as it is, dicts of tensors."""
         width = self.beam.num_beams
         outputs, cache, constant = self.reader.read_prompt(request)
-        history = _for_each_beam(request.history, width)
-        blank = ops.full_like(history[:, :, : request.new], -1)
-        nothing = ops.zeros_like(blank, "float32")
-        first = ops.cast(ops.arange(width) > 0, "float32") * WORST  # so far all beams are one
+        history = _for_each_beam(request.history, 2 * width)
+        nothing = ops.zeros_like(history[:, :width, 0], "float32")
         state = {
             "count": ops.zeros((), "int32"),
-            "history": history,
+            "tokens": history[:, :width, 0],
             "visible": _for_each_beam(request.visible, width),
-            "scores": ops.zeros_like(nothing[:, :, 0]) + first,
-            "log_probs": nothing,
-            "ended_tokens": blank,
-            "ended_log_probs": nothing,
-            "ended_scores": ops.full_like(nothing[:, :, 0], WORST),
-            "ended": ops.zeros_like(history[:, :, 0], "bool"),
+            "scores": nothing + ops.cast(ops.arange(width) > 0, "float32") * WORST,  # so far all beams are one
+            # The running beams and then those that ended.
+            "history": history,
+            "log_probs": ops.zeros_like(history[:, :, : request.new], "float32"),
+            "ended_scores": nothing + WORST,
+            "ended": ops.zeros_like(nothing, "bool"),
             "running": ops.ones_like(history[:, 0, 0], "bool"),
             "cache": cache,
         }
@@ -95,17 +93,15 @@ class BeamDecoding:
 
     def advance(self, state, constant, request, until):
         """Extends the beams until they have `until` tokens, or no row can gain any more."""
-        width = self.beam.num_beams
 
         def wanted(state):
             return ops.logical_and(state["count"] < until, ops.any(state["running"]))
 
         def body(state):
-            place = state["count"] - 1
-            column = ops.reshape(request.prompt_length + place, (1,))
-            tokens = ops.maximum(ops.take(state["history"], column, axis=2)[:, :, 0], 0)
-            index = request.prompt_length + width * place
-            logits, cache, _ = self.reader.read(tokens, state["visible"], index, state["cache"], constant, request)
+            index = request.prompt_length + self.beam.num_beams * (state["count"] - 1)
+            logits, cache, _ = self.reader.read(
+                state["tokens"], state["visible"], index, state["cache"], constant, request
+            )
             return (self._extend({**state, "cache": cache}, logits, request),)
 
         (state,) = ops.while_loop(wanted, body, (state,))
@@ -113,79 +109,80 @@ class BeamDecoding:
 
     def results(self, state, request):
         """The best that ended: tokens, int (B · returned, N), -1 after the end, log-probabilities, and scores."""
+        first = self.beam.num_beams
 
-        def best(x):
-            return ops.reshape(x[:, : self.returned], (-1, *ops.shape(x)[2:]))
+        def best(x, first=0):
+            return ops.reshape(x[:, first : first + self.returned], (-1, *ops.shape(x)[2:]))
 
-        found = state["ended"][..., None]  # where fewer sequences exist than beams
-        tokens = ops.where(found, state["ended_tokens"], -1)
-        log_probs = ops.where(found, state["ended_log_probs"], 0.0)
-        return best(tokens), best(log_probs), best(state["ended_scores"])
+        found = best(state["ended"])[:, None]  # where fewer sequences exist than beams
+        tokens = ops.where(found, best(state["history"], first)[:, request.prompt_length :], -1)
+        log_probs = ops.where(found, best(state["log_probs"], first), 0.0)
+        return tokens, log_probs, best(state["ended_scores"])
 
     def _extend(self, state, logits, request):
         """The state with one token more in each beam; logits are (B, W, V)."""
         width, count, vocab_size = self.beam.num_beams, state["count"], logits.shape[-1]
-        history = ops.reshape(state["history"], (-1, ops.shape(state["history"])[2]))
-        logits = process(self.processors, ops.reshape(logits, (-1, vocab_size)), history, count, request)
-        log_probs = ops.reshape(ops.log_softmax(logits), (-1, width * vocab_size))
+        history = state["history"][:, :width]
+        past = ops.reshape(history, (-1, ops.shape(history)[2]))
+        logits = process(self.processors, ops.reshape(logits, (-1, vocab_size)), past, count, request)
+        log_probs = ops.reshape(ops.log_softmax(logits), (-1, width, vocab_size))
 
         # As many candidates as can end at once, and then `num_beams` more.
-        totals = log_probs + ops.repeat(state["scores"], vocab_size, axis=1)
+        totals = ops.reshape(log_probs + state["scores"][..., None], (-1, width * vocab_size))
         totals, choice = top_k(totals, min(width * (1 + request.stops.shape[0]), width * vocab_size))
-        parents, tokens = choice // vocab_size, choice % vocab_size
-        own_log_probs = ops.take_along_axis(log_probs, choice, axis=1)
-        candidates = {
-            "history": write_column(_rows(state["history"], parents), request.prompt_length + count, tokens),
-            "log_probs": write_column(_rows(state["log_probs"], parents), count, own_log_probs),
-        }
-        ends = stopped(candidates["history"], count, request)
+        before = rows(latest(history, count, request), choice // vocab_size)[..., :-1]
+        ends = stopped(ops.concatenate([before, (choice % vocab_size)[..., None]], axis=-1), request)
         ends = ops.logical_or(ends, (count + 1 >= request.limits)[:, None])
-        ended = self._ended(state, request, candidates, totals, ends)
 
+        ended_scores, ended, kept_ended = self._ended(state, request, totals, ends)
         scores, kept = ops.top_k(ops.where(ends, WORST, totals), width)
-        going = {name: _rows(value, kept) for name, value in candidates.items()}
-        real = self.reader.is_real(ops.take_along_axis(tokens, kept, axis=1))
-        visible = see_oneself(
-            _rows(state["visible"], ops.take_along_axis(parents, kept, axis=1)),
-            request.prompt_length + width * count,
-            real,
-        )
-        running = ops.logical_and(state["running"], scores[:, 0] > WORST / 2)
-        running = ops.logical_and(running, self._may_improve(ended, scores[:, :1], count + 1, request))
-        return {
-            **state, **going, **ended, "count": count + 1, "scores": scores, "visible": visible, "running": running
-        }  # fmt: skip
+        best_score = ops.max(scores, axis=1)
+        running = ops.logical_and(state["running"], best_score > WORST / 2)
+        running = ops.logical_and(running, self._may_improve(ended, ended_scores, best_score, count + 1, request))
 
-    def _ended(self, state, request, candidates, totals, ends):
-        """The best `num_beams` of what has ended. Only a candidate that is itself among the best may join."""
+        # Of the beams that ended before, and then the candidates.
+        chosen = ops.concatenate([kept + width, kept_ended], axis=1)
+        old, choice = chosen < width, rows(choice, ops.maximum(chosen - width, 0))
+        source = ops.where(old, chosen + width, choice // vocab_size)
+        tokens = ops.where(old, -1, choice % vocab_size)
+        log_probs = ops.where(old, 0.0, rows(ops.reshape(log_probs, (-1, width * vocab_size)), choice))
+        visible = rows(state["visible"], source[:, :width])
+        index = request.prompt_length + width * count
+        return {
+            **state,
+            "count": count + 1,
+            "tokens": tokens[:, :width],
+            "visible": see_oneself(visible, index, self.reader.is_real(tokens[:, :width])),
+            "scores": scores,
+            "history": write_column(rows(state["history"], source), request.prompt_length + count, tokens),
+            "log_probs": write_column(rows(state["log_probs"], source), count, log_probs),
+            "ended_scores": ended_scores,
+            "ended": ended,
+            "running": running,
+        }
+
+    def _ended(self, state, request, totals, ends):
+        """The best `num_beams` that ended before or now: scores, whether they exist, and their places, (B, W)."""
         width = self.beam.num_beams
-        totals = totals[:, :width]
-        joins = ops.logical_and(ends[:, :width], totals > WORST / 2)
+        joins = ops.logical_and(ends, totals > WORST / 2)
+        joins = ops.logical_and(joins, ops.arange(totals.shape[1]) < width)  # only one of the best may
         joins = ops.logical_and(joins, state["running"][:, None])
         scores = totals / ops.cast(state["count"] + 1, "float32") ** self._penalty(request)
         scores = ops.concatenate([state["ended_scores"], ops.where(joins, scores, WORST)], axis=1)
         scores, best = ops.top_k(scores, width)
-        both = {
-            "ended_tokens": (state["ended_tokens"], candidates["history"][:, :width, request.prompt_length :]),
-            "ended_log_probs": (state["ended_log_probs"], candidates["log_probs"][:, :width]),
-            "ended": (state["ended"], joins),
-        }
-        return {
-            "ended_scores": scores,
-            **{name: _rows(ops.concatenate(pair, axis=1), best) for name, pair in both.items()},
-        }
+        return scores, rows(ops.concatenate([state["ended"], joins], axis=1), best), best
 
-    def _may_improve(self, ended, best_score, length, request):
+    def _may_improve(self, ended, ended_scores, best_score, length, request):
         """Whether the best of the running beams may yet get among those that ended, (B,)."""
-        full = ops.all(ended["ended"], axis=1)
+        full = ops.all(ended, axis=1)
         if self.beam.early_stopping is True or self.beam.num_beams == 1:  # one beam is greedy
             return ops.logical_not(full)
         penalty = self._penalty(request)
         length = ops.cast(length, "float32")
         if self.beam.early_stopping == "never":
-            length = ops.where(penalty > 0, ops.cast(request.limits, "float32"), length)[:, None]
+            length = ops.where(penalty > 0, ops.cast(request.limits, "float32"), length)
         possible = best_score / length**penalty
-        return ops.logical_or(ops.logical_not(full), ops.any(possible > ended["ended_scores"], axis=1))
+        return ops.logical_or(ops.logical_not(full), possible > ops.min(ended_scores, axis=1))
 
     def _penalty(self, request):
         return ops.convert_to_tensor(request.numbers[0]["length_penalty"], "float32")
@@ -200,9 +197,3 @@ def see_oneself(visible, index, real):
 def _for_each_beam(x, width):
     """(B, ...) -> (B, W, ...)."""
     return ops.repeat(x[:, None], width, axis=1)
-
-
-def _rows(x, choice):
-    """(B, W, ...) and (B, F) -> (B, F, ...): for each row its chosen beams."""
-    shape = (*ops.shape(choice), *[1] * (len(x.shape) - 2))
-    return ops.take_along_axis(x, ops.reshape(choice, shape), axis=1)

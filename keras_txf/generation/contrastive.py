@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.generation.beams import see_oneself
-from keras_txf.generation.decoding import process, stopped, write_column
+from keras_txf.generation.decoding import latest, process, stopped, write_column
 from keras_txf.generation.ranking import top_k
 
 
@@ -116,7 +116,7 @@ class ContrastiveDecoding:
 
         column = request.prompt_length + count
         history = write_column(state["history"], column, ops.where(running, pick(tokens), -1))
-        ended = ops.logical_or(stopped(history, count, request), count + 1 >= request.limits)
+        ended = ops.logical_or(stopped(latest(history, count, request), request), count + 1 >= request.limits)
         return {
             "count": count + 1,
             "history": history,

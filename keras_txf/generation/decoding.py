@@ -12,6 +12,7 @@ from keras import ops
 from keras_txf.generation.adjustable import join
 from keras_txf.generation.layouts import choose_layouts
 from keras_txf.generation.processors import History
+from keras_txf.generation.ranking import rows
 from keras_txf.layers.caching import Step, cache_slots
 from keras_txf.layers.projections import elsewhere
 
@@ -149,10 +150,8 @@ class SampledDecoding:
 
         def body(state):
             column = request.prompt_length + state["count"] - 1
-            tokens = ops.take(state["history"], ops.reshape(column, (1,)), axis=1)
-            tokens = ops.maximum(tokens, 0)  # of rows that have stopped
             logits, cache, _ = self.reader.read(
-                tokens, state["visible"], column, state["cache"], constant, request
+                state["tokens"], state["visible"], column, state["cache"], constant, request
             )
             return ({**self._append(state, logits[:, 0], request), "cache": cache},)
 
@@ -171,13 +170,14 @@ class SampledDecoding:
         sampler = join(self.sampler, request.numbers[0])
         logits = process(self.processors, logits, history, count, request)
         token = ops.cast(sampler(logits, StepSeed(request.seed, count)), "int32")
-        log_probs = ops.take_along_axis(ops.log_softmax(logits), token[:, None], axis=1)
+        log_probs = rows(ops.log_softmax(logits), token[:, None])
         history = write_column(history, prompt_length + count, ops.where(running, token, -1))
         limits = ops.repeat(request.limits, self.repeats)
-        ended = ops.logical_or(stopped(history, count, request), count + 1 >= limits)
+        ended = ops.logical_or(stopped(latest(history, count, request), request), count + 1 >= limits)
         real = ops.logical_and(running, self.reader.is_real(token))
         return {
             "count": count + 1,
+            "tokens": ops.where(running, token, 0)[:, None],
             "history": history,
             "visible": write_column(state["visible"], prompt_length + count, real),
             "log_probs": write_column(state["log_probs"], count, ops.where(running, log_probs[:, 0], 0.0)),
@@ -194,13 +194,17 @@ def process(processors, logits, history, count, request):
     return logits
 
 
-def stopped(history, count, request):
-    """Whether the tokens up to place `count`, in (..., L), end with one of the stops, (...)."""
+def latest(history, count, request):
+    """The tokens up to place `count`, of (..., L), as many as a stop has, (..., M)."""
     length = request.stops.shape[1]
     places = count - (length - 1) + ops.arange(length)
-    last = ops.take(history, request.prompt_length + places, axis=-1)
-    last = ops.where(places >= 0, last, -1)  # what stands in the prompt does not count
-    same = ops.logical_or(last[..., None, :] == request.stops, request.stops == -2)
+    tokens = ops.take(history, request.prompt_length + places, axis=-1)
+    return ops.where(places >= 0, tokens, -1)  # what stands in the prompt does not count
+
+
+def stopped(tokens, request):
+    """Whether the latest tokens, (..., M), end with one of the stops, (...)."""
+    same = ops.logical_or(tokens[..., None, :] == request.stops, request.stops == -2)
     return ops.any(ops.all(same, axis=-1), axis=-1)
 
 

@@ -54,10 +54,10 @@ class Engine:
         key = (*keys, sequences, shapes)
         if key not in self._loops:
             self._loops[key] = self._loop(build, sampler, processors, sequences)
-        start, widen, advance, finish = self._loops[key]
+        start, widen, advance, finish, results = self._loops[key]
         if stream:
             return _stream(start, widen, advance, request)
-        return tuple(map(ops.convert_to_numpy, finish(*start(request), request)))
+        return tuple(map(ops.convert_to_numpy, results(finish(*start(request), request), request)))
 
     def function(self, build, new, sampler, processors, sequences, stops, jit_compile):
         """`generate` as a function of tensors, for a graph in which batch and lengths are unknown.
@@ -101,13 +101,17 @@ class Engine:
         return _DECODINGS.get(type(sampler), SampledDecoding)(reader, sampler, processors, sequences)
 
     def _loop(self, build, sampler, processors, sequences):
-        """Its beginning, what comes before its parts, a part for a stream, and all that follows, compiled when called."""
+        """Its beginning, what comes before its parts, a part for a stream, all that follows, and what it has found.
+
+        Each is compiled when it is called. XLA takes about a megabyte for each kernel: what need not be in the loop
+        is not compiled with it.
+        """
         loop = self._decoding(build, sampler, processors, sequences)
         reader = loop.reader
 
         def finish(state, constant, request):
             state = loop.advance(reader.widen(state, request), constant, request, request.new)
-            return loop.results(state, request)
+            return {name: value for name, value in state.items() if name != "cache"}
 
         variables = reader.prefill.variables
         return (
@@ -115,6 +119,7 @@ class Engine:
             compiled(reader.widen, [], runs_once=True),
             compiled(loop.advance, variables),
             compiled(finish, variables),
+            compiled(loop.results, [], runs_once=True),
         )
 
     def _request(self, prompts, limits, stops, width, seed, inputs, numbers):

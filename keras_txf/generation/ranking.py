@@ -19,16 +19,26 @@ def top_k(x, k):
         (R, k), and int32 (R, k).
     """
     size = x.shape[1]
-    width = math.isqrt(size // k)
+    width = 2 ** (math.isqrt(size // k).bit_length() - 1)  # a power of two often leaves nothing to pad
     if width < 8:  # a sort of so few is cheap
         values, places = ops.top_k(x, k)
         return values, ops.cast(places, "int32")
     groups = -(-size // width)
     padded = ops.pad(x, ((0, 0), (0, groups * width - size)), constant_values=-float("inf"))
-    padded = ops.reshape(padded, (-1, groups, width))
-    _, best = ops.top_k(ops.max(padded, axis=2), k)
-    candidates = ops.take_along_axis(padded, best[..., None], axis=1)
-    values, places = ops.top_k(ops.reshape(candidates, (-1, k * width)), k)
-    group = ops.take_along_axis(ops.cast(best, "int32"), places // width, axis=1)
-    places = group * width + ops.cast(places % width, "int32")
+    # A group is a column, so that all maxima are taken side by side.
+    _, best = ops.top_k(ops.max(ops.reshape(padded, (-1, width, groups)), axis=1), k)
+    members = ops.cast(best, "int32")[..., None] + groups * ops.arange(width, dtype="int32")
+    members = ops.reshape(members, (-1, k * width))
+    values, places = ops.top_k(rows(padded, members), k)
+    places = rows(members, ops.cast(places, "int32"))
     return values, ops.minimum(places, size - 1)  # where all is -inf, the padding is as large
+
+
+def rows(x, choice):
+    """(B, W, ...) and int (B, F) -> (B, F, ...): of each sequence the chosen rows.
+
+    As rows of one table: `take_along_axis` would look up each number by itself, and takes far more code.
+    """
+    batch, width = ops.shape(x)[:2]
+    first = width * ops.arange(batch, dtype=choice.dtype)[:, None]
+    return ops.take(ops.reshape(x, (-1, *ops.shape(x)[2:])), first + choice, axis=0)

@@ -88,12 +88,12 @@ class StepPlaces(Part):
     def call(self, visible, index, value, prompt_length=None):
         if self.width == 1:
             visible = visible[:, None]
-        own = index[0] + ops.arange(self.width)
-        columns = _columns_in_slots(own[-1], ops.shape(value)[1])
+        own, columns, seen_slots = index[0] + ops.arange(self.width), ops.arange(ops.shape(value)[1]), visible
+        if self.window is not None:
+            columns = _columns_in_slots(own[-1], ops.shape(value)[1])
+            seen_slots = ops.logical_and(ops.take(visible, ops.maximum(columns, 0), axis=2), columns >= 0)
         places, slot_places = self._places(own, prompt_length), self._places(columns, prompt_length)
-        itself = own[:, None] == columns[None]
-        mask = ops.logical_or(ops.take(visible, ops.maximum(columns, 0), axis=2), itself)
-        mask = ops.logical_and(mask, columns >= 0)
+        mask = ops.logical_or(seen_slots, own[:, None] == columns[None])
         if self.window is not None:
             mask = ops.logical_and(mask, places[:, None] - slot_places[None] < self.window)
         seen = ops.any(visible, axis=1)
@@ -195,7 +195,7 @@ class Step(Part):
         context_key=None, context_value=None, context_mask=None,
     ):
         attention = self.block.attention
-        slot = ops.mod(index[0], ops.shape(value)[1])
+        slot = index[0] if attention.window is None else ops.mod(index[0], ops.shape(value)[1])
         turned = inputs.shape[1] > 1
         cache = []
 
