@@ -12,6 +12,7 @@ import argparse
 import data
 import keras
 import numpy as np
+import tensorflow as tf
 from classify_sentiment import ADDRESS, FILES, read
 
 import keras_txf as txf
@@ -19,6 +20,7 @@ import keras_txf as txf
 HUB = "sentence-transformers/all-MiniLM-L6-v2"
 LONGEST = 64  # tokens
 TARGETS = ("*/attention/*", "*/feed_forward/*")  # of the adapter
+HIDDEN = 0.1  # share of the tokens that an adapter learns without
 
 
 def main():
@@ -39,12 +41,16 @@ def train(folder, tokenizer, options):
     paths = data.find(options.data, ADDRESS, FILES)
     training, dev = (batches(paths[name], tokenizer, options) for name in ("train.tsv", "dev.tsv"))
     model = build(folder, options)
-    steps = options.epochs * len(training)
-    rate = txf.training.warmup_cosine(options.rate or (1e-3 if options.lora else 1e-4), max(1, steps // 10), max(2, steps))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.AdamW(rate, weight_decay=0.01), loss, metrics=["accuracy"])
     # Batches come in order of length unless they are shuffled themselves.
-    model.fit(training.shuffle(len(training)), epochs=options.epochs, shuffle=False, validation_data=dev)
+    shuffled, loss = training.shuffle(len(training)), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    if options.lora:  # which learns fast: without R-Drop and the hidden tokens it soon knows the sentences by heart
+        shuffled = shuffled.map(lambda ids, labels: twice(hide(ids, tokenizer), labels))
+        dev, loss = dev.map(twice), txf.training.RDrop(pad_id=None, strength=2.0)
+    epochs = options.epochs or (5 if options.lora else 3)
+    steps = epochs * len(training)
+    rate = txf.training.warmup_cosine(options.rate or (1e-3 if options.lora else 1e-4), max(1, steps // 10), max(2, steps))
+    model.compile(keras.optimizers.AdamW(rate, weight_decay=0.01), loss, metrics=["accuracy"])
+    model.fit(shuffled, epochs=epochs, shuffle=False, validation_data=dev)
     data.save(model, options.out, "sentiment")
     if options.lora:
         txf.training.save_adapter(model, f"{options.out}/adapter.safetensors", "sentiment")
@@ -60,6 +66,18 @@ def build(folder, options):
     trained = sum(np.prod(variable.shape, dtype=int) for variable in model.trainable_variables)
     print(f"{trained:,} weights are trained, {trained / model.count_params():.2%} of all.")
     return model
+
+
+def twice(ids, labels):
+    """What R-Drop reads: the same examples under two draws of dropout."""
+    return tf.concat([ids, ids], axis=0), tf.concat([labels, labels], axis=0)
+
+
+def hide(ids, tokenizer):
+    special = [tokenizer.token_to_id(token) for token in tokenizer.special_tokens]
+    mask = next((id for id, token in zip(special, tokenizer.special_tokens) if "mask" in token.lower()), tokenizer.pad_id)
+    hidden = tf.logical_and(tf.random.uniform(tf.shape(ids)) < HIDDEN, tf.reduce_all(ids[..., None] != special, axis=-1))
+    return tf.where(hidden, mask, ids)
 
 
 def batches(path, tokenizer, options):
@@ -78,7 +96,7 @@ def parse_options():
     parser.add_argument("--out", metavar="DIR", default="runs/finetune_sentiment", help="%(default)s")
     parser.add_argument("--lora", action="store_true", help="train an adapter beside frozen weights")
     parser.add_argument("--rank", type=int, default=8, help="of the adapter (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, help="default: 3, with --lora 5")
     parser.add_argument("--batch", type=int, default=1024, help="tokens a batch, padding included (default: %(default)s)")
     parser.add_argument("--rate", type=float, help="highest learning rate (default: 0.0001, with --lora 0.001)")
     parser.add_argument("--seed", type=int, default=1)
