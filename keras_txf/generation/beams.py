@@ -190,8 +190,8 @@ class BeamDecoding:
 
 def see_oneself(visible, index, real):
     """What the W tokens of a step may see, (B, W, columns): each itself, from column `index` on, if it is real."""
-    own = ops.logical_and(ops.eye(real.shape[1], dtype="bool")[None], real[:, None])
-    return ops.slice_update(visible, (0, 0, index), own)
+    own = ops.arange(ops.shape(visible)[2]) - index == ops.arange(real.shape[1])[:, None]
+    return ops.logical_or(visible, ops.logical_and(own, real[..., None]))
 
 
 def _for_each_beam(x, width):

@@ -210,7 +210,8 @@ def stopped(tokens, request):
 
 def write_column(table, column, values):
     """A table (..., columns) with `values`, (...), in one column."""
-    return ops.slice_update(table, (*[0] * len(values.shape), column), values[..., None])
+    # No `slice_update`: outside of a loop, TensorFlow has XLA compile each by itself.
+    return ops.where(ops.arange(ops.shape(table)[-1]) == column, values[..., None], table)
 
 
 def repeat_rows(x, repeats, batch):
