@@ -85,7 +85,6 @@ class BeamDecoding:
             "history": history,
             "log_probs": ops.zeros_like(history[:, :, : request.new], "float32"),
             "ended_scores": nothing + WORST,
-            "ended": ops.zeros_like(nothing, "bool"),
             "running": ops.ones_like(history[:, 0, 0], "bool"),
             "cache": cache,
         }
@@ -114,7 +113,7 @@ class BeamDecoding:
         def best(x, first=0):
             return ops.reshape(x[:, first : first + self.returned], (-1, *ops.shape(x)[2:]))
 
-        found = best(state["ended"])[:, None]  # where fewer sequences exist than beams
+        found = (best(state["ended_scores"]) > WORST)[:, None]  # where fewer sequences exist than beams
         tokens = ops.where(found, best(state["history"], first)[:, request.prompt_length :], -1)
         log_probs = ops.where(found, best(state["log_probs"], first), 0.0)
         return tokens, log_probs, best(state["ended_scores"])
@@ -134,11 +133,11 @@ class BeamDecoding:
         ends = stopped(ops.concatenate([before, (choice % vocab_size)[..., None]], axis=-1), request)
         ends = ops.logical_or(ends, (count + 1 >= request.limits)[:, None])
 
-        ended_scores, ended, kept_ended = self._ended(state, request, totals, ends)
+        ended_scores, kept_ended = self._ended(state, request, totals, ends)
         scores, kept = ops.top_k(ops.where(ends, WORST, totals), width)
         best_score = ops.max(scores, axis=1)
         running = ops.logical_and(state["running"], best_score > WORST / 2)
-        running = ops.logical_and(running, self._may_improve(ended, ended_scores, best_score, count + 1, request))
+        running = ops.logical_and(running, self._may_improve(ended_scores, best_score, count + 1, request))
 
         # Of the beams that ended before, and then the candidates.
         chosen = ops.concatenate([kept + width, kept_ended], axis=1)
@@ -157,24 +156,23 @@ class BeamDecoding:
             "history": write_column(rows(state["history"], source), request.prompt_length + count, tokens),
             "log_probs": write_column(rows(state["log_probs"], source), count, log_probs),
             "ended_scores": ended_scores,
-            "ended": ended,
             "running": running,
         }
 
     def _ended(self, state, request, totals, ends):
-        """The best `num_beams` that ended before or now: scores, whether they exist, and their places, (B, W)."""
+        """The best `num_beams` that ended before or now: scores, `WORST` where none exists, and places, (B, W)."""
         width = self.beam.num_beams
         joins = ops.logical_and(ends, totals > WORST / 2)
         joins = ops.logical_and(joins, ops.arange(totals.shape[1]) < width)  # only one of the best may
         joins = ops.logical_and(joins, state["running"][:, None])
         scores = totals / ops.cast(state["count"] + 1, "float32") ** self._penalty(request)
         scores = ops.concatenate([state["ended_scores"], ops.where(joins, scores, WORST)], axis=1)
-        scores, best = ops.top_k(scores, width)
-        return scores, rows(ops.concatenate([state["ended"], joins], axis=1), best), best
+        return ops.top_k(scores, width)
 
-    def _may_improve(self, ended, ended_scores, best_score, length, request):
+    def _may_improve(self, ended_scores, best_score, length, request):
         """Whether the best of the running beams may yet get among those that ended, (B,)."""
-        full = ops.all(ended, axis=1)
+        worst = ops.min(ended_scores, axis=1)
+        full = worst > WORST
         if self.beam.early_stopping is True or self.beam.num_beams == 1:  # one beam is greedy
             return ops.logical_not(full)
         penalty = self._penalty(request)
@@ -182,7 +180,7 @@ class BeamDecoding:
         if self.beam.early_stopping == "never":
             length = ops.where(penalty > 0, ops.cast(request.limits, "float32"), length)
         possible = best_score / length**penalty
-        return ops.logical_or(ops.logical_not(full), possible > ops.min(ended_scores, axis=1))
+        return ops.logical_or(ops.logical_not(full), possible > worst)
 
     def _penalty(self, request):
         return ops.convert_to_tensor(request.numbers[0]["length_penalty"], "float32")
