@@ -2,8 +2,9 @@
 
 The same sizes and a prompt of 32 for each; random weights; 128 new tokens. Every contender lives in a process of
 its own with its own backend; they run in turn, so that what slows the machine slows them all. The first call, which
-builds, traces and compiles what a made model generates with, is apart. So is the memory over what the imported
-libraries take: at its highest, and what of it is the process' own at the end, without pages of the libraries' files.
+builds, traces and compiles what a made model generates with, is apart. So is the memory while the model is made and
+called first, over what the imported libraries take, looked at from outside every few milliseconds: at its highest, and
+the highest of what is the process' own, without pages of the libraries' files.
 The floor is the time in which one core reads the weights once.
 
     pip install keras-hub torch transformers jax
@@ -15,7 +16,7 @@ import argparse
 import functools
 import importlib
 import os
-import resource
+import select
 import statistics
 import subprocess
 import sys
@@ -120,23 +121,31 @@ CONTENDERS = {  # name -> its function, its backend, what it imports
 
 
 def work(name, batch, beams):
-    """A contender's process: each line that it reads is one call, whose seconds and memory so far it writes."""
+    """A contender's process: for each line that it reads it takes one step, and writes the seconds.
+
+    The steps are the imports, the model, and then one call after the other.
+    """
     make, _, modules = CONTENDERS[name]
-    for module in modules:
-        importlib.import_module(module)
-    before, generate = _memory(), make(batch, beams)
-    for _ in sys.stdin:
+
+    def seconds(step):
         start = time.perf_counter()
-        generate()
-        seconds = time.perf_counter() - start
-        print(seconds, *(now - then for now, then in zip(_memory(), before)), flush=True)
+        result = step()
+        print(time.perf_counter() - start, flush=True)
+        return result
+
+    input()
+    seconds(lambda: [importlib.import_module(module) for module in modules])
+    input()
+    generate = seconds(lambda: make(batch, beams))
+    for _ in sys.stdin:
+        seconds(generate)
 
 
-def _memory():
-    """MB: the highest so far, and of the process' own now."""
-    with open("/proc/self/status") as status:
-        own = next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, own / 1024
+def _memory(process):
+    """MB in memory, and those of the process' own."""
+    with open(f"/proc/{process.pid}/status") as status:
+        lines = dict(line.split(":", 1) for line in status)
+    return [int(lines.get(name, "0").split()[0]) / 1024 for name in ("VmRSS", "RssAnon")]  # none of one that ends
 
 
 class Worker:
@@ -148,14 +157,32 @@ class Worker:
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors)
         self.process = subprocess.Popen(command, text=True, env=environment, **pipes)
 
+        self.call()  # the imports
+
+    def first_call(self):
+        """Seconds, and how far memory rises while the model is made and called, MB and the process' own MB."""
+        before = highest = _memory(self.process)
+        for _ in ("make", "call"):
+            self._ask()
+            while not select.select([self.process.stdout], [], [], 0.004)[0]:
+                highest = list(map(max, highest, _memory(self.process)))
+            seconds = self._answer()
+        return seconds, *(high - low for high, low in zip(highest, before))
+
     def call(self):
-        """Seconds, MB and MB."""
+        """Seconds."""
+        self._ask()
+        return self._answer()
+
+    def _ask(self):
         print("go", file=self.process.stdin, flush=True)
-        answer = self.process.stdout.readline().split()
+
+    def _answer(self):
+        answer = self.process.stdout.readline()
         if not answer:
             self.errors.seek(0)
             raise SystemExit(f"{self.name} failed:\n{self.errors.read()[-2000:]}")
-        return tuple(map(float, answer))
+        return float(answer)
 
 
 def floor():
@@ -235,15 +262,15 @@ def compare(batch, beams, arguments):
     workers, first = {}, {}
     for name in names:  # one after the other: none starts beside another's first call
         workers[name] = Worker(name, batch, beams)
-        first[name] = workers[name].call()
+        first[name] = workers[name].first_call()
     calls = {name: [] for name in workers}
     for _ in range(arguments.repeats):
         for name, worker in workers.items():
             calls[name].append(worker.call())
-    medians = {name: 1e3 * statistics.median(seconds for seconds, *_ in values) / NEW for name, values in calls.items()}
+    medians = {name: 1e3 * statistics.median(values) / NEW for name, values in calls.items()}
     for name, value in medians.items():
-        ratio, (_, highest, own) = value / medians[names[0]], calls[name][-1]
-        row = f"{batch:<6}{beams:<6}{name:16}{first[name][0]:13.1f}{highest:7.0f}{own:8.0f}{value:12.2f}{ratio:8.2f}"
+        ratio, (seconds, highest, own) = value / medians[names[0]], first[name]
+        row = f"{batch:<6}{beams:<6}{name:16}{seconds:13.1f}{highest:7.0f}{own:8.0f}{value:12.2f}{ratio:8.2f}"
         print(row, flush=True)
     for worker in workers.values():
         worker.process.stdin.close()
