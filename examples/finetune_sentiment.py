@@ -74,9 +74,10 @@ def twice(ids, labels):
 
 
 def hide(ids, tokenizer):
-    special = [tokenizer.token_to_id(token) for token in tokenizer.special_tokens]
-    mask = next((id for id, token in zip(special, tokenizer.special_tokens) if "mask" in token.lower()), tokenizer.pad_id)
-    hidden = tf.logical_and(tf.random.uniform(tf.shape(ids)) < HIDDEN, tf.reduce_all(ids[..., None] != special, axis=-1))
+    special = tokenizer.special_tokens
+    mask = next((id for token, id in special.items() if "mask" in token.lower()), tokenizer.pad_id)
+    ordinary = tf.reduce_all(ids[..., None] != list(special.values()), axis=-1)
+    hidden = tf.logical_and(tf.random.uniform(tf.shape(ids)) < HIDDEN, ordinary)
     return tf.where(hidden, mask, ids)
 
 
