@@ -12,6 +12,7 @@ import dataclasses
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.generation.compilers import while_loop
 from keras_txf.generation.decoding import latest, process, stopped, write_column
 from keras_txf.generation.ranking import rows, top_k
 
@@ -101,10 +102,9 @@ class BeamDecoding:
             logits, cache, _ = self.reader.read(
                 state["tokens"], state["visible"], index, state["cache"], constant, request
             )
-            return (self._extend({**state, "cache": cache}, logits, request),)
+            return self._extend({**state, "cache": cache}, logits, request)
 
-        (state,) = ops.while_loop(wanted, body, (state,))
-        return state
+        return while_loop(wanted, body, state)
 
     def results(self, state, request):
         """The best that ended: tokens, int (B · returned, N), -1 after the end, log-probabilities, and scores."""

@@ -17,6 +17,14 @@ def compiled(function, variables, runs_once=False):
     return _COMPILERS[keras.backend.backend()](function, list(variables), runs_once)
 
 
+def while_loop(condition, body, state):
+    """`keras.ops.while_loop` over one nested state, small in XLA's memory."""
+    if keras.backend.backend() == "tensorflow":
+        body = functools.partial(_imported, body)
+    (state,) = keras.ops.while_loop(condition, lambda state: (body(state),), (state,))
+    return state
+
+
 def compiles_for_cpu():
     """Whether XLA compiles, for a CPU."""
     return _ON_CPU[keras.backend.backend()]()
@@ -27,6 +35,28 @@ def _tensorflow(function, variables, runs_once):
 
     # Each a partial of its own: TensorFlow counts traces by the code, and would warn of models that share it.
     return tf.function(functools.partial(function), jit_compile=not runs_once, autograph=False)
+
+
+def _imported(function, state):
+    """What the function returns, from a copy of its graph that knows nothing of the Python stack.
+
+    XLA would take 20 MB for the stacks of all nodes of a decode loop.
+    """
+    import tensorflow as tf
+
+    if tf.executing_eagerly():  # as tf.config.run_functions_eagerly wants it
+        return function(state)
+    tensors = tf.nest.flatten(state)
+    traced = tf.function(lambda *flat: function(tf.nest.pack_sequence_as(state, flat)), autograph=False)
+    traced = traced.get_concrete_function(*tensors)
+    tf.compat.v1.add_to_collection(__name__, traced)  # functions that it calls, by name, live as long as it
+    nodes = traced.graph.as_graph_def()
+    for place in reversed([place for place, node in enumerate(nodes.node) if node.op == "Placeholder"]):
+        del nodes.node[place]  # inputs, for which XLA has no kernel
+    inputs = zip(traced.inputs, [*tensors, *map(tf.identity, traced.captured_inputs)])
+    inputs = {inside.name: outside for inside, outside in inputs if inside.consumers()}
+    results = tf.graph_util.import_graph_def(nodes, inputs, [tensor.name for tensor in traced.outputs], name="")
+    return tf.nest.pack_sequence_as(traced.structured_outputs, results)
 
 
 def _jax(function, variables, runs_once):

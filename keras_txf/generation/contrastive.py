@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.generation.beams import see_oneself
+from keras_txf.generation.compilers import while_loop
 from keras_txf.generation.decoding import latest, process, stopped, write_column
 from keras_txf.generation.ranking import top_k
 
@@ -87,10 +88,9 @@ class ContrastiveDecoding:
             return ops.logical_and(state["count"] < until, ops.any(state["running"]))
 
         def body(state):
-            return (self._append(state, constant, request),)
+            return self._append(state, constant, request)
 
-        (state,) = ops.while_loop(wanted, body, (state,))
-        return state
+        return while_loop(wanted, body, state)
 
     def results(self, state, request):
         """The new tokens, int (B, N), -1 after the end, their log-probabilities, and each row's sum."""

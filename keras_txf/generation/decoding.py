@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_txf.generation.adjustable import join
+from keras_txf.generation.compilers import while_loop
 from keras_txf.generation.layouts import choose_layouts
 from keras_txf.generation.processors import History
 from keras_txf.generation.ranking import rows
@@ -153,10 +154,9 @@ class SampledDecoding:
             logits, cache, _ = self.reader.read(
                 state["tokens"], state["visible"], column, state["cache"], constant, request
             )
-            return ({**self._append(state, logits[:, 0], request), "cache": cache},)
+            return {**self._append(state, logits[:, 0], request), "cache": cache}
 
-        (state,) = ops.while_loop(wanted, body, (state,))
-        return state
+        return while_loop(wanted, body, state)
 
     def results(self, state, request):
         """The new tokens, int (R, N), -1 after the end, their log-probabilities, and each row's sum."""
