@@ -1,6 +1,7 @@
 """Compiling a function of tensors and Keras variables: the one file that knows the backends' compilers."""
 
 import functools
+import gc
 
 import keras
 
@@ -46,17 +47,27 @@ def _imported(function, state):
 
     if tf.executing_eagerly():  # as tf.config.run_functions_eagerly wants it
         return function(state)
+    nodes, inputs, outputs, structure = _traced(function, state)
+    gc.collect()  # what was traced refers to itself, and XLA needs the memory next
+    return tf.nest.pack_sequence_as(structure, tf.graph_util.import_graph_def(nodes, inputs, outputs, name=""))
+
+
+def _traced(function, state):
+    """The function's nodes, tensors of this graph by the names of its inputs, names of its outputs, and their nest."""
+    import tensorflow as tf
+
     tensors = tf.nest.flatten(state)
     traced = tf.function(lambda *flat: function(tf.nest.pack_sequence_as(state, flat)), autograph=False)
     traced = traced.get_concrete_function(*tensors)
-    tf.compat.v1.add_to_collection(__name__, traced)  # functions that it calls, by name, live as long as it
     nodes = traced.graph.as_graph_def()
+    if nodes.library.function:  # which are called by name, and live as long as what was traced
+        tf.compat.v1.add_to_collection(__name__, traced)
     for place in reversed([place for place, node in enumerate(nodes.node) if node.op == "Placeholder"]):
-        del nodes.node[place]  # inputs, for which XLA has no kernel
+        del nodes.node[place]  # an input, for which XLA has no kernel
     inputs = zip(traced.inputs, [*tensors, *map(tf.identity, traced.captured_inputs)])
     inputs = {inside.name: outside for inside, outside in inputs if inside.consumers()}
-    results = tf.graph_util.import_graph_def(nodes, inputs, [tensor.name for tensor in traced.outputs], name="")
-    return tf.nest.pack_sequence_as(traced.structured_outputs, results)
+    structure = tf.nest.map_structure(lambda tensor: tensor.name, traced.structured_outputs)
+    return nodes, inputs, [tensor.name for tensor in traced.outputs], structure
 
 
 def _jax(function, variables, runs_once):

@@ -173,7 +173,8 @@ class Parts:
         if self.position_embedding is None:
             x = self.embedding(ids, **positions)
         else:
-            x = self.embedding(ids) + self.position_embedding(ids, **positions)
+            x = [self.embedding(ids), self.position_embedding(ids, **positions)]
+            x = keras.layers.Add(dtype=self.embedding.dtype_policy, name="sum_with_positions")(x)
         for layer in (self.embedding_norm, self.embedding_projection):
             x = x if layer is None else layer(x)
         return x
@@ -188,7 +189,22 @@ class Parts:
 
     def context_mask(self, source_ids):
         pad_id = self.source_embedding.pad_id
-        return None if pad_id is None else ops.not_equal(source_ids, pad_id)
+        return None if pad_id is None else ContextMask(pad_id, name="context_mask")(source_ids)
+
+
+@register
+class ContextMask(keras.layers.Layer):
+    """Which tokens of the source are real, (B, S). An operation without a name could get that of one of the encoder."""
+
+    def __init__(self, pad_id, **kwargs):
+        super().__init__(**kwargs)
+        self.pad_id = pad_id
+
+    def call(self, source_ids):
+        return ops.not_equal(source_ids, self.pad_id)
+
+    def get_config(self):
+        return {**super().get_config(), "pad_id": self.pad_id}
 
 
 @register

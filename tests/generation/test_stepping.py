@@ -101,6 +101,20 @@ def test_a_cache_is_no_longer_than_the_window(window):
     assert_cached_equals_uncached(model)
 
 
+@pytest.mark.parametrize("share_embeddings", [True, "tokens"])
+def test_names_are_their_own_though_keras_counts_anew(share_embeddings):
+    sizes = dict(num_layers=1, dim=8, num_heads=2, max_length=9)
+    for _ in range(3):
+        model = txf.models.encoder_decoder(VOCABULARY, VOCABULARY, share_embeddings=share_embeddings, **sizes)
+    for used in range(12):  # one of which would give an operation of the encoder's a second time
+        keras.backend.clear_session()
+        x = keras.Input((2,))
+        for _ in range(used):
+            ops.not_equal(x, 0)
+            keras.layers.Add()([x, x])
+        prefill_model(model)
+
+
 def test_a_step_is_a_model_that_shares_its_weights():
     model = make("decoder_generator", {})
     step = step_model(model)
