@@ -47,27 +47,40 @@ def _imported(function, state):
 
     if tf.executing_eagerly():  # as tf.config.run_functions_eagerly wants it
         return function(state)
-    nodes, inputs, outputs, structure = _traced(function, state)
+    graph, inputs, outputs, structure = _traced(function, state)
     gc.collect()  # what was traced refers to itself, and XLA needs the memory next
-    return tf.nest.pack_sequence_as(structure, tf.graph_util.import_graph_def(nodes, inputs, outputs, name=""))
+    return tf.nest.pack_sequence_as(structure, tf.graph_util.import_graph_def(graph, inputs, outputs, name=""))
 
 
 def _traced(function, state):
-    """The function's nodes, tensors of this graph by the names of its inputs, names of its outputs, and their nest."""
+    """The function's graph, tensors of this graph by the names of its inputs, names of its outputs, and their nest."""
     import tensorflow as tf
 
     tensors = tf.nest.flatten(state)
     traced = tf.function(lambda *flat: function(tf.nest.pack_sequence_as(state, flat)), autograph=False)
     traced = traced.get_concrete_function(*tensors)
-    nodes = traced.graph.as_graph_def()
-    if nodes.library.function:  # which are called by name, and live as long as what was traced
+    graph = traced.graph.as_graph_def()
+    if graph.library.function:  # which are called by name, and live as long as what was traced
         tf.compat.v1.add_to_collection(__name__, traced)
-    for place in reversed([place for place, node in enumerate(nodes.node) if node.op == "Placeholder"]):
-        del nodes.node[place]  # an input, for which XLA has no kernel
     inputs = zip(traced.inputs, [*tensors, *map(tf.identity, traced.captured_inputs)])
     inputs = {inside.name: outside for inside, outside in inputs if inside.consumers()}
     structure = tf.nest.map_structure(lambda tensor: tensor.name, traced.structured_outputs)
-    return nodes, inputs, [tensor.name for tensor in traced.outputs], structure
+    return _fewer_nodes(graph), inputs, [tensor.name for tensor in traced.outputs], structure
+
+
+def _fewer_nodes(graph):
+    """Without the inputs, for which XLA has no kernel, and with each constant once: most are shapes and axes."""
+    import tensorflow as tf
+
+    waited_for = {name[1:] for node in graph.node for name in node.input if name.startswith("^")}
+    constants = [node for node in graph.node if node.op == "Const" and node.name not in waited_for]
+    first = {}
+    same = {node.name: first.setdefault(node.attr["value"].SerializeToString(), node.name) for node in constants}
+    kept = [node for node in graph.node if node.op != "Placeholder" and same.get(node.name, node.name) == node.name]
+    lean = tf.compat.v1.GraphDef(versions=graph.versions, library=graph.library, node=kept)
+    for node in lean.node:
+        node.input[:] = [same.get(name, name) for name in node.input]
+    return lean
 
 
 def _jax(function, variables, runs_once):

@@ -5,7 +5,8 @@ kernels that gain from it are copied, once for each call of `generate`: what tha
 
 - One row: the kernels of queries, keys and values lie side by side, as one product reads them faster than
   three; tall kernels lie transposed, as long rows are read faster than short ones.
-- Several rows: a table that serves in reverse lies transposed, as the kernel that it then is.
+- Several rows: a table that serves in reverse lies transposed, as the kernel that it then is. Many rows gain
+  a twentieth from it, which is not worth its memory.
 """
 
 import itertools
@@ -17,11 +18,12 @@ from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.caching import Step
 
 SMALLEST = 2**16  # numbers in a kernel that is worth a copy
+FEW = 16  # rows
 
 
 def choose_layouts(step, rows):
     """The layouts for a step model that multiplies so many rows, a list of `SideBySide`, `Transposed` and `Table`."""
-    if not compiles_for_cpu() or not isinstance(rows, int):
+    if not compiles_for_cpu() or not isinstance(rows, int) or rows > FEW:
         return []
     if rows > 1:
         head = "logits" in {layer.name for layer in step.layers}
