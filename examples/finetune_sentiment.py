@@ -20,7 +20,7 @@ import keras_txf as txf
 HUB = "sentence-transformers/all-MiniLM-L6-v2"
 LONGEST = 64  # tokens
 TARGETS = ("*/attention/*", "*/feed_forward/*")  # of the adapter
-HIDDEN = 0.1  # share of the tokens that an adapter learns without
+HIDDEN = 0.1  # share of the tokens, in training
 
 
 def main():
@@ -41,16 +41,15 @@ def train(folder, tokenizer, options):
     paths = data.find(options.data, ADDRESS, FILES)
     training, dev = (batches(paths[name], tokenizer, options) for name in ("train.tsv", "dev.tsv"))
     model = build(folder, options)
-    # Batches come in order of length unless they are shuffled themselves.
-    shuffled, loss = training.shuffle(len(training)), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    if options.lora:  # which learns fast: without R-Drop and the hidden tokens it soon knows the sentences by heart
-        shuffled = shuffled.map(lambda ids, labels: twice(hide(ids, tokenizer), labels))
-        dev, loss = dev.map(twice), txf.training.RDrop(pad_id=None, strength=2.0)
-    epochs = options.epochs or (5 if options.lora else 3)
-    steps = epochs * len(training)
+    # Batches come in order of length unless they are shuffled themselves. R-Drop reads each example twice: without
+    # it and the hidden tokens the model soon knows the sentences by heart.
+    shuffled = training.shuffle(len(training)).map(lambda ids, labels: twice(hide(ids, tokenizer), labels))
+    dev = dev.map(twice)
+    steps = options.epochs * len(training)
     rate = txf.training.warmup_cosine(options.rate or (1e-3 if options.lora else 1e-4), max(1, steps // 10), max(2, steps))
+    loss = txf.training.RDrop(pad_id=None, strength=2.0)
     model.compile(keras.optimizers.AdamW(rate, weight_decay=0.01), loss, metrics=["accuracy"])
-    model.fit(shuffled, epochs=epochs, shuffle=False, validation_data=dev)
+    model.fit(shuffled, epochs=options.epochs, shuffle=False, validation_data=dev)
     data.save(model, options.out, "sentiment")
     if options.lora:
         txf.training.save_adapter(model, f"{options.out}/adapter.safetensors", "sentiment")
@@ -97,7 +96,7 @@ def parse_options():
     parser.add_argument("--out", metavar="DIR", default="runs/finetune_sentiment", help="%(default)s")
     parser.add_argument("--lora", action="store_true", help="train an adapter beside frozen weights")
     parser.add_argument("--rank", type=int, default=8, help="of the adapter (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, help="default: 3, with --lora 5")
+    parser.add_argument("--epochs", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--batch", type=int, default=1024, help="tokens a batch, padding included (default: %(default)s)")
     parser.add_argument("--rate", type=float, help="highest learning rate (default: 0.0001, with --lora 0.001)")
     parser.add_argument("--seed", type=int, default=1)
