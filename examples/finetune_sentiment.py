@@ -48,7 +48,9 @@ def train(folder, tokenizer, options):
     steps = options.epochs * len(training)
     rate = txf.training.warmup_cosine(options.rate or (1e-3 if options.lora else 1e-4), max(1, steps // 10), max(2, steps))
     loss = txf.training.RDrop(pad_id=None, strength=2.0)
-    model.compile(keras.optimizers.AdamW(rate, weight_decay=0.01), loss, metrics=["accuracy"])
+    # Of all weights, what is kept is their moving average: what they learn by heart in the last steps counts less.
+    optimizer = keras.optimizers.AdamW(rate, weight_decay=0.01, use_ema=not options.lora, ema_momentum=0.995)
+    model.compile(optimizer, loss, metrics=["accuracy"])
     model.fit(shuffled, epochs=options.epochs, shuffle=False, validation_data=dev)
     data.save(model, options.out, "sentiment")
     if options.lora:
