@@ -26,6 +26,11 @@ def while_loop(condition, body, state):
     return state
 
 
+def unfused(x):
+    """The tensor as XLA would compute it if nothing followed."""
+    return _BARRIERS[keras.backend.backend()](x)
+
+
 def compiles_for_cpu():
     """Whether XLA compiles, for a CPU."""
     return _ON_CPU[keras.backend.backend()]()
@@ -102,6 +107,22 @@ def _torch(function, variables, runs_once):
 
 
 _COMPILERS = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
+
+
+def _tensorflow_barrier(x):
+    import tensorflow as tf
+    from tensorflow.compiler.tf2xla.python.xla import optimization_barrier
+
+    return x if tf.executing_eagerly() else optimization_barrier(x)[0]
+
+
+def _jax_barrier(x):
+    import jax
+
+    return jax.lax.optimization_barrier(x)
+
+
+_BARRIERS = {"tensorflow": _tensorflow_barrier, "jax": _jax_barrier, "torch": lambda x: x}
 
 
 def _tensorflow_on_cpu():

@@ -3,8 +3,10 @@
 A product of few rows takes as long as its kernel takes to be read, and that depends on how it lies. So the
 kernels that gain from it are copied, once for each call of `generate`: what that takes, a few tokens gain.
 
-- One row: the kernels of queries, keys and values lie side by side, as one product reads them faster than
-  three; tall kernels lie transposed, as long rows are read faster than short ones.
+- One row: XLA's threads share a batch of products, where each reads a kernel of long rows. So kernels lie
+  transposed, and in parts; those of queries, keys and values side by side. A table that serves in reverse
+  lies so by itself. Threads share a large product as well, and nothing is copied for it, but not one that
+  is fused with what follows: it is kept apart.
 - Several rows: a table that serves in reverse lies transposed, as the kernel that it then is. Many rows gain
   a twentieth from it, which is not worth its memory.
 """
@@ -13,37 +15,59 @@ import itertools
 
 from keras import ops
 
-from keras_txf.generation.compilers import compiles_for_cpu
+from keras_txf.generation.compilers import compiles_for_cpu, unfused
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.caching import Step
 
-SMALLEST = 2**16  # numbers in a kernel that is worth a copy
+SMALLEST = 2**16  # numbers in a kernel that is worth a copy, and in a part
+LARGE = 2**19  # numbers in a kernel that XLA's threads share
 FEW = 16  # rows
 
 
 def choose_layouts(step, rows):
-    """The layouts for a step model that multiplies so many rows, a list of `SideBySide`, `Transposed` and `Table`."""
+    """The layouts for a step model that multiplies so many rows, a list of the classes below."""
     if not compiles_for_cpu() or not isinstance(rows, int) or rows > FEW:
         return []
-    if rows > 1:
-        head = "logits" in {layer.name for layer in step.layers}
-        embeddings = [layer for layer in step.layers if isinstance(layer, PositionalEmbedding)]
-        tables = [layer.token for layer in embeddings if layer.vocab_size is not None]
-        return [Table(table) for table in tables if not head and _is_plain(table, table.input_dim, table.output_dim)]
-    layouts = []
-    for block in [layer.block for layer in step.layers if isinstance(layer, Step)]:
-        attention, last = block.attention, block.feed_forward.output_dense
-        projections = (attention.query, attention.key, attention.value)
-        if all(_is_plain(projection, *_shape(projection)) for projection in projections):
-            layouts.append(SideBySide(projections))
-        height, width = _shape(last)
-        if _is_plain(last, height, width) and height >= 2 * width:
-            layouts.append(Transposed(last))
+    table = Table if rows > 1 else TableInParts
+    layouts = [table(embedding) for embedding in _tables(step)]
+    if rows == 1:
+        for block in [layer.block for layer in step.layers if isinstance(layer, Step)]:
+            layouts += [_of_one_row(group) for group in _groups(block) if _is_plain(group)]
     return layouts
 
 
-def _is_plain(layer, height, width):
-    return layer.quantization_mode is None and height * width >= SMALLEST
+def _tables(step):
+    """Of embeddings that serve in reverse."""
+    if "logits" in {layer.name for layer in step.layers}:
+        return []
+    embeddings = [layer for layer in step.layers if isinstance(layer, PositionalEmbedding)]
+    tables = [layer.token for layer in embeddings if layer.vocab_size is not None]
+    return [t for t in tables if t.quantization_mode is None and t.input_dim * t.output_dim >= SMALLEST]
+
+
+def _groups(block):
+    """The projections of a block, together where their inputs are the same."""
+    attention, feed_forward = block.attention, block.feed_forward
+    yield attention.query, attention.key, attention.value
+    yield (attention.output_dense,)
+    if block.cross_attention:
+        yield (block.cross_attention_layer.query,)
+        yield (block.cross_attention_layer.output_dense,)
+    if feed_forward.gated:
+        yield (feed_forward.gate,)
+    yield (feed_forward.intermediate,)
+    yield (feed_forward.output_dense,)
+
+
+def _of_one_row(group):
+    height, width = _shape(group[0])
+    lies_well = len(group) == 1 and height < 2 * width and height * width >= LARGE
+    return Unfused(*group) if lies_well else Parts(group)
+
+
+def _is_plain(group):
+    size = sum(height * width for height, width in map(_shape, group))
+    return size >= SMALLEST and all(projection.quantization_mode is None for projection in group)
 
 
 def _shape(projection):
@@ -51,22 +75,22 @@ def _shape(projection):
     return projection.input_spec.axes[-1], projection.units
 
 
-class SideBySide:
-    """The kernels of several projections of the same inputs as one, which a compiler multiplies once."""
+class Parts:
+    """The kernels of projections of the same inputs, side by side and transposed."""
 
     def __init__(self, projections):
         self.projections = projections
 
     def matrix(self):
         kernels = [ops.cast(projection.kernel, projection.compute_dtype) for projection in self.projections]
-        return ops.concatenate(kernels, axis=1)
+        return _in_parts(ops.transpose(ops.concatenate(kernels, axis=1)))
 
     def products(self, matrix):
         """For each projection by its id a function of its inputs."""
         ends = [0, *itertools.accumulate(projection.units for projection in self.projections)]
 
         def product(projection, columns):
-            return lambda x: _add_bias(ops.matmul(x, matrix)[..., columns], projection)
+            return lambda x: _add_bias(_multiply(matrix, x)[..., columns], projection)
 
         return {
             id(projection): product(projection, slice(*bounds))
@@ -74,25 +98,34 @@ class SideBySide:
         }
 
 
-class Transposed:
-    """A projection of one row."""
+class Unfused:
+    """A projection of one row whose kernel is large and lies well."""
 
     def __init__(self, projection):
         self.projection = projection
 
     def matrix(self):
-        return ops.transpose(ops.cast(self.projection.kernel, self.projection.compute_dtype))
+        return ops.cast(self.projection.kernel, self.projection.compute_dtype)
 
     def products(self, matrix):
-        def product(x):
-            column = ops.matmul(matrix, ops.reshape(x, (-1, 1)))
-            return _add_bias(ops.reshape(column, (*x.shape[:-1], -1)), self.projection)
+        return {id(self.projection): lambda x: _add_bias(unfused(ops.matmul(x, matrix)), self.projection)}
 
-        return {id(self.projection): product}
+
+class TableInParts:
+    """An embedding in reverse, for one row."""
+
+    def __init__(self, embedding):
+        self.embedding = embedding
+
+    def matrix(self):
+        return _in_parts(ops.cast(self.embedding.embeddings, self.embedding.compute_dtype))
+
+    def products(self, matrix):
+        return {id(self.embedding): lambda x: _multiply(matrix, x)}
 
 
 class Table:
-    """An embedding in reverse."""
+    """An embedding in reverse, for several rows."""
 
     def __init__(self, embedding):
         self.embedding = embedding
@@ -102,6 +135,20 @@ class Table:
 
     def products(self, matrix):
         return {id(self.embedding): lambda x: ops.matmul(x, matrix)}
+
+
+def _in_parts(matrix):
+    """(U, D) -> (parts, U / parts, D), as many as divide U into parts that are no smaller than they should be."""
+    units, dim = matrix.shape
+    most = max(1, units * dim // SMALLEST)
+    parts = max(number for number in range(1, min(most, units) + 1) if units % number == 0)
+    return ops.reshape(matrix, (parts, units // parts, dim))
+
+
+def _multiply(parts, x):
+    """Kernels in parts, and x of one row (1, 1, D) -> (1, 1, U)."""
+    columns = ops.broadcast_to(ops.reshape(x, (1, -1, 1)), (parts.shape[0], parts.shape[2], 1))
+    return ops.reshape(unfused(ops.matmul(parts, columns)), (*x.shape[:-1], -1))
 
 
 def _add_bias(x, projection):

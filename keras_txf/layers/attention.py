@@ -345,5 +345,5 @@ def attend(
     )
     output, scores = result if return_attention_scores else (result, None)
     heads, head_dim = query.shape[2], query.shape[3]
-    output = layer.output_dense(ops.reshape(output, (-1, ops.shape(query)[1], heads * head_dim)))
+    output = apply(layer.output_dense, ops.reshape(output, (-1, ops.shape(query)[1], heads * head_dim)))
     return (output, scores) if return_attention_scores else output

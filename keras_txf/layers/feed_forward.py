@@ -80,9 +80,9 @@ class FeedForward(keras.layers.Layer):
         self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
     def call(self, inputs, training=None):
-        x = self.intermediate(inputs)
+        x = apply(self.intermediate, inputs)
         if self.gated:
-            x = self.activation_function(self.gate(inputs)) * x
+            x = self.activation_function(apply(self.gate, inputs)) * x
         else:
             x = self.activation_function(x)
         return apply(self.output_dense, self.dropout_layer(x, training=training))

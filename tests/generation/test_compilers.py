@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 import drawing
-from keras_txf.generation.compilers import compiled, while_loop
+from keras_txf.generation.compilers import compiled, unfused, while_loop
 
 
 def wanted(state):
@@ -36,6 +36,15 @@ def test_a_loop_reads_variables_and_tensors_of_outside():
             expected = expected * factor + value
         assert int(found["count"]) == 6
         np.testing.assert_allclose(drawing.array(found["nested"][0]), np.full((2, 3), expected), rtol=1e-6)
+
+
+def test_what_is_unfused_is_the_same():
+    x = ops.convert_to_tensor(np.arange(6, dtype="float32").reshape(2, 3))
+    expected = np.arange(6).reshape(2, 3) + 1
+    drawing.assert_same(unfused(x) + 1, expected)
+    found = compiled(lambda x: unfused(x) + 1, [])(x)
+    drawing.assert_same(found, expected)
+    assert tuple(found.shape) == (2, 3)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="names functions that a graph calls")

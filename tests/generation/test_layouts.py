@@ -47,6 +47,17 @@ def test_results_stay_the_same(kind, options, sampler, count, small, monkeypatch
     assert_unchanged(make(kind, options), monkeypatch, sampler, count)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FEWER)
+def test_compiled_results_stay_the_same(kind, small, monkeypatch, compiled):
+    """With what XLA is kept from fusing."""
+    monkeypatch.setattr(layouts, "LARGE", 1)
+    model = make(kind, "llama")
+    chosen = kinds_of(layouts.choose_layouts(step_model(model), 1))
+    assert layouts.Unfused in chosen and layouts.Parts in chosen
+    assert_unchanged(model, monkeypatch)
+
+
 def assert_unchanged(model, monkeypatch, sampler="greedy", count=1, tolerance=1e-5):
     results = []
     for elsewhere in (True, False):
@@ -58,14 +69,34 @@ def assert_unchanged(model, monkeypatch, sampler="greedy", count=1, tolerance=1e
     np.testing.assert_allclose(actual.log_probs, expected.log_probs, rtol=tolerance, atol=tolerance)
 
 
-def test_what_lies_elsewhere(small):
-    model = txf.models.decoder_generator(VOCABULARY, 2, 8, 2)
+def test_what_lies_elsewhere(small, monkeypatch):
+    model = txf.models.decoder_generator(VOCABULARY, 2, 8, 2, gated=True)
     one, several = (kinds_of(layouts.choose_layouts(step_model(model), rows)) for rows in (1, 3))
-    assert one == [layouts.SideBySide, layouts.Transposed] * 2
+    assert one == [layouts.TableInParts] + 2 * 5 * [layouts.Parts]
     assert several == [layouts.Table]
+    monkeypatch.setattr(layouts, "LARGE", 8 * 12)
     head = txf.models.decoder_generator(VOCABULARY, 2, 8, 2, tie_embeddings=False, intermediate_dim=12)
     one, several = (kinds_of(layouts.choose_layouts(step_model(head), rows)) for rows in (1, 3))
-    assert one == [layouts.SideBySide] * 2 and several == []  # 12 by 8 is not tall
+    assert one == 2 * [layouts.Parts, layouts.Parts, layouts.Unfused, layouts.Unfused]  # 12 by 8 is not tall
+    assert several == []
+
+
+def test_many_rows_copy_nothing(small):
+    model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
+    assert layouts.choose_layouts(step_model(model), layouts.FEW) != []
+    assert layouts.choose_layouts(step_model(model), layouts.FEW + 1) == []
+
+
+@pytest.mark.parametrize("units, numbers, parts", [(12, 8 * 5, 2), (12, 8 * 7, 1), (12, 3, 12), (13, 8 * 5, 1)])
+def test_parts(units, numbers, parts, monkeypatch):
+    """Each of at least so many numbers, and all of one size."""
+    monkeypatch.setattr(layouts, "SMALLEST", numbers)
+    matrix = keras.random.normal((units, 8))
+    actual = layouts._in_parts(matrix)
+    assert actual.shape == (parts, units // parts, 8)
+    x = keras.random.normal((1, 1, 8))
+    expected = keras.ops.matmul(x, keras.ops.transpose(matrix))
+    drawing.assert_same(layouts._multiply(actual, x), expected)
 
 
 def test_small_kernels_stay():
@@ -100,7 +131,7 @@ def test_lora_counts(small, monkeypatch):
     for projection in (block.attention.query, block.attention.value, block.feed_forward.output_dense):
         projection.enable_lora(2)
     enliven(model, 5)
-    assert len(layouts.choose_layouts(step_model(model), 1)) == 2
+    assert len(layouts.choose_layouts(step_model(model), 1)) == 5
     assert (model.generate(PROMPTS[:1], NEW, return_scores=True).scores != before.scores).all()
     assert_unchanged(model, monkeypatch)
 
