@@ -3,10 +3,10 @@
 A product of few rows takes as long as its kernel takes to be read, and that depends on how it lies. So the
 kernels that gain from it are copied, once for each call of `generate`: what that takes, a few tokens gain.
 
-- One row: XLA's threads share a batch of products, where each reads a kernel of long rows. So kernels lie
-  transposed, and in parts; those of queries, keys and values side by side. A table that serves in reverse
-  lies so by itself. Threads share a large product as well, and nothing is copied for it, but not one that
-  is fused with what follows: it is kept apart.
+- One row: XLA's threads share a large product, unless it is fused with what follows: so it is kept apart.
+  They share a batch of smaller ones as well. So smaller kernels lie in parts, transposed, as long rows are
+  read fastest, and those of queries, keys and values side by side. A table that serves in reverse lies so by
+  itself.
 - Several rows: a table that serves in reverse lies transposed, as the kernel that it then is. Many rows gain
   a twentieth from it, which is not worth its memory.
 """
@@ -61,8 +61,7 @@ def _groups(block):
 
 def _of_one_row(group):
     height, width = _shape(group[0])
-    lies_well = len(group) == 1 and height < 2 * width and height * width >= LARGE
-    return Unfused(*group) if lies_well else Parts(group)
+    return Unfused(*group) if len(group) == 1 and height * width >= LARGE else Parts(group)
 
 
 def _is_plain(group):
@@ -99,7 +98,7 @@ class Parts:
 
 
 class Unfused:
-    """A projection of one row whose kernel is large and lies well."""
+    """A projection of one row whose kernel is large: it stays where it is."""
 
     def __init__(self, projection):
         self.projection = projection

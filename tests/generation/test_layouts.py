@@ -77,7 +77,7 @@ def test_what_lies_elsewhere(small, monkeypatch):
     monkeypatch.setattr(layouts, "LARGE", 8 * 12)
     head = txf.models.decoder_generator(VOCABULARY, 2, 8, 2, tie_embeddings=False, intermediate_dim=12)
     one, several = (kinds_of(layouts.choose_layouts(step_model(head), rows)) for rows in (1, 3))
-    assert one == 2 * [layouts.Parts, layouts.Parts, layouts.Unfused, layouts.Unfused]  # 12 by 8 is not tall
+    assert one == 2 * [layouts.Parts, layouts.Parts, layouts.Unfused, layouts.Unfused]
     assert several == []
 
 
