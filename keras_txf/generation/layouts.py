@@ -32,7 +32,7 @@ def choose_layouts(step, rows):
     layouts = [table(embedding) for embedding in _tables(step)]
     if rows == 1:
         for block in [layer.block for layer in step.layers if isinstance(layer, Step)]:
-            layouts += [_of_one_row(group) for group in _groups(block) if _is_plain(group)]
+            layouts += [_of_one_row(group) for group in _groups(block) if _is_plain(group, *map(_shape, group))]
     return layouts
 
 
@@ -42,7 +42,7 @@ def _tables(step):
         return []
     embeddings = [layer for layer in step.layers if isinstance(layer, PositionalEmbedding)]
     tables = [layer.token for layer in embeddings if layer.vocab_size is not None]
-    return [t for t in tables if t.quantization_mode is None and t.input_dim * t.output_dim >= SMALLEST]
+    return [table for table in tables if _is_plain((table,), (table.input_dim, table.output_dim))]
 
 
 def _groups(block):
@@ -64,9 +64,9 @@ def _of_one_row(group):
     return Unfused(*group) if len(group) == 1 and height * width >= LARGE else Parts(group)
 
 
-def _is_plain(group):
-    size = sum(height * width for height, width in map(_shape, group))
-    return size >= SMALLEST and all(projection.quantization_mode is None for projection in group)
+def _is_plain(layers, *shapes):
+    size = sum(height * width for height, width in shapes)
+    return size >= SMALLEST and all(layer.quantization_mode is None for layer in layers)
 
 
 def _shape(projection):
