@@ -8,6 +8,7 @@ The checkpoint is a Hugging Face folder, or a repository of the Hub (pip install
 """
 
 import argparse
+import re
 
 import data
 import keras
@@ -82,10 +83,15 @@ def hide(ids, tokenizer):
     return tf.where(hidden, mask, ids)
 
 
+def natural(words):
+    """A sentence as the checkpoint has read such: not "it 's dull , is n't it" but "it's dull, isn't it"."""
+    return re.sub(r" (n't|'(s|re|ve|ll|d|m)|[,.;:!?])(?= |$)", r"\1", " ".join(words))
+
+
 def batches(path, tokenizer, options):
-    """Sentences as natural as the checkpoint's own texts, in batches of like lengths."""
+    """In batches of like lengths."""
     sentences, labels = read(path)
-    examples = txf.text.classification(([" ".join(words) for words in sentences], labels), tokenizer, num_classes=2)
+    examples = txf.text.classification((list(map(natural, sentences)), labels), tokenizer, num_classes=2)
     examples = examples.cache().shuffle(len(labels), seed=options.seed)
     return txf.text.counted(txf.text.batch_by_length(examples, options.batch, LONGEST).cache())
 

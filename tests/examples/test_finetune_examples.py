@@ -12,6 +12,10 @@ import pytest
 import keras_txf as txf
 
 ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "examples"))
+
+import finetune_sentiment  # noqa: E402
+
 WORDS = "a the good dull warm film story man eats food plays flute cat sits on mat".split()
 TINY = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, max_position_embeddings=128)
 pytestmark = pytest.mark.slow
@@ -41,6 +45,19 @@ def bert(tmp_path_factory):
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
     return folder
+
+
+@pytest.mark.parametrize(
+    "tokens, text",
+    [
+        ("it 's dull , is n't it ?", "it's dull, isn't it?"),
+        ("they 've `` wo n't ''", "they've `` won't ''"),
+        ("a ' sure thing ' , nothing 'sly", "a ' sure thing ', nothing 'sly"),
+        ("", ""),
+    ],
+)
+def test_sentences_lose_their_tokens_blanks(tokens, text):
+    assert finetune_sentiment.natural(tokens.split()) == text
 
 
 @pytest.mark.parametrize("how", [[], ["--lora", "--rank", "2"]])
