@@ -281,9 +281,9 @@ def check_names(source, task, wanted):
     Returns the names of those that the same class in transformers has a use for.
     """
     family, config = source.family, Config(source.values)
-    missing = sorted(wanted - source.names.keys())
+    missing, offences = sorted(wanted - source.names.keys()), []
     if missing:
-        raise ValueError(f"The file must have a tensor for each weight of the model; there is none named {missing}.")
+        offences.append(f"The file must have a tensor for each weight of the model; there is none named {missing}.")
     heads = [known.rows(config) for known in family.tasks.values()]
     of_heads = set().union(*map(modules_of, heads))
     tied = {f"{rows['logits']}.weight" for name, rows in zip(family.tasks, heads) if name in LANGUAGE_MODELS and name == task}
@@ -295,7 +295,10 @@ def check_names(source, task, wanted):
         and not (name in of_heads or name.rpartition(".")[0] in of_heads)
     ]
     if left:
-        raise ValueError(f"The file has tensors that no weight of the model is for: {sorted(source.names[name] for name in left)}.")
+        left = sorted(source.names[name] for name in left)
+        offences.append(f"The file has tensors that no weight of the model is for: {left}.")
+    if offences:
+        raise ValueError(" ".join(offences))
     if family.tasks[task].architecture not in (source.values.get("architectures") or ()):
         return []
     head = modules_of(family.tasks[task].rows(config)) - wanted

@@ -151,6 +151,13 @@ def test_a_tensor_too_few(tmp_path):
     refused(lambda: load(write(tmp_path, GPT2, arrays)), ["must have a tensor", "'h.1.mlp.c_fc.bias'"])
 
 
+def test_a_tensor_of_another_name_is_one_too_few_and_one_too_many(tmp_path):
+    """One error says both, as each explains the other."""
+    arrays = tensors(GPT2)
+    arrays["transformer.h.1.mlp.fc_in.bias"] = arrays.pop("transformer.h.1.mlp.c_fc.bias")
+    refused(lambda: load(write(tmp_path, GPT2, arrays)), ["'h.1.mlp.c_fc.bias'", "no weight", "'transformer.h.1.mlp.fc_in.bias'"])
+
+
 @pytest.mark.parametrize(
     "name, wrong, words",
     [
