@@ -73,8 +73,8 @@ def encode(examples, tokenizer):
 
 
 def build(vocab_size, dim, **options):
-    # The encoder's words look at those of their own sentence, more or less; the decoder's go from fact to fact, so it has
-    # more blocks: with three there and two here, 92 % are exact. The sinusoids tell the last of several places.
+    # The encoder's words look at those of their own sentence, more or less; the decoder's go from fact to fact. The
+    # sinusoids tell the last of several places.
     return txf.models.encoder_decoder(
         vocab_size, vocab_size, num_layers=2, num_decoder_layers=3, dim=dim, num_heads=4, position="rotary",
         encoding="sinusoidal", norm_placement="pre", dropout=0.0, encoder_options=dict(window=6), **options,
