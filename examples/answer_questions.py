@@ -150,7 +150,7 @@ def parse_options():
     parser.add_argument("text", nargs="?", help="a story and a question; without it, train a model")
     parser.add_argument("--out", metavar="DIR", type=pathlib.Path, default="runs/answer_questions", help="%(default)s")
     parser.add_argument("--stories", type=int, default=100_000, help="to train on (default: 100000)")
-    parser.add_argument("--steps", type=int, default=8000, help="default: 8000")
+    parser.add_argument("--steps", type=int, default=5000, help="default: 5000")
     parser.add_argument("--dim", type=int, default=64, help="default: 64")
     parser.add_argument("--rate", type=float, default=3e-3, help="the highest (default: 0.003)")
     parser.add_argument("--seed", type=int, default=1)

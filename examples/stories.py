@@ -6,7 +6,7 @@ PEOPLE = "anna ben carla david emma frank grace henry".split()
 PLACES = "attic bedroom cellar garage garden hall kitchen office".split()
 THINGS = "apple book coat hammer key lamp letter ring".split()
 CONTAINERS = "bag basket box bucket case chest".split()
-WORDS = sorted({*PEOPLE, *PLACES, *THINGS, *CONTAINERS, *"is went to the took in where everyone so . ?".split()})
+WORDS = sorted({*PEOPLE, *PLACES, *THINGS, *CONTAINERS, *"is went to the took in where everyone so : . ?".split()})
 
 
 def make_stories(count, seed, taboo=frozenset()):
@@ -52,11 +52,14 @@ def make_story(chance):
 
 
 def answer(subject, inside, holders, places):
-    """From the thing to the place, or where everyone is, by the alphabet; and the number of facts on the way."""
+    """From the thing to the place, or where everyone is, by the alphabet; and the number of facts on the way.
+
+    It begins with what was asked for, so that each fact is found by words before it: the first one like all others.
+    """
     if subject == "everyone":
         facts = [went(person, places) for person in sorted(places)]
         return " ".join(facts), len(facts)
-    facts = []
+    asked, facts = subject, []
     if subject in inside:
         facts.append(put(subject, inside))
         subject = inside[subject]
@@ -64,7 +67,7 @@ def answer(subject, inside, holders, places):
         facts.append(took(subject, holders))
         subject = holders[subject]
     facts.append(went(subject, places))
-    return " ".join([*facts, f"so in the {places[subject]}"]), len(facts)
+    return " ".join([f"{asked} :", *facts, f"so in the {places[subject]}"]), len(facts)
 
 
 def put(thing, inside):

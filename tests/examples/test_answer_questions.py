@@ -34,13 +34,13 @@ def solve(story, question):
     assert mark == "?"
     if subject == "everyone":
         return " ".join(f"{person} went to the {place[person]} ." for person in sorted(place)), len(place)
-    found = []
+    asked, found = subject, []
     while subject not in place:
         known = subject in inside
         found.append(f"the {subject} is in the {inside[subject]} ." if known else f"{holder[subject]} took the {subject} .")
         subject = inside[subject] if known else holder[subject]
     found.append(f"{subject} went to the {place[subject]} . so in the {place[subject]}")
-    return " ".join(found), len(found)
+    return " ".join([f"{asked} :", *found]), len(found)
 
 
 def test_answers_follow_from_their_stories():
