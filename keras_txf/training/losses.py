@@ -1,7 +1,5 @@
 """Cross-entropy that counts each real token once."""
 
-import functools
-
 import keras
 from keras import ops
 
@@ -65,38 +63,42 @@ def token_cross_entropy(y_true, y_pred, pad_id, label_smoothing=0.0):
     """Cross-entropy of each token, float32, the shape of y_true: 0 at padding."""
     logits = ops.reshape(ops.cast(y_pred, "float32"), (-1, y_pred.shape[-1]))
     targets = ops.reshape(ops.cast(y_true, "int32"), (-1,))
-    cross_entropy = functools.partial(_cross_entropy, targets=targets, label_smoothing=label_smoothing)
     if keras.backend.backend() == "tensorflow":  # without XLA its own gradient takes several times as long
-        cross_entropy = _with_gradient(cross_entropy, targets, label_smoothing)
-    loss = ops.reshape(cross_entropy(logits), ops.shape(y_true))
+        loss = _with_gradient(targets, label_smoothing)(logits)
+    else:
+        loss = _cross_entropy(logits, targets, label_smoothing)
+    loss = ops.reshape(loss, ops.shape(y_true))
     # A weight of 0 would not do: a model may forbid the padding token with a logit of -inf.
     return loss if pad_id is None else ops.where(y_true == pad_id, 0.0, loss)
 
 
-def _cross_entropy(logits, targets, label_smoothing):
+def _cross_entropy(logits, targets, label_smoothing, logsumexp=None):
     """Of logits (N, V) and targets (N,): (N,), NaN where a target is outside [0, V) and TensorFlow raises no error."""
     valid = ops.logical_and(targets >= 0, targets < logits.shape[-1])
     own = ops.take_along_axis(logits, ops.where(valid, targets, logits.shape[-1])[:, None], axis=1)[:, 0]
-    loss = ops.logsumexp(logits, axis=1) - (1 - label_smoothing) * own
+    logsumexp = ops.logsumexp(logits, axis=1) if logsumexp is None else logsumexp
+    loss = logsumexp - (1 - label_smoothing) * own
     if label_smoothing:  # its share of the target's probability goes to all tokens alike
         loss = loss - label_smoothing * ops.mean(logits, axis=1)
     return ops.where(valid, loss, float("nan"))
 
 
-def _with_gradient(cross_entropy, targets, label_smoothing):
-    """The same function of logits, whose gradient takes few passes over them: softmax less the smoothed targets."""
+def _with_gradient(targets, label_smoothing):
+    """The same function of logits, in few passes over them; its gradient is softmax less the smoothed targets."""
 
     @ops.custom_gradient
     def function(logits):
+        probabilities = ops.softmax(logits, axis=1)  # the greatest one is exp(greatest logit) / sum of exp(logits)
+        logsumexp = ops.max(logits, axis=1) - ops.log(ops.max(probabilities, axis=1))
+
         def gradient(upstream):
             share = label_smoothing / logits.shape[-1]
-            gradients = ops.softmax(logits, axis=1)
-            own = ops.take_along_axis(gradients, targets[:, None], axis=1)[:, 0]
-            gradients = (gradients - share) * upstream[:, None]
+            own = ops.take_along_axis(probabilities, targets[:, None], axis=1)[:, 0]
+            gradients = (probabilities - share) * upstream[:, None]
             places = ops.stack([ops.arange(ops.shape(targets)[0], dtype="int32"), targets], axis=1)
             return ops.scatter_update(gradients, places, (own - share - (1 - label_smoothing)) * upstream)
 
-        return cross_entropy(logits), gradient
+        return _cross_entropy(logits, targets, label_smoothing, logsumexp), gradient
 
     return function
 

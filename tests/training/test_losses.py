@@ -56,6 +56,16 @@ def test_equals_keras_where_nothing_is_padding(smoothing):
     assert float(ours) == pytest.approx(float(theirs), rel=1e-5)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 100.0])
+def test_sure_and_unsure_logits(scale):
+    logits = scale * LOGITS  # probabilities of 1 less 1e-40, or all alike
+    expected = np.average(token_losses(logits=logits - logits.max(-1, keepdims=True)), weights=weights())
+    assert float(txf.training.TokenCrossEntropy()(TARGETS, logits)) == pytest.approx(expected, rel=1e-5)
+    surest = logits.argmax(-1)
+    expected = token_losses(surest, logits - logits.max(-1, keepdims=True)).mean()
+    assert float(txf.training.TokenCrossEntropy(None)(surest, logits)) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
 def test_a_long_sequence_weighs_as_much_as_it_has_tokens():
     loss = txf.training.TokenCrossEntropy()
     alone = [float(loss(TARGETS[row : row + 1], LOGITS[row : row + 1])) for row in range(B)]
