@@ -21,8 +21,9 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 import classify_sentiment  # noqa: E402
 import data  # noqa: E402
+import pretrain_encoder  # noqa: E402
 
-SCRIPTS = ("classify_sentiment", "generate_text", "translate")
+SCRIPTS = ("classify_sentiment", "generate_text", "pretrain_encoder", "translate")
 
 
 def run(script, *arguments, **environment):
@@ -107,10 +108,7 @@ def test_generate_text(tmp_path):
 
 @pytest.mark.slow
 def test_translate(tmp_path):
-    for language, line in (("en", "A dog runs ."), ("de", "Ein Hund rennt .")):
-        for name in ("train", "val", "test_2016_flickr"):
-            with gzip.open(tmp_path / f"{name}.{language}.gz", "wt", encoding="utf-8") as file:
-                file.write(f"{line}\n" * 8)
+    write_captions(tmp_path)
     done = run("translate", "--data", tmp_path, "--out", tmp_path / "out", "--epochs", "1", "--dim", "16")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("English    a dog runs .") == 6
@@ -121,11 +119,47 @@ def test_translate(tmp_path):
     assert set(again.stdout.split()) <= {"<start>", "<unknown>", "ein", "hund", "rennt", "."}, again.stderr
 
 
+@pytest.mark.slow
+def test_pretrain_encoder(tmp_path):
+    write_captions(tmp_path)
+    once = ("--pretraining-epochs", "1", "--epochs", "1", "--dim", "16")
+    done = run("pretrain_encoder", "--data", tmp_path, "--out", tmp_path / "out", *once)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^BLEU \d+\.\d\d, chrF \d+\.\d\d on test 2016, (.*)$", done.stdout, re.M) == ["from scratch", "pretrained"]
+    assert (tmp_path / "out" / "translation.png").stat().st_size > 0
+    again = run("pretrain_encoder", "A [MASK] runs [MASK]", "--out", tmp_path / "out")
+    assert [len(re.findall(r"\S+ \d+%", line)) for line in again.stdout.splitlines()] == [5, 5], again.stderr
+    nothing = run("pretrain_encoder", "A dog", "--out", tmp_path / "out")
+    assert nothing.returncode == 1 and nothing.stderr.splitlines()[-1].startswith("error: there is no [MASK] in 'A dog'")
+
+
+def test_a_translator_begins_with_the_encoder_of_the_masked_language_model():
+    width = dict(num_layers=2, dim=8, num_heads=2, dropout=0.0)
+    pretrained = keras_txf.models.masked_language_model(9, **width)
+    translator = keras_txf.models.encoder_decoder(9, 9, share_embeddings=False, **width)
+    before = {weight.path: keras.ops.convert_to_numpy(weight) for weight in translator.weights}
+    pretrain_encoder.begin_with(translator, pretrained)
+    ids = np.array([[4, 5, 6, 0]])
+    both = ((pretrained, pretrained.input), (translator, translator.input["source_ids"]))
+    states = [keras.Model(inputs, model.get_layer("encoder_1").output)(ids) for model, inputs in both]
+    np.testing.assert_array_equal(*states)
+    for weight in translator.weights:
+        if weight.path.startswith(("decoder", "target")):
+            np.testing.assert_array_equal(weight, before[weight.path])
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.slow
 def test_without_a_model_one_sentence_says_so(script, tmp_path):
     done = run(script, "A text", "--out", tmp_path)
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith(f"error: {tmp_path} lacks ")
+
+
+def write_captions(folder):
+    for language, line in (("en", "A dog runs ."), ("de", "Ein Hund rennt .")):
+        for name in ("train", "val", "test_2016_flickr"):
+            with gzip.open(folder / f"{name}.{language}.gz", "wt", encoding="utf-8") as file:
+                file.write(f"{line}\n" * 8)
 
 
 def write_reviews(folder):
