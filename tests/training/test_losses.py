@@ -108,6 +108,25 @@ def test_gradient_is_softmax_minus_target(smoothing):
     np.testing.assert_allclose(slope, expected, atol=1e-6)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the others take the gradient of what is computed")
+def test_the_gradient_has_a_gradient():
+    def twice(loss):
+        logits = tf.constant(LOGITS, "float32")
+        with tf.GradientTape() as outer:
+            outer.watch(logits)
+            with tf.GradientTape() as inner:
+                inner.watch(logits)
+                value = loss(logits)
+            penalty = tf.reduce_sum(inner.gradient(value, logits) ** 2)
+        return outer.gradient(penalty, logits)
+
+    wanted = tf.one_hot(TARGETS, V) * 0.9 + 0.1 / V
+    expected = twice(lambda logits: tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(wanted, logits)))
+    ours = txf.training.TokenCrossEntropy(None, 0.1)
+    for run in (twice, tf.function(twice)):
+        np.testing.assert_allclose(run(lambda logits: ours(TARGETS, logits)), expected, atol=1e-7)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_logits_are_summed_in_float32(dtype):
     vocabulary = 4096  # more equal terms than bfloat16 or float16 can count
