@@ -120,7 +120,8 @@ def guesses(text, model, tokenizer, count=5):
 def draw(histories, path):
     axes = Figure(layout="constrained").subplots()
     for name, history in histories.items():
-        axes.semilogy(range(1, len(history["loss"]) + 1), history["val_perplexity"], label=name)
+        perplexities = history.get("val_perplexity", [])  # none without an epoch
+        axes.semilogy(range(1, len(perplexities) + 1), perplexities, label=name)
     axes.set(xlabel="epoch", ylabel="perplexity of a German token, validation")
     axes.legend()
     axes.figure.savefig(path)
