@@ -90,8 +90,10 @@ def begin_with(model, pretrained):
 
 
 def encoder_options(options):
-    width = dict(dim=options.dim, intermediate_dim=2 * options.dim, num_heads=4)
-    return dict(num_layers=3, norm_placement="pre", position="rotary", **width)
+    return dict(
+        num_layers=3, dim=options.dim, num_heads=4, intermediate_dim=2 * options.dim, norm_placement="pre",
+        position="rotary",
+    )  # fmt: skip
 
 
 def fit(model, examples, lengths, epochs, loss, validation=None):

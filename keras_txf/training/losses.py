@@ -66,17 +66,16 @@ def token_cross_entropy(y_true, y_pred, pad_id, label_smoothing=0.0):
     if keras.backend.backend() == "tensorflow":  # without XLA its own gradient takes several times as long
         loss = _with_gradient(targets, label_smoothing)(logits)
     else:
-        loss = _cross_entropy(logits, targets, label_smoothing)
+        loss = _cross_entropy(logits, targets, label_smoothing, ops.logsumexp(logits, axis=1))
     loss = ops.reshape(loss, ops.shape(y_true))
     # A weight of 0 would not do: a model may forbid the padding token with a logit of -inf.
     return loss if pad_id is None else ops.where(y_true == pad_id, 0.0, loss)
 
 
-def _cross_entropy(logits, targets, label_smoothing, logsumexp=None):
+def _cross_entropy(logits, targets, label_smoothing, logsumexp):
     """Of logits (N, V) and targets (N,): (N,), NaN where a target is outside [0, V) and TensorFlow raises no error."""
     valid = ops.logical_and(targets >= 0, targets < logits.shape[-1])
     own = ops.take_along_axis(logits, ops.where(valid, targets, logits.shape[-1])[:, None], axis=1)[:, 0]
-    logsumexp = ops.logsumexp(logits, axis=1) if logsumexp is None else logsumexp
     loss = logsumexp - (1 - label_smoothing) * own
     if label_smoothing:  # its share of the target's probability goes to all tokens alike
         loss = loss - label_smoothing * ops.mean(logits, axis=1)
