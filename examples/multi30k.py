@@ -4,7 +4,7 @@
     python examples/multi30k.py --variant modern            # what came later, at the same size, and R-Drop
 
 Captions in lower case, tokenized, 10,000 joint subwords. "Good for Misconceived Reasons" (Wu et al. 2021,
-https://arxiv.org/abs/2105.14462) has BLEU 41.02 of 2.6 million parameters. Needs pip install '.[text]' (sacrebleu).
+https://arxiv.org/abs/2105.14462) has BLEU 41.02 of 2.6 million parameters. Needs pip install '.[examples]'.
 """
 
 import argparse

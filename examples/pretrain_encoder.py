@@ -4,7 +4,7 @@
     python examples/pretrain_encoder.py "A [MASK] runs in the snow."
 
 Multi30k: all of its 29,000 English captions, and the German of the first 3,000. One translator begins with the
-pretrained encoder and one from scratch; all else is the same. Needs pip install '.[examples,text]'.
+pretrained encoder and one from scratch; all else is the same. Needs pip install '.[examples]'.
 """
 
 import argparse
