@@ -1,5 +1,6 @@
 """R-Drop: a model says the same under two draws of dropout."""
 
+import keras
 from keras import ops
 
 from keras_txf import checks
@@ -53,7 +54,9 @@ class RDrop(TokenCrossEntropy):
         if count is not None and count % 2:
             raise ValueError(f"`y_true` must hold each example twice; received {count} tokens.")
         half = ops.shape(y_true)[0] // 2
-        apart = _divergence(ops.cast(y_pred[:half], "float32"), ops.cast(y_pred[half:], "float32"))
+        # Without XLA TensorFlow's own gradient takes 1.7 times as long.
+        divergence = _with_gradient if keras.backend.backend() == "tensorflow" else _divergence
+        apart = divergence(ops.cast(y_pred, "float32"))
         if self.pad_id is not None:
             apart = ops.where(y_true[:half] == self.pad_id, 0.0, apart)
         apart = ops.where(y_true[:half] == y_true[half:], apart, float("nan"))
@@ -63,8 +66,38 @@ class RDrop(TokenCrossEntropy):
         return {**super().get_config(), "strength": self.strength}
 
 
-def _divergence(logits, others):
-    """KL(p ‖ q) + KL(q ‖ p) of logits (N, V) each: (N,)."""
-    # The difference of the logits is that of the log-probabilities but for a constant, which p - q, of sum 0, cancels.
-    difference = ops.where(logits == others, 0.0, logits - others)  # both may be -inf
-    return ops.sum((ops.softmax(logits) - ops.softmax(others)) * difference, axis=1)
+def _divergence(logits):
+    """KL(p ‖ q) + KL(q ‖ p) of logits (2N, V), first those of all p: (N,)."""
+    first, second = _halves(ops.softmax(logits, axis=1))
+    return ops.sum((first - second) * _difference(logits), axis=1)
+
+
+def _with_gradient(logits):
+    """The same, in few passes over the logits."""
+
+    @ops.custom_gradient
+    def function(logits):
+        first, second = _halves(ops.softmax(logits, axis=1))
+        apart, difference = first - second, _difference(logits)
+
+        def gradient(upstream):
+            def slope(probabilities):
+                mean = ops.sum(probabilities * difference, axis=1, keepdims=True)
+                return upstream[:, None] * (probabilities * (difference - mean) + apart)
+
+            return ops.concatenate([slope(first), -slope(second)])
+
+        return ops.sum(apart * difference, axis=1), gradient
+
+    return function(logits)
+
+
+def _difference(logits):
+    """That of the log-probabilities but for a constant, which p - q, of sum 0, cancels."""
+    first, second = _halves(logits)
+    return ops.where(first == second, 0.0, first - second)  # both may be -inf
+
+
+def _halves(x):
+    half = ops.shape(x)[0] // 2
+    return x[:half], x[half:]
