@@ -58,6 +58,17 @@ def fraction(name, value):
     return float(value)
 
 
+def hashable(name, value):
+    """What a compiled function is kept under."""
+    try:
+        hash(value)
+    except TypeError:
+        raise ValueError(
+            f"`{name}` must be hashable, as functions and objects of a @dataclass(frozen=True) are; received {value!r}."
+        ) from None
+    return value
+
+
 def optional(check, name, value, *more):
     return None if value is None else check(name, value, *more)
 

@@ -18,7 +18,7 @@ def split(part):
         return part, {}
     values = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
     floats = {name: value for name, value in values.items() if isinstance(value, float)}
-    return (type(part), *((name, None if name in floats else value) for name, value in values.items())), floats
+    return (type(part), *((name, float if name in floats else value) for name, value in values.items())), floats
 
 
 def join(part, floats):

@@ -12,6 +12,7 @@ import dataclasses
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.generation.adjustable import set_fields
 from keras_txf.generation.compilers import while_loop
 from keras_txf.generation.decoding import latest, process, stopped, write_column
 from keras_txf.generation.ranking import rows, top_k
@@ -53,8 +54,11 @@ class Beam:
         return self.num_beams
 
     def __post_init__(self):
-        checks.positive_integer("num_beams", self.num_beams)
-        object.__setattr__(self, "length_penalty", checks.finite_number("length_penalty", self.length_penalty))
+        set_fields(
+            self,
+            num_beams=checks.positive_integer("num_beams", self.num_beams),
+            length_penalty=checks.finite_number("length_penalty", self.length_penalty),
+        )
         checks.one_of("early_stopping", self.early_stopping, (False, True, "never"))
 
 
@@ -124,7 +128,10 @@ class BeamDecoding:
         history = state["history"][:, :width]
         past = ops.reshape(history, (-1, ops.shape(history)[2]))
         logits = process(self.processors, ops.reshape(logits, (-1, vocab_size)), past, count, request)
-        log_probs = ops.reshape(ops.log_softmax(logits), (-1, width, vocab_size))
+        # Where everything is forbidden, as after a beam that has ended, a softmax would be no number, and no top k either.
+        forbidden = ops.max(logits, axis=-1, keepdims=True) == -float("inf")
+        log_probs = ops.where(forbidden, -float("inf"), ops.log_softmax(logits))
+        log_probs = ops.reshape(log_probs, (-1, width, vocab_size))
 
         # As many candidates as can end at once, and then `num_beams` more.
         totals = ops.reshape(log_probs + state["scores"][..., None], (-1, width * vocab_size))

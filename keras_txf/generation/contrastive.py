@@ -8,6 +8,7 @@ import dataclasses
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.generation.adjustable import set_fields
 from keras_txf.generation.beams import see_oneself
 from keras_txf.generation.compilers import while_loop
 from keras_txf.generation.decoding import latest, process, stopped, write_column
@@ -47,8 +48,11 @@ class Contrastive:
         return self.num_candidates
 
     def __post_init__(self):
-        checks.positive_integer("num_candidates", self.num_candidates)
-        object.__setattr__(self, "penalty", checks.fraction("penalty", self.penalty))
+        set_fields(
+            self,
+            num_candidates=checks.positive_integer("num_candidates", self.num_candidates),
+            penalty=checks.fraction("penalty", self.penalty),
+        )
 
 
 class ContrastiveDecoding:

@@ -18,6 +18,9 @@ from keras_txf.layers.caching import Step, cache_slots
 from keras_txf.layers.projections import elsewhere
 
 
+FURTHEST = 2**20  # steps: beyond them lie the second and later draws of a step
+
+
 class Request(typing.NamedTuple):
     """What one call of `generate` asks for, as tensors.
 
@@ -223,10 +226,13 @@ def repeat_rows(x, repeats, batch):
 
 
 class StepSeed(keras.random.SeedGenerator):
-    """The seed of one step, as Keras takes it: a tensor, so that a compiled loop has no state to keep."""
+    """The seeds of one step, as Keras takes them: tensors, so that a compiled loop has no state to keep."""
 
     def __init__(self, seed, count):
         self.value = seed + ops.cast(ops.stack([ops.zeros_like(count), count]), seed.dtype)
+        self.draws = 0
 
     def next(self, ordered=True):
-        return self.value
+        further = self.draws * FURTHEST
+        self.draws += 1
+        return self.value + ops.convert_to_tensor([0, further], self.value.dtype)

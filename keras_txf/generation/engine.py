@@ -1,5 +1,6 @@
 """What `generate` of every generative model runs on: a decode loop with a cache, compiled and kept."""
 
+import collections
 
 import keras
 import numpy as np
@@ -11,11 +12,12 @@ from keras_txf.generation.compilers import compiled
 from keras_txf.generation.contrastive import Contrastive, ContrastiveDecoding
 from keras_txf.generation.decoding import Reader, Request, SampledDecoding
 
+KEPT = 64  # loops; each is some megabytes
 _DECODINGS = {Beam: BeamDecoding, Contrastive: ContrastiveDecoding}  # all else chooses token by token
 
 
 class Engine:
-    """The decode loops of one model, each compiled once for each bucket of lengths.
+    """The decode loops of one model, each compiled once for each bucket of lengths; the last `KEPT` are kept.
 
     Args:
         ids_name: the name of the token ids of its prefill and step models.
@@ -25,7 +27,7 @@ class Engine:
 
     def __init__(self, ids_name, pad_id, first_is_real=False):
         self.ids_name, self.pad_id, self.first_is_real = ids_name, pad_id, first_is_real
-        self._readers, self._loops = {}, {}
+        self._readers, self._loops = {}, collections.OrderedDict()
 
     def generate(self, build, prompts, limits, sampler, processors, sequences, stops, seed, inputs, stream=False):
         """Continues each prompt.
@@ -54,6 +56,9 @@ class Engine:
         key = (*keys, sequences, shapes)
         if key not in self._loops:
             self._loops[key] = self._loop(build, sampler, processors, sequences)
+        self._loops.move_to_end(key)
+        if len(self._loops) > KEPT:
+            self._loops.popitem(last=False)
         start, widen, advance, finish, results = self._loops[key]
         if stream:
             return _stream(start, widen, advance, request)
@@ -75,6 +80,7 @@ class Engine:
         advance = compiled(loop.advance, loop.reader.prefill.variables) if jit_compile else loop.advance
         stops, width = _stop_table(stops), getattr(sampler, "width", 1)
         numbers = [split(part)[1] for part in (sampler, *processors)]
+        seed_dtype = keras.random.SeedGenerator(0).state.dtype
 
         def run(ids, lengths, limits, seed, inputs):
             step = 32 * width if jit_compile else width
@@ -87,6 +93,7 @@ class Engine:
                 visible = ops.logical_or(visible, ops.arange(length)[None] == length - lengths[:, None])
             history = ops.pad(ops.where(prompt, ids, -1), ((0, 0), (0, new)), constant_values=-1)
             visible = ops.pad(visible, ((0, 0), (0, new * width)))
+            seed = ops.cast(seed, seed_dtype)
             request = Request(ids, visible, inputs, history, limits, ops.convert_to_tensor(stops), seed, numbers)
             state, constant = loop.start(request)
             return loop.results(advance(loop.reader.widen(state, request), constant, request, request.new), request)

@@ -1,7 +1,7 @@
 """What may not be said, or should be said less: functions of the logits and of all tokens so far.
 
 A logit of -inf forbids its token. Where processors forbid all tokens of a row together, what follows is one of
-those tokens: such demands are not checked, as they depend on what is said.
+those tokens, and a beam search goes on without that beam: such demands are not checked, as they depend on what is said.
 
 Legend: R rows, L columns of tokens, P columns of prompt, V vocabulary, S stops, M length of the longest.
 """
@@ -309,7 +309,7 @@ def check_processors(processors, vocab_size):
         vocab_size: V, which their ids must be below.
 
     Raises:
-        ValueError: what is no list, not callable, a class, or has ids outside the vocabulary.
+        ValueError: what is no list, not callable or hashable, a class, or has ids outside the vocabulary.
     """
     if not isinstance(processors, (list, tuple, type(None))):
         raise ValueError(f"`processors` must be a list of logits processors; received {processors!r}.")
@@ -318,6 +318,7 @@ def check_processors(processors, vocab_size):
             raise ValueError(f"`processors` must hold instances or functions; received the class {processor.__name__}.")
         if not callable(processor):
             raise ValueError(f"`processors` must hold functions of logits and history; received {processor!r}.")
+        checks.hashable("processors", processor)
         if isinstance(processor, ForcedTokens):
             checks.ids_in_vocabulary("ForcedTokens", np.array(processor.tokens)[:, 1], vocab_size)
         if isinstance(processor, ForbiddenTokens):

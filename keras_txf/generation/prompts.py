@@ -1,6 +1,7 @@
 """What `generate` takes: prompts, limits and stops, checked before anything is compiled."""
 
 import numpy as np
+from keras import ops
 
 from keras_txf import checks
 
@@ -10,10 +11,10 @@ def prompt_lists(name, prompts, pad_id, vocab_size):
     if hasattr(prompts, "to_list"):  # a tf.RaggedTensor
         prompts = prompts.to_list()
     if not isinstance(prompts, (list, tuple)):
-        prompts = np.asarray(prompts)
+        prompts = _as_array(prompts)
         if not prompts.ndim:
             raise ValueError(f"`{name}` must hold sequences of ids; received {prompts}.")
-    rows = [np.asarray(row) for row in prompts]
+    rows = list(map(_as_array, prompts))
     if not rows:
         raise ValueError(f"`{name}` must hold at least one sequence; received none.")
     for row in rows:
@@ -30,14 +31,20 @@ def prompt_lists(name, prompts, pad_id, vocab_size):
 
 def stop_lists(stop_ids, stop_sequences, vocab_size):
     """What ends a row, as lists of ids; refuses what can never be produced."""
-    ids = np.atleast_1d([] if stop_ids is None else stop_ids)
+    ids = np.atleast_1d(_as_array([] if stop_ids is None else stop_ids))
     if ids.size and (ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer)):
         raise ValueError(f"`stop_ids` must be a token id or several; received {stop_ids!r}.")
     checks.ids_in_vocabulary("stop_ids", ids, vocab_size)
-    sequences = prompt_lists("stop_sequences", stop_sequences, None, vocab_size) if stop_sequences else []
+    none = stop_sequences is None or (isinstance(stop_sequences, (list, tuple)) and not stop_sequences)
+    sequences = [] if none else prompt_lists("stop_sequences", stop_sequences, None, vocab_size)
     if not all(sequences):
         raise ValueError(f"`stop_sequences` must hold sequences of at least one id; received {stop_sequences!r}.")
     return [[token] for token in ids.tolist()] + sequences
+
+
+def _as_array(x):
+    """NumPy knows nothing of a tensor that lies on a GPU."""
+    return ops.convert_to_numpy(x) if ops.is_tensor(x) else np.asarray(x)
 
 
 def new_token_limits(lengths, max_new_tokens, max_length, model_length):

@@ -111,6 +111,7 @@ def get_sampler(sampler, vocab_size):
         raise ValueError(f"`sampler` must be a name, a sampler or a function; received the class {sampler.__name__}.")
     if isinstance(sampler, str) or not (callable(sampler) or isinstance(sampler, (Beam, Contrastive))):
         sampler = SAMPLERS[checks.one_of("sampler", sampler, SAMPLERS)]()
+    checks.hashable("sampler", sampler)
     if isinstance(sampler, Contrastive) and sampler.num_candidates > vocab_size:
         raise ValueError(
             f"`num_candidates` must not exceed the vocabulary's size, {vocab_size}; received {sampler.num_candidates}."
@@ -124,7 +125,7 @@ def check_sequences(sampler, num_return_sequences):
     """How many sequences for each prompt; refuses what the sampler cannot give."""
     if num_return_sequences is None:
         return 1
-    checks.positive_integer("num_return_sequences", num_return_sequences)
+    num_return_sequences = checks.positive_integer("num_return_sequences", num_return_sequences)
     most = sampler.num_beams if isinstance(sampler, Beam) else 1
     if num_return_sequences > most and isinstance(sampler, (Greedy, Beam, Contrastive)):
         raise ValueError(

@@ -97,6 +97,8 @@ class StepPlaces(Part):
         if self.window is not None:
             mask = ops.logical_and(mask, places[:, None] - slot_places[None] < self.window)
         seen = ops.any(visible, axis=1)
+        if self.width > 1:  # of alternatives not even the first may have been chosen: a row without a prompt counts from its end
+            seen = ops.logical_or(seen, ops.arange(ops.shape(visible)[2]) >= prompt_length)
         return mask[:, None], _positions(seen, places), _positions(seen, slot_places)
 
     def _places(self, columns, prompt_length):

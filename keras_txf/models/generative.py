@@ -72,7 +72,8 @@ class Generator(keras.Model):
             stop_sequences: sequences of ids; a row ends when it has produced one.
             processors: what is done to the logits before a token is chosen, in this order: such as
                 `txf.generation.RepetitionPenalty(1.2)`, or functions of logits (R, V) and a
-                `txf.generation.History` that return logits.
+                `txf.generation.History` that return logits. A loop is compiled for each function: pass the
+                same one again, not a new one for each call.
             num_return_sequences: how many sequences for each prompt: draws of a sampler, or the best beams.
                 With it the result has an axis more, after the batch's.
             start_id: a token that is put before each prompt.

@@ -161,9 +161,9 @@ def _completer(model, tokenizer, seed=None, start_id=None, **options):
 
 
 def _translator(model, tokenizer, target_tokenizer=None, seed=None, **options):
-    pad_id = _check_fit("tokenizer", tokenizer, model, "source_embedding")
+    pad_id = _check_fit("tokenizer", tokenizer, model, "source_embedding", "embedding")
     target_tokenizer = target_tokenizer or tokenizer
-    _check_ids("target_tokenizer", target_tokenizer, _embedding(model, "target_embedding"))
+    _check_ids("target_tokenizer", target_tokenizer, _embedding(model, "target_embedding", "embedding"))
     generate = model.make_generate_function(**options)
     seed, each = _seed(seed), options.get("num_return_sequences")
 
@@ -174,10 +174,10 @@ def _translator(model, tokenizer, target_tokenizer=None, seed=None, **options):
     return answer
 
 
-def _embedding(model, name):
-    """The embedding of this name, or that of source and target together; None in a model without one of ours."""
+def _embedding(model, *names):
+    """The embedding of the first of these names that there is; None in a model without one of ours."""
     found = {layer.name: layer for layer in _layers(model) if isinstance(layer, PositionalEmbedding)}
-    return found.get(name) or found.get("embedding")
+    return next((found[name] for name in names if name in found), None)
 
 
 def _layers(model):
@@ -198,13 +198,14 @@ def _check_ids(name, tokenizer, embedding):
         )
 
 
-def _check_fit(name, tokenizer, model, embedding_name):
+def _check_fit(name, tokenizer, model, *embeddings):
     """Refuses a tokenizer whose rows an encoder cannot read; returns the id of padding."""
-    embedding = _embedding(model, embedding_name)
+    embedding = _embedding(model, *embeddings)
     pad_id, longest = tokenizer.pad_id, None
     if embedding is not None:
         _check_ids(name, tokenizer, embedding)
-        pad_id, longest = embedding.pad_id, embedding.max_length
+        pad_id = embedding.pad_id
+        longest = _embedding(model, "source_position_embedding", *embeddings).max_length
     if pad_id is None and not isinstance(tokenizer.length, int):
         raise ValueError(f"`{name}` must have a fixed `length`, as nothing is padding; received {tokenizer.length!r}.")
     if longest is not None and not (isinstance(tokenizer.length, int) and tokenizer.length <= longest):

@@ -1,5 +1,9 @@
 """Where `generate` ends, and the forms in which it answers."""
 
+import dataclasses
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +11,7 @@ from generation.test_generate import FEWER, KINDS, NEW, PROMPTS, VOCABULARY, mak
 from keras import ops
 
 import keras_txf as txf
-from keras_txf.generation import Beam, Contrastive, Sampling
+from keras_txf.generation import Beam, Contrastive, Sampling, engine
 
 pytestmark = pytest.mark.usefixtures("uncompiled")
 
@@ -123,6 +127,53 @@ def test_stop_sequences_end_a_row(kind):
             assert row == shown(kind, prompt) + answer[: min(ends, default=6)]
 
 
+def test_stop_sequences_of_any_form():
+    model, free = make("decoder_generator", "llama"), naive(make("decoder_generator", "llama"), PROMPTS[1], 6)
+    stops = [*free[:1], 0]
+    wanted = model.generate(PROMPTS, 6, stop_sequences=[[stop] for stop in stops], padded=False)
+    assert wanted[1] == PROMPTS[1] + free[:1]
+    for form in (np.array, ops.convert_to_tensor):
+        assert model.generate(PROMPTS, 6, stop_sequences=form([[stop] for stop in stops]), padded=False) == wanted
+        assert model.generate(PROMPTS, 6, stop_ids=form(stops), padded=False) == wanted
+    for nothing in ((), [], None):
+        assert len(model.generate(PROMPTS, 6, stop_sequences=nothing, padded=False)[1]) == 7
+
+
+def test_integers_of_numpy_are_integers():
+    model, two = make("decoder_generator", "llama"), np.int64(2)
+    for sampler, same in ((Beam(two), Beam(2)), (Contrastive(two), Contrastive(2)), (Sampling(top_k=two), Sampling(top_k=2))):
+        assert sampler == same and repr(sampler) == repr(same)
+        np.testing.assert_array_equal(model.generate(PROMPTS, two, sampler, seed=1), model.generate(PROMPTS, 2, same, seed=1))
+    assert model.generate(PROMPTS, 2, "sampling", num_return_sequences=two).shape == (3, 2, 6)
+
+
+def test_each_filter_of_a_sampler_is_its_own():
+    """Samplers that differ in which of their numbers are given share no compiled loop."""
+    model, fresh = make("decoder_generator", "llama"), make("decoder_generator", "llama", dropout=0.2)
+    narrow, wide = Sampling(top_p=0.01), Sampling(2.0, min_p=0.01)
+    for sampler in (narrow, wide, narrow):
+        result = model.generate(PROMPTS, 6, sampler, seed=1)
+    np.testing.assert_array_equal(result, model.generate(PROMPTS, 6))  # as narrow as greedy
+    other = fresh.generate(PROMPTS, 6, wide, seed=1)
+    np.testing.assert_array_equal(other, model.generate(PROMPTS, 6, wide, seed=1))
+    assert (other != result).any()
+    np.testing.assert_array_equal(fresh.generate(PROMPTS, 6, narrow, seed=1), result)
+
+
+def test_loops_that_are_long_unused_are_forgotten(monkeypatch):
+    monkeypatch.setattr(engine, "KEPT", 2)
+    model, functions = txf.models.decoder_generator(VOCABULARY, 1, 8, 2), []
+    for _ in range(4):
+        functions.append(lambda logits, history: logits)
+        model.generate(PROMPTS, 2, processors=[functions[-1]])
+        model.generate(PROMPTS, 2, processors=[functions[0]])  # always in use
+    gone = [weakref.ref(function) for function in functions[1:]]
+    kept = functions[0]
+    functions.clear()
+    gc.collect()
+    assert [function() is None for function in gone] == [True, True, False] and kept
+
+
 def test_a_stop_sequence_is_of_new_tokens_alone():
     model = make("decoder_generator", "llama")
     answer = naive(model, PROMPTS[0], NEW)
@@ -190,6 +241,16 @@ def test_a_new_number_needs_no_new_compilation(compiled):
         assert not traces
 
 
+@dataclasses.dataclass
+class Changing:
+    """It compares by its numbers, so it has no hash."""
+
+    strength: float = 1.0
+
+    def __call__(self, logits, more):
+        return logits
+
+
 BAD = [
     (dict(max_new_tokens=0), "`max_new_tokens` must be a positive integer; received 0"),
     (dict(max_length=4), "`max_length` must exceed the prompts' lengths; received 4 and a prompt of 4 tokens"),
@@ -213,6 +274,9 @@ BAD = [
     (dict(stream=True, sampler="beam"), "`stream` does not go with a beam search"),
     (dict(stream=True, return_scores=True), "`stream` yields tokens: it does not go with `return_scores`"),
     (dict(processors=[3]), "processor.*received 3"),
+    (dict(processors=[Changing()]), "`processors` must be hashable, .*frozen=True.*; received Changing"),
+    (dict(sampler=Changing()), "`sampler` must be hashable, .*; received Changing"),
+    (dict(stop_sequences=0), "`stop_sequences` must hold sequences of ids"),
 ]
 
 
@@ -255,9 +319,12 @@ def test_bad_prompts():
 
 
 def test_results_are_padded_with_the_model_s_padding():
-    model = make("decoder_generator", "llama")
-    stop = naive(model, PROMPTS[1], 1)[0]
-    result = model.generate(PROMPTS, NEW, stop_ids=stop)
-    np.testing.assert_array_equal(
-        result, padded(model.generate(PROMPTS, NEW, stop_ids=stop, padded=False))
-    )
+    for pad_id in (0, 9):
+        model = make("decoder_generator", "llama", pad_id=pad_id)
+        stop = naive(model, PROMPTS[1], 1)[0]
+        rows = [prompt + naive(model, prompt) for prompt in PROMPTS]
+        ends = [row.index(stop, len(prompt)) + 1 if stop in row[len(prompt) :] else None for row, prompt in zip(rows, PROMPTS)]
+        rows = [row[:end] for row, end in zip(rows, ends)]
+        assert len(set(map(len, rows))) > 1
+        result = model.generate(padded(PROMPTS, pad=pad_id), NEW, stop_ids=stop)
+        np.testing.assert_array_equal(result, padded(rows, pad=pad_id))

@@ -327,3 +327,15 @@ def test_a_function_may_choose():
     for length in (2, 3):
         logits = drawing.array(model()(rows[:, :length]))[:, -1]
         np.testing.assert_array_equal(rows[:, length], logits.argmin(-1))
+
+
+def test_draws_of_one_step_are_independent_and_repeat():
+    """A sampler of a user's own may draw more than once."""
+    def draws(seed, count):
+        seeds = StepSeed(ops.convert_to_tensor(keras.random.SeedGenerator(seed).state), ops.convert_to_tensor(count))
+        return [drawing.array(keras.random.uniform((2000,), seed=seeds)) for _ in range(3)]
+
+    steps = [draws(1, 0), draws(1, 1), draws(2, 0)]
+    every = np.concatenate(steps)
+    assert np.abs(np.corrcoef(every) - np.eye(9)).max() < 0.1
+    np.testing.assert_array_equal(steps[0], draws(1, 0))

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 from generation.test_generate import FEWER, KINDS, OPTIONS, PROMPTS, VOCABULARY, enliven, make, naive
+from keras import ops
 
 import drawing
 import keras_txf as txf
@@ -29,11 +30,11 @@ def log_probs_after(model, prompt, tails, start_id=1):
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 
-def slow_beams(model, prompt, new, num_beams, penalty=1.0, early_stopping=False, stop_ids=()):
+def slow_beams(model, prompt, new, num_beams, penalty=1.0, early_stopping=False, stop_ids=(), start_id=1):
     """The best that ended, as pairs of score and tokens."""
     running, ended = [(0.0, [])], []
     for length in range(1, new + 1):
-        log_probs = log_probs_after(model, prompt, [tokens for _, tokens in running])
+        log_probs = log_probs_after(model, prompt, [tokens for _, tokens in running], start_id)
         candidates = [
             (total + log_prob, [*tokens, token])
             for (total, tokens), row in zip(running, log_probs, strict=True)
@@ -87,6 +88,48 @@ def unpadded(kind, name):
 def test_beams_equal_a_slow_search(kind, name):
     prompts = [[5, 3, 8], [7, 2, 2], [4, 10, 6]] if kind == "encoder_decoder" else PROMPTS
     assert_beams(unpadded(kind, name), prompts, 4, 3, stop_ids=[2, 9])
+
+
+@pytest.mark.parametrize("position", ["rotary", "alibi", "relative"])
+@pytest.mark.parametrize("kind", FEWER)
+def test_a_start_that_is_padding(kind, position):
+    """No token of the prompt is seen. With these weights the likeliest first token goes on in no beam."""
+    model = make(kind, num_layers=2, position=position, return_hidden_states=True)
+    arguments, prompt = ({}, [0]) if kind == "decoder_generator" else ({"source_ids": [[5, 3, 8]]}, [5, 3, 8])
+    arguments |= dict(max_new_tokens=5, stop_ids=[0], start_id=0, padded=False)
+    skip = 1 if kind == "decoder_generator" else 0
+    for seed in (0, 5, 16):
+        enliven(model, seed)
+        for layer in model.layers:
+            if isinstance(layer, txf.layers.PositionalEmbedding):
+                layer.token.embeddings.assign(0.3 * layer.token.embeddings)  # that the tokens are about as likely
+        result = model.generate(**arguments, sampler=Beam(3), num_return_sequences=3, return_scores=True)
+        expected = slow_beams(model, prompt, 5, 3, stop_ids=[0], start_id=0)
+        assert [ids[skip:] for ids in result.ids[0]] == [tokens for _, tokens in expected]
+        np.testing.assert_allclose(result.scores[0], [score for score, _ in expected], rtol=2e-5, atol=2e-5)
+        if kind == "decoder_generator":
+            wanted = slow_contrastive(model, prompt, 5, 3, 0.6)
+            end = next((i + 1 for i, token in enumerate(wanted) if i and token == 0), len(wanted))
+            assert model.generate(**arguments, sampler=Contrastive(3, 0.6)) == [wanted[:end]]
+
+
+@pytest.mark.parametrize("dead_end", [[], [(5, 4), (4, 7)]], ids=["ended", "forbidden"])
+def test_a_beam_that_cannot_go_on_spoils_no_other(dead_end):
+    """The answers are [1, 3] and [2, 0, 3]; 3 is the end. Nothing may follow [4, 7]."""
+    after = np.full((VOCABULARY, VOCABULARY), -np.inf, "float32")
+    for last, token in ((5, 1), (1, 3), (5, 2), (2, 0), (0, 3), *dead_end):
+        after[last, token] = 0.0
+
+    def follow(logits, history):
+        column = ops.expand_dims(history.prompt_length + history.count - 1, 0)
+        return logits + ops.take(ops.convert_to_tensor(after), ops.take(history.tokens, column, axis=1)[:, 0], axis=0)
+
+    beams = 3 if dead_end else 2
+    result = unpadded("decoder_generator", "llama").generate(
+        [[5]], 6, Beam(beams), 3, processors=[follow], num_return_sequences=beams, padded=False, return_scores=True
+    )
+    found = [ids for ids, score in zip(result.ids[0], result.scores[0]) if np.isfinite(score)]
+    assert sorted(found) == [[5, 1, 3], [5, 2, 0, 3]]
 
 
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])

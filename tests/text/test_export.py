@@ -313,6 +313,8 @@ def test_refuses_lengths_and_padding_that_a_model_does_not_have(tmp_path, monkey
     short = txf.models.encoder_classifier(11, 3, **sizes, encoding="learned", max_length=5)
     refuses(["`length`", "max_length=5", "6"], model=short)
     refuses(["`length`", "max_length=5", "None"], model=short, tokenizer=letters(length=None))
+    short = txf.models.encoder_decoder(11, 11, **sizes, share_embeddings="tokens", encoding="learned", max_length=5)
+    refuses(["`length`", "max_length=5", "6"], model=short)
     short = txf.models.decoder_generator(11, **sizes, encoding="learned", max_length=8)
     refuses(["max_length=8", "6 prompt tokens", "max_new_tokens=3"], model=short, max_new_tokens=3)
     unpadded = txf.models.encoder_classifier(11, 3, **sizes, pad_id=None)
