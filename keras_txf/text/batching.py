@@ -3,6 +3,8 @@
 Legend: B batch, L length in tokens.
 """
 
+import numbers
+
 import numpy as np
 
 from keras_txf import checks
@@ -153,7 +155,7 @@ def best(lengths, examples, count):
 
 def kinds(lengths):
     """The lengths of the kinds of batches."""
-    if isinstance(lengths, int):
+    if isinstance(lengths, numbers.Integral):
         longest, lengths = checks.positive_integer("lengths", lengths), [8]
         while lengths[-1] < longest:
             lengths.append(lengths[-1] + max(4, lengths[-1] // 4))

@@ -117,6 +117,11 @@ class BytePairTokenizer(Tokenizer):
         learner.train_from_iterator(lines(source), trainer)
         return cls(learner.to_str(), **kwargs)
 
+    @property
+    def continuing_prefix(self):
+        """What the pieces within a word begin with, such as "##"; None or "" where they begin with nothing of their own."""
+        return getattr(self._kernel.model, "continuing_subword_prefix", None)
+
     def _rows(self, texts):
         """The package itself finds special tokens: it knows which of them take the spaces beside them."""
         ids, lengths = tf.numpy_function(self._encode_batch, [texts], [tf.int32, tf.int64], stateful=False)

@@ -20,10 +20,10 @@ from keras_txf.text.word_piece import WordPieceTokenizer
 BEGINS_WORD = {
     WordPieceTokenizer: lambda token: not token.startswith("##"),
     SentencePieceTokenizer: lambda token: token.startswith("▁"),
-    BytePairTokenizer: lambda token: token[0] in "ĠĊĉč",  # how the bytes of blanks are written
     ByteTokenizer: lambda token: token in ("<0x20>", "<0x0A>", "<0x09>", "<0x0D>"),
     CharacterTokenizer: str.isspace,
 }
+BLANKS = (("▁",), ("Ġ", "Ċ", "ĉ", "č"))  # as pieces of a `tokenizer.json` begin with them: SentencePiece's, those of bytes
 
 
 def masked_language_modelling(
@@ -146,7 +146,7 @@ def masker(tokenizer, rate, whole_words, mask_id):
 
     def mask(rows, seed):
         rows = as_ragged(rows)
-        ids = checked_ids(tf.cast(rows.flat_values, tf.int32), len(tokens))
+        ids = tf.cast(checked_ids(rows.flat_values, len(tokens)), tf.int32)
         is_special = tf.gather(special, ids)
         word = tf.range(tf.size(ids))
         if whole_words:
@@ -173,5 +173,21 @@ def word_rule(tokenizer):
     for kind, rule in BEGINS_WORD.items():
         if isinstance(tokenizer, kind):
             return rule
-    known = sorted(kind.__name__ for kind in BEGINS_WORD)
+    if isinstance(tokenizer, BytePairTokenizer):
+        return byte_pair_rule(tokenizer)
+    known = sorted(kind.__name__ for kind in (*BEGINS_WORD, BytePairTokenizer))
     raise ValueError(f"`whole_words` needs a tokenizer of one of the kinds {known}; received {tokenizer!r}.")
+
+
+def byte_pair_rule(tokenizer):
+    """A `tokenizer.json` may mark the pieces within words, or those at their beginning."""
+    if tokenizer.continuing_prefix:
+        return lambda token: not token.startswith(tokenizer.continuing_prefix)
+    tokens = [tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)]
+    for marks in BLANKS:
+        if any(token.startswith(marks) for token in tokens if token not in tokenizer.special_tokens):
+            return lambda token: token.startswith(marks)
+    raise ValueError(
+        f"`whole_words` needs a tokenizer whose tokens show where words begin, by one of {BLANKS}; received {tokenizer!r}, "
+        "where none does."
+    )

@@ -21,7 +21,8 @@ def pack(dataset, length, window=1024, pad_id=0):
     Args:
         dataset: `tf.data.Dataset` of examples: ids int (L,), or a dict of them; or (inputs, targets), or (inputs,
             targets, weights). Targets and weights (L,) belong to the input of the same length: `target_ids`, where there
-            are several. Those of a whole example, (), come to stand at its first token.
+            are several. The weight of a whole example, (), is that of all its targets; its label, (), comes to stand at its
+            first token, and so does the weight of that.
         length: T, the length of a row; or a dict, that of each input. Longer rows are fuller, but attention costs more.
         window: how many examples are packed together. The more, the fuller the rows; the order of examples changes within.
         pad_id: what rows are padded with.
@@ -56,7 +57,8 @@ def pack(dataset, length, window=1024, pad_id=0):
     inputs, answers = known_parts(dataset)
     lengths = row_lengths(length, inputs)
     owner = "target_ids" if "target_ids" in inputs else list(inputs)[0]
-    with_weights = len(answers) == 1 and answers[0].shape.rank == 0
+    ranks = [answer.shape.rank for answer in answers]
+    with_weights, one_weight = ranks == [0], ranks == [1, 0]
     fills = [pad_id if answers and answers[0].shape.rank and answers[0].dtype.is_integer else 0, 0]
 
     def packed(*examples):
@@ -70,7 +72,7 @@ def pack(dataset, length, window=1024, pad_id=0):
             rows = tf.RaggedTensor.from_row_lengths(rows, counts, validate=False).merge_dims(1, 2)
             return rows.to_tensor(tf.cast(fill, rows.dtype), shape=[None, lengths[name]])
 
-        segments = tf.ragged.range(1, counts + 1).flat_values
+        segments = tf.cast(tf.ragged.range(1, counts + 1).flat_values, tf.int32)
         found = {}
         for name, rows in inputs.items():
             found[name] = joined(tf.cast(rows, tf.int32), name, pad_id)
@@ -79,6 +81,8 @@ def pack(dataset, length, window=1024, pad_id=0):
             found[f"{prefix}positions"] = joined(places(rows), name)
         if with_weights:
             answers.append(tf.ones(tf.shape(answers[0])))
+        if one_weight:
+            answers[1] = for_each_token(answers[1], inputs[owner])
         answers = [joined(for_tokens(answer, inputs[owner]), owner, fill) for answer, fill in zip(answers, fills)]
         return (found, *answers) if answers else found
 
@@ -145,8 +149,8 @@ def row_lengths(length, inputs):
 
 
 def for_each_token(values, rows):
-    """A value of each example (W,), for each of its tokens: int32 RaggedTensor (W, L)."""
-    return rows.with_values(tf.cast(tf.gather(values, rows.value_rowids()), tf.int32))
+    """A value of each example (W,), for each of its tokens: RaggedTensor (W, L)."""
+    return rows.with_values(tf.gather(values, rows.value_rowids()))
 
 
 def places(rows):
@@ -163,5 +167,5 @@ def for_tokens(answer, rows):
         return answer.with_values(asserted(answer.values, matching, message, answer.row_lengths(), rows.row_lengths()))
     message = "An example with a label must have a token; received none."
     answer = asserted(answer, tf.reduce_all(rows.row_lengths() > 0), message)
-    values = tf.gather(answer, rows.value_rowids())
+    values = for_each_token(answer, rows).values
     return rows.with_values(tf.where(places(rows).values == 0, values, tf.zeros_like(values)))

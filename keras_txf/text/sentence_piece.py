@@ -59,9 +59,9 @@ class SentencePieceTokenizer(Tokenizer):
         parsed = read_model(model)
         extra_tokens = [extra_tokens] if isinstance(extra_tokens, str) else list(extra_tokens)
         vocabulary = parsed.pieces + extra_tokens
-        if pad_token is None and "<pad>" in vocabulary:
-            pad_token = "<pad>"
         special_tokens = [*parsed.control, parsed.unk_token, *extra_tokens]
+        if pad_token is None and "<pad>" in special_tokens:
+            pad_token = "<pad>"
         super().__init__(vocabulary, special_tokens, pad_token, parsed.unk_token, **kwargs)
         default = "always" if parsed.adds_prefix else "never"
         self.prefix_space = checks.one_of("prefix_space", prefix_space or default, ("always", "first", "never"))

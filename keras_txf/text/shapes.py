@@ -44,12 +44,11 @@ def as_ids(value, vocab_size):
     size = None if value.shape.rank is None else value.shape.num_elements()
     if not value.shape.rank or not (value.dtype.is_integer or size == 0):
         raise ValueError(f"{expected}; received {value!r}.")
-    ids = tf.cast(value, tf.int32)
     if tf.executing_eagerly():
-        flat = (ids.flat_values if isinstance(ids, tf.RaggedTensor) else ids).numpy()
+        flat = (value.flat_values if isinstance(value, tf.RaggedTensor) else value).numpy()
         if flat.size and (flat.min() < 0 or flat.max() >= vocab_size):
             raise ValueError(f"{expected}; received ids from {flat.min()} to {flat.max()}.")
-    return ids
+    return tf.cast(value, tf.int32)
 
 
 def as_ragged(rows):

@@ -7,7 +7,7 @@ import re
 
 from keras_txf.text.lazy import tf
 
-LIMIT = b"\xff"  # a byte that UTF-8 does not have
+LIMIT = b"\xff\xfe\xff\xfe\xfe\xff\xfe\xff"  # bytes that UTF-8 does not have, more than stand in a damaged text
 
 
 def split_at(texts, special_tokens):

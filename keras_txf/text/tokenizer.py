@@ -26,7 +26,7 @@ class Tokenizer(keras.layers.Layer):
     Args:
         vocabulary: list of str, every token in the order of the ids.
         special_tokens: list of str, tokens that no ordinary text becomes.
-        pad_token, unk_token: str, or None where there is none.
+        pad_token, unk_token: str, or None where there is none. The padding must be special.
         length: None for ragged ids; "longest" for ids padded to the longest text of the batch; or an integer, to
             which every text is padded or cut. What `start` and `end` add is not cut off.
         start, end: a special token, or a list of them, before and after the ids of each text. Calling the tokenizer
@@ -36,7 +36,7 @@ class Tokenizer(keras.layers.Layer):
         padding_side, truncation_side: "right" or "left".
 
     Raises:
-        ValueError: a special token that is not in the vocabulary, `length` without a token of padding or shorter than
+        ValueError: a special token that is not in the vocabulary, a padding that is not special, `length` without a token of padding or shorter than
             what `start` and `end` add, an option out of its range.
     """
 
@@ -63,6 +63,7 @@ class Tokenizer(keras.layers.Layer):
         self.pad_token = pad_token
         self.unk_token = unk_token
         self.pad_id = checks.optional(self._id_of, "pad_token", pad_token)
+        self._special("pad_token", pad_token)
         self.unk_id = checks.optional(self._id_of, "unk_token", unk_token)
         is_number = length not in (None, "longest")
         self.length = checks.positive_integer("length", length) if is_number else length
@@ -89,7 +90,7 @@ class Tokenizer(keras.layers.Layer):
         for token in tokens:
             if token not in self.special_tokens:
                 known = sorted(self.special_tokens)
-                raise ValueError(f"`{name}` must be special tokens, of {known}; received {token!r}.")
+                raise ValueError(f"`{name}` must be of the special tokens, {known}; received {token!r}.")
         return tuple(tokens)
 
     @property

@@ -7,8 +7,7 @@ from keras import ops
 
 from keras_txf.layers.adapters import KINDS, shape_of
 from keras_txf.layers.tuning import layers_with_adapters, trainable_by_nature
-from keras_txf.training.adapters import check_known_name, check_new_name, insert_adapter, trained_beside
-from keras_txf.training.patterns import check_model
+from keras_txf.training.adapters import check_known_name, check_new_name, check_paths, insert_adapter, trained_beside
 from keras_txf.training.whole import whole
 
 FORMAT = "keras_txf adapter 1"
@@ -78,7 +77,7 @@ def load_adapter(model, file, name="default"):
     txf.training.load_adapter(model, "sentiment.safetensors")
     ```
     """
-    check_model(model)
+    check_paths(model)
     check_new_name(model, name)
     described, tensors = _read(file)
     projections = layers_with_adapters(model)

@@ -49,7 +49,8 @@ def add_adapter(model, name="default", rank=8, alpha=16, dropout=0.0, targets=("
 
     Raises:
         ValueError: a pattern that matches nothing, a name that is taken, a second adapter beside heads that are trained
-            themselves, a base quantized otherwise than to int8.
+            themselves, a base quantized otherwise than to int8, two models inside of this one whose layers have the same
+            paths.
 
     Reference:
         [LoRA](https://arxiv.org/abs/2106.09685)
@@ -62,7 +63,7 @@ def add_adapter(model, name="default", rank=8, alpha=16, dropout=0.0, targets=("
     >>> int(sum(np.prod(variable.shape) for variable in model.trainable_variables))  # 8 x 4 x (32 + 32), the head 99
     2147
     """
-    check_model(model)
+    check_paths(model)
     options = {
         "rank": checks.positive_integer("rank", rank),
         "alpha": checks.positive_number("alpha", alpha),
@@ -83,7 +84,7 @@ def use_adapter(model, name):
 
     It holds for `fit`, `predict`, `generate` and all that the model does from now on, and only its variables are trained.
     What was compiled before is compiled again, loops of `generate` once for each adapter. An optimizer that has trained
-    another adapter begins anew, at its current learning rate.
+    another adapter begins anew, at its current learning rate; a schedule begins anew too.
 
     Functions of your own in which a compiler has traced the model, other models that share its layers and have been run,
     and what was exported keep the adapter that they have seen.
@@ -103,8 +104,7 @@ def use_adapter(model, name):
     >>> txf.training.use_adapter(model, "verse")
     >>> verse = model.generate([[5, 6, 7]], max_new_tokens=4)
     """
-    if name is not None:
-        check_known_name(model, name)
+    check_paths(model) if name is None else check_known_name(model, name)
     flags = {}
     for layer in layers_with_adapters(model).values():
         layer.active = name if name in layer.adapters else None
@@ -196,6 +196,18 @@ def insert_adapter(model, name, kinds, shared):
     use_adapter(model, name)
 
 
+def check_paths(model):
+    """Adapters are known by the paths of their layers."""
+    check_model(model)
+    found = layers_with_adapters(model)
+    for layer in model._flatten_layers():
+        if hasattr(layer, "describe_adapters") and found[layer.path] is not layer:
+            raise ValueError(
+                "`model` must have one layer of each path, for adapters are known by them; received a model with two of "
+                f"{layer.path!r}. See to each of the models inside of it by itself."
+            )
+
+
 def check_new_name(model, name):
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name, re.ASCII):
         raise ValueError(f"`name` must be of letters, digits, `_` and `-`; received {name!r}.")
@@ -204,7 +216,7 @@ def check_new_name(model, name):
 
 
 def check_known_name(model, name):
-    check_model(model)
+    check_paths(model)
     if name not in _names(model):
         raise ValueError(f"`name` must be one of the model's adapters, {sorted(_names(model))}; received {name!r}.")
 

@@ -8,7 +8,8 @@ def follow_changes(model):
 
     TensorFlow's and JAX' compiled steps hold what they were traced with, so they are made anew. An optimizer knows the
     variables that it was built for: others are an error on TensorFlow and PyTorch, and on JAX, where it goes by
-    their number, it would give one variable the moments of another. So it begins anew too, with its current rate.
+    their number, it would give one variable the moments of another. So it begins anew too, with its current rate or the
+    start of its schedule: its steps correct its moments, and those are gone.
     """
     for kind in ("train", "test", "predict"):
         if getattr(model, f"{kind}_function", None) is not None:
@@ -31,8 +32,9 @@ def renew(optimizer, cls=None):
     config = optimizer.get_config()
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return type(optimizer)(**{**config, "inner_optimizer": renew(optimizer.inner_optimizer)})
-    if "learning_rate" in config and not isinstance(optimizer._learning_rate, keras.Variable):
-        config["learning_rate"] = optimizer._learning_rate  # a schedule or a function
+    own = config["optimizer"]["config"] if "optimizer" in config else config  # of a `LayerwiseDecay`
+    if "learning_rate" in own and not isinstance(optimizer._learning_rate, keras.Variable):
+        own["learning_rate"] = optimizer._learning_rate  # a schedule or a function
     make = type(optimizer).from_config
     result = make(config) if cls is None else make.__func__(cls, config)
     for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):

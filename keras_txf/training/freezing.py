@@ -13,7 +13,8 @@ def freeze(model, patterns="*"):
 
     Args:
         model: a built Keras model, compiled or not. A compiled one goes on with other variables to train, and with
-            an optimizer that begins anew, at its current learning rate. Compile it again for another optimizer.
+            an optimizer that begins anew, at its current learning rate; a schedule begins anew too. Compile it again for
+            another optimizer.
         patterns: one or several, such as "embedding", "encoder_[0-3]", "*/attention/*" or "*/bias". A `*`
             stands for anything, slashes included.
 

@@ -12,9 +12,10 @@ from keras_txf.training.patterns import as_patterns
 REFUSED = (keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer)
 
 
-def layerwise_decay(
-    optimizer, decay=0.9, blocks=("encoder_#/*", "decoder_#/*"), embeddings=("*embedding/*", "*_position/*")
-):
+EMBEDDINGS = ("*embedding/*", "*embedding_norm/*", "*embedding_projection/*", "*_position/*")
+
+
+def layerwise_decay(optimizer, decay=0.9, blocks=("encoder_#/*", "decoder_#/*"), embeddings=EMBEDDINGS):
     """An optimizer like the one given, whose rate for a variable is multiplied by `decay` to the power of its depth.
 
     The head and all else that is neither a block nor an embedding has depth 0, the last block 1, the first of L blocks
@@ -28,7 +29,8 @@ def layerwise_decay(
         decay: of the rate from one block to the one below, in (0, 1]. 1 changes nothing.
         blocks: patterns of the paths of variables in blocks, with `#` for the number of the block. Depths are counted
             from the largest number among the variables that are trained.
-        embeddings: patterns of paths of what lies below the blocks. Of both the first that matches counts, blocks first.
+        embeddings: patterns of paths of what lies below the blocks; default the embeddings, their norm and projection, and
+            the tables of positions that all blocks share. Of both the first that matches counts, blocks first.
 
     Raises:
         ValueError: a decay out of range, a wrapper or an optimizer that is already built; when it is built, variables

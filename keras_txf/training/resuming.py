@@ -161,7 +161,8 @@ def _plain_state(callback):
     """The attributes of a callback that JSON can hold."""
     attributes = vars(callback).items()
     numbers = {name: value.item() if isinstance(value, np.generic) else value for name, value in attributes}
-    return {name: value for name, value in numbers.items() if isinstance(value, PLAIN)}
+    # `min_delta` is an option whose sign Keras turns once for each new object: brought back, it would be turned again.
+    return {name: value for name, value in numbers.items() if isinstance(value, PLAIN) and name != "min_delta"}
 
 
 def _array_lists(callback):

@@ -38,6 +38,7 @@ def test_text(kind, value, words):
     ([1.5], ["`ids`", "1.5"]),
     ([[1], ["fox"]], ["`ids`", "fox"]),
     ([-1], ["`ids`", "-1"]),
+    ([2**32 + 5], ["`ids`", "4294967301"]),
     ([1, 10**6], ["`ids`", "1000000"]),
 ])
 def test_ids(kind, value, words):
@@ -71,6 +72,8 @@ OTHERS = [
     (lambda: Word(VOCABULARY, length=1, start="[CLS]", end="[CLS]"), ["`length`", "room", "length=1"]),
     (lambda: Word(VOCABULARY, lowercase="yes"), ["`lowercase`", "yes"]),
     (lambda: Word(VOCABULARY, special_tokens=["[SEP]"]), ["`special_tokens`", "[SEP]"]),
+    (lambda: Word(VOCABULARY, special_tokens=["[CLS]"]), ["`pad_token`", "special tokens", "['[CLS]']", "[PAD]"]),
+    (lambda: Character(["[PAD]", "[UNK]", "a"], pad_token="a"), ["`pad_token`", "special tokens", "'a'"]),
     (lambda: Word(VOCABULARY).token_to_id("dog"), ["`token`", "dog"]),
     (lambda: Word(VOCABULARY).id_to_token(4), ["`id`", "4"]),
     (lambda: Word(VOCABULARY).detokenize([1], skip_special_tokens=3), ["`skip_special_tokens`", "3"]),

@@ -101,6 +101,8 @@ def test_special_tokens_in_text(kind):
     shown = keep.detokenize(ids[0], skip_special_tokens=False)
     assert keep.tokenize(shown).numpy().tolist() == ids[0]
     assert not any(token in keep.detokenize(ids[0]) for token in special)
+    damaged = [b"fox\xffdog", b"\xff\xfe fox \xff"]
+    assert keep.tokenize(damaged).to_list() == plain.tokenize(damaged).to_list()
 
 
 @every_kind

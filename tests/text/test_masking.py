@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from text_cases import CORPUS, LEARN, learnt
 
 from keras_txf import text
@@ -122,17 +124,17 @@ def epochs_then_masks():
     return text.mask_tokens(text.token_ids(CORPUS, BYTES).shuffle(9, seed=2).repeat(3), BYTES, seed=1)
 
 
-def words(tokenizer, row):
-    """The texts of the words that are hidden or not as a whole."""
-    groups = []
+def groups(tokenizer, row):
+    """The words of a row: the tokens that are hidden or not together."""
+    result = []
     rows = [np.array(row)] * 40
     found = np.stack([targets != tokenizer.pad_id for _, targets in masked(rows, tokenizer, rate=0.5, whole_words=True)])
     for place, id in enumerate(row):
         if place and (found[:, place] == found[:, place - 1]).all():
-            groups[-1].append(id)
+            result[-1].append(id)
         else:
-            groups.append([id])
-    return [tokenizer.detokenize(group).strip() for group in groups]
+            result.append([id])
+    return result
 
 
 @pytest.mark.parametrize("kind", LEARN)
@@ -148,4 +150,30 @@ def test_words_of_every_tokenizer(kind):
     else:
         tokenizer = learnt(kind)
     row = tokenizer.tokenize("the foxes jumped over").numpy().tolist()
-    assert words(tokenizer, row) == ["the", "foxes", "jumped", "over"]
+    words = [tokenizer.detokenize(group).strip() for group in groups(tokenizer, row)]
+    assert words == ["the", "foxes", "jumped", "over"]
+
+
+def of_tokenizers(model, **parts):
+    """A `tokenizer.json` of these parts, which knows "the", "foxes" and a mask."""
+    kernel = tokenizers.Tokenizer(model)
+    for name, part in parts.items():
+        setattr(kernel, name, part)
+    kernel.add_special_tokens(["[MASK]"])
+    return text.BytePairTokenizer(kernel.to_str(), pad_token="[MASK]")
+
+
+def test_words_of_a_tokenizer_json_that_is_not_of_bytes():
+    pre, models = tokenizers.pre_tokenizers, tokenizers.models
+    pieces = {"[UNK]": 0, "the": 1, "fox": 2, "##es": 3}
+    word_piece = of_tokenizers(models.WordPiece(pieces, unk_token="[UNK]"), pre_tokenizer=pre.Whitespace())
+    row = [1, 2, 3, 1]
+    assert word_piece.tokenize("the foxes the").numpy().tolist() == row
+    assert groups(word_piece, row) == [[1], [2, 3], [1]]
+    unigram = models.Unigram([("<unk>", 0.0), ("▁the", -1.0), ("▁fox", -1.0), ("es", -1.0)], unk_id=0)
+    unigram = of_tokenizers(unigram, pre_tokenizer=pre.Metaspace())
+    assert unigram.tokenize("the foxes the").numpy().tolist() == row
+    assert groups(unigram, row) == [[1], [2, 3], [1]]
+    unmarked = of_tokenizers(models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]"), pre_tokenizer=pre.Whitespace())
+    refused(lambda: masked([row], unmarked, whole_words=True), ["`whole_words`", "▁", "Ġ", "none"])
+    assert len(masked([row[:1]], unmarked)) == 1

@@ -91,6 +91,9 @@ def test_labels_and_weights_of_examples_and_of_tokens():
     inputs, targets, weights = next(iter(text.pack(weighted, 4).batch(9)))
     np.testing.assert_array_equal(weights, inputs["token_ids"])
     np.testing.assert_array_equal(targets, inputs["token_ids"])
+    weighted = tf.data.Dataset.from_tensor_slices((ids, ids, share)).map(dense)
+    *_, weights = next(iter(text.pack(weighted, 4).batch(9)))
+    np.testing.assert_array_equal(weights, [[0.5, 0.5, 2, 0], [3, 3, 3, 0]])
 
 
 def dense(*element):

@@ -147,6 +147,24 @@ def test_depths():
     mine.build(pair.trainable_variables)  # here both stacks are one
     assert mine.rates["decoder_0/attention/query/kernel"] == 1 / 8
     assert mine.rates["source_embedding/token/embeddings"] == 1.0
+    small = build(embedding_norm=True, embedding_dim=6)  # as ELECTRA's: its norm and projection lie below the blocks too
+    optimizer = layerwise_decay(keras.optimizers.SGD(0.1), 0.5)
+    optimizer.build(small.trainable_variables)
+    outside = {path.split("/")[0] for path, rate in optimizer.rates.items() if rate == 1 / 16}
+    assert outside == {"embedding", "encoder_embedding_norm", "encoder_embedding_projection"}
+
+
+def test_a_function_of_the_rate_survives_freezing():
+    def rate():
+        return 0.1
+
+    model = build()
+    model.compile(layerwise_decay(keras.optimizers.SGD(rate), 0.5), "mse", run_eagerly=True)
+    model.fit(IDS, TARGETS, verbose=0)
+    txf.training.freeze(model, "embedding")
+    model.fit(IDS, TARGETS, verbose=0)
+    assert float(array(model.optimizer.learning_rate)) == np.float32(0.1)
+    assert set(model.optimizer.rates.values()) == {1 / 8, 1 / 4, 1 / 2, 1.0}
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])

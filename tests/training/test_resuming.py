@@ -40,13 +40,13 @@ def batches(first):
         yield generator.normal(size=(4, 3)).astype("float32"), generator.normal(size=(4, 1)).astype("float32")
 
 
-def train(file, seed=1, cut=None, epochs=EPOCHS, patience=99, units=5, rate=0.01, first_epoch=None):
+def train(file, seed=1, cut=None, epochs=EPOCHS, patience=99, units=5, rate=0.01, first_epoch=None, min_delta=0):
     """A training with dropout, moments, and callbacks that count; its model, callbacks and history."""
     keras.utils.set_random_seed(seed)
     layers = [keras.Input((3,)), keras.layers.Dense(units), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
     model = keras.Sequential(layers)
     model.compile(keras.optimizers.Adam(rate), "mse", run_eagerly=True)  # to trace takes longer than these steps
-    stopping = keras.callbacks.EarlyStopping("loss", patience=patience, restore_best_weights=True)
+    stopping = keras.callbacks.EarlyStopping("loss", min_delta, patience, restore_best_weights=True)
     plateau = keras.callbacks.ReduceLROnPlateau("loss", patience=0, factor=0.5)  # it changes what is learnt
     if not isinstance(rate, float):
         plateau = keras.callbacks.TerminateOnNaN()
@@ -95,6 +95,16 @@ def test_a_training_that_was_stopped_is_complete(tmp_path):
     assert nothing.epoch == []
     for one, two in zip(model.get_weights(), again.get_weights()):  # the best epoch's, which early stopping brings back
         np.testing.assert_array_equal(one, two)
+
+
+def test_what_counts_as_better_stays(tmp_path):
+    """Keras turns the sign of `min_delta` once for each new callback."""
+    _, stopping, history = train(tmp_path / "one.npz", min_delta=1e3)
+    assert max(history.history["loss"]) < 1e3 and stopping.best_epoch == 0  # nothing is better by so much
+    with pytest.raises(Cut):
+        train(tmp_path / "two.npz", cut=(2, 0), min_delta=1e3)
+    _, resumed, _ = train(tmp_path / "two.npz", min_delta=1e3)
+    assert resumed.best_epoch == 0 and resumed.wait == stopping.wait == EPOCHS - 1
 
 
 def test_a_kill_while_saving_loses_one_epoch(tmp_path, monkeypatch):
