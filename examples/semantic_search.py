@@ -30,13 +30,16 @@ def main():
     keras.utils.set_random_seed(options.seed)
     folder = txf.checkpoints.find(options.checkpoint)
     tokenizer = txf.text.from_checkpoint(folder, length=LONGEST)
-    model = embedder(txf.checkpoints.load(folder, "encoder"))
+    encoder = txf.checkpoints.load(folder, "encoder")
+    model = embedder(encoder)
     if options.data is not None:
         files = data.find(options.data, None, dict.fromkeys(("sts-train.csv", "sts-dev.csv")))
         score(model, tokenizer, files["sts-dev.csv"])
         if options.epochs:
             tune(model, tokenizer, files["sts-train.csv"], options)
             score(model, tokenizer, files["sts-dev.csv"])
+            txf.checkpoints.save(encoder, options.out)
+            print(f"Wrote {options.out}, a folder for --checkpoint.")
     if options.file is not None:
         lines = [line.strip() for line in options.file.read_text(encoding="utf-8").splitlines() if line.strip()]
         similarities = embed(model, tokenizer, lines) @ embed(model, tokenizer, [options.query or lines[0]])[0]
@@ -97,6 +100,7 @@ def parse_options():
     parser.add_argument("query", nargs="?", help="what to look for (default: the file's first line)")
     parser.add_argument("--checkpoint", metavar="DIR", default=HUB, help="folder, or repository of the Hub (%(default)s)")
     parser.add_argument("--data", metavar="DIR", help="folder of the STS benchmark, with sts-train.csv and sts-dev.csv")
+    parser.add_argument("--out", metavar="DIR", default="runs/semantic_search", help="of what is fine-tuned (%(default)s)")
     parser.add_argument("--epochs", type=int, default=0, help="of contrastive fine-tuning on its training pairs (default: 0)")
     parser.add_argument("--batch", type=int, default=64, help="pairs a batch (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=2e-5, help="learning rate (default: %(default)s)")

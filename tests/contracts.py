@@ -267,9 +267,11 @@ def check_scores(case, path):
         assert case.mask == "none" or not scores[0, :, :-1, -1].any()  # under a causal mask padding sees itself
 
 
-CHECKS = {  # name -> check, when it runs in the fast suite, the backends that it needs
-    "config": (check_config, "always", None),
-    "saving": (check_saving, "always", None),
+# Name -> check, when it runs in the fast suite ("core" and "never": else in the slow one; "tensorflow": of cases that are not
+# core there alone, as Keras' own code of it is the same for all backends; "core alone": of no others), the backends it needs.
+CHECKS = {
+    "config": (check_config, "tensorflow", None),
+    "saving": (check_saving, "tensorflow", None),
     "shapes": (check_shapes, "always", None),
     "float32": (functools.partial(check_policy, policy="float32"), "never", None),
     "mixed_bfloat16": (functools.partial(check_policy, policy="mixed_bfloat16"), "core", None),
@@ -277,13 +279,13 @@ CHECKS = {  # name -> check, when it runs in the fast suite, the backends that i
     "bfloat16": (functools.partial(check_policy, policy="bfloat16"), "core", None),
     "float16": (functools.partial(check_policy, policy="float16"), "always", None),
     "fit": (functools.partial(check_fit, run_eagerly=True), "always", None),
-    "fit_compiled": (check_fit, "core", None),
+    "fit_compiled": (check_fit, "core alone", None),
     "fit_jit": (functools.partial(check_fit, jit_compile=True), "never", ("tensorflow",)),
     "gradients": (check_gradients, "always", None),
-    "quantization": (check_quantization, "always", None),
+    "quantization": (check_quantization, "tensorflow", None),
     "export": (check_export, "core", ("tensorflow",)),
-    "subclassing": (check_subclassing, "always", None),
-    "sequential": (check_sequential, "always", None),
+    "subclassing": (check_subclassing, "tensorflow", None),
+    "sequential": (check_sequential, "tensorflow", None),
     "mask": (check_mask, "always", None),
     "padding": (check_padding, "always", None),
     "scores": (check_scores, "always", None),
@@ -300,6 +302,8 @@ def _parameter(name, case):
     marks = []
     if when == "never" or (when == "core" and not case.core):
         marks.append(pytest.mark.slow)
+    if not case.core and (when == "core alone" or (when == "tensorflow" and BACKEND != "tensorflow")):
+        marks.append(pytest.mark.skip(reason="of the core cases alone"))
     if backends is not None:
         reason = f"needs a backend of {backends}"
         marks.append(pytest.mark.skipif(BACKEND not in backends, reason=reason))

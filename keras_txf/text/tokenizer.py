@@ -36,8 +36,8 @@ class Tokenizer(keras.layers.Layer):
         padding_side, truncation_side: "right" or "left".
 
     Raises:
-        ValueError: a special token that is not in the vocabulary, a padding that is not special, `length` without a token of padding or shorter than
-            what `start` and `end` add, an option out of its range.
+        ValueError: a special token that is not in the vocabulary, a padding that is not special, `length` without a token
+            of padding or shorter than what `start` and `end` add, an option out of its range.
     """
 
     def __init__(

@@ -84,11 +84,15 @@ def test_semantic_search(bert, tmp_path):
     (tmp_path / "lines.txt").write_text("a man plays the flute\n\na cat sits on the mat\nthe film\n")
     out = run(
         "semantic_search", "--checkpoint", bert, "--data", tmp_path, "--epochs", 1, "--batch", 2, "--count", 2,
-        tmp_path / "lines.txt", "a cat sits on the mat",
+        "--out", tmp_path / "tuned", tmp_path / "lines.txt", "a cat sits on the mat",
     )  # fmt: skip
     assert len(re.findall(r"^Spearman -?\d+\.\d\d on STS-B dev$", out, re.M)) == 2
     best, second = out.splitlines()[-2:]
     assert best == "1.000  a cat sits on the mat" and second != best
+    plain, tuned = (txf.checkpoints.load(folder, "encoder") for folder in (bert, tmp_path / "tuned"))
+    assert any((a != b).any() for a, b in zip(plain.get_weights(), tuned.get_weights(), strict=True))
+    ids = [txf.text.from_checkpoint(folder)("a cat sits").numpy().tolist() for folder in (bert, tmp_path / "tuned")]
+    assert ids[0] == ids[1]
 
 
 def test_finetune_generator(tmp_path):

@@ -1,6 +1,7 @@
 """Where `generate` ends, and the forms in which it answers."""
 
 import dataclasses
+import functools
 import gc
 import weakref
 
@@ -20,6 +21,7 @@ def shown(kind, prompt):
     return [] if kind == "encoder_decoder" else prompt
 
 
+@functools.cache
 def answers(kind, new=NEW):
     return [naive(make(kind, "llama"), prompt, new) for prompt in PROMPTS]
 

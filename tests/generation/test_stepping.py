@@ -101,6 +101,7 @@ def test_a_cache_is_no_longer_than_the_window(window):
     assert_cached_equals_uncached(model)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the names are those of Keras on every backend")
 @pytest.mark.parametrize("share_embeddings", [True, "tokens"])
 def test_names_are_their_own_though_keras_counts_anew(share_embeddings):
     sizes = dict(num_layers=1, dim=8, num_heads=2, max_length=9)
