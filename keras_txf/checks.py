@@ -141,8 +141,16 @@ def concrete(tensor):
         return None
 
 
+def integers(name, tensor):
+    """Floats would be rounded where a layer computes in half precision: 257 is 256 in bfloat16."""
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    if "int" not in dtype:
+        raise ValueError(f"`{name}` must be integers; received {dtype}.")
+
+
 def positions(tensor, batch, length):
     """Positions are (T,) or (B, T): a single one for several places would pass as broadcast."""
+    integers("positions", tensor)
     rank("positions", tensor, (1, "(length,)"), (2, "(batch, length)"))
     broadcasts("positions", tensor, batch, length)
     received = tensor.shape[-1]

@@ -96,6 +96,10 @@ COMBINATIONS = [
      ["`position`", "`share_embeddings`", "None for the encoder", "'sinusoidal' for the decoder"]),
     ("options that are no dict", lambda: seq2seq(decoder_options=["window"]), ["`decoder_options`", "dict", "['window']"]),
     ("one table, two directions", lambda: encoder(causal=[True, False], position="relative"), ["'relative'", "`causal`", "[True, False]"]),
+    ("one embedding, two widths", lambda: seq2seq(encoder_options={"embedding_dim": 4}), ["`embedding_dim`", "`share_embeddings`"]),
+    ("RMS norm with a bias", lambda: Encoder(2, norm="rms", norm_bias=True), ["norm_bias=True", "norm='layer'", "'rms'"]),
+    ("positions of floats", lambda: Attention(2, position="rotary")(X, positions=np.arange(5.0)), ["`positions`", "integers", "float"]),
+    ("segments of floats", lambda: Attention(2)(X, segment_ids=np.ones((2, 5))), ["`segment_ids`", "integers", "float"]),
     ("positions without a use", lambda: Embedding(11, 8, None)(IDS, positions=IDS), ["`positions`", "encoding=None"]),
 ]
 

@@ -132,6 +132,19 @@ def test_packed_sequences_equal_the_same_alone(kind, options):
             drawing.assert_same(outputs[index][segments[index] == row + 1], alone(kind, plain, row))
 
 
+@pytest.mark.parametrize("position", ["rotary", None])
+def test_max_length_is_of_each_packed_sequence(position):
+    model = txf.models.decoder_generator(11, 1, 8, 2, position=position, packed=True, max_length=4)
+    inputs = {
+        "token_ids": np.ones((1, 8), "int32"), "segment_ids": np.repeat([[1, 2]], 4, axis=1),
+        "positions": np.tile(np.arange(4), 2)[None],
+    }  # fmt: skip
+    assert model(inputs).shape == (1, 8, 11)
+    inputs["positions"][0, 3] = 9
+    with pytest.raises(ValueError, match="`positions` must be .*0 to 3"):
+        model(inputs)
+
+
 @pytest.mark.parametrize("kind", ["encoder", "decoder_generator"])
 @drawing.few(2)
 @given(drawing.model_options(exclude=["window"]), st.sampled_from([1, 2, 3]))

@@ -90,6 +90,11 @@ class Config:
         value = self("pad_token_id", default)
         return None if value == -1 else value
 
+    def pad_id_of_decoder(self, default):
+        """None also where the padding token ends a text: transformers then attends to it, as to any other."""
+        value, ends = self.pad_id(default), self("eos_token_id", None)
+        return None if value in (ends if isinstance(ends, list) else [ends]) else value
+
     def num_classes(self):
         """Of a classifier."""
         labels = self("id2label", None)

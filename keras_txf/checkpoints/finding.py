@@ -4,7 +4,7 @@ import os
 import pathlib
 import re
 
-FETCHED = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.spm")
+FETCHED = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
 
 
 def find(path, revision=None):

@@ -55,7 +55,7 @@ def load(path, task=None, num_classes=None, dtype=None, progress=None, revision=
     >>> config = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=100, hidden_size=32,
     ...               num_hidden_layers=2, num_attention_heads=4, intermediate_size=40, max_position_embeddings=16)
     >>> llama = txf.models.decoder_generator(
-    ...     100, 2, 32, 4, intermediate_dim=40, gated=True, activation="silu", use_bias=False, norm="rms",
+    ...     100, 2, 32, 4, intermediate_dim=40, gated=True, activation="silu", use_bias=False, norm="rms", norm_epsilon=1e-6,
     ...     norm_placement="pre", position="rotary", scale_embedding=False, pad_id=None)
     >>> txf.checkpoints.save(llama, folder, config)
     >>> txf.checkpoints.load(folder).generate([[5, 6]], max_new_tokens=3).shape
@@ -69,9 +69,9 @@ def load(path, task=None, num_classes=None, dtype=None, progress=None, revision=
         task, new_head = choose_task(source, task, num_classes)
         with without_values() as made:
             model = build(source, task, num_classes, dtype, options)
-        kept = fill(model, source, task, new_head, progress)
+        kept, skipped = fill(model, source, task, new_head, progress)
         give_values(made)  # to what no tensor was for: a new head, generators of random numbers
-    PROVENANCE[model] = Provenance(folder, values, task, options, kept)
+    PROVENANCE[model] = Provenance(folder, values, task, options, kept, skipped)
     return model
 
 
@@ -83,7 +83,8 @@ class Provenance:
     config: dict
     task: str
     options: dict
-    kept: dict = dataclasses.field(default_factory=dict)  # numbers of the file that are in no weight, by name
+    kept: dict = dataclasses.field(default_factory=dict)  # tensors of the file that are in no weight, by its names
+    skipped: dict = dataclasses.field(default_factory=dict)  # first rows of tensors that are in no weight, by names of tables
 
 
 PROVENANCE = weakref.WeakKeyDictionary()
@@ -106,6 +107,10 @@ class Source:
 
     def read(self, name):
         return self.tensors.read(self.names[name])
+
+    def has(self, name):
+        """Whether there is a tensor of this name, or of a module of this name."""
+        return any(known == name or known.startswith(f"{name}.") for known in self.names)
 
     def shape(self, name):
         return self.tensors.shape(self.names[name])
@@ -166,12 +171,7 @@ def modules_of(rows):
 def build(source, task, num_classes, dtype, options):
     """The model; where weights wait for their values, it asks for no memory."""
     family, config = source.family, Config(source.values)
-    with in_words_of_config(config.values, options):
-        found = family.options(config)
-        heads = {name: known.options(config) for name, known in family.tasks.items()}
-    tied = config("tie_word_embeddings", True)
-    config.check_all_known(family.neutral)
-    found.update(heads[task])
+    found, tied = options_of(family, task, config, options)
     if num_classes is not None:
         found["num_classes"] = num_classes
     blocks = max(found["num_layers"], found.get("num_decoder_layers", 0))
@@ -183,6 +183,16 @@ def build(source, task, num_classes, dtype, options):
     dtype = None if dtype is None else keras.dtype_policies.get(dtype)
     with in_words_of_config(config.values, options):
         return family.tasks[task].build(**{**found, "dtype": dtype, **options})
+
+
+def options_of(family, task, config, own):
+    """The builder's options that a config.json asks for, and whether it says that the logits are tied; `own` are the caller's."""
+    with in_words_of_config(config.values, own):
+        found = family.options(config)
+        heads = {name: known.options(config) for name, known in family.tasks.items()}
+    tied = config("tie_word_embeddings", True)
+    config.check_all_known(family.neutral)
+    return {**found, **heads[task]}, tied
 
 
 @contextlib.contextmanager
@@ -215,12 +225,16 @@ def is_tied(source, task, config, tied):
 
 
 def fill(model, source, task, new_head, progress):
-    """Gives each weight its tensor; refuses weights or tensors that would be left. Returns what is to be given back."""
+    """Gives each weight its tensor; refuses weights or tensors that would be left.
+
+    Returns what `save` is to give back: tensors that are no weight's, and rows of those that are.
+    """
     family, config = source.family, Config(source.values)
     head = family.tasks[task].rows(config)
     weights = list(model.weights)
     if new_head:
-        weights = [weight for weight in weights if weight.path.rpartition("/")[0] not in head]
+        new = {path for path, row in head.items() if path == "logits" or not source.has(as_tensor(row).name)}
+        weights = [weight for weight in weights if weight.path.rpartition("/")[0] not in new]
     wanted = links(table_of(family, task, config, model), weights)
     resolve_aliases(source, {link.name for link in wanted})
     kept = {source.names[name]: source.read(name) for name in check_names(source, task, {link.name for link in wanted})}
@@ -228,13 +242,14 @@ def fill(model, source, task, new_head, progress):
     if progress is None:
         progress = sum(source.tensors.size(source.names[link.name]) for link in wanted) >= LARGE
     bar = keras.utils.Progbar(len(wanted), unit_name="tensor") if progress else None
+    skipped = {}
     for link in wanted:
-        skipped = give(source, link)
+        rows = give(source, link)
         if link.way.skipped:
-            kept[source.names[link.name]] = skipped
+            skipped[link.name] = rows
         if bar is not None:
             bar.add(1)
-    return kept
+    return kept, skipped
 
 
 def give(source, link):

@@ -13,14 +13,18 @@ from safetensors.numpy import save_file
 
 from keras_txf import checks
 from keras_txf.checkpoints.config import Config
+from keras_txf.checkpoints.deferred import without_values
+from keras_txf.checkpoints.family import LANGUAGE_MODELS
 from keras_txf.checkpoints.files import INDEX, ONE, read_json
-from keras_txf.checkpoints.loading import PROVENANCE, Provenance, find_family, has_own_logits, table_of, task_of
+from keras_txf.checkpoints.loading import (
+    PROVENANCE, Provenance, find_family, has_own_logits, in_words_of_config, options_of, table_of, task_of,
+)  # fmt: skip
 from keras_txf.checkpoints.tables import links
 
 DTYPES = ("float32", "float16", "bfloat16")
 # What stands beside the weights of a checkpoint, and goes with them.
-BESIDE = ("tokenizer*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "source.spm",
-          "target.spm", "generation_config.json", "preprocessor_config.json")  # fmt: skip
+BESIDE = ("tokenizer*", "chat_template*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
+          "spiece.model", "source.spm", "target.spm", "generation_config.json", "preprocessor_config.json")  # fmt: skip
 # Options of a builder that do not change what is computed from the weights.
 FREE = {"name", "return_hidden_states", "return_attention_scores", "token_type_ids", "packed", "dropout", "attention_dropout",
         "feed_forward_dropout", "head_dropout", "stochastic_depth", "max_length"}  # fmt: skip
@@ -40,8 +44,9 @@ def save(model, folder, config=None, dtype=None, max_shard_size=5 * 10**9):
         max_shard_size: bytes in a file; more than that goes into several, with an index.
 
     Raises:
-        ValueError: a model of unknown origin without `config`; weights for which the family has no tensors, or of other
-            shapes than `config` says; options in `load` that no `config.json` could say.
+        ValueError: a model of unknown origin without `config`; weights for which the family has no tensors, or others than
+            `config` asks for (of what has no weights, such as an activation or an epsilon, it is taken at its word);
+            options in `load` that no `config.json` could say.
 
     Example:
 
@@ -61,16 +66,18 @@ def save(model, folder, config=None, dtype=None, max_shard_size=5 * 10**9):
     family = find_family(origin.config)
     known = family.tasks[origin.task]
     found = links(table_of(family, origin.task, Config(origin.config), model), model.weights)
+    if config is not None:
+        check_described(model, origin, family, {link.name for link in found})
     tensors = {(family.prefix * (known.whole and link.inner)) + link.name: link for link in found}
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as new:
         new = pathlib.Path(new)
-        write_tensors(new, tensors, origin.kept, dtype, max_shard_size)
+        write_tensors(new, tensors, origin, dtype, max_shard_size)
         text = json.dumps(new_config(model, origin, family, dtype), indent=2, sort_keys=True)
         (new / "config.json").write_text(text + "\n", encoding="utf-8")
         for pattern in BESIDE if origin.folder else ():
-            for file in origin.folder.glob(pattern):
+            for file in filter(pathlib.Path.is_file, origin.folder.glob(pattern)):
                 shutil.copyfile(file, new / file.name)
         names = sorted(file.name for file in new.iterdir())
         for name in names:
@@ -99,6 +106,26 @@ def find_origin(model, config):
     return Provenance(folder, values, task, {})
 
 
+def check_described(model, origin, family, names):
+    """Refuses a model whose weights are not those, in number and shape, of what a given config.json asks for."""
+    known = family.tasks[origin.task]
+    options, _ = options_of(family, origin.task, Config(origin.config), {})
+    options.update({option: name in names for option, name in known.optional.items()})
+    if "num_classes" in options:
+        options["num_classes"] = model.get_layer("logits").units
+    if origin.task in LANGUAGE_MODELS:
+        options["tie_embeddings"] = not has_own_logits(model)
+    with without_values(), in_words_of_config(origin.config, {}):
+        described = known.build(**options)
+    asked, received = ({weight.path: tuple(weight.shape) for weight in one.weights} for one in (described, model))
+    odd = sorted(path for path in asked.keys() | received.keys() if asked.get(path) != received.get(path))
+    if odd:
+        raise ValueError(
+            f"`config` must describe the model: it asks for {odd[0]!r} of shape {asked.get(odd[0])}; received a model with "
+            f"{received.get(odd[0])}, and {len(odd)} weights in all that differ."
+        )
+
+
 def new_config(model, origin, family, dtype):
     """The values of config.json, with what may have changed since."""
     known = family.tasks[origin.task]
@@ -110,14 +137,14 @@ def new_config(model, origin, family, dtype):
         if number != Config(origin.config).num_classes():
             values["id2label"] = {str(i): f"LABEL_{i}" for i in range(number)}
             values["label2id"] = {f"LABEL_{i}": i for i in range(number)}
-    elif "tie_word_embeddings" in values and family.says_tied:
+    elif origin.task in LANGUAGE_MODELS and family.says_tied:  # without the key, the classes of transformers differ
         values["tie_word_embeddings"] = not has_own_logits(model)
     return values
 
 
-def write_tensors(folder, tensors, kept, dtype, max_shard_size):
+def write_tensors(folder, tensors, origin, dtype, max_shard_size):
     """One file, or shards of about equal size and their index."""
-    shards, sizes = [{}], [0]
+    shards, sizes, kept = [{}], [0], origin.kept
     for name, link in tensors.items():
         size = sum(int(np.prod(weight.shape)) * np.dtype(dtype or dtype_of(weight)).itemsize for weight in link.variables)
         if sizes[-1] and sizes[-1] + size > max_shard_size:
@@ -127,7 +154,7 @@ def write_tensors(folder, tensors, kept, dtype, max_shard_size):
         sizes[-1] += size
     files = [ONE] if len(shards) == 1 else [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
     for file, shard in zip(files, shards, strict=True):
-        arrays = {name: values_of(link, kept.get(name), dtype) for name, link in shard.items()}
+        arrays = {name: values_of(link, origin.skipped.get(link.name), dtype) for name, link in shard.items()}
         if file == files[0]:
             arrays.update({name: as_dtype(kept[name], dtype) for name in kept.keys() - tensors.keys()})
         save_file(arrays, folder / file, metadata={"format": "pt"})

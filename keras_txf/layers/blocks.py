@@ -26,7 +26,7 @@ class EncoderBlock(keras.layers.Layer):
         use_bias: whether projections and layer norms have a bias. Where they differ: `attention_bias` is for
             queries, keys and values, `attention_output_bias` (default as `attention_bias`) for what follows
             them, `feed_forward_bias` and `norm_bias` for the rest.
-        norm: "layer" or "rms".
+        norm: "layer" or "rms", which has no bias.
         norm_placement: "post" normalises the sum, as the paper does: norm(x + f(x)). "pre" leaves
             the residual stream alone, x + f(norm(x)), which trains deep stacks without warm-up.
             "sandwich" is x + norm(f(norm(x))).
@@ -308,6 +308,8 @@ def _set_options(block, arguments):
         )
     for name in ("attention_bias", "attention_output_bias", "feed_forward_bias", "norm_bias"):
         checks.optional(checks.boolean, name, getattr(block, name))
+    if block.norm == "rms" and block.norm_bias:
+        raise ValueError("norm_bias=True needs norm='layer': an RMS norm has none; received norm='rms'.")
     for name in ("dropout", "attention_dropout", "feed_forward_dropout", "stochastic_depth"):
         checks.rate(name, getattr(block, name))
     block.supports_masking = True

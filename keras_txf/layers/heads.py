@@ -140,7 +140,8 @@ def _last(layer, x, mask):
 
 def _attention(layer, x, mask):
     scores = ops.where(mask, ops.cast(layer.score(x), "float32"), _LOW)
-    return _weighted_mean(x, ops.softmax(scores, axis=1))
+    # A softmax, which the mean completes; Keras would warn of one over a single token.
+    return _weighted_mean(x, ops.exp(scores - ops.max(scores, axis=1, keepdims=True)))
 
 
 _LOW = -1e30

@@ -89,7 +89,7 @@ def encoder_decoder(
     for argument, value in (("encoder_options", encoder_options), ("decoder_options", decoder_options)):
         if value is not None and not isinstance(value, dict):
             raise ValueError(f"`{argument}` must be a dict of options; received {value!r}.")
-    for option in stack.EMBEDDING_OPTIONS if share_embeddings else ():
+    for option in (*stack.EMBEDDING_OPTIONS, "embedding_dim") if share_embeddings else ():
         if option in (encoder_options or {}) or option in (decoder_options or {}):
             raise ValueError(
                 f"`{option}` of one side alone does not go with `share_embeddings`, which gives both sides "

@@ -152,7 +152,8 @@ def embed(
     pad_id = embedding.pad_id
     if start_id is not None and pad_id is not None and (position_embedding or embedding).encoding is not None:
         positions = StartPositions(pad_id, dtype=options.dtype, name=f"{name}_positions")(ids)
-    x = embedding(ids, **_given(positions=positions if embedding.encoding else None, token_type_ids=token_type_ids))
+    counts = embedding.encoding is not None or embedding.max_length is not None
+    x = embedding(ids, **_given(positions=positions if counts else None, token_type_ids=token_type_ids))
     if position_embedding is not None:
         x = keras.layers.Add(dtype=options.dtype)([x, position_embedding(ids, **_given(positions=positions))])
     if start_id is not None:

@@ -83,8 +83,8 @@ def _has_kernel(query):
 
 
 def _softmax(logits):
-    # Keras warns of a softmax over one entry; with a single key that is what attention is.
-    return ops.ones_like(logits) if logits.shape[-1] == 1 else ops.softmax(logits, axis=-1)
+    # Keras warns of a softmax over one entry; with a single key that is what attention is. It has a gradient, of zeros.
+    return ops.exp(logits - logits) if logits.shape[-1] == 1 else ops.softmax(logits, axis=-1)
 
 
 def _causal_mask(length):

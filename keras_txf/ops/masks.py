@@ -57,7 +57,9 @@ def combine_masks(
     if query_segments is not None:
         checks.rank("segment_ids", query_segments, (2, "(batch, length)"))
         checks.rank("segment_ids", key_segments, (2, "(batch, length)"))
-        same = ops.expand_dims(query_segments, 2) == ops.expand_dims(key_segments, 1)
+        checks.integers("segment_ids", query_segments)
+        checks.integers("segment_ids", key_segments)
+        same = ops.equal(ops.expand_dims(query_segments, 2), ops.expand_dims(key_segments, 1))
         conditions.append(same[:, None])
     if explicit is not None:
         conditions.append(_as_rank_four(explicit))

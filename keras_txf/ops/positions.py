@@ -92,7 +92,7 @@ def rotary_frequencies(dim, base=10000.0, scaling=None):
             checks.boolean(name, value)
         elif value is not None or name in required:
             checks.positive_number(name, value)
-    return function(dim, base, **options)
+    return function(dim, base, **{name: value for name, value in options.items() if value is not None})
 
 
 def _plain(dim, base):

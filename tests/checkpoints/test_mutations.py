@@ -44,7 +44,8 @@ def load(folder, task):
     except ValueError:
         return None, None
     config = json.dumps(model.get_config(), sort_keys=True)
-    return model, re.sub(r'"(shared_object_id|name)": ("\w+"|\d+)', "", config)  # which differ from model to model
+    config = re.sub(r'"(shared_object_id|name)": ("\w+"|\d+)', "", config)  # which differ from model to model
+    return model, re.sub(r'("keras_history": \["\w+?)(_\d+)?"', r'\1"', config)
 
 
 def differs(before, after, inputs):
@@ -65,6 +66,8 @@ def test_every_key_counts(family, tmp_path):
     originals = {task: load(GOLDEN / family, task) for task in tasks}
     keys = values.keys() - NEUTRAL - set(FAMILIES[family].neutral) - FILE_DECIDES
     assert len(keys) > 8
+    for task, original in originals.items():
+        assert original[0] is None or not differs(original, load(GOLDEN / family, task), inputs)
     for key in sorted(keys):
         for other in others(values[key]):
             (tmp_path / "config.json").write_text(json.dumps({**copy.deepcopy(values), key: other}))

@@ -68,3 +68,9 @@ def test_bfloat16_adds_up_in_float32(kind):
     output = layer(np.ones((1, 1000, 2), "float32"))
     assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
     np.testing.assert_allclose(drawing.array(output), 1.0, rtol=1e-2)
+
+
+def test_a_single_token_is_no_cause_for_a_warning():
+    """Keras takes a softmax over one number for a mistake."""
+    x = drawing.normal(2, 1, 3)
+    drawing.assert_same(txf.layers.Pooling("attention")(x), x[:, 0])

@@ -175,3 +175,7 @@ def test_a_single_key_is_no_cause_for_a_warning():
     for arguments in ({}, {"return_scores": True}, {"mask": np.ones((B, 1, 1, 1), "bool"), "logit_soft_cap": 2.0}):
         result = kernel.attention(query, key, value, **arguments)
         drawing.assert_same(result[0] if isinstance(result, tuple) else result, value, 1e-6)
+        found = drawing.gradient(
+            lambda x: ops.sum(ops.square(kernel.attention(x, key, value, **{**arguments, "return_scores": True})[0])), drawing.array(query)
+        )
+        np.testing.assert_array_equal(found, 0.0)  # not none: its weights are trained by other batches

@@ -130,6 +130,9 @@ def test_yarn_is_the_papers():
     assert magnitude == pytest.approx(0.1 * math.log(factor) + 1)
     for extra, expected in (({"attention_factor": 1.5}, 1.5), ({"mscale": 0.7, "mscale_all_dim": 0.7}, 1.0)):
         assert positions.rotary_frequencies(dim, base, {"type": "yarn", **numbers, **extra})[1] == expected
+    nulls = dict.fromkeys(("beta_fast", "beta_slow", "attention_factor", "truncate"))
+    again = positions.rotary_frequencies(dim, base, {"type": "yarn", **numbers, **nulls, "truncate": False})
+    np.testing.assert_array_equal(again[0], frequencies)
 
 
 def test_alibi_slopes_are_the_papers():

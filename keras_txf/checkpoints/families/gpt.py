@@ -52,7 +52,7 @@ def gpt2(c):
         "attention_dropout": c("attn_pdrop", 0.1),
         "encoding": "learned",
         "max_length": c("n_positions", 1024),
-        "pad_id": c.pad_id(None),
+        "pad_id": c.pad_id_of_decoder(None),
         "scale_embedding": False,
     }
 
@@ -78,7 +78,7 @@ def opt(c):
         "encoding": "learned",
         "max_length": c("max_position_embeddings", 2048),
         "token_dim": None if width in (None, dim) else width,
-        "pad_id": c.pad_id(1),
+        "pad_id": c.pad_id_of_decoder(1),
         "scale_embedding": False,
     }
 

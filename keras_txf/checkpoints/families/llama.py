@@ -58,7 +58,7 @@ def options(c, base=10000.0, pad_id=None):
         "position": positions(c, ["full_attention"] * number, {"full_attention": c("rope_theta", base)}),
         "encoding": None,
         "max_length": c("max_position_embeddings"),
-        "pad_id": c.pad_id(pad_id),
+        "pad_id": c.pad_id_of_decoder(pad_id),
         "scale_embedding": False,
     }
 
@@ -98,7 +98,7 @@ def smollm3(c):
     rotary = {"full_attention": c("rope_theta", 2000000.0)}
     return {
         **llama(c),
-        "pad_id": c.pad_id(128004),
+        "pad_id": c.pad_id_of_decoder(128004),
         "position": positions(c, ["full_attention"] * number, rotary, list(map(bool, used))),
         "window": layered(c, number, kinds),
     }

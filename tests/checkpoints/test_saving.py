@@ -1,0 +1,113 @@
+"""What a saved folder holds beside the weights, and that it is of the model that was saved."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from checkpoints.test_golden import GOLDEN
+from folders import BERT, GPT2, LLAMA, tensors, write
+from refusals import refused
+from safetensors.numpy import load_file, save_file
+
+import keras_txf as txf
+
+load, save = txf.checkpoints.load, txf.checkpoints.save
+
+
+def same(model, other):
+    for one, two in zip(model.weights, other.weights, strict=True):
+        assert one.path == two.path
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two))
+
+
+@pytest.mark.parametrize("family", ["roberta", "mpnet"])
+def test_rows_of_no_position_come_back_under_the_names_of_another_class(family, tmp_path):
+    """Their tables have rows before that of the first real token, and the body alone has no prefix."""
+    model = load(GOLDEN / family, "encoder")
+    save(model, tmp_path)
+    same(load(tmp_path), model)
+    before, after = load_file(GOLDEN / family / "model.safetensors"), load_file(tmp_path / "model.safetensors")
+    assert all(any(name.endswith(known) for name in before) for known in after)
+    [name] = [name for name in after if "position" in name and after[name].ndim == 2 and "relative" not in name]
+    [old] = [known for known in before if known.endswith(name)]
+    np.testing.assert_array_equal(after[name], before[old])
+    assert before[old][:2].any()
+
+
+def test_rows_of_no_position_come_back_where_the_file_has_no_prefix(tmp_path):
+    arrays = {name.removeprefix("model."): array for name, array in load_file(GOLDEN / "bart" / "model.safetensors").items()}
+    shutil.copy(GOLDEN / "bart" / "config.json", tmp_path)
+    save_file(arrays, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    model = load(tmp_path)
+    same(model, load(GOLDEN / "bart"))
+    save(model, tmp_path / "again")
+    same(load(tmp_path / "again"), model)
+    again = load_file(tmp_path / "again" / "model.safetensors")
+    name = "model.decoder.embed_positions.weight"
+    np.testing.assert_array_equal(again[name], arrays["decoder.embed_positions.weight"])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_config_says_whether_the_head_is_tied(tied, tmp_path):
+    """Of a file that says nothing, transformers ties some families and not others."""
+    config = {name: value for name, value in LLAMA.items() if name != "tie_word_embeddings"}
+    arrays = {name: array for name, array in tensors(LLAMA).items() if not (tied and name == "lm_head.weight")}
+    save(load(write(tmp_path / "file", config, arrays)), tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["tie_word_embeddings"] is tied
+
+
+def test_a_new_head_begins_with_what_the_file_has_of_it(tmp_path):
+    pooler = {"bert.pooler.dense.weight": np.eye(8, dtype="float32")[::-1].copy(), "bert.pooler.dense.bias": np.ones(8, "float32")}
+    model = load(write(tmp_path / "one", BERT, {**tensors(BERT), **pooler}), "sequence_classification", num_classes=3)
+    kernel, bias = model.get_layer("head").get_weights()
+    np.testing.assert_array_equal(kernel, pooler["bert.pooler.dense.weight"].T)
+    np.testing.assert_array_equal(bias, 1.0)
+    assert model.get_layer("logits").units == 3
+    without = load(write(tmp_path / "two", BERT, tensors(BERT)), "sequence_classification", num_classes=3)
+    assert not without.get_layer("head").get_weights()[1].any()  # as it begins
+
+
+@pytest.mark.parametrize("config, pad, ends, expected", [
+    (GPT2, 3, 3, None), (GPT2, 3, [5, 3], None), (GPT2, 3, 5, 3), (GPT2, None, 5, None), (LLAMA, 4, 4, None), (LLAMA, 4, 5, 4),
+])  # fmt: skip
+def test_a_token_that_ends_texts_is_no_padding_of_a_decoder(config, pad, ends, expected, tmp_path):
+    """As in transformers, which attends to it without a mask."""
+    model = load(write(tmp_path / "file", {**config, "pad_token_id": pad, "eos_token_id": ends}, tensors(config)))
+    assert model.get_layer("embedding").pad_id == expected
+    save(model, tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["pad_token_id"] == pad
+    if expected is None and pad is not None:
+        assert model.generate([[pad, 1, pad], [pad]], 2, padded=False)[0][:3] == [pad, 1, pad]
+
+
+def test_files_of_the_tokenizer_go_along(tmp_path):
+    folder = write(tmp_path / "file", GPT2, tensors(GPT2))
+    for name in ("chat_template.jinja", "tokenizer.json"):
+        (folder / name).write_text(name)
+    (folder / "tokenizer_notes").mkdir()
+    save(load(folder), tmp_path / "saved")
+    assert (tmp_path / "saved" / "chat_template.jinja").read_text() == "chat_template.jinja"
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == [
+        "chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json"
+    ]  # fmt: skip
+
+
+def test_a_config_that_is_of_another_model_is_refused(tmp_path):
+    model = load(write(tmp_path / "gpt2", GPT2, tensors(GPT2)))
+    for key, value, words in (
+        ("vocab_size", 12, ["embedding/token/embeddings", "(12, 8)", "(11, 8)"]),
+        ("n_layer", 3, ["decoder_2", "None"]),
+        ("n_positions", 9, ["embedding/position", "(9, 8)", "(7, 8)"]),
+        ("new_trick", True, ["new_trick"]),
+        ("n_head", 3, ["n_head=3"]),
+    ):
+        refused(lambda: save(model, tmp_path / "no", {**GPT2, key: value}), ["config", *words])
+    classifier = load(write(tmp_path / "bert", BERT, tensors(BERT)), "sequence_classification", num_classes=3)
+    refused(lambda: save(classifier, tmp_path / "no", BERT), ["`config`", "head_norm"])
+    assert not (tmp_path / "no").exists()
+    save(model, tmp_path / "yes", GPT2)
+    same(load(tmp_path / "yes"), model)
+    save(classifier, tmp_path / "classes", {**BERT, "architectures": ["BertForSequenceClassification"]})
+    same(load(tmp_path / "classes"), classifier)
