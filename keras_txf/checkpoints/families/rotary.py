@@ -5,6 +5,9 @@ from keras_txf.layers import Rotary
 
 def windows(kinds, window):
     """The window of each block: of those of the kind "sliding_attention"."""
+    unknown = sorted(map(str, set(kinds) - {"full_attention", "sliding_attention"}))
+    if unknown:
+        raise ValueError(f"config.json must have `layer_types` of 'full_attention' and 'sliding_attention'; received {unknown}.")
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
