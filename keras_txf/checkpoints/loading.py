@@ -38,7 +38,8 @@ def load(path, task=None, num_classes=None, dtype=None, progress=None, revision=
         progress: whether a bar is shown; default: for large files.
         revision: branch, tag or commit on the Hub.
         **options: of the builder, in place of what the file says: such as `dropout`, `return_hidden_states`,
-            `token_type_ids`.
+            `token_type_ids`. Of a decoder whose `pad_token_id` also ends texts no token is padding: transformers
+            attends to it too.
 
     Returns:
         A functional `keras.Model` from the builder that the task has in `txf.models`. `save` writes it as a folder again.
