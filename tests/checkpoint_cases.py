@@ -89,7 +89,7 @@ CASES = [
         ("bert", "masked", "BertForMaskedLM", bert()),
         ("bert", "untied", "BertForMaskedLM", bert(tie_word_embeddings=False, hidden_act="gelu_new", type_vocab_size=3, pad_token_id=5)),
         ("bert", "classes", "BertForSequenceClassification", bert(**FIVE, hidden_act="silu", classifier_dropout=0.3)),
-        ("bert", "tokens", "BertForTokenClassification", bert(**FIVE)),
+        ("bert", "tokens", "BertForTokenClassification", bert(**FIVE, hidden_act="quick_gelu")),
         ("bert", "encoder", "BertModel", bert()),
         ("roberta", "masked", "RobertaForMaskedLM", bert(pad_token_id=1, type_vocab_size=1)),
         ("roberta", "untied", "RobertaForMaskedLM", bert(tie_word_embeddings=False, pad_token_id=3, hidden_act="relu")),

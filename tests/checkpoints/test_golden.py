@@ -78,6 +78,39 @@ def changed_folder(family, folder, **changes):
     return folder
 
 
+FULL, SLIDING = "full_attention", "sliding_attention"
+BASES = {FULL: {"rope_theta": 50.0, "rope_type": "default"}, SLIDING: {"rope_theta": 7.0, "rope_type": "default"}}
+OLDER = [  # what files of today say, and what older ones did: of keys by other names, or of none
+    ("llama", {"rope_parameters": BASES[FULL]}, {"rope_parameters": None, "rope_theta": 50.0}),
+    ("llama", {"rope_parameters": {**BASES[FULL], "rope_type": "linear", "factor": 4.0}},
+     {"rope_parameters": None, "rope_theta": 50.0, "rope_scaling": {"type": "linear", "factor": 4.0}}),
+    ("llama", {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "mlp_bias": None}, {"rope_parameters": None}),
+    ("gemma2", {"layer_types": [SLIDING, FULL], "sliding_window": 2}, {"layer_types": None, "sliding_window": 2}),
+    ("gemma3_text", {"layer_types": [SLIDING, FULL], "rope_parameters": BASES},
+     {"layer_types": [SLIDING, FULL], "rope_parameters": None, "rope_theta": 50.0, "rope_local_base_freq": 7.0}),
+    ("gemma3_text", {"layer_types": [SLIDING, FULL], "_sliding_window_pattern": None},
+     {"layer_types": None, "_sliding_window_pattern": None, "sliding_window_pattern": 2}),
+    ("modernbert", {"rope_parameters": BASES}, {"rope_parameters": None, "global_rope_theta": 50.0, "local_rope_theta": 7.0}),
+    ("modernbert", {"layer_types": [FULL, FULL]}, {"layer_types": None, "global_attn_every_n_layers": 1}),
+    ("modernbert", {"layer_types": [FULL, SLIDING]}, {"layer_types": None}),
+    ("smollm3", {"no_rope_layers": [1, 0]}, {"no_rope_layers": None, "no_rope_layer_interval": 2}),
+    ("smollm3", {"no_rope_layers": [1, 1]}, {"no_rope_layers": None}),
+]  # fmt: skip
+AS_BEFORE = [2, 8, 10]  # rows that say what the file of the tests says
+
+
+@pytest.mark.parametrize("row", range(len(OLDER)))
+def test_older_files_are_the_same_model(row, tmp_path):
+    family, new, old = OLDER[row]
+    (tmp_path / "new").mkdir()
+    (tmp_path / "old").mkdir()
+    models = [changed_folder(family, tmp_path / "new", **new), changed_folder(family, tmp_path / "old", **old), GOLDEN / family]
+    inputs, *_ = expected(family)
+    found, again, before = (keras.ops.convert_to_numpy(txf.checkpoints.load(folder)(inputs)) for folder in models)
+    np.testing.assert_array_equal(again, found)
+    assert np.allclose(before, found, atol=1e-6) == (row in AS_BEFORE)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_unknown_key_is_refused(family, tmp_path):
     folder = changed_folder(family, tmp_path, new_trick=True)

@@ -6,6 +6,7 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
+from checkpoints.test_golden import GOLDEN
 from folders import BERT, CONFIGS, GPT2, LLAMA, tensors, write
 from keras import ops
 from refusals import refused
@@ -200,7 +201,16 @@ def test_a_loaded_model_trains_and_leaves_nothing_waiting(tmp_path):
 
 def test_a_layer_that_was_built_before(tmp_path):
     norm = txf.layers.RelativeBias(2, name="decoder_position")
+    norm.build()
     refused(lambda: load(write(tmp_path, GPT2, tensors(GPT2)), position=norm), ["no tensors", "decoder_position"])
+    plain = load(GOLDEN / "t5")
+    own = txf.layers.RelativeBias.from_config({**plain.get_layer("encoder_0").attention.position_layer.get_config()})
+    own.build()
+    before = {path: value.copy() for path, value in weights(plain).items()}
+    model = load(GOLDEN / "t5", encoder_options={"position": own})
+    assert model.get_layer("encoder_0").attention.position_layer is own
+    same(model, plain)
+    np.testing.assert_array_equal(ops.convert_to_numpy(own.weights[0]), before[own.weights[0].path])
 
 
 def test_options_take_the_place_of_what_the_file_says(tmp_path):

@@ -234,13 +234,12 @@ def test_a_new_number_needs_no_new_compilation(compiled):
 
     model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
     for samplers in ((Sampling(0.5, top_p=0.9), Sampling(2.0, top_p=0.3)), (Beam(2, 1.0), Beam(2, -0.3))):
-        results = [model.generate(PROMPTS, 3, sampler, processors=[note], seed=1) for sampler in samplers]
-        first = len(traces)
-        model.generate(PROMPTS, 3, samplers[0], processors=[note], seed=1)
-        assert len(traces) == first and results
         traces.clear()
-        model.generate(PROMPTS, 3, samplers[1], processors=[note], seed=1)
-        assert not traces
+        model.generate(PROMPTS, 3, samplers[0], processors=[note], seed=1)
+        first = len(traces)
+        for sampler in samplers[::-1]:
+            model.generate(PROMPTS, 3, sampler, processors=[note], seed=1)
+        assert len(traces) == first > 0
 
 
 @dataclasses.dataclass

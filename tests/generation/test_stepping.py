@@ -66,7 +66,7 @@ def callable_model(model):
 def make(kind, options):
     options = dict(options)
     num_heads = options.pop("num_heads", 2)
-    options["tie_embeddings"] = options.get("combine") != "concat"
+    options.setdefault("tie_embeddings", options.get("combine") != "concat")
     sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
     return drawing.randomize(getattr(txf.models, kind)(*sizes, 2, drawing.DIM, num_heads, **options))
 
@@ -82,6 +82,24 @@ def assert_cached_equals_uncached(model):
 @given(drawing.model_options())
 def test_cached_logits_equal_uncached(kind, options):
     assert_cached_equals_uncached(make(kind, options))
+
+
+RARE = {  # what no draw has
+    "electra": {"embedding_dim": 6, "embedding_norm": True, "tie_embeddings": False},
+    "gemma": {"final_logit_soft_cap": 2.0, "logit_scale": 0.5, "logit_bias": True},
+    "opt": {"token_dim": 6, "encoding": "learned", "max_length": 20},
+    "modern": {"norm_placement": "pre", "norm_attention": [False, True], "embedding_norm": True},
+}
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_cached_logits_equal_uncached_with_options_of_checkpoints(name):
+    assert_cached_equals_uncached(make("decoder_generator", RARE[name]))
+
+
+def test_cached_logits_equal_uncached_where_tokens_alone_are_shared():
+    options = {"share_embeddings": "tokens", "encoding": "learned", "max_length": 20, "embedding_norm": True}
+    assert_cached_equals_uncached(make("encoder_decoder", options))
 
 
 @pytest.mark.slow

@@ -40,6 +40,14 @@ def vectors(layer, places, width):
 ENCODINGS = [{"encoding": "sinusoidal"}, {"encoding": "learned", "max_length": 7}]
 
 
+def test_each_token_has_the_vector_of_its_own_type():
+    layer, kinds = embedding(token_types=3, scale=False), np.array([[0, 1, 2, 0, 0], [2, 2, 0, 1, 2]], "int32")
+    table = weight(layer, "token_type")
+    expected = weight(layer, "token")[IDS] + sinusoids(PLACES, D)
+    drawing.assert_same(layer(IDS, token_type_ids=kinds), expected + table[kinds])
+    drawing.assert_same(layer(IDS), expected + table[0])
+
+
 @pytest.mark.parametrize("options", ENCODINGS)
 @pytest.mark.parametrize("scale", [False, True])
 def test_add_is_the_sum(options, scale):

@@ -68,6 +68,10 @@ def test_bfloat16_adds_up_in_float32(kind):
     output = layer(np.ones((1, 1000, 2), "float32"))
     assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
     np.testing.assert_allclose(drawing.array(output), 1.0, rtol=1e-2)
+    x = drawing.array(keras.ops.cast(drawing.normal(1, 1000, 64) + 2, "bfloat16")).astype("float32")
+    score = drawing.array(layer.score.kernel) if kind == "attention" else None
+    if kind != "attention":  # a score of bfloat16 moves its weights by more
+        np.testing.assert_allclose(drawing.array(layer(x))[0], pooled(kind, x[0].astype("float64"), score), rtol=1.01 * 2**-8)
 
 
 def test_a_single_token_is_no_cause_for_a_warning():

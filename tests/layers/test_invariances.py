@@ -210,7 +210,17 @@ def test_inference_knows_no_dropout(drawn):
         for own, other in zip(scores, expected_scores, strict=True):
             drawing.assert_same(own, other, 1e-6)
         drawing.assert_same(block(HIDDEN, *context, **call), expected)
-    assert drawing.difference(block(HIDDEN, *context, training=True), expected) > 1e-3
+    for name in rates:
+        alone, _ = make((cls, {**options, **dict.fromkeys(rates, 0.0), name: 0.5}))
+        differences = [drawing.difference(alone(HIDDEN, *context, training=True), expected) for _ in range(4)]
+        assert max(differences) > 1e-3, name  # a depth of one or two rows may stay as it is
+
+
+def test_stochastic_depth_leaves_out_whole_sublayers_sample_by_sample():
+    block = txf.layers.EncoderBlock(2, norm_placement="pre", dropout=0.0, stochastic_depth=0.5)
+    x = np.repeat(drawing.normal(1, 5, 8), 64, axis=0)
+    rows = drawing.array(block(x, training=True)).reshape(64, -1)
+    assert len(np.unique(rows.round(4), axis=0)) == 4  # both sublayers, either, none
 
 
 @pytest.mark.parametrize("attention_dropout", [0.0, 0.5])

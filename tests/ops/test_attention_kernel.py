@@ -152,6 +152,11 @@ def test_low_precision_softmaxes_in_float32(dtype):
     assert ops.dtype(output) == ops.dtype(scores) == dtype
     np.testing.assert_allclose(drawing.array(scores), 1 / 2048, rtol=1e-6)
     np.testing.assert_allclose(drawing.array(output), 1.0, rtol=1e-2)
+    logits = drawing.normal(1, 300, 1, 1).astype(ops.convert_to_numpy(key).dtype)
+    _, scores = kernel.attention(ops.ones((1, 1, 1, 1), dtype), ops.convert_to_tensor(logits), value[:, :300, :, :1], scale=1.0, return_scores=True)
+    weights = np.exp(logits.astype("float64").ravel())
+    rounding = {"bfloat16": 2**-8, "float16": 2**-11}[dtype]  # of the result alone
+    np.testing.assert_allclose(drawing.array(scores).ravel(), weights / weights.sum(), rtol=1.01 * rounding, atol=1e-7)
 
 
 def test_fused_path_runs_only_where_it_can(monkeypatch):
