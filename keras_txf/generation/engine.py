@@ -1,7 +1,5 @@
 """What `generate` of every generative model runs on: a decode loop with a cache, compiled and kept."""
 
-import collections
-
 import keras
 import numpy as np
 from keras import ops
@@ -27,7 +25,7 @@ class Engine:
 
     def __init__(self, ids_name, pad_id, first_is_real=False):
         self.ids_name, self.pad_id, self.first_is_real = ids_name, pad_id, first_is_real
-        self._readers, self._loops = {}, collections.OrderedDict()
+        self._readers, self._loops = {}, {}
 
     def generate(self, build, prompts, limits, sampler, processors, sequences, stops, seed, inputs, stream=False):
         """Continues each prompt.
@@ -54,12 +52,11 @@ class Engine:
         # The shapes too: TensorFlow would warn of a function that is traced for several.
         shapes = tuple(tuple(tensor.shape) for tensor in keras.tree.flatten(request))
         key = (*keys, sequences, shapes)
-        if key not in self._loops:
-            self._loops[key] = self._loop(build, sampler, processors, sequences)
-        self._loops.move_to_end(key)
+        loop = self._loops.pop(key, None) or self._loop(build, sampler, processors, sequences)
+        self._loops[key] = loop  # last of all: the first is the longest unused
         if len(self._loops) > KEPT:
-            self._loops.popitem(last=False)
-        start, widen, advance, finish, results = self._loops[key]
+            del self._loops[next(iter(self._loops))]
+        start, widen, advance, finish, results = loop
         if stream:
             return _stream(start, widen, advance, request)
         return tuple(map(ops.convert_to_numpy, results(finish(*start(request), request), request)))

@@ -142,7 +142,7 @@ def masker(tokenizer, rate, whole_words, mask_id):
     tokens = [tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)]
     special = np.array([token in tokenizer.special_tokens for token in tokens])
     ordinary = np.flatnonzero(~special).astype("int32")
-    begins = np.array(list(map(word_rule(tokenizer), tokens))) | special if whole_words else None
+    begins = np.array(list(map(word_rule(tokenizer, tokens), tokens))) | special if whole_words else None
 
     def mask(rows, seed):
         rows = as_ragged(rows)
@@ -169,21 +169,20 @@ def checked_ids(ids, vocab_size):
     return asserted(ids, tf.size(wrong) == 0, message, wrong)
 
 
-def word_rule(tokenizer):
+def word_rule(tokenizer, tokens):
     for kind, rule in BEGINS_WORD.items():
         if isinstance(tokenizer, kind):
             return rule
     if isinstance(tokenizer, BytePairTokenizer):
-        return byte_pair_rule(tokenizer)
+        return byte_pair_rule(tokenizer, tokens)
     known = sorted(kind.__name__ for kind in (*BEGINS_WORD, BytePairTokenizer))
     raise ValueError(f"`whole_words` needs a tokenizer of one of the kinds {known}; received {tokenizer!r}.")
 
 
-def byte_pair_rule(tokenizer):
+def byte_pair_rule(tokenizer, tokens):
     """A `tokenizer.json` may mark the pieces within words, or those at their beginning."""
     if tokenizer.continuing_prefix:
         return lambda token: not token.startswith(tokenizer.continuing_prefix)
-    tokens = [tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)]
     for marks in BLANKS:
         if any(token.startswith(marks) for token in tokens if token not in tokenizer.special_tokens):
             return lambda token: token.startswith(marks)

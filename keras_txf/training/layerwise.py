@@ -10,8 +10,6 @@ from keras_txf.training.following import renew
 from keras_txf.training.patterns import as_patterns
 
 REFUSED = (keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer)
-
-
 EMBEDDINGS = ("*embedding/*", "*embedding_norm/*", "*embedding_projection/*", "*_position/*")
 
 
