@@ -153,12 +153,14 @@ class BeamDecoding:
         tokens = ops.where(old, -1, choice % vocab_size)
         log_probs = ops.where(old, 0.0, rows(ops.reshape(log_probs, (-1, width * vocab_size)), choice))
         visible = rows(state["visible"], source[:, :width])
+        # A row that has ended takes no further places: the model may not have them.
+        real = ops.logical_and(self.reader.is_real(tokens[:, :width]), running[:, None])
         index = request.prompt_length + width * count
         return {
             **state,
             "count": count + 1,
             "tokens": tokens[:, :width],
-            "visible": see_oneself(visible, index, self.reader.is_real(tokens[:, :width])),
+            "visible": see_oneself(visible, index, real),
             "scores": scores,
             "history": write_column(rows(state["history"], source), request.prompt_length + count, tokens),
             "log_probs": write_column(rows(state["log_probs"], source), count, log_probs),

@@ -109,7 +109,8 @@ class ContrastiveDecoding:
 
         index = request.prompt_length + width * count
         visible = ops.repeat(state["visible"][:, None], width, axis=1)
-        visible = see_oneself(visible, index, self.reader.is_real(tokens))
+        # A row that has ended takes no further places: the model may not have them.
+        visible = see_oneself(visible, index, ops.logical_and(self.reader.is_real(tokens), running[:, None]))
         next_logits, cache, others = self.reader.read(tokens, visible, index, state["cache"], constant, request)
         directions = _direction(others["hidden_states"])
         chosen = self._choose(state, request, log_probs, directions)

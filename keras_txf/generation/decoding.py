@@ -97,8 +97,11 @@ class Reader:
                 cache[name] = ops.pad(cache[name], padding)
         return {**state, "cache": cache}
 
-    def read(self, tokens, visible, index, cache, constant, request):
-        """Reads `tokens`, (R, W), into the columns from `index` on: logits (R, W, V), the cache, and other outputs."""
+    def read(self, tokens, visible, index, cache, constant, request, repeats=1):
+        """Reads `tokens`, (R, W), into the columns from `index` on: logits (R, W, V), the cache, and other outputs.
+
+        A batch that is known from the prompts may not be known from the tokens: within the model TensorFlow loses it.
+        """
         width = tokens.shape[1]
         place = {self.ids_name: tokens, "visible": visible, "index": ops.reshape(index, (1,))}
         if width == 1:
@@ -106,7 +109,8 @@ class Reader:
         else:
             place["prompt_length"] = ops.full((1,), request.prompt_length, "int32")
         products = {}
-        for layout, matrix in zip(choose_layouts(self.step, ops.shape(tokens)[0] * width), constant["matrices"], strict=True):
+        layouts = choose_layouts(self.step, ops.shape(request.ids)[0] * repeats * width)
+        for layout, matrix in zip(layouts, constant["matrices"], strict=True):
             products |= layout.products(matrix)
         inputs = {name: constant[name] for name in self.constant}
         with elsewhere(products):
@@ -155,7 +159,7 @@ class SampledDecoding:
         def body(state):
             column = request.prompt_length + state["count"] - 1
             logits, cache, _ = self.reader.read(
-                state["tokens"], state["visible"], column, state["cache"], constant, request
+                state["tokens"], state["visible"], column, state["cache"], constant, request, self.repeats
             )
             return {**self._append(state, logits[:, 0], request), "cache": cache}
 

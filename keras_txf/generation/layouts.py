@@ -147,7 +147,7 @@ def _in_parts(matrix):
 def _multiply(parts, x):
     """Kernels in parts, and x of one row (1, 1, D) -> (1, 1, U)."""
     columns = ops.broadcast_to(ops.reshape(x, (1, -1, 1)), (parts.shape[0], parts.shape[2], 1))
-    return ops.reshape(unfused(ops.matmul(parts, columns)), (*x.shape[:-1], -1))
+    return ops.reshape(unfused(ops.matmul(parts, columns)), (*ops.shape(x)[:-1], parts.shape[0] * parts.shape[1]))
 
 
 def _add_bias(x, projection):

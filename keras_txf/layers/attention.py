@@ -140,7 +140,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             raise ValueError("`positions` was passed, but position=None: it would not be used.")
         positions = ops.convert_to_tensor(positions)
         checks.positions(positions, *inputs.shape[:2])
-        return positions
+        return ops.cast(positions, "int32")  # of unsigned ones no difference is below zero
 
     def project(self, inputs, positions):
         """Queries (B, T, N, H), keys and values (B, T, K, H), turned by their positions."""

@@ -23,7 +23,7 @@ def option_names(cls):
 def get_config(layer, base_config):
     """The configuration of a layer whose attributes carry the names of its arguments."""
     own = {name: _serialize(getattr(layer, name)) for name in option_names(type(layer))}
-    return {**base_config, **own, "dtype": _serialize_dtype(layer)}
+    return {**base_config, **own}
 
 
 def revive(value):
@@ -45,18 +45,3 @@ def _serialize(value):
         # one inside another layer's configuration: several blocks would reload with a copy each.
         return {**keras.saving.serialize_keras_object(value), "shared_object_id": id(value)}
     return value
-
-
-def _serialize_dtype(layer):
-    """The layer's dtype policy; after `quantize`, a map with the policy of each quantized inner layer."""
-    policy = layer.dtype_policy
-    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
-        policy = policy.default_policy
-    quantized = {
-        inner.path: inner.dtype_policy
-        for inner in layer._flatten_layers(include_self=False)
-        if getattr(inner, "quantization_mode", None) is not None
-    }
-    if quantized:
-        policy = keras.dtype_policies.DTypePolicyMap(policy, quantized)
-    return keras.dtype_policies.serialize(policy)

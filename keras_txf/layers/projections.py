@@ -88,11 +88,11 @@ class Projection(keras.layers.Dense):
     def _adapted(self, call, inputs, training):
         adapter = self.adapters.get(self.active)
         if adapter is None:
-            return call(inputs)
+            return call(inputs, training=training)
         if not adapter.adds:
-            return super().call(inputs)
+            return super().call(inputs, training=training)
         with self.using(None):
-            outputs = call(inputs)
+            outputs = call(inputs, training=training)
         return outputs + keras.ops.cast(adapter.update(inputs, training), outputs.dtype)
 
     def add_adapter(self, name, kind, **options):

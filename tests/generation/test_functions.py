@@ -10,7 +10,7 @@ from refusals import built, refused
 
 import drawing
 import keras_txf as txf
-from keras_txf.generation import Beam, Contrastive, RepetitionPenalty, Sampling
+from keras_txf.generation import Beam, Contrastive, RepetitionPenalty, Sampling, layouts
 
 VOCABULARY, NEW = 11, 4
 PROMPTS = [[5, 3, 8, 1], [7], [4, 10, 6]]
@@ -100,6 +100,24 @@ def test_equals_generate(kind, name, options):
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_equals_generate_where_shapes_are_unknown(kind, name, options, jit_compile):
     assert_same(kind, name, **options, jit_compile=jit_compile)
+
+
+@on_tensorflow
+@pytest.mark.parametrize("sampler", ["greedy", Beam(2)])
+@pytest.mark.parametrize("kind", ["decoder_generator", "encoder_decoder"])
+def test_a_batch_of_one_that_alone_is_known(kind, sampler, monkeypatch):
+    """The kernels then lie as they are best for one row, though inside the model TensorFlow loses the one."""
+    import tensorflow as tf
+
+    monkeypatch.setattr(layouts, "SMALLEST", 1)
+    model, prompt = make(kind, "llama"), PROMPTS[0]
+    inputs = [[prompt], [len(prompt)]] if kind == "decoder_generator" else [[prompt]]
+    generate = model.make_generate_function(NEW, sampler=sampler)
+    specs = [tf.TensorSpec([1, None], "int32"), tf.TensorSpec([1], "int32")][: len(inputs)]
+    generate = tf.function(generate, [*specs, tf.TensorSpec([2], "int64")], autograph=False)
+    tokens, *_ = generate(*(np.array(x, "int32") for x in inputs), np.array([3, 0]))
+    [expected] = model.generate([prompt], NEW, sampler, padded=False)
+    assert tokens.numpy()[0].tolist() == expected[-NEW:]
 
 
 @slow

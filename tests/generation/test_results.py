@@ -11,6 +11,7 @@ import pytest
 from generation.test_generate import FEWER, KINDS, NEW, PROMPTS, VOCABULARY, make, naive, padded
 from keras import ops
 
+import drawing
 import keras_txf as txf
 from keras_txf.generation import Beam, Contrastive, Sampling, engine
 
@@ -194,6 +195,20 @@ def test_max_length_is_of_each_row(kind):
     both = model.generate(PROMPTS, max_new_tokens=3, max_length=6, padded=False)
     for row, prompt, length in zip(both, PROMPTS, own, strict=True):
         assert row == shown(kind, prompt) + naive(model, prompt, min(3, 6 - length))
+
+
+@pytest.mark.parametrize("sampler", [Beam(2), Contrastive(num_candidates=2)])
+def test_rows_that_end_early_stay_within_the_models_positions(sampler):
+    """The others go on for longer than an ended row could; where positions can be seen, the model refuses those it lacks."""
+    model = txf.models.decoder_generator(VOCABULARY, 1, 12, 3, encoding="learned", max_length=9, pad_id=None)
+    prompts, start = [[5, 3, 8, 1], [7]], model.generate
+    rows = start(prompts, max_length=9, sampler=sampler, padded=False)
+    assert rows == [start([prompt], max_length=9, sampler=sampler, padded=False)[0] for prompt in prompts]
+    assert list(map(len, rows)) == [9, 9]
+    function = model.make_generate_function(max_length=9, longest_prompt=4, sampler=sampler)
+    ids = np.array([[5, 3, 8, 1], [0, 0, 0, 7]], "int32")
+    tokens, *_ = function(ids, np.array([4, 1], "int32"), np.array([3, 0]))
+    assert [[t for t in row if t >= 0] for row in drawing.array(tokens).tolist()] == [rows[0][4:], rows[1][1:]]
 
 
 def test_a_start_token_stands_before_each_prompt_or_alone():

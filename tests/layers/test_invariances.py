@@ -261,3 +261,13 @@ def test_build_makes_every_weight(position):
         before = [weight.path for weight in layer.weights]
         layer(HIDDEN)
         assert [weight.path for weight in layer.weights] == before
+
+
+@pytest.mark.parametrize("position", ["rotary", "alibi", "relative"])
+def test_unsigned_positions_are_positions(position):
+    """The distance to what came before is negative, which such integers do not know."""
+    layer = txf.layers.MultiHeadSelfAttention(2, position=position, causal=True)
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    outputs = [layer(x, positions=np.arange(5, dtype=dtype)) for dtype in ("int32", "uint8", "int64")]
+    for other in outputs[1:]:
+        drawing.assert_same(other, drawing.array(outputs[0]), 1e-6)
