@@ -74,7 +74,7 @@ def _gpt2():
     torch.set_grad_enabled(False)
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY, n_layer=LAYERS, n_embd=DIM, n_head=HEADS, n_positions=PROMPT + NEW, resid_pdrop=0,
-        bos_token_id=None, eos_token_id=None,
+        activation_function="gelu", bos_token_id=None, eos_token_id=None,
     )
     return transformers.GPT2LMHeadModel(config).eval()
 
@@ -97,7 +97,7 @@ def nanogpt_loop(batch, beams):
     def generate():
         ids = prompt
         for _ in range(NEW):
-            logits = model(ids, use_cache=False).logits[:, -1]
+            logits = model(ids, use_cache=False, logits_to_keep=1).logits[:, -1]
             ids = torch.cat([ids, logits.argmax(-1, keepdim=True)], dim=1)
 
     return generate

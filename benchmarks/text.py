@@ -133,7 +133,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20, help="of training, in each repeat")
     parser.add_argument("--pairs", type=int, default=256, help="a step of training: 256 are about 7,500 tokens")
-    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--dropout", type=float, default=0.1, help="of our blocks")
     arguments = parser.parse_args()
     lines = read_lines(arguments.data, arguments.pattern, arguments.lines)
     if "tokenizers" in arguments.part:

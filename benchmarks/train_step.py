@@ -85,7 +85,7 @@ def contenders(task, size, dtype, names):
     return steps
 
 
-def ceiling(dtype, side=2048):
+def ceiling(dtype, side):
     """FLOP/s of a square matrix product in the backend's own code."""
     product = ops.cast(np.random.default_rng(0).normal(size=(side, side)), dtype)
     times = []
@@ -107,7 +107,7 @@ def main():
     print(f"backend {keras.backend.backend()}, dropout {peers.DROPOUT}, medians of {arguments.repeats} steps in turn")
     print(f"{'size':7}{'dtype':10}{'model':12}{'contender':11}{'ms':>9}{'tokens/s':>11}{'ratio':>8}{'ceiling':>9}")
     for dtype in arguments.dtype:
-        peak = ceiling(dtype)
+        peak = ceiling(dtype, side=16384 if "gpu" in arguments.size else 2048)
         for size_name in arguments.size:
             for task in arguments.task:
                 size = SIZES[size_name]

@@ -8,29 +8,28 @@ DROPOUT = 0.1
 def keras_hub_model(task, size):
     import keras_hub
 
+    embedding = keras_hub.layers.TokenAndPositionEmbedding(size["vocab"], size["length"], size["dim"], mask_zero=True)
+
     def embed(name):
         ids = keras.Input((size["length"],), dtype="int32", name=name)
-        embedding = keras_hub.layers.TokenAndPositionEmbedding(
-            size["vocab"], size["length"], size["dim"], mask_zero=True
-        )
-        return ids, embedding, keras.layers.Dropout(DROPOUT)(embedding(ids))
+        return ids, keras.layers.Dropout(DROPOUT)(embedding(ids))
 
     def blocks(cls, count):
         return [cls(size["hidden"], size["heads"], dropout=DROPOUT) for _ in range(count)]
 
     encoder, decoder = keras_hub.layers.TransformerEncoder, keras_hub.layers.TransformerDecoder
     if task == "classifier":
-        ids, _, x = embed("ids")
+        ids, x = embed("ids")
         for block in blocks(encoder, size["layers"]):
             x = block(x)
         return keras.Model(ids, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(x)))
     if task == "generator":
-        ids, embedding, x = embed("ids")
+        ids, x = embed("ids")
         for block in blocks(decoder, size["layers"]):
             x = block(x)
         return keras.Model(ids, embedding.token_embedding(x, reverse=True))
-    source_ids, _, context = embed("source_ids")
-    target_ids, embedding, x = embed("target_ids")
+    source_ids, context = embed("source_ids")
+    target_ids, x = embed("target_ids")
     for block in blocks(encoder, size["layers"] // 2):
         context = block(context)
     for block in blocks(decoder, size["layers"] // 2):
@@ -82,6 +81,9 @@ def torch_step(task, size, x, y, dtype):
             return hidden @ self.embedding.token.weight.T
 
     model = Model().to(device)
+    for module in model.modules():
+        if isinstance(module, (torch.nn.TransformerEncoderLayer, torch.nn.TransformerDecoderLayer)):
+            module.dropout.p = 0.0  # of the hidden activations, which the others' blocks leave as they are
     optimizer = torch.optim.Adam(model.parameters(), 1e-4)
     inputs = [x["source_ids"], x["target_ids"]] if isinstance(x, dict) else [x]
     inputs = [torch.tensor(array, device=device).long() for array in inputs]

@@ -15,6 +15,7 @@ beside the mean. Pairs of words gained 0.006 but lost 0.018 on the dev sentences
 
 import argparse
 import collections
+import re
 
 import data
 import keras
@@ -28,6 +29,7 @@ FILES = {
     "dev.tsv": "eddea6b39e601dd4e7a672b53cc40fdf6019fa80522f351206c24340ca5d9359",
 }
 PAD, UNKNOWN = range(2)
+WORD = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+|[,!?]")  # the data has "is n't good" for "isn't good."
 SEEN = 2  # times in the training sentences, to be a word of the vocabulary
 
 
@@ -38,7 +40,7 @@ def main():
     model, words = data.load(options.out, "sentiment", "words")
     examples = ("a warm and funny film", "a dull , pretentious mess", "not a bad film at all")
     for text in examples if options.text is None else [options.text]:
-        [logits] = model.predict(encode([text.lower().split()], words.split("\n")), verbose=0)
+        [logits] = model.predict(encode([split(text)], words.split("\n")), verbose=0)
         print(f"{keras.ops.softmax(logits)[1]:6.1%} positive: {text}")
 
 
@@ -56,6 +58,11 @@ def train(options):
     model.fit(batches, epochs=options.epochs, validation_data=dev, validation_batch_size=256)
     data.save(model, options.out, "sentiment", words="\n".join(words))
     print(f"Dev accuracy {model.evaluate(*dev, batch_size=256, verbose=0)[1]:.4f}")
+
+
+def split(text):
+    """The words of a sentence as people write it, as the data has them."""
+    return WORD.findall(text.lower().replace("\u2019", "'"))
 
 
 def encode(sentences, words):
@@ -122,7 +129,10 @@ def parse_options():
     parser.add_argument("--rate", type=float, default=1e-3, help="highest learning rate (default: 0.001)")
     parser.add_argument("--word-dropout", type=float, default=0.3, help="share of missing words (default: 0.3)")
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.text is not None and not split(options.text):
+        parser.error(f"argument text: expected a sentence with at least one word, got {options.text!r}")
+    return options
 
 
 if __name__ == "__main__":

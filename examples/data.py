@@ -1,5 +1,6 @@
 """What the examples read and write: data from a local copy or a public download, and the trained model."""
 
+import json
 import os
 import pathlib
 import sys
@@ -29,6 +30,19 @@ def _download(url, name, sha256):
         return pathlib.Path(keras.utils.get_file(name, url, file_hash=sha256, cache_subdir="keras_txf"))
     except Exception as error:  # Keras raises a bare Exception where the network fails
         sys.exit(f"error: could not download {url} ({error}); pass a local copy with --data DIR.")
+
+
+def claim(folder, **options):
+    """Notes in `folder` what a training was begun with; one with other options must not go on from there."""
+    path = pathlib.Path(folder) / "options.json"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name("unfinished.options.json")
+        unfinished.write_text(json.dumps(options), encoding="utf-8")
+        os.replace(unfinished, path)
+    begun = json.loads(path.read_text(encoding="utf-8"))
+    if begun != options:
+        sys.exit(f"error: {folder} holds a training with {begun}, this one has {options}; pass another --out.")
 
 
 def save(model, folder, name, **texts):

@@ -30,9 +30,8 @@ def main():
         txf.training.load_adapter(model, adapter, "manner")
     else:
         sys.exit(f"error: there is no {adapter}; name a text file to learn from first.")
-    draws = txf.generation.Sampling(options.temperature, top_p=0.95)
     prompt = encode(tokenizer, options.prompt)
-    [written] = model.generate([prompt], options.length, draws, seed=options.seed, padded=False)
+    [written] = model.generate([prompt], options.length, options.sampler, seed=options.seed, padded=False)
     print(tokenizer.detokenize([written])[0])
 
 
@@ -71,7 +70,16 @@ def parse_options():
     parser.add_argument("--length", type=int, default=100, help="tokens to write (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not options.prompt:
+        parser.error("argument --prompt: expected a text to go on from, got an empty one")
+    if options.length < 1:
+        parser.error(f"argument --length: expected at least 1, got {options.length}")
+    try:
+        options.sampler = txf.generation.Sampling(options.temperature, top_p=0.95)
+    except ValueError as error:
+        parser.error(str(error))
+    return options
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def train(options):
 
 
 def build(vocab_size, size, steps):
-    """GPT-2 with rotary positions, compiled with nanoGPT's optimizer."""
+    """GPT-2 with rotary positions, compiled with nanoGPT's optimizer (whose decay spares the norms, and here does not)."""
     model = txf.models.decoder_generator(
         vocab_size, size.layers, size.dim, size.heads,
         activation="gelu",
@@ -94,11 +94,10 @@ def random_batches(ids, context, batch, seed):
 
 def write(model, characters, options):
     """The user's text and what follows as it comes, or what begins after a blank line, as a speech does."""
-    sampler = txf.generation.Sampling(options.temperature, top_p=options.top_p)
-    prompt = options.text or "\n\n"
+    prompt = options.text or ("\n\n" if "\n" in characters else characters[0])
     yield prompt
     ids = [encode(prompt, characters)]
-    for tokens in model.generate(ids, options.length, sampler, seed=options.seed, stream=True):
+    for tokens in model.generate(ids, options.length, options.sampler, seed=options.seed, stream=True):
         yield characters[tokens[0]]
 
 
@@ -121,7 +120,14 @@ def parse_options():
     parser.add_argument("--temperature", type=float, default=0.8, help="of the sampling (default: 0.8)")
     parser.add_argument("--top-p", type=float, default=0.95, help="draw from the likeliest of this probability (0.95)")
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.length < 1:
+        parser.error(f"argument --length: expected at least 1, got {options.length}")
+    try:
+        options.sampler = txf.generation.Sampling(options.temperature, top_p=options.top_p)
+    except ValueError as error:
+        parser.error(str(error))
+    return options
 
 
 if __name__ == "__main__":

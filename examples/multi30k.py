@@ -5,6 +5,10 @@
 
 Captions in lower case, tokenized, 10,000 joint subwords. "Good for Misconceived Reasons" (Wu et al. 2021,
 https://arxiv.org/abs/2105.14462) has BLEU 41.02 of 2.6 million parameters. Needs pip install '.[examples]'.
+
+Otherwise than there, an update is one batch of 8,192 tokens of like lengths, not two of 4,096, and all updates are taken:
+theirs stop when ten epochs have not lowered the validation loss. In a run here that rule kept 90 of 124 epochs, and the
+average of the last ten had the same BLEU (40.54 and 40.55). Other windows of that run's checkpoints move it by 0.3.
 """
 
 import argparse
@@ -46,6 +50,10 @@ def main():
     keras.utils.set_random_seed(options.seed)
     paths = data.find(options.data, SUBWORDS, FILES) | data.find(options.data, REFERENCES, REFERENCE_FILES)
     texts = {name: [line.split() for line in path.open(encoding="utf-8")] for name, path in paths.items()}
+    for one, other in (("train.en", "train.de"), ("valid.en", "valid.de"), ("test.2016.en", REFERENCE)):
+        if len(texts[one]) != len(texts[other]):
+            raise SystemExit(f"error: {one} has {len(texts[one])} lines, {other} {len(texts[other])}; expected as many.")
+    data.claim(options.out, variant=options.variant, updates=options.updates, seed=options.seed)
     vocabulary = Vocabulary(texts["train.en"] + texts["train.de"])
     training, validation = (vocabulary.pairs(texts[f"{name}.en"], texts[f"{name}.de"]) for name in ("train", "valid"))
 
@@ -145,7 +153,7 @@ def parse_options():
     parser.add_argument("--out", metavar="DIR", default="runs/multi30k", help="%(default)s; one folder for each training")
     parser.add_argument("--variant", choices=VARIANTS, default="published", help="(default: %(default)s)")
     parser.add_argument("--updates", type=int, default=8000, help="up to a whole epoch more (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of weights and dropout; the batches are the same (default: 1)")
     return parser.parse_args()
 
 

@@ -31,7 +31,7 @@ def main():
         print(*guesses(options.text, model, tokenizer), sep="\n")
         return
     paths = data.find(options.data, ADDRESS, FILES)
-    texts = {name[:-3]: gzip.open(path, "rt", encoding="utf-8").read().splitlines() for name, path in paths.items()}
+    texts = {name[:-3]: [line.rstrip("\n") for line in gzip.open(path, "rt", encoding="utf-8")] for name, path in paths.items()}
     english = txf.text.WordPieceTokenizer.train(texts["train.en"], vocab_size=4000, **WORDS)
     pretrained = pretrain(texts["train.en"], english, options)
     data.save(pretrained, options.out, "english", vocabulary="\n".join(english.get_config()["vocabulary"]))

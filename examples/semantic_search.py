@@ -27,6 +27,7 @@ TEMPERATURE = 0.05
 
 def main():
     options = parse_options()
+    lines = [] if options.file is None else read_lines(options.file)
     keras.utils.set_random_seed(options.seed)
     folder = txf.checkpoints.find(options.checkpoint)
     tokenizer = txf.text.from_checkpoint(folder, length=LONGEST)
@@ -41,7 +42,6 @@ def main():
             txf.checkpoints.save(encoder, options.out)
             print(f"Wrote {options.out}, a folder for --checkpoint.")
     if options.file is not None:
-        lines = [line.strip() for line in options.file.read_text(encoding="utf-8").splitlines() if line.strip()]
         similarities = embed(model, tokenizer, lines) @ embed(model, tokenizer, [options.query or lines[0]])[0]
         for i in np.argsort(-similarities)[: options.count]:
             print(f"{similarities[i]:.3f}  {lines[i]}")
@@ -69,15 +69,31 @@ def embed(model, tokenizer, texts):
 
 def tune(model, tokenizer, path, options):
     """Sentences that mean the same come together, against all others of their batch."""
-    pairs = [(first, second) for first, second, points in read(path) if points >= CLOSE]
-    examples = txf.text.contrastive_pairs(tuple(map(list, zip(*pairs))), tokenizer).cache().shuffle(len(pairs), seed=options.seed)
-    batches = examples.padded_batch(options.batch, drop_remainder=True).map(txf.text.contrastive_targets)
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("anchor_ids", "positive_ids")}
     anchors, positives = map(model, inputs.values())
     towers = keras.Model(inputs, ops.matmul(anchors, ops.transpose(positives)) / TEMPERATURE)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     towers.compile(keras.optimizers.AdamW(options.rate, weight_decay=0.01), loss, metrics=["accuracy"])
-    towers.fit(batches, epochs=options.epochs)
+    pairs = [(first, second) for first, second, points in read(path) if points >= CLOSE]
+    towers.fit(pair_batches(pairs, tokenizer, options), epochs=options.epochs)
+
+
+def pair_batches(pairs, tokenizer, options):
+    examples = txf.text.contrastive_pairs(tuple(map(list, zip(*pairs))), tokenizer).cache().shuffle(len(pairs), seed=options.seed)
+    padding = dict.fromkeys(examples.element_spec, np.int32(tokenizer.pad_id))
+    rows = examples.padded_batch(options.batch, padding_values=padding, drop_remainder=True)
+    return rows.map(txf.text.contrastive_targets)
+
+
+def read_lines(path):
+    """Those that are not empty."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise SystemExit(f"error: cannot read {path}: {error}.") from None
+    if not lines:
+        raise SystemExit(f"error: {path} has no line with a text.")
+    return lines
 
 
 def score(model, tokenizer, path):
@@ -106,7 +122,12 @@ def parse_options():
     parser.add_argument("--rate", type=float, default=2e-5, help="learning rate (default: %(default)s)")
     parser.add_argument("--count", type=int, default=5, help="lines to print (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.data is None and options.epochs:
+        parser.error("argument --epochs: fine-tuning needs --data")
+    if options.data is None and options.file is None:
+        parser.error("expected a file to search, or --data")
+    return options
 
 
 if __name__ == "__main__":

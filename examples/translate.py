@@ -142,7 +142,10 @@ def parse_options():
     parser.add_argument("--dim", type=int, default=128, help="width of the model (default: 128)")
     parser.add_argument("--beams", type=int, default=4, help="of the search for a translation (default: 4)")
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.beams < 1:
+        parser.error(f"argument --beams: expected at least 1, got {options.beams}")
+    return options
 
 
 if __name__ == "__main__":

@@ -78,6 +78,13 @@ def test_classify_sentiment(tmp_path):
     assert re.fullmatch(r" *\d+\.\d% positive: a good film\n", again.stdout), again.stderr
 
 
+def test_a_sentence_to_judge_is_split_as_the_data_are():
+    text = "It isn\u2019t good, it's TOO long-winded... I can't say we'd like the '60s!"
+    words = "it is n't good , it 's too long winded i ca n't say we 'd like the 60s !".split()
+    assert classify_sentiment.split(text) == words
+    assert classify_sentiment.split(" ".join(words)) == words
+
+
 def test_the_embedding_of_sentiment_begins_with_how_often_words_praise():
     ids = classify_sentiment.encode([["a", "good", "good"], ["a", "dull"], ["an", "odd"]], ["a", "good", "dull"])
     assert ids.tolist() == [[2, 3, 3], [2, 4, 0], [1, 1, 0]]

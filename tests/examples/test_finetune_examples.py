@@ -1,12 +1,15 @@
 """The examples that fine-tune checkpoints, each from start to end on a checkpoint of a few thousand weights."""
 
+import importlib
 import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import types
 
+import numpy as np
 import pytest
 
 import keras_txf as txf
@@ -14,7 +17,9 @@ import keras_txf as txf
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 
+import data  # noqa: E402
 import finetune_sentiment  # noqa: E402
+import semantic_search  # noqa: E402
 
 WORDS = "a the good dull warm film story man eats food plays flute cat sits on mat".split()
 TINY = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, max_position_embeddings=128)
@@ -60,13 +65,57 @@ def test_sentences_lose_their_tokens_blanks(tokens, text):
     assert finetune_sentiment.natural(tokens.split()) == text
 
 
+def test_rows_are_padded_with_the_tokenizers_own_padding(tmp_path):
+    vocabulary = ["[UNK]", *WORDS, "[PAD]"]
+    tokenizer = txf.text.WordPieceTokenizer(vocabulary, special_tokens=["[UNK]", "[PAD]"])
+    options = types.SimpleNamespace(batch=64, seed=1)
+    (tmp_path / "train.tsv").write_text("a film\t1\nthe good warm story\t1\n")
+    ((ids, _),) = finetune_sentiment.batches(tmp_path / "train.tsv", tokenizer, options)
+    pairs = [("a film", "the good warm story"), ("the good warm story", "a film")]
+    ((inputs, _),) = semantic_search.pair_batches(pairs, tokenizer, types.SimpleNamespace(batch=2, seed=1))
+    for rows in (ids, inputs["anchor_ids"], inputs["positive_ids"]):
+        padded = rows.numpy() == tokenizer.pad_id
+        np.testing.assert_array_equal(np.sort(padded[:, :4].sum(axis=1)), [0, 2])
+        assert (rows.numpy()[~padded] > 0).all()
+
+
+def test_a_training_with_other_options_does_not_go_on(tmp_path):
+    for _ in range(2):
+        data.claim(tmp_path, seed=1, updates=8)
+    with pytest.raises(SystemExit, match=r"holds a training with \{'seed': 1, 'updates': 8\}, this one has \{'seed': 2"):
+        data.claim(tmp_path, seed=2, updates=8)
+
+
+@pytest.mark.parametrize(
+    "script, arguments, reason",
+    [
+        ("finetune_sentiment", ["--rank", "2"], "--rank: without --lora"),
+        ("finetune_sentiment", ["--checkpoint", "DIR", "a film"], "--checkpoint: a text is judged by"),
+        ("semantic_search", ["--epochs", "1", "lines.txt"], "--epochs: fine-tuning needs --data"),
+        ("semantic_search", [], "expected a file"),
+        ("finetune_generator", ["--prompt", ""], "--prompt: expected a text"),
+        ("finetune_generator", ["--length", "0"], "--length: expected at least 1, got 0"),
+        ("finetune_generator", ["--temperature", "-1"], "`temperature` must"),
+        ("generate_text", ["--length", "0"], "--length: expected at least 1, got 0"),
+        ("generate_text", ["--top-p", "2"], "`top_p` must"),
+        ("translate", ["--beams", "0"], "--beams: expected at least 1, got 0"),
+        ("classify_sentiment", ["..."], "text: expected a sentence with at least one word, got '...'"),
+    ],
+)
+def test_options_that_do_not_apply_are_refused_at_once(script, arguments, reason, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    with pytest.raises(SystemExit):
+        importlib.import_module(script).parse_options()
+    assert reason in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("how", [[], ["--lora", "--rank", "2"]])
 def test_finetune_sentiment(how, bert, tmp_path):
     lines = [f"a {word} film\t{label}" for word, label in (("good", 1), ("dull", 0)) for _ in range(9)]
     for name in ("train.tsv", "dev.tsv"):
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    common = ("--checkpoint", bert, "--out", tmp_path / "out")
-    out = run("finetune_sentiment", *common, "--data", tmp_path, "--epochs", 2, "--batch", 128, *how)
+    common = ("--out", tmp_path / "out")
+    out = run("finetune_sentiment", *common, "--checkpoint", bert, "--data", tmp_path, "--epochs", 2, "--batch", 128, *how)
     assert 0 <= float(re.search(r"^Dev accuracy (\d\.\d{4})$", out, re.M)[1]) <= 1
     trained = int(re.search(r"^([\d,]+) weights are trained", out, re.M)[1].replace(",", ""))
     adapter = 2 * (4 * 2 * (16 + 16) + 2 * 2 * (16 + 24))  # of rank 2 in six projections of two blocks
