@@ -37,7 +37,7 @@ def find(path, revision=None):
         from huggingface_hub import snapshot_download
     except ImportError:
         raise ImportError(
-            f"{path!r} is no folder, and to fetch it from the Hub needs `pip install keras_txf[hub]`, or huggingface_hub alone."
+            f"{path!r} is no folder, and to fetch it from the Hub needs `pip install huggingface_hub`."
         ) from None
     # Without folders within, which hold the same weights for other programs.
     return pathlib.Path(snapshot_download(path, revision=revision, allow_patterns=list(FETCHED), ignore_patterns=["*/*"]))

@@ -31,7 +31,7 @@ def load(path, task=None, num_classes=None, dtype=None, progress=None, revision=
         path: a folder with `config.json` and `model.safetensors` or its shards; or the name of a repository on the Hub,
             such as "sentence-transformers/all-MiniLM-L6-v2", which the package `huggingface_hub` fetches.
         task: "encoder" (hidden states), "masked_lm", "causal_lm", "seq2seq", "sequence_classification",
-            "token_classification" or "image_classification". Default: what the file is for. A head that the file does not
+            "token_classification", "image_encoder" or "image_classification". Default: what the file is for. A head that the file does not
             have is a new one.
         num_classes: of a classifier; another number than the file's makes a new head.
         dtype: dtype policy of the model; default Keras' own. Weights are converted.

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_txf import checks
 from keras_txf.generation.adjustable import split
 from keras_txf.generation.beams import Beam, BeamDecoding
 from keras_txf.generation.compilers import compiled
@@ -139,7 +140,7 @@ class Engine:
             ids[row, place] = history[row, place] = prompt
             visible[row, place] = [token != self.pad_id for token in prompt]
             visible[row, length - len(prompt)] |= self.first_is_real
-        seed = keras.random.SeedGenerator(seed).state.value
+        seed = keras.random.SeedGenerator(checks.optional(checks.integer, "seed", seed)).state.value
         return Request(ids, visible, inputs, history, np.array(limits, "int32"), stops, seed, numbers)
 
 

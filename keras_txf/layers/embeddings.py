@@ -28,7 +28,7 @@ class PositionalEmbedding(keras.layers.Layer):
         encoding: "sinusoidal" (the paper's: sines at even, cosines at odd features), "sinusoidal_halves" (all
             sines, then all cosines: Marian), "learned", or None where attention has its own positions.
         max_length: number of learned positions; longer input is refused under every encoding. Inside a
-            compiled function that knows no lengths, what lies beyond has NaN for positions instead.
+            compiled function that knows no lengths, what lies beyond has NaN for positions instead, where it has any.
         combine: "add", or "concat": the last `position_dim` features are the position's.
         position_dim: width of the positions under "concat"; default half of `dim`.
         token_dim: width of the table of tokens, where a projection is to take it to `dim`, and another one
@@ -81,14 +81,14 @@ class PositionalEmbedding(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.vocab_size = checks.optional(checks.positive_integer, "vocab_size", vocab_size)
-        self.dim = checks.positive_integer("dim", dim)
+        self.vocab_size = vocab_size = checks.optional(checks.positive_integer, "vocab_size", vocab_size)
+        self.dim = dim = checks.positive_integer("dim", dim)
         self.encoding = checks.one_of("encoding", encoding, (*WAVES, "learned", None))
-        self.max_length = checks.optional(checks.positive_integer, "max_length", max_length)
+        self.max_length = max_length = checks.optional(checks.positive_integer, "max_length", max_length)
         self.combine = checks.one_of("combine", combine, ("add", "concat"))
-        self.position_dim = checks.optional(checks.positive_integer, "position_dim", position_dim)
-        self.token_dim = checks.optional(checks.positive_integer, "token_dim", token_dim)
-        self.token_types = checks.optional(checks.positive_integer, "token_types", token_types)
+        self.position_dim = position_dim = checks.optional(checks.positive_integer, "position_dim", position_dim)
+        self.token_dim = token_dim = checks.optional(checks.positive_integer, "token_dim", token_dim)
+        self.token_types = token_types = checks.optional(checks.positive_integer, "token_types", token_types)
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id, vocab_size)
         self.scale = checks.boolean("scale", scale)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
@@ -162,6 +162,11 @@ class PositionalEmbedding(keras.layers.Layer):
             if self.token_dim is not None:
                 inputs = self.reverse_projection(inputs)
             return apply(self.token, inputs, reverse=True)
+        if hasattr(inputs, "to_tensor"):
+            raise ValueError(
+                "`inputs` must be one dense tensor (batch, length); received a ragged one. A tokenizer with length='longest', or "
+                "a number, gives dense ids; of others `ids.to_tensor(pad_id)`."
+            )
         checks.rank("inputs", inputs, (2, "(batch, length) of token ids"))
         inputs = ops.cast(inputs, "int32")
         self._check_ids(inputs, positions)

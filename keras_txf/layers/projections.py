@@ -5,6 +5,7 @@ import contextvars
 
 import keras
 
+from keras_txf import checks
 from keras_txf.layers.adapters import KINDS, QUANTIZED
 from keras_txf.layers.options import register
 
@@ -35,7 +36,7 @@ class Projection(keras.layers.Dense):
     """
 
     def __init__(self, units, **kwargs):
-        super().__init__(units, **kwargs)
+        super().__init__(checks.positive_integer("units", units), **kwargs)  # Keras knows no integers of NumPy
         self.seeds = {}  # of the adapters with dropout, by name: in a dict Keras finds them
         self._adapters = _Adapters()  # it knows the variables of these as the layer's own
 

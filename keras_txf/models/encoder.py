@@ -34,7 +34,8 @@ def encoder(
             `hidden_states_{num_layers}` (the output).
         return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T) each.
         name: name of the model.
-        **options: those of `EncoderBlock` (a list or tuple holds one value for each block);
+        **options: those of `EncoderBlock` (a list or tuple holds one value for each block; one number for
+            `stochastic_depth` is the last block's rate, which grows from block to block);
             `encoding`, `max_length`, `combine`, `position_dim`, `token_dim`, `token_types`, `pad_id`,
             `embeddings_initializer` of `PositionalEmbedding`, where `encoding` defaults to the paper's
             sinusoids, or to None where `position` has attention see to it; `scale_embedding` (default

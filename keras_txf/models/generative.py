@@ -60,7 +60,8 @@ class Generator(keras.Model):
 
         Args:
             prompt_ids: token ids: lists of unequal lengths, a ragged tensor, or an array (B, T) padded on
-                either side. Padding is left out wherever it stands. None: the start token alone.
+                either side. The model's padding is left out wherever it stands; with pad_id=None nothing is padding.
+                None: the start token alone.
             max_new_tokens: at most this many tokens are appended to each prompt; default 64, where
                 `max_length` is not given either.
             sampler: "greedy", "sampling", "beam", "contrastive"; or with options of its own
@@ -192,7 +193,8 @@ class Seq2Seq(keras.Model):
                 either side.
             max_new_tokens: at most this many tokens are generated for each source; default 64, where
                 `max_length` is not given either.
-            start_id: the token that every target begins with in training; default the model's, or else 1.
+            start_id: the token that every target begins with in training, such as the `start` of the targets' tokenizer;
+                default the model's, or else 1.
             max_length: at most so many tokens in an answer, the start token included.
             sampler, stop_ids, seed, stop_sequences, processors, num_return_sequences, padded, return_scores,
             stream: see `Generator.generate`.

@@ -45,7 +45,7 @@ def encoder_decoder(
             if the vocabularies are of one size. "tokens": the tokens alone, each side has its own positions (BART).
         tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap: see `decoder`.
         start_id: the token that every target begins with: `generate` begins with it, and it is no padding even
-            where it is `pad_id`, as for T5. Default: `generate` is told.
+            where it is `pad_id`, as for T5. Default: `generate` is told, or else takes 1.
         packed: adds inputs `source_segment_ids`, `source_positions`, `target_segment_ids` and
             `target_positions`, for rows that hold several sequences.
         return_hidden_states: adds outputs `encoder_hidden_states_0`, ..., `decoder_hidden_states_0`, ...

@@ -186,7 +186,7 @@ def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False,
         x = like_norm(first, f"{name}_embedding_norm", options.dtype)(x)
     x = Dropout(first.dropout, dtype=options.dtype, name=f"{name}_dropout")(x)
     if options.embedding_dim is not None:
-        x = keras.layers.Dense(dim, dtype=options.dtype, name=f"{name}_embedding_projection")(x)
+        x = keras.layers.Dense(int(dim), dtype=options.dtype, name=f"{name}_embedding_projection")(x)
     result = Result(blocks, None, [x], [], [])
     for block in blocks:
         own = {} if positions is None or block.position is None else {"positions": positions}

@@ -38,6 +38,8 @@ def image_encoder(
     positions, dropout 0.1. The paper is silent on the norms' epsilon (1e-5 here; released
     checkpoints have 1e-6 or 1e-12).
 
+    Images are floats of about unit size; integers from 0 to 255 are not scaled here.
+
     Args:
         image_size: height and width of the images in pixels, a pair or one number for both. None
             takes every size that the patches divide, with another `encoding` than "learned".

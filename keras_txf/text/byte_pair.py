@@ -16,7 +16,7 @@ class BytePairTokenizer(Tokenizer):
     """What a `tokenizer.json` says, byte-level BPE above all, by the package `tokenizers`.
 
     For GPT-2, RoBERTa, BART, Llama 3, Qwen and others. It runs in Python beside TensorFlow's graph: in `tf.data` and in a
-    functional model, whose `.keras` file holds it, but not in a SavedModel, nor where `keras_txf[text]` is not installed.
+    functional model, whose `.keras` file holds it, but not in a SavedModel, nor where `tokenizers` is not installed.
 
     Args:
         definition: str, the content of the file. `from_file` reads one. What it does to text stays as it is, but for

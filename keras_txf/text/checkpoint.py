@@ -35,7 +35,7 @@ def from_checkpoint(folder, **kwargs):
 
     Example:
 
-    >>> import tempfile
+    >>> import pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> characters = (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     >>> characters = (folder / "vocab.txt").write_text("[PAD]\\n[UNK]\\n[CLS]\\n[SEP]\\nhello\\n")
@@ -44,7 +44,9 @@ def from_checkpoint(folder, **kwargs):
     """
     folder = pathlib.Path(folder)
     if not folder.is_dir():
-        raise ValueError(f"`folder` must be a folder; received {str(folder)!r}.")
+        raise ValueError(
+            f"`folder` must be a folder; received {str(folder)!r}. Of a repository on the Hub `txf.checkpoints.find` makes one."
+        )
     config = read_json(folder / "tokenizer_config.json") or {}
     name = config.get("tokenizer_class") or class_of_model(read_json(folder / "config.json") or {})
     file, read = READERS.get((name or "").removesuffix("Fast"), (None, None))

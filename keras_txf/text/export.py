@@ -7,6 +7,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.layers import PositionalEmbedding
+from keras_txf.layers.starts import Start
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.folders import check_target, fill
 from keras_txf.text.lazy import tf
@@ -33,8 +34,8 @@ def export(model, tokenizer, folder, target_tokenizer=None, labels=None, overwri
 
     The signature `serving_default` takes `text`, string (B,); the loaded object's `serve` takes ragged text (B, any) too.
     Answers are those of Python, such as `tokenizer.detokenize(model.generate(tokenizer(text)))`, up to the rounding of
-    floats. A text that is too long is cut to the tokenizer's `length`. A prompt without a token, where nothing is put before
-    it, has the empty answer.
+    floats. A text that is too long is cut to the tokenizer's `length`. A prompt has the tokenizer's `start`, not its `end`,
+    behind which nothing follows; one without a token, where nothing is put before it, has the empty answer.
 
     Args:
         model: a functional model from a builder, or one on top of it, such as `Pooling` on an `encoder`.
@@ -45,7 +46,9 @@ def export(model, tokenizer, folder, target_tokenizer=None, labels=None, overwri
         overwrite: whether a SavedModel that is already there is replaced.
         **generation: options of the model's `generate`, fixed from here on: `max_new_tokens`, `sampler`, `stop_ids`,
             `seed`, `start_id`, `max_length`, `stop_sequences`, `processors`, `num_return_sequences`, with which `text`
-            and `scores` are (B, number). And `jit_compile`, default False: whether XLA compiles the loop, which takes
+            and `scores` are (B, number). Answers stop at the (first) `end` of the tokenizer that they are written with,
+            unless `stop_ids` or `stop_sequences` say otherwise (`stop_ids=[]`: nowhere), and those of an encoder-decoder
+            begin with its `start`, if that is one token. And `jit_compile`, default False: whether XLA compiles the loop, which takes
             seconds for each new size of batch and each 32 tokens of prompt more, and makes it up to three times as fast,
             most where the batch is one. Draws depend on `seed` and a text's place in the batch: a seed gives the same at
             each call, and with `jit_compile` those of `generate`; without a seed each call has others.
@@ -57,11 +60,11 @@ def export(model, tokenizer, folder, target_tokenizer=None, labels=None, overwri
     Example:
 
     ```python
-    txf.text.export(model, tokenizer, "translator", sampler=txf.generation.Beam(5), stop_ids=2)
+    txf.text.export(model, english, "translator", target_tokenizer=german, sampler=txf.generation.Beam(5))
 
     import tensorflow as tf, tensorflow_text  # another process
     translator = tf.saved_model.load("translator")
-    translator.serve(["Ein Hund läuft.", "Zwei."])["text"]
+    translator.serve(["A dog runs.", "Two."])["text"]
     ```
     """
     if keras.backend.backend() != "tensorflow":
@@ -142,6 +145,8 @@ def _completer(model, tokenizer, seed=None, start_id=None, **options):
     embedding = _embedding(model, "embedding")
     _check_ids("tokenizer", tokenizer, embedding)
     checks.optional(checks.id_below, "start_id", start_id, embedding.vocab_size)
+    options = _ending(tokenizer, options) | options
+    tokenizer = tokenizer.from_config({**tokenizer.get_config(), "end": []})
     longest = tokenizer.length + (start_id is not None) if isinstance(tokenizer.length, int) else None
     generate = model.make_generate_function(**options, longest_prompt=longest)
     seed, each = _seed(seed), options.get("num_return_sequences")
@@ -164,6 +169,7 @@ def _translator(model, tokenizer, target_tokenizer=None, seed=None, **options):
     pad_id = _check_fit("tokenizer", tokenizer, model, "source_embedding", "embedding")
     target_tokenizer = target_tokenizer or tokenizer
     _check_ids("target_tokenizer", target_tokenizer, _embedding(model, "target_embedding", "embedding"))
+    options = _beginning(model, target_tokenizer) | _ending(target_tokenizer, options) | options
     generate = model.make_generate_function(**options)
     seed, each = _seed(seed), options.get("num_return_sequences")
 
@@ -172,6 +178,18 @@ def _translator(model, tokenizer, target_tokenizer=None, seed=None, **options):
         return _result(_text(_until_end(tokens), target_tokenizer), scores, each)
 
     return answer
+
+
+def _beginning(model, tokenizer):
+    """The option of `generate` for the token that training targets begin with, where nobody says another."""
+    known = len(tokenizer.start) == 1 and not any(isinstance(layer, Start) for layer in model.layers)
+    return {"start_id": tokenizer.token_to_id(tokenizer.start[0])} if known else {}
+
+
+def _ending(tokenizer, options):
+    """The option for where answers stop, where nobody says it."""
+    known = tokenizer.end and not {"stop_ids", "stop_sequences"} & options.keys()
+    return {"stop_ids": tokenizer.token_to_id(tokenizer.end[0])} if known else {}
 
 
 def _embedding(model, *names):

@@ -29,7 +29,7 @@ def _optional(name):
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f"This needs the package {name!r}: pip install 'keras_txf[text]'.") from error
+        raise ImportError(f"This needs the package {name!r}: pip install {name}.") from error
 
 
 tf = Package(_tensorflow)

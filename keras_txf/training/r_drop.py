@@ -30,7 +30,7 @@ class RDrop(TokenCrossEntropy):
         A scalar; NaN where a half is not the other's targets.
 
     Raises:
-        ValueError: label_smoothing outside [0, 1), a strength that is not positive, an odd number of tokens.
+        ValueError: label_smoothing outside [0, 1), a strength that is not positive, an odd number of tokens where it is known.
 
     Reference:
         [R-Drop](https://arxiv.org/abs/2106.14448)

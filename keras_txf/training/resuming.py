@@ -53,7 +53,8 @@ class Resume(keras.callbacks.Callback):
     resume = txf.training.Resume("runs/resume.npz", callbacks=[stopping])
     stream = dataset.shuffle(10000, seed=1).batch(64).repeat().skip(resume.epoch * 500)
     model.fit(
-        stream, steps_per_epoch=500, epochs=40, initial_epoch=resume.epoch, shuffle=False, callbacks=[stopping, resume]
+        stream, steps_per_epoch=500, epochs=40, initial_epoch=resume.epoch, shuffle=False,
+        validation_data=validation, callbacks=[stopping, resume],
     )
     ```
     """

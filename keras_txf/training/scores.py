@@ -13,7 +13,7 @@ class GenerationScores(keras.callbacks.Callback):
 
     They are `val_bleu` and `val_chrf`, from 0 to 100, as sacrebleu computes them over the whole corpus. The
     callbacks after this one find them there: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`,
-    `CSVLogger`; the history and the progress bar too. Needs sacrebleu: `pip install keras_txf[text]`.
+    `CSVLogger`; the history and the progress bar too. Needs sacrebleu.
 
     Args:
         inputs: what `model.generate` takes: N rows of ids.
@@ -40,7 +40,8 @@ class GenerationScores(keras.callbacks.Callback):
 
     ```python
     scores = txf.training.GenerationScores(
-        source_ids, texts, tokenizer, samples=3, max_new_tokens=60, stop_ids=tokenizer.stop_id
+        source_ids, texts, tokenizer, samples=3, max_new_tokens=60, start_id=tokenizer.token_to_id("<s>"),
+        stop_ids=tokenizer.token_to_id("</s>"),
     )
     model.fit(pairs, epochs=20, callbacks=[scores, keras.callbacks.EarlyStopping("val_bleu", mode="max")])
     scores.score(model)  # at any time
@@ -52,6 +53,7 @@ class GenerationScores(keras.callbacks.Callback):
         **options,
     ):  # fmt: skip
         super().__init__()
+        inputs = inputs.to_list() if hasattr(inputs, "to_list") else inputs  # a tf.RaggedTensor
         if len(inputs) != len(references) or not len(inputs):
             raise ValueError(
                 f"`inputs` and `references` must be of one number, at least 1; received {len(inputs)} and {len(references)}."
@@ -103,6 +105,6 @@ def _metrics(tokenize, lowercase):
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError as error:
-        raise ImportError("BLEU and chrF need sacrebleu: pip install keras_txf[text]") from error
+        raise ImportError("BLEU and chrF need sacrebleu: pip install sacrebleu") from error
     # `force` silences its warning about texts that look tokenized: that is what `tokenize` is for.
     return {"bleu": BLEU(lowercase=lowercase, tokenize=tokenize, force=True), "chrf": CHRF(lowercase=lowercase)}

@@ -17,7 +17,7 @@ def teacher_forcing(source_ids, target_ids):
 
     Example:
 
-    >>> inputs, targets = teacher_forcing(np.array([[7, 8]]), np.array([[1, 5, 6, 2]]))
+    >>> inputs, targets = txf.training.teacher_forcing(np.array([[7, 8]]), np.array([[1, 5, 6, 2]]))
     >>> inputs["target_ids"], targets
     (array([[1, 5, 6]]), array([[5, 6, 2]]))
     """
@@ -57,7 +57,7 @@ def next_token_windows(ids, length, stride=None):
 
     Example:
 
-    >>> next_token_windows(np.arange(7), length=3)
+    >>> txf.training.next_token_windows(np.arange(7), length=3)
     (array([[0, 1, 2],
            [3, 4, 5]]), array([[1, 2, 3],
            [4, 5, 6]]))

@@ -198,3 +198,12 @@ def embedding_weights(initializer):
     token, position = weight(layer, "token"), weight(layer, "position")
     assert initializer is not None or np.abs(token[:20] - position).max() > 0.1  # not one draw for both
     return token
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="ragged tensors are TensorFlow's")
+def test_ragged_ids_are_refused():
+    import tensorflow as tf
+
+    model = txf.models.encoder_classifier(11, 3, 1, 8, 2)
+    with pytest.raises(ValueError, match="`inputs` must be one dense tensor.*length='longest'"):
+        model(tf.ragged.constant([[5, 3], [7]]))

@@ -314,3 +314,14 @@ def test_models_can_be_looked_at(name, capsys):
     assert blocks_of(model)[-1].name in capsys.readouterr().out
     pytest.importorskip("pydot")
     assert keras.utils.model_to_dot(model, show_shapes=True).get_nodes()
+
+
+def test_sizes_may_be_integers_of_numpy():
+    numbers = np.array([11, 3, 1, 8, 2])
+    vocab_size, num_classes, *sizes = numbers
+    assert txf.models.encoder_classifier(vocab_size, num_classes, *sizes)(np.array([[5, 3]])).shape == (1, 3)
+    model = txf.models.decoder_generator(vocab_size, *sizes, tie_embeddings=False)
+    rows = [model.generate([[5, 3]], 4, "sampling", seed=seed).tolist() for seed in (numbers[1], 3)]
+    assert rows[0] == rows[1]
+    with pytest.raises(ValueError, match="`seed` must be an integer; received 'three'"):
+        model.generate([[5, 3]], 4, "sampling", seed="three")

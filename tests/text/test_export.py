@@ -347,3 +347,21 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     assert os.listdir(folder.parent) == ["model"] and (folder / "saved_model.pb").is_file()
     (tmp_path / "mine").mkdir()
     refused(lambda: txf.text.export(model, LETTERS, tmp_path / "mine", overwrite=True), ["`folder`", "no SavedModel"])
+
+
+@slow
+def test_answers_begin_and_end_as_the_tokenizer_says(tmp_path):
+    """With its `start` and `end`, not with the ids that `generate` takes unless it is told."""
+    first, last = LETTERS.token_to_id("[START]"), LETTERS.token_to_id("[END]")
+    ids, texts = letters(start="[START]", end="[END]"), ["abc", "g", "dead"]
+    for kind, prompts, options in (
+        ("encoder_decoder", ids(texts), {"start_id": first}),
+        ("decoder_generator", letters(start="[START]")(texts), {}),
+    ):
+        model = built(kind)
+        txf.text.export(model, ids, tmp_path / kind, max_new_tokens=12)
+        answers = model.generate(prompts, 12, stop_ids=last, padded=False, **options)
+        assert [text.decode() for text in serve(tmp_path / kind, texts)["text"].numpy()] == ids.detokenize(answers)
+        txf.text.export(model, ids, tmp_path / kind, max_new_tokens=12, stop_ids=[], overwrite=True, **options)
+        answers = model.generate(prompts, 12, padded=False, **options)
+        assert [text.decode() for text in serve(tmp_path / kind, texts)["text"].numpy()] == ids.detokenize(answers)

@@ -91,5 +91,11 @@ def test_early_errors(monkeypatch):
     with pytest.raises(ValueError, match="`padded` must be left to the callback; received padded=True"):
         txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer(), padded=True)
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
-    with pytest.raises(ImportError, match=r"pip install keras_txf\[text\]"):
+    with pytest.raises(ImportError, match=r"pip install sacrebleu"):
         txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer())
+
+
+def test_ragged_inputs():
+    tf = pytest.importorskip("tensorflow")
+    scores = txf.training.GenerationScores(tf.ragged.constant(SOURCES), TEXTS, Tokenizer())
+    assert scores.score(Echo()) == expected()
