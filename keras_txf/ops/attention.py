@@ -134,7 +134,8 @@ def _ungroup_heads(x, heads, length):
 def _fused(query, key, value, mask, bias, causal, scale):
     heads, kv_heads = query.shape[2], key.shape[2]
     if kv_heads == 1 and heads > 1:  # Keras repeats groups of several, but not a single one
-        key, value = ops.repeat(key, heads, axis=2), ops.repeat(value, heads, axis=2)
+        # No `repeat`: of PyTorch's tensors without values Keras makes none, and builds the model by computing it.
+        key, value = ops.tile(key, (1, 1, heads, 1)), ops.tile(value, (1, 1, heads, 1))
     if bias is not None:  # PyTorch's kernel takes a bias, a mask or the hint, one of the three
         bias = _hide(ops.cast(bias, query.dtype), _causal_mask(ops.shape(query)[1]) if causal else mask)
         mask, causal = None, False
