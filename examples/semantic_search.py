@@ -75,7 +75,7 @@ def tune(model, tokenizer, path, options):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     towers.compile(keras.optimizers.AdamW(options.rate, weight_decay=0.01), loss, metrics=["accuracy"])
     pairs = [(first, second) for first, second, points in read(path) if points >= CLOSE]
-    towers.fit(pair_batches(pairs, tokenizer, options), epochs=options.epochs)
+    towers.fit(pair_batches(pairs, tokenizer, options), epochs=options.epochs, shuffle=False)
 
 
 def pair_batches(pairs, tokenizer, options):

@@ -51,10 +51,8 @@ def train(options):
     def pairs(name):
         return [english.ids(t) for t in texts[f"{name}.en.gz"]], [german.ids(t) for t in texts[f"{name}.de.gz"]]
 
-    training, validation = batches(*pairs("train"), shuffle=True), batches(*pairs("val"))
-    steps = sum(1 for _ in training)
-    training = training.apply(tf.data.experimental.assert_cardinality(steps))
-    model = build(english, german, options, steps * options.epochs)
+    training, validation = map(txf.text.counted, (batches(*pairs("train"), shuffle=True), batches(*pairs("val"))))
+    model = build(english, german, options, len(training) * options.epochs)
     model.fit(training, epochs=options.epochs, shuffle=False, validation_data=validation)
     data.save(model, options.out, "translate", english="\n".join(english.words), german="\n".join(german.words))
 

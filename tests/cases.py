@@ -109,6 +109,7 @@ class Case:
         shares: whether a position layer belongs to several blocks.
         quantizes: whether Keras finds anything to quantize.
         core: whether the slower checks of this case run every time.
+        fullest: whether it has the most options of its kind: where every case would show the same, those run.
     """
 
     name: str
@@ -120,6 +121,7 @@ class Case:
     shares: bool = False
     quantizes: bool = True
     core: bool = False
+    fullest: bool = False
 
     def arrays(self, sizes=None):
         return {name: tensor.array(sizes or SIZES) for name, tensor in self.tensors.items()}

@@ -1,4 +1,4 @@
-"""What all tests share: one seed, and no state of Keras from one module to the next."""
+"""What all tests share: one seed, no state of Keras from one module to the next, loops that are compiled or not."""
 
 import gc
 
@@ -22,3 +22,25 @@ def clear_session():
     gc.freeze()  # garbage is then looked for among what the module makes, not each time among all that was imported
     yield
     keras.backend.clear_session()
+
+
+@pytest.fixture
+def uncompiled():
+    """Runs the loops of TensorFlow step by step: what they compute is the same, and compiling takes seconds each."""
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture
+def compiled(uncompiled):
+    """For a test among others that are not: the loops are compiled."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.run_functions_eagerly(False)

@@ -93,9 +93,9 @@ def check_policy(case, path, policy):
 def check_fit(case, path, **compile_options):
     """One step of training moves the weights and leaves everything finite."""
     subject = case.make(dtype=None)
+    model = case.model(subject)  # a layer has no weights before
     if not subject.trainable_weights:
         pytest.skip("no weights to train")
-    model = case.model(subject)
     arrays = case.feed(case.arrays())
     targets = keras.tree.map_structure(wave, model(arrays))
     before = subject.get_weights()
@@ -267,34 +267,48 @@ def check_scores(case, path):
         assert case.mask == "none" or not scores[0, :, :-1, -1].any()  # under a causal mask padding sees itself
 
 
-# Name -> check, when it runs in the fast suite ("core" and "never": else in the slow one; "tensorflow": of cases that are not
-# core there alone, as Keras' own code of it is the same for all backends; "core alone": of no others), the backends it needs.
+# Name -> check, on which cases it runs, the backends it needs.
+# "always": on all, and of them on JAX and PyTorch on the core and the fullest. "tensorflow": on all, "fullest": on the core and
+# the fullest, both elsewhere on the core, as Keras' own code of it is the same for all backends. "core" and "never": on the core
+# and the fullest, in the fast suite on the core or on none. "core alone": on the core.
 CHECKS = {
     "config": (check_config, "tensorflow", None),
     "saving": (check_saving, "tensorflow", None),
     "shapes": (check_shapes, "always", None),
     "float32": (functools.partial(check_policy, policy="float32"), "never", None),
     "mixed_bfloat16": (functools.partial(check_policy, policy="mixed_bfloat16"), "core", None),
-    "mixed_float16": (functools.partial(check_policy, policy="mixed_float16"), "core", None),
-    "bfloat16": (functools.partial(check_policy, policy="bfloat16"), "core", None),
-    "float16": (functools.partial(check_policy, policy="float16"), "always", None),
-    "fit": (functools.partial(check_fit, run_eagerly=True), "always", None),
+    "mixed_float16": (functools.partial(check_policy, policy="mixed_float16"), "core alone", None),
+    "bfloat16": (functools.partial(check_policy, policy="bfloat16"), "core alone", None),
+    "float16": (functools.partial(check_policy, policy="float16"), "tensorflow", None),
+    "fit": (functools.partial(check_fit, run_eagerly=True), "fullest", None),
     "fit_compiled": (check_fit, "core alone", None),
     "fit_jit": (functools.partial(check_fit, jit_compile=True), "never", ("tensorflow",)),
     "gradients": (check_gradients, "always", None),
-    "quantization": (check_quantization, "tensorflow", None),
+    "quantization": (check_quantization, "fullest", None),
     "export": (check_export, "core", ("tensorflow",)),
-    "subclassing": (check_subclassing, "tensorflow", None),
+    "subclassing": (check_subclassing, "fullest", None),
     "sequential": (check_sequential, "tensorflow", None),
     "mask": (check_mask, "always", None),
-    "padding": (check_padding, "always", None),
+    "padding": (check_padding, "tensorflow", None),
     "scores": (check_scores, "always", None),
 }
 
 
 def parameters(cases):
-    """Every check with every case, as `pytest.mark.parametrize` takes them."""
-    return [_parameter(name, case) for case in cases for name in CHECKS]
+    """Checks with cases, as `pytest.mark.parametrize` takes them."""
+    return [_parameter(name, case) for case in cases for name, (_, when, _) in CHECKS.items() if _runs(case, when)]
+
+
+def _runs(case, when):
+    on_tensorflow, often = BACKEND == "tensorflow", case.core or case.fullest
+    return {
+        "always": on_tensorflow or often,
+        "tensorflow": on_tensorflow or case.core,
+        "fullest": case.core or (on_tensorflow and case.fullest),
+        "core": often,
+        "never": often,
+        "core alone": case.core,
+    }[when]
 
 
 def _parameter(name, case):
@@ -302,8 +316,6 @@ def _parameter(name, case):
     marks = []
     if when == "never" or (when == "core" and not case.core):
         marks.append(pytest.mark.slow)
-    if not case.core and (when == "core alone" or (when == "tensorflow" and BACKEND != "tensorflow")):
-        marks.append(pytest.mark.skip(reason="of the core cases alone"))
     if backends is not None:
         reason = f"needs a backend of {backends}"
         marks.append(pytest.mark.skipif(BACKEND not in backends, reason=reason))

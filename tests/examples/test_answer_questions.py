@@ -1,18 +1,13 @@
 """examples/answer_questions.py: its stories, what it refuses to answer, and the script from start to end."""
 
+import functools
 import os
-import pathlib
 import re
-import subprocess
-import sys
 
+import answer_questions
 import pytest
-
-ROOT = pathlib.Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
-
-import answer_questions  # noqa: E402
-import stories  # noqa: E402
+import script_cases
+import stories
 
 
 def solve(story, question):
@@ -97,25 +92,18 @@ def test_refuses(text, reason):
         answer_questions.answer_text(text, model=None, tokenizer=None)
 
 
-def run(folder, *arguments):
-    return subprocess.run(
-        [sys.executable, ROOT / "examples" / "answer_questions.py", "--out", folder, *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-
-
 @pytest.mark.slow
-def test_the_script_trains_first_then_answers_with_the_saved_model(tmp_path):
+def test_the_script_trains_first_then_answers_with_the_saved_model(tmp_path, shallow, monkeypatch):
+    monkeypatch.setattr(answer_questions, "EPOCHS", 2)  # each is followed by all of the validation
+    run = functools.partial(script_cases.run, "answer_questions", "--out", tmp_path)
     question = "The key is in the box. Ben took the box. Ben went to the hall. Where is the key?"
-    first = run(tmp_path, "--stories", "200", "--steps", "10", "--dim", "16", question)
+    first = run("--stories", "200", "--steps", "10", "--dim", "16", question)
     assert first.returncode == 0, first.stderr
     assert len(re.findall(r"\((right|wrong: .*)\)$", first.stdout, re.M)) == 10
     assert [f"{facts} of the story's facts: " in first.stdout for facts in (1, 2, 3, 4, 5)] == [True] * 5
     *_, exact, answer = first.stdout.splitlines()
     assert 0 <= float(re.fullmatch(r"Exact answers on 1000 fresh stories: (\S+)%", exact)[1]) < 50
     assert sorted(os.listdir(tmp_path)) == ["answers.keras", "attention.png", "training.png", "vocabulary.txt"]
-    assert run(tmp_path, question).stdout == answer + "\n"
-    refused = run(tmp_path, "Where is Zoe?")
+    assert run(question).stdout == answer + "\n"
+    refused = run("Where is Zoe?")
     assert refused.returncode == 1 and refused.stderr.splitlines()[-1].startswith("error: cannot answer 'Where is Zoe?': ")

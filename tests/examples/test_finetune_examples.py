@@ -2,24 +2,18 @@
 
 import importlib
 import json
-import os
-import pathlib
 import re
-import subprocess
 import sys
 import types
 
+import data
+import finetune_sentiment
 import numpy as np
 import pytest
+import script_cases
+import semantic_search
 
 import keras_txf as txf
-
-ROOT = pathlib.Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
-
-import data  # noqa: E402
-import finetune_sentiment  # noqa: E402
-import semantic_search  # noqa: E402
 
 WORDS = "a the good dull warm film story man eats food plays flute cat sits on mat".split()
 TINY = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, max_position_embeddings=128)
@@ -27,12 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(script, *arguments):
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / f"{script}.py", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    done = script_cases.run(script, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

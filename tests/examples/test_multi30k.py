@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("tf.data feeds TensorFlow", allow_module_level=True)

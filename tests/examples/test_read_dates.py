@@ -3,19 +3,13 @@
 import collections
 import datetime
 import os
-import pathlib
-import subprocess
-import sys
 import unicodedata
 
+import dates
 import numpy as np
 import pytest
-
-ROOT = pathlib.Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
-
-import dates  # noqa: E402
-import read_dates  # noqa: E402
+import read_dates
+from script_cases import run, run_apart
 
 
 @pytest.fixture(scope="module")
@@ -147,19 +141,10 @@ def test_encode_and_read_are_inverse():
     assert len(ids) == read_dates.LONGEST and ids[8] and not ids[9:].any()
 
 
-def run(folder, *arguments):
-    return subprocess.run(
-        [sys.executable, ROOT / "examples" / "read_dates.py", "--out", folder, *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-
-
 @pytest.mark.slow
-def test_the_script_trains_first_then_reads_with_the_saved_model(tmp_path):
+def test_the_script_trains_first_then_reads_with_the_saved_model(tmp_path, shallow):
     folder = tmp_path / "new" / "folder"
-    first = run(folder, "--pairs", "600", "--epochs", "2", "samedi 3 mars 2018")
+    first = run("read_dates", "--out", folder, "--pairs", 600, "--epochs", 2, "samedi 3 mars 2018")
     assert f"Training a model for {folder}." in first.stdout
     assert "val_token_accuracy" in first.stdout and "Weakest languages: " in first.stdout
     assert first.stdout.count(" right\n") + first.stdout.count(" wrong: ") == 10
@@ -170,7 +155,7 @@ def test_the_script_trains_first_then_reads_with_the_saved_model(tmp_path):
 
     # So little training makes no reader: the same refusal, and the same model, in a fresh process.
     written = (folder / "dates.keras").stat().st_mtime_ns
-    second = run(folder, "samedi 3 mars 2018")
+    second = run_apart("read_dates", "--out", folder, "samedi 3 mars 2018")
     assert second.stdout == "" and (folder / "dates.keras").stat().st_mtime_ns == written
     for done in (first, second):
         assert done.returncode == 1 and "Traceback" not in done.stderr

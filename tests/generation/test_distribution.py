@@ -34,21 +34,19 @@ def assert_same(actual, expected):
 
 # In processes of their own, for devices can be split only before a backend first uses them.
 MIRRORED = """
-import sys
 import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 import test_distribution as here
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 assert strategy.num_replicas_in_sync == 2
-kind = sys.argv[1]
+kind = "decoder_generator"
 with strategy.scope():
     model = here.drawing.randomize(here.make(kind), 4)
     model.compile(here.keras.optimizers.Adam(0.01), here.txf.training.TokenCrossEntropy())
 assert "Mirrored" in type(model.trainable_variables[0].value).__name__
 ids = here.np.array([[5, 3, 8, 1], [7, 2, 4, 0], [4, 10, 6, 2], [1, 2, 0, 0]], "int32")
-training = here.txf.training
-data = training.teacher_forcing(ids, ids) if kind == "encoder_decoder" else training.next_token(ids)
+data = here.txf.training.next_token(ids)
 plain = here.make(kind)
 seen = []
 for _ in range(2):  # what was compiled sees the weights of the next step
@@ -64,55 +62,51 @@ print("the same")
 """
 
 DISTRIBUTED = """
-import sys
 import test_distribution as here
 from keras import distribution
-kind = sys.argv[1]
-plain = here.drawing.randomize(here.make(kind), 4)
-expected = here.generated(plain, kind)
 devices = distribution.list_devices()
 assert len(devices) == 2
 layout = distribution.LayoutMap(distribution.DeviceMesh((1, 2), ("batch", "model"), devices))
 layout[".*(query|key|value|intermediate).*kernel"] = (None, "model")
 layout[".*attention/output.*kernel"] = ("model", None)
 layout[".*embeddings"] = ("model", None)
-for parallel in (
-    distribution.DataParallel(devices=devices),
-    distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"),
-):
-    with parallel.scope():
-        model = here.make(kind)
-        model.set_weights(plain.get_weights())
+for kind in here.SAMPLERS:
+    plain = here.drawing.randomize(here.make(kind), 4)
+    expected = here.generated(plain, kind)
+    for parallel in (
+        distribution.DataParallel(devices=devices),
+        distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"),
+    ):
+        with parallel.scope():
+            model = here.make(kind)
+            model.set_weights(plain.get_weights())
+            here.assert_same(here.generated(model, kind), expected)
         here.assert_same(here.generated(model, kind), expected)
-    here.assert_same(here.generated(model, kind), expected)
-    kernel = model.get_layer("decoder_0").attention.query.kernel.value
-    assert len(kernel.sharding.device_set) == 2
-    halved = isinstance(parallel, distribution.ModelParallel)
-    assert kernel.addressable_shards[0].data.shape == (8, 4 if halved else 8)
+        kernel = model.get_layer("decoder_0").attention.query.kernel.value
+        assert len(kernel.sharding.device_set) == 2
+        halved = isinstance(parallel, distribution.ModelParallel)
+        assert kernel.addressable_shards[0].data.shape == (8, 4 if halved else 8)
 print("the same")
 """
 
 
-def run(code, kind, **environment):
+def run(code, **environment):
     here = pathlib.Path(__file__).parent
     folders = [str(here), str(here.parent), str(here.parent.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), **environment}
-    command = [sys.executable, "-c", code, kind]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert result.stdout.endswith("the same\n"), result.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's strategies")
-@pytest.mark.parametrize("kind", SAMPLERS)
-def test_replicas_generate_as_one(kind):
-    run(MIRRORED, kind)
+def test_replicas_generate_as_one():
+    run(MIRRORED)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="jax is not installed")
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="starts JAX itself: once is enough")
-@pytest.mark.parametrize("kind", SAMPLERS)
-def test_distributed_weights_generate_as_one(kind):
+def test_distributed_weights_generate_as_one():
     devices = "--xla_force_host_platform_device_count=2"
-    run(DISTRIBUTED, kind, KERAS_BACKEND="jax", XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} {devices}")
+    run(DISTRIBUTED, KERAS_BACKEND="jax", XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} {devices}")

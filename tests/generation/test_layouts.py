@@ -17,10 +17,6 @@ pytestmark = [
     pytest.mark.skipif(keras.backend.backend() == "torch", reason="XLA's products alone gain from it"),
 ]
 
-on_tensorflow = pytest.mark.skipif(
-    keras.backend.backend() == "jax", reason="compiles for ten seconds what TensorFlow answers for too"
-)
-
 
 @pytest.fixture
 def small(monkeypatch):
@@ -38,9 +34,9 @@ def kinds_of(chosen):
     [
         ("llama", "greedy", 1),
         ("defaults", Beam(3), 1),
-        pytest.param("defaults", "greedy", 3, marks=on_tensorflow),
-        pytest.param("t5", "greedy", 1, marks=on_tensorflow),
-        pytest.param("llama", Contrastive(num_candidates=2, penalty=0.5), 1, marks=on_tensorflow),
+        pytest.param("defaults", "greedy", 3, marks=drawing.not_on_jax),
+        pytest.param("t5", "greedy", 1, marks=drawing.not_on_jax),
+        pytest.param("llama", Contrastive(num_candidates=2, penalty=0.5), 1, marks=drawing.not_on_jax),
     ],
 )
 def test_results_stay_the_same(kind, options, sampler, count, small, monkeypatch):
@@ -104,14 +100,14 @@ def test_small_kernels_stay():
     assert layouts.choose_layouts(step_model(model), 1) == layouts.choose_layouts(step_model(model), 3) == []
 
 
-@on_tensorflow
+@drawing.not_on_jax
 def test_quantized_kernels_stay(small):
     model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
     model.quantize("int8")
     assert layouts.choose_layouts(step_model(model), 1) == layouts.choose_layouts(step_model(model), 3) == []
 
 
-@on_tensorflow
+@drawing.not_on_jax
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "float16"])
 def test_half_precision(policy, small, monkeypatch):
     """The same products of the same numbers, up to the order of their sums."""
@@ -123,7 +119,7 @@ def test_half_precision(policy, small, monkeypatch):
     assert_unchanged(model, monkeypatch, tolerance=0.05)
 
 
-@on_tensorflow
+@drawing.not_on_jax
 def test_lora_counts(small, monkeypatch):
     model = enliven(txf.models.decoder_generator(VOCABULARY, 1, 8, 2), 3)
     block = model.get_layer("decoder_0")

@@ -66,6 +66,7 @@ def _next_logits(model, prompt, answer):
     return ops.convert_to_numpy(model(inputs))[0, -1].astype("float64")
 
 
+@drawing.not_on_jax
 def test_scores_of_draws_are_before_temperature():
     model = make("decoder_generator", "llama")
     result = model.generate(PROMPTS[:1], 2, Sampling(0.3, top_k=2), seed=1, return_scores=True)
@@ -130,6 +131,7 @@ def test_stop_sequences_end_a_row(kind):
             assert row == shown(kind, prompt) + answer[: min(ends, default=6)]
 
 
+@drawing.not_on_jax
 def test_stop_sequences_of_any_form():
     model, free = make("decoder_generator", "llama"), naive(make("decoder_generator", "llama"), PROMPTS[1], 6)
     stops = [*free[:1], 0]
@@ -142,6 +144,7 @@ def test_stop_sequences_of_any_form():
         assert len(model.generate(PROMPTS, 6, stop_sequences=nothing, padded=False)[1]) == 7
 
 
+@drawing.not_on_jax
 def test_integers_of_numpy_are_integers():
     model, two = make("decoder_generator", "llama"), np.int64(2)
     for sampler, same in ((Beam(two), Beam(2)), (Contrastive(two), Contrastive(2)), (Sampling(top_k=two), Sampling(top_k=2))):
@@ -150,6 +153,7 @@ def test_integers_of_numpy_are_integers():
     assert model.generate(PROMPTS, 2, "sampling", num_return_sequences=two).shape == (3, 2, 6)
 
 
+@drawing.not_on_jax
 def test_each_filter_of_a_sampler_is_its_own():
     """Samplers that differ in which of their numbers are given share no compiled loop."""
     model, fresh = make("decoder_generator", "llama"), make("decoder_generator", "llama", dropout=0.2)
@@ -177,6 +181,7 @@ def test_loops_that_are_long_unused_are_forgotten(monkeypatch):
     assert [function() is None for function in gone] == [True, True, False] and kept
 
 
+@drawing.not_on_jax
 def test_a_stop_sequence_is_of_new_tokens_alone():
     model = make("decoder_generator", "llama")
     answer = naive(model, PROMPTS[0], NEW)
@@ -211,6 +216,7 @@ def test_rows_that_end_early_stay_within_the_models_positions(sampler):
     assert [[t for t in row if t >= 0] for row in drawing.array(tokens).tolist()] == [rows[0][4:], rows[1][1:]]
 
 
+@drawing.not_on_jax
 def test_a_start_token_stands_before_each_prompt_or_alone():
     model = make("decoder_generator", "llama")
     assert model.generate(start_id=2, max_new_tokens=3, padded=False) == [[2, *naive(model, [2], 3)]]
@@ -218,6 +224,7 @@ def test_a_start_token_stands_before_each_prompt_or_alone():
     assert rows == [[2, 5, 3, *naive(model, [2, 5, 3], 3)], [2, *naive(model, [2], 3)]]
 
 
+@drawing.not_on_jax
 def test_user_functions_change_logits_and_choose():
     model = make("decoder_generator", "llama")
 
@@ -334,6 +341,7 @@ def test_bad_prompts():
         model.generate(start_id=11)
 
 
+@drawing.not_on_jax
 def test_results_are_padded_with_the_model_s_padding():
     for pad_id in (0, 9):
         model = make("decoder_generator", "llama", pad_id=pad_id)

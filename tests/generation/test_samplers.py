@@ -234,6 +234,7 @@ def test_compiled_with_tensors_in_place_of_numbers(names):
     assert len(traces) == 1 or keras.backend.backend() == "torch"
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_generate_draws_from_the_models_softmax():
     logits = drawing.array(model()(np.array([[3, 1]])))[0, -1]
     probabilities = softmax(logits.astype("float64"))
@@ -243,6 +244,7 @@ def test_generate_draws_from_the_models_softmax():
     assert chance(tokens, softmax(1.5 * logits)) < SELDOM
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_second_token_depends_on_the_first():
     rows = model().generate([[3, 1]] * 4000, max_new_tokens=2, sampler="sampling", seed=6)
     first = np.bincount(rows[:, 2]).argmax()
@@ -262,6 +264,7 @@ def test_seeds_decide():
     assert (run(1)[0] != run(1)[1]).any()  # rows draw for themselves
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_temperature_zero_is_greedy():
     greedy = model().generate([[3, 1], [2]], max_new_tokens=4)
     for seed in (1, 2):
@@ -317,6 +320,7 @@ def test_greedy_takes_the_lowest_of_equals():
     np.testing.assert_array_equal(tokens, [1, 0])
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_a_function_may_choose():
     def least_likely(logits, seed):
         assert isinstance(seed, keras.random.SeedGenerator)

@@ -18,7 +18,7 @@ MANY = {"head_dim": 8, "num_key_value_heads": 3, "qk_norm": True, "use_bias": Fa
 
 def case(name, cls, tensors, *args, **options):
     """A case whose own fields are told from the options of `cls` by their names."""
-    fields = {k: options.pop(k) for k in ("mask", "scores", "output_dtype", "quantizes", "core") if k in options}
+    fields = {k: options.pop(k) for k in ("mask", "scores", "output_dtype", "quantizes", "core", "fullest") if k in options}
     return Case(name, functools.partial(make, cls, *args, **options), tensors, **fields)
 
 
@@ -54,46 +54,46 @@ CASES = [
     case("attention", attention, INPUTS, 3, scores=SELF_SCORES, core=True),
     case(
         "attention-grouped-rotary", attention, INPUTS, 6, **MANY, causal=True, window=3, position="rotary",
-        dropout=0.2, scores={1: (6, "target", "target")},
+        dropout=0.2, scores={1: (6, "target", "target")}, fullest=True,
     ),
     case(
         "attention-alibi-soft-cap", attention, INPUTS, 3, position="alibi", logit_soft_cap=4.0, scale=0.3,
-        scores=SELF_SCORES,
+        scores=SELF_SCORES, fullest=True,
     ),
-    case("attention-relative", attention, INPUTS, 3, position="relative", causal=True, scores=SELF_SCORES),
+    case("attention-relative", attention, INPUTS, 3, position="relative", causal=True, scores=SELF_SCORES, fullest=True),
     case(
         "attention-tensors", attention,
         {**INPUTS, "attention_mask": visible(3, "target", "target"), "positions": places("target")},
-        3, position="rotary", scores=SELF_SCORES,
+        3, position="rotary", scores=SELF_SCORES, fullest=True,
     ),
     case(
         "attention-packed", attention,
         {**INPUTS, "segment_ids": segments("target"), "positions": places("target")},
-        3, causal=True, position=relative, scores=SELF_SCORES,
+        3, causal=True, position=relative, scores=SELF_SCORES, fullest=True,
     ),
     case("cross", cross, WITH_CONTEXT, 3, scores={1: (3, "target", "source")}),
     case(
         "cross-many", cross, WITH_CONTEXT, 6, **MANY, logit_soft_cap=4.0, dropout=0.2,
-        scores={1: (6, "target", "source")},
+        scores={1: (6, "target", "source")}, fullest=True,
     ),
     case(
         "cross-packed", cross,
         {**WITH_CONTEXT, "segment_ids": segments("target"), "context_segment_ids": segments("source")},
-        3, scores={1: (3, "target", "source")},
+        3, scores={1: (3, "target", "source")}, fullest=True,
     ),
     case("feed-forward", txf.layers.FeedForward, INPUTS),
-    case("feed-forward-gated", txf.layers.FeedForward, INPUTS, 14, "silu", gated=True, dropout=0.2, use_bias=False),
+    case("feed-forward-gated", txf.layers.FeedForward, INPUTS, 14, "silu", gated=True, dropout=0.2, use_bias=False, fullest=True),
     case("encoder", encoder, INPUTS, 3, scores=SELF_SCORES, core=True),
     case(
         "encoder-many", encoder, INPUTS, 6, 14, **MANY, window=3, position="rotary", norm="rms", norm_placement="pre",
         activation="silu", gated=True, attention_dropout=0.2, feed_forward_dropout=0.3,
-        scores={1: (6, "target", "target")},
+        scores={1: (6, "target", "target")}, fullest=True,
     ),
     case(
         "encoder-sandwich", encoder, INPUTS, 3, norm_placement="sandwich", position="alibi", logit_soft_cap=4.0,
-        causal=True, scores=SELF_SCORES,
+        causal=True, scores=SELF_SCORES, fullest=True,
     ),
-    Case("encoder-shared", shared_blocks, INPUTS, shares=True),
+    Case("encoder-shared", shared_blocks, INPUTS, shares=True, fullest=True),
     case("decoder", decoder, INPUTS, 3, scores=SELF_SCORES),
     case(
         "decoder-cross", decoder, WITH_CONTEXT, 3, cross_attention=True, core=True,
@@ -102,32 +102,32 @@ CASES = [
     case(
         "decoder-cross-many", decoder, WITH_CONTEXT, 6, 14, **MANY, cross_attention=True, window=3, position="rotary",
         norm="rms", norm_placement="sandwich", activation="silu", gated=True, stochastic_depth=0.4,
-        attention_dropout=0.2, scores={1: (6, "target", "target"), 2: (6, "target", "source")},
+        attention_dropout=0.2, scores={1: (6, "target", "target"), 2: (6, "target", "source")}, fullest=True,
     ),
     case("embedding", embedding, {"inputs": token_ids("target", 11)}, 11, 12, core=True),
-    case("embedding-learned", embedding, {"inputs": token_ids("target", 11)}, 11, 12, "learned", 10, scale=True),
+    case("embedding-learned", embedding, {"inputs": token_ids("target", 11)}, 11, 12, "learned", 10, scale=True, fullest=True),
     case(
         "embedding-concat", embedding, {"inputs": token_ids("target", 11), "positions": places("target")}, 11, 12,
-        combine="concat", position_dim=3,
+        combine="concat", position_dim=3, fullest=True,
     ),
     case("embedding-no-padding", embedding, {"inputs": token_ids("target", 11)}, 11, 12, None, pad_id=None, mask="none"),
     case("patches", patches, IMAGES, (2, 4), 12, (6, 8), mask="none"),
-    case("patches-of-any-size", patches, ANY_IMAGES, 1, 12, 3, interpolate_positions=True, mask="none"),
+    case("patches-of-any-size", patches, ANY_IMAGES, 1, 12, 3, interpolate_positions=True, mask="none", fullest=True),
     case(
         "patches-sinusoidal", patches, ANY_IMAGES, 1, 11, class_token=False, encoding="sinusoidal", use_bias=False,
-        mask="none",
+        mask="none", fullest=True,
     ),
     *[
-        case(f"pooling-{kind}", pooling, INPUTS, kind, mask="consumed", quantizes=kind == "attention")
-        for kind in ("mean", "max", "first", "last", "attention")
+        case(f"pooling-{kind}", pooling, INPUTS, kind, mask="consumed", quantizes=learns, fullest=learns)
+        for kind, learns in (("mean", False), ("max", False), ("first", False), ("last", False), ("attention", True))
     ],
     case("rotary", txf.layers.Rotary, {"x": floats("target", 3, 4), "positions": places("target")}, **POSITION),
     case(
         "rotary-scaled", txf.layers.Rotary, {"x": floats("target", 3, 8), "positions": places("target")},
-        fraction=0.5, scaling={"type": "linear", "factor": 4.0}, **POSITION,
+        fraction=0.5, scaling={"type": "linear", "factor": 4.0}, **POSITION, fullest=True,
     ),
     case("alibi", txf.layers.ALiBi, DISTANCE, 3, output_dtype="float32", **POSITION),
-    case("relative-bias", txf.layers.RelativeBias, DISTANCE, 3, 8, 6, output_dtype="variable_dtype", **POSITION),
+    case("relative-bias", txf.layers.RelativeBias, DISTANCE, 3, 8, 6, output_dtype="variable_dtype", **POSITION, fullest=True),
 ]
 
 

@@ -40,6 +40,7 @@ def outputs_of(model, inputs):
     return {name: numpy(output)[0] for name, output in model(inputs).items()}
 
 
+@drawing.not_on_jax
 def test_base_model_has_the_papers_size():
     vocab, layers, dim, inner = 37000, 6, 512, 2048
     attention = 4 * (dim * dim + dim)
@@ -53,6 +54,7 @@ def test_base_model_has_the_papers_size():
     assert dim % heads == 0
 
 
+@drawing.not_on_jax
 @pytest.mark.parametrize(
     "options, block, outside",
     [
@@ -78,6 +80,7 @@ def paths(prefix, names):
     return {f"{prefix}/{name}" for name in names.split()}
 
 
+@drawing.not_on_jax
 def test_weights_have_the_names_that_converters_rely_on():
     model = txf.models.encoder_decoder(11, 13, 2, 12, 3, gated=True, qk_norm=True, norm_placement="pre")
     dense = "query key value output"
@@ -96,6 +99,7 @@ def test_weights_have_the_names_that_converters_rely_on():
     assert {weight.path for weight in model.trainable_weights} == expected
 
 
+@drawing.not_on_jax
 def test_deeper_blocks_and_heads_are_named_by_number():
     model = txf.models.encoder_decoder(13, 13, 1, 12, 3, num_decoder_layers=4, tie_embeddings=False)
     assert "decoder_3/attention/query/kernel" in {weight.path for weight in model.weights}
@@ -122,6 +126,7 @@ EMBEDDING_OPTIONS = {
 }
 
 
+@drawing.not_on_jax
 @pytest.mark.parametrize("name", BUILDERS)
 def test_every_option_reaches_every_builder(name):
     build, _ = BUILDERS[name]
@@ -152,6 +157,7 @@ def test_every_option_reaches_every_builder(name):
     assert bool(embeddings)
 
 
+@drawing.not_on_jax
 def test_lists_give_each_block_its_own():
     model = txf.models.decoder_generator(
         11, 3, 12, 6, window=[2, None, 4], num_key_value_heads=(1, 2, 3), position=["rotary", None, "alibi"]
@@ -164,6 +170,7 @@ def test_lists_give_each_block_its_own():
         txf.models.decoder_generator(11, 3, 12, 6, window=[2, 4])
 
 
+@drawing.not_on_jax
 def test_lists_decide_as_their_values_would():
     build, _ = BUILDERS["encoder"]
 
@@ -305,6 +312,7 @@ def test_packed_sequences_see_themselves_alone(name, position):
         np.testing.assert_allclose(together[:, part], numpy(plain(feed))[0], atol=1e-5)
 
 
+@drawing.not_on_jax
 @pytest.mark.parametrize("name", BUILDERS)
 def test_models_can_be_looked_at(name, capsys):
     build, inputs = BUILDERS[name]

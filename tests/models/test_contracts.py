@@ -27,7 +27,7 @@ OTHERS = dict(
 
 def case(name, builder, tensors, *args, **options):
     """A case whose own fields are told from the builder's options by their names."""
-    fields = {k: options.pop(k) for k in ("mask", "scores", "shares", "core") if k in options}
+    fields = {k: options.pop(k) for k in ("mask", "scores", "shares", "core", "fullest") if k in options}
     return Case(name, functools.partial(builder, *args, **options), tensors, **fields)
 
 
@@ -51,37 +51,38 @@ image_encoder, image_classifier = txf.models.image_encoder, txf.models.image_cla
 
 CASES = [
     case("encoder", encoder, TOKENS, 11, 1, 12, 3),
-    case("encoder-many", encoder, TOKENS, 11, 2, 12, 6, **MANY),
+    case("encoder-many", encoder, TOKENS, 11, 2, 12, 6, **MANY, fullest=True),
     case("encoder-packed", encoder, {**TOKENS, **packed("")}, 11, 1, 12, 3, packed=True),
     case(
         "encoder-everything", encoder, TOKENS, 11, 1, 12, 3, **OTHERS, **EVERYTHING,
-        scores=scores("attention_scores", SELF),
+        scores=scores("attention_scores", SELF), fullest=True,
     ),
     case("classifier", encoder_classifier, TOKENS, 11, 4, 1, 12, 3, mask="consumed"),
     case(
         "classifier-many", encoder_classifier, TOKENS, 11, 4, 1, 12, 6, **MANY, **EVERYTHING, pooling="attention",
-        mask="consumed", scores=scores("attention_scores", (6, "target", "target")),
+        mask="consumed", scores=scores("attention_scores", (6, "target", "target")), fullest=True,
     ),
     case(
         "encoder-types", encoder, {**TOKENS, "token_type_ids": token_types("target", 2)}, 11, 1, 12, 3, token_types=2,
-        token_type_ids=True, embedding_norm=True, embedding_dim=10,
+        token_type_ids=True, embedding_norm=True, embedding_dim=10, fullest=True,
     ),
     case(
         "classifier-head", encoder_classifier, TOKENS, 11, 4, 1, 12, 3, pooling="first", head_activation="gelu_tanh",
-        head_norm=True, head_bias=False, head_dropout=0.1, token_types=2, mask="consumed",
+        head_norm=True, head_bias=False, head_dropout=0.1, token_types=2, mask="consumed", fullest=True,
     ),
-    case("token-classifier", token_classifier, TOKENS, 11, 4, 1, 12, 3, head_activation="tanh", head_dropout=0.1),
+    case("token-classifier", token_classifier, TOKENS, 11, 4, 1, 12, 3, head_activation="tanh", head_dropout=0.1, fullest=True),
     case("masked", masked_language_model, TOKENS, 11, 1, 12, 3, head_activation="gelu_sigmoid"),
     case(
         "masked-many", masked_language_model, {**TOKENS, **packed("")}, 11, 2, 12, 6, **MANY, **EVERYTHING, packed=True,
-        tie_embeddings=False, head_bias=False, logit_bias=False, scores=scores("attention_scores", (6, "target", "target"), 2),
+        tie_embeddings=False, head_bias=False, logit_bias=False, fullest=True,
+        scores=scores("attention_scores", (6, "target", "target"), 2),
     ),
     case("generator", decoder_generator, TOKENS, 11, 2, 12, 3, core=True),
     case("generator-many", decoder_generator, TOKENS, 11, 1, 12, 6, **MANY, tie_embeddings=False),
     case(
         "generator-apart", decoder_generator, TOKENS, 11, 2, 12, 3, norm_placement="pre", norm_attention=[False, True],
         token_dim=8, logit_scale=0.5, logit_bias=True, final_logit_soft_cap=3.0, attention_bias=True, norm_bias=False,
-        attention_output_bias=False, feed_forward_bias=False, embedding_norm=True, encoding="sinusoidal_halves",
+        attention_output_bias=False, feed_forward_bias=False, embedding_norm=True, encoding="sinusoidal_halves", fullest=True,
     ),
     case("generator-packed", decoder_generator, {**TOKENS, **packed("")}, 11, 1, 12, 3, packed=True),
     case(
@@ -99,14 +100,14 @@ CASES = [
     case(
         "decoder-packed", decoder,
         {**CONTEXT, **packed("target_"), "context_segment_ids": segments("source"), "context_mask": visible("source")},
-        13, 1, 12, 3, context_dim=10, packed=True, context_mask=True,
+        13, 1, 12, 3, context_dim=10, packed=True, context_mask=True, fullest=True,
     ),
     case("seq2seq", encoder_decoder, PAIR, 11, 13, 1, 12, 3, core=True),
     case("seq2seq-many", encoder_decoder, PAIR, 11, 13, 1, 12, 6, num_decoder_layers=2, **MANY, tie_embeddings=False),
     case(
         "seq2seq-apart", encoder_decoder, {**PAIR, "source_ids": token_ids("source", 13)}, 13, 13, 1, 12, 3, start_id=0,
         share_embeddings="tokens", encoding="learned", max_length=10, embedding_norm=True, logit_bias=True,
-        decoder_options={"num_heads": 6, "intermediate_dim": 14},
+        decoder_options={"num_heads": 6, "intermediate_dim": 14}, fullest=True,
     ),
     case("seq2seq-packed", encoder_decoder, {**PAIR, **packed("source_", "target_")}, 11, 13, 1, 12, 3, packed=True),
     case(
@@ -121,7 +122,7 @@ CASES = [
     case("image-encoder", image_encoder, IMAGES, (6, 8), (2, 4), 1, 12, 3, mask="none"),
     case(
         "image-encoder-many", image_encoder, ANY_IMAGES, None, 1, 1, 12, 6, **MANY, mask="none", class_token=False,
-        patch_bias=False,
+        patch_bias=False, fullest=True,
     ),
     case(
         "image-classifier", image_classifier, IMAGES, (6, 8), (2, 4), 4, 2, 12, 3, **EVERYTHING, mask="none",
@@ -129,7 +130,7 @@ CASES = [
     ),
     case(
         "image-classifier-relative", image_classifier, IMAGES, (6, 8), (2, 4), 4, 2, 12, 3, position="relative",
-        encoding="learned", pooling="mean", mask="none", shares=True,
+        encoding="learned", pooling="mean", mask="none", shares=True, fullest=True,
     ),
 ]
 

@@ -29,7 +29,7 @@ def trained(batch_size, dtype=None, optimizer=None, **compile_options):
     """The model after one epoch without any randomness, and its loss and metrics."""
     keras.utils.set_random_seed(5)
     model = txf.models.encoder_decoder(
-        11, 13, 2, 12, 3, dropout=0.0, norm_placement="pre", position="relative", dtype=dtype
+        11, 13, 1, 12, 3, dropout=0.0, norm_placement="pre", position="relative", dtype=dtype
     )
     optimizer = optimizer or keras.optimizers.SGD(0.1)
     metrics = [txf.training.TokenAccuracy(), txf.training.Perplexity()]

@@ -33,6 +33,7 @@ def test_base_model_has_the_papers_size():
     assert model.get_layer("encoder_0").count_params() == block
 
 
+@drawing.not_on_jax
 @builders
 def test_defaults_are_the_papers(name):
     model = BUILDERS[name]()
@@ -43,6 +44,7 @@ def test_defaults_are_the_papers(name):
     assert "encoder_norm" in [layer.name for layer in model.layers]
 
 
+@drawing.not_on_jax
 def test_weights_have_the_names_that_converters_rely_on():
     model = BUILDERS["image_classifier"]()
     expected = {"logits/kernel", "logits/bias", "encoder_norm/gamma", "encoder_norm/beta"}
@@ -67,6 +69,7 @@ BLOCK_OPTIONS = {
 }
 
 
+@drawing.not_on_jax
 @builders
 def test_every_option_reaches_the_layers(name):
     model = BUILDERS[name](

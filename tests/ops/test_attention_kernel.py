@@ -59,9 +59,14 @@ MASKS = {
 BIASES = {"no bias": None, "by head": drawing.normal(1, N, T, S), "by sample": 2 * drawing.normal(B, N, T, S)}
 
 
-@pytest.mark.parametrize("bias_kind", BIASES)
-@pytest.mark.parametrize("mask_kind", [*MASKS, "causal"])
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize(
+    "kv_heads, mask_kind, bias_kind",
+    [
+        ((1, 2, 4)[(i + j) % 3], mask_kind, bias_kind)  # each two of the three are met
+        for i, mask_kind in enumerate([*MASKS, "causal"])
+        for j, bias_kind in enumerate(BIASES)
+    ],
+)
 def test_op_equals_the_slow_reference(kv_heads, mask_kind, bias_kind):
     causal = mask_kind == "causal"
     keys = T if causal else S  # the hint holds for squares only

@@ -20,11 +20,11 @@ transformers.logging.disable_progress_bar()
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name, scope="module")
 def loaded(request, tmp_path_factory):
-    """A case, its model in transformers, and the folder that it was written to."""
+    """A case, its model in transformers, the folder that it was written to, and our model of that."""
     folder = tmp_path_factory.mktemp(request.param.name)
     model = request.param.model()
     model.save_pretrained(folder)
-    yield request.param, model, folder
+    yield request.param, model, folder, txf.checkpoints.load(folder)
     keras.backend.clear_session()
 
 
@@ -41,7 +41,7 @@ def assert_close(ours, expected, real=None, tolerance=1e-4):
 
 
 def test_logits_and_hidden_states_are_those_of_transformers(loaded):
-    case, model, folder = loaded
+    case, model, folder, _ = loaded
     values, own, real = checkpoint_cases.inputs(case, model.config)
     expected = theirs(model, values)
     outputs = txf.checkpoints.load(folder, return_hidden_states=True)(own)
@@ -62,8 +62,8 @@ def test_logits_and_hidden_states_are_those_of_transformers(loaded):
 
 
 def test_what_is_saved_is_what_was_read(loaded, tmp_path):
-    case, model, folder = loaded
-    txf.checkpoints.save(txf.checkpoints.load(folder), tmp_path)
+    case, model, _, ours = loaded
+    txf.checkpoints.save(ours, tmp_path)
     back, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info.values()), info
     before, after = model.state_dict(), back.state_dict()
@@ -78,8 +78,7 @@ def test_what_is_saved_is_what_was_read(loaded, tmp_path):
 
 
 def test_greedy_answers_are_those_of_transformers(loaded):
-    case, model, folder = loaded
-    ours = txf.checkpoints.load(folder)
+    _, model, _, ours = loaded
     if not hasattr(ours, "generate"):
         return
     prompts, forbidden, expected = checkpoint_cases.greedy(model)

@@ -12,7 +12,7 @@ from parity.weights import attention_table, block_table, copy_weights, numbered,
 from keras_txf.generation import Beam
 from keras_txf.models import decoder_generator, encoder_decoder
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("uncompiled")]
 
 VOCAB, DIM, HEADS, WIDTH, LAYERS, MAX_LENGTH, NEW = 23, 12, 3, 20, 2, 40, 9
 PROMPTS = [[5, 22, 7, 3, 9], [17, 4], [12, 2, 8, 8]]

@@ -141,6 +141,7 @@ def test_an_optimizer_goes_on_after_a_look_at_the_base():
     assert int(model.optimizer.iterations) == steps + 2
 
 
+@pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("builder", ["generator", slow("seq2seq")])
 def test_generate_follows(builder, monkeypatch):
     from keras_txf.generation import layouts

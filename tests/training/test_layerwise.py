@@ -1,5 +1,7 @@
 """layerwise_decay against parameter groups in NumPy, float64."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -15,6 +17,12 @@ IDS, TARGETS = random.integers(1, 11, (6, 5)), np.cos(np.arange(24)).reshape(6, 
 def build(num_layers=3, **options):
     options = {"dropout": 0.0, "norm_placement": "pre", **options}
     return txf.models.encoder_classifier(11, 4, num_layers, dim=12, num_heads=2, **options)
+
+
+@functools.cache
+def trainable(num_layers=3):
+    """Variables for the tests that need no more of a model, and take their values as they are."""
+    return build(num_layers).trainable_variables
 
 
 def array(x):
@@ -46,7 +54,7 @@ def schedule(step):
 @pytest.mark.parametrize("scheduled", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_sgd(momentum, scheduled):
-    variables = build().trainable_variables
+    variables = trainable()
     values, gradients = [array(v) for v in variables], draw(variables)
     rate = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5) if scheduled else 0.1
     apply(layerwise_decay(keras.optimizers.SGD(rate, momentum), 0.6), variables, gradients)
@@ -72,7 +80,7 @@ def adamw(value, gradients, rate, decay, beta_1=0.9, beta_2=0.98, epsilon=1e-7):
 
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_adamw_with_its_weight_decay(scheduled):  # and what is excluded from that
-    variables = build().trainable_variables
+    variables = trainable()
     values, gradients = [array(v) for v in variables], draw(variables)
     rate = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5) if scheduled else 0.1
     optimizer = keras.optimizers.AdamW(rate, 0.2, beta_2=0.98)
@@ -88,7 +96,7 @@ def test_adamw_with_its_weight_decay(scheduled):  # and what is excluded from th
 
 
 def test_a_function_for_the_rate():
-    variables = build().trainable_variables
+    variables = trainable()
     values, gradients = [array(v) for v in variables], draw(variables, steps=1)
     apply(layerwise_decay(keras.optimizers.SGD(a_tenth), 0.6), variables, gradients)
     for value, gradient, variable in zip(values, gradients[0], variables):
@@ -106,11 +114,11 @@ NAMES = ["Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl", 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_optimizer(name):
     """Each block moves as the plain optimizer with its rate alone would move it."""
-    model, options = build(num_layers=2), {"weight_decay": 0.1}
+    options = {"weight_decay": 0.1}
     if name == "Adafactor":
         options["relative_step"] = False
     ends = ("embedding/token/embeddings", "attention/key/kernel", "logits/bias")
-    variables = [v for v in model.trainable_variables if v.path.endswith(ends)]
+    variables = [v for v in trainable(num_layers=2) if v.path.endswith(ends)]
     values, gradients = [array(v) for v in variables], draw(variables)
     cls = getattr(keras.optimizers, name)
     apply(layerwise_decay(cls(0.01, **options), 0.5), variables, gradients)
@@ -189,7 +197,7 @@ def test_files_and_loss_scaling(policy, compiled, tmp_path):
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="there Keras applies loss scaling inside of `fit` alone")
 def test_loss_scaling():
     """Its unscaled gradients are those of the plain one, and a step that overflows changes nothing."""
-    variables = build().trainable_variables
+    variables = trainable()
     values, gradients = [array(v) for v in variables], draw(variables)
     optimizer = keras.optimizers.LossScaleOptimizer(
         layerwise_decay(keras.optimizers.SGD(0.1), 0.6), initial_scale=4.0, dynamic_growth_steps=100
@@ -227,7 +235,7 @@ def test_with_adapters():
 
 def test_refuses():
     sgd, used = keras.optimizers.SGD, keras.optimizers.SGD(0.1)
-    used.build(build().trainable_variables)
+    used.build(trainable())
     for words, call in {
         "`decay` must be in (0, 1]; received 1.5": lambda: layerwise_decay(sgd(0.1), 1.5),
         "`decay` must be a positive number; received 0": lambda: layerwise_decay(sgd(0.1), 0),
@@ -237,7 +245,7 @@ def test_refuses():
         "`optimizer` must be new": lambda: layerwise_decay(used),
         "`blocks` must be a pattern such as": lambda: layerwise_decay(sgd(0.1), blocks=3),
         "`blocks` must match variables that are trained; received ['layer_#/*']": (
-            lambda: layerwise_decay(sgd(0.1), blocks="layer_#/*").build(build().trainable_variables)
+            lambda: layerwise_decay(sgd(0.1), blocks="layer_#/*").build(trainable())
         ),
     }.items():
         with pytest.raises(ValueError) as error:

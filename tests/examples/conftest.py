@@ -1,0 +1,20 @@
+import pathlib
+import sys
+
+import pytest
+
+import keras_txf as txf
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples"))  # which tests import as modules
+
+
+@pytest.fixture
+def shallow(monkeypatch):
+    """Models of one block, or two where a decoder has a depth of its own: deeper ones take longer, and show no more."""
+    most = {"num_layers": 1, "num_decoder_layers": 2}
+    for name in ("encoder_decoder", "masked_language_model"):
+
+        def build(*sizes, _build=getattr(txf.models, name), **options):
+            return _build(*sizes, **options | {key: min(options[key], most[key]) for key in most if key in options})
+
+        monkeypatch.setattr(txf.models, name, build)
