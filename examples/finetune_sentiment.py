@@ -71,7 +71,7 @@ def build(folder, options):
     head = dict(pooling="mean", head_activation=None, head_norm=False, head_bias=True, head_dropout=0.1)
     model = txf.checkpoints.load(folder, "sequence_classification", num_classes=2, **head)
     if options.lora:
-        rank = options.rank or RANK
+        rank = RANK if options.rank is None else options.rank
         txf.training.add_adapter(model, "sentiment", rank, alpha=2 * rank, dropout=0.1, targets=TARGETS)
     trained = sum(np.prod(variable.shape, dtype=int) for variable in model.trainable_variables)
     print(f"{trained:,} weights are trained, {trained / model.count_params():.2%} of all.")
