@@ -7,6 +7,7 @@ NEUTRAL = {
     # where it comes from, and what wrote it
     "_name_or_path", "_commit_hash", "architectures", "auto_map", "model_type", "transformers_version", "dtype",
     "torch_dtype", "torchscript", "name_or_path", "_attn_implementation", "_attn_implementation_internal", "attn_implementation",
+    "_attn_implementation_autoset", "unsloth_fixed", "unsloth_version", "transformers.js_config", "is_llama_config",
     # how weights began, and how a training was run
     "initializer_range", "initializer_factor", "init_std", "initializer_cutoff_factor", "gradient_checkpointing",
     # what a call returns, or how it is split up
@@ -20,13 +21,14 @@ NEUTRAL = {
     "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "remove_invalid_values", "prefix",
     "tokenizer_class", "force_bos_token_to_be_generated", "save_step", "vocab_file", "language",
     # names of classes, and what the loss does with them
-    "id2label", "label2id", "num_labels", "problem_type", "finetuning_task",
+    "id2label", "label2id", "num_labels", "_num_labels", "problem_type", "finetuning_task",
+    "sbert_ce_default_activation_function", "sentence_transformers",
 }  # fmt: skip
 # Keys that must have this value: another one is for a model that is not built here.
 FIXED = {
     "is_decoder": (False,), "add_cross_attention": (False,), "cross_attention_hidden_size": (None,), "pruned_heads": ({}, None),
     "quantization_config": (None,), "tie_encoder_decoder": (False,), "use_bfloat16": (False, None),
-    "position_embedding_type": ("absolute", None),
+    "position_embedding_type": ("absolute", None), "use_mrope": (False,), "rope_interleaved": (False,),
 }  # fmt: skip
 REQUIRED = object()
 
@@ -105,7 +107,7 @@ class Config:
     def check_all_known(self, neutral):
         """Refuses keys that nothing has asked for, and values for models that are not built here."""
         for key, allowed in FIXED.items():
-            if key not in self.read:
+            if key not in self.read and key not in neutral:
                 self.only(key, *allowed)
         unknown = sorted(self.values.keys() - self.read - NEUTRAL - set(neutral))
         if unknown:

@@ -77,4 +77,5 @@ def classes(architecture, build, tensors, options=lambda c: {}):
     return Task(architecture, build, tensors, lambda c: {"num_classes": c.num_classes(), **options(c)})
 
 
+POOLER = r"pooler\.dense\.(weight|bias)"  # of a body that is not built with it
 LANGUAGE_MODELS = ("masked_lm", "causal_lm", "seq2seq")

@@ -14,7 +14,7 @@ from keras_txf import checks
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.deferred import give_value, give_values, without_values
 from keras_txf.checkpoints.families import FAMILIES
-from keras_txf.checkpoints.family import LANGUAGE_MODELS
+from keras_txf.checkpoints.family import LANGUAGE_MODELS, POOLER
 from keras_txf.checkpoints.files import open_tensors, read_json
 from keras_txf.checkpoints.finding import find
 from keras_txf.checkpoints.kinds import KINDS
@@ -31,8 +31,8 @@ def load(path, task=None, num_classes=None, dtype=None, progress=None, revision=
         path: a folder with `config.json` and `model.safetensors` or its shards; or the name of a repository on the Hub,
             such as "sentence-transformers/all-MiniLM-L6-v2", which the package `huggingface_hub` fetches.
         task: "encoder" (hidden states), "masked_lm", "causal_lm", "seq2seq", "sequence_classification",
-            "token_classification", "image_encoder" or "image_classification". Default: what the file is for. A head that the file does not
-            have is a new one.
+            "token_classification", "image_encoder" or "image_classification". Default: what the file is for. A head that
+            the file does not have is a new one.
         num_classes: of a classifier; another number than the file's makes a new head.
         dtype: dtype policy of the model; default Keras' own. Weights are converted.
         progress: whether a bar is shown; default: for large files.
@@ -70,6 +70,8 @@ def load(path, task=None, num_classes=None, dtype=None, progress=None, revision=
         task, new_head = choose_task(source, task, num_classes)
         with without_values() as made:
             model = build(source, task, num_classes, dtype, options)
+        if "encoder" in family.tasks and "pad_id" not in options:
+            check_padding(folder, model.get_layer("embedding").pad_id)
         kept, skipped = fill(model, source, task, new_head, progress)
         give_values(made)  # to what no tensor was for: a new head, generators of random numbers
     PROVENANCE[model] = Provenance(folder, values, task, options, kept, skipped)
@@ -121,6 +123,21 @@ class Source:
         return self.shape(name) == self.shape(other) and np.array_equal(self.read(name), self.read(other))
 
 
+def check_padding(folder, pad_id):
+    """Refuses a configuration that takes another token for padding than the folder's tokenizer: some copies of XLM's do."""
+    if pad_id is None or not all((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        return
+    pad = read_json(folder / "tokenizer_config.json").get("pad_token")
+    pad = pad.get("content") if isinstance(pad, dict) else pad
+    tokens = read_json(folder / "tokenizer.json").get("added_tokens") or []
+    ids = {token.get("content"): token.get("id") for token in tokens if isinstance(token, dict)}
+    if ids.get(pad, pad_id) != pad_id:
+        raise ValueError(
+            f"config.json has pad_token_id={pad_id}, and the tokenizer beside it {ids[pad]} for {pad!r}. Pass `pad_id` to say "
+            f"which one is padding: transformers takes the tokenizer's word, pad_id={ids[pad]}."
+        )
+
+
 def find_family(values):
     kind = Config(values)("model_type", None)
     if kind not in FAMILIES:
@@ -139,6 +156,8 @@ def choose_task(source, task, num_classes):
     config, tasks = Config(source.values), source.family.tasks
     if task is None:
         task = task_of(source.values, tasks) or next(iter(tasks))
+        if task == "masked_lm" and not any(source.has(name) for name in modules_of(tasks[task].rows(config))):
+            task = "encoder"  # a body that still goes by the name of what it was pretrained as
     checks.one_of("task", task, tasks)
     checks.optional(checks.positive_integer, "num_classes", num_classes)
     if "num_classes" not in tasks[task].options(config):
@@ -238,7 +257,8 @@ def fill(model, source, task, new_head, progress):
         weights = [weight for weight in weights if weight.path.rpartition("/")[0] not in new]
     wanted = links(table_of(family, task, config, model), weights)
     resolve_aliases(source, {link.name for link in wanted})
-    kept = {source.names[name]: source.read(name) for name in check_names(source, task, {link.name for link in wanted})}
+    names, whole = check_names(source, task, {link.name for link in wanted}), family.tasks[task].whole
+    kept = {source.names[name] if whole else name: source.read(name) for name in names}
     check_tensors(source, wanted)
     if progress is None:
         progress = sum(source.tensors.size(source.names[link.name]) for link in wanted) >= LARGE
@@ -316,6 +336,6 @@ def check_names(source, task, wanted):
     if offences:
         raise ValueError(" ".join(offences))
     if family.tasks[task].architecture not in (source.values.get("architectures") or ()):
-        return []
+        return [] if family.tasks[task].whole else [name for name in source.names if re.fullmatch(POOLER, name)]
     head = modules_of(family.tasks[task].rows(config)) - wanted
     return [name for name in source.names if name in head or any(re.fullmatch(pattern, name) for pattern in family.kept)]

@@ -137,6 +137,8 @@ def new_config(model, origin, family, dtype):
         if number != Config(origin.config).num_classes():
             values["id2label"] = {str(i): f"LABEL_{i}" for i in range(number)}
             values["label2id"] = {f"LABEL_{i}": i for i in range(number)}
+            for key in ("num_labels", "_num_labels", "problem_type"):  # of the old head
+                values.pop(key, None)
     elif origin.task in LANGUAGE_MODELS and family.says_tied:  # without the key, the classes of transformers differ
         values["tie_word_embeddings"] = not has_own_logits(model)
     return values

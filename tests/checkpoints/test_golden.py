@@ -95,6 +95,8 @@ OLDER = [  # what files of today say, and what older ones did: of keys by other 
     ("modernbert", {"layer_types": [FULL, SLIDING]}, {"layer_types": None}),
     ("smollm3", {"no_rope_layers": [1, 0]}, {"no_rope_layers": None, "no_rope_layer_interval": 2}),
     ("smollm3", {"no_rope_layers": [1, 1]}, {"no_rope_layers": None}),
+    ("gemma3_text", {"layer_types": [SLIDING, FULL], "_sliding_window_pattern": None},
+     {"layer_types": None, "_sliding_window_pattern": 6, "sliding_window_pattern": 2}),
 ]  # fmt: skip
 AS_BEFORE = [2, 8, 10]  # rows that say what the file of the tests says
 
@@ -109,6 +111,34 @@ def test_older_files_are_the_same_model(row, tmp_path):
     found, again, before = (keras.ops.convert_to_numpy(txf.checkpoints.load(folder)(inputs)) for folder in models)
     np.testing.assert_array_equal(again, found)
     assert np.allclose(before, found, atol=1e-6) == (row in AS_BEFORE)
+
+
+PUBLISHED = [  # what published files say besides, which changes nothing
+    ("bert", {"_num_labels": 9, "directionality": "bidi", "pooler_fc_size": 768, "pooler_num_attention_heads": 12,
+              "pooler_num_fc_layers": 3, "pooler_size_per_head": 128, "pooler_type": "first_token_transform",
+              "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}),
+    ("bert", {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.1.0"}}),
+    ("gpt2", {"_num_labels": 1, "n_special": 0, "predict_special_tokens": True}),
+    ("marian", {"_num_labels": 3}), ("bart", {"_num_labels": 3}),
+    ("qwen2", {"use_mrope": False}), ("qwen3", {"_attn_implementation_autoset": True}),
+    ("llama", {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {"kv_cache_dtype": {}},
+               "unsloth_fixed": True, "unsloth_version": "2024.9"}),
+    ("gemma2", {"sliding_window_size": 4096}),
+    ("modernbert", {"position_embedding_type": "sans_pos"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("family, keys", PUBLISHED)
+def test_keys_of_published_files(family, keys, tmp_path):
+    inputs, *_ = expected(family)
+    folders = changed_folder(family, tmp_path, **keys), GOLDEN / family
+    np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(txf.checkpoints.load(folder)(inputs)) for folder in folders))
+
+
+@pytest.mark.parametrize("family, key", [("qwen2", "use_mrope"), ("llama", "rope_interleaved"), ("bert", "position_embedding_type")])
+def test_keys_that_ask_for_another_model(family, key, tmp_path):
+    with pytest.raises(ValueError, match=f"config.json must have '{key}' in"):
+        txf.checkpoints.load(changed_folder(family, tmp_path, **{key: True}))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -111,3 +111,40 @@ def test_a_config_that_is_of_another_model_is_refused(tmp_path):
     same(load(tmp_path / "yes"), model)
     save(classifier, tmp_path / "classes", {**BERT, "architectures": ["BertForSequenceClassification"]})
     same(load(tmp_path / "classes"), classifier)
+
+
+def test_the_body_alone_keeps_the_files_pooler(tmp_path):
+    """Of a file whose class had none of it as well: transformers would draw a random one."""
+    pooler = {"bert.pooler.dense.weight": np.eye(8, dtype="float32"), "bert.pooler.dense.bias": np.ones(8, "float32")}
+    file = write(tmp_path / "file", BERT, {**tensors(BERT), **pooler})
+    save(load(file, "encoder"), tmp_path / "saved")
+    saved = load_file(tmp_path / "saved" / "model.safetensors")
+    for name, tensor in pooler.items():
+        np.testing.assert_array_equal(saved[name.removeprefix("bert.")], tensor)
+    assert not any(name.startswith("bert.") for name in saved)
+
+
+def test_a_body_that_goes_by_the_name_of_its_pretraining_is_an_encoder(tmp_path):
+    body = {name: tensor for name, tensor in tensors(BERT).items() if not name.startswith("cls.")}
+    assert load(write(tmp_path / "file", BERT, body)).name == "encoder"
+    assert load(write(tmp_path / "whole", BERT, tensors(BERT))).name == "masked_language_model"
+
+
+def test_a_head_of_other_classes_has_another_problem(tmp_path):
+    config = {**BERT, "architectures": ["BertForSequenceClassification"]}
+    old = {"problem_type": "single_label_classification", "id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
+    model = load(write(tmp_path / "file", {**config, **old}, tensors(BERT)), "sequence_classification", num_classes=1)
+    save(model, tmp_path / "saved")
+    values = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert "problem_type" not in values and values["id2label"] == {"0": "LABEL_0"}
+
+
+def test_a_padding_that_is_not_the_tokenizers_is_asked_about(tmp_path):
+    folder = write(tmp_path / "file", BERT, tensors(BERT))
+    tokens = [{"id": 0, "content": "<s>"}, {"id": 1, "content": "<pad>"}]
+    (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": tokens}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"pad_token": "<pad>"}))
+    refused(lambda: load(folder), ["pad_token_id=0", "'<pad>'", "pad_id=1"])
+    assert load(folder, pad_id=1).get_layer("embedding").pad_id == 1
+    (folder / "tokenizer_config.json").write_text(json.dumps({"pad_token": {"content": "<s>"}}))
+    assert load(folder).get_layer("embedding").pad_id == 0

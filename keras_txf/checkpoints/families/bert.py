@@ -1,7 +1,7 @@
 """BERT and what grew from it: RoBERTa, MPNet, ELECTRA, DistilBERT. Post-norm encoders with learned positions."""
 
 from keras_txf import models
-from keras_txf.checkpoints.family import Family, Task, classes, encoder_task
+from keras_txf.checkpoints.family import POOLER, Family, Task, classes, encoder_task
 from keras_txf.checkpoints.tables import Tensor, skip
 from keras_txf.layers import RelativeBias
 
@@ -135,7 +135,24 @@ def activation_of(key):
 
 
 BUFFERS = (r"embeddings\.position_ids", r"embeddings\.token_type_ids")
-POOLER = (r"pooler\.dense\.(weight|bias)",)
+
+
+def roberta(name):
+    return Family(
+        lambda c: {**body(c, offset(c)), "pad_id": c.pad_id(1)},
+        lambda c: {**BODY, "embedding/position": Tensor(BODY["embedding/position"], other=skip(offset(c)))},
+        tasks(
+            name,
+            masked(f"{name}ForMaskedLM", "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
+            TWO_LAYERS,
+            pooled("tanh"),
+        ),
+        "roberta.",
+        BUFFERS,
+        (POOLER,),
+        {"lm_head.decoder.bias": "lm_head.bias"},
+    )
+
 
 FAMILIES = {
     "bert": Family(
@@ -152,23 +169,13 @@ FAMILIES = {
         ),
         "bert.",
         BUFFERS,
-        (*POOLER, r"cls\.seq_relationship\.(weight|bias)"),
+        (POOLER, r"cls\.seq_relationship\.(weight|bias)"),
         {"cls.predictions.decoder.bias": "cls.predictions.bias"},
+        # Of the first BERTs, which nothing reads any more.
+        ("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"),
     ),
-    "roberta": Family(
-        lambda c: {**body(c, offset(c)), "pad_id": c.pad_id(1)},
-        lambda c: {**BODY, "embedding/position": Tensor(BODY["embedding/position"], other=skip(offset(c)))},
-        tasks(
-            "Roberta",
-            masked("RobertaForMaskedLM", "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
-            TWO_LAYERS,
-            pooled("tanh"),
-        ),
-        "roberta.",
-        BUFFERS,
-        POOLER,
-        {"lm_head.decoder.bias": "lm_head.bias"},
-    ),
+    "roberta": roberta("Roberta"),
+    "xlm-roberta": roberta("XLMRoberta"),
     "mpnet": Family(
         mpnet,
         {**MPNET, "embedding/position": Tensor(MPNET["embedding/position"], other=skip(2))},
@@ -181,7 +188,7 @@ FAMILIES = {
         ),
         "mpnet.",
         BUFFERS,
-        POOLER,
+        (POOLER,),
         {"lm_head.decoder.bias": "lm_head.bias"},
     ),
     "electra": Family(

@@ -97,7 +97,7 @@ FAMILIES = {
         # `embd_pdrop` differs from `resid_pdrop` in no published file; the rest is of another head, or the same numbers.
         neutral=(
             "embd_pdrop", "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation",
-            "summary_proj_to_labels", "summary_first_dropout", "n_ctx",
+            "summary_proj_to_labels", "summary_first_dropout", "n_ctx", "n_special", "predict_special_tokens",
         ),  # fmt: skip
     ),
     "opt": Family(opt, OPT, task("OPTForCausalLM"), "model.", neutral=("layerdrop", "activation_dropout")),

@@ -133,7 +133,8 @@ def gemma2(c):
 
 def gemma3(c):
     c.only("attn_logit_softcapping", None)  # transformers passes over it
-    number, every = c("num_hidden_layers"), c("sliding_window_pattern", None) or c("_sliding_window_pattern", 6)
+    number, every, own = c("num_hidden_layers"), c("sliding_window_pattern", None), c("_sliding_window_pattern", 6)
+    every = every or own  # a file that was loaded and saved again has both
     kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(number)]
     kinds = c.each("layer_types", number, kinds)
     bases = {"full_attention": c("rope_theta", 1000000.0), "sliding_attention": c("rope_local_base_freq", 10000.0)}
@@ -159,6 +160,6 @@ FAMILIES = {
     "qwen3": family("Qwen3", qwen3),
     "smollm3": family("SmolLM3", smollm3, neutral=("max_window_layers",)),
     "gemma": family("Gemma", gemma, gemma_norms(BODY)),
-    "gemma2": family("Gemma2", gemma2, gemma_norms(SANDWICH)),
+    "gemma2": family("Gemma2", gemma2, gemma_norms(SANDWICH), neutral=("sliding_window_size",)),
     "gemma3_text": family("Gemma3", gemma3, gemma_norms(SANDWICH)),
 }

@@ -89,6 +89,10 @@ FAMILIES = {
         },
         "model.",
         (r".*rotary_emb\..*inv_freq",),
-        neutral=("reference_compile", "repad_logits_with_grad", "deterministic_flash_attn", "sparse_pred_ignore_index", "layer_norm_eps"),
+        # Its position_embedding_type says that there are no such embeddings, which is so whatever it says.
+        neutral=(
+            "reference_compile", "repad_logits_with_grad", "deterministic_flash_attn", "sparse_pred_ignore_index",
+            "layer_norm_eps", "position_embedding_type",
+        ),
     ),
 }  # fmt: skip

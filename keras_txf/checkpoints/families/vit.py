@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_txf import checks, models
-from keras_txf.checkpoints.family import Family, Task, classes
+from keras_txf.checkpoints.family import POOLER, Family, Task, classes
 from keras_txf.checkpoints.tables import Tensor, Way
 
 BODY = {
@@ -59,7 +59,7 @@ FAMILIES = {
             "image_classification": classes("ViTForImageClassification", models.image_classifier, {"logits": "classifier"}),
         },
         "vit.",
-        kept=(r"pooler\.dense\.(weight|bias)",),
+        kept=(POOLER,),
         neutral=("encoder_stride", "pooler_act", "pooler_output_size"),  # of other heads
     ),
 }
