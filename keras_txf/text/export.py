@@ -11,7 +11,7 @@ from keras_txf.layers.starts import Start
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.folders import check_target, fill
 from keras_txf.text.lazy import tf
-from keras_txf.text.shapes import as_ragged
+from keras_txf.text.rows import row
 from keras_txf.text.tokenizer import Tokenizer, pad
 
 GENERATION = (
@@ -147,12 +147,13 @@ def _completer(model, tokenizer, seed=None, start_id=None, **options):
     checks.optional(checks.id_below, "start_id", start_id, embedding.vocab_size)
     options = _ending(tokenizer, options) | options
     tokenizer = tokenizer.from_config({**tokenizer.get_config(), "end": []})
-    longest = tokenizer.length + (start_id is not None) if isinstance(tokenizer.length, int) else None
+    most = tokenizer.length if isinstance(tokenizer.length, int) else None
+    longest = most and most + (start_id is not None)
     generate = model.make_generate_function(**options, longest_prompt=longest)
     seed, each = _seed(seed), options.get("num_return_sequences")
 
     def answer(text):
-        rows = _real(tokenizer(text), tokenizer.pad_id)
+        rows = _real(row(tokenizer, text, most), embedding.pad_id)
         if start_id is not None:
             rows = tf.concat([tf.fill([rows.nrows(), 1], start_id), rows], axis=1)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
@@ -241,9 +242,8 @@ def _padded(ids, pad_id):
     return tf.pad(ids, [[0, 0], [missing, 0]], constant_values=pad_id or 0)
 
 
-def _real(ids, pad_id):
-    """Ragged ids, (B, L), without padding."""
-    rows = as_ragged(ids)
+def _real(rows, pad_id):
+    """Ragged ids, (B, L), without the model's padding."""
     return rows if pad_id is None else tf.ragged.boolean_mask(rows, rows != pad_id)
 
 

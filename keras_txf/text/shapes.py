@@ -78,7 +78,7 @@ def flatten(tensor, inner=0):
     if rank == inner:
         rows, restore = tensor[None], lambda answer: answer[0]
     elif isinstance(tensor, tf.RaggedTensor):
-        tensor = all_ragged(tensor)
+        tensor = all_ragged(tensor.with_row_splits_dtype(tf.int64))
         splits = tensor.nested_row_splits[: rank - 1 - inner]
         rows = tensor.flat_values
         if inner:

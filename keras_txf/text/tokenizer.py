@@ -156,7 +156,7 @@ class Tokenizer(keras.layers.Layer):
         Args:
             ids: int (..., L), nested lists or a tensor, dense or ragged.
             skip_special_tokens: whether special tokens, the padding among them, are left out. The unknown token
-                stands for text, and is shown.
+                stands for text, and is shown, unless it is the padding, `start` or `end` too.
 
         Returns:
             A str or nested lists of them; inside a TensorFlow graph a string tensor (...). In a str U+FFFD stands for
@@ -167,7 +167,8 @@ class Tokenizer(keras.layers.Layer):
         """
         rows, restore = flatten(as_ids(ids, self.vocab_size), inner=1)
         if checks.boolean("skip_special_tokens", skip_special_tokens):
-            skipped = [id for token, id in self._special_ids if token != self.unk_token]
+            added = {self.pad_token, *self.start, *self.end}
+            skipped = [id for token, id in self._special_ids if token != self.unk_token or token in added]
             shown = ~tf.scatter_nd([[id] for id in skipped], [True] * len(skipped), [self.vocab_size]) if skipped else None
             rows = rows if shown is None else tf.ragged.boolean_mask(rows, tf.gather(shown, rows))
         text = restore(self._decode(rows))

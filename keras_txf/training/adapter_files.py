@@ -97,12 +97,15 @@ def load_adapter(model, file, name="default"):
             )
     kinds = {path: (kind, options) for path, (kind, options) in described["layers"].items()}
     shared = [variables[path] for path in described["shared"]]
-    insert_adapter(model, name, kinds, shared)
-    for variable in shared:
-        variable.assign(tensors[variable.path])
-    for path in kinds:
-        for part, variable in projections[path].adapters[name].variables.items():
-            variable.assign(tensors[f"{path}/{part}"])
+
+    def fill():
+        for variable in shared:
+            variable.assign(tensors[variable.path])
+        for path in kinds:
+            for part, variable in projections[path].adapters[name].variables.items():
+                variable.assign(tensors[f"{path}/{part}"])
+
+    insert_adapter(model, name, kinds, shared, fill)
 
 
 def _read(file):

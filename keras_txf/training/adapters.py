@@ -178,8 +178,11 @@ def remove_adapter(model, name="default"):
     set_trainable(model, {})
 
 
-def insert_adapter(model, name, kinds, shared):
-    """Adds an adapter of these kinds and options by path, and freezes all but it and the `shared` variables."""
+def insert_adapter(model, name, kinds, shared, fill=None):
+    """Adds an adapter of these kinds and options by path, and freezes all but it and the `shared` variables.
+
+    `fill` gives them their values, before an optimizer begins anew: some keep copies.
+    """
     projections = layers_with_adapters(model)
     _check_shared(model, name, shared)
     for path in kinds:
@@ -193,6 +196,8 @@ def insert_adapter(model, name, kinds, shared):
         projections[path].add_adapter(name, kind, **options)
     for variable in trainable_by_nature(model):
         variable.trainable = id(variable) in kept
+    if fill is not None:
+        fill()
     use_adapter(model, name)
 
 

@@ -20,7 +20,8 @@ def layerwise_decay(optimizer, decay=0.9, blocks=("encoder_#/*", "decoder_#/*"),
     L, the embeddings L + 1. Encoder and decoder are counted each by itself; the embeddings lie below the taller one.
     Decoupled weight decay, such as AdamW's, is scaled as the rate is. The result is of the same class and does
     all that one does: schedules, callbacks that set the rate, `.keras` files, mixed float16 (Keras wraps it in a
-    `LossScaleOptimizer`).
+    `LossScaleOptimizer`). Adafactor takes the smaller of its rate and 1 / sqrt(step), so that late in a training it tells the
+    blocks apart no more.
 
     Args:
         optimizer: any Keras optimizer but a wrapper, not yet used.
@@ -135,7 +136,7 @@ def _rates(paths, decay, blocks, embeddings):
     counts = {}
     for stack, number in filter(None, numbers.values()):
         counts[stack] = max(counts.get(stack, 0), number + 1)
-    if not counts:
+    if paths and not counts:  # a file may be of a model with nothing to train
         raise ValueError(
             f"`blocks` must match variables that are trained; received {blocks}, which match none of {paths[:3]} ..."
         )

@@ -63,6 +63,7 @@ class Resume(keras.callbacks.Callback):
         super().__init__()
         self.file = pathlib.Path(file)
         self.callbacks = list(callbacks)
+        self._at_begin = None
         self.epoch = 0
         if self.file.exists():
             with np.load(self.file) as saved:
@@ -70,7 +71,8 @@ class Resume(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self._begun, self._generators = False, {}
-        self._at_begin = [_plain_state(callback) for callback in self.callbacks]
+        if self._at_begin is None:  # what later fits of the same objects find has changed since
+            self._at_begin = [_plain_state(callback) for callback in self.callbacks]
         if self.file.exists():
             with np.load(self.file) as saved:
                 self._restore(saved)

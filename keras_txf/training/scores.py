@@ -19,7 +19,8 @@ class GenerationScores(keras.callbacks.Callback):
         inputs: what `model.generate` takes: N rows of ids.
         references: N texts.
         detokenize: a function of a list of ids that returns a text, or an object with such a method, as
-            tokenizers have. It sees what `generate` returns, its stop token and a decoder's prompt included.
+            tokenizers have. It sees what `generate` returns, its stop token and a decoder's prompt included, but no
+            ids beyond the tokenizer's, of which models may have some: they stand for no text.
         tokenize: sacrebleu's tokenization of both sides: "13a", its default; "none" where texts are
             tokenized; "intl", "zh", "char" and so on.
         lowercase: whether case counts for nothing.
@@ -64,6 +65,7 @@ class GenerationScores(keras.callbacks.Callback):
         self.inputs = inputs
         self.references = list(references)
         self.detokenize = getattr(detokenize, "detokenize", detokenize)
+        self.known = getattr(detokenize, "vocab_size", float("inf"))
         self.metrics = _metrics(tokenize, checks.boolean("lowercase", lowercase))
         self.batch_size = min(checks.positive_integer("batch_size", batch_size), len(inputs))
         self.samples = samples
@@ -91,7 +93,7 @@ class GenerationScores(keras.callbacks.Callback):
             filled = np.resize(rows, self.batch_size)  # a last batch of another size would be compiled anew
             answers = model.generate([self.inputs[i] for i in filled], padded=False, **self.options)
             for i, answer in zip(rows, answers):
-                texts[i] = self.detokenize(answer)
+                texts[i] = self.detokenize([token for token in answer if token < self.known])
         return texts
 
     def _scores(self, texts):

@@ -82,7 +82,7 @@ CASES = {  # how Python answers, a model, options
     "complete by beams": (generated, lambda: make("decoder_generator", position="rotary", window=5), BEAMS),
     "complete by contrast": (generated, lambda: make("decoder_generator"), {**NEW, "sampler": Contrastive(3)}),
     "translate": (generated, lambda: make("encoder_decoder"), {**NEW, "start_id": 2}),
-    "translate by beams": (generated, lambda: make("encoder_decoder"), BEAMS),
+    "translate by beams": (generated, lambda: make("encoder_decoder"), {**BEAMS, "start_id": 1}),
 }  # fmt: skip
 
 FRESH = """
@@ -345,6 +345,16 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     assert os.listdir(folder.parent) == ["model"] and (folder / "saved_model.pb").is_file()
     (tmp_path / "mine").mkdir()
     refused(lambda: txf.text.export(model, LETTERS, tmp_path / "mine", overwrite=True), ["`folder`", "no SavedModel"])
+
+
+@slow
+def test_a_prompt_keeps_what_is_padding_to_the_tokenizer_alone(tmp_path):
+    ids = letters(pad_token="[START]", start="[START]")
+    model = txf.models.decoder_generator(11, 1, 8, 2, pad_id=None)
+    txf.text.export(model, ids, tmp_path / "m", max_new_tokens=5)
+    prompts = [[ids.token_to_id("[START]"), *row] for row in ids.tokenize(["abc", "g"]).to_list()]
+    answers = model.generate(prompts, 5, padded=False)
+    assert [text.decode() for text in serve(tmp_path / "m", ["abc", "g"])["text"].numpy()] == ids.detokenize(answers)
 
 
 @slow

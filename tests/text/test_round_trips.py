@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from text_cases import CORPUS, STRINGS, learnt
 
 from drawing import few
-from keras_txf.text import ByteTokenizer
+from keras_txf.text import ByteTokenizer, CharacterTokenizer
+from keras_txf.text.lazy import tf
 
 
 @pytest.mark.parametrize("kind", ["bytes", "byte pairs", "bpe"])
@@ -54,3 +55,18 @@ def test_byte_pairs_are_the_packages(texts, keep):
     package = tokenizers.Tokenizer.from_str(tokenizer.get_config()["definition"])
     package.encode_special_tokens = not keep
     assert tokenizer.tokenize(texts).to_list() == [found.ids for found in package.encode_batch(texts)]
+
+
+def test_padding_is_left_out_even_where_it_is_the_unknown_token():
+    unknown = CharacterTokenizer(["[UNK]", *"abc"], ["[UNK]"], pad_token="[UNK]", unk_token="[UNK]", length=5)
+    assert unknown.detokenize(unknown(["ab", "c"])) == ["ab", "c"]
+
+
+def test_ragged_text_with_splits_of_any_type():
+    tokenizer = ByteTokenizer()
+    texts = tf.ragged.constant([["a"], [], ["b", "cd"]], row_splits_dtype=tf.int32)
+    for dense in (tokenizer, ByteTokenizer(pad_token="<pad>", length=2)):
+        ids = dense(texts)
+        assert dense.detokenize(ids) == [["a"], [], ["b", "cd"]]
+    ids = tf.ragged.constant([[100], [], [101, 102]], row_splits_dtype=tf.int32)
+    assert tokenizer.detokenize(ids) == ["a", "", "bc"]

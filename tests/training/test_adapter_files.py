@@ -116,3 +116,18 @@ def test_exports_have_the_active_adapter(tmp_path):
     use_adapter(model, None)
     reloaded = tf.saved_model.load(tmp_path / "one")
     np.testing.assert_allclose(array(reloaded.serve(inputs.astype("int32"))), tuned, atol=1e-5)
+
+
+def test_an_optimizer_that_keeps_copies_begins_with_the_files_values(tmp_path):
+    model, inputs = trained("generator")
+    tuned = values(model.trainable_variables)
+    txf.training.save_adapter(model, tmp_path / "one.safetensors")
+    remove_adapter(model)
+    add_adapter(model, "default")
+    model.compile(keras.optimizers.ScheduleFreeAdamW(0.0), "mse", run_eagerly=True)
+    train(model, inputs, epochs=1)
+    remove_adapter(model)
+    txf.training.load_adapter(model, tmp_path / "one.safetensors", "default")
+    train(model, inputs, epochs=1)
+    for path, value in values(model.trainable_variables).items():
+        np.testing.assert_allclose(value, tuned[path], atol=1e-6)

@@ -149,3 +149,12 @@ def test_refuses():
     with pytest.raises(ValueError, match="`model` must be a built Keras model; received"):
         freeze(keras.Sequential([keras.layers.Dense(3)]), "*")
     assert len(model.trainable_variables) == len(model.weights)
+
+
+def test_what_an_adapter_stands_in_for_stays_as_it_is():
+    """A head that is trained whole has a kernel of its own; the base's is not used meanwhile."""
+    model = build()
+    txf.training.add_adapter(model)
+    unfreeze(model, ["logits", "encoder_1/attention/query"])
+    trained = {v.path for v in model.trainable_variables if v.path.startswith(("logits", "encoder_1/attention/query"))}
+    assert {"logits/kernel", "logits/bias"}.isdisjoint(trained) and "encoder_1/attention/query/kernel" in trained

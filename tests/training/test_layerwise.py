@@ -251,3 +251,11 @@ def test_refuses():
         with pytest.raises(ValueError) as error:
             call()
         assert words in str(error.value)
+
+
+def test_nothing_to_train_is_no_error():
+    """As of a file that was saved so; what is trained and has no block is one."""
+    layerwise_decay(keras.optimizers.AdamW(1e-3), decay=0.5).build([])
+    optimizer = layerwise_decay(keras.optimizers.AdamW(1e-3), decay=0.5)
+    with pytest.raises(ValueError, match="`blocks` must match"):
+        optimizer.build([keras.Variable(np.ones(3), name="alone")])

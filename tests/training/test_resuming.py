@@ -213,3 +213,25 @@ def test_sigkill_at_any_step(tmp_path):
     unbroken, killed = (np.load(tmp_path / name / "weights.npz") for name in ("unbroken", "killed"))
     for name in unbroken:
         np.testing.assert_array_equal(unbroken[name], killed[name], err_msg=f"killed after steps {steps}")
+
+
+def test_later_fits_of_the_same_callbacks_lose_nothing(tmp_path):
+    """What has not changed since the second began may have changed since the first."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(-0.1), "mse", run_eagerly=True)  # each epoch is worse
+    x, y = next(batches(0))
+
+    def fit(best, resume, epochs):
+        model.fit(x, y, initial_epoch=resume.epoch, epochs=epochs, callbacks=[best, resume], verbose=0)
+
+    def checkpoint():
+        return keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", "loss", save_best_only=True)
+
+    best = checkpoint()
+    resume = txf.training.Resume(tmp_path / "resume.npz", [best])
+    fit(best, resume, 1)
+    first = best.best
+    fit(best, resume, 2)
+    again = checkpoint()
+    fit(again, txf.training.Resume(tmp_path / "resume.npz", [again]), 3)
+    assert again.best == best.best == first

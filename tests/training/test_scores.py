@@ -99,3 +99,14 @@ def test_ragged_inputs():
     tf = pytest.importorskip("tensorflow")
     scores = txf.training.GenerationScores(tf.ragged.constant(SOURCES), TEXTS, Tokenizer())
     assert scores.score(Echo()) == expected()
+
+
+def test_ids_that_the_tokenizer_does_not_have_are_no_text():
+    class Smaller(Tokenizer):
+        vocab_size = STOP
+
+        def detokenize(self, ids):
+            assert max(ids) < STOP
+            return super().detokenize(ids)
+
+    assert txf.training.GenerationScores(SOURCES, TEXTS, Smaller()).score(Echo()) == expected()
