@@ -13,7 +13,6 @@ import os
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads of one contender must not slow the next
 
 import keras
 import numpy as np
