@@ -81,8 +81,9 @@ def _matching(model, patterns):
     idle = set()
     for layer in layers_with_adapters(model).values():
         for name, adapter in layer.adapters.items():
-            idle |= set() if name == layer.active else {id(variable) for variable in adapter.variables.values()}
-            if name == layer.active and not adapter.adds:  # it stands in the place of the layer's own
+            if name != layer.active:
+                idle |= {id(variable) for variable in adapter.variables.values()}
+            elif not adapter.adds:  # it stands in the place of the layer's own
                 idle |= {id(layer._kernel), id(layer._bias)}
     variables = [variable for variable in trainable_by_nature(model) if id(variable) not in idle]
     around = {}

@@ -13,8 +13,8 @@ class RDrop(TokenCrossEntropy):
     """Cross-entropy of two draws of dropout, and how far they are from each other.
 
     Every batch holds its N tokens twice, one half after the other, validation's too; under `tf.distribute` each replica's
-    part of it does. To the mean cross-entropy
-    of both, p and q, comes strength / 4 (KL(p ‖ q) + KL(q ‖ p)): the paper's loss, divided by 2.
+    part of it does. To the mean cross-entropy of both, p and q, comes strength / 4 (KL(p ‖ q) + KL(q ‖ p)): the paper's loss,
+    divided by 2.
 
     Args:
         pad_id: target id that does not count; None counts every position.
