@@ -9,6 +9,7 @@ https://arxiv.org/abs/2105.14462) has BLEU 41.02 of 2.6 million parameters. Need
 Otherwise than there, an update is one batch of 8,192 tokens of like lengths, not two of 4,096, and all updates are taken:
 theirs stop when ten epochs have not lowered the validation loss. In a run here that rule kept 90 of 124 epochs, and the
 average of the last ten had the same BLEU (40.54 and 40.55). Other windows of that run's checkpoints move it by 0.3.
+In the modern variant's last ten epochs the rate also goes to zero in a straight line: 41.84, 41.42 without.
 """
 
 import argparse
@@ -37,9 +38,9 @@ FILES = {
 }
 PAD, START, STOP, UNKNOWN = range(4)
 DIM, PEAK, BATCH_TOKENS = 128, 0.005, 8192  # tokens: rows times the longest sentence of either language
-VARIANTS = {  # the loss, how often a batch holds each pair, and the model
-    "published": (txf.training.TokenCrossEntropy, 1, dict(intermediate_dim=256)),
-    "modern": (txf.training.RDrop, 2, dict(
+VARIANTS = {  # the loss, how often a batch holds each pair, epochs of cooldown, and the model
+    "published": (txf.training.TokenCrossEntropy, 1, None, dict(intermediate_dim=256)),
+    "modern": (txf.training.RDrop, 2, 10, dict(
         norm="rms", norm_placement="pre", position="rotary", gated=True, activation="silu", intermediate_dim=170,
     )),
 }  # fmt: skip
@@ -64,16 +65,17 @@ def main():
             tokenize="none", max_new_tokens=80, stop_ids=STOP, start_id=START, **more,
         )  # fmt: skip
 
-    model, out = build(len(vocabulary.words), options), pathlib.Path(options.out)
-    _, copies, _ = VARIANTS[options.variant]
-    steps = min(options.updates, len(batches(training, copies)))  # an epoch is a pass over the pairs, 65 or 130 updates
+    _, copies, *_ = VARIANTS[options.variant]
+    steps = min(options.updates, len(batches(training, copies)))  # an epoch is a pass over the pairs, 65 or 121 updates
+    epochs, out = -(-options.updates // steps), pathlib.Path(options.out)
+    model = build(len(vocabulary.words), options, steps, epochs)
     resume = txf.training.Resume(out / "resume.npz")
     model.fit(
         dataset(training, copies, resume.epoch),
         shuffle=False,
         steps_per_epoch=steps,
         initial_epoch=resume.epoch,
-        epochs=-(-options.updates // steps),
+        epochs=epochs,
         validation_data=dataset(validation, copies, passes=1),
         callbacks=[
             scores(texts["valid.en"][:128], texts["valid.de"][:128], samples=1),
@@ -88,11 +90,12 @@ def main():
     print("BLEU {bleu:.2f}, chrF {chrf:.2f} on test 2016".format(**test.score(model)))
 
 
-def build(vocab_size, options):
-    loss, _, more = VARIANTS[options.variant]
+def build(vocab_size, options, steps, epochs):
+    loss, _, cooldown, more = VARIANTS[options.variant]
     model = txf.models.encoder_decoder(vocab_size, vocab_size, 4, DIM, num_heads=4, dropout=0.3, **more)
     warmup = max(1, min(2000, options.updates // 4))
-    rate = txf.training.InverseSquareRoot(DIM, warmup, scale=PEAK * (DIM * warmup) ** 0.5)
+    last = dict(total_steps=epochs * steps, cooldown_steps=min(cooldown, epochs) * steps) if cooldown else {}
+    rate = txf.training.InverseSquareRoot(DIM, warmup, scale=PEAK * (DIM * warmup) ** 0.5, **last)
     model.compile(keras.optimizers.Adam(rate, 0.9, 0.98, 1e-8), loss(label_smoothing=0.1))
     return model
 

@@ -216,6 +216,8 @@ VISION = [
 ]
 
 TRAINING = [
+    ("cooldown longer than all", lambda: training.InverseSquareRoot(8, 3, total_steps=9, cooldown_steps=10), ["`cooldown_steps`", "`total_steps`", "cooldown_steps=10", "total_steps=9"]),
+    ("cooldown of nothing", lambda: training.InverseSquareRoot(8, cooldown_steps=10), ["`total_steps`", "received None"]),
     ("warmup as long as all", lambda: training.warmup_cosine(1.0, 9, 9), ["`warmup_steps`", "`total_steps`", "warmup_steps=9", "total_steps=9"]),
     ("final over peak", lambda: training.warmup_cosine(1.0, 3, 9, final=2.0), ["`final`", "`peak`", "final=2.0", "peak=1.0"]),
     ("final negative", lambda: training.warmup_cosine(1.0, 3, 9, final=-0.1), ["`final`", "0", "-0.1"]),

@@ -53,6 +53,8 @@ SIZES = [
     ("num_decoder_layers", seq2seq, {}),
     ("dim", training.InverseSquareRoot, {}),
     ("warmup_steps", training.InverseSquareRoot, {"dim": 8}),
+    ("total_steps", training.InverseSquareRoot, {"dim": 8, "cooldown_steps": 3}),
+    ("cooldown_steps", training.InverseSquareRoot, {"dim": 8, "total_steps": 9}),
     ("warmup_steps", training.warmup_cosine, {"peak": 1.0, "total_steps": 9}),
     ("total_steps", training.warmup_cosine, {"peak": 1.0, "warmup_steps": 3}),
     ("length", training.next_token_windows, {"ids": np.arange(9)}),

@@ -13,13 +13,22 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
     The first step is step 1. The peak, at `warmup_steps`, is scale / sqrt(dim · warmup_steps).
 
+    At four times the warm-up that is still half the peak. With `total_steps` and `cooldown_steps` the rate of the last
+    steps is also multiplied by what goes from 1 to 0 in a straight line.
+
     Args:
         dim: model width.
         warmup_steps: steps of linear growth; 4,000 in the paper.
         scale: factor on the whole.
+        total_steps: steps of the whole training; after them the rate is 0. None: there is no cooldown.
+        cooldown_steps: how many of them are the last ones, such as a fifth.
+
+    Raises:
+        ValueError: one of `total_steps` and `cooldown_steps` without the other; a cooldown longer than the training.
 
     Reference:
-        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 5.3.
+        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 5.3; cooldown:
+        [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), section 3.5.
 
     Example:
 
@@ -27,18 +36,31 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     >>> optimizer = keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
     """
 
-    def __init__(self, dim, warmup_steps=4000, scale=1.0):
+    def __init__(self, dim, warmup_steps=4000, scale=1.0, total_steps=None, cooldown_steps=None):
         super().__init__()
         self.dim = checks.positive_integer("dim", dim)
         self.warmup_steps = checks.positive_integer("warmup_steps", warmup_steps)
         self.scale = checks.positive_number("scale", scale)
+        self.total_steps, self.cooldown_steps = total_steps, cooldown_steps
+        if (total_steps, cooldown_steps) != (None, None):
+            self.total_steps = checks.positive_integer("total_steps", total_steps)
+            self.cooldown_steps = checks.positive_integer("cooldown_steps", cooldown_steps)
+            if cooldown_steps > total_steps:
+                raise ValueError(
+                    f"`cooldown_steps` must be at most `total_steps`; received {cooldown_steps=} and {total_steps=}."
+                )
 
     def __call__(self, step):
-        step = ops.cast(step, "float32") + 1
-        return self.scale * self.dim**-0.5 * ops.minimum(step**-0.5, step * self.warmup_steps**-1.5)
+        step = ops.cast(step, "float32")
+        first = step + 1
+        rate = self.scale * self.dim**-0.5 * ops.minimum(first**-0.5, first * self.warmup_steps**-1.5)
+        if self.total_steps is None:
+            return rate
+        return rate * ops.clip((self.total_steps - step) / self.cooldown_steps, 0.0, 1.0)
 
     def get_config(self):
-        return {"dim": self.dim, "warmup_steps": self.warmup_steps, "scale": self.scale}
+        names = ("dim", "warmup_steps", "scale", "total_steps", "cooldown_steps")
+        return {name: getattr(self, name) for name in names}
 
 
 def warmup_cosine(peak, warmup_steps, total_steps, final=0.0):

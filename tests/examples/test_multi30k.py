@@ -70,11 +70,12 @@ def test_subwords_there_and_back():
 def test_the_published_size_and_rate():
     options = argparse.Namespace(updates=8000)
     sizes = {}
-    for options.variant in multi30k.VARIANTS:
-        model = multi30k.build(9712, options)
+    for options.variant, share in (("published", 1), ("modern", 0.5)):
+        model = multi30k.build(9712, options, steps=100, epochs=80)
         sizes[options.variant] = model.count_params()
         rate = model.optimizer._learning_rate
-        assert float(rate(1999)) == pytest.approx(0.005) and float(rate(7999)) == pytest.approx(0.0025)
+        assert float(rate(1999)) == pytest.approx(0.005) and float(rate(6999)) == pytest.approx(0.005 * (2 / 7) ** 0.5)
+        assert float(rate(7500)) == pytest.approx(share * 0.005 * (2000 / 7501) ** 0.5)  # amid the last ten epochs
     assert sizes["published"] == 2_568_192  # "2.6M"
     assert sizes["modern"] == pytest.approx(sizes["published"], rel=0.01)
 

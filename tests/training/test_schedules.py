@@ -26,6 +26,15 @@ def test_inverse_square_root_is_the_papers(dim, warmup, scale):
     assert peak == pytest.approx(scale / math.sqrt(dim * warmup), rel=1e-5)
 
 
+def test_cooldown_ends_in_nothing():
+    schedule = txf.training.InverseSquareRoot(8, 10, 0.5, total_steps=50, cooldown_steps=20)
+    for step in (0, 9, 29, 30, 31, 40, 49, 50, 1000):
+        line = min(max((50 - step) / 20, 0), 1)
+        assert float(schedule(step)) == pytest.approx(line * inverse_square_root(step, 8, 10, 0.5), rel=1e-5)
+    whole = txf.training.InverseSquareRoot(8, 10, total_steps=20, cooldown_steps=20)  # the warm-up's part of it too
+    assert float(whole(4)) == pytest.approx(0.8 * inverse_square_root(4, 8, 10), rel=1e-5)
+
+
 @pytest.mark.parametrize("final", [0.0, 0.1, 0.5])
 def test_cosine_is_its_formula(final):
     schedule = txf.training.warmup_cosine(0.5, 4, 24, final)
@@ -39,6 +48,7 @@ def test_cosine_is_its_formula(final):
     "item, call",
     [
         (txf.training.InverseSquareRoot(8, 10, 0.5), lambda item: item(3)),
+        (txf.training.InverseSquareRoot(8, 10, 0.5, 50, 20), lambda item: item(40)),
         (txf.training.warmup_cosine(0.5, 4, 24, 0.1), lambda item: item(9)),
         (txf.training.TokenCrossEntropy(2, 0.1, name="mine"), lambda item: item(IDS[:, 1:], LOGITS)),
         (txf.training.TokenAccuracy(2, name="mine"), lambda item: item(IDS[:, 1:], LOGITS)),
