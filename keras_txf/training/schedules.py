@@ -11,24 +11,23 @@ from keras_txf.layers.options import register
 class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     """The paper's schedule: scale · dim^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
 
-    The first step is step 1. The peak, at `warmup_steps`, is scale / sqrt(dim · warmup_steps).
-
-    At four times the warm-up that is still half the peak. With `total_steps` and `cooldown_steps` the rate of the last
-    steps is also multiplied by what goes from 1 to 0 in a straight line.
+    The first step is step 1. The peak, at `warmup_steps`, is scale / sqrt(dim · warmup_steps). After four times as many steps
+    the rate is still half of it: for a training to settle at its end, a cooldown multiplies the rate of the last steps by what
+    goes from 1 to 0 in a straight line.
 
     Args:
         dim: model width.
         warmup_steps: steps of linear growth; 4,000 in the paper.
         scale: factor on the whole.
         total_steps: steps of the whole training; after them the rate is 0. None: there is no cooldown.
-        cooldown_steps: how many of them are the last ones, such as a fifth.
+        cooldown_steps: how many of them belong to the cooldown, such as a fifth.
 
     Raises:
         ValueError: one of `total_steps` and `cooldown_steps` without the other; a cooldown longer than the training.
 
     Reference:
-        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 5.3; cooldown:
-        [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), section 3.5.
+        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 5.3; the cooldown is that of
+        [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560).
 
     Example:
 
@@ -51,12 +50,11 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
                 )
 
     def __call__(self, step):
-        step = ops.cast(step, "float32")
-        first = step + 1
-        rate = self.scale * self.dim**-0.5 * ops.minimum(first**-0.5, first * self.warmup_steps**-1.5)
+        step = ops.cast(step, "float32") + 1
+        rate = self.scale * self.dim**-0.5 * ops.minimum(step**-0.5, step * self.warmup_steps**-1.5)
         if self.total_steps is None:
             return rate
-        return rate * ops.clip((self.total_steps - step) / self.cooldown_steps, 0.0, 1.0)
+        return rate * ops.clip((self.total_steps + 1 - step) / self.cooldown_steps, 0.0, 1.0)
 
     def get_config(self):
         names = ("dim", "warmup_steps", "scale", "total_steps", "cooldown_steps")
