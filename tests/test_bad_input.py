@@ -3,6 +3,8 @@
 Rows are (id, function, words of its message). Options out of their own range are in `test_bad_options.py`.
 """
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -265,3 +267,12 @@ TABLE = [*SIZES, *COMBINATIONS, *ROTARY, *TENSORS, *VISION, *TRAINING, *GENERATI
 @pytest.mark.parametrize("call, words", [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_is_refused(call, words):
     refused(call, words)
+
+
+@pytest.mark.parametrize("block", [layers.EncoderBlock, layers.DecoderBlock])
+@pytest.mark.parametrize("width", [1, 16])
+def test_a_block_stays_with_its_width(block, width):
+    layer = block(np.int64(3), norm_placement="pre", **({"cross_attention": False} if block is layers.DecoderBlock else {}))
+    assert json.loads(json.dumps(layer.get_config()))["num_heads"] == 3
+    layer(np.zeros((2, 5, 12), "float32"))
+    refused(lambda: layer(np.zeros((2, 5, width), "float32")), ["value 12", f"(2, 5, {width})"])

@@ -103,7 +103,10 @@ def find_origin(model, config):
     if task is None:
         names = sorted(known.architecture for known in tasks.values())
         raise ValueError(f"`config` must name one of {names} in `architectures`; received {values.get('architectures')!r}.")
-    return Provenance(folder, values, task, {})
+    before = PROVENANCE.get(model)
+    if before is None or (before.task, find_family(before.config)) != (task, find_family(values)):
+        return Provenance(folder, values, task, {})
+    return Provenance(folder or before.folder, values, task, {}, before.kept, before.skipped)
 
 
 def check_described(model, origin, family, names):

@@ -25,7 +25,8 @@ class Beam:
     """Beam search: keeps the likeliest beginnings, and returns the best of those that ended.
 
     Scores are sums of log-probabilities divided by (number of tokens) ** length_penalty. Sequences, scores
-    and the end of the search are those of Hugging Face's `generate`.
+    and the end of the search are those of Hugging Face's `generate`, where processors too change the
+    log-probabilities of several beams, which then no longer sum to 1, and not the logits.
 
     Args:
         num_beams: how many beginnings are kept.
@@ -68,7 +69,7 @@ class BeamDecoding:
     Args:
         reader: with models of width `num_beams`.
         beam: a `Beam`.
-        processors: functions of logits and `History`.
+        processors: functions of logits, or of the log-probabilities of several beams, and `History`.
         returned: how many sequences for each prompt.
     """
 
@@ -127,10 +128,7 @@ class BeamDecoding:
         width, count, vocab_size = self.beam.num_beams, state["count"], logits.shape[-1]
         history = state["history"][:, :width]
         past = ops.reshape(history, (-1, ops.shape(history)[2]))
-        logits = process(self.processors, ops.reshape(logits, (-1, vocab_size)), past, count, request)
-        # Where everything is forbidden, as after a beam that has ended, a softmax would be no number, and no top k either.
-        forbidden = ops.max(logits, axis=-1, keepdims=True) == -float("inf")
-        log_probs = ops.where(forbidden, -float("inf"), ops.log_softmax(logits))
+        log_probs = self._log_probs(ops.reshape(logits, (-1, vocab_size)), past, count, request)
         log_probs = ops.reshape(log_probs, (-1, width, vocab_size))
 
         # As many candidates as can end at once, and then `num_beams` more.
@@ -167,6 +165,15 @@ class BeamDecoding:
             "ended_scores": ended_scores,
             "running": running,
         }
+
+    def _log_probs(self, logits, past, count, request):
+        if self.beam.num_beams > 1:
+            logits = ops.log_softmax(ops.cast(logits, "float32"))
+            return process(self.processors, logits, past, count, request)
+        logits = process(self.processors, logits, past, count, request)  # one beam is greedy
+        # Where everything is forbidden a softmax would be no number.
+        forbidden = ops.max(logits, axis=-1, keepdims=True) == -float("inf")
+        return ops.where(forbidden, -float("inf"), ops.log_softmax(logits))
 
     def _ended(self, state, request, totals, ends):
         """The best `num_beams` that ended before or now: scores, `WORST` where none exists, and places, (B, W)."""

@@ -19,6 +19,7 @@ from keras_txf.layers.projections import elsewhere
 
 
 FURTHEST = 2**20  # steps: beyond them lie the second and later draws of a step
+APART = 0x61C88647  # 2**32 by the golden ratio: PyTorch draws by the sum of seed and step, so steps of 1 are other seeds
 
 
 class Request(typing.NamedTuple):
@@ -233,7 +234,7 @@ class StepSeed(keras.random.SeedGenerator):
     """The seeds of one step, as Keras takes them: tensors, so that a compiled loop has no state to keep."""
 
     def __init__(self, seed, count):
-        self.value = seed + ops.cast(ops.stack([ops.zeros_like(count), count]), seed.dtype)
+        self.value = seed + ops.cast(ops.stack([ops.zeros_like(count), count]), seed.dtype) * APART
         self.draws = 0
 
     def next(self, ordered=True):

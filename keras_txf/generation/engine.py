@@ -1,5 +1,7 @@
 """What `generate` of every generative model runs on: a decode loop with a cache, compiled and kept."""
 
+import itertools
+
 import keras
 import numpy as np
 from keras import ops
@@ -140,11 +142,18 @@ class Engine:
             ids[row, place] = history[row, place] = prompt
             visible[row, place] = [token != self.pad_id for token in prompt]
             visible[row, length - len(prompt)] |= self.first_is_real
-        seed = keras.random.SeedGenerator(checks.optional(checks.integer, "seed", seed)).state.value
+        seed = checks.optional(checks.integer, "seed", seed)
+        seed = keras.random.SeedGenerator(seed if seed is None else seed % 2**31).state.value  # no backend takes all
         return Request(ids, visible, inputs, history, np.array(limits, "int32"), stops, seed, numbers)
 
 
 def _stream(start, widen, advance, request):
+    """The tokens as they come. The first is there at once: what is compiled is of the adapters that are active now."""
+    tokens = _columns(start, widen, advance, request)
+    return itertools.chain([next(tokens)], tokens)
+
+
+def _columns(start, widen, advance, request):
     state, constant = start(request)
     state = widen(state, request)
     for count in range(1, request.new + 1):

@@ -21,8 +21,9 @@ from keras_txf.generation.adjustable import is_finite, is_positive, number, set_
 class History(typing.NamedTuple):
     """What a logits processor knows: all tokens so far, where the prompts end, and what stops a row.
 
-    For processors of your own, functions of `(logits, history)`, logits float32 (R, V). They are compiled:
-    let them be made of `keras.ops`, and not ask in Python for values.
+    For processors of your own, functions of `(logits, history)`, logits float32 (R, V); in a search of several
+    beams these are log-probabilities. They are compiled: let them be made of `keras.ops`, and not ask in Python
+    for values.
 
     Args:
         tokens: int32 (R, L), each token in its column; -1 where there is none, at padding and where a token

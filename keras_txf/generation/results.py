@@ -36,7 +36,7 @@ def pack(tokens, log_probs, scores, shown, sequences, pad_id, padded, return_sco
     ]
     log_probs = [log_probs[row, :length].tolist() for row, length in enumerate(lengths)]
     scores = np.where(scores > -5e8, scores, -np.inf).astype("float32")  # a beam that found nothing
-    lead = (-1,) if sequences is None else (-1, sequences)
+    lead = (len(ids),) if sequences is None else (len(ids) // each, each)
     if padded:
         ids, log_probs = pad_rows(ids, pad_id), pad_rows(log_probs, 0.0, dtype="float32")
         ids, log_probs = (x.reshape(*lead, x.shape[1]) for x in (ids, log_probs))

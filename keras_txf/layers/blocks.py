@@ -367,3 +367,4 @@ def _build_sublayers(block, shape):
     block.feed_forward.build(shape)
     _build_norms(block, "attention", shape)
     _build_norms(block, "feed_forward", shape)
+    block.input_spec = keras.layers.InputSpec(axes={-1: shape[-1]})

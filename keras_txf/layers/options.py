@@ -3,6 +3,7 @@
 import inspect
 
 import keras
+import numpy as np
 
 from keras_txf.layers.tuning import keep_tuning
 
@@ -44,4 +45,4 @@ def _serialize(value):
         # Keras marks a shared layer from its second appearance on, and then has lost track of a first
         # one inside another layer's configuration: several blocks would reload with a copy each.
         return {**keras.saving.serialize_keras_object(value), "shared_object_id": id(value)}
-    return value
+    return value.item() if isinstance(value, np.generic) else value

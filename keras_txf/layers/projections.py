@@ -10,6 +10,7 @@ from keras_txf.layers.adapters import KINDS, QUANTIZED
 from keras_txf.layers.options import register
 
 _elsewhere = contextvars.ContextVar("products by the id of a layer", default={})
+_using = contextvars.ContextVar("names of adapters by the id of a layer", default={})
 
 
 def apply(layer, inputs, **kwargs):
@@ -48,7 +49,7 @@ class Projection(keras.layers.Dense):
     @property
     def active(self):
         """The name of the adapter that counts, or None."""
-        return self._adapters.active
+        return _using.get().get(id(self), self._adapters.active)
 
     @active.setter
     def active(self, name):
@@ -56,12 +57,12 @@ class Projection(keras.layers.Dense):
 
     @contextlib.contextmanager
     def using(self, name):
-        """A scope in which another adapter is the active one, or none."""
-        before, self.active = self.active, name
+        """A scope, of this thread alone, in which another adapter is the active one, or none."""
+        token = _using.set({**_using.get(), id(self): name})
         try:
             yield
         finally:
-            self.active = before
+            _using.reset(token)
 
     @property
     def kernel(self):

@@ -1,6 +1,8 @@
 """BytePairTokenizer: byte-level BPE, such as GPT-2's and Llama 3's."""
 
 import itertools
+import json
+import secrets
 
 import numpy as np
 
@@ -65,13 +67,14 @@ class BytePairTokenizer(Tokenizer):
         special = [added[id].content for id in sorted(added) if added[id].special]
         if pad_token is None:
             pad_token = next((token for token in ("<pad>", "[PAD]") if token in special), None)
-        unk_token = getattr(kernel.model, "unk_token", None)
+        described = json.loads(kernel.to_str())["model"]
+        unk_token = described.get("unk_token") or tokens.get(described.get("unk_id"))
         super().__init__([tokens[id] for id in range(len(tokens))], special, pad_token, unk_token, **kwargs)
         kernel.no_padding()
         kernel.no_truncation()
         self._kernel = kernel
         self._definition = definition
-        kernel.encode_special_tokens = self.special_tokens_in_text == "escape"
+        self._encoder = escaping(kernel, special) if self.special_tokens_in_text == "escape" else kernel
 
     @classmethod
     def from_file(cls, path, **kwargs):
@@ -131,7 +134,7 @@ class BytePairTokenizer(Tokenizer):
 
     def _encode_batch(self, texts):
         texts = [text.decode("utf-8", "replace") for text in texts]
-        rows = [found.ids for found in self._kernel.encode_batch_fast(texts, add_special_tokens=False)]
+        rows = [found.ids for found in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]
         return np.fromiter(itertools.chain.from_iterable(rows), "int32"), np.array(list(map(len, rows)), "int64")
 
     def _decode(self, rows):
@@ -145,3 +148,22 @@ class BytePairTokenizer(Tokenizer):
 
     def get_config(self):
         return {**super().get_config(), "definition": self._definition, "pad_token": self.pad_token}
+
+
+def escaping(kernel, special):
+    """A tokenizer with the same ids to which special tokens in a text are ordinary text."""
+    kernel.encode_special_tokens = True  # and yet what looks whole words or pieces up may find them in its vocabulary
+    definition = json.loads(kernel.to_str())
+    model = definition["model"]
+    pieces = dict(model["vocab"])  # or a list of pairs
+    hidden = [token for token in special if token in pieces and token != model.get("unk_token")]
+    if model["type"] == "BPE" or not hidden:  # its merges do not make special tokens
+        return kernel
+    nowhere = secrets.token_hex(16)  # it stands in no text
+    renamed = {nowhere + piece if piece in hidden else piece: value for piece, value in pieces.items()}
+    model["vocab"] = renamed if isinstance(model["vocab"], dict) else list(renamed.items())
+    definition["added_tokens"] = [token for token in definition["added_tokens"] if token["content"] not in hidden]
+    definition["post_processor"] = None
+    encoder = tokenizers.Tokenizer.from_str(json.dumps(definition))
+    encoder.encode_special_tokens = True
+    return encoder

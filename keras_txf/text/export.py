@@ -48,7 +48,7 @@ def export(model, tokenizer, folder, target_tokenizer=None, labels=None, overwri
             `seed`, `start_id`, `max_length`, `stop_sequences`, `processors`, `num_return_sequences`, with which `text`
             and `scores` are (B, number). Answers stop at the (first) `end` of the tokenizer that they are written with,
             unless `stop_ids` or `stop_sequences` say otherwise (`stop_ids=[]`: nowhere), and those of an encoder-decoder
-            begin with its `start`, if that is one token. And `jit_compile`, default False: whether XLA compiles the
+            begin with the first of its `start`. And `jit_compile`, default False: whether XLA compiles the
             loop, which takes seconds for each new size of batch and each 32 tokens of prompt more, and makes it up to three
             times as fast, most where the batch is one. Draws depend on `seed` and a text's place in the batch: a seed gives
             the same at each call, and with `jit_compile` those of `generate`; without a seed each call has others.
@@ -183,7 +183,7 @@ def _translator(model, tokenizer, target_tokenizer=None, seed=None, **options):
 
 def _beginning(model, tokenizer):
     """The option of `generate` for the token that training targets begin with, where nobody says another."""
-    known = len(tokenizer.start) == 1 and not any(isinstance(layer, Start) for layer in model.layers)
+    known = tokenizer.start and not any(isinstance(layer, Start) for layer in model.layers)
     return {"start_id": tokenizer.token_to_id(tokenizer.start[0])} if known else {}
 
 

@@ -39,7 +39,8 @@ class Resume(keras.callbacks.Callback):
 
     Attributes:
         epoch: the number of complete epochs; for `initial_epoch` and for the data. A training that another
-            callback has stopped is complete.
+            callback has stopped at the end of an epoch is complete. An epoch that was stopped inside, such as
+            by `TerminateOnNaN`, is not saved.
 
     Raises:
         ValueError: a file of another model, optimizer or list of callbacks; a `fit` that begins elsewhere.
@@ -59,6 +60,8 @@ class Resume(keras.callbacks.Callback):
     ```
     """
 
+    async_safe = True  # Keras may call `on_train_batch_end` from a thread of its own
+
     def __init__(self, file, callbacks=()):
         super().__init__()
         self.file = pathlib.Path(file)
@@ -70,7 +73,7 @@ class Resume(keras.callbacks.Callback):
                 self.epoch = int(saved["epoch"])
 
     def on_train_begin(self, logs=None):
-        self._begun, self._generators = False, {}
+        self._begun, self._stopped_inside, self._generators = False, False, {}
         if self._at_begin is None:  # what later fits of the same objects find has changed since
             self._at_begin = [_plain_state(callback) for callback in self.callbacks]
         if self.file.exists():
@@ -90,8 +93,13 @@ class Resume(keras.callbacks.Callback):
         _set_torch_generators(self._generators)
         self._generators = {}
 
+    def on_train_batch_end(self, batch, logs=None):
+        self._stopped_inside = self.model.stop_training
+
     def on_epoch_end(self, epoch, logs=None):
         model = self.model
+        if self._stopped_inside:
+            return
         self.epoch = self.params["epochs"] if model.stop_training else epoch + 1
         arrays = {"epoch": np.array(self.epoch), **_torch_generators()}
         for i, variable in enumerate(_variables(model)):

@@ -117,11 +117,13 @@ def test_the_body_alone_keeps_the_files_pooler(tmp_path):
     """Of a file whose class had none of it as well: transformers would draw a random one."""
     pooler = {"bert.pooler.dense.weight": np.eye(8, dtype="float32"), "bert.pooler.dense.bias": np.ones(8, "float32")}
     file = write(tmp_path / "file", BERT, {**tensors(BERT), **pooler})
-    save(load(file, "encoder"), tmp_path / "saved")
-    saved = load_file(tmp_path / "saved" / "model.safetensors")
-    for name, tensor in pooler.items():
-        np.testing.assert_array_equal(saved[name.removeprefix("bert.")], tensor)
-    assert not any(name.startswith("bert.") for name in saved)
+    model = load(file, "encoder")
+    for config in (None, {**BERT, "architectures": ["BertModel"]}):  # which says the same
+        save(model, tmp_path / "saved", config)
+        saved = load_file(tmp_path / "saved" / "model.safetensors")
+        for name, tensor in pooler.items():
+            np.testing.assert_array_equal(saved[name.removeprefix("bert.")], tensor)
+        assert not any(name.startswith("bert.") for name in saved)
 
 
 def test_a_body_that_goes_by_the_name_of_its_pretraining_is_an_encoder(tmp_path):

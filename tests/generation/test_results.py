@@ -13,7 +13,7 @@ from keras import ops
 
 import drawing
 import keras_txf as txf
-from keras_txf.generation import Beam, Contrastive, Sampling, engine
+from keras_txf.generation import Beam, Contrastive, ForbiddenTokens, Sampling, engine
 
 pytestmark = pytest.mark.usefixtures("uncompiled")
 
@@ -244,6 +244,23 @@ def test_user_functions_change_logits_and_choose():
     assert [row[len(prompt) :] for row, prompt in zip(rows, PROMPTS)] == [
         [0, len(prompt) + 1, 2, len(prompt) + 3] for prompt in PROMPTS
     ]
+
+
+@pytest.mark.parametrize("kind", FEWER)
+def test_a_search_that_finds_nothing(kind):
+    model = make(kind, "llama")
+    arguments = dict(sampler=Beam(2), processors=[ForbiddenTokens(range(VOCABULARY))], return_scores=True)
+    ids, log_probs, scores = model.generate([[5, 3]], 3, **arguments)
+    assert ids.tolist() == [shown(kind, [5, 3])] and log_probs.shape == (1, 0) and scores.tolist() == [-np.inf]
+    ids, log_probs, scores = model.generate([[5, 3]], 3, num_return_sequences=2, **arguments)
+    assert ids.tolist() == [[shown(kind, [5, 3])] * 2] and log_probs.shape == (1, 2, 0) and scores.shape == (1, 2)
+
+
+@pytest.mark.parametrize("seed", [0, -1, 2**31, 2**32, np.int64(2**62), -(2**70)], ids=str)
+def test_any_integer_is_a_seed(seed):
+    model = make("decoder_generator", "llama")
+    first, second = (model.generate(PROMPTS, NEW, "sampling", seed=seed) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="compiles nothing")

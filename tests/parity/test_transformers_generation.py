@@ -9,7 +9,7 @@ import transformers
 from parity.test_transformers_decoders import GPT2, gelu_tanh, gpt2_state
 from parity.weights import attention_table, block_table, copy_weights, numbered, randomize, state_of
 
-from keras_txf.generation import Beam
+from keras_txf.generation import Beam, ForbiddenTokens, MinimumLength, NoRepeatNgrams, RepetitionPenalty
 from keras_txf.models import decoder_generator, encoder_decoder
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("uncompiled")]
@@ -46,6 +46,21 @@ def gpt2():
 )  # fmt: skip
 def test_beam_search_of_gpt2(num_beams, length_penalty, early_stopping, stop_ids):
     compare(*gpt2(), num_beams, length_penalty, early_stopping, stop_ids)
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize(
+    "processor, options",
+    [
+        (NoRepeatNgrams(2), dict(no_repeat_ngram_size=2)),
+        (RepetitionPenalty(1.3), dict(repetition_penalty=1.3)),
+        (MinimumLength(4), dict(min_new_tokens=4)),
+        (ForbiddenTokens([3, 4]), dict(suppress_tokens=[3, 4])),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_processors_in_a_search(processor, options, num_beams):
+    compare(*gpt2(), num_beams, 1.0, False, [6], [processor], **options)
 
 
 def marian_block(kind):
@@ -95,10 +110,10 @@ def test_beam_search_of_marian(num_beams, length_penalty, early_stopping, stop_i
     compare(*marian(), num_beams, length_penalty, early_stopping, stop_ids)
 
 
-def compare(ours, theirs, num_beams, length_penalty, early_stopping, stop_ids):
+def compare(ours, theirs, num_beams, length_penalty, early_stopping, stop_ids, processors=None, **options):
     result = ours.generate(
         PROMPTS, NEW, Beam(num_beams, length_penalty, early_stopping), stop_ids, num_return_sequences=num_beams,
-        return_scores=True, padded=False,
+        return_scores=True, padded=False, processors=processors,
     )  # fmt: skip
     seq2seq = isinstance(ours.input, dict)
     ids = padded(PROMPTS, left=not seq2seq)
@@ -108,7 +123,7 @@ def compare(ours, theirs, num_beams, length_penalty, early_stopping, stop_ids):
             torch.from_numpy(ids), attention_mask=torch.from_numpy((ids != 0).astype("int64")), max_new_tokens=NEW,
             num_beams=num_beams, num_return_sequences=num_beams, do_sample=False, eos_token_id=stop_ids,
             pad_token_id=0, return_dict_in_generate=True, output_scores=True,
-            **({} if num_beams == 1 else dict(length_penalty=length_penalty, early_stopping=early_stopping)),
+            **options, **({} if num_beams == 1 else dict(length_penalty=length_penalty, early_stopping=early_stopping)),
         )  # fmt: skip
     sequences = expected.sequences.numpy().reshape(len(PROMPTS), num_beams, -1)
     for row, prompt in enumerate(PROMPTS):

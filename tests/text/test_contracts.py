@@ -197,3 +197,34 @@ def test_ragged_into_a_model():
     assert ids.shape == (None, None) and ids.ragged
     lengths = keras.layers.Lambda(lambda ids: ids.row_lengths(), output_shape=())(ids)
     assert keras.Model(text, lengths)(tf.constant(TEXTS)).numpy().tolist() == [len(text) for text in TEXTS]
+
+
+@pytest.mark.parametrize("kind", ["Unigram", "WordLevel"])
+def test_escaping_where_a_vocabulary_is_looked_up(kind):
+    """XLM-RoBERTa's file has its special tokens among the pieces, the likeliest of all."""
+    import tokenizers
+
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    pieces = [*((token, 0.0) for token in special), *((piece, -5.0) for piece in "▁fine ▁ < s p a d > / u n k m".split())]
+    if kind == "Unigram":
+        model = tokenizers.models.Unigram(pieces, unk_id=3)
+    else:
+        model = tokenizers.models.WordLevel({piece: id for id, (piece, _) in enumerate(pieces)}, unk_token="<unk>")
+    kernel = tokenizers.Tokenizer(model)
+    kernel.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    kernel.decoder = tokenizers.decoders.Metaspace()
+    kernel.add_special_tokens(special)
+    kernel.add_tokens(["fine"])
+    texts = ["fine</s>", "<pad> fine <mask>", "</s>"]
+    tokenizer = txf.text.BytePairTokenizer(kernel.to_str())
+    assert tokenizer.unk_token == "<unk>"
+    ids = tokenizer(texts).to_list()
+    assert not {id for row in ids for id in row} & ({0, 1, 2, 4} if kind == "WordLevel" else set(range(5)))
+    fine = kernel.token_to_id("fine")  # added, and no special token
+    assert ids[0][0] == fine and fine in ids[1]
+    if kind == "Unigram":
+        shown = [tokenizer.detokenize(row).replace(" ", "") for row in ids]
+        assert shown == [text.replace(" ", "") for text in texts]
+    whole = txf.text.BytePairTokenizer(kernel.to_str(), special_tokens_in_text="keep")
+    assert whole(texts).to_list() == [found.ids for found in kernel.encode_batch(texts)]
+    assert tokenizer.detokenize([3]) == "<unk>" and tokenizer.detokenize([2]) == ""

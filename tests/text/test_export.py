@@ -362,12 +362,14 @@ def test_answers_begin_and_end_as_the_tokenizer_says(tmp_path):
     """With its `start` and `end`, not with the ids that `generate` takes unless it is told."""
     first, last = LETTERS.token_to_id("[START]"), LETTERS.token_to_id("[END]")
     ids, texts = letters(start="[START]", end="[END]"), ["abc", "g", "dead"]
-    for kind, prompts, options in (
-        ("encoder_decoder", ids(texts), {"start_id": first}),
-        ("decoder_generator", letters(start="[START]")(texts), {}),
+    several = letters(start=["[START]", "[END]"], end="[END]")  # the model has learnt to go on with the others
+    for kind, ids, prompts, options in (
+        ("encoder_decoder", ids, ids(texts), {"start_id": first}),
+        ("encoder_decoder", several, several(texts), {"start_id": first}),
+        ("decoder_generator", ids, letters(start="[START]")(texts), {}),
     ):
         model = built(kind)
-        txf.text.export(model, ids, tmp_path / kind, max_new_tokens=12)
+        txf.text.export(model, ids, tmp_path / kind, max_new_tokens=12, overwrite=True)
         answers = model.generate(prompts, 12, stop_ids=last, padded=False, **options)
         assert [text.decode() for text in serve(tmp_path / kind, texts)["text"].numpy()] == ids.detokenize(answers)
         txf.text.export(model, ids, tmp_path / kind, max_new_tokens=12, stop_ids=[], overwrite=True, **options)

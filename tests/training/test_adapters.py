@@ -1,6 +1,7 @@
 """LoRA against NumPy in float64, on every builder: the base stays as it is, whatever is done beside it."""
 
 import functools
+import threading
 
 import keras
 import numpy as np
@@ -160,6 +161,33 @@ def test_generate_follows(builder, monkeypatch):
         np.testing.assert_array_equal(model.generate([[3, 5, 8]], 6, seed=1), found[name])
     merge_adapter(model, "one")
     np.testing.assert_array_equal(model.generate([[3, 5, 8]], 6, seed=1), found["one"])
+
+
+@pytest.mark.skipif(TORCH, reason="compiles nothing")
+def test_a_stream_keeps_the_adapter_that_it_began_with():
+    model = BUILDERS["generator"][0](num_layers=1)
+    base = model.generate([[3, 5, 8]], 6)[0, 3:].tolist()
+    add_adapter(model, "one", targets="*")
+    for variable in model.trainable_variables:
+        variable.assign(0.7 * random.normal(size=variable.shape))
+    stream = model.generate([[3, 5, 8]], 6, stream=True)
+    use_adapter(model, None)
+    tokens = [int(token[0]) for token in stream]
+    use_adapter(model, "one")
+    assert tokens == model.generate([[3, 5, 8]], 6)[0, 3:].tolist() != base
+
+
+def test_a_thread_sees_nothing_of_what_another_computes():
+    layer, seen = Projection(3), []
+    layer.build((None, 2))
+    layer.add_adapter("one", "low_rank", rank=1, alpha=1.0, dropout=0.0)
+    layer.active = "one"
+    with layer.using(None):
+        thread = threading.Thread(target=lambda: seen.append(layer.active))
+        thread.start()
+        thread.join()
+        assert layer.active is None
+    assert seen == [layer.active] == ["one"]
 
 
 @pytest.mark.parametrize("first", ["quantized", "adapted"])

@@ -40,7 +40,7 @@ def batches(first):
         yield generator.normal(size=(4, 3)).astype("float32"), generator.normal(size=(4, 1)).astype("float32")
 
 
-def train(file, seed=1, cut=None, epochs=EPOCHS, patience=99, units=5, rate=0.01, first_epoch=None, min_delta=0):
+def train(file, seed=1, cut=None, epochs=EPOCHS, patience=99, units=5, rate=0.01, first_epoch=None, min_delta=0, more=()):
     """A training with dropout, moments, and callbacks that count; its model, callbacks and history."""
     keras.utils.set_random_seed(seed)
     layers = [keras.Input((3,)), keras.layers.Dense(units), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
@@ -52,7 +52,7 @@ def train(file, seed=1, cut=None, epochs=EPOCHS, patience=99, units=5, rate=0.01
         plateau = keras.callbacks.TerminateOnNaN()
     resume = txf.training.Resume(file, [stopping, plateau])
     begin = resume.epoch if first_epoch is None else first_epoch
-    callbacks = [stopping, plateau, resume, *([CutAt(*cut)] if cut else [])]
+    callbacks = [*more, stopping, plateau, resume, *([CutAt(*cut)] if cut else [])]
     stream = batches(resume.epoch * STEPS)
     options = {"steps_per_epoch": STEPS, "epochs": epochs, "initial_epoch": begin, "shuffle": False, "verbose": 0}
     history = model.fit(stream, callbacks=callbacks, **options)
@@ -95,6 +95,25 @@ def test_a_training_that_was_stopped_is_complete(tmp_path):
     assert nothing.epoch == []
     for one, two in zip(model.get_weights(), again.get_weights()):  # the best epoch's, which early stopping brings back
         np.testing.assert_array_equal(one, two)
+
+
+class StopWithin(keras.callbacks.Callback):
+    """Ends the training in the second epoch, after its first step."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.second = epoch == 1
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = self.second
+
+
+def test_an_epoch_that_is_stopped_inside_is_not_saved(tmp_path):
+    unbroken, _, _ = train(tmp_path / "one.npz")
+    _, _, history = train(tmp_path / "two.npz", more=[StopWithin()])
+    assert history.epoch == [0, 1] and txf.training.Resume(tmp_path / "two.npz").epoch == 1
+    again, _, history = train(tmp_path / "two.npz", seed=9)
+    assert history.epoch == list(range(1, EPOCHS))
+    assert_same(unbroken, again)
 
 
 def test_what_counts_as_better_stays(tmp_path):
