@@ -113,7 +113,8 @@ def question_answering(dataset, tokenizer, target_tokenizer=None, max_length=Non
     dataset = as_dataset(dataset, ["context", "question", "answer"])
 
     def example(context, question, answer):
-        return write(pair_row(tokenizer, question, context, separator, source_length, second_only), answer)
+        source, _ = pair_row(tokenizer, question, context, separator, source_length, second_only)
+        return write(source, answer)
 
     return in_chunks(dataset, example)
 

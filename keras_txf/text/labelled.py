@@ -2,6 +2,7 @@
 
 from keras_txf import checks
 from keras_txf.text.datasets import as_dataset, checked_labels, checked_tokenizer, in_chunks, limit
+from keras_txf.text.lazy import tf
 from keras_txf.text.rows import joining, longer_first, pair_row, row
 
 
@@ -39,7 +40,7 @@ def classification(dataset, tokenizer, num_classes, max_length=None):
     return in_chunks(dataset, example)
 
 
-def sentence_pairs(dataset, tokenizer, num_classes, max_length=None, separator=None):
+def sentence_pairs(dataset, tokenizer, num_classes, max_length=None, separator=None, token_types=False):
     """Examples of (first, second, label), two texts in one row: entailment, paraphrase, similarity.
 
     A row is `start`, the first text, the separator, the second text, `end`. Of a pair that is too long the longer text is
@@ -48,10 +49,14 @@ def sentence_pairs(dataset, tokenizer, num_classes, max_length=None, separator=N
     Args:
         dataset: `tf.data.Dataset` of (first, second, label), not batched; or the three columns in memory.
         tokenizer, num_classes, max_length: as of `classification`.
-        separator: special token between the texts, or a list of them; default the tokenizer's `end`.
+        separator: special token between the texts, or a list of them; default the tokenizer's `end`. Checkpoints of
+            RoBERTa know pairs with two: ["</s>", "</s>"].
+        token_types: whether there are also the types of the tokens, 0 up to the separator and 1 from the second text on,
+            for a model with `token_type_ids=True`. Checkpoints of BERT and ELECTRA know pairs with them.
 
     Returns:
-        `tf.data.Dataset` of (ids int32 (L,), label int32 or float32 ()), in the same order.
+        `tf.data.Dataset` of (ids int32 (L,), label int32 or float32 ()), in the same order. With `token_types` a dict,
+        {"token_ids", "token_type_ids"}, is in place of the ids.
 
     Raises:
         ValueError: as of `classification`; a separator that is no special token, or none at all.
@@ -65,11 +70,15 @@ def sentence_pairs(dataset, tokenizer, num_classes, max_length=None, separator=N
     """
     num_classes = checks.optional(checks.positive_integer, "num_classes", num_classes)
     separator = joining(checked_tokenizer("tokenizer", tokenizer), separator)
+    checks.boolean("token_types", token_types)
     max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(separator) + len(tokenizer.end), texts=2)
     dataset = as_dataset(dataset, ["first", "second", "label"], num_classes)
 
     def example(first, second, labels):
-        ids = pair_row(tokenizer, first, second, separator, max_length, longer_first)
-        return ids, checked_labels(labels, num_classes)
+        ids, before = pair_row(tokenizer, first, second, separator, max_length, longer_first)
+        place = tf.ragged.range(ids.row_lengths()).flat_values
+        types = ids.with_values(tf.cast(place >= tf.gather(before, ids.value_rowids()), tf.int32))
+        inputs = {"token_ids": ids, "token_type_ids": types} if token_types else ids
+        return inputs, checked_labels(labels, num_classes)
 
     return in_chunks(dataset, example)

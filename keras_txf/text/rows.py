@@ -16,11 +16,14 @@ def row(tokenizer, texts, max_length):
 
 
 def pair_row(tokenizer, first, second, separator, max_length, share):
-    """`start`, the first text, the separator, the second text, `end`: int32 RaggedTensor (C, L).
+    """`start`, the first text, the separator, the second text, `end`.
 
     Args:
         separator: list of special tokens.
         share: function of the two texts' lengths (C,) and the room for both, to what is kept of each.
+
+    Returns:
+        The ids, int32 RaggedTensor (C, L), and the lengths of all before the second text, int64 (C,).
     """
     first, second = tokenizer.tokenize(first), tokenizer.tokenize(second)
     if max_length is not None:
@@ -28,7 +31,8 @@ def pair_row(tokenizer, first, second, separator, max_length, share):
         kept = share(first.row_lengths(), second.row_lengths(), room)
         first, second = (cut_each(*pair, tokenizer.truncation_side) for pair in zip((first, second), kept))
     between = tf.constant([[tokenizer.special_tokens[token] for token in separator]], "int32", [1, len(separator)])
-    return tokenizer._between(tf.concat([first, tf.repeat(between, first.nrows(), axis=0), second], axis=1))
+    ids = tokenizer._between(tf.concat([first, tf.repeat(between, first.nrows(), axis=0), second], axis=1))
+    return ids, first.row_lengths() + len(tokenizer.start) + len(separator)
 
 
 def cut_each(rows, lengths, side):
@@ -40,9 +44,10 @@ def cut_each(rows, lengths, side):
 
 
 def longer_first(first, second, room):
-    """The longer text is cut down to the shorter, then both alike."""
-    kept = tf.minimum(second, tf.maximum(room // 2, room - first))
-    return tf.minimum(first, room - kept), kept
+    """The longer text is cut down to the shorter, then both alike; an odd token is the longer's, or the second's."""
+    shorter = tf.minimum(tf.minimum(first, second), room // 2)
+    longer = tf.minimum(tf.maximum(first, second), room - shorter)
+    return tf.where(first > second, longer, shorter), tf.where(first > second, shorter, longer)
 
 
 def second_only(first, second, room):

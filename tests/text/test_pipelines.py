@@ -7,6 +7,7 @@ import pytest
 from text_cases import CORPUS, LEARN, learnt
 
 from keras_txf import text
+from keras_txf.models import encoder_classifier
 from keras_txf.text.lazy import tf
 
 LINES = [f"{line} {number}" for number, line in enumerate(CORPUS)]
@@ -65,29 +66,35 @@ def test_classification():
     assert scores.element_spec[1].dtype == tf.float32 and scores.element_spec[0].shape.rank == 1
 
 
-def longest_first(first, second, room):
-    """One token after the other, from the longer; from the second where both are as long."""
-    first, second = list(first), list(second)
-    while len(first) + len(second) > room:
-        (first if len(first) > len(second) else second).pop()
-    return first, second
+@pytest.mark.parametrize("max_length", [5, 6, 9, 20, 31, None])
+def test_sentence_pairs_are_berts(max_length, tmp_path):
+    import transformers
 
-
-@pytest.mark.parametrize("max_length", [6, 9, 20, 31, None])
-def test_sentence_pairs(max_length):
+    tokenizer = word_piece()
+    (tmp_path / "vocab.txt").write_text("\n".join(tokenizer.get_config()["vocabulary"]) + "\n", encoding="utf-8")
+    theirs = transformers.BertTokenizer.from_pretrained(tmp_path)
     seconds = [line[: 3 * number] for number, line in enumerate(OTHERS)]
-    found = elements(text.sentence_pairs((LINES, seconds, LABELS), word_piece(), 3, max_length))
-    expected = []
-    for first, second, label in zip(LINES, seconds, LABELS):
-        first, second = longest_first(body(first), body(second), 999 if max_length is None else max_length - 3)
-        expected.append((tuple([CLS, *first, SEP, *second, SEP]), label))
-    assert found == expected
+    expected = theirs(LINES, seconds, max_length=max_length, truncation=max_length is not None)
+    found = elements(text.sentence_pairs((LINES, seconds, LABELS), tokenizer, 3, max_length))
+    assert found == [(tuple(row), label) for row, label in zip(expected["input_ids"], LABELS)]
+    typed = text.sentence_pairs((LINES, seconds, LABELS), tokenizer, 3, max_length, token_types=True)
+    inputs = [inputs for inputs, _ in typed.as_numpy_iterator()]
+    assert [row["token_ids"].tolist() for row in inputs] == expected["input_ids"]
+    assert [row["token_type_ids"].tolist() for row in inputs] == expected["token_type_ids"]
+
+
+@pytest.mark.parametrize("batches", ["padded", "by length"])
+def test_a_model_takes_the_types_of_pairs(batches):
+    examples = text.sentence_pairs((LINES, OTHERS, LABELS), word_piece(), 3, token_types=True)
+    model = encoder_classifier(word_piece().vocab_size, 3, 1, 8, 2, token_types=2, token_type_ids=True)
+    batches = examples.padded_batch(4) if batches == "padded" else text.batch_by_length(examples, 400, [20, 100])
+    assert sum(len(model(inputs)) for inputs, _ in batches) == len(LINES)
 
 
 def test_pairs_are_cut_on_the_left_and_take_other_separators():
     tokenizer = word_piece(truncation_side="left")
     ((row, _),) = elements(text.sentence_pairs((LINES[:1], OTHERS[:1], [0]), tokenizer, 1, 9, ["[SEP]", "[SEP]"]))
-    assert row == (CLS, *body(LINES[0])[-3:], SEP, SEP, *body(OTHERS[0])[-2:], SEP)
+    assert row == (CLS, *body(LINES[0])[-2:], SEP, SEP, *body(OTHERS[0])[-3:], SEP)
 
 
 @pytest.mark.parametrize("max_length", [1, 5, 8, 99, None])
