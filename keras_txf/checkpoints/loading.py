@@ -233,11 +233,14 @@ def in_words_of_config(values, options):
 
 
 def is_tied(source, task, config, tied):
-    """Whether the logits use the embedding: by what is in the file. Files may hold a tied table twice."""
+    """Whether the logits use the embedding: by what is in the file. Files may hold a tied table twice.
+
+    Where there is none, and a config.json that says they are not tied, the file lacks it.
+    """
     rows = source.family.tasks[task].rows(config)
     head = f"{rows['logits']}.weight"
     if head not in source.names:
-        return True
+        return tied or not source.family.says_tied
     body = source.family.rows(config)
     tables = [f"{body[path]}.weight" for path in ("target_embedding/token", "embedding/token") if path in body]
     table = next((name for name in tables if name in source.names), None)
