@@ -1,6 +1,5 @@
 """The Multi30k recipe: its batches, and a training on a few lines that is killed and goes on."""
 
-import argparse
 import os
 import pathlib
 import re
@@ -27,24 +26,28 @@ GERMAN = ["ein hund rennt im sch@@ nee .", "zwei katzen schlafen .", "ein mann s
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(multi30k, "BATCH_TOKENS", 300)
+    monkeypatch.setattr(multi30k, "UPDATE_TOKENS", 600)
 
 
-@pytest.mark.parametrize("copies", [1, 2])
-def test_batches_hold_each_pair_once(small, copies):
-    first, again, second = (multi30k.batches(PAIRS, copies, epoch) for epoch in (0, 0, 1))
+PUBLISHED, MODERN = (multi30k.VARIANTS[name] for name in ("published", "modern"))
+
+
+@pytest.mark.parametrize("copies, parts", [(1, 2), (2, 1)])
+def test_batches_hold_each_pair_once(small, copies, parts):
+    variant = PUBLISHED._replace(copies=copies, parts=parts)
+    first, again, second = (multi30k.batches(PAIRS, variant, epoch) for epoch in (0, 0, 1))
     assert first == again != second
     for result in (first, second):
         assert sorted(i for rows in result for i in rows) == list(range(len(PAIRS)))
-        assert all(copies * len(rows) * LENGTHS[rows].max() <= 300 for rows in result)
+        assert all(parts * copies * len(rows) * LENGTHS[rows].max() <= 600 for rows in result)
         assert len(result) == len(first)  # so that an epoch of `fit` is a pass
     assert sum(map(tuple, first), ()) != sum(sorted(map(tuple, first), key=lambda rows: LENGTHS[list(rows)].max()), ())
 
 
 def test_the_stream_begins_where_an_epoch_does(small):
-    epoch = len(multi30k.batches(PAIRS, 1))
-    later = list(multi30k.dataset(PAIRS, 1, 1).take(3))
-    for (inputs, targets), (other, others) in zip(multi30k.dataset(PAIRS, 1).skip(epoch), later):
+    epoch = len(multi30k.batches(PAIRS, PUBLISHED))
+    later = list(multi30k.dataset(PAIRS, PUBLISHED, 1).take(3))
+    for (inputs, targets), (other, others) in zip(multi30k.dataset(PAIRS, PUBLISHED).skip(epoch), later):
         for name in inputs:
             np.testing.assert_array_equal(inputs[name], other[name])
         np.testing.assert_array_equal(targets, others)
@@ -52,7 +55,7 @@ def test_the_stream_begins_where_an_epoch_does(small):
 
 
 def test_copies_are_halves_of_a_batch(small):
-    for inputs, targets in multi30k.dataset(PAIRS, 2, passes=1):
+    for inputs, targets in multi30k.dataset(PAIRS, MODERN, passes=1):
         for ids in (inputs["source_ids"], inputs["target_ids"], targets):
             first, second = np.split(ids.numpy(), 2)
             np.testing.assert_array_equal(first, second)
@@ -68,27 +71,31 @@ def test_subwords_there_and_back():
 
 
 def test_the_published_size_and_rate():
-    options = argparse.Namespace(updates=8000)
-    sizes = {}
-    for options.variant, share in (("published", 1), ("modern", 0.5)):
-        model = multi30k.build(9712, options, steps=100, epochs=80)
-        sizes[options.variant] = model.count_params()
-        rate = model.optimizer._learning_rate
-        assert float(rate(1999)) == pytest.approx(0.005) and float(rate(6999)) == pytest.approx(0.005 * (2 / 7) ** 0.5)
-        assert float(rate(7500)) == pytest.approx(share * 0.005 * (2000 / 7501) ** 0.5)  # amid the last ten epochs
-    assert sizes["published"] == 2_568_192  # "2.6M"
-    assert sizes["modern"] == pytest.approx(sizes["published"], rel=0.01)
+    model = multi30k.build(9712, PUBLISHED, 8000, steps=16000, cooldown=0)
+    assert model.count_params() == 2_568_192  # "2.6M"
+    assert model.optimizer.gradient_accumulation_steps == 2
+    rate = model.optimizer._learning_rate  # of the batches
+    assert float(rate(3999)) == pytest.approx(0.005) and float(rate(15999)) == pytest.approx(0.0025)
+
+
+def test_the_modern_size_and_rate():
+    model = multi30k.build(9712, MODERN, 8000, steps=8000, cooldown=1000)
+    assert model.count_params() == pytest.approx(2_568_192, rel=0.01)
+    rate = model.optimizer._learning_rate
+    assert float(rate(1999)) == pytest.approx(0.005) and float(rate(6999)) == pytest.approx(0.005 * (2 / 7) ** 0.5)
+    assert float(rate(7500)) == pytest.approx(0.0025 * (2000 / 7501) ** 0.5)  # amid the cooldown
 
 
 @pytest.mark.slow
-def test_killed_and_started_again(tmp_path):
+@pytest.mark.parametrize("variant", multi30k.VARIANTS)
+def test_killed_and_started_again(variant, tmp_path):
     for name in ("train", "valid"):
         (tmp_path / f"{name}.en").write_text("\n".join(ENGLISH) + "\n")
         (tmp_path / f"{name}.de").write_text("\n".join(GERMAN) + "\n")
     (tmp_path / "test.2016.en").write_text("\n".join(ENGLISH) + "\n")
     (tmp_path / multi30k.REFERENCE).write_text("\n".join(GERMAN).replace("@@ ", "") + "\n")
-    out = tmp_path / "out"
-    small = ["--updates", "12", "--variant", "modern"]
+    out, updates = tmp_path / "out", 12 // multi30k.VARIANTS[variant].parts  # in 12 epochs of one batch
+    small = ["--updates", str(updates), "--variant", variant]
     command = [sys.executable, ROOT / "examples" / "multi30k.py", "--data", tmp_path, "--out", out, *small]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
