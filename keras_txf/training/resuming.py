@@ -74,6 +74,7 @@ class Resume(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self._begun, self._stopped_inside, self._generators = False, False, {}
+        self._trained = self.model  # on JAX to ask for `model` within an epoch would bring its state back, each time
         if self._at_begin is None:  # what later fits of the same objects find has changed since
             self._at_begin = [_plain_state(callback) for callback in self.callbacks]
         if self.file.exists():
@@ -94,7 +95,7 @@ class Resume(keras.callbacks.Callback):
         self._generators = {}
 
     def on_train_batch_end(self, batch, logs=None):
-        self._stopped_inside = self.model.stop_training
+        self._stopped_inside = self._trained.stop_training
 
     def on_epoch_end(self, epoch, logs=None):
         model = self.model
