@@ -67,14 +67,14 @@ class BytePairTokenizer(Tokenizer):
         special = [added[id].content for id in sorted(added) if added[id].special]
         if pad_token is None:
             pad_token = next((token for token in ("<pad>", "[PAD]") if token in special), None)
-        described = json.loads(kernel.to_str())["model"]
-        unk_token = described.get("unk_token") or tokens.get(described.get("unk_id"))
-        super().__init__([tokens[id] for id in range(len(tokens))], special, pad_token, unk_token, **kwargs)
         kernel.no_padding()
         kernel.no_truncation()
+        parts = json.loads(kernel.to_str())
+        unk_token = parts["model"].get("unk_token") or tokens.get(parts["model"].get("unk_id"))
+        super().__init__([tokens[id] for id in range(len(tokens))], special, pad_token, unk_token, **kwargs)
         self._kernel = kernel
         self._definition = definition
-        self._encoder = escaping(kernel, special) if self.special_tokens_in_text == "escape" else kernel
+        self._encoder = escaping(kernel, parts, special) if self.special_tokens_in_text == "escape" else kernel
 
     @classmethod
     def from_file(cls, path, **kwargs):
@@ -150,20 +150,21 @@ class BytePairTokenizer(Tokenizer):
         return {**super().get_config(), "definition": self._definition, "pad_token": self.pad_token}
 
 
-def escaping(kernel, special):
-    """A tokenizer with the same ids to which special tokens in a text are ordinary text."""
+def escaping(kernel, parts, special):
+    """A tokenizer with the same ids to which special tokens in a text are ordinary text; `parts` are the JSON of `kernel`."""
     kernel.encode_special_tokens = True  # and yet what looks whole words or pieces up may find them in its vocabulary
-    definition = json.loads(kernel.to_str())
-    model = definition["model"]
+    model = parts["model"]
+    if model["type"] == "BPE":  # its merges do not make special tokens
+        return kernel
     pieces = dict(model["vocab"])  # or a list of pairs
     hidden = [token for token in special if token in pieces and token != model.get("unk_token")]
-    if model["type"] == "BPE" or not hidden:  # its merges do not make special tokens
+    if not hidden:
         return kernel
     nowhere = secrets.token_hex(16)  # it stands in no text
     renamed = {nowhere + piece if piece in hidden else piece: value for piece, value in pieces.items()}
-    model["vocab"] = renamed if isinstance(model["vocab"], dict) else list(renamed.items())
-    definition["added_tokens"] = [token for token in definition["added_tokens"] if token["content"] not in hidden]
-    definition["post_processor"] = None
-    encoder = tokenizers.Tokenizer.from_str(json.dumps(definition))
+    model = {**model, "vocab": renamed if isinstance(model["vocab"], dict) else list(renamed.items())}
+    added = [token for token in parts["added_tokens"] if token["content"] not in hidden]
+    others = {**parts, "model": model, "added_tokens": added, "post_processor": None}
+    encoder = tokenizers.Tokenizer.from_str(json.dumps(others))
     encoder.encode_special_tokens = True
     return encoder

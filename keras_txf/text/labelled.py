@@ -76,9 +76,11 @@ def sentence_pairs(dataset, tokenizer, num_classes, max_length=None, separator=N
 
     def example(first, second, labels):
         ids, before = pair_row(tokenizer, first, second, separator, max_length, longer_first)
+        labels = checked_labels(labels, num_classes)
+        if not token_types:
+            return ids, labels
         place = tf.ragged.range(ids.row_lengths()).flat_values
         types = ids.with_values(tf.cast(place >= tf.gather(before, ids.value_rowids()), tf.int32))
-        inputs = {"token_ids": ids, "token_type_ids": types} if token_types else ids
-        return inputs, checked_labels(labels, num_classes)
+        return {"token_ids": ids, "token_type_ids": types}, labels
 
     return in_chunks(dataset, example)
