@@ -8,17 +8,18 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.training.whole import whole
+from keras_txf.training.whole import WholeEpochs, whole
 
 SUFFIX = ".weights.h5"
 
 
-class KeepCheckpoints(keras.callbacks.Callback):
+class KeepCheckpoints(WholeEpochs):
     """Saves the weights at the end of each epoch, and keeps the last of them for `average_checkpoints`.
 
     The files are those of `model.save_weights`, `epoch_00001.weights.h5` and so on. Each is written under
     another name and moved into place, so that what bears a number is whole. Keras' `ModelCheckpoint` keeps
-    one file or all of them.
+    one file or all of them. An epoch that was stopped inside leaves none: put this after what stops there,
+    such as `TerminateOnNaN`, or a NaN would be part of every mean.
 
     Args:
         folder: a folder for this training alone.
@@ -41,6 +42,7 @@ class KeepCheckpoints(keras.callbacks.Callback):
         self.keep = checks.positive_integer("keep", keep)
 
     def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
         self._begun = False
         self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -56,6 +58,8 @@ class KeepCheckpoints(keras.callbacks.Callback):
         self._begun = True
 
     def on_epoch_end(self, epoch, logs=None):
+        if self._stopped_inside:
+            return
         with whole(self.folder / f"epoch_{epoch + 1:05}{SUFFIX}") as unfinished:
             self.model.save_weights(unfinished, overwrite=True)
         for file in _checkpoints(self.folder)[: -self.keep]:

@@ -7,12 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_txf.training.whole import whole
+from keras_txf.training.whole import WholeEpochs, whole
 
 PLAIN = (bool, int, float, str, type(None))
 
 
-class Resume(keras.callbacks.Callback):
+class Resume(WholeEpochs):
     """Saves the state of the training at the end of each epoch, and goes on from there when it is run again.
 
     Saved are the weights, the state of the optimizer and so its step, the seeds of dropout, the number of the
@@ -60,8 +60,6 @@ class Resume(keras.callbacks.Callback):
     ```
     """
 
-    async_safe = True  # Keras may call `on_train_batch_end` from a thread of its own
-
     def __init__(self, file, callbacks=()):
         super().__init__()
         self.file = pathlib.Path(file)
@@ -73,8 +71,8 @@ class Resume(keras.callbacks.Callback):
                 self.epoch = int(saved["epoch"])
 
     def on_train_begin(self, logs=None):
-        self._begun, self._stopped_inside, self._generators = False, False, {}
-        self._trained = self.model  # on JAX to ask for `model` within an epoch would bring its state back, each time
+        super().on_train_begin(logs)
+        self._begun, self._generators = False, {}
         if self._at_begin is None:  # what later fits of the same objects find has changed since
             self._at_begin = [_plain_state(callback) for callback in self.callbacks]
         if self.file.exists():
@@ -93,9 +91,6 @@ class Resume(keras.callbacks.Callback):
         # Not before: an iterator over the data draws from PyTorch's generator when it is made.
         _set_torch_generators(self._generators)
         self._generators = {}
-
-    def on_train_batch_end(self, batch, logs=None):
-        self._stopped_inside = self._trained.stop_training
 
     def on_epoch_end(self, epoch, logs=None):
         model = self.model

@@ -90,6 +90,24 @@ def test_a_training_that_goes_on_keeps_counting(tmp_path):
         fit(model, tmp_path)
 
 
+@pytest.mark.parametrize("batch", [0, 1], ids=["first batch", "last batch"])
+def test_an_epoch_that_is_stopped_inside_leaves_none(batch, tmp_path):
+    class Spoil(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.third = epoch == 2
+
+        def on_train_batch_begin(self, at, logs=None):
+            if self.third and at == batch:
+                self.model.layers[0].kernel.assign(np.full((3, 5), np.nan))  # on JAX `model` has no state within an epoch
+
+    model, keep = build(), txf.training.KeepCheckpoints(tmp_path, 2)
+    stops = [Spoil(), keras.callbacks.TerminateOnNaN(), keep]
+    assert model.fit(X, X[:, :2], epochs=4, batch_size=4, verbose=0, callbacks=stops).epoch == [0, 1, 2]
+    assert files(tmp_path) == [f"epoch_{epoch:05}.weights.h5" for epoch in (1, 2)]
+    txf.training.average_checkpoints(model, tmp_path)
+    assert all(np.isfinite(array(weights)).all() for weights in model.weights)
+
+
 def test_refuses_nothing(tmp_path):
     for nothing in (tmp_path, []):
         with pytest.raises(ValueError, match="`checkpoints` must be a folder with files"):
