@@ -2,6 +2,7 @@
 
     python examples/generate_text.py                # train, in nanoGPT's setting for a CPU
     python examples/generate_text.py --size gpu     # or in the one for a GPU
+    python examples/generate_text.py --positions learned        # as nanoGPT has them
     python examples/generate_text.py "ROMEO:"       # and have a text continued
 """
 
@@ -21,6 +22,12 @@ FILES = {"input.txt": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2
 SIZES = {
     "cpu": dict(layers=4, heads=4, dim=128, dropout=0.0, context=64, batch=12, steps=2000),
     "gpu": dict(layers=6, heads=6, dim=384, dropout=0.2, context=256, batch=64, steps=5000),
+}
+# Learned positions end with the context. Rotary ones see distances only, and with the window none is new, so that the model
+# writes on and on.
+POSITIONS = {
+    "rotary": lambda context: dict(position="rotary", window=context),
+    "learned": lambda context: dict(encoding="learned", max_length=context),
 }
 EVALUATE_EVERY = 500  # steps
 
@@ -46,7 +53,7 @@ def train(options):
     cut = len(ids) * 9 // 10
     validation = txf.training.next_token_windows(ids[cut:], size.context)
 
-    model = build(len(characters), size, steps)
+    model = build(len(characters), size, steps, options.positions)
     evaluations = math.ceil(steps / EVALUATE_EVERY)
     model.fit(
         random_batches(ids[:cut], size.context, size.batch, options.seed),
@@ -62,8 +69,8 @@ def train(options):
     print(f"Validation cross-entropy {model.evaluate(*validation, batch_size=64, verbose=0):.3f}")
 
 
-def build(vocab_size, size, steps):
-    """GPT-2 with rotary positions, compiled with nanoGPT's optimizer (whose decay spares the norms, and here does not)."""
+def build(vocab_size, size, steps, positions):
+    """GPT-2, compiled with nanoGPT's optimizer (whose decay spares the norms, and here does not)."""
     model = txf.models.decoder_generator(
         vocab_size, size.layers, size.dim, size.heads,
         activation="gelu",
@@ -71,11 +78,9 @@ def build(vocab_size, size, steps):
         use_bias=False,
         dropout=size.dropout,
         attention_dropout=size.dropout,
-        # Learned positions end with the context (and reach 1.89 where rotary reach 1.71). Rotary ones see
-        # distances only, and with the window none is new, so the model writes on and on.
-        position="rotary",
-        window=size.context,
+        scale_embedding=False,
         pad_id=None,  # every character is text
+        **POSITIONS[positions](size.context),
     )  # fmt: skip
     rate = txf.training.warmup_cosine(1e-3, warmup_steps=min(100, steps // 2 + 1), total_steps=steps + 1, final=1e-4)
     optimizer = keras.optimizers.AdamW(rate, beta_2=0.99, weight_decay=0.1, global_clipnorm=1.0)
@@ -95,9 +100,12 @@ def random_batches(ids, context, batch, seed):
 def write(model, characters, options):
     """The user's text and what follows as it comes, or what begins after a blank line, as a speech does."""
     prompt = options.text or ("\n\n" if "\n" in characters else characters[0])
+    end = model.get_layer("embedding").max_length
+    if end is not None and len(prompt) >= end:
+        raise SystemExit(f"error: learned positions end at {end} characters; the text has {len(prompt)}.")
     yield prompt
     ids = [encode(prompt, characters)]
-    for tokens in model.generate(ids, options.length, options.sampler, seed=options.seed, stream=True):
+    for tokens in model.generate(ids, options.length, options.sampler, max_length=end, seed=options.seed, stream=True):
         yield characters[tokens[0]]
 
 
@@ -115,8 +123,9 @@ def parse_options():
     parser.add_argument("--data", metavar="DIR", help="folder with input.txt (default: download it)")
     parser.add_argument("--out", metavar="DIR", default="runs/generate_text", help="%(default)s")
     parser.add_argument("--size", choices=SIZES, default="cpu", help="of the model and its training")
+    parser.add_argument("--positions", choices=POSITIONS, default="rotary", help="of the model (default: %(default)s)")
     parser.add_argument("--steps", type=int, help="steps of training (default: 2000, or 5000 with --size gpu)")
-    parser.add_argument("--length", type=int, default=500, help="characters to write (default: 500)")
+    parser.add_argument("--length", type=int, default=500, help="characters to write (500); learned positions end sooner")
     parser.add_argument("--temperature", type=float, default=0.8, help="of the sampling (default: 0.8)")
     parser.add_argument("--top-p", type=float, default=0.95, help="draw from the likeliest of this probability (0.95)")
     parser.add_argument("--seed", type=int, default=1)

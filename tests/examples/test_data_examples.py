@@ -109,6 +109,12 @@ def test_generate_text(tmp_path, monkeypatch):
     assert logits.shape == (1, 3, len(characters))
     again = run("generate_text", "To be", "--out", tmp_path / "out", "--length", "9")
     assert len(again.stdout) == len("To be") + 9 + 1 and again.stdout.startswith("To be"), again.stderr
+    learned = ("--out", tmp_path / "learned")
+    done = run("generate_text", "--data", tmp_path, *learned, "--steps", "1", "--positions", "learned")
+    written = re.split(r"cross-entropy \d+\.\d{3}\n", done.stdout)[1]
+    assert done.returncode == 0 and len(written) == 64 + 1, done.stderr  # to the end of the context
+    long = run("generate_text", "to be" * 13, *learned)
+    assert long.returncode == 1 and long.stderr.endswith("learned positions end at 64 characters; the text has 65.\n")
     unknown = run("generate_text", "Zwölf", "--out", tmp_path / "out")
     assert unknown.returncode == 1 and unknown.stderr.endswith("error: the model has never seen Z f l w ö.\n")
 
