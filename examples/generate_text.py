@@ -43,7 +43,7 @@ def main():
 
 
 def train(options):
-    size = types.SimpleNamespace(**SIZES[options.size])
+    size = types.SimpleNamespace(**SIZES[options.size or "cpu"])
     steps = options.steps or size.steps
     keras.utils.set_random_seed(options.seed)
 
@@ -53,7 +53,7 @@ def train(options):
     cut = len(ids) * 9 // 10
     validation = txf.training.next_token_windows(ids[cut:], size.context)
 
-    model = build(len(characters), size, steps, options.positions)
+    model = build(len(characters), size, steps, options.positions or "rotary")
     evaluations = math.ceil(steps / EVALUATE_EVERY)
     model.fit(
         random_batches(ids[:cut], size.context, size.batch, options.seed),
@@ -122,14 +122,18 @@ def parse_options():
     parser.add_argument("text", nargs="?", help="a text to continue; without it, train a model")
     parser.add_argument("--data", metavar="DIR", help="folder with input.txt (default: download it)")
     parser.add_argument("--out", metavar="DIR", default="runs/generate_text", help="%(default)s")
-    parser.add_argument("--size", choices=SIZES, default="cpu", help="of the model and its training")
-    parser.add_argument("--positions", choices=POSITIONS, default="rotary", help="of the model (default: %(default)s)")
+    parser.add_argument("--size", choices=SIZES, help="of the model and its training (default: cpu)")
+    parser.add_argument("--positions", choices=POSITIONS, help="of the model (default: rotary)")
     parser.add_argument("--steps", type=int, help="steps of training (default: 2000, or 5000 with --size gpu)")
     parser.add_argument("--length", type=int, default=500, help="characters to write (500); learned positions end sooner")
     parser.add_argument("--temperature", type=float, default=0.8, help="of the sampling (default: 0.8)")
     parser.add_argument("--top-p", type=float, default=0.95, help="draw from the likeliest of this probability (0.95)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    trains = {name: getattr(options, name) for name in ("data", "size", "positions", "steps")}
+    if options.text is not None and any(trains.values()):
+        given = next(name for name, value in trains.items() if value)
+        parser.error(f"argument --{given}: is for training, and a text is continued by the model that is in --out")
     if options.length < 1:
         parser.error(f"argument --length: expected at least 1, got {options.length}")
     try:

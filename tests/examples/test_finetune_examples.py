@@ -86,6 +86,7 @@ def test_a_training_with_other_options_does_not_go_on(tmp_path):
         ("finetune_generator", ["--length", "0"], "--length: expected at least 1, got 0"),
         ("finetune_generator", ["--temperature", "-1"], "`temperature` must"),
         ("generate_text", ["--length", "0"], "--length: expected at least 1, got 0"),
+        ("generate_text", ["--size", "gpu", "To be"], "--size: is for training"),
         ("generate_text", ["--top-p", "2"], "`top_p` must"),
         ("translate", ["--beams", "0"], "--beams: expected at least 1, got 0"),
         ("classify_sentiment", ["..."], "text: expected a sentence with at least one word, got '...'"),
