@@ -130,10 +130,9 @@ def parse_options():
     parser.add_argument("--top-p", type=float, default=0.95, help="draw from the likeliest of this probability (0.95)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    trains = {name: getattr(options, name) for name in ("data", "size", "positions", "steps")}
-    if options.text is not None and any(trains.values()):
-        given = next(name for name, value in trains.items() if value)
-        parser.error(f"argument --{given}: is for training, and a text is continued by the model that is in --out")
+    training = [name for name in ("data", "size", "positions", "steps") if getattr(options, name) is not None]
+    if options.text is not None and training:
+        parser.error(f"argument --{training[0]}: is for training, and a text is continued by the model that is in --out")
     if options.length < 1:
         parser.error(f"argument --length: expected at least 1, got {options.length}")
     try:
