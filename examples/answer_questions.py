@@ -25,7 +25,7 @@ SOURCE, ANSWER = 88, 32  # tokens, at most
 
 def main():
     options = parse_options()
-    if options.text is None or not (options.out / "vocabulary.txt").exists():
+    if needs_training(options):
         train(options)
     if options.text is not None:
         model, vocabulary = data.load(options.out, "answers", "vocabulary")
@@ -33,6 +33,10 @@ def main():
             print(answer_text(options.text, model, make_tokenizer(vocabulary.splitlines())))
         except ValueError as error:
             raise SystemExit(f"error: cannot answer {options.text!r}: {error}.") from None
+
+
+def needs_training(options):
+    return options.text is None or not (options.out / "vocabulary.txt").exists()
 
 
 def train(options):
@@ -151,12 +155,15 @@ def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", nargs="?", help="a story and a question; without it, train a model")
     parser.add_argument("--out", metavar="DIR", type=pathlib.Path, default="runs/answer_questions", help="%(default)s")
-    parser.add_argument("--stories", type=int, default=100_000, help="to train on (default: 100000)")
-    parser.add_argument("--steps", type=int, default=5000, help="default: 5000")
-    parser.add_argument("--dim", type=int, default=64, help="default: 64")
+    parser.add_argument("--stories", type=data.positive, default=100_000, help="to train on (default: 100000)")
+    parser.add_argument("--steps", type=data.positive, default=5000, help="default: 5000")
+    parser.add_argument("--dim", type=data.positive, default=64, help="default: 64")
     parser.add_argument("--rate", type=float, default=3e-3, help="the highest (default: 0.003)")
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not needs_training(options):
+        data.refuse_training_options(parser, options, "stories", "steps", "dim", "rate", "seed")
+    return options
 
 
 if __name__ == "__main__":

@@ -124,12 +124,14 @@ def parse_options():
     parser.add_argument("text", nargs="?", help="a sentence to judge; without it, train a model")
     parser.add_argument("--data", metavar="DIR", help="folder with train.tsv and dev.tsv (default: download them)")
     parser.add_argument("--out", metavar="DIR", default="runs/classify_sentiment", help="%(default)s")
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=64, help="sentences a batch (default: 64)")
+    parser.add_argument("--epochs", type=data.positive, default=8)
+    parser.add_argument("--batch", type=data.positive, default=64, help="sentences a batch (default: 64)")
     parser.add_argument("--rate", type=float, default=1e-3, help="highest learning rate (default: 0.001)")
     parser.add_argument("--word-dropout", type=float, default=0.3, help="share of missing words (default: 0.3)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if options.text is not None:
+        data.refuse_training_options(parser, options, "data", "epochs", "batch", "rate", "word_dropout", "seed")
     if options.text is not None and not split(options.text):
         parser.error(f"argument text: expected a sentence with at least one word, got {options.text!r}")
     return options

@@ -1,5 +1,6 @@
-"""What the examples read and write: data from a local copy or a public download, and the trained model."""
+"""What the examples read and write: options, data from a local copy or a public download, and the trained model."""
 
+import argparse
 import json
 import os
 import pathlib
@@ -30,6 +31,22 @@ def _download(url, name, sha256):
         return pathlib.Path(keras.utils.get_file(name, url, file_hash=sha256, cache_subdir="keras_txf"))
     except Exception as error:  # Keras raises a bare Exception where the network fails
         sys.exit(f"error: could not download {url} ({error}); pass a local copy with --data DIR.")
+
+
+def positive(text):
+    """A count among the options, as the `type` of an argument."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+    return number
+
+
+def refuse_training_options(parser, options, *names):
+    """Ends with an error if one of these was given: for a call that trains nothing."""
+    for name in names:
+        if getattr(options, name) != parser.get_default(name):
+            option = name.replace("_", "-")
+            parser.error(f"argument --{option}: is for training, and with these arguments nothing is trained")
 
 
 def claim(folder, **options):

@@ -11,6 +11,7 @@ import argparse
 import pathlib
 import sys
 
+import data
 import keras
 
 import keras_txf as txf
@@ -62,19 +63,19 @@ def parse_options():
     parser.add_argument("--checkpoint", metavar="DIR", default=HUB, help="folder, or repository of the Hub (%(default)s)")
     parser.add_argument("--out", metavar="DIR", default="runs/finetune_generator", help="%(default)s")
     parser.add_argument("--prompt", default="The", help="what to go on from (default: %(default)s)")
-    parser.add_argument("--rank", type=int, default=8, help="of the adapter (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=8, help="rows a batch (default: %(default)s)")
-    parser.add_argument("--context", type=int, default=128, help="tokens a row (default: %(default)s)")
+    parser.add_argument("--rank", type=data.positive, default=8, help="of the adapter (default: %(default)s)")
+    parser.add_argument("--epochs", type=data.positive, default=2)
+    parser.add_argument("--batch", type=data.positive, default=8, help="rows a batch (default: %(default)s)")
+    parser.add_argument("--context", type=data.positive, default=128, help="tokens a row (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=5e-4, help="highest learning rate (default: %(default)s)")
-    parser.add_argument("--length", type=int, default=100, help="tokens to write (default: %(default)s)")
+    parser.add_argument("--length", type=data.positive, default=100, help="tokens to write (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if options.file is None:
+        data.refuse_training_options(parser, options, "rank", "epochs", "batch", "context", "rate")
     if not options.prompt:
         parser.error("argument --prompt: expected a text to go on from, got an empty one")
-    if options.length < 1:
-        parser.error(f"argument --length: expected at least 1, got {options.length}")
     try:
         options.sampler = txf.generation.Sampling(options.temperature, top_p=0.95)
     except ValueError as error:

@@ -111,16 +111,16 @@ def parse_options():
     parser.add_argument("--data", metavar="DIR", help="folder with train.tsv and dev.tsv (default: download them)")
     parser.add_argument("--out", metavar="DIR", default="runs/finetune_sentiment", help="%(default)s")
     parser.add_argument("--lora", action="store_true", help="train an adapter beside frozen weights")
-    parser.add_argument("--rank", type=int, help=f"of the adapter (default: {RANK})")
-    parser.add_argument("--epochs", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--batch", type=int, default=1024, help="tokens a batch, padding included (default: %(default)s)")
+    parser.add_argument("--rank", type=data.positive, help=f"of the adapter (default: {RANK})")
+    parser.add_argument("--epochs", type=data.positive, default=5, help="default: %(default)s")
+    parser.add_argument("--batch", type=data.positive, default=1024, help="tokens a batch, padding included (default: %(default)s)")
     parser.add_argument("--rate", type=float, help="highest learning rate (default: 0.0001, with --lora 0.001)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if options.text is not None:
+        data.refuse_training_options(parser, options, "checkpoint", "data", "lora", "rank", "epochs", "batch", "rate", "seed")
     if options.rank is not None and not options.lora:
         parser.error("argument --rank: without --lora there is no adapter")
-    if options.checkpoint is not None and options.text is not None:
-        parser.error("argument --checkpoint: a text is judged by what was trained, see --out")
     return options
 
 

@@ -124,17 +124,14 @@ def parse_options():
     parser.add_argument("--out", metavar="DIR", default="runs/generate_text", help="%(default)s")
     parser.add_argument("--size", choices=SIZES, help="of the model and its training (default: cpu)")
     parser.add_argument("--positions", choices=POSITIONS, help="of the model (default: rotary)")
-    parser.add_argument("--steps", type=int, help="steps of training (default: 2000, or 5000 with --size gpu)")
-    parser.add_argument("--length", type=int, default=500, help="characters to write (500); learned positions end sooner")
+    parser.add_argument("--steps", type=data.positive, help="steps of training (default: 2000, or 5000 with --size gpu)")
+    parser.add_argument("--length", type=data.positive, default=500, help="characters to write (500); learned positions end sooner")
     parser.add_argument("--temperature", type=float, default=0.8, help="of the sampling (default: 0.8)")
     parser.add_argument("--top-p", type=float, default=0.95, help="draw from the likeliest of this probability (0.95)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    training = [name for name in ("data", "size", "positions", "steps") if getattr(options, name) is not None]
-    if options.text is not None and training:
-        parser.error(f"argument --{training[0]}: is for training, and a text is continued by the model that is in --out")
-    if options.length < 1:
-        parser.error(f"argument --length: expected at least 1, got {options.length}")
+    if options.text is not None:
+        data.refuse_training_options(parser, options, "data", "size", "positions", "steps")
     try:
         options.sampler = txf.generation.Sampling(options.temperature, top_p=options.top_p)
     except ValueError as error:

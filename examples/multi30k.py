@@ -168,7 +168,7 @@ def parse_options():
     parser.add_argument("--data", metavar="DIR", help="folder with the six files (default: download them)")
     parser.add_argument("--out", metavar="DIR", default="runs/multi30k", help="%(default)s; one folder for each training")
     parser.add_argument("--variant", choices=VARIANTS, default="published", help="(default: %(default)s)")
-    parser.add_argument("--updates", type=int, default=8000, help="up to a whole epoch more (default: %(default)s)")
+    parser.add_argument("--updates", type=data.positive, default=8000, help="up to a whole epoch more (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of weights and dropout; the batches are the same (default: 1)")
     return parser.parse_args()
 

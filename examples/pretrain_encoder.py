@@ -134,12 +134,15 @@ def parse_options():
     parser.add_argument("text", nargs="?", help="an English caption with a [MASK] to guess; without it, train")
     parser.add_argument("--data", metavar="DIR", help="folder with Multi30k's .gz files (default: download them)")
     parser.add_argument("--out", metavar="DIR", default="runs/pretrain_encoder", help="%(default)s")
-    parser.add_argument("--pairs", type=int, default=3000, help="translated captions (default: 3000)")
-    parser.add_argument("--pretraining-epochs", type=int, default=12, help="passes over the captions (default: 12)")
-    parser.add_argument("--epochs", type=int, default=30, help="passes over the pairs (default: 30)")
-    parser.add_argument("--dim", type=int, default=128, help="width of the model (default: 128)")
+    parser.add_argument("--pairs", type=data.positive, default=3000, help="translated captions (default: 3000)")
+    parser.add_argument("--pretraining-epochs", type=data.positive, default=12, help="passes over the captions (default: 12)")
+    parser.add_argument("--epochs", type=data.positive, default=30, help="passes over the pairs (default: 30)")
+    parser.add_argument("--dim", type=data.positive, default=128, help="width of the model (default: 128)")
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.text is not None:
+        data.refuse_training_options(parser, options, "data", "pairs", "pretraining_epochs", "epochs", "dim", "seed")
+    return options
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ SURE = 0.95  # a date with a character less probable than this is not given
 
 def main():
     options = parse_options()
-    if options.text is None or not (options.out / "characters.txt").exists():
+    if needs_training(options):
         train(options)
     if options.text is not None:
         model, characters = data.load(options.out, "dates", "characters")
@@ -32,6 +32,10 @@ def main():
             print(read_date(options.text, model, characters))
         except ValueError as error:
             raise SystemExit(f"error: cannot read {options.text!r}: {error}.") from None
+
+
+def needs_training(options):
+    return options.text is None or not (options.out / "characters.txt").exists()
 
 
 def train(options):
@@ -137,10 +141,13 @@ def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", nargs="?", help="the date to read; without it, train a model")
     parser.add_argument("--out", metavar="DIR", type=pathlib.Path, default="runs/read_dates", help="%(default)s")
-    parser.add_argument("--pairs", type=int, default=26000, help="texts, a tenth of them held out (default: 26000)")
-    parser.add_argument("--epochs", type=int, default=4, help="(default: 4)")
+    parser.add_argument("--pairs", type=data.positive, default=26000, help="texts, a tenth of them held out (default: 26000)")
+    parser.add_argument("--epochs", type=data.positive, default=4, help="(default: 4)")
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not needs_training(options):
+        data.refuse_training_options(parser, options, "pairs", "epochs", "seed")
+    return options
 
 
 if __name__ == "__main__":

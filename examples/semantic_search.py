@@ -117,12 +117,14 @@ def parse_options():
     parser.add_argument("--checkpoint", metavar="DIR", default=HUB, help="folder, or repository of the Hub (%(default)s)")
     parser.add_argument("--data", metavar="DIR", help="folder of the STS benchmark, with sts-train.csv and sts-dev.csv")
     parser.add_argument("--out", metavar="DIR", default="runs/semantic_search", help="of what is fine-tuned (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=0, help="of contrastive fine-tuning on its training pairs (default: 0)")
-    parser.add_argument("--batch", type=int, default=64, help="pairs a batch (default: %(default)s)")
+    parser.add_argument("--epochs", type=data.positive, default=0, help="of contrastive fine-tuning on its training pairs (default: none)")
+    parser.add_argument("--batch", type=data.positive, default=64, help="pairs a batch (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=2e-5, help="learning rate (default: %(default)s)")
-    parser.add_argument("--count", type=int, default=5, help="lines to print (default: %(default)s)")
+    parser.add_argument("--count", type=data.positive, default=5, help="lines to print (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if not options.epochs:
+        data.refuse_training_options(parser, options, "out", "batch", "rate", "seed")
     if options.data is None and options.epochs:
         parser.error("argument --epochs: fine-tuning needs --data")
     if options.data is None and options.file is None:

@@ -136,13 +136,13 @@ def parse_options():
     parser.add_argument("text", nargs="?", help="an English sentence to translate; without it, train a model")
     parser.add_argument("--data", metavar="DIR", help="folder with Multi30k's .gz files (default: download them)")
     parser.add_argument("--out", metavar="DIR", default="runs/translate", help="%(default)s")
-    parser.add_argument("--epochs", type=int, default=6, help="passes over the training pairs (default: 6)")
-    parser.add_argument("--dim", type=int, default=128, help="width of the model (default: 128)")
-    parser.add_argument("--beams", type=int, default=4, help="of the search for a translation (default: 4)")
+    parser.add_argument("--epochs", type=data.positive, default=6, help="passes over the training pairs (default: 6)")
+    parser.add_argument("--dim", type=data.positive, default=128, help="width of the model (default: 128)")
+    parser.add_argument("--beams", type=data.positive, default=4, help="of the search for a translation (default: 4)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    if options.beams < 1:
-        parser.error(f"argument --beams: expected at least 1, got {options.beams}")
+    if options.text is not None:
+        data.refuse_training_options(parser, options, "data", "epochs", "dim", "seed")
     return options
 
 

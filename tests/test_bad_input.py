@@ -93,6 +93,7 @@ COMBINATIONS = [
     ("generate when packed", lambda: built("decoder_generator", packed=True).generate([[1]]), ["`generate`", "packed"]),
     *((f"{name} without cross_attention", lambda name=name: Decoder(2)(X, **{name: np.ones((2, 5), "bool")}),
        [f"`{name}`", "`cross_attention=False`"]) for name in ("context_mask", "context_attention_mask", "context_segment_ids")),
+    ("learned positions in attention", lambda: generator(position="learned"), ["`position`", "rotary", "encoding='learned'"]),
     ("positions of no use to attention", lambda: Attention(2)(X, positions=np.arange(5)), ["`positions`", "position=None"]),
     ("one embedding, two encodings", lambda: seq2seq(encoder_options={"position": "rotary"}),
      ["`position`", "`share_embeddings`", "None for the encoder", "'sinusoidal' for the decoder"]),

@@ -176,6 +176,7 @@ POSITIONS = {
     "alibi": lambda num_heads, causal, **kwargs: ALiBi(num_heads, **kwargs),
     "relative": lambda num_heads, causal, **kwargs: RelativeBias(num_heads, bidirectional=not causal, **kwargs),
 }
+ADDED = ("learned", "sinusoidal", "sinusoidal_halves")  # the encodings of PositionalEmbedding
 
 
 def make_position(position, num_heads, causal, dtype):
@@ -185,6 +186,11 @@ def make_position(position, num_heads, causal, dtype):
         if isinstance(position, RelativeBias) and not position.built:
             position.build()  # here, so that a shared layer's weight is not named for its first user
         return position
+    if isinstance(position, str) and position in ADDED:
+        raise ValueError(
+            f"`position` is what attention applies itself, one of {sorted(POSITIONS)}; received {position!r}, which is "
+            f"added to the embeddings: pass encoding={position!r} to PositionalEmbedding or to the builder."
+        )
     checks.one_of("position", position, [*POSITIONS, None])
     return POSITIONS[position](num_heads, causal, dtype=dtype, name="position")
 
