@@ -56,13 +56,13 @@ def train(options):
     fresh = stories.make_stories(1000, "fresh", taboo={story for story, *_ in held_out + training})
     history = model.fit(
         make_batches(training, tokenizer).repeat(), epochs=EPOCHS, steps_per_epoch=-(-options.steps // EPOCHS),
-        validation_data=make_batches(held_out, tokenizer), shuffle=False,
+        validation_data=make_batches(held_out, tokenizer), shuffle=False, callbacks=[data.log(options.out)],
     ).history  # fmt: skip
     data.save(model, options.out, "answers", vocabulary="\n".join(vocabulary))
     draw_training(history, options.out / "training.png")
     chain = next(example for example in held_out if example[3] == 3 and "so" in example[2].split())
     draw_attention(chain, model, tokenizer, options.out / "attention.png")
-    report(fresh, answer(fresh, model, tokenizer))
+    report(fresh, answer(fresh, model, tokenizer), options.out)
 
 
 def make_tokenizer(vocabulary):
@@ -99,7 +99,7 @@ def answer(examples, model, tokenizer):
     return [tokenizer.detokenize(ids) for batch in batches for ids in batch]
 
 
-def report(examples, answers):
+def report(examples, answers, out):
     """Prints ten answers, and the shares of those that are exact, fact by fact."""
     right = np.array([example[2] == text for example, text in zip(examples, answers)])
     facts = np.array([example[3] for example in examples])
@@ -107,7 +107,7 @@ def report(examples, answers):
         print(f"{story} {question}\n  {text} ({'right' if exact else f'wrong: {expected}'})")
     for number in sorted(set(facts)):
         print(f"{number} of the story's facts: {right[facts == number].mean():.1%} exact")
-    print(f"Exact answers on {len(examples)} fresh stories: {right.mean():.2%}")
+    data.report(out, f"Exact answers on {len(examples)} fresh stories: {right.mean():.2%}")
 
 
 def answer_text(text, model, tokenizer):

@@ -55,9 +55,10 @@ def train(options):
     model = build(tone(ids, labels, len(words) + 2), options, steps=options.epochs * len(batches))
     dev_sentences, dev_labels = read(paths["dev.tsv"])
     dev = encode(dev_sentences, words), dev_labels
-    model.fit(batches, epochs=options.epochs, validation_data=dev, validation_batch_size=256)
+    logs = [data.log(options.out)]
+    model.fit(batches, epochs=options.epochs, validation_data=dev, validation_batch_size=256, callbacks=logs)
     data.save(model, options.out, "sentiment", words="\n".join(words))
-    print(f"Dev accuracy {model.evaluate(*dev, batch_size=256, verbose=0)[1]:.4f}")
+    data.report(options.out, f"Dev accuracy {model.evaluate(*dev, batch_size=256, verbose=0)[1]:.4f}")
 
 
 def split(text):

@@ -1,6 +1,7 @@
 """What the examples read and write: options, data from a local copy or a public download, and the trained model."""
 
 import argparse
+import datetime
 import json
 import os
 import pathlib
@@ -60,6 +61,21 @@ def claim(folder, **options):
     begun = json.loads(path.read_text(encoding="utf-8"))
     if begun != options:
         sys.exit(f"error: {folder} holds a training with {begun}, this one has {options}; pass another --out.")
+
+
+def log(folder, name="log"):
+    """A callback that writes what `fit` measures in each epoch to `folder`/`name`.csv."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return keras.callbacks.CSVLogger(folder / f"{name}.csv")
+
+
+def report(folder, result):
+    """Prints a result, and adds it to `folder`/results.txt with the time and the command that it is of."""
+    print(result)
+    command = " ".join((pathlib.Path(sys.argv[0]).name, *sys.argv[1:]))
+    with (pathlib.Path(folder) / "results.txt").open("a", encoding="utf-8") as file:
+        file.write(f"{datetime.datetime.now():%Y-%m-%d %H:%M} {command}: {result}\n")
 
 
 def save(model, folder, name, **texts):

@@ -50,9 +50,9 @@ def train(model, tokenizer, adapter, options):
     rate = txf.training.warmup_cosine(options.rate, max(1, steps // 10), max(2, steps))
     model.compile(keras.optimizers.AdamW(rate, global_clipnorm=1.0), txf.training.TokenCrossEntropy(pad_id=None))
     print(f"Held-out cross-entropy {model.evaluate(*held_out, options.batch, verbose=0):.3f} before")
-    model.fit(*training, options.batch, options.epochs, validation_data=held_out)
-    print(f"Held-out cross-entropy {model.evaluate(*held_out, options.batch, verbose=0):.3f} after")
-    adapter.parent.mkdir(parents=True, exist_ok=True)
+    logs = [data.log(options.out)]
+    model.fit(*training, options.batch, options.epochs, validation_data=held_out, callbacks=logs)
+    data.report(options.out, f"Held-out cross-entropy {model.evaluate(*held_out, options.batch, verbose=0):.3f} after")
     txf.training.save_adapter(model, adapter, "manner")
     print(f"Wrote {adapter}.")
 

@@ -57,13 +57,13 @@ def train(options):
     # Of all weights, what is kept is their moving average: what they learn by heart in the last steps counts less.
     optimizer = keras.optimizers.AdamW(rate, weight_decay=0.01, use_ema=not options.lora, ema_momentum=0.995)
     model.compile(optimizer, loss, metrics=["accuracy"])
-    model.fit(shuffled, epochs=options.epochs, shuffle=False, validation_data=dev)
+    model.fit(shuffled, epochs=options.epochs, shuffle=False, validation_data=dev, callbacks=[data.log(options.out)])
     data.save(model, options.out, "sentiment", tokenizer=json.dumps(keras.saving.serialize_keras_object(tokenizer)))
     adapter = pathlib.Path(options.out) / "adapter.safetensors"
     adapter.unlink(missing_ok=True)  # of an earlier training
     if options.lora:
         txf.training.save_adapter(model, adapter, "sentiment")
-    print(f"Dev accuracy {model.evaluate(dev, verbose=0)[1]:.4f}")
+    data.report(options.out, f"Dev accuracy {model.evaluate(dev, verbose=0)[1]:.4f}")
 
 
 def build(folder, options):

@@ -63,10 +63,11 @@ def train(options):
         validation_data=validation,
         validation_batch_size=64,
         # Like nanoGPT, the end of training is the best of its evaluations.
-        callbacks=[keras.callbacks.EarlyStopping(patience=evaluations, restore_best_weights=True)],
+        callbacks=[keras.callbacks.EarlyStopping(patience=evaluations, restore_best_weights=True), data.log(options.out)],
     )
     data.save(model, options.out, "shakespeare", characters=characters)
-    print(f"Validation cross-entropy {model.evaluate(*validation, batch_size=64, verbose=0):.3f}")
+    loss = model.evaluate(*validation, batch_size=64, verbose=0)
+    data.report(options.out, f"Validation cross-entropy {loss:.3f}")
 
 
 def build(vocab_size, size, steps, positions):

@@ -98,7 +98,7 @@ def main():
     txf.training.average_checkpoints(model, out / "checkpoints")
     data.save(model, out, "multi30k", vocabulary="\n".join(vocabulary.words))
     test = scores(texts["test.2016.en"], texts[REFERENCE], sampler=txf.generation.Beam(5), prefix="")
-    print("BLEU {bleu:.2f}, chrF {chrf:.2f} on test 2016".format(**test.score(model)))
+    data.report(out, "BLEU {bleu:.2f}, chrF {chrf:.2f} on test 2016".format(**test.score(model)))
 
 
 def build(vocab_size, variant, updates, steps, cooldown):

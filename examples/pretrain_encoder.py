@@ -41,8 +41,9 @@ def main():
     histories = {}
     for name, beginning in (("from scratch", None), ("pretrained", pretrained)):
         print(f"Translating, {name}:")
-        histories[name], scores = translate(texts, english, german, beginning, options)
-        print(f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f} on test 2016, {name}")
+        log = data.log(options.out, name.replace(" ", "_"))
+        histories[name], scores = translate(texts, english, german, beginning, options, log)
+        data.report(options.out, f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f} on test 2016, {name}")
     draw(histories, pathlib.Path(options.out) / "translation.png")
 
 
@@ -51,11 +52,12 @@ def pretrain(texts, tokenizer, options):
     ids = txf.text.token_ids(texts, tokenizer).cache()
     examples = txf.text.mask_tokens(ids.shuffle(len(texts)), tokenizer, rate=0.2)
     model = txf.models.masked_language_model(tokenizer.vocab_size, dropout=0.1, **encoder_options(options))
-    fit(model, examples, txf.text.bucket_lengths(ids), options.pretraining_epochs, txf.training.TokenCrossEntropy())
+    lengths, loss = txf.text.bucket_lengths(ids), txf.training.TokenCrossEntropy()
+    fit(model, examples, lengths, options.pretraining_epochs, loss, data.log(options.out, "pretraining"))
     return model
 
 
-def translate(texts, english, german, pretrained, options):
+def translate(texts, english, german, pretrained, options, log):
     """The history of `fit`, and the scores on test 2016."""
     keras.utils.set_random_seed(options.seed)
     model = txf.models.encoder_decoder(
@@ -70,7 +72,7 @@ def translate(texts, english, german, pretrained, options):
     lengths = txf.text.bucket_lengths(training.concatenate(validation))
     loss = txf.training.TokenCrossEntropy(label_smoothing=0.1)
     held_out = txf.text.counted(txf.text.batch_by_length(validation, BATCH_TOKENS, lengths))
-    history = fit(model, training.shuffle(options.pairs), lengths, options.epochs, loss, held_out)
+    history = fit(model, training.shuffle(options.pairs), lengths, options.epochs, loss, log, held_out)
     sources = [ids[ids != english.pad_id] for ids in english(texts["test_2016_flickr.en"]).numpy()]
     ends = dict(max_new_tokens=48, start_id=german.token_to_id("[CLS]"), stop_ids=german.token_to_id("[SEP]"))
     for source, ids in zip(texts["test_2016_flickr.en"], model.generate(sources[:3], padded=False, **ends)):
@@ -96,13 +98,13 @@ def encoder_options(options):
     )  # fmt: skip
 
 
-def fit(model, examples, lengths, epochs, loss, validation=None):
+def fit(model, examples, lengths, epochs, loss, log, validation=None):
     batches = txf.text.counted(txf.text.batch_by_length(examples, BATCH_TOKENS, lengths).prefetch(2))
     steps = epochs * len(batches)
     rate = txf.training.warmup_cosine(2e-3, warmup_steps=max(1, steps // 10), total_steps=max(2, steps))
     metrics = [txf.training.TokenAccuracy(), txf.training.Perplexity()]
     model.compile(keras.optimizers.AdamW(rate, weight_decay=0.01, clipnorm=1.0), loss, metrics=metrics)
-    return model.fit(batches, epochs=epochs, shuffle=False, validation_data=validation).history
+    return model.fit(batches, epochs=epochs, shuffle=False, validation_data=validation, callbacks=[log]).history
 
 
 def guesses(text, model, tokenizer, count=5):

@@ -48,11 +48,13 @@ def train(options):
     rate = txf.training.warmup_cosine(2e-3, warmup_steps=steps // 10 + 1, total_steps=steps + 2)
     model.compile(keras.optimizers.Adam(rate), txf.training.TokenCrossEntropy(), metrics=[txf.training.TokenAccuracy()])
     validation = encode(held_out[:1000], characters)
-    history = model.fit(*encode(training, characters), BATCH, options.epochs, validation_data=validation).history
+    history = model.fit(
+        *encode(training, characters), BATCH, options.epochs, validation_data=validation, callbacks=[data.log(options.out)]
+    ).history
     data.save(model, options.out, "dates", characters=characters)
     draw_training(history, options.out / "training.png")
     draw_attention("samedi 3 mars 2018", model, characters, options.out / "attention.png")
-    report(held_out, read([text for _, text, _ in held_out], model, characters))
+    report(held_out, read([text for _, text, _ in held_out], model, characters), options.out)
 
 
 def build(characters, **options):
@@ -82,7 +84,7 @@ def read(texts, model, characters):
     return ["".join(ANSWER[i] for i in ids) for ids in np.concatenate(batches)]
 
 
-def report(pairs, answers):
+def report(pairs, answers, out):
     """Prints ten answers, the languages with the most mistakes, and the share of right answers."""
     right = np.array([answer == str(date) for (*_, date), answer in zip(pairs, answers)])
     for (_, text, date), answer in zip(pairs[:10], answers):
@@ -90,7 +92,7 @@ def report(pairs, answers):
     languages = np.array([language for language, *_ in pairs])
     shares = sorted((right[languages == language].mean(), language) for language in set(languages))
     print("Weakest languages: " + ", ".join(f"{language} {share:.1%}" for share, language in shares[:8]))
-    print(f"Exact match on {len(pairs)} texts of held-out dates: {right.mean():.2%}")
+    data.report(out, f"Exact match on {len(pairs)} texts of held-out dates: {right.mean():.2%}")
 
 
 def read_date(text, model, characters):

@@ -35,10 +35,10 @@ def main():
     model = embedder(encoder)
     if options.data is not None:
         files = data.find(options.data, None, dict.fromkeys(("sts-train.csv", "sts-dev.csv")))
-        score(model, tokenizer, files["sts-dev.csv"])
+        print(score(model, tokenizer, files["sts-dev.csv"]))
         if options.epochs:
             tune(model, tokenizer, files["sts-train.csv"], options)
-            score(model, tokenizer, files["sts-dev.csv"])
+            data.report(options.out, score(model, tokenizer, files["sts-dev.csv"]))
             txf.checkpoints.save(encoder, options.out)
             print(f"Wrote {options.out}, a folder for --checkpoint.")
     if options.file is not None:
@@ -75,7 +75,8 @@ def tune(model, tokenizer, path, options):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     towers.compile(keras.optimizers.AdamW(options.rate, weight_decay=0.01), loss, metrics=["accuracy"])
     pairs = [(first, second) for first, second, points in read(path) if points >= CLOSE]
-    towers.fit(pair_batches(pairs, tokenizer, options), epochs=options.epochs, shuffle=False)
+    logs = [data.log(options.out)]
+    towers.fit(pair_batches(pairs, tokenizer, options), epochs=options.epochs, shuffle=False, callbacks=logs)
 
 
 def pair_batches(pairs, tokenizer, options):
@@ -100,7 +101,7 @@ def score(model, tokenizer, path):
     first, second, points = zip(*read(path))
     left, right = embed(model, tokenizer, first), embed(model, tokenizer, second)
     rank = scipy.stats.spearmanr((left * right).sum(axis=1), points).statistic
-    print(f"Spearman {100 * rank:.2f} on STS-B dev")
+    return f"Spearman {100 * rank:.2f} on STS-B dev"
 
 
 def read(path):
@@ -117,7 +118,7 @@ def parse_options():
     parser.add_argument("--checkpoint", metavar="DIR", default=HUB, help="folder, or repository of the Hub (%(default)s)")
     parser.add_argument("--data", metavar="DIR", help="folder of the STS benchmark, with sts-train.csv and sts-dev.csv")
     parser.add_argument("--out", metavar="DIR", default="runs/semantic_search", help="of what is fine-tuned (%(default)s)")
-    parser.add_argument("--epochs", type=data.positive, default=0, help="of contrastive fine-tuning on its training pairs (default: none)")
+    parser.add_argument("--epochs", type=data.positive, default=0, help="of contrastive fine-tuning (default: none)")
     parser.add_argument("--batch", type=data.positive, default=64, help="pairs a batch (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=2e-5, help="learning rate (default: %(default)s)")
     parser.add_argument("--count", type=data.positive, default=5, help="lines to print (default: %(default)s)")

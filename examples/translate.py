@@ -53,14 +53,16 @@ def train(options):
 
     training, validation = map(txf.text.counted, (batches(*pairs("train"), shuffle=True), batches(*pairs("val"))))
     model = build(english, german, options, len(training) * options.epochs)
-    model.fit(training, epochs=options.epochs, shuffle=False, validation_data=validation)
+    logs = [data.log(options.out)]
+    model.fit(training, epochs=options.epochs, shuffle=False, validation_data=validation, callbacks=logs)
     data.save(model, options.out, "translate", english="\n".join(english.words), german="\n".join(german.words))
 
     sources, references = texts["test_2016_flickr.en.gz"][:6], texts["test_2016_flickr.de.gz"][:6]
     for source, reference, answer in zip(sources, references, translate(sources, model, english, german, options)):
         print(f"\nEnglish    {' '.join(source)}\nreference  {' '.join(reference)}\nmodel      {answer}")
     _, accuracy, perplexity = model.evaluate(validation, verbose=0)
-    print(f"\nValidation perplexity {perplexity:.2f}, word accuracy {accuracy:.3f}")
+    print()
+    data.report(options.out, f"Validation perplexity {perplexity:.2f}, word accuracy {accuracy:.3f}")
 
 
 def translate(sentences, model, english, german, options):

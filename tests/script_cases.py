@@ -38,3 +38,12 @@ def run_apart(script, *arguments, **environment):
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
     )
+
+
+def assert_kept(folder, printed, **epochs):
+    """`folder` has the last result that was printed, and logs of so many epochs each."""
+    *_, result = (folder / "results.txt").read_text(encoding="utf-8").splitlines()
+    assert any(result.endswith(f": {line}") for line in printed.splitlines())
+    for name, count in epochs.items():
+        header, *rows = (folder / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+        assert "loss" in header.split(",") and [row.split(",")[0] for row in rows] == list(map(str, range(count)))

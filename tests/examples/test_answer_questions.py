@@ -103,7 +103,10 @@ def test_the_script_trains_first_then_answers_with_the_saved_model(tmp_path, sha
     assert [f"{facts} of the story's facts: " in first.stdout for facts in (1, 2, 3, 4, 5)] == [True] * 5
     *_, exact, answer = first.stdout.splitlines()
     assert 0 <= float(re.fullmatch(r"Exact answers on 1000 fresh stories: (\S+)%", exact)[1]) < 50
-    assert sorted(os.listdir(tmp_path)) == ["answers.keras", "attention.png", "training.png", "vocabulary.txt"]
+    assert sorted(os.listdir(tmp_path)) == ["answers.keras", "attention.png", "log.csv", "results.txt", "training.png", "vocabulary.txt"]
+    script_cases.assert_kept(tmp_path, first.stdout, log=2)
     assert run(question).stdout == answer + "\n"
+    useless = run("--steps", "7", question)
+    assert useless.returncode == 2 and "--steps: is for training" in useless.stderr
     refused = run("Where is Zoe?")
     assert refused.returncode == 1 and refused.stderr.splitlines()[-1].startswith("error: cannot answer 'Where is Zoe?': ")

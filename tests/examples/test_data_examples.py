@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import pretrain_encoder
 import pytest
-from script_cases import run, run_apart
+from script_cases import assert_kept, run, run_apart
 
 import keras_txf
 
@@ -72,6 +72,7 @@ def test_classify_sentiment(tmp_path):
     assert done.returncode == 0, done.stderr
     accuracy = re.search(r"^Dev accuracy (\d\.\d{4})$", done.stdout, re.M)
     assert 0 <= float(accuracy[1]) <= 1
+    assert_kept(tmp_path / "out", done.stdout, log=2)
     assert reload(tmp_path / "out", "sentiment")(np.array([[2, 3, 0]])).shape == (1, 2)
     again = run("classify_sentiment", "a good film", "--out", tmp_path / "out")
     assert re.fullmatch(r" *\d+\.\d% positive: a good film\n", again.stdout), again.stderr
@@ -103,6 +104,7 @@ def test_generate_text(tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr
     loss = re.search(r"^Validation cross-entropy (\d+\.\d{3})$", done.stdout, re.M)
     assert 0 < float(loss[1]) < 10
+    assert_kept(tmp_path / "out", done.stdout, log=1)
     characters = (tmp_path / "out" / "characters.txt").read_text(encoding="utf-8")
     assert characters == "".join(sorted(set("To be, or not to be.\n")))
     logits = reload(tmp_path / "out", "shakespeare")(np.array([[0, 1, 2]]))
@@ -126,6 +128,7 @@ def test_translate(tmp_path, shallow):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("English    a dog runs .") == 6
     assert done.stdout.splitlines()[-1].startswith("Validation perplexity ")
+    assert_kept(tmp_path / "out", done.stdout, log=1)
     logits = reload(tmp_path / "out", "translate")({"source_ids": np.array([[4, 5]]), "target_ids": np.array([[1]])})
     assert logits.shape == (1, 1, 8)  # padding, start, stop, unknown and four words
     again = run("translate", "A dog runs.", "--out", tmp_path / "out")
@@ -140,6 +143,7 @@ def test_pretrain_encoder(tmp_path, shallow):
     assert done.returncode == 0, done.stderr
     assert re.findall(r"^BLEU \d+\.\d\d, chrF \d+\.\d\d on test 2016, (.*)$", done.stdout, re.M) == ["from scratch", "pretrained"]
     assert (tmp_path / "out" / "translation.png").stat().st_size > 0
+    assert_kept(tmp_path / "out", done.stdout, pretraining=1, from_scratch=1, pretrained=1)
     again = run("pretrain_encoder", "A [MASK] runs [MASK]", "--out", tmp_path / "out")
     assert [len(re.findall(r"\S+ \d+%", line)) for line in again.stdout.splitlines()] == [5, 5], again.stderr
     nothing = run("pretrain_encoder", "A dog", "--out", tmp_path / "out")

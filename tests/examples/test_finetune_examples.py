@@ -113,6 +113,7 @@ def test_finetune_sentiment(how, bert, tmp_path):
     common = ("--out", tmp_path / "out")
     out = run("finetune_sentiment", *common, "--checkpoint", bert, "--data", tmp_path, "--epochs", 2, "--batch", 128, *how)
     assert 0 <= float(re.search(r"^Dev accuracy (\d\.\d{4})$", out, re.M)[1]) <= 1
+    script_cases.assert_kept(tmp_path / "out", out, log=2)
     trained = int(re.search(r"^([\d,]+) weights are trained", out, re.M)[1].replace(",", ""))
     adapter = 2 * (4 * 2 * (16 + 16) + 2 * 2 * (16 + 24))  # of rank 2 in six projections of two blocks
     assert trained == 2 * 16 + 2 + (adapter if how else txf.checkpoints.load(bert, "encoder").count_params())
@@ -132,6 +133,7 @@ def test_semantic_search(bert, tmp_path):
         "--out", tmp_path / "tuned", tmp_path / "lines.txt", "a cat sits on the mat",
     )  # fmt: skip
     assert len(re.findall(r"^Spearman -?\d+\.\d\d on STS-B dev$", out, re.M)) == 2
+    script_cases.assert_kept(tmp_path / "tuned", out, log=1)
     best, second = out.splitlines()[-2:]
     assert best == "1.000  a cat sits on the mat" and second != best
     plain, tuned = (txf.checkpoints.load(folder, "encoder") for folder in (bert, tmp_path / "tuned"))
@@ -158,5 +160,6 @@ def test_finetune_generator(tmp_path):
     out = run("finetune_generator", *common, "--epochs", 1, "--context", 16, tmp_path / "mine.txt")
     before, after = (float(re.search(rf"Held-out cross-entropy (\d+\.\d+) {when}", out)[1]) for when in ("before", "after"))
     assert after < before
+    script_cases.assert_kept(tmp_path / "out", out, log=1)
     again = run("finetune_generator", *common)
     assert again.startswith("a good") and out.endswith(again)  # the same seed, the same adapter

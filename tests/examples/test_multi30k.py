@@ -107,6 +107,7 @@ def test_killed_and_started_again(variant, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Epoch 3/12" not in done.stdout and "Epoch 12/12" in done.stdout
     assert re.search(r"^BLEU \d+\.\d\d, chrF \d+\.\d\d on test 2016$", done.stdout, re.M)
+    assert " multi30k.py --data " in (out / "results.txt").read_text()
     epochs = [line.split(",")[0] for line in (out / "log.csv").read_text().splitlines()]
     assert epochs[0] == "epoch" and set(epochs[1:]) == set(map(str, range(12)))
     assert len(os.listdir(out / "checkpoints")) == 10

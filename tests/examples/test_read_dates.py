@@ -9,7 +9,7 @@ import dates
 import numpy as np
 import pytest
 import read_dates
-from script_cases import run, run_apart
+from script_cases import assert_kept, run, run_apart
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,9 @@ def test_the_script_trains_first_then_reads_with_the_saved_model(tmp_path, shall
     assert "val_token_accuracy" in first.stdout and "Weakest languages: " in first.stdout
     assert first.stdout.count(" right\n") + first.stdout.count(" wrong: ") == 10
     assert "Exact match on " in first.stdout.splitlines()[-1]
-    assert sorted(os.listdir(folder)) == ["attention.png", "characters.txt", "dates.keras", "training.png"]
+    assert_kept(folder, first.stdout, log=2)
+    names = ["attention.png", "characters.txt", "dates.keras", "log.csv", "results.txt", "training.png"]
+    assert sorted(os.listdir(folder)) == names
     for name in ("attention.png", "training.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
 
