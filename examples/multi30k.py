@@ -40,20 +40,30 @@ PAD, START, STOP, UNKNOWN = range(4)
 DIM, PEAK, UPDATE_TOKENS = 128, 0.005, 8192  # tokens: rows times the longest sentence of either language
 
 
+PARTS = 2  # batches of an update
+
+
+def published_rate(steps):
+    warmup = max(1, min(2000 * PARTS, steps // 4))
+    return txf.training.InverseSquareRoot(DIM, warmup, scale=PEAK * (DIM * warmup) ** 0.5)
+
+
+def settling_rate(steps):
+    """From where the published rate ends, down to zero."""
+    return txf.training.warmup_cosine(PEAK / 2, warmup_steps=max(1, min(200 * PARTS, steps // 4)), total_steps=steps + 1)
+
+
 class Variant(typing.NamedTuple):
     loss: type
     copies: int  # of each pair in a batch
-    parts: int  # batches of an update
-    cooldown: int  # epochs
-    model: dict
+    updates: int
+    rate: typing.Callable  # of the batches in all
 
 
 VARIANTS = {
-    "published": Variant(txf.training.TokenCrossEntropy, 1, 2, 0, dict(intermediate_dim=256)),
-    "modern": Variant(txf.training.RDrop, 2, 1, 10, dict(
-        norm="rms", norm_placement="pre", position="rotary", gated=True, activation="silu", intermediate_dim=170,
-    )),
-}  # fmt: skip
+    "published": Variant(txf.training.TokenCrossEntropy, 1, 8000, published_rate),
+    "r-drop": Variant(txf.training.RDrop, 2, 5800, settling_rate),
+}
 
 
 def main():
@@ -64,7 +74,6 @@ def main():
     for one, other in (("train.en", "train.de"), ("valid.en", "valid.de"), ("test.2016.en", REFERENCE)):
         if len(texts[one]) != len(texts[other]):
             raise SystemExit(f"error: {one} has {len(texts[one])} lines, {other} {len(texts[other])}; expected as many.")
-    data.claim(options.out, variant=options.variant, updates=options.updates, seed=options.seed)
     vocabulary = Vocabulary(texts["train.en"] + texts["train.de"])
     training, validation = (vocabulary.pairs(texts[f"{name}.en"], texts[f"{name}.de"]) for name in ("train", "valid"))
 
@@ -76,10 +85,13 @@ def main():
         )  # fmt: skip
 
     variant, out = VARIANTS[options.variant], pathlib.Path(options.out)
-    number = variant.parts * options.updates
-    steps = min(number, len(batches(training, variant)))  # an epoch is a pass over the pairs, 121 batches
-    epochs = -(-number // steps)
-    model = build(len(vocabulary.words), variant, options.updates, epochs * steps, min(variant.cooldown, epochs) * steps)
+    updates = options.updates or variant.updates
+    steps = min(PARTS * updates, len(batches(training, variant)))  # an epoch is a pass over the pairs
+    epochs = -(-PARTS * updates // steps)
+    model = build(len(vocabulary.words), variant, epochs * steps)
+    if options.begin is not None:
+        begin_with(model, options.begin, vocabulary)
+    data.claim(out, variant=options.variant, updates=updates, seed=options.seed)
     resume = txf.training.Resume(out / "resume.npz")
     model.fit(
         dataset(training, variant, resume.epoch),
@@ -101,16 +113,20 @@ def main():
     data.report(out, "BLEU {bleu:.2f}, chrF {chrf:.2f} on test 2016".format(**test.score(model)))
 
 
-def build(vocab_size, variant, updates, steps, cooldown):
-    """The model and how it is trained; `steps` in all, and those of the cooldown, are batches, as Keras counts."""
-    model = txf.models.encoder_decoder(vocab_size, vocab_size, 4, DIM, num_heads=4, dropout=0.3, **variant.model)
-    warmup = variant.parts * max(1, min(2000, updates // 4))
-    last = dict(total_steps=steps, cooldown_steps=cooldown) if cooldown else {}
-    rate = txf.training.InverseSquareRoot(DIM, warmup, scale=PEAK * (DIM * warmup) ** 0.5, **last)
-    accumulated = variant.parts if variant.parts > 1 else None
-    adam = keras.optimizers.Adam(rate, 0.9, 0.98, 1e-8, gradient_accumulation_steps=accumulated)
+def build(vocab_size, variant, steps):
+    """The model and how it is trained, in so many batches."""
+    model = txf.models.encoder_decoder(vocab_size, vocab_size, 4, DIM, num_heads=4, intermediate_dim=2 * DIM, dropout=0.3)
+    adam = keras.optimizers.Adam(variant.rate(steps), 0.9, 0.98, 1e-8, gradient_accumulation_steps=PARTS)
     model.compile(adam, variant.loss(label_smoothing=0.1))
     return model
+
+
+def begin_with(model, folder, vocabulary):
+    """Takes the weights of a training that is complete."""
+    complete, words = data.load(folder, "multi30k", "vocabulary")
+    if words.split("\n") != vocabulary.words:
+        raise SystemExit(f"error: the model in {folder} has another vocabulary than this data.")
+    model.set_weights(complete.get_weights())
 
 
 class Vocabulary:
@@ -139,7 +155,7 @@ def batches(pairs, variant, epoch=0):
     result, longest = [[]], 0
     for i in order[np.lexsort(lengths[order].T)]:
         longest = max(longest, *lengths[i])
-        if variant.parts * variant.copies * longest * (len(result[-1]) + 1) > UPDATE_TOKENS:
+        if PARTS * variant.copies * longest * (len(result[-1]) + 1) > UPDATE_TOKENS:
             result.append([])
             longest = max(lengths[i])
         result[-1].append(i)
@@ -168,9 +184,13 @@ def parse_options():
     parser.add_argument("--data", metavar="DIR", help="folder with the six files (default: download them)")
     parser.add_argument("--out", metavar="DIR", default="runs/multi30k", help="%(default)s; one folder for each training")
     parser.add_argument("--variant", choices=VARIANTS, default="published", help="(default: %(default)s)")
-    parser.add_argument("--updates", type=data.positive, default=8000, help="up to a whole epoch more (default: %(default)s)")
+    parser.add_argument("--begin", metavar="DIR", help="with --variant r-drop: folder of a published training, complete")
+    parser.add_argument("--updates", type=data.positive, help="up to a whole epoch more (default: 8000; r-drop 5800)")
     parser.add_argument("--seed", type=int, default=1, help="of weights and dropout; the batches are the same (default: 1)")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if (options.begin is None) == (options.variant == "r-drop"):
+        parser.error("argument --begin: --variant r-drop begins with a training that is complete, and published with none")
+    return options
 
 
 if __name__ == "__main__":

@@ -94,6 +94,8 @@ def test_a_training_with_other_options_does_not_go_on(tmp_path):
         ("generate_text", ["--steps", "-1"], "--steps: expected at least 1, got -1"),
         ("generate_text", ["--size", "gpu", "To be"], "--size: is for training"),
         ("generate_text", ["--top-p", "2"], "`top_p` must"),
+        ("multi30k", ["--variant", "r-drop"], "--begin: --variant r-drop begins with"),
+        ("multi30k", ["--begin", "DIR"], "--begin: --variant r-drop begins with"),
         ("translate", ["--beams", "0"], "--beams: expected at least 1, got 0"),
         ("classify_sentiment", ["..."], "text: expected a sentence with at least one word, got '...'"),
     ],
