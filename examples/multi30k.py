@@ -1,14 +1,16 @@
 """Multi30k, English to German: the Transformer-Tiny of a published comparison, trained and scored as it was.
 
     python examples/multi30k.py                             # train, or go on after a kill; print BLEU on test 2016
-    python examples/multi30k.py --variant modern            # what came later, at the same size, and R-Drop
+    python examples/multi30k.py --variant r-drop --begin runs/multi30k --out runs/r-drop        # and better
 
 Captions in lower case, tokenized, 10,000 joint subwords. "Good for Misconceived Reasons" (Wu et al. 2021,
 https://arxiv.org/abs/2105.14462) has BLEU 41.02 of 2.6 million parameters; this has 41.66. Needs pip install '.[examples]'.
 
 As there, an update is the mean over two batches, each of sentences of like length; with one batch of twice the size two runs
 had 40.78 and 40.54. Otherwise than there all updates are taken: theirs stop when ten epochs have not lowered the validation
-loss. In the modern variant's last ten epochs the rate goes to zero in a straight line: 41.84, 41.42 without.
+loss. Then R-Drop (Liang et al. 2021, https://arxiv.org/abs/2106.14448), 50 epochs whose rate goes to zero, makes it 41.97. A
+model of as many parameters with RMS norms before the layers, rotary positions and gated feed-forward, trained with R-Drop
+from the start, had 41.84 after 67 epochs.
 """
 
 import argparse
