@@ -5,6 +5,7 @@ import datetime
 import json
 import os
 import pathlib
+import shlex
 import sys
 
 import keras
@@ -73,7 +74,7 @@ def log(folder, name="log"):
 def report(folder, result):
     """Prints a result, and adds it to `folder`/results.txt with the time and the command that it is of."""
     print(result)
-    command = " ".join((pathlib.Path(sys.argv[0]).name, *sys.argv[1:]))
+    command = shlex.join((pathlib.Path(sys.argv[0]).name, *sys.argv[1:]))
     with (pathlib.Path(folder) / "results.txt").open("a", encoding="utf-8") as file:
         file.write(f"{datetime.datetime.now():%Y-%m-%d %H:%M} {command}: {result}\n")
 

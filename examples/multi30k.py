@@ -93,7 +93,7 @@ def main():
     model = build(len(vocabulary.words), variant, epochs * steps)
     if options.begin is not None:
         begin_with(model, options.begin, vocabulary)
-    data.claim(out, variant=options.variant, updates=updates, seed=options.seed)
+    data.claim(out, variant=options.variant, begin=options.begin, updates=updates, seed=options.seed)
     resume = txf.training.Resume(out / "resume.npz")
     model.fit(
         dataset(training, variant, resume.epoch),

@@ -124,7 +124,7 @@ def guesses(text, model, tokenizer, count=5):
 def draw(histories, path):
     axes = Figure(layout="constrained").subplots()
     for name, history in histories.items():
-        perplexities = history.get("val_perplexity", [])  # none without an epoch
+        perplexities = history["val_perplexity"]
         axes.semilogy(range(1, len(perplexities) + 1), perplexities, label=name)
     axes.set(xlabel="epoch", ylabel="perplexity of a German token, validation")
     axes.legend()

@@ -130,6 +130,8 @@ def parse_options():
         parser.error("argument --epochs: fine-tuning needs --data")
     if options.data is None and options.file is None:
         parser.error("expected a file to search, or --data")
+    if options.file is None and options.count != parser.get_default("count"):
+        parser.error("argument --count: there is no file to search")
     return options
 
 

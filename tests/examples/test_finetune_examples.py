@@ -87,6 +87,7 @@ def test_a_training_with_other_options_does_not_go_on(tmp_path):
         ("semantic_search", ["--rate", "0.1", "lines.txt"], "--rate: is for training"),
         ("semantic_search", ["--epochs", "1", "lines.txt"], "--epochs: fine-tuning needs --data"),
         ("semantic_search", [], "expected a file"),
+        ("semantic_search", ["--data", "DIR", "--count", "2"], "--count: there is no file"),
         ("finetune_generator", ["--prompt", ""], "--prompt: expected a text"),
         ("finetune_generator", ["--length", "0"], "--length: expected at least 1, got 0"),
         ("finetune_generator", ["--temperature", "-1"], "`temperature` must"),
