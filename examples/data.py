@@ -64,11 +64,11 @@ def claim(folder, **options):
         sys.exit(f"error: {folder} holds a training with {begun}, this one has {options}; pass another --out.")
 
 
-def log(folder, name="log"):
-    """A callback that writes what `fit` measures in each epoch to `folder`/`name`.csv."""
+def log(folder, name="log", append=False):
+    """A callback that writes what `fit` measures in each epoch to `folder`/`name`.csv, anew or after what is there."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    return keras.callbacks.CSVLogger(folder / f"{name}.csv")
+    return keras.callbacks.CSVLogger(folder / f"{name}.csv", append=append)
 
 
 def report(folder, result):

@@ -105,7 +105,7 @@ def main():
         callbacks=[
             scores(texts["valid.en"][:128], texts["valid.de"][:128], samples=1),
             txf.training.KeepCheckpoints(out / "checkpoints", keep=10),
-            keras.callbacks.CSVLogger(out / "log.csv", append=resume.epoch > 0),
+            data.log(out, append=resume.epoch > 0),
             resume,
         ],
     )

@@ -13,6 +13,7 @@ from keras_txf.ops.positions import sinusoid
 
 
 WAVES = {"sinusoidal": True, "sinusoidal_halves": False}  # encoding -> whether sines and cosines take turns
+ENCODINGS = (*WAVES, "learned")
 
 
 @register
@@ -83,7 +84,7 @@ class PositionalEmbedding(keras.layers.Layer):
         super().__init__(**kwargs)
         self.vocab_size = vocab_size = checks.optional(checks.positive_integer, "vocab_size", vocab_size)
         self.dim = dim = checks.positive_integer("dim", dim)
-        self.encoding = checks.one_of("encoding", encoding, (*WAVES, "learned", None))
+        self.encoding = checks.one_of("encoding", encoding, (*ENCODINGS, None))
         self.max_length = max_length = checks.optional(checks.positive_integer, "max_length", max_length)
         self.combine = checks.one_of("combine", combine, ("add", "concat"))
         self.position_dim = position_dim = checks.optional(checks.positive_integer, "position_dim", position_dim)

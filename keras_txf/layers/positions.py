@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.options import get_config, register
 from keras_txf.ops import positions as mathematics
 
@@ -176,7 +177,6 @@ POSITIONS = {
     "alibi": lambda num_heads, causal, **kwargs: ALiBi(num_heads, **kwargs),
     "relative": lambda num_heads, causal, **kwargs: RelativeBias(num_heads, bidirectional=not causal, **kwargs),
 }
-ADDED = ("learned", "sinusoidal", "sinusoidal_halves")  # the encodings of PositionalEmbedding
 
 
 def make_position(position, num_heads, causal, dtype):
@@ -186,7 +186,7 @@ def make_position(position, num_heads, causal, dtype):
         if isinstance(position, RelativeBias) and not position.built:
             position.build()  # here, so that a shared layer's weight is not named for its first user
         return position
-    if isinstance(position, str) and position in ADDED:
+    if isinstance(position, str) and position in ENCODINGS:
         raise ValueError(
             f"`position` is what attention applies itself, one of {sorted(POSITIONS)}; received {position!r}, which is "
             f"added to the embeddings: pass encoding={position!r} to PositionalEmbedding or to the builder."

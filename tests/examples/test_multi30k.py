@@ -125,9 +125,13 @@ def test_r_drop_begins_with_a_training_that_is_complete(lines, tmp_path, monkeyp
     done = train("published")
     assert done.returncode == 0, done.stderr
     first = keras.models.load_model(tmp_path / "published" / "multi30k.keras").get_weights()
-    begun = []
-    build = multi30k.begin_with
-    monkeypatch.setattr(multi30k, "begin_with", lambda model, *more: [build(model, *more), begun.extend(model.get_weights())])
+    begun, begin_with = [], multi30k.begin_with
+
+    def record(model, *more):
+        begin_with(model, *more)
+        begun.extend(model.get_weights())
+
+    monkeypatch.setattr(multi30k, "begin_with", record)
     done = train("r-drop", "--variant", "r-drop", "--begin", tmp_path / "published")
     assert_kept(tmp_path / "r-drop", done.stdout, log=2)
     last = keras.models.load_model(tmp_path / "r-drop" / "multi30k.keras").get_weights()
