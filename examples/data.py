@@ -96,6 +96,6 @@ def load(folder, name, *texts):
     folder = pathlib.Path(folder)
     missing = [file for file in (f"{name}.keras", *(f"{key}.txt" for key in texts)) if not (folder / file).is_file()]
     if missing:
-        sys.exit(f"error: {folder} lacks {', '.join(missing)}; run this without a text first, to train a model.")
+        sys.exit(f"error: {folder} lacks {', '.join(missing)}, written when a training ends: train a model first.")
     model = keras.models.load_model(folder / f"{name}.keras")
     return model, *((folder / f"{key}.txt").read_text(encoding="utf-8") for key in texts)

@@ -30,10 +30,10 @@ def small(monkeypatch):
     monkeypatch.setattr(multi30k, "UPDATE_TOKENS", 600)
 
 
-PUBLISHED, R_DROP = (multi30k.VARIANTS[name] for name in ("published", "r-drop"))
+PUBLISHED, DIVERSE = (multi30k.VARIANTS[name] for name in ("published", "diverse"))
 
 
-@pytest.mark.parametrize("variant", [PUBLISHED, R_DROP])
+@pytest.mark.parametrize("variant", [PUBLISHED, DIVERSE])
 def test_batches_hold_each_pair_once(small, variant):
     first, again, second = (multi30k.batches(PAIRS, variant, epoch) for epoch in (0, 0, 1))
     assert first == again != second
@@ -45,17 +45,30 @@ def test_batches_hold_each_pair_once(small, variant):
 
 
 def test_the_stream_begins_where_an_epoch_does(small):
-    epoch = len(multi30k.batches(PAIRS, PUBLISHED))
-    later = list(multi30k.dataset(PAIRS, PUBLISHED, 1).take(3))
-    for (inputs, targets), (other, others) in zip(multi30k.dataset(PAIRS, PUBLISHED).skip(epoch), later):
-        for name in inputs:
-            np.testing.assert_array_equal(inputs[name], other[name])
-        np.testing.assert_array_equal(targets, others)
-        assert max(inputs["source_ids"].shape[1], targets.shape[1]) * targets.shape[0] <= 300
+    shorter = [(source, [*target[:-3], 2]) for source, target in PAIRS]
+    for versions in ([PAIRS], [PAIRS, shorter, PAIRS]):
+        steps = len(multi30k.batches(multi30k.mixed(versions), PUBLISHED))
+        later = list(multi30k.dataset(versions, PUBLISHED, steps, 1).take(3))
+        assert later
+        for (inputs, targets), (other, others) in zip(multi30k.dataset(versions, PUBLISHED, steps).skip(steps), later):
+            for name in inputs:
+                np.testing.assert_array_equal(inputs[name], other[name])
+            np.testing.assert_array_equal(targets, others)
+            assert max(inputs["source_ids"].shape[1], targets.shape[1]) * targets.shape[0] <= 300
+
+
+def test_versions_are_drawn_for_each_pair_in_each_epoch():
+    versions = [[(version, i) for i in range(3000)] for version in range(3)]
+    first, again, second = (multi30k.mixed(versions, epoch) for epoch in (0, 0, 1))
+    assert first == again != second
+    for drawn in (first, second):
+        assert [i for _, i in drawn] == list(range(3000))
+        assert min(np.bincount([version for version, _ in drawn])) > 900
+    assert multi30k.mixed(versions[:1], 5) == versions[0]
 
 
 def test_copies_are_halves_of_a_batch(small):
-    for inputs, targets in multi30k.dataset(PAIRS, R_DROP, passes=1):
+    for inputs, targets in multi30k.dataset([PAIRS], DIVERSE, 5, passes=1):
         for ids in (inputs["source_ids"], inputs["target_ids"], targets):
             first, second = np.split(ids.numpy(), 2)
             np.testing.assert_array_equal(first, second)
@@ -78,8 +91,8 @@ def test_the_published_size_and_rate():
     assert float(rate(3999)) == pytest.approx(0.005) and float(rate(15999)) == pytest.approx(0.0025)
 
 
-def test_r_drop_goes_on_at_the_rate_where_the_published_training_ends():
-    rate = multi30k.build(9712, R_DROP, steps=11650).optimizer._learning_rate
+def test_diverse_goes_on_at_the_rate_where_the_published_training_ends():
+    rate = multi30k.build(9712, DIVERSE, steps=11650).optimizer._learning_rate
     assert float(rate(400)) == pytest.approx(0.0025)
     assert float(rate(400 + 11251 / 2)) == pytest.approx(0.00125, rel=1e-3) and 0 < float(rate(11650)) < 1e-9
 
@@ -115,29 +128,46 @@ def test_killed_and_started_again(lines, tmp_path):
     assert keras.models.load_model(tmp_path / "multi30k.keras").count_params() > 0
 
 
-@pytest.mark.slow
-def test_r_drop_begins_with_a_training_that_is_complete(lines, tmp_path, monkeypatch):
-    def train(out, *arguments):
+@pytest.fixture
+def train(lines, tmp_path):
+    def call(out, *arguments):
         return run("multi30k", "--data", lines, "--out", tmp_path / out, "--updates", "1", *arguments)
 
-    missing = train("r-drop", "--variant", "r-drop", "--begin", tmp_path)
-    assert missing.returncode == 1 and "lacks multi30k.keras" in missing.stderr
-    done = train("published")
-    assert done.returncode == 0, done.stderr
+    return call
+
+
+@pytest.mark.slow
+def test_diverse_begins_with_trainings_that_are_complete(train, tmp_path, monkeypatch):
+    published, reverse = ("--published", tmp_path / "published"), ("--reverse", tmp_path / "reverse")
+    missing = train("reverse", "--variant", "reverse", *published)
+    assert missing.returncode == 1 and f"{tmp_path / 'published'} lacks multi30k.keras" in missing.stderr
+    assert train("published").returncode == 0
+    done = train("reverse", "--variant", "reverse", *published)
+    assert_kept(tmp_path / "reverse", done.stdout, log=2)
+    assert re.search(r"^BLEU \d+\.\d\d, chrF \d+\.\d\d on the validation captions$", done.stdout, re.M)
+
+    models, seen, build, dataset = [], [], multi30k.build, multi30k.dataset
+
+    def record(versions, *more, **options):  # between the start weights and `fit`
+        seen.append((versions, models[-1].get_weights()))
+        return dataset(versions, *more, **options)
+
+    monkeypatch.setattr(multi30k, "build", lambda *sizes: models.append(build(*sizes)) or models[-1])
+    monkeypatch.setattr(multi30k, "dataset", record)
+    done = train("diverse", "--variant", "diverse", *published, *reverse)
+    assert_kept(tmp_path / "diverse", done.stdout, log=2)
+    ((original, forward, backward), begun), _ = seen
     first = keras.models.load_model(tmp_path / "published" / "multi30k.keras").get_weights()
-    begun, begin_with = [], multi30k.begin_with
-
-    def record(model, *more):
-        begin_with(model, *more)
-        begun.extend(model.get_weights())
-
-    monkeypatch.setattr(multi30k, "begin_with", record)
-    done = train("r-drop", "--variant", "r-drop", "--begin", tmp_path / "published")
-    assert_kept(tmp_path / "r-drop", done.stdout, log=2)
-    last = keras.models.load_model(tmp_path / "r-drop" / "multi30k.keras").get_weights()
     for a, b in zip(first, begun, strict=True):
         np.testing.assert_array_equal(a, b)
-    assert any((a != b).any() for a, b in zip(begun, last, strict=True))
+    assert any((a != b).any() for a, b in zip(begun, models[-1].get_weights()))
+    for i, (source, target) in enumerate(original):
+        assert forward[i][0] == source and backward[i][1] == target
+        for ids, kept, name in ((forward[i][1], target, "de"), (backward[i][0], source, "en")):
+            assert ids != kept and len((tmp_path / "diverse" / f"translated.{name}").read_text().split("\n")) == len(ENGLISH)
+    wrong = train("other", "--variant", "diverse", *published, "--reverse", tmp_path / "published")
+    assert wrong.returncode == 1 and "holds a training of --variant published" in wrong.stderr
     (tmp_path / "published" / "vocabulary.txt").write_text("other\nwords")
-    other = train("r-drop", "--variant", "r-drop", "--begin", tmp_path / "published")
+    other = train("other", "--variant", "reverse", *published)
     assert other.returncode == 1 and "another vocabulary" in other.stderr
+    assert not (tmp_path / "other").exists()  # a right call can still take the name
