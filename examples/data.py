@@ -56,12 +56,17 @@ def claim(folder, **options):
     path = pathlib.Path(folder) / "options.json"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name("unfinished.options.json")
-        unfinished.write_text(json.dumps(options), encoding="utf-8")
-        os.replace(unfinished, path)
+        write(path, json.dumps(options))
     begun = json.loads(path.read_text(encoding="utf-8"))
     if begun != options:
         sys.exit(f"error: {folder} holds a training with {begun}, this one has {options}; pass another --out.")
+
+
+def write(path, text):
+    """Writes a text file, first under another name, so that what bears the name is whole."""
+    unfinished = path.with_name(f"unfinished.{path.name}")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, path)
 
 
 def log(folder, name="log", append=False):

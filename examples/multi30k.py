@@ -24,7 +24,6 @@ import collections
 import functools
 import itertools
 import json
-import os
 import pathlib
 import typing
 
@@ -51,6 +50,7 @@ TESTS = {"de": ("test.2016.en", REFERENCE, "test 2016"), "en": ("valid.de", "val
 BEAM = txf.generation.Beam(5)
 SHARES = 0.334, 0.333, 0.333  # of the pairs as they are, with the target translated, with the source translated
 PAD, START, STOP, UNKNOWN = range(4)
+LIMITS = {"max_new_tokens": 80, "start_id": START, "stop_ids": STOP}
 DIM, PEAK, UPDATE_TOKENS = 128, 0.005, 8192  # tokens: rows times the longest sentence of either language
 
 
@@ -99,8 +99,7 @@ def main():
     def scores(sources, references, **more):
         return txf.training.GenerationScores(
             [[*vocabulary.ids(words), STOP] for words in sources],
-            [" ".join(words).replace("@@ ", "") for words in references], vocabulary,
-            tokenize="none", max_new_tokens=80, stop_ids=STOP, start_id=START, **more,
+            [" ".join(words).replace("@@ ", "") for words in references], vocabulary, tokenize="none", **LIMITS, **more,
         )  # fmt: skip
 
     begun = {name: complete(getattr(options, name), name, vocabulary) for name in variant.begun}
@@ -159,23 +158,18 @@ def complete(folder, variant, vocabulary):
     return model
 
 
-def translations(path, model, vocabulary, sentences, rows=128):
+def translations(path, model, vocabulary, sentences):
     """The sentences' subwords, translated by beam search; kept in a file, for a training that is killed and goes on."""
     if not path.is_file():
+        bar = keras.utils.Progbar(len(sentences), unit_name="sentence")
+
+        def detokenize(ids):
+            bar.add(1)
+            return " ".join(vocabulary.subwords(ids))
+
         sources = [[*vocabulary.ids(words), STOP] for words in sentences]
-        order = np.argsort([len(ids) for ids in sources], kind="stable")
-        translated = [None] * len(sources)
-        bar = keras.utils.Progbar(len(sources), unit_name="sentence")
-        for start in range(0, len(sources), rows):
-            batch = order[start : start + rows]
-            filled = [sources[i] for i in np.resize(batch, rows)]  # a last batch of another size would be compiled anew
-            answers = model.generate(filled, max_new_tokens=80, padded=False, sampler=BEAM, start_id=START, stop_ids=STOP)
-            for i, ids in zip(batch, answers):
-                translated[i] = " ".join(vocabulary.subwords(ids))
-            bar.update(start + len(batch))
-        unfinished = path.with_name(f"unfinished.{path.name}")
-        unfinished.write_text("\n".join(translated), encoding="utf-8")
-        os.replace(unfinished, path)
+        generation = txf.training.GenerationScores(sources, sentences, detokenize, batch_size=128, sampler=BEAM, **LIMITS)
+        data.write(path, "\n".join(generation.generate(model)))
     return [line.split() for line in path.read_text(encoding="utf-8").split("\n")]
 
 
