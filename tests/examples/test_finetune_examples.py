@@ -98,6 +98,7 @@ def test_a_training_with_other_options_does_not_go_on(tmp_path):
         ("multi30k", ["--variant", "reverse"], "--published: is for --variant reverse or diverse, which must have it"),
         ("multi30k", ["--published", "DIR"], "--published: is for --variant reverse or diverse"),
         ("multi30k", ["--variant", "diverse", "--published", "DIR"], "--reverse: is for --variant diverse, which"),
+        ("multi30k", ["--variant", "diverse-2", "--published", "DIR"], "--published: is for --variant reverse or diverse, which"),
         ("translate", ["--beams", "0"], "--beams: expected at least 1, got 0"),
         ("classify_sentiment", ["..."], "text: expected a sentence with at least one word, got '...'"),
     ],

@@ -30,7 +30,7 @@ def small(monkeypatch):
     monkeypatch.setattr(multi30k, "UPDATE_TOKENS", 600)
 
 
-PUBLISHED, DIVERSE = (multi30k.VARIANTS[name] for name in ("published", "diverse"))
+PUBLISHED, DIVERSE, AGAIN = (multi30k.VARIANTS[name] for name in ("published", "diverse", "diverse-2"))
 
 
 @pytest.mark.parametrize("variant", [PUBLISHED, DIVERSE])
@@ -46,25 +46,26 @@ def test_batches_hold_each_pair_once(small, variant):
 
 def test_the_stream_begins_where_an_epoch_does(small):
     shorter = [(source, [*target[:-3], 2]) for source, target in PAIRS]
-    for versions in ([PAIRS], [PAIRS, shorter, PAIRS]):
-        steps = len(multi30k.batches(multi30k.mixed(versions), PUBLISHED))
-        later = list(multi30k.dataset(versions, PUBLISHED, steps, 1).take(3))
+    for versions, variant in (([PAIRS], PUBLISHED), ([PAIRS, shorter, PAIRS], DIVERSE)):
+        steps = len(multi30k.batches(multi30k.mixed(versions, variant), variant))
+        later = list(multi30k.dataset(versions, variant, steps, 1).take(3))
         assert later
-        for (inputs, targets), (other, others) in zip(multi30k.dataset(versions, PUBLISHED, steps).skip(steps), later):
+        for (inputs, targets), (other, others) in zip(multi30k.dataset(versions, variant, steps).skip(steps), later):
             for name in inputs:
                 np.testing.assert_array_equal(inputs[name], other[name])
             np.testing.assert_array_equal(targets, others)
             assert max(inputs["source_ids"].shape[1], targets.shape[1]) * targets.shape[0] <= 300
 
 
-def test_versions_are_drawn_for_each_pair_in_each_epoch():
-    versions = [[(version, i) for i in range(3000)] for version in range(3)]
-    first, again, second = (multi30k.mixed(versions, epoch) for epoch in (0, 0, 1))
+@pytest.mark.parametrize(("variant", "thirds"), [(DIVERSE, [1, 1, 1]), (AGAIN, [1, 0.5, 0.5, 1])])
+def test_versions_are_drawn_for_each_pair_in_each_epoch(variant, thirds):
+    versions = [[(version, i) for i in range(3000)] for version in range(len(thirds))]
+    first, again, second = (multi30k.mixed(versions, variant, epoch) for epoch in (0, 0, 1))
     assert first == again != second
     for drawn in (first, second):
         assert [i for _, i in drawn] == list(range(3000))
-        assert min(np.bincount([version for version, _ in drawn])) > 900
-    assert multi30k.mixed(versions[:1], 5) == versions[0]
+        np.testing.assert_allclose(np.bincount([version for version, _ in drawn]) / 1000, thirds, atol=0.1)
+    assert multi30k.mixed(versions[:1], variant, 5) == versions[0]
 
 
 def test_copies_are_halves_of_a_batch(small):
@@ -156,15 +157,21 @@ def test_diverse_begins_with_trainings_that_are_complete(train, tmp_path, monkey
     monkeypatch.setattr(multi30k, "dataset", record)
     done = train("diverse", "--variant", "diverse", *published, *reverse)
     assert_kept(tmp_path / "diverse", done.stdout, log=2)
-    ((original, forward, backward), begun), _ = seen
-    first = keras.models.load_model(tmp_path / "published" / "multi30k.keras").get_weights()
-    for a, b in zip(first, begun, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert any((a != b).any() for a, b in zip(begun, models[-1].get_weights()))
-    for i, (source, target) in enumerate(original):
-        assert forward[i][0] == source and backward[i][1] == target
-        for ids, kept, name in ((forward[i][1], target, "de"), (backward[i][0], source, "en")):
-            assert ids != kept and len((tmp_path / "diverse" / f"translated.{name}").read_text().split("\n")) == len(ENGLISH)
+    assert train("diverse-2", "--variant", "diverse-2", "--diverse", tmp_path / "diverse").returncode == 0
+    for (versions, begun), first in ((seen[0], "published"), (seen[2], "diverse")):  # seen[1], seen[3]: of the validation
+        for a, b in zip(keras.models.load_model(tmp_path / first / "multi30k.keras").get_weights(), begun, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert any((a != b).any() for a, b in zip(begun, models[first == "diverse"].get_weights()))
+        original, forward, *others, backward = versions
+        for i, (source, target) in enumerate(original):
+            assert backward[i][1] == target and backward[i][0] != source
+            for version in (forward, *others):
+                assert version[i][0] == source and version[i][1] != target
+    assert [len(versions) for versions, _ in seen] == [3, 1, 4, 1]
+    assert seen[2][0][1] == seen[0][0][1] and seen[2][0][3] == seen[0][0][2]  # translated once
+    for file in ("diverse/published.de", "diverse/reverse.en", "diverse-2/diverse.de"):
+        assert len((tmp_path / file).read_text().split("\n")) == len(ENGLISH)
+    assert len(list((tmp_path / "diverse-2").glob("*.??"))) == 1
     wrong = train("other", "--variant", "diverse", *published, "--reverse", tmp_path / "published")
     assert wrong.returncode == 1 and "holds a training of --variant published" in wrong.stderr
     (tmp_path / "published" / "vocabulary.txt").write_text("other\nwords")
