@@ -120,6 +120,8 @@ def main():
     for file, _ in variant.translated:
         by, language = file.split(".")
         path = pathlib.Path(out if by in begun else options.diverse) / file
+        if by not in begun and not path.is_file():
+            raise SystemExit(f"error: --diverse {options.diverse} lacks {file}.")
         translated = translations(path, begun.get(by), vocabulary, texts["train.en" if language == "de" else "train.de"])
         sides = texts | {f"train.{language}": translated}
         versions.append(vocabulary.pairs(sides["train.en"], sides["train.de"]))
