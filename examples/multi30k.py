@@ -109,7 +109,7 @@ def main():
 
     def scores(sources, references, **more):
         return txf.training.GenerationScores(
-            [[*vocabulary.ids(words), STOP] for words in sources],
+            vocabulary.sources(sources),
             [" ".join(words).replace("@@ ", "") for words in references], vocabulary, tokenize="none", **LIMITS, **more,
         )  # fmt: skip
 
@@ -120,8 +120,6 @@ def main():
     for file, _ in variant.translated:
         by, language = file.split(".")
         path = pathlib.Path(out if by in begun else options.diverse) / file
-        if by not in begun and not path.is_file():
-            raise SystemExit(f"error: --diverse {options.diverse} lacks {file}.")
         translated = translations(path, begun.get(by), vocabulary, texts["train.en" if language == "de" else "train.de"])
         sides = texts | {f"train.{language}": translated}
         versions.append(vocabulary.pairs(sides["train.en"], sides["train.de"]))
@@ -163,13 +161,16 @@ def build(vocab_size, variant, steps):
 
 
 def complete(folder, variant, vocabulary):
-    """The model of a training that is complete."""
+    """The model of a training that is complete, with the translations that it was trained on beside it."""
     model, words = data.load(folder, "multi30k", "vocabulary")
     options = json.loads((pathlib.Path(folder) / "options.json").read_text(encoding="utf-8"))
     if options["variant"] != variant:
         raise SystemExit(f"error: --{variant} {folder} holds a training of --variant {options['variant']}.")
     if words.split("\n") != vocabulary.words:
         raise SystemExit(f"error: the model in {folder} has another vocabulary than this data.")
+    missing = [file for file, _ in VARIANTS[variant].translated if not (pathlib.Path(folder) / file).is_file()]
+    if missing:
+        raise SystemExit(f"error: --{variant} {folder} lacks {', '.join(missing)}.")
     return model
 
 
@@ -182,7 +183,7 @@ def translations(path, model, vocabulary, sentences):
             bar.add(1)
             return " ".join(vocabulary.subwords(ids))
 
-        sources = [[*vocabulary.ids(words), STOP] for words in sentences]
+        sources = vocabulary.sources(sentences)
         generation = txf.training.GenerationScores(sources, sentences, detokenize, batch_size=128, sampler=BEAM, **LIMITS)
         data.write(path, "\n".join(generation.generate(model)))
     return [line.split() for line in path.read_text(encoding="utf-8").split("\n")]
@@ -197,7 +198,10 @@ class Vocabulary:
         self.index = {word: i for i, word in enumerate(self.words)}
 
     def pairs(self, sources, targets):
-        return [([*self.ids(source), STOP], [START, *self.ids(target), STOP]) for source, target in zip(sources, targets)]
+        return [(source, [START, *self.ids(words), STOP]) for source, words in zip(self.sources(sources), targets)]
+
+    def sources(self, sentences):
+        return [[*self.ids(words), STOP] for words in sentences]
 
     def ids(self, words):
         return [self.index.get(word, UNKNOWN) for word in words]

@@ -173,7 +173,7 @@ def test_diverse_begins_with_trainings_that_are_complete(train, tmp_path, monkey
         assert len((tmp_path / file).read_text().split("\n")) == len(ENGLISH)
     assert len(list((tmp_path / "diverse-2").glob("*.??"))) == 1
     (tmp_path / "diverse" / "reverse.en").unlink()
-    lacking = train("diverse-3", "--variant", "diverse-2", "--diverse", tmp_path / "diverse")
+    lacking = train("other", "--variant", "diverse-2", "--diverse", tmp_path / "diverse")
     assert lacking.returncode == 1 and "lacks reverse.en" in lacking.stderr
     wrong = train("other", "--variant", "diverse", *published, "--reverse", tmp_path / "published")
     assert wrong.returncode == 1 and "holds a training of --variant published" in wrong.stderr
