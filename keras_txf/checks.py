@@ -3,19 +3,38 @@
 import difflib
 import math
 import numbers
+import re
+import reprlib
 
 import keras
+
+LONGEST = 200  # characters of a value in a message: about a line
+
+
+def short_repr(value):
+    """`repr(value)` for a message: one line, cut in the middle where it is longer than `LONGEST` characters."""
+    try:
+        text = re.sub(r"\s*\n\s*", " ", _repr.repr(value))
+    except Exception:  # of an object's own, or of an integer too long for Python to print
+        text = f"<{type(value).__name__}>"
+    half = LONGEST // 2
+    return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
+
+
+_repr = reprlib.Repr()
+_repr.maxlist = _repr.maxtuple = _repr.maxset = _repr.maxfrozenset = _repr.maxdict = _repr.maxdeque = _repr.maxarray = 20
+_repr.maxstring = _repr.maxother = _repr.maxlong = LONGEST
 
 
 def positive_integer(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise ValueError(f"`{name}` must be a positive integer; received {value!r}.")
+        raise ValueError(f"`{name}` must be a positive integer; received {short_repr(value)}.")
     return int(value)
 
 
 def integer(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ValueError(f"`{name}` must be an integer; received {value!r}.")
+        raise ValueError(f"`{name}` must be an integer; received {short_repr(value)}.")
     return int(value)
 
 
@@ -24,37 +43,37 @@ def pair(name, value):
     values = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
     whole = all(isinstance(size, numbers.Integral) and not isinstance(size, bool) and size > 0 for size in values)
     if len(values) != 2 or not whole:
-        raise ValueError(f"`{name}` must be a positive integer or a pair of them, (height, width); received {value!r}.")
+        raise ValueError(f"`{name}` must be a positive integer or a pair of them, (height, width); received {short_repr(value)}.")
     return tuple(map(int, values))
 
 
 def positive_number(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < math.inf:
-        raise ValueError(f"`{name}` must be a positive number; received {value!r}.")
+        raise ValueError(f"`{name}` must be a positive number; received {short_repr(value)}.")
     return value
 
 
 def finite_number(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise ValueError(f"`{name}` must be a finite number; received {value!r}.")
+        raise ValueError(f"`{name}` must be a finite number; received {short_repr(value)}.")
     return float(value)
 
 
 def boolean(name, value):
     if not isinstance(value, bool):
-        raise ValueError(f"`{name}` must be True or False; received {value!r}.")
+        raise ValueError(f"`{name}` must be True or False; received {short_repr(value)}.")
     return value
 
 
 def rate(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:
-        raise ValueError(f"`{name}` must be a rate in [0, 1); received {value!r}.")
+        raise ValueError(f"`{name}` must be a rate in [0, 1); received {short_repr(value)}.")
     return value
 
 
 def fraction(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
-        raise ValueError(f"`{name}` must be in [0, 1]; received {value!r}.")
+        raise ValueError(f"`{name}` must be in [0, 1]; received {short_repr(value)}.")
     return float(value)
 
 
@@ -64,7 +83,7 @@ def hashable(name, value):
         hash(value)
     except TypeError:
         raise ValueError(
-            f"`{name}` must be hashable, as functions and objects of a @dataclass(frozen=True) are; received {value!r}."
+            f"`{name}` must be hashable, as functions and objects of a @dataclass(frozen=True) are; received {short_repr(value)}."
         ) from None
     return value
 
@@ -75,7 +94,7 @@ def optional(check, name, value, *more):
 
 def one_of(name, value, choices):
     if not isinstance(value, (str, bool, type(None))) or value not in choices:
-        raise ValueError(f"`{name}` must be one of {sorted(choices, key=str)}; received {value!r}.")
+        raise ValueError(f"`{name}` must be one of {sorted(choices, key=str)}; received {short_repr(value)}.")
     return value
 
 
@@ -99,8 +118,8 @@ def known_names(kind, names, known):
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{name!r} is not {kind}.{hint} Known: {sorted(known)}.")
+            hint = f" Did you mean {short_repr(near[0])}?" if near else ""
+            raise ValueError(f"{short_repr(name)} is not {kind}.{hint} Known: {sorted(known)}.")
 
 
 def id_below(name, value, vocab_size=None):
@@ -108,7 +127,7 @@ def id_below(name, value, vocab_size=None):
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_integer or value < 0 or (vocab_size is not None and value >= vocab_size):
         limit = "" if vocab_size is None else f" below the vocabulary's size, {vocab_size}"
-        raise ValueError(f"`{name}` must be a token id, an integer from 0 on{limit}; received {value!r}.")
+        raise ValueError(f"`{name}` must be a token id, an integer from 0 on{limit}; received {short_repr(value)}.")
     return int(value)
 
 

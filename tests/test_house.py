@@ -143,3 +143,10 @@ def test_importing_brings_no_other_backend(fresh_imports):
     backend, _, modules = fresh_imports
     assert ROOT.name in modules and "tensorflow_text" not in modules
     assert backend == "tensorflow" or "tensorflow" not in modules
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_messages_show_a_line_of_data_at_most(name):
+    """Values that come from a caller or a file go into a message through `short_repr`."""
+    strings = [node for node in ast.walk(ast.parse(MODULES[name].read_text())) if isinstance(node, ast.FormattedValue)]
+    assert not [ast.unparse(node.value) for node in strings if node.conversion == ord("r")]

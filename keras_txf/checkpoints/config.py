@@ -1,5 +1,6 @@
 """A checkpoint's `config.json`, read so that no key of it is passed over in silence."""
 
+from keras_txf.checks import short_repr
 from keras_txf.checkpoints.kinds import KINDS, NULL
 
 # Keys that say nothing about what a model computes from its weights.
@@ -55,7 +56,7 @@ class Config:
         self.read.add(key)
         value = self.values.get(key, default)
         if value is REQUIRED:
-            raise ValueError(f"config.json must have {key!r}; received {sorted(self.values)}.")
+            raise ValueError(f"config.json must have {short_repr(key)}; received {short_repr(sorted(self.values))}.")
         may_be_null = default is None or key in NULL
         if key in KINDS and key in self.values and not (value is None and may_be_null):
             try:
@@ -67,7 +68,7 @@ class Config:
     def only(self, key, *allowed):
         """Refuses another value of a key than these; the first is the default."""
         if self(key, allowed[0]) not in allowed:
-            raise ValueError(f"config.json must have {key!r} in {list(allowed)}, for which there is a model; received {self(key)!r}.")
+            raise ValueError(f"config.json must have {short_repr(key)} in {list(allowed)}, for which there is a model; received {short_repr(self(key))}.")
 
     def activation(self, key, default=REQUIRED):
         """Our name of an activation."""
@@ -76,7 +77,7 @@ class Config:
     def as_activation(self, key, name):
         """Our name of an activation that the value of a key comes to."""
         if name not in ACTIVATIONS:
-            raise ValueError(f"config.json must have {key!r} in {sorted(ACTIVATIONS)}; received {name!r}.")
+            raise ValueError(f"config.json must have {short_repr(key)} in {sorted(ACTIVATIONS)}; received {short_repr(name)}.")
         return ACTIVATIONS[name]
 
     def each(self, key, number, default=None):
@@ -84,7 +85,7 @@ class Config:
         values = self(key, None)
         values = default if values is None else values
         if not isinstance(values, list) or len(values) < number:
-            raise ValueError(f"config.json must have a list of {number} values for {key!r}; received {values!r}.")
+            raise ValueError(f"config.json must have a list of {number} values for {short_repr(key)}; received {short_repr(values)}.")
         return values[:number]
 
     def pad_id(self, default):
@@ -113,7 +114,7 @@ class Config:
         if unknown:
             raise ValueError(
                 "config.json has keys that are not known, so what they ask for would be missing: "
-                f"{ {key: self.values[key] for key in unknown} }."
+                f"{short_repr({key: self.values[key] for key in unknown})}."
             )
 
 

@@ -11,10 +11,11 @@ import json
 import math
 import os
 import pathlib
-import reprlib
 
 import ml_dtypes  # noqa: F401  NumPy learns bfloat16 from it
 import safetensors
+
+from keras_txf.checks import short_repr
 
 ONE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -32,7 +33,7 @@ def read_json(path):
             raise ValueError(f"it has {path.stat().st_size} bytes, where {LARGEST_JSON} are the most")
         value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"`folder` must hold a readable {path.name}; received {str(path)!r}: {error}.") from None
+        raise ValueError(f"`folder` must hold a readable {path.name}; received {short_repr(str(path))}: {error}.") from None
     if not isinstance(value, dict):
         raise ValueError(f"`folder` must hold a JSON object in {path.name}; received {type(value).__name__}.")
     if not _is_shallow(value, DEEPEST_JSON):
@@ -59,7 +60,7 @@ def open_tensors(folder):
         else:
             found = sorted(path.name for path in folder.iterdir())
             pickled = " Pickled weights (.bin) are not read: they can run code." * any(x.endswith(".bin") for x in found)
-            raise ValueError(f"`folder` must hold {ONE} or {INDEX}; received {str(folder)!r}, with {_shown(found)}.{pickled}")
+            raise ValueError(f"`folder` must hold {ONE} or {INDEX}; received {short_repr(str(folder))}, with {short_repr(found)}.{pickled}")
 
 
 class Tensors:
@@ -101,14 +102,14 @@ class Tensors:
             return file.get_tensor(name)
         except Exception as error:  # its own error, or Python's, for a type or a shape that NumPy does not have
             kind, path = self.dtype(name), str(self.paths[file])
-            raise ValueError(f"The tensor {name!r} of type {kind} in {path!r} cannot be read: {error}.") from None
+            raise ValueError(f"The tensor {short_repr(name)} of type {kind} in {short_repr(path)} cannot be read: {error}.") from None
 
 
 def _without_duplicates(pairs):
     value = dict(pairs)
     if len(value) < len(pairs):
         twice = [name for name, count in collections.Counter(name for name, _ in pairs).items() if count > 1]
-        raise ValueError(f"it has keys twice: {_shown(twice)}")
+        raise ValueError(f"it has keys twice: {short_repr(twice)}")
     return value
 
 
@@ -117,36 +118,28 @@ def _is_shallow(value, levels):
     return levels >= 0 and all(_is_shallow(x, levels - 1) for x in inner)
 
 
-def _shown(value):
-    """What came, for a message; of a long one the beginning."""
-    short = reprlib.Repr()
-    short.maxlist = short.maxdict = 20
-    short.maxstring = short.maxother = 100
-    return short.repr(value)
-
-
 def _open(stack, path):
     try:
         # Not mapped into memory: pages of a map count as the process's own until it is closed, and a file that
         # shrinks meanwhile would end the process.
         return stack.enter_context(safetensors.safe_open(path, framework="np", backend="pread"))
     except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{str(path)!r} is no sound safetensors file: {error}.") from None
+        raise ValueError(f"{short_repr(str(path))} is no sound safetensors file: {error}.") from None
 
 
 def _open_shards(stack, folder):
     places = read_json(folder / INDEX).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
         raise ValueError(
-            f"{INDEX} must have a `weight_map` of tensors and the files that have them; received {_shown(places)}."
+            f"{INDEX} must have a `weight_map` of tensors and the files that have them; received {short_repr(places)}."
         )
     files = {}
     for shard in sorted(set(places.values())):
         # A name with a folder in it could lead anywhere on the machine.
         if pathlib.PurePath(shard).name != shard or "\\" in shard or shard in ("", ".", ".."):
-            raise ValueError(f"{INDEX} must name files of its own folder; received {shard!r}.")
+            raise ValueError(f"{INDEX} must name files of its own folder; received {short_repr(shard)}.")
         if not os.path.isfile(folder / shard):  # false for a name that cannot be, too
-            raise ValueError(f"{INDEX} names {shard!r}, which is not in {str(folder)!r}.")
+            raise ValueError(f"{INDEX} names {short_repr(shard)}, which is not in {short_repr(str(folder))}.")
         files[shard] = _open(stack, folder / shard)
     named = {shard: set() for shard in files}
     for tensor, shard in places.items():
@@ -154,6 +147,6 @@ def _open_shards(stack, folder):
     for shard, file in files.items():
         if named[shard] != set(file.keys()):
             odd = sorted(named[shard] ^ set(file.keys()))
-            raise ValueError(f"{INDEX} and {shard!r} must name the same tensors; they differ in {odd[:10]}.")
+            raise ValueError(f"{INDEX} and {short_repr(shard)} must name the same tensors; they differ in {short_repr(odd[:10])}.")
     paths = {file: folder / shard for shard, file in files.items()}
     return Tensors({tensor: files[shard] for tensor, shard in places.items()}, paths)

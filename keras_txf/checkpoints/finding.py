@@ -4,6 +4,8 @@ import os
 import pathlib
 import re
 
+from keras_txf.checks import short_repr
+
 FETCHED = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
 
 
@@ -32,12 +34,12 @@ def find(path, revision=None):
     if isinstance(path, (str, os.PathLike)) and os.path.isdir(path):
         return pathlib.Path(path)
     if not isinstance(path, str) or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", path) or os.path.lexists(path):
-        raise ValueError(f"`path` must be a folder, or a repository such as 'org/name'; received {path!r}.")
+        raise ValueError(f"`path` must be a folder, or a repository such as 'org/name'; received {short_repr(path)}.")
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise ImportError(
-            f"{path!r} is no folder, and to fetch it from the Hub needs `pip install huggingface_hub`."
+            f"{short_repr(path)} is no folder, and to fetch it from the Hub needs `pip install huggingface_hub`."
         ) from None
     # Without folders within, which hold the same weights for other programs.
     return pathlib.Path(snapshot_download(path, revision=revision, allow_patterns=list(FETCHED), ignore_patterns=["*/*"]))

@@ -1,6 +1,7 @@
 """What kind of value each key of a `config.json` has: a number under the wrong name would surface deep inside a builder."""
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 
 # No checkpoint has a size near these; what is built of larger ones no machine holds.
 LARGEST_SIZE = 2**24
@@ -9,7 +10,7 @@ MOST_BLOCKS = 2**12
 
 def size(name, value, most=LARGEST_SIZE):
     if checks.positive_integer(name, value) > most:
-        raise ValueError(f"`{name}` must be at most {most}; received {value!r}.")
+        raise ValueError(f"`{name}` must be at most {most}; received {short_repr(value)}.")
 
 
 def size_or_zero(name, value):
@@ -33,22 +34,22 @@ def sides(name, value):
 
 def text(name, value):
     if not isinstance(value, str):
-        raise ValueError(f"`{name}` must be a string; received {value!r}.")
+        raise ValueError(f"`{name}` must be a string; received {short_repr(value)}.")
 
 
 def texts(name, value):
     if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
-        raise ValueError(f"`{name}` must be a list of strings; received {value!r}.")
+        raise ValueError(f"`{name}` must be a list of strings; received {short_repr(value)}.")
 
 
 def flags(name, value):
     if not isinstance(value, list) or not all(isinstance(x, (bool, int)) for x in value):
-        raise ValueError(f"`{name}` must be a list of true and false, or of 1 and 0; received {value!r}.")
+        raise ValueError(f"`{name}` must be a list of true and false, or of 1 and 0; received {short_repr(value)}.")
 
 
 def mapping(name, value):
     if not isinstance(value, dict):
-        raise ValueError(f"`{name}` must be a JSON object; received {value!r}.")
+        raise ValueError(f"`{name}` must be a JSON object; received {short_repr(value)}.")
 
 
 KEYS = {

@@ -4,13 +4,13 @@ import contextlib
 import dataclasses
 import pathlib
 import re
-import reprlib
 import weakref
 
 import keras
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.deferred import give_value, give_values, without_values
 from keras_txf.checkpoints.families import FAMILIES
@@ -105,7 +105,7 @@ class Source:
         for name in tensors:
             known = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name.removeprefix(family.prefix)))
             if known in self.names:
-                raise ValueError(f"The file has two tensors for {known!r}: {self.names[known]!r} and {name!r}.")
+                raise ValueError(f"The file has two tensors for {short_repr(known)}: {short_repr(self.names[known])} and {short_repr(name)}.")
             self.names[known] = name
 
     def read(self, name):
@@ -133,7 +133,7 @@ def check_padding(folder, pad_id):
     ids = {token.get("content"): token.get("id") for token in tokens if isinstance(token, dict)}
     if ids.get(pad, pad_id) != pad_id:
         raise ValueError(
-            f"config.json has pad_token_id={pad_id}, and the tokenizer beside it {ids[pad]} for {pad!r}. Pass `pad_id` to say "
+            f"config.json has pad_token_id={pad_id}, and the tokenizer beside it {ids[pad]} for {short_repr(pad)}. Pass `pad_id` to say "
             f"which one is padding: transformers takes the tokenizer's word, pad_id={ids[pad]}."
         )
 
@@ -141,7 +141,7 @@ def check_padding(folder, pad_id):
 def find_family(values):
     kind = Config(values)("model_type", None)
     if kind not in FAMILIES:
-        raise ValueError(f"config.json must have a `model_type` of {sorted(FAMILIES)}; received {kind!r}.")
+        raise ValueError(f"config.json must have a `model_type` of {sorted(FAMILIES)}; received {short_repr(kind)}.")
     return FAMILIES[kind]
 
 
@@ -162,12 +162,12 @@ def choose_task(source, task, num_classes):
     checks.optional(checks.positive_integer, "num_classes", num_classes)
     if "num_classes" not in tasks[task].options(config):
         if num_classes is not None:
-            raise ValueError(f"`num_classes` is for classifiers; received {num_classes!r} for the task {task!r}.")
+            raise ValueError(f"`num_classes` is for classifiers; received {short_repr(num_classes)} for the task {short_repr(task)}.")
         return task, False
     last = as_tensor(tasks[task].rows(config)["logits"]).name
     new_head = f"{last}.weight" not in source.names or num_classes not in (None, config.num_classes())
     if new_head and num_classes is None:
-        raise ValueError(f"The file has no head for {task!r}; `num_classes` must say how many classes the new one has.")
+        raise ValueError(f"The file has no head for {short_repr(task)}; `num_classes` must say how many classes the new one has.")
     return task, new_head
 
 
@@ -228,7 +228,7 @@ def in_words_of_config(values, options):
         if isinstance(error, ValueError) and "config.json" in words or any(name in words for name in options):
             raise
         known = {key: value for key, value in values.items() if key in KINDS}
-        received = ", ".join(f"{key}={reprlib.repr(value)}" for key, value in known.items())
+        received = ", ".join(f"{key}={short_repr(value)}" for key, value in known.items())
         raise ValueError(f"config.json must describe a model that can be built; received {received}: {words}") from error
 
 
@@ -291,15 +291,15 @@ def check_tensors(source, wanted):
     kinds = {source.names[link.name]: source.tensors.dtype(source.names[link.name]) for link in wanted}
     wrong = {name: kind for name, kind in kinds.items() if kind not in FLOATS}
     if wrong:
-        raise ValueError(f"Weights must be of a type of {FLOATS}; received {wrong}.")
+        raise ValueError(f"Weights must be of a type of {FLOATS}; received {short_repr(wrong)}.")
     wrong = [
-        f"{source.names[link.name]!r} of shape {source.shape(link.name)} for "
-        + ", ".join(f"{weight.path!r} of shape {tuple(weight.shape)}" for weight in link.variables)
+        f"{short_repr(source.names[link.name])} of shape {source.shape(link.name)} for "
+        + ", ".join(f"{short_repr(weight.path)} of shape {tuple(weight.shape)}" for weight in link.variables)
         for link in wanted
         if not link.fits(source.shape(link.name))
     ]
     if wrong:
-        raise ValueError(f"Tensors and config.json must go together; received {'; '.join(wrong)}.")
+        raise ValueError(f"Tensors and config.json must go together; received {'; '.join(wrong[:3])}{' ...' * (len(wrong) > 3)}.")
 
 
 def resolve_aliases(source, wanted):
@@ -309,7 +309,7 @@ def resolve_aliases(source, wanted):
         if alias not in source.names:
             continue
         if name in source.names and not source.same(alias, name):
-            raise ValueError(f"{source.names[alias]!r} and {source.names[name]!r} must be the same tensor; they differ.")
+            raise ValueError(f"{short_repr(source.names[alias])} and {short_repr(source.names[name])} must be the same tensor; they differ.")
         source.names.setdefault(name, source.names[alias])
         del source.names[alias]
 
@@ -322,7 +322,7 @@ def check_names(source, task, wanted):
     family, config = source.family, Config(source.values)
     missing, offences = sorted(wanted - source.names.keys()), []
     if missing:
-        offences.append(f"The file must have a tensor for each weight of the model; there is none named {missing}.")
+        offences.append(f"The file must have a tensor for each weight of the model; there is none named {short_repr(missing)}.")
     heads = [known.rows(config) for known in family.tasks.values()]
     of_heads = set().union(*map(modules_of, heads))
     tied = {f"{rows['logits']}.weight" for name, rows in zip(family.tasks, heads) if name in LANGUAGE_MODELS and name == task}
@@ -335,7 +335,7 @@ def check_names(source, task, wanted):
     ]
     if left:
         left = sorted(source.names[name] for name in left)
-        offences.append(f"The file has tensors that no weight of the model is for: {left}.")
+        offences.append(f"The file has tensors that no weight of the model is for: {short_repr(left)}.")
     if offences:
         raise ValueError(" ".join(offences))
     if family.tasks[task].architecture not in (source.values.get("architectures") or ()):

@@ -12,6 +12,7 @@ from keras import ops
 from safetensors.numpy import save_file
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.deferred import without_values
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
@@ -94,7 +95,7 @@ def find_origin(model, config):
             raise ValueError("`config` must say what the checkpoint is, for this model comes from no call of `load`; received None.")
         changed = sorted(origin.options.keys() - FREE)
         if changed:
-            raise ValueError(f"`model` was loaded with options that config.json does not say: {changed}. Pass `config`.")
+            raise ValueError(f"`model` was loaded with options that config.json does not say: {short_repr(changed)}. Pass `config`.")
         return origin
     folder = None if isinstance(config, dict) else pathlib.Path(config)
     values = dict(config) if folder is None else read_json(folder / "config.json")
@@ -102,7 +103,7 @@ def find_origin(model, config):
     task = task_of(values, tasks)
     if task is None:
         names = sorted(known.architecture for known in tasks.values())
-        raise ValueError(f"`config` must name one of {names} in `architectures`; received {values.get('architectures')!r}.")
+        raise ValueError(f"`config` must name one of {names} in `architectures`; received {short_repr(values.get('architectures'))}.")
     before = PROVENANCE.get(model)
     if before is None or (before.task, find_family(before.config)) != (task, find_family(values)):
         return Provenance(folder, values, task, {})
@@ -124,7 +125,7 @@ def check_described(model, origin, family, names):
     odd = sorted(path for path in asked.keys() | received.keys() if asked.get(path) != received.get(path))
     if odd:
         raise ValueError(
-            f"`config` must describe the model: it asks for {odd[0]!r} of shape {asked.get(odd[0])}; received a model with "
+            f"`config` must describe the model: it asks for {short_repr(odd[0])} of shape {asked.get(odd[0])}; received a model with "
             f"{received.get(odd[0])}, and {len(odd)} weights in all that differ."
         )
 

@@ -15,6 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from keras_txf.checks import short_repr
+
 # The last part of our weight's path -> that of the tensor.
 SUFFIXES = {"kernel": "weight", "embeddings": "weight", "gamma": "weight", "scale": "weight", "bias": "bias", "beta": "bias"}
 
@@ -132,10 +134,10 @@ def links(table, variables):
         link = found.setdefault(name, Link(name, way, tensor.inner, [None] * tensor.parts))
         link.variables[tensor.part] = variable
     if unknown:
-        raise ValueError(f"The model has weights that its checkpoint's family has no tensors for: {unknown}.")
+        raise ValueError(f"The model has weights that its checkpoint's family has no tensors for: {short_repr(unknown)}.")
     for name, link in found.items():
         if any(variable is None for variable in link.variables):  # not `in`, which asks PyTorch for equal numbers
-            raise ValueError(f"The model lacks some of the {len(link.variables)} weights that make up {name!r}.")
+            raise ValueError(f"The model lacks some of the {len(link.variables)} weights that make up {short_repr(name)}.")
     return list(found.values())
 
 

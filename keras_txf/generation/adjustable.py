@@ -11,6 +11,8 @@ import numbers
 import numpy as np
 from keras import ops
 
+from keras_txf.checks import short_repr
+
 
 def split(part):
     """What a compiled function depends on, hashable, and the numbers that it may be given, by name."""
@@ -35,7 +37,7 @@ def number(name, value, is_valid, expected):
     if ops.is_tensor(value):
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not is_valid(value):
-        raise ValueError(f"`{name}` must be {expected}; received {value!r}.")
+        raise ValueError(f"`{name}` must be {expected}; received {short_repr(value)}.")
     return float(value)
 
 

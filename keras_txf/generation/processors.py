@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.generation.adjustable import is_finite, is_positive, number, set_fields
 
 
@@ -253,7 +254,7 @@ class ForcedTokens:
         except (TypeError, ValueError):
             tokens = []
         if not tokens:
-            raise ValueError(f"`tokens` must be a dict of places and ids, such as {{0: 5}}; received {self.tokens!r}.")
+            raise ValueError(f"`tokens` must be a dict of places and ids, such as {{0: 5}}; received {short_repr(self.tokens)}.")
         # As pairs, which can be hashed.
         set_fields(self, tokens=tuple((place_of(place), checks.id_below("tokens", token)) for place, token in tokens))
 
@@ -313,12 +314,12 @@ def check_processors(processors, vocab_size):
         ValueError: what is no list, not callable or hashable, a class, or has ids outside the vocabulary.
     """
     if not isinstance(processors, (list, tuple, type(None))):
-        raise ValueError(f"`processors` must be a list of logits processors; received {processors!r}.")
+        raise ValueError(f"`processors` must be a list of logits processors; received {short_repr(processors)}.")
     for processor in processors or ():
         if isinstance(processor, type):
             raise ValueError(f"`processors` must hold instances or functions; received the class {processor.__name__}.")
         if not callable(processor):
-            raise ValueError(f"`processors` must hold functions of logits and history; received {processor!r}.")
+            raise ValueError(f"`processors` must hold functions of logits and history; received {short_repr(processor)}.")
         checks.hashable("processors", processor)
         if isinstance(processor, ForcedTokens):
             checks.ids_in_vocabulary("ForcedTokens", np.array(processor.tokens)[:, 1], vocab_size)
@@ -329,7 +330,7 @@ def check_processors(processors, vocab_size):
 
 def place_of(value):
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
-        raise ValueError(f"`tokens` must have places that are integers from 0 on; received {value!r}.")
+        raise ValueError(f"`tokens` must have places that are integers from 0 on; received {short_repr(value)}.")
     return int(value)
 
 
@@ -337,7 +338,7 @@ def listed(values):
     """What is not empty and can be listed."""
     entries = list(values) if np.iterable(values) and not isinstance(values, str) else []
     if not entries:
-        raise ValueError(f"`ids` must be a list of token ids, or of lists of them, none empty; received {values!r}.")
+        raise ValueError(f"`ids` must be a list of token ids, or of lists of them, none empty; received {short_repr(values)}.")
     return entries
 
 

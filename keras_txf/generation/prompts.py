@@ -4,6 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 
 
 def prompt_lists(name, prompts, pad_id, vocab_size):
@@ -13,7 +14,7 @@ def prompt_lists(name, prompts, pad_id, vocab_size):
     if not isinstance(prompts, (list, tuple)):
         prompts = _as_array(prompts)
         if not prompts.ndim:
-            raise ValueError(f"`{name}` must hold sequences of ids; received {prompts}.")
+            raise ValueError(f"`{name}` must hold sequences of ids; received {short_repr(prompts)}.")
     rows = list(map(_as_array, prompts))
     if not rows:
         raise ValueError(f"`{name}` must hold at least one sequence; received none.")
@@ -33,12 +34,12 @@ def stop_lists(stop_ids, stop_sequences, vocab_size):
     """What ends a row, as lists of ids; refuses what can never be produced."""
     ids = np.atleast_1d(_as_array([] if stop_ids is None else stop_ids))
     if ids.size and (ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer)):
-        raise ValueError(f"`stop_ids` must be a token id or several; received {stop_ids!r}.")
+        raise ValueError(f"`stop_ids` must be a token id or several; received {short_repr(stop_ids)}.")
     checks.ids_in_vocabulary("stop_ids", ids, vocab_size)
     none = stop_sequences is None or (isinstance(stop_sequences, (list, tuple)) and not stop_sequences)
     sequences = [] if none else prompt_lists("stop_sequences", stop_sequences, None, vocab_size)
     if not all(sequences):
-        raise ValueError(f"`stop_sequences` must hold sequences of at least one id; received {stop_sequences!r}.")
+        raise ValueError(f"`stop_sequences` must hold sequences of at least one id; received {short_repr(stop_sequences)}.")
     return [[token] for token in ids.tolist()] + sequences
 
 

@@ -3,6 +3,7 @@
 import keras
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.feed_forward import FeedForward
@@ -304,7 +305,7 @@ def _set_options(block, arguments):
     checks.one_of("norm_placement", block.norm_placement, PLACEMENTS)
     if not checks.boolean("norm_attention", block.norm_attention) and block.norm_placement != "pre":
         raise ValueError(
-            f"norm_attention=False needs norm_placement='pre'; received norm_placement={block.norm_placement!r}."
+            f"norm_attention=False needs norm_placement='pre'; received norm_placement={short_repr(block.norm_placement)}."
         )
     for name in ("attention_bias", "attention_output_bias", "feed_forward_bias", "norm_bias"):
         checks.optional(checks.boolean, name, getattr(block, name))

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers.options import get_config, register
 from keras_txf.layers.projections import apply, clone_initializer
 from keras_txf.ops.masks import padding_positions
@@ -123,7 +124,7 @@ class PositionalEmbedding(keras.layers.Layer):
         if self.token_dim is not None and self.combine == "concat":
             raise ValueError("`token_dim` does not go with combine='concat', where `position_dim` says what is left for it.")
         if self.position_dim is not None and self.combine != "concat":
-            raise ValueError(f"`position_dim` applies to combine='concat' only; received combine={self.combine!r}.")
+            raise ValueError(f"`position_dim` applies to combine='concat' only; received combine={short_repr(self.combine)}.")
         if self.position_dim is not None and self.position_dim >= self.dim:
             raise ValueError(
                 f"`position_dim` must leave room for the token in `dim`; received "

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers.options import get_config, register
 from keras_txf.layers.projections import clone_initializer, make_projection
 from keras_txf.ops.interpolation import interpolate_grid
@@ -86,7 +87,7 @@ class PatchEmbedding(keras.layers.Layer):
         if encoding == "learned" and image_size is None:
             raise ValueError("encoding='learned' needs `image_size`, whose patches have positions; received None.")
         if interpolate_positions and encoding != "learned":
-            raise ValueError(f"`interpolate_positions` applies to encoding='learned' only; received encoding={encoding!r}.")
+            raise ValueError(f"`interpolate_positions` applies to encoding='learned' only; received encoding={short_repr(encoding)}.")
         if image_size is not None:
             self._check_divisible("image_size", self.image_size, f"image_size={self.image_size}")
 

@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.options import get_config, register
 from keras_txf.ops import positions as mathematics
@@ -45,9 +46,9 @@ class Rotary(keras.layers.Layer):
         self.base = checks.positive_number("base", base)
         self.fraction = checks.positive_number("fraction", fraction)
         if fraction > 1:
-            raise ValueError(f"`fraction` must be in (0, 1]; received {fraction!r}.")
+            raise ValueError(f"`fraction` must be in (0, 1]; received {short_repr(fraction)}.")
         if scaling is not None and not isinstance(scaling, dict):
-            raise ValueError(f"`scaling` must be None or a dict such as {{'type': 'linear', 'factor': 4.0}}; received {scaling!r}.")
+            raise ValueError(f"`scaling` must be None or a dict such as {{'type': 'linear', 'factor': 4.0}}; received {short_repr(scaling)}.")
         self.scaling = None if scaling is None else dict(scaling)
         mathematics.rotary_frequencies(8, base, self.scaling)
         self.built = True  # there is nothing to build, and attention calls `rotate` rather than the layer
@@ -188,8 +189,8 @@ def make_position(position, num_heads, causal, dtype):
         return position
     if isinstance(position, str) and position in ENCODINGS:
         raise ValueError(
-            f"`position` is what attention applies itself, one of {sorted(POSITIONS)}; received {position!r}, which is "
-            f"added to the embeddings: pass encoding={position!r} to PositionalEmbedding or to the builder."
+            f"`position` is what attention applies itself, one of {sorted(POSITIONS)}; received {short_repr(position)}, which is "
+            f"added to the embeddings: pass encoding={short_repr(position)} to PositionalEmbedding or to the builder."
         )
     checks.one_of("position", position, [*POSITIONS, None])
     return POSITIONS[position](num_heads, causal, dtype=dtype, name="position")
@@ -201,7 +202,7 @@ def _check_instance(position, num_heads):
     if not (hasattr(position, "rotate") and hasattr(position, "bias")):
         raise ValueError(
             f"`position` must be one of {sorted(POSITIONS)}, None, or a layer with the methods "
-            f"`rotate` and `bias`; received {position!r}."
+            f"`rotate` and `bias`; received {short_repr(position)}."
         )
     if getattr(position, "num_heads", num_heads) != num_heads:
         raise ValueError(

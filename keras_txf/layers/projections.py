@@ -6,6 +6,7 @@ import contextvars
 import keras
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers.adapters import KINDS, QUANTIZED
 from keras_txf.layers.options import register
 
@@ -121,7 +122,7 @@ class Projection(keras.layers.Dense):
 
     def quantize(self, mode=None, type_check=True, config=None):
         if self.adapters and mode not in QUANTIZED:
-            raise ValueError(f"`mode` must be 'int8' for a layer with adapters; received {mode!r} for {self.path}.")
+            raise ValueError(f"`mode` must be 'int8' for a layer with adapters; received {short_repr(mode)} for {self.path}.")
         with self.using(None):
             super().quantize(mode, type_check=False, config=config)  # whose check refuses every subclass
 
@@ -137,7 +138,7 @@ class Projection(keras.layers.Dense):
         if saved != sorted(variables):
             raise ValueError(
                 f"{self.path} must have the adapters of the file, and no other: it has {sorted(self.adapters)}, with "
-                f"the variables {sorted(variables)}; received a file with {saved}."
+                f"the variables {sorted(variables)}; received a file with {short_repr(saved)}."
             )
         with self.using(None):
             super().load_own_variables(store)

@@ -1,6 +1,7 @@
 """encoder_decoder: the paper's model, built from the encoder and the decoder."""
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers import EncoderBlock
 from keras_txf.models import stack
 from keras_txf.models.decoder import decode
@@ -88,7 +89,7 @@ def encoder_decoder(
         )
     for argument, value in (("encoder_options", encoder_options), ("decoder_options", decoder_options)):
         if value is not None and not isinstance(value, dict):
-            raise ValueError(f"`{argument}` must be a dict of options; received {value!r}.")
+            raise ValueError(f"`{argument}` must be a dict of options; received {short_repr(value)}.")
     for option in (*stack.EMBEDDING_OPTIONS, "embedding_dim") if share_embeddings else ():
         if option in (encoder_options or {}) or option in (decoder_options or {}):
             raise ValueError(
@@ -102,7 +103,7 @@ def encoder_decoder(
     if share_embeddings and encodings[0] != encodings[1]:
         raise ValueError(
             "`position` of the two sides asks for different encodings, but `share_embeddings` gives both one "
-            f"embedding: encoding={encodings[0]!r} for the encoder, {encodings[1]!r} for the decoder. Pass "
+            f"embedding: encoding={short_repr(encodings[0])} for the encoder, {short_repr(encodings[1])} for the decoder. Pass "
             "`encoding` for both, or share_embeddings=False."
         )
     sorted_options = stack.sort_options("encoder_decoder", EncoderBlock, encoder_options, fixed=("causal",))

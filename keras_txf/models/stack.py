@@ -5,6 +5,7 @@ import dataclasses
 import keras
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers import EncoderBlock, PositionalEmbedding, RelativeBias
 from keras_txf.layers.blocks import has_bias
 from keras_txf.layers.dropout import Dropout
@@ -92,7 +93,7 @@ def separate_positions(dim, options):
     if options.embedding["encoding"] is None or options.embedding.get("combine", "add") != "add":
         raise ValueError(
             "share_embeddings='tokens' needs positions that are added: an `encoding`, and combine='add'; received "
-            f"encoding={options.embedding['encoding']!r}, combine={options.embedding.get('combine', 'add')!r}."
+            f"encoding={short_repr(options.embedding['encoding'])}, combine={short_repr(options.embedding.get('combine', 'add'))}."
         )
     own = {name: options.embedding[name] for name in ("encoding", "max_length", "pad_id") if name in options.embedding}
     options.embedding.update(encoding=None, max_length=None)

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers import DecoderBlock, EncoderBlock
 from keras_txf.layers.caching import Prefill, PromptPlaces, Step, StepPlaces, cache_shapes
 from keras_txf.layers.options import register
@@ -144,7 +145,7 @@ class Parts:
         has_blocks = any(isinstance(layer, DecoderBlock) for layer in model.layers)
         if not has_blocks or any(tensor.name == "context" for tensor in model.inputs):
             raise ValueError(
-                f"`model` must come from `decoder_generator` or `encoder_decoder`; received {model.name!r}."
+                f"`model` must come from `decoder_generator` or `encoder_decoder`; received {short_repr(model.name)}."
             )
         layers = {layer.name: layer for layer in model.layers}
         self.blocks = [layer for layer in model.layers if isinstance(layer, DecoderBlock)]

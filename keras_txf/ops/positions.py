@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 
 
 def sinusoid(positions, dim, interleaved=True):
@@ -82,11 +83,11 @@ def rotary_frequencies(dim, base=10000.0, scaling=None):
     checks.one_of("scaling['type']", kind, ROTARY_SCALINGS)
     function = ROTARY_SCALINGS[kind]
     allowed = function.__code__.co_varnames[2 : function.__code__.co_argcount]
-    checks.known_names(f"an option of rotary scaling {kind!r}", options, allowed)
+    checks.known_names(f"an option of rotary scaling {short_repr(kind)}", options, allowed)
     required = allowed[: len(allowed) - len(function.__defaults__ or ())]
     missing = [name for name in required if name not in options]
     if missing:
-        raise ValueError(f"Rotary scaling {kind!r} needs {missing}; received {scaling!r}.")
+        raise ValueError(f"Rotary scaling {short_repr(kind)} needs {missing}; received {short_repr(scaling)}.")
     for name, value in options.items():
         if name == "truncate":
             checks.boolean(name, value)

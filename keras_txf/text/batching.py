@@ -8,6 +8,7 @@ import numbers
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.text.datasets import asserted, not_empty
 from keras_txf.text.lazy import tf
 
@@ -161,10 +162,10 @@ def kinds(lengths):
             lengths.append(lengths[-1] + max(4, lengths[-1] // 4))
         return [*lengths[:-1], longest]
     if not isinstance(lengths, (list, tuple)) or not lengths:
-        raise ValueError(f"`lengths` must be a list of lengths, or the longest of all; received {lengths!r}.")
+        raise ValueError(f"`lengths` must be a list of lengths, or the longest of all; received {short_repr(lengths)}.")
     lengths = [checks.positive_integer("lengths", length) for length in lengths]
     if any(a >= b for a, b in zip(lengths, lengths[1:])):
-        raise ValueError(f"`lengths` must grow; received {lengths}.")
+        raise ValueError(f"`lengths` must grow; received {short_repr(lengths)}.")
     return lengths
 
 
@@ -183,7 +184,7 @@ def has_rows(dataset):
     ranks = [spec.shape.rank if isinstance(spec, tf.TensorSpec) else None for spec in specs]
     if 1 not in ranks or not set(ranks) <= {0, 1}:
         raise ValueError(
-            f"`dataset` must hold examples with rows of ids (length,), not batched; received elements of {dataset.element_spec}."
+            f"`dataset` must hold examples with rows of ids (length,), not batched; received elements of {short_repr(dataset.element_spec)}."
         )
 
 

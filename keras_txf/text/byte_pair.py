@@ -7,6 +7,7 @@ import secrets
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.text.lazy import tf, tokenizers
 from keras_txf.text.sources import lines
 from keras_txf.text.tokenizer import Tokenizer, register
@@ -57,12 +58,12 @@ class BytePairTokenizer(Tokenizer):
             raise
         except Exception as error:  # the package raises bare ones
             raise ValueError(
-                f"`definition` must be the content of a `tokenizer.json`; received {str(definition)[:40]!r}: {error}."
+                f"`definition` must be the content of a `tokenizer.json`; received {short_repr(str(definition)[:40])}: {error}."
             ) from None
         tokens = {id: token for token, id in kernel.get_vocab().items()}
         if sorted(tokens) != list(range(len(tokens))):
             missing = min(set(range(len(tokens))) - set(tokens))
-            raise ValueError(f"`definition` must have a token for each id; received one without a token for id {missing}.")
+            raise ValueError(f"`definition` must have a token for each id; received one without a token for id {short_repr(missing)}.")
         added = kernel.get_added_tokens_decoder()
         special = [added[id].content for id in sorted(added) if added[id].special]
         if pad_token is None:

@@ -5,6 +5,7 @@ import collections
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.text.lazy import tf
 from keras_txf.text.sources import lines
 from keras_txf.text.tokenizer import Tokenizer, register
@@ -48,11 +49,11 @@ class CharacterTokenizer(Tokenizer):
     ):
         super().__init__(vocabulary, list(special_tokens), pad_token, unk_token, **kwargs)
         if unk_token not in self.special_tokens:
-            raise ValueError(f"`unk_token` must be one of the special tokens; received {unk_token!r}.")
+            raise ValueError(f"`unk_token` must be one of the special tokens; received {short_repr(unk_token)}.")
         characters = [token for token in self._vocabulary.tokens if token not in self.special_tokens]
         for token in characters:
             if len(token) > 1:
-                raise ValueError(f"`vocabulary` must hold single characters and special tokens; received {token!r}.")
+                raise ValueError(f"`vocabulary` must hold single characters and special tokens; received {short_repr(token)}.")
         # Up to the last known code point; the one after it stands for all that are unknown.
         self._ids = np.full(2 + max(map(ord, characters), default=0), self.unk_id, "int32")
         for character in characters:

@@ -6,6 +6,7 @@
 import json
 import pathlib
 
+from keras_txf.checks import short_repr
 from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
@@ -45,7 +46,7 @@ def from_checkpoint(folder, **kwargs):
     folder = pathlib.Path(folder)
     if not folder.is_dir():
         raise ValueError(
-            f"`folder` must be a folder; received {str(folder)!r}. Of a repository on the Hub `txf.checkpoints.find` makes one."
+            f"`folder` must be a folder; received {short_repr(str(folder))}. Of a repository on the Hub `txf.checkpoints.find` makes one."
         )
     config = read_json(folder / "tokenizer_config.json") or {}
     name = config.get("tokenizer_class") or class_of_model(read_json(folder / "config.json") or {})
@@ -57,7 +58,7 @@ def from_checkpoint(folder, **kwargs):
     found = sorted(file.name for file in folder.iterdir())
     raise ValueError(
         f"`folder` must hold tokenizer.json, or the class of its tokenizer and that one's file, of "
-        f"{ {name: file for name, (file, _) in READERS.items()} }; received {str(folder)!r}, of class {name!r}, with {found}."
+        f"{ {name: file for name, (file, _) in READERS.items()} }; received {short_repr(str(folder))}, of class {short_repr(name)}, with {found}."
     )
 
 
@@ -166,7 +167,7 @@ def added_tokens(folder, config, size):
     by_id.update({id: name for name, id in (read_json(folder / "added_tokens.json") or {}).items()})
     beyond = sorted(id for id in by_id if id >= size)
     if beyond != list(range(size, size + len(beyond))):
-        raise ValueError(f"`folder` must name every added token from id {size} on; received {beyond} in {str(folder)!r}.")
+        raise ValueError(f"`folder` must name every added token from id {size} on; received {short_repr(beyond)} in {short_repr(str(folder))}.")
     return [by_id[id] for id in beyond]
 
 
@@ -177,4 +178,4 @@ def read_json(path):
     try:
         return json.loads(read_text("folder", path))
     except json.JSONDecodeError as error:
-        raise ValueError(f"`folder` must hold JSON in {path.name}; received {str(path)!r}: {error}.") from None
+        raise ValueError(f"`folder` must hold JSON in {path.name}; received {short_repr(str(path))}: {error}.") from None

@@ -6,6 +6,7 @@ Legend: C texts that are tokenized at once, L length in tokens.
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.text.lazy import tf
 from keras_txf.text.shapes import as_text
 from keras_txf.text.tokenizer import Tokenizer
@@ -32,13 +33,13 @@ def as_dataset(data, columns, num_classes=None):
     if not isinstance(data, tf.data.Dataset):
         parts = (data,) if alone else data
         if not isinstance(parts, (tuple, list)) or len(parts) != len(columns) or not all(map(is_column, parts)):
-            raise ValueError(f"{expected}; received {data!r}.")
+            raise ValueError(f"{expected}; received {short_repr(data)}.")
         parts = tuple(column(name, values, num_classes) for name, values in zip(columns, parts))
         same_length(parts, columns)
         data = tf.data.Dataset.from_tensor_slices(parts[0] if alone else parts)
     specs = (data.element_spec,) if alone else data.element_spec
     if not isinstance(specs, tuple) or len(specs) != len(columns):
-        raise ValueError(f"{expected}; received elements of {data.element_spec}.")
+        raise ValueError(f"{expected}; received elements of {short_repr(data.element_spec)}.")
     for name, spec in zip(columns, specs):
         kind, fits = (label_kind(num_classes), fits_label) if name == "label" else ("a string", fits_text)
         if not fits(getattr(spec, "dtype", None), num_classes) or spec.shape.rank != 0:
@@ -58,7 +59,7 @@ def column(name, values, num_classes):
     kind = f"The labels of `dataset` must each be {label_kind(num_classes)}"
     labels = np.asarray(values)
     if labels.ndim != 1 or (labels.size and labels.dtype.kind not in ("iu" if num_classes else "iuf")):
-        raise ValueError(f"{kind}; received {values!r}.")
+        raise ValueError(f"{kind}; received {short_repr(values)}.")
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes)) if num_classes else []
     if len(wrong):
         raise ValueError(f"{kind}; received {labels[wrong[0]]} at place {wrong[0]}.")
@@ -102,7 +103,7 @@ def asserted(tensor, condition, *message):
 def not_empty(dataset, look=False):
     """Refuses what is no data set, or one without elements. With `look` it reads the first, where their number is not known."""
     if not isinstance(dataset, tf.data.Dataset):
-        raise ValueError(f"`dataset` must be a tf.data.Dataset; received {dataset!r}.")
+        raise ValueError(f"`dataset` must be a tf.data.Dataset; received {short_repr(dataset)}.")
     count = int(dataset.cardinality())
     if look and count == tf.data.UNKNOWN_CARDINALITY and tf.executing_eagerly():
         count = sum(1 for _ in dataset.take(1))
@@ -133,7 +134,7 @@ def dense(*element):
 
 def checked_tokenizer(name, tokenizer, needs=()):
     if not isinstance(tokenizer, Tokenizer):
-        raise ValueError(f"`{name}` must be a tokenizer of keras_txf.text; received {tokenizer!r}.")
+        raise ValueError(f"`{name}` must be a tokenizer of keras_txf.text; received {short_repr(tokenizer)}.")
     for option in needs:
         if not getattr(tokenizer, option):
             raise ValueError(f"`{name}` must have the option `{option}`, a special token; received a tokenizer without.")

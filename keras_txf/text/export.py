@@ -6,6 +6,7 @@ Legend: B texts, C classes, D model dim, L length in tokens, R rows, several for
 import keras
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.starts import Start
 from keras_txf.text.byte_pair import BytePairTokenizer
@@ -68,13 +69,13 @@ def export(model, tokenizer, folder, target_tokenizer=None, labels=None, overwri
     ```
     """
     if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"`export` needs Keras on TensorFlow; received the backend {keras.backend.backend()!r}.")
+        raise ValueError(f"`export` needs Keras on TensorFlow; received the backend {short_repr(keras.backend.backend())}.")
     if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
-        raise ValueError(f"`model` must be a functional Keras model; received {model!r}.")
+        raise ValueError(f"`model` must be a functional Keras model; received {short_repr(model)}.")
     check_target(folder, checks.boolean("overwrite", overwrite))
     for name, value in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
         if (value is not None or name == "tokenizer") and not isinstance(value, Tokenizer):
-            raise ValueError(f"`{name}` must be a tokenizer of `txf.text`; received {value!r}.")
+            raise ValueError(f"`{name}` must be a tokenizer of `txf.text`; received {short_repr(value)}.")
         if isinstance(value, BytePairTokenizer):
             raise ValueError(f"`{name}` must run in TensorFlow's graph, which a BytePairTokenizer does not.")
     checks.known_names("an option of `export`", generation, GENERATION)
@@ -108,27 +109,27 @@ def _task(model, options):
     allowed = {*GENERATION} if generates else {"labels"}
     allowed |= {"target_tokenizer"} if make is _translator else set()
     for name in sorted({*options} - allowed):
-        raise ValueError(f"`{name}` does not go with the model {model.name!r}: {sorted(allowed)} do.")
+        raise ValueError(f"`{name}` does not go with the model {short_repr(model.name)}: {sorted(allowed)} do.")
     return make
 
 
 def _encoder(model, tokenizer, labels=None):
     if len(model.inputs) != 1 or len(model.inputs[0].shape) != 2 or "int" not in model.inputs[0].dtype:
-        raise ValueError(f"`model` must take token ids (B, L), and nothing else; received one that takes {model.input}.")
+        raise ValueError(f"`model` must take token ids (B, L), and nothing else; received one that takes {short_repr(model.input)}.")
     pad_id = _check_fit("tokenizer", tokenizer, model, "embedding")
     named = isinstance(model.output, dict) or model.output_names == ["logits"]
     output = model.output.get("logits") if isinstance(model.output, dict) else model.output
     if len(getattr(output, "shape", ())) != 2:
         raise ValueError(
             "`model` must have one vector for each text, (B, C) or (B, D); received one whose output is "
-            f"{model.output}. `txf.layers.Pooling` makes one of hidden states."
+            f"{short_repr(model.output)}. `txf.layers.Pooling` makes one of hidden states."
         )
     if labels is not None:
         is_list = isinstance(labels, (list, tuple)) and all(isinstance(label, str) for label in labels)
         if not is_list or len(set(labels)) != len(labels) or len(labels) < 2:
-            raise ValueError(f"`labels` must be a list of different strings, at least two; received {labels!r}.")
+            raise ValueError(f"`labels` must be a list of different strings, at least two; received {short_repr(labels)}.")
         if len(labels) != output.shape[1]:
-            raise ValueError(f"`labels` must be {output.shape[1]}, one for each class; received {labels!r}.")
+            raise ValueError(f"`labels` must be {output.shape[1]}, one for each class; received {short_repr(labels)}.")
 
     def answer(text):
         vectors = model(_padded(tokenizer(text), pad_id), training=False)
@@ -226,10 +227,10 @@ def _check_fit(name, tokenizer, model, *embeddings):
         pad_id = embedding.pad_id
         longest = _embedding(model, "source_position_embedding", *embeddings).max_length
     if pad_id is None and not isinstance(tokenizer.length, int):
-        raise ValueError(f"`{name}` must have a fixed `length`, as nothing is padding; received {tokenizer.length!r}.")
+        raise ValueError(f"`{name}` must have a fixed `length`, as nothing is padding; received {short_repr(tokenizer.length)}.")
     if longest is not None and not (isinstance(tokenizer.length, int) and tokenizer.length <= longest):
         raise ValueError(
-            f"`{name}` must have a `length` of at most the model's max_length={longest}; received {tokenizer.length!r}."
+            f"`{name}` must have a `length` of at most the model's max_length={longest}; received {short_repr(tokenizer.length)}."
         )
     return pad_id
 

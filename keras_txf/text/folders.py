@@ -5,13 +5,15 @@ import pathlib
 import shutil
 import uuid
 
+from keras_txf.checks import short_repr
+
 
 def check_target(folder, overwrite):
     """Refuses a folder that exists, unless it is a SavedModel that may be replaced."""
     folder = pathlib.Path(folder)
     if folder.exists() and not (overwrite and (folder / "saved_model.pb").is_file()):
         hint = "holds no SavedModel: remove it yourself" if overwrite else "exists: overwrite=True replaces a SavedModel"
-        raise ValueError(f"`folder` must be new; received {str(folder)!r}, which {hint}.")
+        raise ValueError(f"`folder` must be new; received {short_repr(str(folder))}, which {hint}.")
 
 
 def fill(folder, write):

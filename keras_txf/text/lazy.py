@@ -2,6 +2,8 @@
 
 import importlib
 
+from keras_txf.checks import short_repr
+
 
 class Package:
     """A package that is imported at the first use of one of its names."""
@@ -29,7 +31,7 @@ def _optional(name):
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f"This needs the package {name!r}: pip install {name}.") from error
+        raise ImportError(f"This needs the package {short_repr(name)}: pip install {name}.") from error
 
 
 tf = Package(_tensorflow)

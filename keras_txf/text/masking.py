@@ -6,6 +6,7 @@ Legend: C texts, L length in tokens.
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.characters import CharacterTokenizer
@@ -125,11 +126,11 @@ def mask_tokens(dataset, tokenizer, rate=0.15, whole_words=False, mask_token="[M
     rate = checks.fraction("rate", rate)
     spec = dataset.element_spec if isinstance(dataset, tf.data.Dataset) else dataset
     if not isinstance(spec, tf.TensorSpec) or spec.shape.rank != 1 or not spec.dtype.is_integer:
-        raise ValueError(f"`dataset` must be a tf.data.Dataset of ids (length,), one row each; received {spec!r}.")
+        raise ValueError(f"`dataset` must be a tf.data.Dataset of ids (length,), one row each; received {short_repr(spec)}.")
     if tokenizer.pad_id is None:
         raise ValueError("`tokenizer` must have a token of padding, the target where nothing is to be guessed; received none.")
     if mask_token not in tokenizer.special_tokens:
-        raise ValueError(f"`mask_token` must be a special token, of {sorted(tokenizer.special_tokens)}; received {mask_token!r}.")
+        raise ValueError(f"`mask_token` must be a special token, of {sorted(tokenizer.special_tokens)}; received {short_repr(mask_token)}.")
     not_empty(dataset)
     mask = masker(tokenizer, rate, checks.boolean("whole_words", whole_words), tokenizer.token_to_id(mask_token))
     seeds = tf.data.Dataset.random(checks.integer("seed", seed), rerandomize_each_iteration=True).batch(2, drop_remainder=True)
@@ -176,7 +177,7 @@ def word_rule(tokenizer, tokens):
     if isinstance(tokenizer, BytePairTokenizer):
         return byte_pair_rule(tokenizer, tokens)
     known = sorted(kind.__name__ for kind in (*BEGINS_WORD, BytePairTokenizer))
-    raise ValueError(f"`whole_words` needs a tokenizer of one of the kinds {known}; received {tokenizer!r}.")
+    raise ValueError(f"`whole_words` needs a tokenizer of one of the kinds {known}; received {short_repr(tokenizer)}.")
 
 
 def byte_pair_rule(tokenizer, tokens):
@@ -187,6 +188,6 @@ def byte_pair_rule(tokenizer, tokens):
         if any(token.startswith(marks) for token in tokens if token not in tokenizer.special_tokens):
             return lambda token: token.startswith(marks)
     raise ValueError(
-        f"`whole_words` needs a tokenizer whose tokens show where words begin, by one of {BLANKS}; received {tokenizer!r}, "
+        f"`whole_words` needs a tokenizer whose tokens show where words begin, by one of {BLANKS}; received {short_repr(tokenizer)}, "
         "where none does."
     )

@@ -4,6 +4,7 @@ Legend: W examples that are packed together, R rows, L length of an example, T l
 """
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.text.batching import has_rows
 from keras_txf.text.datasets import asserted, not_empty
 from keras_txf.text.lazy import tf
@@ -121,10 +122,10 @@ def known_parts(dataset):
     has_rows(dataset)
     inputs, *answers = in_parts(dataset.element_spec)
     if len(answers) > 2 or any(isinstance(spec, (dict, tuple)) for spec in (*inputs.values(), *answers)):
-        raise ValueError(f"`dataset` must hold inputs, targets and weights, one tensor each; received {dataset.element_spec}.")
+        raise ValueError(f"`dataset` must hold inputs, targets and weights, one tensor each; received {short_repr(dataset.element_spec)}.")
     for name, spec in inputs.items():
         if not name.endswith("_ids") or spec.shape.rank != 1:
-            raise ValueError(f"`dataset` must have inputs of rows, whose names end in '_ids'; received {name!r} of {spec}.")
+            raise ValueError(f"`dataset` must have inputs of rows, whose names end in '_ids'; received {short_repr(name)} of {short_repr(spec)}.")
     if answers and len(inputs) > 1 and "target_ids" not in inputs:
         raise ValueError(f"`dataset` must have `target_ids` among its inputs, for its targets; received {sorted(inputs)}.")
     return inputs, answers

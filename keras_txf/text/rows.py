@@ -3,6 +3,7 @@
 Legend: C texts, L length in tokens.
 """
 
+from keras_txf.checks import short_repr
 from keras_txf.text.lazy import tf
 from keras_txf.text.tokenizer import cut
 
@@ -62,6 +63,6 @@ def joining(tokenizer, separator):
     if not tokens:
         raise ValueError(
             f"`separator` must be a special token, of {sorted(tokenizer.special_tokens)}, or a list of them, for the "
-            f"tokenizer has no `end`; received {separator!r}."
+            f"tokenizer has no `end`; received {short_repr(separator)}."
         )
     return tokens

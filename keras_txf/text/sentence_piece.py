@@ -5,6 +5,7 @@ import binascii
 import io
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.text.lazy import sentencepiece, tf, tf_text
 from keras_txf.text.sentence_piece_model import AS_IT_IS, WITH_PREFIX, WITHOUT_PREFIX, read_model
 from keras_txf.text.shapes import marked
@@ -123,7 +124,7 @@ class SentencePieceTokenizer(Tokenizer):
         )
         special_tokens = list(special_tokens)
         if len(special_tokens) < 4:
-            raise ValueError(f"`special_tokens` must be padding, unknown, start and end, at least; received {special_tokens}.")
+            raise ValueError(f"`special_tokens` must be padding, unknown, start and end, at least; received {short_repr(special_tokens)}.")
         for place, kind in enumerate(("pad", "unk", "bos", "eos")):
             options |= {f"{kind}_id": place, f"{kind}_piece": special_tokens[place]}
         text, model = list(lines(source)), io.BytesIO()
@@ -200,8 +201,8 @@ def as_bytes(model):
         except (binascii.Error, ValueError):
             raise ValueError(
                 f"`model` must be the bytes of a SentencePiece model, or those in base64 (`from_file` reads a file); "
-                f"received {model[:40]!r}."
+                f"received {short_repr(model[:40])}."
             ) from None
     if not isinstance(model, (bytes, bytearray)):
-        raise ValueError(f"`model` must be the bytes of a SentencePiece model, or those in base64; received {model!r}.")
+        raise ValueError(f"`model` must be the bytes of a SentencePiece model, or those in base64; received {short_repr(model)}.")
     return bytes(model)

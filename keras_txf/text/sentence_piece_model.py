@@ -5,6 +5,8 @@ The file is a protocol buffer, `sentencepiece_model.proto` of https://github.com
 
 import typing
 
+from keras_txf.checks import short_repr
+
 UNKNOWN, CONTROL, BYTE = 2, 3, 6  # types of pieces
 PIECES, NORMALIZER = 1, 3  # fields of the model
 
@@ -35,7 +37,7 @@ def read_model(content):
         pieces = []
     unknown = [piece for piece, kind in pieces if kind == UNKNOWN]
     if len(unknown) != 1:
-        raise ValueError(f"`model` must be a SentencePiece model; received {len(content)} bytes that are none: {content[:20]!r}...")
+        raise ValueError(f"`model` must be a SentencePiece model; received {len(content)} bytes that are none: {short_repr(content[:20])}...")
     control = [piece for piece, kind in pieces if kind == CONTROL]
     return Model([piece for piece, _ in pieces], unknown[0], control, bool(normalizer.get(3, 1)), bool(normalizer.get(4, 1)))
 

@@ -6,6 +6,7 @@ Legend: R rows, L length in tokens.
 import keras
 import numpy as np
 
+from keras_txf.checks import short_repr
 from keras_txf.text.lazy import tf
 
 
@@ -18,11 +19,11 @@ def as_text(value):
         text = value if tf.is_tensor(value) else make(value, dtype=tf.string)
     except (TypeError, ValueError):
         why = ", which has a lone surrogate: that is no character" if has_surrogate(value) else ""
-        raise ValueError(f"{expected}; received {value!r}{why}.") from None
+        raise ValueError(f"{expected}; received {short_repr(value)}{why}.") from None
     if text.dtype != tf.string:
         raise ValueError(f"{expected}; received a tensor of {text.dtype.name}.")
     if text.shape.rank is None:
-        raise ValueError(f"{expected} of known rank; received {value!r}.")
+        raise ValueError(f"{expected} of known rank; received {short_repr(value)}.")
     return text
 
 
@@ -40,10 +41,10 @@ def as_ids(value, vocab_size):
         try:
             value = tf.convert_to_tensor(np.asarray(value)) if is_even(value) else tf.ragged.constant(value)
         except (TypeError, ValueError):
-            raise ValueError(f"{expected}; received {value!r}.") from None
+            raise ValueError(f"{expected}; received {short_repr(value)}.") from None
     size = None if value.shape.rank is None else value.shape.num_elements()
     if not value.shape.rank or not (value.dtype.is_integer or size == 0):
-        raise ValueError(f"{expected}; received {value!r}.")
+        raise ValueError(f"{expected}; received {short_repr(value)}.")
     if tf.executing_eagerly():
         flat = (value.flat_values if isinstance(value, tf.RaggedTensor) else value).numpy()
         if flat.size and (flat.min() < 0 or flat.max() >= vocab_size):

@@ -2,6 +2,7 @@
 
 import os
 
+from keras_txf.checks import short_repr
 from keras_txf.text.vocabulary import not_utf8, read_text
 
 
@@ -21,13 +22,13 @@ def lines(source, keep_ends=False):
     elif hasattr(source, "__iter__") and not isinstance(source, (bytes, dict)):
         found = strings(source)
     else:
-        raise ValueError(f"`source` must be the path of a text file or an iterable of strings; received {source!r}.")
+        raise ValueError(f"`source` must be the path of a text file or an iterable of strings; received {short_repr(source)}.")
     blank = True
     for line in found:
         blank = blank and not line.strip()
         yield line
     if blank:
-        raise ValueError(f"`source` must hold text to learn from; received none in {source!r}.")
+        raise ValueError(f"`source` must hold text to learn from; received none in {short_repr(source)}.")
 
 
 def strings(source):
@@ -38,5 +39,5 @@ def strings(source):
         except UnicodeDecodeError as error:
             raise not_utf8("source", f"the string at place {place}", error) from None
         if not isinstance(line, str):
-            raise ValueError(f"`source` must hold strings; received {line!r} at place {place}.")
+            raise ValueError(f"`source` must hold strings; received {short_repr(line)} at place {place}.")
         yield line

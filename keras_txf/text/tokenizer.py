@@ -6,6 +6,7 @@ Legend: R texts, N pieces of text, L length in tokens, V vocabulary.
 import keras
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.text.lazy import tf
 from keras_txf.text.shapes import as_ids, as_strings, as_text, flatten
 from keras_txf.text.special import split_at
@@ -74,7 +75,7 @@ class Tokenizer(keras.layers.Layer):
         self.padding_side = checks.one_of("padding_side", padding_side, ("right", "left"))
         self.truncation_side = checks.one_of("truncation_side", truncation_side, ("right", "left"))
         if length is not None and self.pad_id is None:
-            raise ValueError(f"`length` needs a token of padding; received length={length!r} and pad_token=None.")
+            raise ValueError(f"`length` needs a token of padding; received length={short_repr(length)} and pad_token=None.")
         if is_number and length < len(self.start) + len(self.end):
             raise ValueError(
                 f"`length` must leave room for `start` and `end`; received length={length}, "
@@ -90,7 +91,7 @@ class Tokenizer(keras.layers.Layer):
         for token in tokens:
             if token not in self.special_tokens:
                 known = sorted(self.special_tokens)
-                raise ValueError(f"`{name}` must be of the special tokens, {known}; received {token!r}.")
+                raise ValueError(f"`{name}` must be of the special tokens, {short_repr(known)}; received {short_repr(token)}.")
         return tuple(tokens)
 
     @property

@@ -4,6 +4,7 @@ import difflib
 import pathlib
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 
 
 class Vocabulary:
@@ -18,15 +19,15 @@ class Vocabulary:
 
     def __init__(self, tokens):
         if isinstance(tokens, (str, bytes)) or not hasattr(tokens, "__iter__"):
-            raise ValueError(f"`vocabulary` must be a list of tokens (`from_file` reads one); received {tokens!r}.")
+            raise ValueError(f"`vocabulary` must be a list of tokens (`from_file` reads one); received {short_repr(tokens)}.")
         self.tokens = tuple(tokens)
         self.index = {}
         for place, token in enumerate(self.tokens):
             if not isinstance(token, str) or not token:
-                raise ValueError(f"`vocabulary` must hold strings that are not empty; received {token!r} at place {place}.")
+                raise ValueError(f"`vocabulary` must hold strings that are not empty; received {short_repr(token)} at place {place}.")
             if token in self.index:
                 raise ValueError(
-                    f"`vocabulary` must hold each token once; received {token!r} at the places {self.index[token]} and {place}."
+                    f"`vocabulary` must hold each token once; received {short_repr(token)} at the places {self.index[token]} and {place}."
                 )
             self.index[token] = place
         if not self.tokens:
@@ -39,8 +40,8 @@ class Vocabulary:
         """The id of a token that must be there."""
         if token not in self.index:
             near = difflib.get_close_matches(str(token), self.tokens, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"`{name}` must be among the {len(self)} tokens of the vocabulary; received {token!r}.{hint}")
+            hint = f" Did you mean {short_repr(near[0])}?" if near else ""
+            raise ValueError(f"`{name}` must be among the {len(self)} tokens of the vocabulary; received {short_repr(token)}.{hint}")
         return self.index[token]
 
     def token_of(self, name, number):
@@ -51,10 +52,10 @@ def read_bytes(name, path):
     """The content of a file that must be there and hold something."""
     path = pathlib.Path(path)
     if not path.is_file():
-        raise ValueError(f"`{name}` must be a file; received {str(path)!r}, which is {'a folder' if path.is_dir() else 'missing'}.")
+        raise ValueError(f"`{name}` must be a file; received {short_repr(str(path))}, which is {'a folder' if path.is_dir() else 'missing'}.")
     content = path.read_bytes()
     if not content:
-        raise ValueError(f"`{name}` must hold something; received {str(path)!r}, which is empty.")
+        raise ValueError(f"`{name}` must hold something; received {short_repr(str(path))}, which is empty.")
     return content
 
 
@@ -73,12 +74,12 @@ def read_tokens(name, path):
         lines.pop()
     lines = [line.removesuffix("\r") for line in lines]
     if "" in lines:
-        raise ValueError(f"`{name}` must hold one token a line; received {str(path)!r}, whose line {lines.index('') + 1} is empty.")
+        raise ValueError(f"`{name}` must hold one token a line; received {short_repr(str(path))}, whose line {lines.index('') + 1} is empty.")
     return lines
 
 
 def not_utf8(name, path, error):
     return ValueError(
-        f"`{name}` must be text in UTF-8; received {str(path)!r}, which has "
+        f"`{name}` must be text in UTF-8; received {short_repr(str(path))}, which has "
         f"the byte 0x{error.object[error.start]:02x} at {error.start}: {error.reason}."
     )

@@ -5,6 +5,7 @@ import json
 import numpy as np
 from keras import ops
 
+from keras_txf.checks import short_repr
 from keras_txf.layers.adapters import KINDS, shape_of
 from keras_txf.layers.tuning import layers_with_adapters, trainable_by_nature
 from keras_txf.training.adapters import check_known_name, check_new_name, check_paths, insert_adapter, trained_beside
@@ -41,7 +42,7 @@ def save_adapter(model, file, name="default"):
     shared = trained_beside(model)
     if shared and not active:
         raise ValueError(
-            f"`name` must be the active adapter, with which {shared[0].path} was trained; received {name!r}."
+            f"`name` must be the active adapter, with which {shared[0].path} was trained; received {short_repr(name)}."
         )
     variables = {variable.path: variable for variable in shared}
     for path, layer in layers.items():

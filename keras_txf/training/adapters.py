@@ -5,6 +5,7 @@ import re
 import keras
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers import (
     CrossAttention,
     DecoderBlock,
@@ -135,7 +136,7 @@ def merge_adapter(model, name="default"):
     others = _names(model) - {name}
     if others:
         raise ValueError(
-            f"`model` must have no other adapter when {name!r} is merged; it has {sorted(others)}: remove them first."
+            f"`model` must have no other adapter when {short_repr(name)} is merged; it has {sorted(others)}: remove them first."
         )
     layers = [layer for layer in layers_with_adapters(model).values() if name in layer.adapters]
     quantized = [layer.path for layer in layers if layer.quantization_mode is not None]
@@ -209,21 +210,21 @@ def check_paths(model):
         if hasattr(layer, "describe_adapters") and found[layer.path] is not layer:
             raise ValueError(
                 "`model` must have one layer of each path, for adapters are known by them; received a model with two of "
-                f"{layer.path!r}. See to each of the models inside of it by itself."
+                f"{short_repr(layer.path)}. See to each of the models inside of it by itself."
             )
 
 
 def check_new_name(model, name):
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name, re.ASCII):
-        raise ValueError(f"`name` must be of letters, digits, `_` and `-`; received {name!r}.")
+        raise ValueError(f"`name` must be of letters, digits, `_` and `-`; received {short_repr(name)}.")
     if name in _names(model):
-        raise ValueError(f"`name` must be new; received {name!r}, and the model has {sorted(_names(model))}.")
+        raise ValueError(f"`name` must be new; received {short_repr(name)}, and the model has {sorted(_names(model))}.")
 
 
 def check_known_name(model, name):
     check_paths(model)
     if name not in _names(model):
-        raise ValueError(f"`name` must be one of the model's adapters, {sorted(_names(model))}; received {name!r}.")
+        raise ValueError(f"`name` must be one of the model's adapters, {sorted(_names(model))}; received {short_repr(name)}.")
 
 
 def trained_beside(model):
@@ -244,7 +245,7 @@ def _check_shared(model, name, shared):
         path = [*shared, *before][0].path
         raise ValueError(
             f"`heads` must be projections of this package where a model has several adapters; received {path}, which "
-            f"{name!r} would train while {others} rely on it. Freeze it, or remove the others first."
+            f"{short_repr(name)} would train while {others} rely on it. Freeze it, or remove the others first."
         )
 
 

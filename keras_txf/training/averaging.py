@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.training.whole import WholeEpochs, whole
 
 SUFFIX = ".weights.h5"
@@ -88,7 +89,7 @@ def average_checkpoints(model, checkpoints):
     files = _checkpoints(pathlib.Path(checkpoints)) if is_folder else list(checkpoints)
     if not files:
         raise ValueError(
-            f"`checkpoints` must be a folder with files of `KeepCheckpoints`, or a list of files; received {checkpoints!r}."
+            f"`checkpoints` must be a folder with files of `KeepCheckpoints`, or a list of files; received {short_repr(checkpoints)}."
         )
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not optimizer.built:

@@ -5,6 +5,7 @@ import re
 import keras
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers.options import register
 from keras_txf.training.following import renew
 from keras_txf.training.patterns import as_patterns
@@ -49,13 +50,13 @@ def layerwise_decay(optimizer, decay=0.9, blocks=("encoder_#/*", "decoder_#/*"),
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer) or isinstance(optimizer, (*REFUSED, LayerwiseDecay)):
         raise ValueError(
-            f"`optimizer` must be a Keras optimizer that updates all variables itself; received {optimizer!r}. "
+            f"`optimizer` must be a Keras optimizer that updates all variables itself; received {short_repr(optimizer)}. "
             "A LossScaleOptimizer goes around the result."
         )
     if optimizer.built:
-        raise ValueError(f"`optimizer` must be new; received {optimizer!r}, which is already built.")
+        raise ValueError(f"`optimizer` must be new; received {short_repr(optimizer)}, which is already built.")
     if checks.positive_number("decay", decay) > 1:
-        raise ValueError(f"`decay` must be in (0, 1]; received {decay!r}.")
+        raise ValueError(f"`decay` must be in (0, 1]; received {short_repr(decay)}.")
     plain = type(optimizer)
     if isinstance(optimizer, keras.optimizers.Nadam) and hasattr(optimizer, "_parallel_update_step"):
         plain = keras.optimizers.Nadam  # PyTorch's own would count each group of variables as a step

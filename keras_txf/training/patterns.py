@@ -5,12 +5,14 @@ import fnmatch
 
 import keras
 
+from keras_txf.checks import short_repr
+
 
 def as_patterns(name, patterns):
     """The patterns of an argument, which may be one text."""
     patterns = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(patterns, (list, tuple)) or not all(isinstance(pattern, str) for pattern in patterns):
-        raise ValueError(f"`{name}` must be a pattern such as '*/query', or a list of them; received {patterns!r}.")
+        raise ValueError(f"`{name}` must be a pattern such as '*/query', or a list of them; received {short_repr(patterns)}.")
     return patterns
 
 
@@ -25,7 +27,7 @@ def select(name, patterns, paths, kind):
         if not matches:
             near = difflib.get_close_matches(pattern, paths, 3, 0) or sorted(paths)[:3]
             raise ValueError(
-                f"`{name}` must match the paths of {kind}; received {pattern!r}, which matches none. There "
+                f"`{name}` must match the paths of {kind}; received {short_repr(pattern)}, which matches none. There "
                 f"are {', '.join(map(repr, near)) or 'none'}{' ...' * (len(paths) > 3)}."
             )
         chosen.update(dict.fromkeys(matches))
@@ -34,4 +36,4 @@ def select(name, patterns, paths, kind):
 
 def check_model(model):
     if not isinstance(model, keras.Model) or not model.built:
-        raise ValueError(f"`model` must be a built Keras model; received {model!r}.")
+        raise ValueError(f"`model` must be a built Keras model; received {short_repr(model)}.")

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers.options import register
 
 
@@ -46,7 +47,7 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
             self.cooldown_steps = checks.positive_integer("cooldown_steps", cooldown_steps)
             if cooldown_steps > total_steps:
                 raise ValueError(
-                    f"`cooldown_steps` must be at most `total_steps`; received {cooldown_steps=} and {total_steps=}."
+                    f"`cooldown_steps` must be at most `total_steps`; received cooldown_steps={short_repr(cooldown_steps)} and total_steps={short_repr(total_steps)}."
                 )
 
     def __call__(self, step):

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 
 FIXED = ("padded", "num_return_sequences", "return_scores", "stream")
 
@@ -61,7 +62,7 @@ class GenerationScores(keras.callbacks.Callback):
             )
         for name in FIXED:
             if name in options:
-                raise ValueError(f"`{name}` must be left to the callback; received {name}={options[name]!r}.")
+                raise ValueError(f"`{name}` must be left to the callback; received {name}={short_repr(options[name])}.")
         self.inputs = inputs
         self.references = list(references)
         self.detokenize = getattr(detokenize, "detokenize", detokenize)

@@ -1,5 +1,6 @@
 """Rotary positions and windows as configurations say them, block by block."""
 
+from keras_txf.checks import short_repr
 from keras_txf.layers import Rotary
 
 
@@ -25,7 +26,7 @@ def positions(c, kinds, bases, used=None, scaled=("full_attention",)):
     rotaries = {}
     for kind in dict.fromkeys(kinds):
         if kind not in bases:
-            raise ValueError(f"config.json must have `layer_types` in {sorted(bases)}; received {kind!r}.")
+            raise ValueError(f"config.json must have `layer_types` in {sorted(bases)}; received {short_repr(kind)}.")
         own = new.get(kind) or {} if any(key in new for key in ("full_attention", "sliding_attention")) else new
         parameters = {**(old if kind in scaled else {}), **own}
         rotaries[kind] = rotary(c, {"rope_theta": bases[kind], **parameters}, f"rotary_{kind}")
@@ -41,7 +42,7 @@ def rotary(c, parameters, name):
     scaling.pop("type", None)
     if kind == "default":
         if scaling:
-            raise ValueError(f"config.json has rotary positions of type 'default', which take no {sorted(scaling)}.")
+            raise ValueError(f"config.json has rotary positions of type 'default', which take no {short_repr(sorted(scaling))}.")
         return Rotary(base, fraction, name=name)
     if kind == "yarn":
         scaling.setdefault("original_max_position_embeddings", c("max_position_embeddings"))
