@@ -9,6 +9,7 @@ from folders import BERT, CONFIGS, GPT2, LLAMA, tensors, write
 from refusals import refused
 
 import keras_txf as txf
+from keras_txf.checks import short_repr
 from keras_txf.checkpoints import families
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.kinds import KEYS, KINDS, NULL
@@ -62,7 +63,7 @@ def test_a_value_of_another_kind(folders, config, key, values):
     for value in values:
         words = ["config.json", key]
         if key != "model_type":
-            words.append(repr(value))
+            words.append(short_repr(value))
         refused(lambda value=value: load(folders[config["model_type"]], config, **{key: value}), words)
 
 
