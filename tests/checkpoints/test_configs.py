@@ -106,8 +106,8 @@ def test_values_that_do_not_go_together(folders, config, changed, words):
         (BERT, {"intermediate_size": 2**24}, ["(12, 8)", "(8, 16777216)"]),
         (GPT2, {"n_embd": 2**24}, ["(8, 24)", "(16777216, 16777216)"]),
         (LLAMA, {"head_dim": 2**24}, ["(8, 8)", "(8, 67108864)"]),
-        (BERT, {"num_hidden_layers": 1}, ["'bert.encoder.layer.1.attention.self.query.weight'"]),
-        (BERT, {"num_hidden_layers": 3}, ["'encoder.layer.2.attention.self.query.weight'"]),
+        (BERT, {"num_hidden_layers": 1}, ["'bert.encoder.layer.1.attention.output.LayerNorm.bias'"]),
+        (BERT, {"num_hidden_layers": 3}, ["'encoder.layer.2.attention.output.LayerNorm.bias'"]),
         (BERT, {"num_hidden_layers": 4096}, ["4096 blocks", "tensors"]),
     ],
 )
