@@ -5,9 +5,7 @@ knows, offsets that cover the file without a gap or an overlap, shapes that fit 
 lies between files: an index that names shards.
 """
 
-import collections
 import contextlib
-import json
 import math
 import os
 import pathlib
@@ -16,29 +14,10 @@ import ml_dtypes  # noqa: F401  NumPy learns bfloat16 from it
 import safetensors
 
 from keras_txf.checks import short_repr
+from keras_txf.reading import read_json
 
 ONE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-LARGEST_JSON = 10**8  # bytes; safetensors allows as many to a header
-DEEPEST_JSON = 32
-
-
-def read_json(path):
-    """The dict that a JSON file holds."""
-    path = pathlib.Path(path)
-    try:
-        if not path.is_file():  # a pipe would be waited for
-            raise ValueError("there is no such file")
-        if path.stat().st_size > LARGEST_JSON:
-            raise ValueError(f"it has {path.stat().st_size} bytes, where {LARGEST_JSON} are the most")
-        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"`folder` must hold a readable {path.name}; received {short_repr(str(path))}: {error}.") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"`folder` must hold a JSON object in {path.name}; received {type(value).__name__}.")
-    if not _is_shallow(value, DEEPEST_JSON):
-        raise ValueError(f"`folder` must hold a {path.name} that is nested at most {DEEPEST_JSON} deep; received more.")
-    return value
 
 
 @contextlib.contextmanager
@@ -103,19 +82,6 @@ class Tensors:
         except Exception as error:  # its own error, or Python's, for a type or a shape that NumPy does not have
             kind, path = self.dtype(name), str(self.paths[file])
             raise ValueError(f"The tensor {short_repr(name)} of type {kind} in {short_repr(path)} cannot be read: {error}.") from None
-
-
-def _without_duplicates(pairs):
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        twice = [name for name, count in collections.Counter(name for name, _ in pairs).items() if count > 1]
-        raise ValueError(f"it has keys twice: {short_repr(twice)}")
-    return value
-
-
-def _is_shallow(value, levels):
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels >= 0 and all(_is_shallow(x, levels - 1) for x in inner)
 
 
 def _open(stack, path):

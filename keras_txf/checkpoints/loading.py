@@ -15,10 +15,11 @@ from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.deferred import give_value, give_values, without_values
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, POOLER
-from keras_txf.checkpoints.files import open_tensors, read_json
+from keras_txf.checkpoints.files import open_tensors
 from keras_txf.checkpoints.finding import find
 from keras_txf.checkpoints.kinds import KINDS
 from keras_txf.checkpoints.tables import as_tensor, links
+from keras_txf.reading import read_json
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 LARGE = 2**27  # numbers in a file that takes long enough for a progress bar

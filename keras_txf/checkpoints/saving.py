@@ -16,11 +16,12 @@ from keras_txf.checks import short_repr
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.deferred import without_values
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
-from keras_txf.checkpoints.files import INDEX, ONE, read_json
+from keras_txf.checkpoints.files import INDEX, ONE
 from keras_txf.checkpoints.loading import (
     PROVENANCE, Provenance, find_family, has_own_logits, in_words_of_config, options_of, table_of, task_of,
 )  # fmt: skip
 from keras_txf.checkpoints.tables import links
+from keras_txf.reading import read_json
 
 DTYPES = ("float32", "float16", "bfloat16")
 # What stands beside the weights of a checkpoint, and goes with them.
