@@ -96,7 +96,7 @@ class BytePairTokenizer(Tokenizer):
         """The tokenizer of a byte-level BPE that is learnt from text, cut into words as GPT-2's.
 
         Args:
-            source: path of a text file in UTF-8, or an iterable of strings.
+            source: path of a text file in UTF-8, or a list of paths; or an iterable of strings.
             vocab_size: the most tokens that are learnt, special tokens and the 256 bytes among them.
             special_tokens: the first tokens.
             min_frequency: how often a pair of pieces must come to be joined.

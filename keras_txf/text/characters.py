@@ -64,7 +64,8 @@ class CharacterTokenizer(Tokenizer):
         """The tokenizer of the characters of a text, the most frequent first.
 
         Args:
-            source: path of a text file in UTF-8, whose line ends count as characters too; or an iterable of strings.
+            source: path of a text file in UTF-8, or a list of paths, whose line ends count as characters too; or an iterable of
+                strings.
             vocab_size: the number of tokens that are kept, special tokens among them; default all.
             special_tokens: the first tokens.
             **kwargs: options of the tokenizer.

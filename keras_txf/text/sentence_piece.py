@@ -98,7 +98,7 @@ class SentencePieceTokenizer(Tokenizer):
         """The tokenizer of a model that is learnt from text, by the package `sentencepiece`.
 
         Args:
-            source: path of a text file in UTF-8, or an iterable of strings.
+            source: path of a text file in UTF-8, or a list of paths; or an iterable of strings.
             vocab_size: the number of tokens. With little text "unigram" learns fewer.
             algorithm: "unigram", as T5's, or "bpe", as Llama's.
             special_tokens: the first tokens: padding, unknown, start and end, and then any others.

@@ -1,28 +1,34 @@
-"""Where vocabularies are trained from: a file of text, or anything that yields lines."""
+"""Where vocabularies are trained from: files of text, or anything that yields lines."""
 
+import collections.abc
 import os
+import re
 
 from keras_txf.checks import short_repr
 from keras_txf.text.vocabulary import not_utf8, read_text
 
 
 def lines(source, keep_ends=False):
-    """The lines of a file, or the strings of an iterable.
+    """The lines of files, or the strings of an iterable.
 
     Args:
-        source: path of a text file in UTF-8; or an iterable of str, of UTF-8 bytes, or of string tensors such as a
-            `tf.data.Dataset`.
+        source: path of a text file in UTF-8, or a list of paths; or an iterable of str, of UTF-8 bytes, or of string
+            tensors such as a `tf.data.Dataset`. In a list strings are paths where each of them is that of a file; an
+            iterator's strings are text whatever they are, and a `pathlib.Path` is a file wherever it stands.
         keep_ends: whether the lines of a file keep the character that ends them.
 
     Raises:
-        ValueError: a file that is missing or not in UTF-8, what is no string, nothing but blanks.
+        ValueError: a file that is missing or not in UTF-8, what is no string, a list of what looks like paths and is
+            none, nothing but blanks.
     """
     if isinstance(source, (str, os.PathLike)):
         found = read_text("source", source).splitlines(keep_ends)
     elif hasattr(source, "__iter__") and not isinstance(source, (bytes, dict)):
-        found = strings(source)
+        found = strings(source, are_files(source), keep_ends)
     else:
-        raise ValueError(f"`source` must be the path of a text file or an iterable of strings; received {short_repr(source)}.")
+        raise ValueError(
+            f"`source` must be the path of a text file, a list of paths or an iterable of strings; received {short_repr(source)}."
+        )
     blank = True
     for line in found:
         blank = blank and not line.strip()
@@ -31,8 +37,11 @@ def lines(source, keep_ends=False):
         raise ValueError(f"`source` must hold text to learn from; received none in {short_repr(source)}.")
 
 
-def strings(source):
+def strings(source, are_paths, keep_ends):
     for place, line in enumerate(source):
+        if are_paths or isinstance(line, os.PathLike):
+            yield from read_text("source", line).splitlines(keep_ends)
+            continue
         line = line.numpy() if hasattr(line, "numpy") else line
         try:
             line = line.decode() if isinstance(line, bytes) else line
@@ -41,3 +50,33 @@ def strings(source):
         if not isinstance(line, str):
             raise ValueError(f"`source` must hold strings; received {short_repr(line)} at place {place}.")
         yield line
+
+
+def are_files(source):
+    """Whether the strings of a collection are the paths of files. Refuses those that seem to be, and are none."""
+    if not isinstance(source, collections.abc.Collection):
+        return False
+    any_path = any(isinstance(item, os.PathLike) for item in source)
+    missing = None
+    for item in source:
+        if not isinstance(item, (str, os.PathLike)):
+            return False
+        if not os.path.isfile(item):
+            if not any_path and not looks_like_path(item):
+                return False
+            missing = item if missing is None else missing
+    if missing is not None:
+        raise ValueError(
+            f"`source` must be paths of files that exist, or texts; received {short_repr(missing)}, which seems to "
+            f"be a path and is {'a folder' if os.path.isdir(missing) else 'no file'}. Strings that look like paths are text "
+            "where they come from an iterator: iter(source)."
+        )
+    return len(source) > 0
+
+
+def looks_like_path(text):
+    """"train.txt", "data/train" and "my data/train.txt" do; "and/or we", "node.js is" and the date "3/3/2018" do not."""
+    has_extension = re.search(r"[^\s.]\.[A-Za-z]\w{0,5}$", text) is not None
+    parts = re.split(r"[/\\]", text)
+    has_folder = len(parts) > 1 and (parts[0] in ("", ".", "..", "~") or all(re.search(r"[^\W\d]", part) for part in parts))
+    return has_extension and has_folder if re.search(r"\s", text) else has_extension or has_folder

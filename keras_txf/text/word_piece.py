@@ -107,7 +107,7 @@ class WordPieceTokenizer(Tokenizer):
         """The tokenizer of a vocabulary that is learnt from text, by the package `tokenizers`.
 
         Args:
-            source: path of a text file in UTF-8, or an iterable of strings.
+            source: path of a text file in UTF-8, or a list of paths; or an iterable of strings.
             vocab_size: the most tokens that are learnt, special tokens and single characters among them.
             special_tokens: the first tokens.
             min_frequency: how often a pair of pieces must come to be joined.

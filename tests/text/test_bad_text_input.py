@@ -1,5 +1,7 @@
 """What tokenizers and their training refuse: what was expected, what came."""
 
+import pathlib
+
 import numpy as np
 import pytest
 from refusals import refused
@@ -112,6 +114,14 @@ every_training = pytest.mark.parametrize("cls", TRAINED.values(), ids=TRAINED)
     ("nowhere.txt", ["`source`", "nowhere.txt", "missing"]),
     (3, ["`source`", "3"]),
     (b"fox", ["`source`", "fox"]),
+    (["nowhere.txt"], ["`source`", "'nowhere.txt'", "no file", "iter(source)"]),
+    (("data/train.en", "my data/train.de"), ["`source`", "'data/train.en'", "no file"]),
+    (np.array(["/nowhere/train"]), ["`source`", "/nowhere/train", "no file"]),
+    ([__file__, "~/nowhere.txt"], ["`source`", "'~/nowhere.txt'", "no file"]),
+    ([str(pathlib.Path(__file__).parent)], ["`source`", "tests/text", "a folder"]),
+    ([pathlib.Path("nowhere.txt")], ["`source`", "nowhere.txt", "no file"]),
+    (map(pathlib.Path, ["nowhere.txt"] * 4), ["`source`", "nowhere.txt", "missing"]),
+    ([pathlib.Path(__file__), "a fox"], ["`source`", "'a fox'", "no file"]),
 ])
 def test_sources(cls, source, words):
     refused(lambda: cls.train(source, vocab_size=300), words)
@@ -150,3 +160,30 @@ def test_a_file_and_an_iterator_are_the_same(cls, tmp_path):
     sizes = {cls.train(source, vocab_size=280).vocab_size
              for source in (str(tmp_path / "text"), tmp_path / "text", lines, iter(lines), dataset)}
     assert len(sizes) == (2 if cls is Character else 1)  # the ends of the file's lines are characters
+
+
+def tokens(cls, source):
+    """What is learnt; of WordPiece single characters, for which of several as frequent pieces it learns is chance."""
+    tokenizer = cls.train(source, vocab_size=280, **({"min_frequency": 1000} if cls is Word else {}))
+    return {tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)}
+
+
+@every_training
+def test_a_list_of_files_is_their_text(cls, tmp_path, monkeypatch):
+    files = [tmp_path / "first.txt", tmp_path / "second"]
+    for file, line in zip(files, ("the fox sees the dog", "the dog sees the fox fox")):
+        file.write_text(f"{line}\n" * 3)
+    end = "\n" if cls is Character else ""
+    expected = tokens(cls, [line + end for file in files for line in file.read_text().splitlines()])
+    monkeypatch.chdir(tmp_path)
+    for source in (files, tuple(files), iter(files), [str(file) for file in files], ["first.txt", "second"], np.array(["first.txt", "second"])):
+        assert tokens(cls, source) == expected
+
+
+@every_training
+@pytest.mark.parametrize("lines", [
+    ["nowhere.txt", "a fox"], ["3/3/2018", "4/5/2018"], ["fox", "dog."], ["a file train.txt", "and/or we"], [b"nowhere.txt"],
+])  # fmt: skip
+def test_text_that_is_no_list_of_paths(cls, lines):
+    assert tokens(cls, lines * 3) == tokens(cls, iter(lines * 3))
+    assert cls.train(iter(["nowhere.txt"] * 3), vocab_size=300).vocab_size > 10  # what looks like a path is text there
