@@ -1,13 +1,13 @@
 """Early errors in the caller's words: the argument, what was expected, what came."""
 
 import difflib
-import math
 import numbers
 import re
 import reprlib
 
 import keras
 
+LARGEST = float(2**128 - 2**104)  # of float32
 LONGEST = 200  # characters of a value in a message: about a line
 
 
@@ -48,13 +48,13 @@ def pair(name, value):
 
 
 def positive_number(name, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value <= LARGEST:
         raise ValueError(f"`{name}` must be a positive number; received {short_repr(value)}.")
     return value
 
 
 def finite_number(name, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not -LARGEST <= value <= LARGEST:
         raise ValueError(f"`{name}` must be a finite number; received {short_repr(value)}.")
     return float(value)
 

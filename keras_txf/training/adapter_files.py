@@ -5,13 +5,23 @@ import json
 import numpy as np
 from keras import ops
 
+from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.adapters import KINDS, shape_of
 from keras_txf.layers.tuning import layers_with_adapters, trainable_by_nature
-from keras_txf.training.adapters import check_known_name, check_new_name, check_paths, insert_adapter, trained_beside
+from keras_txf.reading import parse_json, reading
+from keras_txf.training.adapters import (
+    LOW_RANK,
+    check_known_name,
+    check_new_name,
+    check_paths,
+    insert_adapter,
+    trained_beside,
+)
 from keras_txf.training.whole import whole
 
 FORMAT = "keras_txf adapter 1"
+OPTIONS = {"low_rank": LOW_RANK, "whole": {}}  # and the check of each
 
 
 def save_adapter(model, file, name="default"):
@@ -68,8 +78,8 @@ def load_adapter(model, file, name="default"):
         name: what to call it here.
 
     Raises:
-        ValueError: another kind of file, a layer or variable that the model does not have or has in another shape,
-            a name that is taken. The model is then as it was.
+        ValueError: a file that is broken or of another kind, with the file's name and what is wrong in it; a layer or
+            variable that the model does not have or has in another shape; a name that is taken. The model is then as it was.
 
     Example:
 
@@ -80,49 +90,81 @@ def load_adapter(model, file, name="default"):
     """
     check_paths(model)
     check_new_name(model, name)
-    described, tensors = _read(file)
+    with reading(file):
+        described, tensors = _read(file)
     projections = layers_with_adapters(model)
     variables = {variable.path: variable for variable in trainable_by_nature(model)}
-    expected = {path: tuple(variables[path].shape) for path in described["shared"] if path in variables}
+    missing = sorted(described["layers"].keys() - projections.keys()) + sorted(set(described["shared"]) - variables.keys())
+    if missing:
+        raise ValueError(
+            f"`model` must have the layers of {short_repr(str(file))}; received a model without {short_repr(missing[0])}."
+        )
+    expected = {path: tuple(variables[path].shape) for path in described["shared"]}
     for path, (kind, options) in described["layers"].items():
-        if path in projections:
-            expected.update((f"{path}/{part}", shape) for part, shape in _shapes(projections[path], kind, options))
+        expected.update((f"{path}/{part}", shape) for part, shape in _shapes(projections[path], kind, options))
     for key in sorted(expected.keys() ^ tensors.keys()):
         raise ValueError(
-            f"`model` must have the layers of {file}, and of the same kind; received a model where {key} differs."
+            f"`model` must have the layers of {short_repr(str(file))}, and of the same kind; received a model where "
+            f"{short_repr(key)} differs."
         )
     for key, shape in sorted(expected.items()):
         if tensors[key].shape != shape:
             raise ValueError(
-                f"`model` must have the sizes of {file}: {key} is {tensors[key].shape}; received a model with {shape}."
+                f"`model` must have the sizes of {short_repr(str(file))}: {short_repr(key)} is {tensors[key].shape}; "
+                f"received a model with {shape}."
             )
-    kinds = {path: (kind, options) for path, (kind, options) in described["layers"].items()}
     shared = [variables[path] for path in described["shared"]]
 
     def fill():
-        for variable in shared:
-            variable.assign(tensors[variable.path])
-        for path in kinds:
+        for path in described["layers"]:
             for part, variable in projections[path].adapters[name].variables.items():
                 variable.assign(tensors[f"{path}/{part}"])
+        for variable in shared:
+            variable.assign(tensors[variable.path])
 
-    insert_adapter(model, name, kinds, shared, fill)
+    insert_adapter(model, name, described["layers"], shared, fill)
 
 
 def _read(file):
-    from safetensors import SafetensorError, safe_open
+    """What a file says of its adapter, checked, and its tensors by name."""
+    from safetensors import safe_open
 
-    try:
-        with safe_open(file, "numpy") as saved:
-            described = json.loads((saved.metadata() or {}).get("keras_txf", "{}"))
-            tensors = {key: saved.get_tensor(key) for key in saved.keys()}
-    except SafetensorError as error:
-        raise ValueError(
-            f"`file` must be a file of `save_adapter`; received {file}, which is not whole: {error}."
-        ) from error
-    if described.get("format") != FORMAT or not all(kind in KINDS for kind, _ in described["layers"].values()):
-        raise ValueError(f"`file` must be a file of `save_adapter`; received {file}, which is another one.")
+    with safe_open(file, "numpy") as saved:
+        tensors = {key: saved.get_tensor(key) for key in saved.keys()}
+        described = parse_json((saved.metadata() or {}).get("keras_txf", "{}"))
+    if described.get("format") != FORMAT:
+        raise ValueError(f"it must be a file of `save_adapter`, with {short_repr(FORMAT)} as `format` of its metadata")
+    checks.known_names("a key of its metadata", described, ("format", "layers", "shared"))
+    layers, shared = described.get("layers"), described.get("shared")
+    if not isinstance(layers, dict) or not layers:
+        raise ValueError(f"`layers` of its metadata must name the layers with an adapter; received {short_repr(layers)}")
+    for path, adapter in layers.items():
+        try:
+            layers[path] = _kind_and_options(adapter)
+        except ValueError as error:
+            raise ValueError(f"`layers` of its metadata are wrong at {short_repr(path)}: {error}") from None
+    if not isinstance(shared, list) or not all(isinstance(path, str) for path in shared) or len(set(shared)) < len(shared):
+        raise ValueError(f"`shared` of its metadata must list paths of variables, each once; received {short_repr(shared)}")
+    both = [path for path in shared if path.rpartition("/")[0] in layers]
+    if both:
+        raise ValueError(f"`shared` of its metadata must have no variable of an adapter; received {short_repr(both[0])}")
+    wrong = {key: str(tensor.dtype) for key, tensor in tensors.items() if tensor.dtype != "float32"}
+    if wrong:
+        raise ValueError(f"its tensors must be float32; received {short_repr(wrong)}")
     return described, tensors
+
+
+def _kind_and_options(adapter):
+    if not isinstance(adapter, list) or len(adapter) != 2 or not isinstance(adapter[1], dict):
+        raise ValueError(f"an adapter must be its kind and a dict of options; received {short_repr(adapter)}")
+    kind, options = adapter
+    checks.one_of("kind", kind, tuple(KINDS))
+    known = OPTIONS[kind]
+    checks.known_names(f"an option of {short_repr(kind)}", options, tuple(known))
+    for name in known:
+        if name not in options:
+            raise ValueError(f"{short_repr(kind)} must have the option `{name}`; received {short_repr(options)}")
+    return kind, {name: check(name, options[name]) for name, check in known.items()}
 
 
 def _shapes(layer, kind, options):

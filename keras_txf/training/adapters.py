@@ -21,6 +21,7 @@ from keras_txf.training.freezing import set_trainable
 from keras_txf.training.patterns import as_patterns, check_model, select
 
 BASE = (CrossAttention, DecoderBlock, EncoderBlock, FeedForward, MultiHeadSelfAttention)
+LOW_RANK = {"rank": checks.positive_integer, "alpha": checks.positive_number, "dropout": checks.rate}  # options of "low_rank"
 NORMS = (keras.layers.LayerNormalization, keras.layers.RMSNormalization)
 
 
@@ -65,11 +66,8 @@ def add_adapter(model, name="default", rank=8, alpha=16, dropout=0.0, targets=("
     2147
     """
     check_paths(model)
-    options = {
-        "rank": checks.positive_integer("rank", rank),
-        "alpha": checks.positive_number("alpha", alpha),
-        "dropout": checks.rate("dropout", dropout),
-    }
+    given = {"rank": rank, "alpha": alpha, "dropout": dropout}
+    options = {option: check(option, given[option]) for option, check in LOW_RANK.items()}
     check_new_name(model, name)
     projections = layers_with_adapters(model)
     targets = select("targets", targets, projections, "projections")
@@ -182,7 +180,8 @@ def remove_adapter(model, name="default"):
 def insert_adapter(model, name, kinds, shared, fill=None):
     """Adds an adapter of these kinds and options by path, and freezes all but it and the `shared` variables.
 
-    `fill` gives them their values, before an optimizer begins anew: some keep copies.
+    `fill` gives them their values, before an optimizer begins anew: some keep copies. After an error the model has the
+    layers and variables that it had.
     """
     projections = layers_with_adapters(model)
     _check_shared(model, name, shared)
@@ -193,12 +192,21 @@ def insert_adapter(model, name, kinds, shared, fill=None):
         if layer.lora_enabled:
             raise ValueError(f"`model` must not have Keras' own LoRA beside adapters; {path} has, from `enable_lora`.")
     kept = {id(variable) for variable in shared}
-    for path, (kind, options) in kinds.items():
-        projections[path].add_adapter(name, kind, **options)
-    for variable in trainable_by_nature(model):
-        variable.trainable = id(variable) in kept
-    if fill is not None:
-        fill()
+    before = [(variable, variable.trainable) for variable in trainable_by_nature(model)]
+    try:
+        for path, (kind, options) in kinds.items():
+            projections[path].add_adapter(name, kind, **options)
+        for variable in trainable_by_nature(model):
+            variable.trainable = id(variable) in kept
+        if fill is not None:
+            fill()
+    except BaseException:  # such as a device that is full
+        for path in kinds:
+            if name in projections[path].adapters:
+                projections[path].remove_adapter(name)
+        for variable, trainable in before:
+            variable.trainable = trainable
+        raise
     use_adapter(model, name)
 
 

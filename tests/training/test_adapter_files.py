@@ -99,7 +99,7 @@ def test_heads_of_others(tmp_path):
     np.testing.assert_array_equal(run(other, IDS), tuned)
     with pytest.raises(ValueError, match="`heads` must be projections .*; received mine/kernel, which 'two' would train"):
         add_adapter(model, "two")
-    with pytest.raises(ValueError, match="must have the sizes of .*: mine/bias is .4,.; received a model with .5,"):
+    with pytest.raises(ValueError, match="must have the sizes of .*: 'mine/bias' is .4,.; received a model with .5,"):
         txf.training.load_adapter(build(5), tmp_path / "one.safetensors")
     model.save(tmp_path / "model.keras")
     reloaded = keras.saving.load_model(tmp_path / "model.keras")

@@ -1,0 +1,170 @@
+"""`load_adapter` of a broken file: a ValueError that names the file and the key, and a model that is as it was."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+from adapter_cases import IDS, run, same, trained, values
+from refusals import refused
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+import keras_txf as txf
+from keras_txf.layers.adapters import LowRank
+from keras_txf.layers.tuning import layers_with_adapters, trainable_by_nature
+
+QUERY, SCORE = "encoder_0/attention/query", "pooling/score"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """A model without adapters, and the metadata and tensors of one for it."""
+    model, _ = trained("classifier", dropout=0.1)
+    file = tmp_path_factory.mktemp("adapters") / "sound.safetensors"
+    txf.training.save_adapter(model, file)
+    txf.training.remove_adapter(model)
+    with safe_open(file, "numpy") as saved:
+        return model, json.loads(saved.metadata()["keras_txf"]), {key: saved.get_tensor(key) for key in saved.keys()}
+
+
+def state(model):
+    """All that a load may change; the values apart."""
+    layers = layers_with_adapters(model)
+    adapters = {path: (layer.describe_adapters(), layer.active, sorted(layer.seeds)) for path, layer in layers.items()}
+    flags = [(variable.path, variable.trainable) for variable in trainable_by_nature(model)]
+    return adapters, flags, [layer.path for layer in model._flatten_layers()], [id(variable) for variable in model.variables]
+
+
+def unchanged(model, call, words):
+    before, numbers = state(model), values(model.variables)
+    refused(call, words)
+    assert state(model) == before
+    same(values(model.variables), numbers)
+
+
+def put(path, value):
+    """A damage: the value at a path of keys; `...` takes the key away."""
+
+    def damage(described, tensors):
+        *outer, last = path
+        inner = described
+        for key in outer:
+            inner = inner[key]
+        if value is ...:
+            inner.pop(last)
+        else:
+            inner[last] = value
+
+    return damage
+
+
+def at(key, *values):
+    """Bad values of one option of a layer, and the words that the message must have."""
+    return [(put(("layers", QUERY, 1, key), value), [QUERY, f"`{key}`"]) for value in values]
+
+
+def tensor(key, change):
+    def damage(described, tensors):
+        tensors[key] = change(tensors[key])
+
+    return damage
+
+
+def rename(old, new, also_tensors=False):
+    def damage(described, tensors):
+        described["layers"][new] = described["layers"].pop(old)
+        for key in [key for key in tensors if also_tensors and key.startswith(f"{old}/")]:
+            tensors[new + key.removeprefix(old)] = tensors.pop(key)
+
+    return damage
+
+
+A = f"{QUERY}/lora_a"
+THINGS = [None, True, 3, -1.5, "x", [], [1], {"a": 1}]
+DAMAGES = [
+    *[(put(("format",), value), ["format"]) for value in [*THINGS, "keras_txf adapter 2", ...]],
+    *[(put(("layers",), value), ["`layers`"]) for value in [None, True, 3, "x", [], [1], {}, {"a": 1}, ...]],
+    *[(put(("shared",), value), ["`shared`"]) for value in [None, True, 3, "x", [1], [None], {"a": 1}, [["a"]], ["a", "a"], ...]],
+    *[(put(("layers", QUERY), value), [QUERY]) for value in [*THINGS, ["low_rank"], ["low_rank", {}, {}], ["low_rank", 3]]],
+    *[(put(("layers", QUERY, 0), value), [QUERY, "`kind`"]) for value in [*THINGS, "LOW_RANK", "lora"]],
+    *at("rank", None, True, 0, -2, 2.0, "2", [2], {}, 1.5, 1e300),
+    *at("alpha", None, True, 0, -2, "16", [16], float("nan"), float("inf"), 10**400, 1e300),
+    *at("dropout", None, True, 1, -0.1, "0", [0], float("nan"), 2.0),
+    *[(put(("layers", QUERY, 1, key), ...), [QUERY, f"`{key}`"]) for key in ("rank", "alpha", "dropout")],
+    (put(("layers", QUERY, 1, "bias"), True), [QUERY, "'bias'"]),
+    (put(("layers", SCORE, 1, "rank"), 2), [SCORE, "'rank'"]),
+    (put(("more",), 1), ["'more'"]),
+    # what does not go with the tensors, or with the model
+    (put(("layers", QUERY, 1, "rank"), 3), [A, "(12, 2)", "(12, 3)"]),
+    (put(("layers", QUERY, 1, "rank"), 10**12), [A, "1000000000000"]),
+    (put(("layers", QUERY), ["whole", {}]), [QUERY]),
+    (put(("layers", SCORE), ["low_rank", {"rank": 2, "alpha": 1, "dropout": 0.0}]), [SCORE]),
+    (put(("layers", QUERY), ...), [A]),
+    (rename(QUERY, "encoder_9/attention/query"), ["encoder_9/attention/query"]),
+    (rename(QUERY, "encoder_9/attention/query", also_tensors=True), ["encoder_9/attention/query"]),
+    (rename(QUERY, "*/query", also_tensors=True), ["*/query"]),
+    (rename(QUERY, "encoder_0/attention", also_tensors=True), ["encoder_0/attention"]),
+    (put(("shared",), ["nowhere/kernel"]), ["nowhere/kernel"]),
+    (put(("shared",), ["encoder_0/attention_norm/gamma"]), ["encoder_0/attention_norm/gamma"]),
+    (put(("shared",), [f"{SCORE}/kernel"]), [f"{SCORE}/kernel"]),
+    (tensor(A, lambda x: x[:, :1].copy()), [A, "(12, 1)"]),
+    (tensor(A, lambda x: x.reshape(2, 12)), [A, "(2, 12)"]),
+    (tensor(A, lambda x: x.reshape(12, 2, 1)), [A, "(12, 2, 1)"]),
+    (tensor(A, lambda x: x[:0].copy()), [A, "(0, 2)"]),
+    (tensor(A, lambda x: x.astype("float16")), [A, "float16"]),
+    (tensor(A, lambda x: x.astype("int32")), [A, "int32"]),
+    (lambda described, tensors: tensors.pop(A), [A]),
+    (lambda described, tensors: tensors.clear(), [A]),
+    (lambda described, tensors: tensors.update(surplus=tensors[A]), ["surplus"]),
+    (lambda described, tensors: tensors.update({f"{QUERY}/lora_c": tensors[A]}), [f"{QUERY}/lora_c"]),
+]
+
+
+@pytest.mark.parametrize("number", range(len(DAMAGES)))
+def test_bad_metadata_and_tensors(number, sound, tmp_path):
+    model, described, tensors = sound
+    described, tensors, file = copy.deepcopy(described), dict(tensors), tmp_path / "broken.safetensors"
+    damage, words = DAMAGES[number]
+    damage(described, tensors)
+    save_file(tensors, file, {"keras_txf": json.dumps(described)})
+    unchanged(model, lambda: txf.training.load_adapter(model, file), [str(file), *words])
+
+
+METADATA = [None, {}, {"format": "pt"}, {"keras_txf": ""}, {"keras_txf": "{"}, {"keras_txf": "[]"}, {"keras_txf": "null"}]
+METADATA += [{"keras_txf": "[" * 100_000}, {"keras_txf": '{"format": 1, "format": 2}'}, {"keras_txf": '{"a": ' + "9" * 5000 + "}"}]
+
+
+@pytest.mark.parametrize("metadata", METADATA)
+def test_metadata_of_others(metadata, sound, tmp_path):
+    model, _, tensors = sound
+    save_file(tensors, tmp_path / "other.safetensors", metadata)
+    unchanged(model, lambda: txf.training.load_adapter(model, tmp_path / "other.safetensors"), ["other.safetensors"])
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 8, b"\x08" + b"\0" * 7 + b"{      }", b"PK\3\4" * 9])
+def test_files_of_others(content, sound, tmp_path):
+    (tmp_path / "other.safetensors").write_bytes(content)
+    unchanged(sound[0], lambda: txf.training.load_adapter(sound[0], tmp_path / "other.safetensors"), ["other.safetensors"])
+
+
+def test_an_error_on_the_way_leaves_nothing(sound, tmp_path, monkeypatch):
+    """Such as memory that is full when the third adapter is made, or when values are given."""
+    model, described, tensors = sound
+    save_file(tensors, tmp_path / "sound.safetensors", {"keras_txf": json.dumps(described)})
+    made, make, before = [], LowRank.__init__, run(model, IDS)
+
+    def fails(layer, *args, **options):
+        made.append(layer)
+        if len(made) == 3:
+            raise ValueError("no memory")
+        make(layer, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LowRank, "__init__", fails)
+        unchanged(model, lambda: txf.training.load_adapter(model, tmp_path / "sound.safetensors"), ["no memory"])
+    assert len(made) == 3
+    np.testing.assert_array_equal(run(model, IDS), before)
+    txf.training.load_adapter(model, tmp_path / "sound.safetensors")
+    assert (run(model, IDS) != before).any()
+    txf.training.remove_adapter(model)
