@@ -270,9 +270,9 @@ def test_refuses(tmp_path):
         "must not have Keras' own LoRA beside adapters; decoder_0/attention/query has": lambda: add_adapter(lora),
         "`name` must be one of the model's adapters, ['one']; received 'two'": lambda: use_adapter(model, "two"),
         "`name` must be one of the model's adapters, []; received 'default'": lambda: merge_adapter(lora),
-        "which is not whole": lambda: load(model, tmp_path / "no.safetensors", "two"),
+        "no.safetensors' cannot be read: SafetensorError": lambda: load(model, tmp_path / "no.safetensors", "two"),
         "`model` must have the layers of": lambda: load(lora, tmp_path / "one.safetensors"),
-        "encoder_0/attention/query/lora_a is (12, 8); received a model with (18, 8)": (
+        "'encoder_0/attention/query/lora_a' is (12, 8); received a model with (18, 8)": (
             lambda: load(classifier(2, 18, 3, pooling="attention"), tmp_path / "one.safetensors")
         ),
     }.items():
