@@ -94,7 +94,7 @@ class EncoderBlock(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        _set_options(self, locals())
+        _set_options(self, EncoderBlock, locals())
         self.causal = checks.boolean("causal", causal)
         _add_sublayers(self, causal)
 
@@ -200,7 +200,7 @@ class DecoderBlock(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        _set_options(self, locals())
+        _set_options(self, DecoderBlock, locals())
         checks.boolean("cross_attention", cross_attention)
         _add_sublayers(self, causal=True)
         if cross_attention:
@@ -296,9 +296,9 @@ def _residual(block, name, x, sublayer):
     return (norm(x) if block.norm_placement == "post" else x), scores
 
 
-def _set_options(block, arguments):
+def _set_options(block, cls, arguments):
     """Checks what inner layers would report under another name, and keeps every option under its own."""
-    for name in option_names(type(block)):
+    for name in option_names(cls):
         setattr(block, name, arguments[name])
     block.position = revive(block.position)
     block.kernel_initializer = keras.initializers.get(block.kernel_initializer)

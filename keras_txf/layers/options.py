@@ -11,7 +11,7 @@ from keras_txf.layers.tuning import keep_tuning
 def register(cls):
     """Registers a class or function with Keras, so that `.keras` files load in safe mode; a layer's keep its fine-tuning."""
     if isinstance(cls, type) and issubclass(cls, keras.layers.Layer) and not issubclass(cls, keras.Model):  # a model's layers see to it
-        cls = keep_tuning(cls)
+        cls = _keep_arguments(keep_tuning(cls))
     return keras.saving.register_keras_serializable(package="keras_txf")(cls)
 
 
@@ -22,9 +22,50 @@ def option_names(cls):
 
 
 def get_config(layer, base_config):
-    """The configuration of a layer whose attributes carry the names of its arguments."""
-    own = {name: _serialize(getattr(layer, name)) for name in option_names(type(layer))}
-    return {**base_config, **own}
+    """The configuration of a layer whose attributes carry the names of its arguments.
+
+    Of a subclass with a constructor of its own it is what that constructor was called with: what it passes on may be a
+    fixed value, which it would be given twice, or another one than came.
+    """
+    if layer._arguments is None:
+        given = {name: getattr(layer, name) for name in option_names(type(layer))}
+    else:
+        # What came as a configuration is an object by now.
+        given = {name: getattr(layer, name, value) if isinstance(value, dict) else value for name, value in layer._arguments.by_name.items()}
+    return {**{name: _serialize(value) for name, value in given.items()}, **base_config}
+
+
+class _Arguments:
+    """What a constructor was called with; not a dict, in which Keras would look for layers."""
+
+    def __init__(self, by_name):
+        self.by_name = by_name
+
+
+def _keep_arguments(cls):
+    """Has the instances of the class's subclasses keep what they were made from, for `get_config`."""
+    make, constructor = cls.__new__, cls.__init__
+
+    def __new__(cls, *args, **kwargs):
+        layer = make(cls, *args, **kwargs)
+        layer._arguments = None if cls.__init__ is constructor else _Arguments(_by_name(cls, args, kwargs))
+        return layer
+
+    cls.__new__ = __new__
+    return cls
+
+
+def _by_name(cls, args, kwargs):
+    """Arguments of a constructor by their names; what it takes as `*args` has the names of the class above."""
+    names, owners = [], [owner for owner in cls.__mro__ if "__init__" in vars(owner)]
+    for owner in owners:
+        parameters = list(inspect.signature(owner.__init__).parameters.values())[1:]
+        names += [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        if all(p.kind is not p.VAR_POSITIONAL for p in parameters):
+            break
+    own = inspect.signature(owners[0].__init__).parameters.values()
+    defaults = {p.name: p.default for p in own if p.default is not p.empty}
+    return {**defaults, **dict(zip(names, args)), **kwargs}
 
 
 def revive(value):

@@ -1,0 +1,197 @@
+"""Subclasses of every public layer, as users write them, keep all of their options when they are saved or copied."""
+
+import functools
+import json
+
+import keras
+import numpy as np
+import pytest
+from cases import assert_same, numpy
+
+import keras_txf as txf
+
+layers = txf.layers
+RANDOM = np.random.default_rng(3)
+X, CONTEXT = RANDOM.normal(size=(2, 5, 8)).astype("float32"), RANDOM.normal(size=(2, 4, 6)).astype("float32")
+IDS, PLACES = np.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 8]], "int32"), np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]], "int32")
+ROPE = {"position": layers.Rotary(base=50.0, fraction=2 / 3)}
+ATTENTION = dict(num_heads=2, head_dim=6, num_key_value_heads=1, use_bias=False, qk_norm=True, logit_soft_cap=2.0)
+BLOCK = dict(ATTENTION, intermediate_dim=10, window=2, activation="silu", gated=True, norm="rms", norm_placement="sandwich", dropout=0.3)
+# Of each public layer: options that are not the defaults, one that changes the outputs, and what the layer is called on.
+LAYERS = {
+    "MultiHeadSelfAttention": (dict(ATTENTION, window=3, **ROPE), {"causal": True}, [X]),
+    "CrossAttention": (ATTENTION, {"scale": 3.0}, [X, CONTEXT]),
+    "FeedForward": (dict(intermediate_dim=10, gated=True), {"activation": "silu"}, [X]),
+    "EncoderBlock": (dict(BLOCK, **ROPE), {"causal": True}, [X]),
+    "DecoderBlock": (dict(BLOCK, cross_attention=True), {"position": "alibi"}, [X, CONTEXT]),
+    "Pooling": ({}, {"kind": "max"}, [X]),
+    "PositionalEmbedding": (dict(vocab_size=11, dim=8, encoding="learned", max_length=9), {"scale": True}, [IDS]),
+    "PatchEmbedding": (dict(patch_size=2, dim=8, image_size=(4, 6)), {"class_token": False}, [RANDOM.random((2, 4, 6, 3), "float32")]),
+    "Rotary": ({"fraction": 0.5}, {"base": 20.0}, [RANDOM.normal(size=(2, 5, 2, 8)).astype("float32"), PLACES]),
+    "ALiBi": ({}, {"num_heads": 3}, [PLACES, PLACES[:, :3]]),
+    "RelativeBias": (dict(num_heads=2, num_buckets=6, max_distance=4), {"bidirectional": False}, [PLACES, PLACES[:, :3]]),
+}  # fmt: skip
+
+
+def positional_subclass(cls, fixed):
+    """Passes everything on, in order or by name, through two constructors."""
+
+    class First(cls):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    class Positional(First):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    return Positional, fixed
+
+
+def fixing_subclass(cls, fixed):
+    """Decides an option itself."""
+
+    class Fixing(cls):
+        def __init__(self, **kwargs):
+            super().__init__(**fixed, **kwargs)
+
+    return Fixing, {}
+
+
+def defaulting_subclass(cls, fixed):
+    """Has another default."""
+
+    class Defaulting(cls):
+        def __init__(self, **kwargs):
+            super().__init__(**{**fixed, **kwargs})
+
+    return Defaulting, {}
+
+
+def adding_subclass(cls, fixed):
+    """Has an option of its own, which it keeps under another name."""
+
+    class Adding(cls):
+        def __init__(self, gain=1.0, **kwargs):
+            super().__init__(**kwargs)
+            self._gain = gain
+
+        @functools.wraps(cls.call)
+        def call(self, *args, **kwargs):
+            return self._gain * cls.call(self, *args, **kwargs)
+
+    return Adding, {**fixed, "gain": 2.0}
+
+
+def deep_subclass(cls, fixed):
+    """Two levels: one that fixes an option, and one above it that adds another and says so in `get_config` too."""
+    fixing, _ = fixing_subclass(cls, fixed)
+
+    class Deep(fixing):
+        def __init__(self, label="none", **kwargs):
+            super().__init__(**kwargs)
+            self.label = label
+
+        def get_config(self):
+            return {**super().get_config(), "label": self.label}
+
+    return Deep, {"label": "some"}
+
+
+KINDS = [positional_subclass, fixing_subclass, defaulting_subclass, adding_subclass, deep_subclass]
+
+
+def model_of(layer, arrays):
+    symbols = [keras.Input(array.shape[1:], dtype=str(array.dtype)) for array in arrays]
+    return keras.Model(symbols, layer(*symbols))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in KINDS])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_subclass_keeps_its_options(name, kind, tmp_path):
+    options, fixed, arrays = LAYERS[name]
+    base = getattr(layers, name)
+    cls, more = kind(base, fixed)
+    cls = keras.saving.register_keras_serializable(f"{name}-{kind.__name__}")(cls)
+    layer = cls(**options, **more)
+    model = model_of(layer, arrays)
+    expected = numpy(model(arrays))
+    plain = model_of(base(**{**options, **fixed}), arrays)
+    plain.set_weights(model.get_weights())
+    gain = more.get("gain", 1.0)
+    assert_same(expected, [gain * output for output in numpy(plain(arrays))], 1e-5)  # the subclass has the option at all
+
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert_same(numpy(reloaded(arrays)), expected)
+    assert type(reloaded.layers[-1]).__name__ == cls.__name__
+
+    for other in (keras.models.clone_model(model), model_of(cls.from_config(json.loads(json.dumps(layer.get_config()))), arrays)):
+        other.set_weights(model.get_weights())
+        assert_same(numpy(other(arrays)), expected)
+
+
+def test_the_table_knows_every_public_layer():
+    assert set(LAYERS) == set(layers.__all__)
+
+
+def test_the_fixed_options_change_the_outputs():
+    """Or the test above would not see that they are lost."""
+    for name, (options, fixed, arrays) in LAYERS.items():
+        if not {"num_heads", "class_token"} & set(fixed):  # which change shapes
+            one, other = (model_of(getattr(layers, name)(**each), arrays) for each in (options, {**options, **fixed}))
+            other.set_weights(one.get_weights())
+            difference = max(np.abs(a - b).max() for a, b in zip(numpy(one(arrays)), numpy(other(arrays))))
+            assert difference > 1e-3, name
+
+
+def test_arguments_in_order_have_their_names():
+    cls, _ = positional_subclass(layers.MultiHeadSelfAttention, {})
+    config = cls(2, 6, 1, True, window=3).get_config()
+    assert {"num_heads": 2, "head_dim": 6, "num_key_value_heads": 1, "causal": True, "window": 3}.items() <= config.items()
+
+
+def test_a_subclass_without_a_constructor_has_all_options():
+    class Calling(layers.MultiHeadSelfAttention):
+        pass
+
+    config = Calling(2, causal=True).get_config()
+    plain = layers.MultiHeadSelfAttention(2, causal=True).get_config()
+    assert config.keys() == plain.keys() and config["causal"]
+
+
+@keras.saving.register_keras_serializable("subclasses")
+class Twice(layers.MultiHeadSelfAttention):
+    """Passes on another value than came."""
+
+    def __init__(self, num_heads, window=2, kernel_initializer=None, **kwargs):
+        super().__init__(num_heads, window=2 * window, kernel_initializer=kernel_initializer or "zeros", **kwargs)
+
+
+def test_a_value_that_is_changed_on_the_way_is_changed_once(tmp_path):
+    initializer = keras.initializers.RandomNormal(stddev=0.5, seed=4)
+    for make in (functools.partial(Twice, 2), functools.partial(Twice, np.int64(2), kernel_initializer=initializer)):
+        layer = Twice.from_config(json.loads(json.dumps(make().get_config())))
+        layer = Twice.from_config(json.loads(json.dumps(layer.get_config())))
+        assert (layer.window, layer.num_heads) == (4, 2)
+    assert layer.kernel_initializer.get_config() == initializer.get_config()
+
+
+def test_a_shared_position_is_shared_again(tmp_path):
+    @keras.saving.register_keras_serializable("subclasses")
+    class Open(layers.EncoderBlock):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+
+    shared, inputs = layers.RelativeBias(2, num_buckets=6, max_distance=4), keras.Input((None, 8))
+    x = inputs
+    for _ in range(2):
+        x = Open(num_heads=2, position=shared)(x)
+    model = keras.Model(inputs, x)
+    for _ in range(2):
+        model.save(tmp_path / "model.keras")
+        reloaded = keras.saving.load_model(tmp_path / "model.keras")
+        first, second = reloaded.layers[1:]
+        assert first.position is second.position and first.attention.position_layer is first.position
+        assert [w.path for w in reloaded.weights] == [w.path for w in model.weights]
+        assert_same(numpy(reloaded(X)), numpy(model(X)))
+        model = reloaded
