@@ -2,6 +2,8 @@
 
 import difflib
 import numbers
+import os
+import pathlib
 import re
 import reprlib
 
@@ -35,6 +37,12 @@ def positive_integer(name, value):
 def integer(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ValueError(f"`{name}` must be an integer; received {short_repr(value)}.")
+    return int(value)
+
+
+def integer_between(name, value, least, most):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= value <= most:
+        raise ValueError(f"`{name}` must be an integer from {least} to {most}; received {short_repr(value)}.")
     return int(value)
 
 
@@ -75,6 +83,36 @@ def fraction(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
         raise ValueError(f"`{name}` must be in [0, 1]; received {short_repr(value)}.")
     return float(value)
+
+
+def string(name, value):
+    if not isinstance(value, str):
+        raise ValueError(f"`{name}` must be a string; received {short_repr(value)}.")
+    return value
+
+
+def strings(name, value):
+    """A list of strings, perhaps empty."""
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f"`{name}` must be a list of strings; received {short_repr(value)}.")
+    return list(value)
+
+
+def path(name, value):
+    if not isinstance(value, (str, os.PathLike)) or not str(value):
+        raise ValueError(f"`{name}` must be a path; received {short_repr(value)}.")
+    return pathlib.Path(value)
+
+
+def dtype(name, value):
+    """A type of numbers or a policy of Keras, by its name or itself."""
+    try:
+        if isinstance(value, (str, dict, keras.DTypePolicy)) and value:
+            keras.dtype_policies.get(value)
+            return value
+    except Exception:  # of what the name or dict holds
+        pass
+    raise ValueError(f"`{name}` must be the name of a dtype such as 'float32', or a policy; received {short_repr(value)}.")
 
 
 def hashable(name, value):
@@ -125,7 +163,7 @@ def known_names(kind, names, known):
 def id_below(name, value, vocab_size=None):
     """A token id: not negative and, where it is known, below the size of the vocabulary."""
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not is_integer or value < 0 or (vocab_size is not None and value >= vocab_size):
+    if not is_integer or not 0 <= value < (2**31 if vocab_size is None else vocab_size):
         limit = "" if vocab_size is None else f" below the vocabulary's size, {vocab_size}"
         raise ValueError(f"`{name}` must be a token id, an integer from 0 on{limit}; received {short_repr(value)}.")
     return int(value)
@@ -158,6 +196,25 @@ def concrete(tensor):
         return keras.ops.convert_to_numpy(tensor)
     except Exception:  # each backend has its own error for a tensor without a value
         return None
+
+
+def tensor(name, value):
+    """The tensor of what can be one."""
+    try:
+        tensor = keras.ops.convert_to_tensor(value)
+        keras.backend.standardize_dtype(tensor.dtype)
+    except Exception:  # each backend has its own
+        raise ValueError(f"`{name}` must be a tensor, an array or even rows of numbers; received {short_repr(value)}.") from None
+    return tensor
+
+
+def number_tensor(name, value):
+    """The tensor of integers, floats or Booleans."""
+    converted = tensor(name, value)
+    dtype = keras.backend.standardize_dtype(converted.dtype)
+    if not any(kind in dtype for kind in ("int", "float", "bool")):
+        raise ValueError(f"`{name}` must be numbers; received {dtype}.")
+    return converted
 
 
 def integers(name, tensor):

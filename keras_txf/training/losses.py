@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.options import register
+from keras_txf.training import class_weights
 
 
 @register
@@ -19,6 +20,8 @@ class TokenCrossEntropy(keras.losses.Loss):
         pad_id: target id that does not count; None counts every position.
         label_smoothing: ε moves that share of the target's probability to all V tokens alike.
         name: of the loss.
+        class_weight: dict of target ids and weights, such as {tag: 9.0} of a tag that is rare: each token weighs as much as
+            its target, 1 where that is not in the dict. `fit(class_weight=...)` of Keras would weigh whole rows.
 
     Call arguments:
         y_true: int (B, T), or any shape.
@@ -26,10 +29,11 @@ class TokenCrossEntropy(keras.losses.Loss):
         sample_weight: weights (B,) of sequences or (B, T) of tokens.
 
     Returns:
-        A scalar. A batch without a real token gives 0.
+        A scalar: the sum of weight times cross-entropy over the sum of weights. A batch without a real token gives 0.
 
     Raises:
-        ValueError: label_smoothing outside [0, 1).
+        ValueError: label_smoothing outside [0, 1), targets that are no integers, weights of no class, `class_weight` of
+            `fit` with targets (B, T).
 
     Reference:
         [Rethinking the Inception Architecture](https://arxiv.org/abs/1512.00567) for label smoothing.
@@ -41,13 +45,16 @@ class TokenCrossEntropy(keras.losses.Loss):
     1.3862943649291992
     """
 
-    def __init__(self, pad_id=0, label_smoothing=0.0, name="token_cross_entropy"):
-        super().__init__(name=name, reduction="mean_with_sample_weight", dtype="float32")
+    def __init__(self, pad_id=0, label_smoothing=0.0, name="token_cross_entropy", class_weight=None):
+        super().__init__(name=checks.optional(checks.string, "name", name), reduction="mean_with_sample_weight", dtype="float32")
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id)
         self.label_smoothing = checks.rate("label_smoothing", label_smoothing)
+        self.class_weight = class_weights.checked(class_weight, self.pad_id)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        weights = token_weights(y_true, y_pred, self.pad_id, sample_weight)
+        y_true, y_pred, weights = token_weights(self, y_true, y_pred, sample_weight)
+        if self.class_weight is not None:
+            weights = weights * class_weights.of_targets(self.class_weight, y_true, y_pred.shape[-1])
         # As one row of tokens: the mask that Keras keeps on `y_pred` has its own idea of what is padding.
         tokens = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
         return super().__call__(ops.reshape(y_true, (-1,)), tokens, ops.reshape(weights, (-1,)))
@@ -56,7 +63,14 @@ class TokenCrossEntropy(keras.losses.Loss):
         return token_cross_entropy(y_true, y_pred, self.pad_id, self.label_smoothing)
 
     def get_config(self):
-        return {"name": self.name, "pad_id": self.pad_id, "label_smoothing": self.label_smoothing}
+        # JSON would make strings of a dict's numbers.
+        pairs = None if self.class_weight is None else [list(pair) for pair in self.class_weight.items()]
+        return {"name": self.name, "pad_id": self.pad_id, "label_smoothing": self.label_smoothing, "class_weight": pairs}
+
+    @classmethod
+    def from_config(cls, config):
+        pairs = config.get("class_weight")
+        return cls(**{**config, "class_weight": None if pairs is None else dict(pairs)})
 
 
 def token_cross_entropy(y_true, y_pred, pad_id, label_smoothing=0.0):
@@ -102,30 +116,36 @@ def _with_gradient(targets, label_smoothing):
     return function
 
 
-def token_weights(y_true, y_pred, pad_id, sample_weight):
-    """Float32 weights, the shape of y_true: 0 at padding."""
-    y_true = ops.convert_to_tensor(y_true)
-    if _differ(y_true.shape, y_pred.shape[:-1]):
+def token_weights(owner, y_true, y_pred, sample_weight):
+    """The targets and logits as tensors, and float32 weights of the targets' shape: 0 at padding.
+
+    `owner` is the loss or metric whose `pad_id` counts.
+    """
+    y_true, y_pred = checks.tensor("y_true", y_true), checks.number_tensor("y_pred", y_pred)
+    checks.integers("y_true", y_true)
+    if not y_pred.shape or _differ(y_true.shape, y_pred.shape[:-1]):
         raise ValueError(
-            f"`y_pred` must be logits, the targets' shape and the vocabulary: received targets of shape "
+            f"`y_pred` must be logits, of the shape of `y_true` and the vocabulary; received targets of shape "
             f"{tuple(y_true.shape)} and logits of shape {tuple(y_pred.shape)}."
         )
     weights = ops.ones_like(y_true, dtype="float32")
-    if pad_id is not None:
-        weights = ops.cast(y_true != pad_id, "float32")
+    if owner.pad_id is not None:
+        weights = ops.cast(y_true != owner.pad_id, "float32")
     if sample_weight is not None:
-        sample_weight = ops.cast(sample_weight, "float32")
+        sample_weight = ops.cast(checks.number_tensor("sample_weight", sample_weight), "float32")
         given = tuple(sample_weight.shape)
         if len(given) == len(weights.shape) + 1 and given[-1] == 1:  # as Keras hands over (B,) for a target (B,)
             sample_weight = ops.squeeze(sample_weight, axis=-1)
+        class_weights.refuse_of_fit(owner, y_true, sample_weight)
         while len(sample_weight.shape) < len(weights.shape):
             sample_weight = sample_weight[..., None]
-        if any(None not in pair and 1 not in pair and pair[0] != pair[1] for pair in zip(given, y_true.shape)):
+        fits = len(sample_weight.shape) == len(weights.shape) and (given or not weights.shape)
+        if not fits or any(None not in pair and 1 not in pair and pair[0] != pair[1] for pair in zip(given, y_true.shape)):
             raise ValueError(
                 f"`sample_weight` must have the targets' shape {tuple(y_true.shape)}, or its first axes; received {given}."
             )
         weights = weights * sample_weight
-    return weights
+    return y_true, y_pred, weights
 
 
 def _differ(shape, other):

@@ -14,6 +14,15 @@ class TokenAccuracy(keras.metrics.Mean):
 
     Args:
         pad_id: target id that does not count; None counts every position.
+        name, dtype: as of Keras' metrics.
+
+    Call arguments:
+        y_true: int (B, T), or any shape.
+        y_pred: logits (B, T, V).
+        sample_weight: weights (B,) of sequences or (B, T) of tokens.
+
+    Raises:
+        ValueError: targets that are no integers, logits or weights of another shape.
 
     Example:
 
@@ -22,12 +31,12 @@ class TokenAccuracy(keras.metrics.Mean):
     0.5
     """
 
-    def __init__(self, pad_id=0, name="token_accuracy", **kwargs):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, pad_id=0, name="token_accuracy", dtype=None):
+        super().__init__(name=checks.optional(checks.string, "name", name), dtype=checks.optional(checks.dtype, "dtype", dtype))
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        weights = token_weights(y_true, y_pred, self.pad_id, sample_weight)
+        y_true, y_pred, weights = token_weights(self, y_true, y_pred, sample_weight)
         hits = ops.cast(ops.argmax(y_pred, axis=-1), "int32") == ops.cast(y_true, "int32")
         super().update_state(ops.cast(hits, "float32"), sample_weight=weights)
 
@@ -41,6 +50,15 @@ class Perplexity(keras.metrics.Mean):
 
     Args:
         pad_id: target id that does not count; None counts every position.
+        name, dtype: as of Keras' metrics.
+
+    Call arguments:
+        y_true: int (B, T), or any shape.
+        y_pred: logits (B, T, V).
+        sample_weight: weights (B,) of sequences or (B, T) of tokens.
+
+    Raises:
+        ValueError: targets that are no integers, logits or weights of another shape.
 
     Example:
 
@@ -49,12 +67,12 @@ class Perplexity(keras.metrics.Mean):
     4.0
     """
 
-    def __init__(self, pad_id=0, name="perplexity", **kwargs):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, pad_id=0, name="perplexity", dtype=None):
+        super().__init__(name=checks.optional(checks.string, "name", name), dtype=checks.optional(checks.dtype, "dtype", dtype))
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        weights = token_weights(y_true, y_pred, self.pad_id, sample_weight)
+        y_true, y_pred, weights = token_weights(self, y_true, y_pred, sample_weight)
         super().update_state(token_cross_entropy(y_true, y_pred, self.pad_id), sample_weight=weights)
 
     def result(self):

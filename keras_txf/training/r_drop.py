@@ -21,6 +21,7 @@ class RDrop(TokenCrossEntropy):
         label_smoothing: of the cross-entropy.
         strength: α of the paper, which takes 5 for translation and 1 for classification.
         name: of the loss.
+        class_weight: dict of target ids and weights, as of `TokenCrossEntropy`; what the two draws are apart by is weighed alike.
 
     Call arguments:
         y_true: int (2B, T), or any shape; the second half repeats the first.
@@ -31,7 +32,7 @@ class RDrop(TokenCrossEntropy):
         A scalar; NaN where a half is not the other's targets.
 
     Raises:
-        ValueError: label_smoothing outside [0, 1), a strength that is not positive, an odd number of tokens where it is known.
+        ValueError: as of `TokenCrossEntropy`; a strength that is not positive, an odd number of tokens where it is known.
 
     Reference:
         [R-Drop](https://arxiv.org/abs/2106.14448)
@@ -46,8 +47,8 @@ class RDrop(TokenCrossEntropy):
     ['loss']
     """
 
-    def __init__(self, pad_id=0, label_smoothing=0.0, strength=5.0, name="r_drop"):
-        super().__init__(pad_id, label_smoothing, name)
+    def __init__(self, pad_id=0, label_smoothing=0.0, strength=5.0, name="r_drop", class_weight=None):
+        super().__init__(pad_id, label_smoothing, name, class_weight)
         self.strength = checks.positive_number("strength", strength)
 
     def call(self, y_true, y_pred):

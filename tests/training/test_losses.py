@@ -3,13 +3,16 @@
 Legend: B batch, T length, V vocabulary.
 """
 
+import json
 import math
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import torch
 from keras import ops
+from refusals import refused
 
 import drawing
 import keras_txf as txf
@@ -44,8 +47,125 @@ def test_equals_numpy(smoothing, pad_id, sample_weight):
     real = weights(pad_id, sample_weight)
     expected = (token_losses(smoothing=smoothing) * real).sum() / real.sum()
     assert float(loss(TARGETS, LOGITS, sample_weight)) == pytest.approx(expected, rel=1e-5)
-    as_floats = TARGETS.astype("float32")  # how `fit` hands over integers under some backends
-    assert float(loss(as_floats, LOGITS, sample_weight)) == pytest.approx(expected, rel=1e-5)
+
+
+CLASS_WEIGHT = {1: 9.0, 3: 0.0, 6: 0.25}
+
+
+@pytest.mark.parametrize("sample_weight", [None, SEQUENCE_WEIGHTS, TOKEN_WEIGHTS], ids=["none", "(B,)", "(B, T)"])
+@pytest.mark.parametrize("pad_id", [0, None])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_each_token_weighs_as_much_as_its_class(smoothing, pad_id, sample_weight):
+    loss = txf.training.TokenCrossEntropy(pad_id, smoothing, class_weight=CLASS_WEIGHT)
+    real = weights(pad_id, sample_weight) * np.vectorize(lambda target: CLASS_WEIGHT.get(target, 1.0))(TARGETS)
+    expected = (token_losses(smoothing=smoothing) * real).sum() / real.sum()
+    assert float(loss(TARGETS, LOGITS, sample_weight)) == pytest.approx(expected, rel=1e-5)
+    plain = txf.training.TokenCrossEntropy(pad_id, smoothing)
+    assert float(loss(TARGETS, LOGITS, sample_weight)) != pytest.approx(float(plain(TARGETS, LOGITS, sample_weight)), rel=1e-2)
+    again = keras.losses.deserialize(json.loads(json.dumps(keras.losses.serialize(loss))))
+    assert again.class_weight == CLASS_WEIGHT and again.get_config() == loss.get_config()
+
+
+def test_class_weights_are_those_of_pytorch():
+    weight = torch.tensor([CLASS_WEIGHT.get(tag, 1.0) for tag in range(V)], dtype=torch.float64)
+    logits = torch.tensor(LOGITS, dtype=torch.float64, requires_grad=True)
+    value = torch.nn.functional.cross_entropy(logits.transpose(1, 2), torch.tensor(TARGETS), weight, ignore_index=0)
+    loss = txf.training.TokenCrossEntropy(class_weight=CLASS_WEIGHT)
+    assert float(loss(TARGETS, LOGITS)) == pytest.approx(value.item(), rel=1e-5)
+    slope = drawing.gradient(lambda logits: loss(TARGETS, logits), LOGITS)
+    np.testing.assert_allclose(slope, torch.autograd.grad(value, logits)[0], atol=1e-6)
+
+
+def tagger(loss, **options):
+    """A model of one kernel, whose logits for these rows of ids are that kernel's rows."""
+    model = keras.Sequential([keras.Input((T,), dtype="int32"), keras.layers.Embedding(V, V)])
+    model.compile(keras.optimizers.SGD(0.0), loss, **options)
+    model.set_weights([3 * drawing.normal(V, V)])
+    return model
+
+
+def test_fit_weighs_tokens_by_the_class_weights_of_the_loss():
+    model = tagger(txf.training.TokenCrossEntropy(class_weight=CLASS_WEIGHT))
+    losses = token_losses(logits=model.get_weights()[0][TARGETS])
+    real = weights() * np.vectorize(lambda target: CLASS_WEIGHT.get(target, 1.0))(TARGETS)
+    history = model.fit(TARGETS, TARGETS, batch_size=B, verbose=0).history
+    assert history["loss"] == pytest.approx([(losses * real).sum() / real.sum()], rel=1e-5)
+
+
+class Rows(keras.utils.PyDataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return TARGETS, TARGETS
+
+
+WITH_CLASS_WEIGHT = {
+    "arrays": lambda model: model.fit(TARGETS, TARGETS, class_weight={2: 9.0}, shuffle=False, verbose=0),
+    "a data set": lambda model: model.fit(tf.data.Dataset.from_tensors((TARGETS, TARGETS)), class_weight={2: 9.0}, shuffle=False, verbose=0),
+    "batches": lambda model: model.fit(Rows(), class_weight={2: 9.0}, shuffle=False, verbose=0),
+    "one batch": lambda model: model.train_on_batch(TARGETS, TARGETS, class_weight={2: 9.0}),
+}
+
+
+@pytest.mark.parametrize("train", WITH_CLASS_WEIGHT.values(), ids=WITH_CLASS_WEIGHT)
+def test_class_weights_of_fit_are_refused(train):
+    for loss in (txf.training.TokenCrossEntropy(), txf.training.TokenCrossEntropy(class_weight={2: 9.0})):
+        with pytest.raises(ValueError, match=r"`class_weight` of `fit` must be left out .* TokenCrossEntropy\(class_weight=\.\.\.\)"):
+            train(tagger(loss))
+    keras_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    metric = tagger(keras_loss, weighted_metrics=[txf.training.TokenAccuracy()])
+    with pytest.raises(ValueError, match="`class_weight` of `fit` must be left out"):
+        metric.fit(TARGETS, TARGETS, class_weight={2: 9.0}, verbose=0)
+
+
+def test_class_weights_of_fit_for_one_target_a_row():
+    model = keras.Sequential([keras.Input((), dtype="int32"), keras.layers.Embedding(V, V)])
+    model.compile(keras.optimizers.SGD(0.0), txf.training.TokenCrossEntropy())
+    targets = TARGETS[0]
+    losses = token_losses(targets, model.get_weights()[0][targets])
+    real = np.where(targets == 2, 9.0, 1.0)
+    history = model.fit(targets, targets, batch_size=T, class_weight={2: 9.0}, verbose=0).history
+    assert history["loss"] == pytest.approx([(losses * real).sum() / real.sum()], rel=1e-5)
+    rows = tagger(txf.training.TokenCrossEntropy())  # weights of rows stay what they are
+    expected = token_losses(logits=rows.get_weights()[0][TARGETS])
+    real = weights(sample_weight=SEQUENCE_WEIGHTS)
+    history = rows.fit(TARGETS, TARGETS, batch_size=B, sample_weight=SEQUENCE_WEIGHTS, verbose=0).history
+    assert history["loss"] == pytest.approx([(expected * real).sum() / real.sum()], rel=1e-5)
+
+
+LOSSES = [txf.training.TokenCrossEntropy, txf.training.RDrop]
+METRICS = [txf.training.TokenAccuracy, txf.training.Perplexity]
+
+
+@pytest.mark.parametrize("value, words", [
+    ({}, ["dict"]), ([1.0, 9.0], ["dict", "[1.0, 9.0]"]), ({1: -1.0}, ["0 or more", "-1.0"]), ({1: float("nan")}, ["finite", "nan"]),
+    ({"1": 2.0}, ["token id", "'1'"]), ({-1: 2.0}, ["token id", "-1"]), ({0: 2.0}, ["`pad_id`", "{0: 2.0}"]), ({1: "2"}, ["finite", "'2'"]),
+])  # fmt: skip
+@pytest.mark.parametrize("loss", LOSSES)
+def test_bad_class_weights(loss, value, words):
+    refused(lambda: loss(class_weight=value), ["`class_weight`", *words])
+
+
+def test_a_class_weight_beyond_the_logits():
+    refused(lambda: txf.training.TokenCrossEntropy(class_weight={V: 2.0})(TARGETS, LOGITS), ["`class_weight`", f"{V}", f"{{{V}: 2.0}}"])
+
+
+@pytest.mark.parametrize("call", [*(cls() for cls in LOSSES), *(cls().update_state for cls in METRICS)])
+@pytest.mark.parametrize("arguments, words", [
+    ({"y_true": TARGETS.astype("float32")}, ["`y_true` must be integers", "float32"]),
+    ({"y_true": TARGETS > 2}, ["`y_true` must be integers", "bool"]),
+    ({"y_true": None}, ["`y_true`", "None"]),
+    ({"y_true": [[1], [2, 3]]}, ["`y_true`", "[[1], [2, 3]]"]),
+    ({"y_true": TARGETS[0]}, ["`y_true`", f"({T},)", f"({B}, {T}, {V})"]),
+    ({"y_pred": None}, ["`y_pred`", "None"]),
+    ({"y_pred": 3}, ["`y_pred`", "()"]),
+    ({"sample_weight": "heavy"}, ["`sample_weight`"]),
+    ({"sample_weight": 2.0}, ["`sample_weight`", f"({B}, {T})", "()"]),
+    ({"sample_weight": np.ones((B, T, 2))}, ["`sample_weight`", f"({B}, {T}, 2)"]),
+])  # fmt: skip
+def test_bad_calls(call, arguments, words):
+    refused(lambda: call(**{"y_true": TARGETS, "y_pred": LOGITS, **arguments}), words)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])

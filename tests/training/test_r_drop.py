@@ -41,6 +41,14 @@ def test_equals_the_paper(strength, smoothing, weighted):
     np.testing.assert_allclose(ours, torch.autograd.grad(value, logits)[0], atol=1e-6)
 
 
+def test_class_weights_weigh_both_parts():
+    class_weight = {1: 9.0, 2: 0.5}
+    value = paper(torch.tensor(LOGITS, dtype=torch.float64), 5.0, 0.1, np.vectorize(lambda tag: class_weight.get(tag, 1.0))(TARGETS) * (TARGETS != 0))
+    loss = txf.training.RDrop(label_smoothing=0.1, class_weight=class_weight)
+    assert float(loss(TARGETS, LOGITS)) == pytest.approx(value.item(), rel=1e-5)
+    assert keras.losses.deserialize(keras.losses.serialize(loss)).class_weight == class_weight
+
+
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the others take the gradient of what is computed")
 def test_the_gradient_has_a_gradient():
     import tensorflow as tf
