@@ -7,6 +7,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_txf.checks import short_repr
+from keras_txf.reading import reading
+from keras_txf.training.arrays import read_arrays
 from keras_txf.training.whole import WholeEpochs, whole
 
 PLAIN = (bool, int, float, str, type(None))
@@ -43,7 +46,8 @@ class Resume(WholeEpochs):
             by `TerminateOnNaN`, is not saved.
 
     Raises:
-        ValueError: a file of another model, optimizer or list of callbacks; a `fit` that begins elsewhere.
+        ValueError: a file that is broken, or of another model, optimizer or list of callbacks, all of which then stay as they
+            are; a `fit` that begins elsewhere.
 
     Example:
 
@@ -67,8 +71,8 @@ class Resume(WholeEpochs):
         self._at_begin = None
         self.epoch = 0
         if self.file.exists():
-            with np.load(self.file) as saved:
-                self.epoch = int(saved["epoch"])
+            with reading(self.file):
+                self.epoch = _epoch(read_arrays(self.file, ["epoch"])["epoch"])
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -76,8 +80,8 @@ class Resume(WholeEpochs):
         if self._at_begin is None:  # what later fits of the same objects find has changed since
             self._at_begin = [_plain_state(callback) for callback in self.callbacks]
         if self.file.exists():
-            with np.load(self.file) as saved:
-                self._restore(saved)
+            with reading(self.file):
+                self._restore(read_arrays(self.file))
 
     def on_epoch_begin(self, epoch, logs=None):
         if not self._begun and epoch != self.epoch:
@@ -111,25 +115,68 @@ class Resume(WholeEpochs):
             np.savez(stream, **arrays)
 
     def _restore(self, saved):
-        variables, plain = _variables(self.model), json.loads(str(saved["callbacks"]))
-        values = [saved[f"variable_{i}"] for i in range(sum(name.startswith("variable_") for name in saved))]
-        shapes, expected = [value.shape for value in values], [tuple(variable.shape) for variable in variables]
-        if shapes != expected or len(plain) != len(self.callbacks):
+        """All that is saved is looked at before anything is changed."""
+        variables, plain = _variables(self.model), _plain_states(saved.pop("callbacks"))
+        epoch, values = _epoch(saved.pop("epoch")), _numbered(saved, "variable_")
+        kinds, expected = list(map(_shape_and_kind, values)), [_shape_and_kind(_as_numpy(v)) for v in variables]
+        if kinds != expected or len(plain) != len(self.callbacks):
             raise ValueError(
-                f"{self.file} must hold the state of this training, {len(expected)} variables of certain shapes and "
-                f"{len(self.callbacks)} callbacks; received {len(shapes)} variables and {len(plain)} callbacks, of "
+                f"{short_repr(str(self.file))} must hold the state of this training, {len(expected)} variables of certain "
+                f"shapes and {len(self.callbacks)} callbacks; received {len(kinds)} variables and {len(plain)} callbacks, of "
                 "another model, optimizer or list. Delete it to begin anew."
             )
-        for variable, value in zip(variables, values):
-            variable.assign(value)
-        self._generators = {name: saved[name] for name in saved if name.startswith("torch_generator_")}
         for i, (callback, state) in enumerate(zip(self.callbacks, plain)):
-            for name, value in state.items():
-                setattr(callback, name, value)
             prefix = f"callback_{i}."
             for name in {key[len(prefix) :].rpartition(".")[0] for key in saved if key.startswith(prefix)}:
-                length = sum(key.startswith(f"{prefix}{name}.") for key in saved)
-                setattr(callback, name, [saved[f"{prefix}{name}.{j}"] for j in range(length)])
+                state[name] = _numbered(saved, f"{prefix}{name}.")
+            for name, value in state.items():
+                if not _may_become(getattr(callback, name, None), value):
+                    raise ValueError(f"`{name}` of {type(callback).__name__} must not become {short_repr(value)}")
+        own = _torch_generators()
+        generators = {name: saved.pop(name) for name in sorted(saved) if name.startswith("torch_generator_")}
+        for name in own.keys() & generators.keys():
+            if _shape_and_kind(generators[name]) != _shape_and_kind(own[name]):
+                raise ValueError(f"{name} must be a state of PyTorch's generator; received {short_repr(generators[name])}")
+        if saved:
+            raise ValueError(f"it has arrays that no part of the training has; received {short_repr(sorted(saved))}")
+        self.epoch, self._generators = epoch, generators
+        for variable, value in zip(variables, values):
+            variable.assign(value)
+        for callback, state in zip(self.callbacks, plain):
+            for name, value in state.items():
+                setattr(callback, name, value)
+
+
+def _epoch(saved):
+    if saved.shape != () or saved.dtype.kind not in "iu" or saved < 0:
+        raise ValueError(f"`epoch` must be a number of epochs; received {short_repr(saved)}")
+    return int(saved)
+
+
+def _plain_states(saved):
+    """The numbers and texts of each callback by name."""
+    plain = json.loads(str(saved))
+    are_dicts = isinstance(plain, list) and all(isinstance(state, dict) for state in plain)
+    if not are_dicts or not all(isinstance(value, PLAIN) for state in plain for value in state.values()):
+        raise ValueError(f"`callbacks` must be a list of dicts of numbers and texts; received {short_repr(plain)}")
+    return plain
+
+
+def _numbered(saved, prefix):
+    """Takes the arrays of a list out of `saved`, by their places."""
+    return [saved.pop(f"{prefix}{i}") for i in range(sum(name.startswith(prefix) for name in saved))]
+
+
+def _may_become(before, value):
+    """Whether an attribute may have another value: numbers, texts and lists stay such, unless they are None."""
+    kinds = ((bool, int, float, np.generic), str, list)
+    if before is None or value is None:
+        return isinstance(before, (type(None), *kinds[0], *kinds[1:]))
+    return any(isinstance(before, kind) and isinstance(value, kind) for kind in kinds)
+
+
+def _shape_and_kind(array):
+    return array.shape, array.dtype.kind
 
 
 def _variables(model):
