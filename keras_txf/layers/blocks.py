@@ -38,7 +38,7 @@ class EncoderBlock(keras.layers.Layer):
         attention_dropout: rate on the attention weights.
         feed_forward_dropout: rate inside the feed-forward network.
         stochastic_depth: rate at which training leaves out a sublayer, sample by sample.
-        kernel_initializer: of every projection.
+        kernel_initializer: of every projection. A seed is mixed with the names of layer and projection: each has numbers of its own.
 
     Call arguments:
         inputs: float (B, T, D).

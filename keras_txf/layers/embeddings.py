@@ -7,8 +7,8 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.layers.options import get_config, register
-from keras_txf.layers.projections import apply, clone_initializer
+from keras_txf.layers.options import get_config, own_initializer, register
+from keras_txf.layers.projections import apply
 from keras_txf.ops.masks import padding_positions
 from keras_txf.ops.positions import sinusoid
 
@@ -133,7 +133,7 @@ class PositionalEmbedding(keras.layers.Layer):
 
     def _table(self, cls, rows, width, name, **kwargs):
         default = keras.initializers.RandomNormal(stddev=1 / math.sqrt(self.dim))
-        initializer = clone_initializer(self.embeddings_initializer or default)
+        initializer = own_initializer(self.embeddings_initializer or default, self, name)
         table = cls(
             rows, width, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name, **kwargs
         )

@@ -1,5 +1,6 @@
 """What every layer here does with its arguments: keep them under their own names, save them, reload them."""
 
+import hashlib
 import inspect
 
 import keras
@@ -76,7 +77,26 @@ def revive(value):
 def inherit(layer, cls, **changed):
     """The arguments of an inner layer `cls` that bear the same name on `layer`, with some changed."""
     same = {name: getattr(layer, name) for name in option_names(cls) if hasattr(layer, name)}
+    if "kernel_initializer" in same:
+        same["kernel_initializer"] = own_initializer(layer.kernel_initializer, layer)
     return {**same, "dtype": layer.dtype_policy, **changed}
+
+
+def own_initializer(initializer, layer, name=""):
+    """The initializer of one weight, or inner layer, of a layer: one instance would give each of them the same numbers.
+
+    The seed of a seeded one is mixed with the names of the layer and of the weight: models that are built alike begin
+    alike. Functions are taken as they are, and so is an initializer whose seed is a generator: it goes on by itself.
+    """
+    if not isinstance(initializer, keras.initializers.Initializer):
+        return initializer
+    config = initializer.get_config()
+    if isinstance(config.get("seed"), dict):
+        return initializer
+    if config.get("seed") is not None:
+        digest = hashlib.sha256(f"{config['seed']}/{layer.name}/{name}".encode()).digest()
+        config["seed"] = int.from_bytes(digest[:4], "big") >> 1
+    return type(initializer).from_config(config)
 
 
 def _serialize(value):

@@ -5,8 +5,8 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.layers.options import get_config, register
-from keras_txf.layers.projections import clone_initializer, make_projection
+from keras_txf.layers.options import get_config, own_initializer, register
+from keras_txf.layers.projections import make_projection
 from keras_txf.ops.interpolation import interpolate_grid
 from keras_txf.ops.positions import sinusoid
 
@@ -97,20 +97,20 @@ class PatchEmbedding(keras.layers.Layer):
         self._channels = inputs_shape[-1]
         self.patch = make_projection(self, "patch", self.dim, (None, None, height * width * self._channels))
         if self.class_token:
-            self.class_vector = self.add_weight(name="class_token", shape=(self.dim,), initializer=self._initializer())
+            self.class_vector = self.add_weight(name="class_token", shape=(self.dim,), initializer=self._initializer("class_token"))
         if self.encoding == "learned":
             rows, columns = self._grid(*self.image_size)
             self.position = keras.layers.Embedding(
                 rows * columns + self.class_token,
                 self.dim,
-                embeddings_initializer=self._initializer(),
+                embeddings_initializer=self._initializer("position"),
                 dtype=self.dtype_policy,
                 name="position",
             )
             self.position.build()
 
-    def _initializer(self):
-        return clone_initializer(self.embeddings_initializer or keras.initializers.RandomNormal(stddev=0.02))
+    def _initializer(self, name):
+        return own_initializer(self.embeddings_initializer or keras.initializers.RandomNormal(stddev=0.02), self, name)
 
     def call(self, inputs):
         self._check(inputs)

@@ -8,7 +8,7 @@ import keras
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.adapters import KINDS, QUANTIZED
-from keras_txf.layers.options import register
+from keras_txf.layers.options import own_initializer, register
 
 _elsewhere = contextvars.ContextVar("products by the id of a layer", default={})
 _using = contextvars.ContextVar("names of adapters by the id of a layer", default={})
@@ -166,14 +166,9 @@ def make_projection(layer, name, units, input_shape, use_bias=None):
     projection = Projection(
         units,
         use_bias=layer.use_bias if use_bias is None else use_bias,
-        kernel_initializer=clone_initializer(layer.kernel_initializer),
+        kernel_initializer=own_initializer(layer.kernel_initializer, layer, name),
         dtype=layer.dtype_policy,
         name=name,
     )
     projection.build(input_shape)
     return projection
-
-
-def clone_initializer(initializer):
-    """Another one of its kind: one instance would repeat its numbers. Functions are taken as they are."""
-    return initializer.clone() if isinstance(initializer, keras.initializers.Initializer) else initializer
