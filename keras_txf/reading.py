@@ -15,7 +15,7 @@ LONGEST_REASON = 600  # characters of an error of others, which may hold any par
 
 @contextlib.contextmanager
 def reading(*paths):
-    """A scope that reads a file, or several that belong together: an error in it becomes a ValueError that names them.
+    """A scope that reads a file, or several of a folder: an error in it becomes a ValueError that names them.
 
     Stays as it is what names the files already, an OSError of one among them, and the ImportError of a missing package.
 
@@ -34,12 +34,12 @@ def reading(*paths):
         # Packages written in Rust end in panics, which are no Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        names = [short_repr(str(path)) for path in paths]
+        names = [short_repr(str(path)) if path is paths[0] else path.name for path in paths]
         if isinstance(error, OSError) and error.filename is not None:
             raise
         if isinstance(error, ValueError) and all(name in str(error) for name in names):
             raise
-        raise ValueError(f"{' with '.join(names)} cannot be read: {_reason(error)}") from error
+        raise ValueError(f"{', '.join(names)} cannot be read: {_reason(error)}") from error
 
 
 def read_json(path, name="folder"):

@@ -1,5 +1,6 @@
 """BytePairTokenizer: byte-level BPE, such as GPT-2's and Llama 3's."""
 
+import functools
 import itertools
 import json
 import secrets
@@ -8,10 +9,11 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.reading import parse_json
 from keras_txf.text.lazy import tf, tokenizers
 from keras_txf.text.sources import lines
 from keras_txf.text.tokenizer import Tokenizer, register
-from keras_txf.text.vocabulary import read_text
+from keras_txf.text.vocabulary import from_files, read_text
 
 
 @register
@@ -52,15 +54,10 @@ class BytePairTokenizer(Tokenizer):
     """
 
     def __init__(self, definition, pad_token=None, **kwargs):
-        try:
-            kernel = tokenizers.Tokenizer.from_str(definition)
-        except ImportError:
-            raise
-        except Exception as error:  # the package raises bare ones
-            raise ValueError(
-                f"`definition` must be the content of a `tokenizer.json`; received {short_repr(str(definition)[:40])}: {error}."
-            ) from None
+        kernel = kernel_of(definition)
         tokens = {id: token for token, id in kernel.get_vocab().items()}
+        if len(tokens) < kernel.get_vocab_size():
+            raise ValueError(f"`definition` must have one token for each id; received {kernel.get_vocab_size()} tokens for {len(tokens)} ids.")
         if sorted(tokens) != list(range(len(tokens))):
             missing = min(set(range(len(tokens))) - set(tokens))
             raise ValueError(f"`definition` must have a token for each id; received one without a token for id {short_repr(missing)}.")
@@ -89,7 +86,7 @@ class BytePairTokenizer(Tokenizer):
             ImportError: the package is not there.
             ValueError: a file that is missing, empty, not in UTF-8 or no `tokenizer.json`.
         """
-        return cls(read_text("path", path), **kwargs)
+        return from_files(functools.partial(cls, read_text("path", path)), [path], {}, kwargs)
 
     @classmethod
     def train(cls, source, vocab_size, special_tokens=("<pad>", "<s>", "</s>"), min_frequency=2, **kwargs):
@@ -149,6 +146,24 @@ class BytePairTokenizer(Tokenizer):
 
     def get_config(self):
         return {**super().get_config(), "definition": self._definition, "pad_token": self.pad_token}
+
+
+def kernel_of(definition):
+    """The tokenizer of the package, which has what its definition says."""
+    try:
+        parts = parse_json(definition)
+        kernel = tokenizers.Tokenizer.from_str(definition)
+        for token in parts.get("added_tokens") or []:
+            if kernel.token_to_id(token["content"]) != token["id"]:  # the package would pass over it
+                raise ValueError(f"the added token {short_repr(token)} must not have the id of another one")
+        kernel.encode("a word", add_special_tokens=False)
+    except ImportError:
+        raise
+    except Exception as error:  # the package raises bare ones
+        raise ValueError(
+            f"`definition` must be the content of a `tokenizer.json`; received {short_repr(str(definition)[:40])}: {error}."
+        ) from None
+    return kernel
 
 
 def escaping(kernel, parts, special):

@@ -3,15 +3,17 @@
 `tokenizer_config.json` names the class, which says how a vocabulary's file is meant.
 """
 
-import json
+import functools
 import pathlib
 
 from keras_txf.checks import short_repr
+from keras_txf.reading import parse_json, reading
 from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
+from keras_txf.text.folder_files import added_tokens, content, read_config, read_model_type, read_normalizer, special_tokens
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
 from keras_txf.text.sentence_piece_model import read_model
-from keras_txf.text.vocabulary import read_bytes, read_text, read_tokens
+from keras_txf.text.vocabulary import from_files, read_bytes, read_text, read_tokens
 from keras_txf.text.word_piece import WordPieceTokenizer
 
 
@@ -31,8 +33,8 @@ def from_checkpoint(folder, **kwargs):
 
     Raises:
         ImportError: a `tokenizer.json` needs `tokenizers`, which is not there.
-        ValueError: no folder, a file that is missing or damaged, a class that is not known; the message lists what is
-            there.
+        ValueError: no folder, a file that is missing or damaged, which the message names; a class that is not known, of which
+            the message lists what is there.
 
     Example:
 
@@ -48,13 +50,15 @@ def from_checkpoint(folder, **kwargs):
         raise ValueError(
             f"`folder` must be a folder; received {short_repr(str(folder))}. Of a repository on the Hub `txf.checkpoints.find` makes one."
         )
-    config = read_json(folder / "tokenizer_config.json") or {}
-    name = config.get("tokenizer_class") or class_of_model(read_json(folder / "config.json") or {})
+    config = read_config(folder)
+    name = config.get("tokenizer_class") or CLASSES.get(read_model_type(folder))
     file, read = READERS.get((name or "").removesuffix("Fast"), (None, None))
-    if read and (folder / file).is_file():
-        return read(folder, config, kwargs)
-    if (folder / "tokenizer.json").is_file():
-        return read_tokenizer_json(folder, config, kwargs)
+    if read is None or not (folder / file).is_file():
+        file, read = "tokenizer.json", read_tokenizer_json
+    if (folder / file).is_file():
+        make, options = read(folder, config)
+        used = dict.fromkeys((file, "tokenizer_config.json", "added_tokens.json", "tokenizer.json"))
+        return from_files(make, [folder / name for name in used if (folder / name).is_file()], options, kwargs)
     found = sorted(file.name for file in folder.iterdir())
     raise ValueError(
         f"`folder` must hold tokenizer.json, or the class of its tokenizer and that one's file, of "
@@ -62,10 +66,10 @@ def from_checkpoint(folder, **kwargs):
     )
 
 
-def read_word_piece(folder, config, kwargs):
+def read_word_piece(folder, config):
     vocabulary = read_tokens("folder", folder / "vocab.txt")
-    vocabulary += added_tokens(folder, config, len(vocabulary))
-    normalizer = (read_json(folder / "tokenizer.json") or {}).get("normalizer") or {}
+    vocabulary += added_tokens(folder / "vocab.txt", len(vocabulary), config)
+    normalizer = read_normalizer(folder)
     options = {
         "lowercase": config.get("do_lower_case", normalizer.get("lowercase", True)),
         "strip_accents": config.get("strip_accents", normalizer.get("strip_accents")),
@@ -78,39 +82,48 @@ def read_word_piece(folder, config, kwargs):
     special = [*(options[name] for name in ("pad_token", "unk_token", "start", "end")), token(config, "mask_token", "[MASK]")]
     special += special_tokens(config)
     options["special_tokens"] = [name for name in dict.fromkeys(special) if name in vocabulary]
-    return WordPieceTokenizer(vocabulary, **{**options, **kwargs})
+    return functools.partial(WordPieceTokenizer, vocabulary), options
 
 
-def read_t5(folder, config, kwargs):
-    model = read_bytes("folder", folder / "spiece.model")
-    extra = added_tokens(folder, config, len(read_model(model).pieces))
+def read_t5(folder, config):
+    model, size = read_pieces(folder / "spiece.model")
+    extra = added_tokens(folder / "spiece.model", size, config)
     extra = extra or [f"<extra_id_{number}>" for number in reversed(range(config.get("extra_ids", 100)))]
     options = {"extra_tokens": extra, "end": token(config, "eos_token", "</s>"), "pad_token": token(config, "pad_token", "<pad>")}
-    return SentencePieceTokenizer(model, **{**options, **kwargs})
+    return functools.partial(SentencePieceTokenizer, model), options
 
 
-def read_llama(folder, config, kwargs):
-    model = read_bytes("folder", folder / "tokenizer.model")
+def read_llama(folder, config):
+    model, size = read_pieces(folder / "tokenizer.model")
     options = {
-        "extra_tokens": added_tokens(folder, config, len(read_model(model).pieces)),
+        "extra_tokens": added_tokens(folder / "tokenizer.model", size, config),
         "prefix_space": "always" if config.get("legacy", True) else "first",
         "start": token(config, "bos_token", "<s>") if config.get("add_bos_token", True) else None,
         "end": token(config, "eos_token", "</s>") if config.get("add_eos_token", False) else None,
         "pad_token": token(config, "pad_token", None),
     }
-    return SentencePieceTokenizer(model, **{**options, **kwargs})
+    return functools.partial(SentencePieceTokenizer, model), options
 
 
-def read_byt5(folder, config, kwargs):
+def read_byt5(folder, config):
     extra = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 125))]
-    return ByteTokenizer(**{"extra_tokens": extra, "end": "</s>", **kwargs})
+    return ByteTokenizer, {"extra_tokens": extra, "end": "</s>"}
 
 
-def read_tokenizer_json(folder, config, kwargs):
-    definition = read_text("folder", folder / "tokenizer.json")
-    start, end = around(json.loads(definition).get("post_processor"))
+def read_tokenizer_json(folder, config):
+    path = folder / "tokenizer.json"
+    definition = read_text("folder", path)
+    with reading(path):
+        start, end = around(parse_json(definition).get("post_processor"))
     options = {"start": start, "end": end, "pad_token": token(config, "pad_token", None)}
-    return BytePairTokenizer(definition, **{**options, **kwargs})
+    return functools.partial(BytePairTokenizer, definition), options
+
+
+def read_pieces(path):
+    """The bytes of a SentencePiece model, and how many pieces it has."""
+    model = read_bytes("folder", path)
+    with reading(path):
+        return model, len(read_model(model).pieces)
 
 
 READERS = {  # class of Hugging Face -> file, function
@@ -125,11 +138,10 @@ READERS = {  # class of Hugging Face -> file, function
 }
 
 
-def class_of_model(config):
-    """The tokenizer's class by `config.json`, where `tokenizer_config.json` does not name it."""
-    names = {"bert": "BertTokenizer", "distilbert": "DistilBertTokenizer", "electra": "ElectraTokenizer",
-             "mobilebert": "MobileBertTokenizer", "convbert": "ConvBertTokenizer", "t5": "T5Tokenizer", "llama": "LlamaTokenizer"}
-    return names.get(config.get("model_type"))
+CLASSES = {  # the tokenizer's class by `config.json`, where `tokenizer_config.json` does not name it
+    "bert": "BertTokenizer", "distilbert": "DistilBertTokenizer", "electra": "ElectraTokenizer",
+    "mobilebert": "MobileBertTokenizer", "convbert": "ConvBertTokenizer", "t5": "T5Tokenizer", "llama": "LlamaTokenizer",
+}  # fmt: skip
 
 
 def around(processor):
@@ -148,34 +160,5 @@ def around(processor):
 
 
 def token(config, name, default):
-    """A special token, which a config holds as a string or as a dict with its `content`."""
-    value = config.get(name, default)
-    return value.get("content") if isinstance(value, dict) else value
-
-
-def special_tokens(config):
-    """What a config says is special beside padding, unknown, start and end."""
-    listed = config.get("additional_special_tokens") or []
-    added = (config.get("added_tokens_decoder") or {}).values()
-    names = [entry["content"] if isinstance(entry, dict) else entry for entry in listed]
-    return names + [entry["content"] for entry in added if entry.get("special")]
-
-
-def added_tokens(folder, config, size):
-    """The tokens that follow the `size` ones of the vocabulary's file."""
-    by_id = {int(id): entry["content"] for id, entry in (config.get("added_tokens_decoder") or {}).items()}
-    by_id.update({id: name for name, id in (read_json(folder / "added_tokens.json") or {}).items()})
-    beyond = sorted(id for id in by_id if id >= size)
-    if beyond != list(range(size, size + len(beyond))):
-        raise ValueError(f"`folder` must name every added token from id {size} on; received {short_repr(beyond)} in {short_repr(str(folder))}.")
-    return [by_id[id] for id in beyond]
-
-
-def read_json(path):
-    """What a JSON file holds; None where there is none."""
-    if not path.is_file():
-        return None
-    try:
-        return json.loads(read_text("folder", path))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"`folder` must hold JSON in {path.name}; received {short_repr(str(path))}: {error}.") from None
+    """A special token of a config; null says that there is none."""
+    return content(config.get(name, default))

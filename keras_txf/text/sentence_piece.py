@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import functools
 import io
 
 from keras_txf import checks
@@ -11,7 +12,7 @@ from keras_txf.text.sentence_piece_model import AS_IT_IS, WITH_PREFIX, WITHOUT_P
 from keras_txf.text.shapes import marked
 from keras_txf.text.sources import lines
 from keras_txf.text.tokenizer import Tokenizer, register
-from keras_txf.text.vocabulary import read_bytes
+from keras_txf.text.vocabulary import from_files, read_bytes
 
 
 @register
@@ -69,6 +70,11 @@ class SentencePieceTokenizer(Tokenizer):
         self._model = model
         self._removes_spaces = parsed.removes_spaces
         self._extra_tokens = tuple(extra_tokens)
+        try:
+            with tf.init_scope():
+                self._kernel(WITH_PREFIX).tokenize(["a"])
+        except tf.errors.OpError as error:
+            raise ValueError(f"`model` must be a SentencePiece model; received one that cannot be loaded: {short_repr(str(error))}.") from None
 
     @classmethod
     def from_file(cls, path, **kwargs):
@@ -81,7 +87,7 @@ class SentencePieceTokenizer(Tokenizer):
         Raises:
             ValueError: a file that is missing, empty or no SentencePiece model.
         """
-        return cls(read_bytes("path", path), **kwargs)
+        return from_files(functools.partial(cls, read_bytes("path", path)), [path], {}, kwargs)
 
     @classmethod
     def train(

@@ -5,10 +5,12 @@ The file is a protocol buffer, `sentencepiece_model.proto` of https://github.com
 
 import typing
 
+import numpy as np
+
 from keras_txf.checks import short_repr
 
 UNKNOWN, CONTROL, BYTE = 2, 3, 6  # types of pieces
-PIECES, NORMALIZER = 1, 3  # fields of the model
+PIECES, NORMALIZER, DENORMALIZER = 1, 3, 5  # fields of the model
 
 # A later field overrides an earlier one. Appended to a model, these set `normalizer_spec.add_dummy_prefix`; the last one
 # sets `remove_extra_whitespaces` to False as well.
@@ -25,21 +27,48 @@ class Model(typing.NamedTuple):
 
 def read_model(content):
     """The Model of the bytes of a file; ValueError where it is none."""
-    pieces, normalizer = [], {}
+    pieces, scores, normalizer = [], [], {}
     try:
         for number, value in fields(content):
             if number == PIECES:
                 piece = dict(fields(value))
-                pieces.append((bytes(piece[1]).decode(), piece.get(3)))
-            elif number == NORMALIZER:
-                normalizer.update(fields(value))
-    except (IndexError, KeyError, TypeError, ValueError):
+                pieces.append((str(piece[1], "utf-8"), piece.get(3)))
+                scores.append(piece.get(2, b"\0\0\0\0"))
+            elif number in (NORMALIZER, DENORMALIZER):
+                rules = dict(fields(value))
+                check_characters(rules.get(2, b""))
+                normalizer.update(rules if number == NORMALIZER else {})
+        if not np.isfinite(np.frombuffer(b"".join(scores), "<f4")).all():
+            raise ValueError
+    except (IndexError, KeyError, TypeError, ValueError):  # of what are no fields, or not those of a model
         pieces = []
     unknown = [piece for piece, kind in pieces if kind == UNKNOWN]
     if len(unknown) != 1:
         raise ValueError(f"`model` must be a SentencePiece model; received {len(content)} bytes that are none: {short_repr(content[:20])}...")
     control = [piece for piece, kind in pieces if kind == CONTROL]
     return Model([piece for piece, _ in pieces], unknown[0], control, bool(normalizer.get(3, 1)), bool(normalizer.get(4, 1)))
+
+
+def check_characters(rules):
+    """Refuses rules of characters by which TensorFlow's kernels would read beyond them.
+
+    They are the size of a double array of `darts-clone`, that array, and the texts to which its values point.
+    """
+    if not rules:
+        return
+    size = int.from_bytes(rules[:4], "little")
+    units, texts = np.frombuffer(rules[4 : 4 + size], "<u4").astype("int64"), rules[4 + size :]
+    if not size or size % 1024 or 4 * len(units) != size or not texts.endswith(b"\0"):
+        raise ValueError
+    texts.decode()  # or what a text becomes is none
+    places = np.flatnonzero(units < 1 << 31)  # the others are values
+    nodes = units[places]
+    children = places ^ (nodes >> 10 << ((nodes & 1 << 9) >> 6))
+    if (children >= len(units)).any():  # of blocks of 256, whichever byte comes next
+        raise ValueError
+    values = units[children[nodes & 1 << 8 > 0]] & (1 << 31) - 1
+    if (values >= len(texts)).any():
+        raise ValueError
 
 
 def fields(message):
@@ -65,6 +94,8 @@ def variable_integer(message, place):
     while True:
         byte = message[place]
         value |= (byte & 127) << shift
+        if shift > 63:
+            raise ValueError  # one of many bytes would take long
         place, shift = place + 1, shift + 7
         if byte < 128:
             return value, place

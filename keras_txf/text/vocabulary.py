@@ -5,6 +5,7 @@ import pathlib
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.reading import reading
 
 
 class Vocabulary:
@@ -30,6 +31,10 @@ class Vocabulary:
                     f"`vocabulary` must hold each token once; received {short_repr(token)} at the places {self.index[token]} and {place}."
                 )
             self.index[token] = place
+        try:
+            "".join(self.tokens).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"`vocabulary` must hold text; received half of a surrogate pair, {short_repr(error.object[error.start])}.") from None
         if not self.tokens:
             raise ValueError("`vocabulary` must hold at least one token; received none.")
 
@@ -46,6 +51,16 @@ class Vocabulary:
 
     def token_of(self, name, number):
         return self.tokens[checks.id_below(name, number, len(self))]
+
+
+def from_files(make, files, options, kwargs):
+    """A tokenizer of files, by options of theirs and the caller's own; an error without these too is the files' and names them."""
+    try:
+        return make(**{**options, **kwargs})
+    except Exception:
+        with reading(*files):
+            make(**options)
+        raise
 
 
 def read_bytes(name, path):

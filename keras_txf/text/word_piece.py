@@ -1,11 +1,13 @@
 """WordPieceTokenizer: BERT's."""
 
+import functools
+
 from keras_txf import checks
 from keras_txf.text import bert
 from keras_txf.text.lazy import tf, tf_text, tokenizers
 from keras_txf.text.sources import lines
 from keras_txf.text.tokenizer import Tokenizer, register
-from keras_txf.text.vocabulary import read_tokens
+from keras_txf.text.vocabulary import from_files, read_tokens
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100  # in characters; longer ones are unknown
@@ -99,7 +101,7 @@ class WordPieceTokenizer(Tokenizer):
         Raises:
             ValueError: a file that is missing, empty, not in UTF-8, has an empty line or is no vocabulary.
         """
-        return cls(read_tokens("path", path), **kwargs)
+        return from_files(functools.partial(cls, read_tokens("path", path)), [path], {}, kwargs)
 
     @classmethod
     def train(cls, source, vocab_size, special_tokens=SPECIAL_TOKENS, min_frequency=2, lowercase=True, strip_accents=None,

@@ -130,7 +130,7 @@ REFUSED = [
     ({"vocab.txt": "[UNK]\n"}, ["`folder`", "None", "['vocab.txt']"]),
     ({"tokenizer_config.json": {"tokenizer_class": "MyTokenizer"}, "a.bin": b"x"}, ["MyTokenizer", "a.bin"]),
     ({"tokenizer_config.json": BERT, "spiece.model": b"x"}, ["BertTokenizer", "vocab.txt", "spiece.model"]),
-    ({"tokenizer_config.json": "{"}, ["tokenizer_config.json", "JSON"]),
+    ({"tokenizer_config.json": "{"}, ["tokenizer_config.json", "readable"]),
     ({"tokenizer_config.json": BERT, "vocab.txt": b"[UNK]\n\xff"}, ["`folder`", "UTF-8", "0xff"]),
     ({"tokenizer_config.json": BERT, "vocab.txt": "[UNK]\n\nfox"}, ["`folder`", "one token a line", "line 2"]),
     ({"tokenizer_config.json": BERT, "vocab.txt": "fox\n"}, ["`pad_token`", "[PAD]"]),

@@ -1,0 +1,124 @@
+"""Files of tokenizers with random damage: read as the packages of Hugging Face and Google read them, or refused by name."""
+
+import functools
+import io
+import json
+import random
+
+import mutations
+import numpy as np
+import pytest
+import sentencepiece
+import tokenizers
+from text_cases import CORPUS, learnt
+
+from keras_txf import text
+
+LINES = ["The quick brown fox", "naïve dogs, ÄÖÜ! 狗和 zzz", ""]
+
+
+def trained_pieces(**options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS), model_writer=model, minloglevel=2, hard_vocab_limit=False, **options
+    )
+    return model.getvalue()
+
+
+@functools.cache
+def sound():
+    """The files of a folder for each kind of tokenizer, as bytes."""
+    word_piece = learnt("WordPiece")
+    words = [word_piece.id_to_token(id) for id in range(word_piece.vocab_size)]
+    added = {str(len(words)): {"content": "[A]", "special": True}, "0": {"content": "[PAD]", "special": True}}
+    bert = {
+        "tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True,
+        "cls_token": "[CLS]", "sep_token": {"content": "[SEP]"}, "pad_token": "[PAD]", "unk_token": "[UNK]", "mask_token": "[MASK]",
+        "additional_special_tokens": ["[A]"], "added_tokens_decoder": added,
+    }  # fmt: skip
+    llama = {
+        "tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": False, "legacy": False, "bos_token": "<s>",
+        "eos_token": {"content": "</s>"}, "pad_token": None,
+    }  # fmt: skip
+    fast = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>"}
+    unigram = tokenizers.Tokenizer(tokenizers.models.Unigram([("<unk>", 0.0), ("a", -1.0), ("▁the", -2.0), ("é", -3.5)], 0, False))
+    unigram.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.NFKC(), tokenizers.normalizers.Lowercase()])
+    unigram.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    unigram.decoder = tokenizers.decoders.Metaspace()
+    unigram.add_special_tokens(["<pad>", "<s>", "</s>"])
+    unigram.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 5), ("</s>", 6)]
+    )
+    files = {
+        "bert": {"vocab.txt": "\n".join(words) + "\n", "tokenizer_config.json": bert, "added_tokens.json": {"[A]": len(words)},
+                 "tokenizer.json": {"normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": None}}},
+        "t5": {"spiece.model": trained_pieces(vocab_size=200, pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
+               "tokenizer_config.json": {"tokenizer_class": "T5Tokenizer", "extra_ids": 7, "eos_token": "</s>", "pad_token": "<pad>"}},
+        "llama": {"tokenizer.model": trained_pieces(vocab_size=480, model_type="bpe", byte_fallback=True), "tokenizer_config.json": llama},
+        "byt5": {"tokenizer_config.json": {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 9}, "config.json": {"model_type": "t5"}},
+        "byte pairs": {"tokenizer.json": learnt("byte pairs").get_config()["definition"], "tokenizer_config.json": fast},
+        "unigram": {"tokenizer.json": unigram.to_str(), "tokenizer_config.json": fast},
+    }
+    return {kind: {name: as_bytes(content) for name, content in folder.items()} for kind, folder in files.items()}
+
+
+def as_bytes(content):
+    content = json.dumps(content) if isinstance(content, dict) else content
+    return content if isinstance(content, bytes) else content.encode()
+
+
+def reference(folder, name):
+    """The ids of LINES by the package that the file is of, without special tokens; None where this one refuses what we read."""
+    if name == "tokenizer.json":
+        package = tokenizers.Tokenizer.from_file(str(folder / name))
+        package.no_padding(), package.no_truncation()
+        package.encode_special_tokens = True
+        return [found.ids for found in package.encode_batch(LINES, add_special_tokens=False)]
+    try:
+        package = sentencepiece.SentencePieceProcessor(model_proto=(folder / name).read_bytes())
+    except RuntimeError as error:
+        assert "precompiled_charsmap is invalid" in str(error)  # later versions want more of its rules than TensorFlow's
+        return None
+    return package.encode(LINES)
+
+
+def load_broken_files(base, kind, number, seed):
+    """How many of `number` broken folders could be loaded."""
+    draw, loaded, folder = random.Random(f"{kind} {seed}"), 0, base / kind
+    folder.mkdir(exist_ok=True)
+    files = sound()[kind]
+    for _ in range(number):
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        broken = draw.choice([*files, *[name for name in files if name != "tokenizer_config.json"] * 2])
+        damages = [*mutations.BYTES, *[mutations.edit_text] * 12] if broken.endswith(".json") else mutations.BYTES
+        content = draw.choice(damages)(draw, files[broken])
+        (folder / broken).write_bytes(content)
+        try:
+            tokenizer = text.from_checkpoint(folder)
+        except ValueError as error:
+            message = str(error)
+            assert broken in message and "\n" not in message and len(message) < 2000, message
+            continue
+        loaded += 1
+        ids = tokenizer(LINES)
+        assert 0 <= np.min(ids.values) and np.max(ids.values) < tokenizer.vocab_size
+        tokenizer.detokenize(ids, skip_special_tokens=False)
+        if kind in ("byte pairs", "unigram", "llama"):
+            right = reference(folder, next(iter(files)))
+            assert right is None or tokenizer.tokenize(LINES).to_list() == right, content
+    return loaded
+
+
+KINDS = ["bert", "t5", "llama", "byt5", "byte pairs", "unigram"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_broken_folders(kind, tmp_path):
+    assert 2 < load_broken_files(tmp_path, kind, 40, seed=1) < 38
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_broken_folders(kind, tmp_path):
+    assert 20 < load_broken_files(tmp_path, kind, 300, seed=2) < 280
