@@ -34,6 +34,13 @@ def positive_integer(name, value):
     return int(value)
 
 
+def size(name, value):
+    """A positive integer that tensors can be of."""
+    if positive_integer(name, value) >= 2**31:
+        raise ValueError(f"`{name}` must be a positive integer below 2**31; received {short_repr(value)}.")
+    return int(value)
+
+
 def integer(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ValueError(f"`{name}` must be an integer; received {short_repr(value)}.")

@@ -44,14 +44,15 @@ def batch_by_length(dataset, tokens, lengths, pad_id=0, static=True, drop_remain
     [(2, 2), (1, 6)]
     """
     not_empty(dataset)
+    checks.id_below("pad_id", pad_id)
     lengths = kinds(lengths)
-    if checks.positive_integer("tokens", tokens) < lengths[-1]:
+    if checks.size("tokens", tokens) < lengths[-1]:
         raise ValueError(f"`tokens` must be enough for one row of {lengths[-1]}, the last of `lengths`; received {tokens}.")
     has_rows(dataset)
 
     def length(*example):
         longest = longest_row(example)
-        message = f"An example must have at most {lengths[-1]} tokens, the last of `lengths`; received"
+        message = f"`lengths` must end with that of the longest example at least, and ends with {lengths[-1]}; received an example of length"
         return asserted(longest, longest <= lengths[-1], message, longest)
 
     return dataset.bucket_by_sequence_length(
@@ -95,7 +96,7 @@ def bucket_lengths(dataset, count=8):
     found = np.maximum(np.concatenate(found), 1)
     step = -(-found.max() // 1024)  # there may be many lengths: then only each so many is looked at
     lengths, examples = np.unique(np.minimum(-(-found // step) * step, found.max()), return_counts=True)
-    return best(lengths, examples, count)
+    return best(lengths, examples, min(count, len(lengths)))
 
 
 def counted(dataset):
@@ -157,13 +158,13 @@ def best(lengths, examples, count):
 def kinds(lengths):
     """The lengths of the kinds of batches."""
     if isinstance(lengths, numbers.Integral):
-        longest, lengths = checks.positive_integer("lengths", lengths), [8]
+        longest, lengths = checks.size("lengths", lengths), [8]
         while lengths[-1] < longest:
             lengths.append(lengths[-1] + max(4, lengths[-1] // 4))
         return [*lengths[:-1], longest]
     if not isinstance(lengths, (list, tuple)) or not lengths:
         raise ValueError(f"`lengths` must be a list of lengths, or the longest of all; received {short_repr(lengths)}.")
-    lengths = [checks.positive_integer("lengths", length) for length in lengths]
+    lengths = [checks.size("lengths", length) for length in lengths]
     if any(a >= b for a, b in zip(lengths, lengths[1:])):
         raise ValueError(f"`lengths` must grow; received {short_repr(lengths)}.")
     return lengths

@@ -1,5 +1,6 @@
 """ByteTokenizer: the bytes of UTF-8."""
 
+from keras_txf import checks
 from keras_txf.text.lazy import tf
 from keras_txf.text.tokenizer import Tokenizer, register
 
@@ -42,7 +43,7 @@ class ByteTokenizer(Tokenizer):
     """
 
     def __init__(self, special_tokens=("<pad>", "</s>", "<unk>"), extra_tokens=(), pad_token="<pad>", **kwargs):
-        first, last = list(special_tokens), list(extra_tokens)
+        first, last = checks.strings("special_tokens", special_tokens), checks.strings("extra_tokens", extra_tokens)
         unk_token = "<unk>" if "<unk>" in first else None  # which no text becomes
         super().__init__(first + BYTE_TOKENS + last, first + last, pad_token, unk_token, **kwargs)
         self._first, self._last = tuple(first), tuple(last)

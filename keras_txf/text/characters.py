@@ -47,9 +47,8 @@ class CharacterTokenizer(Tokenizer):
     def __init__(
         self, vocabulary, special_tokens=("[PAD]", "[UNK]"), pad_token="[PAD]", unk_token="[UNK]", **kwargs
     ):
-        super().__init__(vocabulary, list(special_tokens), pad_token, unk_token, **kwargs)
-        if unk_token not in self.special_tokens:
-            raise ValueError(f"`unk_token` must be one of the special tokens; received {short_repr(unk_token)}.")
+        super().__init__(vocabulary, special_tokens, pad_token, unk_token, **kwargs)
+        self._special("unk_token", [unk_token])
         characters = [token for token in self._vocabulary.tokens if token not in self.special_tokens]
         for token in characters:
             if len(token) > 1:
@@ -73,7 +72,7 @@ class CharacterTokenizer(Tokenizer):
         Raises:
             ValueError: an empty source, a wrong encoding, a size too small for the special tokens.
         """
-        special_tokens = list(special_tokens)
+        special_tokens = checks.strings("special_tokens", special_tokens)
         vocab_size = checks.optional(checks.positive_integer, "vocab_size", vocab_size)
         if vocab_size is not None and vocab_size <= len(special_tokens):
             raise ValueError(f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}.")

@@ -55,7 +55,7 @@ def is_column(values):
 def column(name, values, num_classes):
     """The tensor of a column in memory."""
     if name != "label":
-        return as_text(values) if len(values) else tf.zeros([0], tf.string)
+        return as_text(values, f"`{name}` of `dataset`") if len(values) else tf.zeros([0], tf.string)
     kind = f"The labels of `dataset` must each be {label_kind(num_classes)}"
     labels = np.asarray(values)
     if labels.ndim != 1 or (labels.size and labels.dtype.kind not in ("iu" if num_classes else "iuf")):
@@ -145,7 +145,7 @@ def limit(tokenizer, max_length, added, texts=1):
     """The most tokens of a row of some texts, or None; the tokenizer's own `length` where nothing else is said."""
     if max_length is None and isinstance(tokenizer.length, int):
         max_length = tokenizer.length
-    max_length = checks.optional(checks.positive_integer, "max_length", max_length)
+    max_length = checks.optional(checks.size, "max_length", max_length)
     if max_length is not None and max_length < added + texts:
         raise ValueError(
             f"`max_length` must leave room for a token of each text beside {added} special tokens; received {max_length}."

@@ -29,7 +29,7 @@ def classification(dataset, tokenizer, num_classes, max_length=None):
     >>> [(ids.tolist(), int(label)) for ids, label in examples.as_numpy_iterator()]
     [([100, 1], 1), ([101, 100, 103, 1], 0)]
     """
-    num_classes = checks.optional(checks.positive_integer, "num_classes", num_classes)
+    num_classes = checks.optional(checks.size, "num_classes", num_classes)
     checked_tokenizer("tokenizer", tokenizer)
     max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(tokenizer.end))
     dataset = as_dataset(dataset, ["text", "label"], num_classes)
@@ -68,7 +68,7 @@ def sentence_pairs(dataset, tokenizer, num_classes, max_length=None, separator=N
     >>> [(ids.tolist(), float(label)) for ids, label in examples.as_numpy_iterator()]
     [([100, 101, 1, 103, 1], 0.5)]
     """
-    num_classes = checks.optional(checks.positive_integer, "num_classes", num_classes)
+    num_classes = checks.optional(checks.size, "num_classes", num_classes)
     separator = joining(checked_tokenizer("tokenizer", tokenizer), separator)
     checks.boolean("token_types", token_types)
     max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(separator) + len(tokenizer.end), texts=2)

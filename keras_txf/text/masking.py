@@ -129,11 +129,11 @@ def mask_tokens(dataset, tokenizer, rate=0.15, whole_words=False, mask_token="[M
         raise ValueError(f"`dataset` must be a tf.data.Dataset of ids (length,), one row each; received {short_repr(spec)}.")
     if tokenizer.pad_id is None:
         raise ValueError("`tokenizer` must have a token of padding, the target where nothing is to be guessed; received none.")
-    if mask_token not in tokenizer.special_tokens:
+    if not isinstance(mask_token, str) or mask_token not in tokenizer.special_tokens:
         raise ValueError(f"`mask_token` must be a special token, of {sorted(tokenizer.special_tokens)}; received {short_repr(mask_token)}.")
     not_empty(dataset)
     mask = masker(tokenizer, rate, checks.boolean("whole_words", whole_words), tokenizer.token_to_id(mask_token))
-    seeds = tf.data.Dataset.random(checks.integer("seed", seed), rerandomize_each_iteration=True).batch(2, drop_remainder=True)
+    seeds = tf.data.Dataset.random(checks.integer_between("seed", seed, -(2**63), 2**63 - 1), rerandomize_each_iteration=True).batch(2, drop_remainder=True)
     chunks = tf.data.Dataset.zip((dataset.ragged_batch(CHUNK), seeds))
     return one_by_one(chunks.map(mask, num_parallel_calls=tf.data.AUTOTUNE), dataset.cardinality())
 

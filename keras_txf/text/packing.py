@@ -54,7 +54,8 @@ def pack(dataset, length, window=1024, pad_id=0):
     array([[101,   1, 103,   1,   0,   0],
            [101, 102, 103, 104,   1,   0]], dtype=int32)
     """
-    checks.positive_integer("window", window)
+    checks.size("window", window)
+    checks.id_below("pad_id", pad_id)
     inputs, answers = known_parts(dataset)
     lengths = row_lengths(length, inputs)
     owner = "target_ids" if "target_ids" in inputs else list(inputs)[0]
@@ -103,7 +104,7 @@ def first_fit(sizes, lengths):
     """
     room = tf.constant(list(lengths.values()), "int64")
     too_long = tf.boolean_mask(sizes, tf.reduce_any(sizes > room, axis=1))
-    message = f"An example must fit into a row of {lengths}; received the lengths"
+    message = f"`length` must be that of each example at least, and is {lengths}; received examples of the lengths"
     count = asserted(tf.shape(sizes)[0], tf.size(too_long) == 0, message, too_long)
 
     def place(index, room, rows):
@@ -144,7 +145,7 @@ def row_lengths(length, inputs):
     if lengths.keys() != inputs.keys():
         raise ValueError(f"`length` must have a length for each of the inputs {sorted(inputs)}; received {sorted(lengths)}.")
     for name, spec in inputs.items():
-        if (spec.shape[0] or 0) > checks.positive_integer("length", lengths[name]):
+        if (spec.shape[0] or 0) > checks.size("length", lengths[name]):
             raise ValueError(f"`length` must be that of an example at least, {spec.shape[0]} of {name}; received {lengths[name]}.")
     return {name: lengths[name] for name in inputs}
 

@@ -14,6 +14,8 @@ from keras_txf.text.sources import lines
 from keras_txf.text.tokenizer import Tokenizer, register
 from keras_txf.text.vocabulary import from_files, read_bytes
 
+NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")
+
 
 @register
 class SentencePieceTokenizer(Tokenizer):
@@ -59,14 +61,14 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model, extra_tokens=(), prefix_space=None, pad_token=None, **kwargs):
         model = as_bytes(model)
         parsed = read_model(model)
-        extra_tokens = [extra_tokens] if isinstance(extra_tokens, str) else list(extra_tokens)
+        extra_tokens = [extra_tokens] if isinstance(extra_tokens, str) else checks.strings("extra_tokens", extra_tokens)
         vocabulary = parsed.pieces + extra_tokens
         special_tokens = [*parsed.control, parsed.unk_token, *extra_tokens]
         if pad_token is None and "<pad>" in special_tokens:
             pad_token = "<pad>"
         super().__init__(vocabulary, special_tokens, pad_token, parsed.unk_token, **kwargs)
         default = "always" if parsed.adds_prefix else "never"
-        self.prefix_space = checks.one_of("prefix_space", prefix_space or default, ("always", "first", "never"))
+        self.prefix_space = checks.one_of("prefix_space", default if prefix_space is None else prefix_space, ("always", "first", "never"))
         self._model = model
         self._removes_spaces = parsed.removes_spaces
         self._extra_tokens = tuple(extra_tokens)
@@ -120,17 +122,23 @@ class SentencePieceTokenizer(Tokenizer):
             ValueError: an empty source, a wrong encoding, a size that does not go with the text.
         """
         options = dict(
-            vocab_size=checks.positive_integer("vocab_size", vocab_size),
+            vocab_size=checks.size("vocab_size", vocab_size),
             model_type=checks.one_of("algorithm", algorithm, ("unigram", "bpe")),
             byte_fallback=checks.boolean("byte_fallback", byte_fallback),
-            normalization_rule_name=normalization,
+            normalization_rule_name=checks.one_of("normalization", normalization, NORMALIZATIONS),
             remove_extra_whitespaces=normalization != "identity",
             character_coverage=checks.fraction("character_coverage", character_coverage),
             hard_vocab_limit=algorithm == "bpe",
         )
-        special_tokens = list(special_tokens)
+        special_tokens = checks.strings("special_tokens", special_tokens)
         if len(special_tokens) < 4:
             raise ValueError(f"`special_tokens` must be padding, unknown, start and end, at least; received {short_repr(special_tokens)}.")
+        needed = len(special_tokens) + 256 * byte_fallback
+        if vocab_size <= needed:
+            raise ValueError(
+                f"`vocab_size` must be more than the {needed} tokens that `special_tokens` and `byte_fallback` take; "
+                f"received vocab_size={short_repr(vocab_size)} and byte_fallback={byte_fallback}."
+            )
         for place, kind in enumerate(("pad", "unk", "bos", "eos")):
             options |= {f"{kind}_id": place, f"{kind}_piece": special_tokens[place]}
         text, model = list(lines(source)), io.BytesIO()
@@ -141,7 +149,7 @@ class SentencePieceTokenizer(Tokenizer):
             )
         except (OSError, RuntimeError) as error:
             reason = str(error).rpartition("] ")[2] or str(error)
-            raise ValueError(f"sentencepiece cannot learn {vocab_size} tokens from `source`: {reason}") from None
+            raise ValueError(f"`vocab_size` does not go with `source`: sentencepiece cannot learn {vocab_size} tokens: {reason}") from None
         return cls(model.getvalue(), **{"pad_token": special_tokens[0], **kwargs})
 
     def _kernel(self, setting):

@@ -10,9 +10,9 @@ from keras_txf.checks import short_repr
 from keras_txf.text.lazy import tf
 
 
-def as_text(value):
+def as_text(value, name="`text`"):
     """A string tensor, dense or ragged, of a str, nested lists, an array or a tensor."""
-    expected = "`text` must be a string, nested lists of strings, or a string tensor"
+    expected = f"{name} must be a string, nested lists of strings, or a string tensor"
     nested = isinstance(value, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in value)
     make = tf.ragged.constant if nested and not is_even(value) else tf.convert_to_tensor
     try:

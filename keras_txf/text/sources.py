@@ -7,6 +7,8 @@ import re
 from keras_txf.checks import short_repr
 from keras_txf.text.vocabulary import not_utf8, read_text
 
+LARGEST_VOCABULARY = 10**7  # of what is learnt: the package `tokenizers` makes room for all of it before it reads
+
 
 def lines(source, keep_ends=False):
     """The lines of files, or the strings of an iterable.

@@ -59,15 +59,15 @@ class Tokenizer(keras.layers.Layer):
         self._convert_input_args = False  # strings are not tensors on every backend
         self._allow_non_tensor_positional_args = True
         self._vocabulary = Vocabulary(vocabulary)
-        ids = {token: self._vocabulary.id_of("special_tokens", token) for token in special_tokens}
+        ids = {token: self._vocabulary.id_of("special_tokens", token) for token in checks.strings("special_tokens", special_tokens)}
         self._special_ids = tuple(ids.items())
         self.pad_token = pad_token
         self.unk_token = unk_token
+        self._special("pad_token", [pad_token] if pad_token is not None else [])
         self.pad_id = checks.optional(self._id_of, "pad_token", pad_token)
-        self._special("pad_token", pad_token)
         self.unk_id = checks.optional(self._id_of, "unk_token", unk_token)
-        is_number = length not in (None, "longest")
-        self.length = checks.positive_integer("length", length) if is_number else length
+        is_number = length is not None and not (isinstance(length, str) and length == "longest")
+        self.length = checks.size("length", length) if is_number else length
         self.start = self._special("start", start)
         self.end = self._special("end", end)
         choices = ("escape", "keep")
@@ -89,9 +89,11 @@ class Tokenizer(keras.layers.Layer):
     def _special(self, name, tokens):
         tokens = tokens if isinstance(tokens, (list, tuple)) else [] if tokens is None else [tokens]
         for token in tokens:
-            if token not in self.special_tokens:
+            if not isinstance(token, str) or token not in self.special_tokens:
                 known = sorted(self.special_tokens)
-                raise ValueError(f"`{name}` must be of the special tokens, {short_repr(known)}; received {short_repr(token)}.")
+                raise ValueError(
+                    f"`{name}` must be of the special tokens, `special_tokens`: {short_repr(known)}; received {short_repr(token)}."
+                )
         return tuple(tokens)
 
     @property

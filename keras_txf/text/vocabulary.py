@@ -1,7 +1,6 @@
 """Tokens and their ids, and the files that hold them."""
 
 import difflib
-import pathlib
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
@@ -43,8 +42,8 @@ class Vocabulary:
 
     def id_of(self, name, token):
         """The id of a token that must be there."""
-        if token not in self.index:
-            near = difflib.get_close_matches(str(token), self.tokens, 1)
+        if not isinstance(token, str) or token not in self.index:
+            near = difflib.get_close_matches(token, self.tokens, 1) if isinstance(token, str) else []
             hint = f" Did you mean {short_repr(near[0])}?" if near else ""
             raise ValueError(f"`{name}` must be among the {len(self)} tokens of the vocabulary; received {short_repr(token)}.{hint}")
         return self.index[token]
@@ -65,7 +64,7 @@ def from_files(make, files, options, kwargs):
 
 def read_bytes(name, path):
     """The content of a file that must be there and hold something."""
-    path = pathlib.Path(path)
+    path = checks.path(name, path)
     if not path.is_file():
         raise ValueError(f"`{name}` must be a file; received {short_repr(str(path))}, which is {'a folder' if path.is_dir() else 'missing'}.")
     content = path.read_bytes()

@@ -5,7 +5,7 @@ import functools
 from keras_txf import checks
 from keras_txf.text import bert
 from keras_txf.text.lazy import tf, tf_text, tokenizers
-from keras_txf.text.sources import lines
+from keras_txf.text.sources import LARGEST_VOCABULARY, lines
 from keras_txf.text.tokenizer import Tokenizer, register
 from keras_txf.text.vocabulary import from_files, read_tokens
 
@@ -70,9 +70,9 @@ class WordPieceTokenizer(Tokenizer):
         unk_token="[UNK]",
         **kwargs,
     ):
-        if special_tokens is None:
-            special_tokens = [token for token in (*SPECIAL_TOKENS, pad_token, unk_token) if token in vocabulary]
-        super().__init__(vocabulary, list(special_tokens), pad_token, unk_token, **kwargs)
+        if special_tokens is None and isinstance(vocabulary, (list, tuple)):
+            special_tokens = [token for token in (*SPECIAL_TOKENS, pad_token, unk_token) if isinstance(token, str) and token in vocabulary]
+        super().__init__(vocabulary, [] if special_tokens is None else special_tokens, pad_token, unk_token, **kwargs)
         self.lowercase = checks.boolean("lowercase", lowercase)
         self.strip_accents = checks.optional(checks.boolean, "strip_accents", strip_accents)
         self.split_chinese = checks.boolean("split_chinese", split_chinese)
@@ -120,8 +120,14 @@ class WordPieceTokenizer(Tokenizer):
             ImportError: the package is not there.
             ValueError: an empty source, a wrong encoding, a size that is not positive.
         """
-        vocab_size = checks.positive_integer("vocab_size", vocab_size)
-        options = dict(lowercase=lowercase, strip_accents=strip_accents)
+        vocab_size = checks.integer_between("vocab_size", vocab_size, 1, LARGEST_VOCABULARY)
+        min_frequency = checks.integer_between("min_frequency", min_frequency, 0, 2**31 - 1)
+        special_tokens = checks.strings("special_tokens", special_tokens)
+        clean, split_chinese = checks.boolean("clean", clean), checks.boolean("split_chinese", split_chinese)
+        options = dict(
+            lowercase=checks.boolean("lowercase", lowercase),
+            strip_accents=checks.optional(checks.boolean, "strip_accents", strip_accents),
+        )
         unk_token = kwargs.get("unk_token", "[UNK]")
         learner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=unk_token))
         learner.normalizer = tokenizers.normalizers.BertNormalizer(
@@ -129,7 +135,7 @@ class WordPieceTokenizer(Tokenizer):
         )
         learner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
         trainer = tokenizers.trainers.WordPieceTrainer(
-            vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=list(special_tokens), show_progress=False
+            vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=special_tokens, show_progress=False
         )
         learner.train_from_iterator(lines(source), trainer)
         ids = learner.get_vocab()

@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
+from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.adapters import KINDS, shape_of
 from keras_txf.layers.tuning import layers_with_adapters, trainable_by_nature
@@ -35,7 +36,7 @@ def save_adapter(model, file, name="default"):
         name: of the adapter. What else is trained while it is active, such as a head of Keras' own, goes with it.
 
     Raises:
-        ValueError: no adapter of this name; one that is not active while other layers are trained themselves.
+        ValueError: no adapter of this name; a folder in the place of the file; one that is not active while other layers are trained themselves.
 
     Example:
 
@@ -47,6 +48,8 @@ def save_adapter(model, file, name="default"):
     from safetensors.numpy import save_file
 
     check_known_name(model, name)
+    if checks.path("file", file).is_dir():
+        raise ValueError(f"`file` must be a file to write; received {short_repr(str(file))}, which is a folder.")
     layers = {path: layer for path, layer in layers_with_adapters(model).items() if name in layer.adapters}
     active = [path for path, layer in layers.items() if layer.active == name]
     shared = trained_beside(model)

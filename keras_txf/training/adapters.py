@@ -14,11 +14,11 @@ from keras_txf.layers import (
     MultiHeadSelfAttention,
     PositionalEmbedding,
 )
-from keras_txf.layers.adapters import QUANTIZED
+from keras_txf.layers.adapters import QUANTIZED, shape_of
 from keras_txf.layers.heads import LogitAdjustment
 from keras_txf.layers.tuning import layers_with_adapters, trainable_by_nature
 from keras_txf.training.freezing import set_trainable
-from keras_txf.training.patterns import as_patterns, check_model, select
+from keras_txf.training.patterns import check_model, select
 
 BASE = (CrossAttention, DecoderBlock, EncoderBlock, FeedForward, MultiHeadSelfAttention)
 LOW_RANK = {"rank": checks.positive_integer, "alpha": checks.positive_number, "dropout": checks.rate}  # options of "low_rank"
@@ -50,7 +50,7 @@ def add_adapter(model, name="default", rank=8, alpha=16, dropout=0.0, targets=("
     Everything else is frozen, and stays so without the adapter: see `unfreeze`.
 
     Raises:
-        ValueError: a pattern that matches nothing, a name that is taken, a second adapter beside heads that are trained
+        ValueError: a pattern that matches nothing, no targets, a rank above their width, a name that is taken, a second adapter beside heads that are trained
             themselves, a base quantized otherwise than to int8, two models inside of this one whose layers have the same
             paths.
 
@@ -71,6 +71,9 @@ def add_adapter(model, name="default", rank=8, alpha=16, dropout=0.0, targets=("
     check_new_name(model, name)
     projections = layers_with_adapters(model)
     targets = select("targets", targets, projections, "projections")
+    widest = max(max(shape_of(projections[path])) for path in targets)
+    if options["rank"] > widest:
+        raise ValueError(f"`rank` must be at most {widest}, the greatest width of a target; received {short_repr(rank)}.")
     heads = _default_heads(model) if heads is None else _layers_by_path(model, heads)
     inside = [path for head in heads for path in layers_with_adapters(head) if path not in targets]
     kinds = {path: ("low_rank", options) for path in targets} | {path: ("whole", {}) for path in inside}
@@ -231,7 +234,7 @@ def check_new_name(model, name):
 
 def check_known_name(model, name):
     check_paths(model)
-    if name not in _names(model):
+    if not isinstance(name, str) or name not in _names(model):
         raise ValueError(f"`name` must be one of the model's adapters, {sorted(_names(model))}; received {short_repr(name)}.")
 
 
@@ -266,7 +269,7 @@ def _own_variables(head):
 
 def _layers_by_path(model, patterns):
     layers = {layer.path: layer for layer in model._flatten_layers() if layer.path and trainable_by_nature(layer)}
-    return [layers[path] for path in select("heads", as_patterns("heads", patterns), layers, "layers")]
+    return [layers[path] for path in select("heads", patterns, layers, "layers", least=0)]
 
 
 def _default_heads(model):

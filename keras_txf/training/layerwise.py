@@ -57,6 +57,9 @@ def layerwise_decay(optimizer, decay=0.9, blocks=("encoder_#/*", "decoder_#/*"),
         raise ValueError(f"`optimizer` must be new; received {short_repr(optimizer)}, which is already built.")
     if checks.positive_number("decay", decay) > 1:
         raise ValueError(f"`decay` must be in (0, 1]; received {short_repr(decay)}.")
+    blocks, embeddings = as_patterns("blocks", blocks), as_patterns("embeddings", embeddings, least=0)
+    if any(pattern.count("#") != 1 for pattern in blocks):
+        raise ValueError(f"`blocks` must be patterns with one `#`, for the number of a block; received {short_repr(blocks)}.")
     plain = type(optimizer)
     if isinstance(optimizer, keras.optimizers.Nadam) and hasattr(optimizer, "_parallel_update_step"):
         plain = keras.optimizers.Nadam  # PyTorch's own would count each group of variables as a step
@@ -67,8 +70,8 @@ def layerwise_decay(optimizer, decay=0.9, blocks=("encoder_#/*", "decoder_#/*"),
     result = renew(optimizer, cls)
     result.layerwise = {
         "decay": decay,
-        "blocks": list(as_patterns("blocks", blocks)),
-        "embeddings": list(as_patterns("embeddings", embeddings)),
+        "blocks": list(blocks),
+        "embeddings": list(embeddings),
     }
     result._plain = keras.optimizers.serialize(optimizer)
     return result

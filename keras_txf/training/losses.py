@@ -122,7 +122,8 @@ def token_weights(owner, y_true, y_pred, sample_weight):
     `owner` is the loss or metric whose `pad_id` counts.
     """
     y_true, y_pred = checks.tensor("y_true", y_true), checks.number_tensor("y_pred", y_pred)
-    checks.integers("y_true", y_true)
+    if not _is_built_on_means(y_true):
+        checks.integers("y_true", y_true)
     if not y_pred.shape or _differ(y_true.shape, y_pred.shape[:-1]):
         raise ValueError(
             f"`y_pred` must be logits, of the shape of `y_true` and the vocabulary; received targets of shape "
@@ -146,6 +147,11 @@ def token_weights(owner, y_true, y_pred, sample_weight):
             )
         weights = weights * sample_weight
     return y_true, y_pred, weights
+
+
+def _is_built_on_means(targets):
+    """Keras builds a loss on placeholders like a batch; under `tf.distribute` like the mean of the replicas', so of floats."""
+    return getattr(getattr(targets, "graph", None), "name", "").startswith("scratch_graph")
 
 
 def _differ(shape, other):

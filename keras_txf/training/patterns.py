@@ -8,21 +8,21 @@ import keras
 from keras_txf.checks import short_repr
 
 
-def as_patterns(name, patterns):
+def as_patterns(name, patterns, least=1):
     """The patterns of an argument, which may be one text."""
     patterns = [patterns] if isinstance(patterns, str) else patterns
-    if not isinstance(patterns, (list, tuple)) or not all(isinstance(pattern, str) for pattern in patterns):
+    if not isinstance(patterns, (list, tuple)) or not all(isinstance(pattern, str) for pattern in patterns) or len(patterns) < least:
         raise ValueError(f"`{name}` must be a pattern such as '*/query', or a list of them; received {short_repr(patterns)}.")
     return patterns
 
 
-def select(name, patterns, paths, kind):
+def select(name, patterns, paths, kind, least=1):
     """Those of the paths that a pattern matches, where a pattern that matches none is an error.
 
     A `*` stands for anything, slashes included, `?` for one letter, `[0-3]` for one of these.
     """
     chosen = {}
-    for pattern in as_patterns(name, patterns):
+    for pattern in as_patterns(name, patterns, least):
         matches = fnmatch.filter(paths, pattern)
         if not matches:
             near = difflib.get_close_matches(pattern, paths, 3, 0) or sorted(paths)[:3]

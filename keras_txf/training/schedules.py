@@ -42,7 +42,12 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = checks.positive_integer("warmup_steps", warmup_steps)
         self.scale = checks.positive_number("scale", scale)
         self.total_steps, self.cooldown_steps = total_steps, cooldown_steps
-        if (total_steps, cooldown_steps) != (None, None):
+        if (total_steps is None) != (cooldown_steps is None):
+            raise ValueError(
+                "`total_steps` and `cooldown_steps` must be given together, each a positive integer; received "
+                f"total_steps={short_repr(total_steps)} and cooldown_steps={short_repr(cooldown_steps)}."
+            )
+        if total_steps is not None:
             self.total_steps = checks.positive_integer("total_steps", total_steps)
             self.cooldown_steps = checks.positive_integer("cooldown_steps", cooldown_steps)
             if cooldown_steps > total_steps:
@@ -88,7 +93,7 @@ def warmup_cosine(peak, warmup_steps, total_steps, final=0.0):
             f"`warmup_steps` must be below `total_steps`; received warmup_steps={warmup_steps} "
             f"and total_steps={total_steps}."
         )
-    if isinstance(final, str) or not 0 <= final <= peak:
+    if not 0 <= checks.finite_number("final", final) <= peak:
         raise ValueError(f"`final` must be between 0 and `peak`; received final={final} and peak={peak}.")
     return keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0,

@@ -2,10 +2,13 @@
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
 
+# Of `model.generate`.
+OPTIONS = ("max_new_tokens", "sampler", "stop_ids", "seed", "start_id", "max_length", "stop_sequences", "processors")
 FIXED = ("padded", "num_return_sequences", "return_scores", "stream")
 
 
@@ -32,8 +35,9 @@ class GenerationScores(keras.callbacks.Callback):
 
     Raises:
         ImportError: sacrebleu is missing.
-        ValueError: unequal numbers of inputs and references, none at all, options that change the form of
-            what `generate` returns.
+        ValueError: inputs that are no rows of ids, references that are no strings, unequal numbers of them, none at all,
+            an option that `generate` does not have or that changes the form of what it returns, an argument out of range.
+            What `generate` itself refuses comes up at the end of the first epoch: call `score` before to see it.
 
     Reference:
         [A Call for Clarity in Reporting BLEU Scores](https://arxiv.org/abs/1804.08771).
@@ -55,7 +59,7 @@ class GenerationScores(keras.callbacks.Callback):
         **options,
     ):  # fmt: skip
         super().__init__()
-        inputs = inputs.to_list() if hasattr(inputs, "to_list") else inputs  # a tf.RaggedTensor
+        inputs, references = _rows(inputs), _texts(references)
         if len(inputs) != len(references) or not len(inputs):
             raise ValueError(
                 f"`inputs` and `references` must be of one number, at least 1; received {len(inputs)} and {len(references)}."
@@ -63,14 +67,19 @@ class GenerationScores(keras.callbacks.Callback):
         for name in FIXED:
             if name in options:
                 raise ValueError(f"`{name}` must be left to the callback; received {name}={short_repr(options[name])}.")
+        checks.known_names("an option of `model.generate`", options, OPTIONS)
         self.inputs = inputs
-        self.references = list(references)
+        self.references = references
         self.detokenize = getattr(detokenize, "detokenize", detokenize)
+        if not callable(self.detokenize):
+            raise ValueError(
+                f"`detokenize` must be a function, or an object with such a method; received {short_repr(detokenize)}."
+            )
         self.known = getattr(detokenize, "vocab_size", float("inf"))
         self.metrics = _metrics(tokenize, checks.boolean("lowercase", lowercase))
         self.batch_size = min(checks.positive_integer("batch_size", batch_size), len(inputs))
-        self.samples = samples
-        self.prefix = prefix
+        self.samples = checks.integer_between("samples", samples, 0, 2**31 - 1)
+        self.prefix = checks.string("prefix", prefix)
         self.options = options
 
     def on_epoch_end(self, epoch, logs=None):
@@ -104,10 +113,33 @@ class GenerationScores(keras.callbacks.Callback):
         }
 
 
+def _rows(inputs):
+    """The inputs, rows of ids each."""
+    inputs = inputs.to_list() if hasattr(inputs, "to_list") else inputs  # a tf.RaggedTensor
+    inputs = ops.convert_to_numpy(inputs) if ops.is_tensor(inputs) else inputs
+    if not isinstance(inputs, (list, tuple, np.ndarray)) or not all(map(_is_row, inputs)):
+        raise ValueError(f"`inputs` must be rows of token ids; received {short_repr(inputs)}.")
+    return inputs
+
+
+def _is_row(row):
+    try:
+        row = np.asarray(row)
+    except ValueError:  # uneven rows
+        return False
+    return row.ndim == 1 and (row.dtype.kind in "iu" or not row.size)
+
+
+def _texts(references):
+    references = list(references) if isinstance(references, (list, tuple, np.ndarray)) else references
+    return checks.strings("references", references)
+
+
 def _metrics(tokenize, lowercase):
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError as error:
         raise ImportError("BLEU and chrF need sacrebleu: pip install sacrebleu") from error
+    checks.one_of("tokenize", tokenize, [*BLEU.TOKENIZERS])
     # `force` silences its warning about texts that look tokenized: that is what `tokenize` is for.
     return {"bleu": BLEU(lowercase=lowercase, tokenize=tokenize, force=True), "chrf": CHRF(lowercase=lowercase)}

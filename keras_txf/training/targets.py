@@ -1,8 +1,10 @@
 """Inputs and targets of generative models. On NumPy arrays, or on tensors inside `tf.data`'s `map`."""
 
+import keras
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 
 
 def teacher_forcing(source_ids, target_ids):
@@ -15,28 +17,41 @@ def teacher_forcing(source_ids, target_ids):
     Returns:
         ({"source_ids": (B, S), "target_ids": (B, T - 1)}, targets (B, T - 1)).
 
+    Raises:
+        ValueError: what is no integers, target rows of less than two tokens.
+
     Example:
 
     >>> inputs, targets = txf.training.teacher_forcing(np.array([[7, 8]]), np.array([[1, 5, 6, 2]]))
     >>> inputs["target_ids"], targets
     (array([[1, 5, 6]]), array([[5, 6, 2]]))
     """
-    inputs, targets = next_token(target_ids)
+    inputs, targets = _shifted("target_ids", target_ids)
     return {"source_ids": _as_array("source_ids", source_ids), "target_ids": inputs}, targets
 
 
 def next_token(ids):
     """Inputs (B, T - 1) and targets (B, T - 1) of a language model from ids (B, T)."""
-    ids = _as_array("ids", ids)
+    return _shifted("ids", ids)
+
+
+def _shifted(name, ids):
+    ids = _as_array(name, ids)
     if ids.shape[-1] is not None and ids.shape[-1] < 2:
-        raise ValueError(f"`ids` must hold two tokens or more in each row; received shape {tuple(ids.shape)}.")
+        raise ValueError(f"`{name}` must hold two tokens or more in each row; received shape {tuple(ids.shape)}.")
     return ids[..., :-1], ids[..., 1:]
 
 
 def _as_array(name, ids):
-    ids = ids if hasattr(ids, "shape") else np.asarray(ids)
+    try:
+        ids = ids if hasattr(ids, "shape") else np.asarray(ids)
+        dtype = keras.backend.standardize_dtype(ids.dtype)
+    except (TypeError, ValueError):  # uneven rows, and what is no number
+        raise ValueError(f"`{name}` must be an array or a tensor of ids; received {short_repr(ids)}.") from None
     if ids.shape == ():
-        raise ValueError(f"`{name}` must hold rows of ids; received a single number.")
+        raise ValueError(f"`{name}` must hold rows of ids; received {short_repr(ids)}.")
+    if "int" not in dtype:
+        raise ValueError(f"`{name}` must be integers; received {dtype}.")
     return ids
 
 
@@ -53,7 +68,7 @@ def next_token_windows(ids, length, stride=None):
         Inputs and targets, NumPy (windows, length) each; views of `ids`, not copies.
 
     Raises:
-        ValueError: a text shorter than one window and its target.
+        ValueError: what is no integers, a text shorter than one window and its target.
 
     Example:
 
@@ -62,7 +77,7 @@ def next_token_windows(ids, length, stride=None):
            [3, 4, 5]]), array([[1, 2, 3],
            [4, 5, 6]]))
     """
-    ids = np.asarray(ids)
+    ids = np.asarray(_as_array("ids", ids))
     if ids.ndim != 1:
         raise ValueError(f"`ids` must have shape (number of tokens,); received shape {ids.shape}.")
     checks.positive_integer("length", length)

@@ -148,6 +148,18 @@ OPTIONS = [
     (lambda: text.bucket_lengths(columns([1, 2])), ["`dataset`", "rows of ids"]),
     (lambda: text.pack(rows(2), 0), ["`length`", "0"]),
     (lambda: text.pack(rows(2), 4, window=0), ["`window`", "0"]),
+    (lambda: text.pack(rows(2), 10**30), ["`length`", "2**31", "10000"]),
+    (lambda: text.pack(rows(2), 4, pad_id=True), ["`pad_id`", "True"]),
+    (lambda: text.pack(rows(2), 4, pad_id=-1), ["`pad_id`", "-1"]),
+    (lambda: text.pack(rows(2), 4, window=10**30), ["`window`", "2**31"]),
+    (lambda: text.batch_by_length(rows(2), 9, 9, pad_id=1.5), ["`pad_id`", "1.5"]),
+    (lambda: text.batch_by_length(rows(2), 10**30, 9), ["`tokens`", "2**31"]),
+    (lambda: text.classification((TEXTS, [0, 1]), WORD, 10**30), ["`num_classes`", "2**31"]),
+    (lambda: text.next_token(TEXTS, WORD, max_length=10**30), ["`max_length`", "2**31"]),
+    (lambda: text.token_ids(["a", 3], WORD), ["`text` of `dataset`", "3"]),
+    (lambda: text.sentence_pairs((TEXTS, TEXTS, [0, 1]), WORD, 2, separator={}), ["`separator`", "{}"]),
+    (lambda: text.mask_tokens(rows(2), WORD, mask_token=["[MASK]"]), ["`mask_token`", "['[MASK]']"]),
+    (lambda: text.mask_tokens(rows(2), WORD, seed=10**30), ["`seed`", "10000"]),
     (lambda: text.pack(rows(2), {"source_ids": 4}), ["`length`", "token_ids", "source_ids"]),
     (lambda: text.pack(rows(2).map(lambda ids: {"words": ids}), 4), ["`dataset`", "_ids", "words"]),
     (lambda: text.pack(rows(2).map(lambda ids: ({"a_ids": ids, "b_ids": ids}, ids)), 4), ["`target_ids`", "a_ids"]),
@@ -160,14 +172,18 @@ OPTIONS = [
 ]
 
 
+def test_more_lengths_than_there_are():
+    assert text.bucket_lengths(rows(2, 5, 3), 10**30) == [2, 3, 5]
+
+
 @pytest.mark.parametrize("call, words", OPTIONS)
 def test_options(call, words):
     refused(call, words)
 
 
 WHILE_READING = {
-    "a row too long for every batch": (lambda: text.batch_by_length(rows(2, 9), 8, [4, 8]), r"at most 8[\s\S]*9"),
-    "a row too long to pack": (lambda: text.pack(rows(2, 9), 8), r"token_ids[\s\S]*8[\s\S]*9"),
+    "a row too long for every batch": (lambda: text.batch_by_length(rows(2, 9), 8, [4, 8]), r"`lengths`[\s\S]*8[\s\S]*9"),
+    "a row too long to pack": (lambda: text.pack(rows(2, 9), 8), r"`length`[\s\S]*token_ids[\s\S]*8[\s\S]*9"),
     "a label without a token": (lambda: text.pack(rows(2, 0).map(lambda ids: (ids, 1)), 8), "must have a token"),
     "targets of another length": (lambda: text.pack(rows(2).map(lambda ids: (ids, ids[1:])), 8), "as long as the ids"),
     "ids that the tokenizer does not have": (

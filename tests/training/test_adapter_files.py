@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from adapter_cases import IDS, OPTIONS, array, every_builder, fit, run, same, train, trained, two_builders, values
+from refusals import refused
 
 import keras_txf as txf
 from keras_txf.layers.projections import Projection
@@ -23,6 +24,13 @@ def test_files(builder, tmp_path):
     assert all("/other_" in variable.path for variable in model.trainable_variables)
     use_adapter(model, None)
     np.testing.assert_array_equal(run(model, inputs), bare)
+
+
+@pytest.mark.parametrize("file, words", [(".", ["a folder"]), (3, ["3"]), (b"one", ["b'one'"]), ("", ["''"])])
+def test_a_file_that_cannot_be_written(file, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(lambda: txf.training.save_adapter(trained("classifier")[0], file), ["`file`", *words])
+    assert not [*tmp_path.iterdir()]
 
 
 def test_what_a_file_holds(tmp_path):

@@ -1,13 +1,17 @@
 """GenerationScores against sacrebleu itself, with stand-ins for models and tokenizers."""
 
+import inspect
 import sys
 
 import keras
 import numpy as np
 import pytest
 import sacrebleu
+from refusals import refused
 
 import keras_txf as txf
+from keras_txf.models.generative import Generator, Seq2Seq
+from keras_txf.training import scores
 
 WORDS = "- a dog runs in the snow . cat sleeps here now".split()
 STOP = 11
@@ -85,11 +89,37 @@ def test_other_callbacks_find_the_scores(tmp_path, capsys):
     assert capsys.readouterr().out == 2 * f"\nreference  {TEXTS[0]}\nmodel      a a a\n"
 
 
+REFUSED = [
+    ({"inputs": 3}, ["`inputs`", "3"]),
+    ({"inputs": [1, 2, 3, 4, 5]}, ["`inputs`", "rows", "[1, 2, 3, 4, 5]"]),
+    ({"inputs": [["a"]] * 5}, ["`inputs`", "'a'"]),
+    ({"inputs": np.ones((5, 2))}, ["`inputs`", "1."]),
+    ({"references": "texts"}, ["`references`", "'texts'"]),
+    ({"references": [*TEXTS[:4], b"a"]}, ["`references`", "b'a'"]),
+    ({"detokenize": "nope"}, ["`detokenize`", "'nope'"]),
+    ({"tokenize": "nope"}, ["`tokenize`", "13a", "'nope'"]),
+    ({"samples": -1}, ["`samples`", "-1"]),
+    ({"samples": True}, ["`samples`", "True"]),
+    ({"prefix": None}, ["`prefix`", "None"]),
+    ({"batch_size": 0}, ["`batch_size`", "0"]),
+    ({"max_tokens": 3}, ["'max_tokens'", "max_new_tokens"]),
+]
+
+
+def test_the_options_are_those_of_generate():
+    fixed = {*scores.FIXED, *scores.OPTIONS}
+    for kind in (Generator, Seq2Seq):
+        assert {*list(inspect.signature(kind.generate).parameters)[2:]} <= fixed
+    assert {*inspect.signature(Generator.generate).parameters, *inspect.signature(Seq2Seq.generate).parameters} >= fixed
+
+
 def test_early_errors(monkeypatch):
     with pytest.raises(ValueError, match="must be of one number, at least 1; received 5 and 4"):
         txf.training.GenerationScores(SOURCES, TEXTS[:4], Tokenizer())
     with pytest.raises(ValueError, match="`padded` must be left to the callback; received padded=True"):
         txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer(), padded=True)
+    for options, words in REFUSED:
+        refused(lambda: txf.training.GenerationScores(**{"inputs": SOURCES, "references": TEXTS, "detokenize": Tokenizer(), **options}), words)
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(ImportError, match=r"pip install sacrebleu"):
         txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer())
