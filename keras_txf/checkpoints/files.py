@@ -95,7 +95,7 @@ def _open(stack, path):
 
 def _open_shards(stack, folder):
     places = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
         raise ValueError(
             f"{INDEX} must have a `weight_map` of tensors and the files that have them; received {short_repr(places)}."
         )

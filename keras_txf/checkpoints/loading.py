@@ -15,11 +15,11 @@ from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.deferred import give_value, give_values, without_values
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, POOLER
-from keras_txf.checkpoints.files import open_tensors
+from keras_txf.checkpoints.files import INDEX, ONE, open_tensors
 from keras_txf.checkpoints.finding import find
 from keras_txf.checkpoints.kinds import KINDS
 from keras_txf.checkpoints.tables import as_tensor, links
-from keras_txf.reading import read_json
+from keras_txf.reading import read_json, reading
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 LARGE = 2**27  # numbers in a file that takes long enough for a progress bar
@@ -66,14 +66,17 @@ def load(path, task=None, num_classes=None, dtype=None, progress=None, revision=
     folder = find(path, revision)
     values = read_json(folder / "config.json")
     family = find_family(values)
+    weights = folder / (ONE if (folder / ONE).is_file() else INDEX)
     with open_tensors(folder) as tensors:
-        source = Source(values, family, tensors)
+        with reading(weights):
+            source = Source(values, family, tensors)
         task, new_head = choose_task(source, task, num_classes)
         with without_values() as made:
             model = build(source, task, num_classes, dtype, options)
         if "encoder" in family.tasks and "pad_id" not in options:
             check_padding(folder, model.get_layer("embedding").pad_id)
-        kept, skipped = fill(model, source, task, new_head, progress)
+        with reading(weights, folder / "config.json"):
+            kept, skipped = fill(model, source, task, new_head, progress)
         give_values(made)  # to what no tensor was for: a new head, generators of random numbers
     PROVENANCE[model] = Provenance(folder, values, task, options, kept, skipped)
     return model

@@ -5,6 +5,8 @@ import io
 import json
 import random
 import struct
+import traceback
+import warnings
 
 import keras
 import mutations
@@ -82,6 +84,34 @@ def test_adapters(folder):
 @pytest.mark.slow
 def test_many_adapters(folder):
     assert 50 < load_broken_adapters(folder, 1_500, seed=2) < 1_000
+
+
+def load_broken_keras_files(folder, number, seed):
+    """Keras reads these. Its errors are its own; of this package's code none but a ValueError comes through."""
+    model, _ = trained("classifier")
+    model.save(folder / "sound.keras")
+    content, draw, loaded = (folder / "sound.keras").read_bytes(), random.Random(seed), 0
+    whole = functools.partial(mutations.edit_zip, edit=edit_member)
+    for _ in range(number):
+        (folder / "broken.keras").write_bytes(draw.choice([*mutations.BYTES, *[whole] * 6])(draw, content))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Keras' own, of what it passes over
+                keras.saving.load_model(folder / "broken.keras")
+            loaded += 1
+        except Exception as error:
+            ours = [frame.filename for frame in traceback.extract_tb(error.__traceback__) if "keras_txf/" in frame.filename]
+            assert isinstance(error, ValueError) or not ours, (ours, error)
+    return loaded
+
+
+def edit_member(draw, name, content):
+    return mutations.edit_text(draw, content) if name.endswith(".json") else mutations.flip(draw, content)
+
+
+@pytest.mark.slow
+def test_keras_files(folder):
+    assert 5 < load_broken_keras_files(folder, 60, seed=1) < 55
 
 
 def edit_array(draw, name, content):
