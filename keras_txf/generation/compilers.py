@@ -2,8 +2,11 @@
 
 import functools
 import gc
+import threading
 
 import keras
+
+XLA_FUNCTIONS = 128  # that TensorFlow compiles by XLA in a process, for it never frees one: each is some megabytes
 
 
 def compiled(function, variables, runs_once=False):
@@ -26,6 +29,16 @@ def while_loop(condition, body, state):
     return state
 
 
+def uniform(rows, seed):
+    """Random numbers in [0, 1), float32 (rows, 1), the same from a seed whether XLA compiles or not.
+
+    Args:
+        rows: how many, an integer or a scalar tensor.
+        seed: what `keras.random` takes.
+    """
+    return _UNIFORM[keras.backend.backend()](rows, seed)
+
+
 def unfused(x):
     """The tensor as XLA would compute it if nothing followed."""
     return _BARRIERS[keras.backend.backend()](x)
@@ -39,8 +52,33 @@ def compiles_for_cpu():
 def _tensorflow(function, variables, runs_once):
     import tensorflow as tf
 
-    # Each a partial of its own: TensorFlow counts traces by the code, and would warn of models that share it.
-    return tf.function(functools.partial(function), jit_compile=not runs_once, autograph=False)
+    @functools.cache
+    def traced(in_graph):
+        # Each a partial of its own: TensorFlow counts traces by the code, and would warn of models that share it.
+        jit_compile = not runs_once and (in_graph or _one_more_by_xla())
+        return tf.function(functools.partial(function), jit_compile=jit_compile, autograph=False)
+
+    lock = threading.Lock()
+
+    def run(*arguments):
+        with lock:
+            function = traced(tf.inside_function())  # as part of the caller's graph it is the caller's to keep
+        return function(*arguments)
+
+    return run
+
+
+_xla_functions = 0
+_XLA_LOCK = threading.Lock()
+
+
+def _one_more_by_xla():
+    """Whether TensorFlow may compile another function by XLA: those beyond run as a graph, which it frees."""
+    global _xla_functions
+    with _XLA_LOCK:
+        may = _xla_functions < XLA_FUNCTIONS
+        _xla_functions += may
+        return may
 
 
 def _imported(function, state):
@@ -135,6 +173,29 @@ def _jax_on_cpu():
     import jax
 
     return jax.default_backend() == "cpu"
+
+
+def _keras_uniform(rows, seed):
+    return keras.random.uniform((rows, 1), dtype="float32", seed=seed)
+
+
+def _tensorflow_uniform(rows, seed):
+    """A hash of the seed and the row: TensorFlow's own numbers are others where XLA computes them."""
+    import tensorflow as tf
+
+    if not hasattr(seed, "value"):  # a seed of Keras, not that of a step
+        return _keras_uniform(rows, seed)
+    first, second = tf.unstack(tf.cast(tf.bitwise.bitwise_and(seed.next(), 0xFFFFFFFF), "uint32"))
+    x = tf.cast(tf.range(rows)[:, None], "uint32")
+    for word in (first, second):
+        x = x * tf.constant(0x9E3779B9, "uint32") + word
+        for shift, factor in ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB)):  # Wellons' triple32
+            x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(shift, "uint32"))) * tf.constant(factor, "uint32")
+        x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(14, "uint32")))
+    return tf.cast(tf.cast(tf.bitwise.right_shift(x, tf.constant(8, "uint32")), "int32"), "float32") / 2**24
+
+
+_UNIFORM = {"tensorflow": _tensorflow_uniform, "jax": _keras_uniform, "torch": _keras_uniform}
 
 
 _ON_CPU = {"tensorflow": _tensorflow_on_cpu, "jax": _jax_on_cpu, "torch": lambda: False}

@@ -1,6 +1,8 @@
 """What `generate` of every generative model runs on: a decode loop with a cache, compiled and kept."""
 
 import itertools
+import threading
+import weakref
 
 import keras
 import numpy as np
@@ -13,12 +15,17 @@ from keras_txf.generation.compilers import compiled
 from keras_txf.generation.contrastive import Contrastive, ContrastiveDecoding
 from keras_txf.generation.decoding import Reader, Request, SampledDecoding
 
-KEPT = 64  # loops; each is some megabytes
+KEPT = 32  # loops of all models in a process; each is some megabytes
+_engines = weakref.WeakSet()
+_uses = itertools.count()
+_lock = threading.RLock()
 _DECODINGS = {Beam: BeamDecoding, Contrastive: ContrastiveDecoding}  # all else chooses token by token
 
 
 class Engine:
-    """The decode loops of one model, each compiled once for each bucket of lengths; the last `KEPT` are kept.
+    """The decode loops of one model, each compiled once for each bucket of lengths.
+
+    A process keeps `KEPT` loops, those that were used last.
 
     Args:
         ids_name: the name of the token ids of its prefill and step models.
@@ -28,7 +35,9 @@ class Engine:
 
     def __init__(self, ids_name, pad_id, first_is_real=False):
         self.ids_name, self.pad_id, self.first_is_real = ids_name, pad_id, first_is_real
-        self._readers, self._loops = {}, {}
+        self._readers, self._loops = {}, {}  # loops by what they are compiled for, each with when it was last used
+        with _lock:
+            _engines.add(self)
 
     def generate(self, build, prompts, limits, sampler, processors, sequences, stops, seed, inputs, stream=False):
         """Continues each prompt.
@@ -54,12 +63,7 @@ class Engine:
         request = keras.tree.map_structure(ops.convert_to_tensor, request)
         # The shapes too: TensorFlow would warn of a function that is traced for several.
         shapes = tuple(tuple(tensor.shape) for tensor in keras.tree.flatten(request))
-        key = (*keys, sequences, shapes)
-        loop = self._loops.pop(key, None) or self._loop(build, sampler, processors, sequences)
-        self._loops[key] = loop  # last of all: the first is the longest unused
-        if len(self._loops) > KEPT:
-            del self._loops[next(iter(self._loops))]
-        start, widen, advance, finish, results = loop
+        start, widen, advance, finish, results = self._kept_loop((*keys, sequences, shapes), build, sampler, processors, sequences)
         if stream:
             return _stream(start, widen, advance, request)
         return tuple(map(ops.convert_to_numpy, results(finish(*start(request), request), request)))
@@ -99,6 +103,22 @@ class Engine:
             return loop.results(advance(loop.reader.widen(state, request), constant, request, request.new), request)
 
         return run
+
+    def _kept_loop(self, key, *choices):
+        """The loop for a key, made where none is kept; the one that is unused for longest goes."""
+        with _lock:
+            _, loop = self._loops.get(key, (None, None))
+            self._loops[key] = next(_uses), loop or self._loop(*choices)
+            loop = self._loops[key][1]
+            while sum(len(engine._loops) for engine in _engines) > KEPT:
+                engines = [engine for engine in _engines if engine._loops]
+                oldest = min(engines, key=Engine._last_use)
+                del oldest._loops[min(oldest._loops, key=lambda key: oldest._loops[key][0])]
+            return loop
+
+    def _last_use(self):
+        """Of its loop that is unused for longest."""
+        return min(use for use, _ in self._loops.values())
 
     def _decoding(self, build, sampler, processors, sequences):
         width, hidden = getattr(sampler, "width", 1), isinstance(sampler, Contrastive)

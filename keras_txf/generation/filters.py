@@ -5,9 +5,10 @@ Legend: R rows, V vocabulary.
 
 import math
 
-import keras
 import numpy as np
 from keras import ops
+
+from keras_txf.generation.compilers import uniform
 
 
 def draw(logits, seed):
@@ -17,7 +18,7 @@ def draw(logits, seed):
     """
     weights = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
     cumulative = ops.cumsum(weights, axis=-1)
-    share = keras.random.uniform(ops.shape(logits[:, :1]), dtype="float32", seed=seed)
+    share = uniform(ops.shape(logits)[0], seed)
     reached = cumulative > share * cumulative[:, -1:]
     # A parallel sum may grow, by rounding, where a weight is 0, or end too low: without weight no token is drawn.
     return ops.argmax(ops.where(weights > 0, ops.where(reached, 2, 1), 0), axis=-1)

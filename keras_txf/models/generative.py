@@ -73,8 +73,9 @@ class Generator(keras.Model):
             stop_sequences: sequences of ids; a row ends when it has produced one.
             processors: what is done to the logits before a token is chosen, in this order: such as
                 `txf.generation.RepetitionPenalty(1.2)`, or functions of logits (R, V) and a
-                `txf.generation.History` that return logits. A loop is compiled for each function: pass the
-                same one again, not a new one for each call.
+                `txf.generation.History` that return logits. A loop is compiled for each function, a sampler too: pass
+                the same one again, not a new `lambda` for each call. A process keeps the 32 loops that were used last,
+                and TensorFlow compiles 128 by XLA, which it never frees: those beyond run slower, as its graph.
             num_return_sequences: how many sequences for each prompt: draws of a sampler, or the best beams.
                 With it the result has an axis more, after the batch's.
             start_id: a token that is put before each prompt.
@@ -135,7 +136,7 @@ class Generator(keras.Model):
         Args:
             longest_prompt: the most tokens of a prompt. Needed where the model has a `max_length`, or this call.
             jit_compile: whether XLA compiles the loop: for each size of batch and each 32 tokens of prompt more.
-                Draws are those of `generate` only then.
+                Draws of functions of yours are those of `generate` only then.
             others: see `generate`.
 
         Returns:
