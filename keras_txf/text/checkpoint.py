@@ -4,8 +4,8 @@
 """
 
 import functools
-import pathlib
 
+from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.reading import parse_json, reading
 from keras_txf.text.byte import ByteTokenizer
@@ -45,7 +45,7 @@ def from_checkpoint(folder, **kwargs):
     >>> txf.text.from_checkpoint(folder, length=5)("Hello").numpy().tolist()
     [2, 4, 3, 0, 0]
     """
-    folder = pathlib.Path(folder)
+    folder = checks.path("folder", folder)
     if not folder.is_dir():
         raise ValueError(
             f"`folder` must be a folder; received {short_repr(str(folder))}. Of a repository on the Hub `txf.checkpoints.find` makes one."

@@ -93,6 +93,7 @@ def load_adapter(model, file, name="default"):
     """
     check_paths(model)
     check_new_name(model, name)
+    file = checks.path("file", file)
     with reading(file):
         described, tensors = _read(file)
     projections = layers_with_adapters(model)

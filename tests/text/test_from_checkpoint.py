@@ -147,3 +147,5 @@ def test_bad_folders(files, words, tmp_path):
 
 def test_no_folder(tmp_path):
     refused(lambda: text.from_checkpoint(tmp_path / "nowhere"), ["`folder`", "nowhere"])
+    for folder in (None, 3, {"a": 1}, [tmp_path], ""):
+        refused(lambda: text.from_checkpoint(folder), ["`folder` must be"])

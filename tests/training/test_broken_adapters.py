@@ -131,6 +131,15 @@ def test_bad_metadata_and_tensors(number, sound, tmp_path):
     unchanged(model, lambda: txf.training.load_adapter(model, file), [str(file), *words])
 
 
+@pytest.mark.parametrize("file", [None, 3, {"a": 1}, ["a.safetensors"], ""])
+def test_no_path(file, sound):
+    unchanged(sound[0], lambda: txf.training.load_adapter(sound[0], file), ["`file` must be"])
+
+
+def test_a_folder(sound, tmp_path):
+    unchanged(sound[0], lambda: txf.training.load_adapter(sound[0], tmp_path), [str(tmp_path)])
+
+
 METADATA = [None, {}, {"format": "pt"}, {"keras_txf": ""}, {"keras_txf": "{"}, {"keras_txf": "[]"}, {"keras_txf": "null"}]
 METADATA += [{"keras_txf": "[" * 100_000}, {"keras_txf": '{"format": 1, "format": 2}'}, {"keras_txf": '{"a": ' + "9" * 5000 + "}"}]
 
