@@ -80,6 +80,12 @@ def boolean(name, value):
     return value
 
 
+def built_model(name, value):
+    if not isinstance(value, keras.Model) or not value.built:
+        raise ValueError(f"`{name}` must be a built Keras model; received {short_repr(value)}.")
+    return value
+
+
 def rate(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:
         raise ValueError(f"`{name}` must be a rate in [0, 1); received {short_repr(value)}.")
@@ -106,9 +112,10 @@ def strings(name, value):
 
 
 def path(name, value):
-    if not isinstance(value, (str, os.PathLike)) or not str(value):
-        raise ValueError(f"`{name}` must be a path; received {short_repr(value)}.")
-    return pathlib.Path(value)
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError(f"`{name}` must be a path, a string or a pathlib.Path; received {short_repr(value)}.")
+    return pathlib.Path(text)
 
 
 def dtype(name, value):

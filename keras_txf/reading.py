@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import json
+import os
 import pathlib
 import re
 
@@ -11,6 +12,7 @@ from keras_txf.checks import short_repr
 LARGEST_JSON = 10**8  # bytes; safetensors allows as many to a header
 DEEPEST_JSON = 32
 LONGEST_REASON = 600  # characters of an error of others, which may hold any part of the file
+COMPLETE = ".complete-save"  # of a checkpoint's folder: files of a save that was cut off before it moved them to their places
 
 
 @contextlib.contextmanager
@@ -40,6 +42,12 @@ def reading(*paths):
         if isinstance(error, ValueError) and all(name in str(error) for name in names):
             raise
         raise ValueError(f"{', '.join(names)} cannot be read: {_reason(error)}") from error
+
+
+def file_of(folder, name):
+    """The path of a file of a checkpoint's folder; of a save that was cut off it lies in `COMPLETE`."""
+    new = pathlib.Path(folder) / COMPLETE / name
+    return new if os.path.isfile(new) else pathlib.Path(folder) / name
 
 
 def read_json(path, name="folder"):

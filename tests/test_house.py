@@ -22,13 +22,14 @@ MAY_IMPORT = {
     "version": set(),
     "checks": set(),
     "reading": {"checks"},
+    "writing": {"checks"},
     "ops": {"checks"},
     "layers": {"checks", "ops"},
     "generation": {"checks", "ops", "layers"},
     "models": {"checks", "ops", "layers", "generation"},
-    "training": {"checks", "reading", "ops", "layers"},
+    "training": {"checks", "reading", "writing", "ops", "layers"},
     "text": {"checks", "reading", "layers"},
-    "checkpoints": {"checks", "reading", "ops", "layers", "models"},
+    "checkpoints": {"checks", "reading", "writing", "ops", "layers", "models"},
 }
 
 # Files that may import a backend of Keras themselves, each with its reason.

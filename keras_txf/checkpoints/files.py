@@ -14,10 +14,17 @@ import ml_dtypes  # noqa: F401  NumPy learns bfloat16 from it
 import safetensors
 
 from keras_txf.checks import short_repr
-from keras_txf.reading import read_json
+from keras_txf.reading import COMPLETE, file_of, read_json
 
 ONE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+SAVE_ID = "save_id"  # key of the metadata of each shard that `save` writes
+
+
+def weights_of(folder):
+    """The path of the one file with all tensors, or else of the index; None where there is neither."""
+    places = [folder / place / name for place in (COMPLETE, ".") for name in (ONE, INDEX)]
+    return next(filter(os.path.isfile, places), None)
 
 
 @contextlib.contextmanager
@@ -31,11 +38,12 @@ def open_tensors(folder):
     folder = pathlib.Path(folder)
     with contextlib.ExitStack() as stack:
         # Links are followed wherever they lead: in the Hub's own cache every file of a folder is a link out of it.
-        if (folder / ONE).is_file():
-            file = _open(stack, folder / ONE)
-            yield Tensors({name: file for name in file.keys()}, {file: folder / ONE})
-        elif (folder / INDEX).is_file():
-            yield _open_shards(stack, folder)
+        path = weights_of(folder)
+        if path is not None and path.name == ONE:
+            file = _open(stack, path)
+            yield Tensors({name: file for name in file.keys()}, {file: path})
+        elif path is not None:
+            yield _open_shards(stack, folder, path)
         else:
             found = sorted(path.name for path in folder.iterdir())
             pickled = " Pickled weights (.bin) are not read: they can run code." * any(x.endswith(".bin") for x in found)
@@ -93,20 +101,31 @@ def _open(stack, path):
         raise ValueError(f"{short_repr(str(path))} is no sound safetensors file: {error}.") from None
 
 
-def _open_shards(stack, folder):
-    places = read_json(folder / INDEX).get("weight_map")
+def shards_of(index):
+    """The `weight_map` of an index, by its path: names of tensors -> names of the files that have them.
+
+    Raises:
+        ValueError: no index, a damaged one, or one that names files outside of the folder.
+    """
+    places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
         raise ValueError(
             f"{INDEX} must have a `weight_map` of tensors and the files that have them; received {short_repr(places)}."
         )
-    files = {}
     for shard in sorted(set(places.values())):
         # A name with a folder in it could lead anywhere on the machine.
         if pathlib.PurePath(shard).name != shard or "\\" in shard or shard in ("", ".", ".."):
             raise ValueError(f"{INDEX} must name files of its own folder; received {short_repr(shard)}.")
-        if not os.path.isfile(folder / shard):  # false for a name that cannot be, too
+    return places
+
+
+def _open_shards(stack, folder, index):
+    places = shards_of(index)
+    paths = {shard: file_of(folder, shard) for shard in sorted(set(places.values()))}
+    for shard, path in paths.items():
+        if not os.path.isfile(path):  # false for a name that cannot be, too
             raise ValueError(f"{INDEX} names {short_repr(shard)}, which is not in {short_repr(str(folder))}.")
-        files[shard] = _open(stack, folder / shard)
+    files = {shard: _open(stack, path) for shard, path in paths.items()}
     named = {shard: set() for shard in files}
     for tensor, shard in places.items():
         named[shard].add(tensor)
@@ -114,5 +133,11 @@ def _open_shards(stack, folder):
         if named[shard] != set(file.keys()):
             odd = sorted(named[shard] ^ set(file.keys()))
             raise ValueError(f"{INDEX} and {short_repr(shard)} must name the same tensors; they differ in {short_repr(odd[:10])}.")
-    paths = {file: folder / shard for shard, file in files.items()}
-    return Tensors({tensor: files[shard] for tensor, shard in places.items()}, paths)
+    saves = {shard: (file.metadata() or {}).get(SAVE_ID) for shard, file in files.items()}
+    for shard, save in saves.items():  # files of others have none at all
+        if save != saves[first := next(iter(saves))]:
+            raise ValueError(
+                f"The shards in {short_repr(str(folder))} must be of one save; received {short_repr(first)} and {short_repr(shard)} "
+                f"with {SAVE_ID} {short_repr(saves[first])} and {short_repr(save)}."
+            )
+    return Tensors({tensor: files[shard] for tensor, shard in places.items()}, {file: paths[shard] for shard, file in files.items()})

@@ -31,6 +31,8 @@ def find(path, revision=None):
     >>> txf.checkpoints.find(tempfile.mkdtemp()).is_dir()
     True
     """
+    if revision is not None and not (isinstance(revision, str) and revision):
+        raise ValueError(f"`revision` must be a branch, a tag or a commit; received {short_repr(revision)}.")
     if isinstance(path, (str, os.PathLike)) and os.path.isdir(path):
         return pathlib.Path(path)
     if not isinstance(path, str) or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", path) or os.path.lexists(path):

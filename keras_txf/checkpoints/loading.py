@@ -15,11 +15,11 @@ from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.deferred import give_value, give_values, without_values
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, POOLER
-from keras_txf.checkpoints.files import INDEX, ONE, open_tensors
+from keras_txf.checkpoints.files import open_tensors, weights_of
 from keras_txf.checkpoints.finding import find
 from keras_txf.checkpoints.kinds import KINDS
 from keras_txf.checkpoints.tables import as_tensor, links
-from keras_txf.reading import read_json, reading
+from keras_txf.reading import file_of, read_json, reading
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 LARGE = 2**27  # numbers in a file that takes long enough for a progress bar
@@ -47,8 +47,8 @@ def load(path, task=None, num_classes=None, dtype=None, progress=None, revision=
 
     Raises:
         ImportError: a name of the Hub without `huggingface_hub`.
-        ValueError: no such folder; a file that is damaged; a family or task that is not known; a key of `config.json`
-            that is not known; a tensor that no weight is for, or a weight without a tensor.
+        ValueError: no such folder; a file that is damaged; shards of different saves; a family or task that is not known; a
+            key of `config.json` that is not known; a tensor that no weight is for, or a weight without a tensor.
 
     Example:
 
@@ -63,11 +63,13 @@ def load(path, task=None, num_classes=None, dtype=None, progress=None, revision=
     >>> txf.checkpoints.load(folder).generate([[5, 6]], max_new_tokens=3).shape
     (1, 5)
     """
+    checks.optional(checks.boolean, "progress", progress)
+    checks.optional(checks.dtype, "dtype", dtype)
     folder = find(path, revision)
-    values = read_json(folder / "config.json")
+    values = read_json(file_of(folder, "config.json"))
     family = find_family(values)
-    weights = folder / (ONE if (folder / ONE).is_file() else INDEX)
     with open_tensors(folder) as tensors:
+        weights = weights_of(folder)
         with reading(weights):
             source = Source(values, family, tensors)
         task, new_head = choose_task(source, task, num_classes)
@@ -75,7 +77,7 @@ def load(path, task=None, num_classes=None, dtype=None, progress=None, revision=
             model = build(source, task, num_classes, dtype, options)
         if "encoder" in family.tasks and "pad_id" not in options:
             check_padding(folder, model.get_layer("embedding").pad_id)
-        with reading(weights, folder / "config.json"):
+        with reading(weights, file_of(folder, "config.json")):
             kept, skipped = fill(model, source, task, new_head, progress)
         give_values(made)  # to what no tensor was for: a new head, generators of random numbers
     PROVENANCE[model] = Provenance(folder, values, task, options, kept, skipped)
@@ -129,11 +131,12 @@ class Source:
 
 def check_padding(folder, pad_id):
     """Refuses a configuration that takes another token for padding than the folder's tokenizer: some copies of XLM's do."""
-    if pad_id is None or not all((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+    files = [file_of(folder, name) for name in ("tokenizer_config.json", "tokenizer.json")]
+    if pad_id is None or not all(map(pathlib.Path.is_file, files)):
         return
-    pad = read_json(folder / "tokenizer_config.json").get("pad_token")
+    pad = read_json(files[0]).get("pad_token")
     pad = pad.get("content") if isinstance(pad, dict) else pad
-    tokens = read_json(folder / "tokenizer.json").get("added_tokens") or []
+    tokens = read_json(files[1]).get("added_tokens") or []
     ids = {token.get("content"): token.get("id") for token in tokens if isinstance(token, dict)}
     if ids.get(pad, pad_id) != pad_id:
         raise ValueError(

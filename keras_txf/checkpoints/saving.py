@@ -1,10 +1,8 @@
 """Saving: a model becomes a folder that transformers loads."""
 
 import json
-import os
-import pathlib
 import shutil
-import tempfile
+import uuid
 
 import keras
 import numpy as np
@@ -16,12 +14,13 @@ from keras_txf.checks import short_repr
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.deferred import without_values
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
-from keras_txf.checkpoints.files import INDEX, ONE
+from keras_txf.checkpoints.files import INDEX, ONE, SAVE_ID
 from keras_txf.checkpoints.loading import (
     PROVENANCE, Provenance, find_family, has_own_logits, in_words_of_config, options_of, table_of, task_of,
 )  # fmt: skip
+from keras_txf.checkpoints.publishing import check_places, published
 from keras_txf.checkpoints.tables import links
-from keras_txf.reading import read_json
+from keras_txf.reading import COMPLETE, file_of, read_json
 
 DTYPES = ("float32", "float16", "bfloat16")
 # What stands beside the weights of a checkpoint, and goes with them.
@@ -39,7 +38,8 @@ def save(model, folder, config=None, dtype=None, max_shard_size=5 * 10**9):
 
     Args:
         model: from `load`. Also from a builder or a `.keras` file, where `config` says what the checkpoint would be.
-        folder: path of a folder, which is made. Files of these names in it are replaced, once all are written.
+        folder: path of a folder, which is made. Its checkpoint is replaced once the new one is complete: a process that is
+            killed leaves the old one or the new one, for `load` and for `txf.text.from_checkpoint`. Other files stay.
         config: dict of a `config.json`, or path of a folder that has one; its `architectures` name the class. Default: that
             of the checkpoint that the model was loaded from.
         dtype: "float32", "float16" or "bfloat16"; default: as the model's variables.
@@ -48,7 +48,8 @@ def save(model, folder, config=None, dtype=None, max_shard_size=5 * 10**9):
     Raises:
         ValueError: a model of unknown origin without `config`; weights for which the family has no tensors, or others than
             `config` asks for (of what has no weights, such as an activation or an epsilon, it is taken at its word);
-            options in `load` that no `config.json` could say.
+            options in `load` that no `config.json` could say; a place that cannot be written to, a full disk, or a
+            directory in the place of a file. What lies in the folder is then as it was.
 
     Example:
 
@@ -62,6 +63,8 @@ def save(model, folder, config=None, dtype=None, max_shard_size=5 * 10**9):
     >>> txf.checkpoints.load(folder).generate([[5, 6]], 3).shape
     (1, 5)
     """
+    checks.built_model("model", model)
+    folder = checks.path("folder", folder)
     checks.optional(checks.one_of, "dtype", dtype, DTYPES)
     checks.positive_integer("max_shard_size", max_shard_size)
     origin = find_origin(model, config)
@@ -71,21 +74,20 @@ def save(model, folder, config=None, dtype=None, max_shard_size=5 * 10**9):
     if config is not None:
         check_described(model, origin, family, {link.name for link in found})
     tensors = {(family.prefix * (known.whole and link.inner)) + link.name: link for link in found}
-    folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as new:
-        new = pathlib.Path(new)
-        write_tensors(new, tensors, origin, dtype, max_shard_size)
+    shards = split(tensors, dtype, max_shard_size)
+    check_places(folder, {"config.json", *shards, *beside(origin.folder)})
+    with published(folder) as new:
+        write_tensors(new, shards, origin, dtype)
         text = json.dumps(new_config(model, origin, family, dtype), indent=2, sort_keys=True)
         (new / "config.json").write_text(text + "\n", encoding="utf-8")
-        for pattern in BESIDE if origin.folder else ():
-            for file in filter(pathlib.Path.is_file, origin.folder.glob(pattern)):
-                shutil.copyfile(file, new / file.name)
-        names = sorted(file.name for file in new.iterdir())
-        for name in names:
-            os.replace(new / name, folder / name)
-    for name in {ONE, INDEX} - set(names):  # of an earlier save, which a reader would take
-        (folder / name).unlink(missing_ok=True)
+        for name, file in beside(origin.folder).items():
+            shutil.copyfile(file, new / name)
+
+
+def beside(folder):
+    """The files that go with the weights of a folder: dict of names -> paths."""
+    places = (folder, folder / COMPLETE) if folder else ()
+    return {file.name: file for place in places for pattern in BESIDE for file in place.glob(pattern) if file.is_file()}
 
 
 def find_origin(model, config):
@@ -98,8 +100,8 @@ def find_origin(model, config):
         if changed:
             raise ValueError(f"`model` was loaded with options that config.json does not say: {short_repr(changed)}. Pass `config`.")
         return origin
-    folder = None if isinstance(config, dict) else pathlib.Path(config)
-    values = dict(config) if folder is None else read_json(folder / "config.json")
+    folder = None if isinstance(config, dict) else checks.path("config", config)
+    values = dict(config) if folder is None else read_json(file_of(folder, "config.json"), "config")
     tasks = find_family(values).tasks
     task = task_of(values, tasks)
     if task is None:
@@ -149,27 +151,41 @@ def new_config(model, origin, family, dtype):
     return values
 
 
-def write_tensors(folder, tensors, origin, dtype, max_shard_size):
-    """One file, or shards of about equal size and their index."""
-    shards, sizes, kept = [{}], [0], origin.kept
+def split(tensors, dtype, max_shard_size):
+    """The tensors of each file: dict of names of files -> dict of names -> links, of about equal size."""
+    shards, size = [{}], 0
     for name, link in tensors.items():
-        size = sum(int(np.prod(weight.shape)) * np.dtype(dtype or dtype_of(weight)).itemsize for weight in link.variables)
-        if sizes[-1] and sizes[-1] + size > max_shard_size:
+        more = size_of(link, dtype)
+        if size and size + more > max_shard_size:
             shards.append({})
-            sizes.append(0)
+            size = 0
         shards[-1][name] = link
-        sizes[-1] += size
-    files = [ONE] if len(shards) == 1 else [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
-    for file, shard in zip(files, shards, strict=True):
+        size += more
+    count = len(shards)
+    return {ONE if count == 1 else f"model-{i + 1:05}-of-{count:05}.safetensors": shard for i, shard in enumerate(shards)}
+
+
+def write_tensors(folder, shards, origin, dtype):
+    """The files; of several an index, too, and a common mark, by which `load` tells them from those of another save."""
+    places = {name: file for file, shard in shards.items() for name in shard}
+    first = next(iter(shards))
+    kept = {name: tensor for name, tensor in origin.kept.items() if name not in places}
+    places.update(dict.fromkeys(kept, first))
+    metadata = {"format": "pt", **({SAVE_ID: uuid.uuid4().hex} if len(shards) > 1 else {})}
+    for file, shard in shards.items():
         arrays = {name: values_of(link, origin.skipped.get(link.name), dtype) for name, link in shard.items()}
-        if file == files[0]:
-            arrays.update({name: as_dtype(kept[name], dtype) for name in kept.keys() - tensors.keys()})
-        save_file(arrays, folder / file, metadata={"format": "pt"})
+        if file == first:
+            arrays.update({name: as_dtype(tensor, dtype) for name, tensor in kept.items()})
+        save_file(arrays, folder / file, metadata=metadata)
     if len(shards) > 1:
-        places = {name: file for file, shard in zip(files, shards, strict=True) for name in shard}
-        places.update({name: files[0] for name in kept.keys() - tensors.keys()})
-        index = {"metadata": {"total_size": sum(sizes)}, "weight_map": places}
+        size = sum(size_of(link, dtype) for shard in shards.values() for link in shard.values())
+        index = {"metadata": {"total_size": size}, "weight_map": places}
         (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def size_of(link, dtype):
+    """In bytes."""
+    return sum(int(np.prod(weight.shape)) * np.dtype(dtype or dtype_of(weight)).itemsize for weight in link.variables)
 
 
 def dtype_of(weight):

@@ -7,7 +7,7 @@ import functools
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.reading import parse_json, reading
+from keras_txf.reading import file_of, parse_json, reading
 from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.folder_files import added_tokens, content, read_config, read_model_type, read_normalizer, special_tokens
@@ -53,12 +53,12 @@ def from_checkpoint(folder, **kwargs):
     config = read_config(folder)
     name = config.get("tokenizer_class") or CLASSES.get(read_model_type(folder))
     file, read = READERS.get((name or "").removesuffix("Fast"), (None, None))
-    if read is None or not (folder / file).is_file():
+    if read is None or not file_of(folder, file).is_file():
         file, read = "tokenizer.json", read_tokenizer_json
-    if (folder / file).is_file():
+    if file_of(folder, file).is_file():
         make, options = read(folder, config)
         used = dict.fromkeys((file, "tokenizer_config.json", "added_tokens.json", "tokenizer.json"))
-        return from_files(make, [folder / name for name in used if (folder / name).is_file()], options, kwargs)
+        return from_files(make, [path for path in (file_of(folder, name) for name in used) if path.is_file()], options, kwargs)
     found = sorted(file.name for file in folder.iterdir())
     raise ValueError(
         f"`folder` must hold tokenizer.json, or the class of its tokenizer and that one's file, of "
@@ -67,7 +67,7 @@ def from_checkpoint(folder, **kwargs):
 
 
 def read_word_piece(folder, config):
-    vocabulary = read_tokens("folder", folder / "vocab.txt")
+    vocabulary = read_tokens("folder", file_of(folder, "vocab.txt"))
     vocabulary += added_tokens(folder / "vocab.txt", len(vocabulary), config)
     normalizer = read_normalizer(folder)
     options = {
@@ -86,7 +86,7 @@ def read_word_piece(folder, config):
 
 
 def read_t5(folder, config):
-    model, size = read_pieces(folder / "spiece.model")
+    model, size = read_pieces(file_of(folder, "spiece.model"))
     extra = added_tokens(folder / "spiece.model", size, config)
     extra = extra or [f"<extra_id_{number}>" for number in reversed(range(config.get("extra_ids", 100)))]
     options = {"extra_tokens": extra, "end": token(config, "eos_token", "</s>"), "pad_token": token(config, "pad_token", "<pad>")}
@@ -94,7 +94,7 @@ def read_t5(folder, config):
 
 
 def read_llama(folder, config):
-    model, size = read_pieces(folder / "tokenizer.model")
+    model, size = read_pieces(file_of(folder, "tokenizer.model"))
     options = {
         "extra_tokens": added_tokens(folder / "tokenizer.model", size, config),
         "prefix_space": "always" if config.get("legacy", True) else "first",
@@ -111,7 +111,7 @@ def read_byt5(folder, config):
 
 
 def read_tokenizer_json(folder, config):
-    path = folder / "tokenizer.json"
+    path = file_of(folder, "tokenizer.json")
     definition = read_text("folder", path)
     with reading(path):
         start, end = around(parse_json(definition).get("post_processor"))

@@ -4,24 +4,24 @@ import re
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.reading import read_json, reading
+from keras_txf.reading import file_of, read_json, reading
 
 MOST_EXTRA = 2**16  # tokens that a number stands for, such as T5's 100; a broken one would fill the memory
 
 
 def read_config(folder):
     """`tokenizer_config.json`; an empty dict where there is none."""
-    return _checked(folder / "tokenizer_config.json", CONFIG)
+    return _checked(file_of(folder, "tokenizer_config.json"), CONFIG)
 
 
 def read_model_type(folder):
     """`model_type` of `config.json`, which names the kind of model; None where there is none."""
-    return _checked(folder / "config.json", {"model_type": text}).get("model_type")
+    return _checked(file_of(folder, "config.json"), {"model_type": text}).get("model_type")
 
 
 def read_normalizer(folder):
     """The normalizer of `tokenizer.json`; an empty dict where there is none."""
-    path = folder / "tokenizer.json"
+    path = file_of(folder, "tokenizer.json")
     normalizer = _checked(path, {"normalizer": mapping}).get("normalizer") or {}
     with reading(path):
         return _check(normalizer, NORMALIZER)
@@ -30,7 +30,7 @@ def read_normalizer(folder):
 def added_tokens(vocabulary, size, config):
     """The tokens that follow the `size` ones of the file `vocabulary`."""
     folder = vocabulary.parent
-    path = folder / "added_tokens.json"
+    path = file_of(folder, "added_tokens.json")
     ids = read_json(path) if path.is_file() else {}
     with reading(path):
         for token, id in ids.items():

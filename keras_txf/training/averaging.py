@@ -1,17 +1,22 @@
 """The mean of the last checkpoints: a callback that keeps them, a function that averages them."""
 
+import math
 import os
-import pathlib
+import re
 
 import keras
+import ml_dtypes  # noqa: F401  NumPy learns bfloat16 from it
 import numpy as np
 from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.reading import reading
 from keras_txf.training.whole import WholeEpochs, whole
+from keras_txf.writing import check_room, writing
 
 SUFFIX = ".weights.h5"
+OVERHEAD = 2048  # bytes at most that Keras' files need for a variable beside its values; mostly some 1,050
 
 
 class KeepCheckpoints(WholeEpochs):
@@ -24,10 +29,11 @@ class KeepCheckpoints(WholeEpochs):
 
     Args:
         folder: a folder for this training alone.
-        keep: the number of files that stay.
+        keep: the number of files that stay, those of the highest epochs.
 
     Raises:
-        ValueError: `fit` begins at an epoch and the folder has files of later ones.
+        ValueError: `folder` is a file or no path; `fit` begins at an epoch and the folder has files of later ones; the disk
+            is full or read-only. The files of earlier epochs are then as they were.
 
     Example:
 
@@ -39,29 +45,33 @@ class KeepCheckpoints(WholeEpochs):
 
     def __init__(self, folder, keep=10):
         super().__init__()
-        self.folder = pathlib.Path(folder)
+        self.folder = checks.path("folder", folder)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"`folder` must be a folder; received {short_repr(str(folder))}, which is a file.")
         self.keep = checks.positive_integer("keep", keep)
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         self._begun = False
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with writing("folder", self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
 
     def on_epoch_begin(self, epoch, logs=None):
         # A training that goes on may repeat one epoch, whose file was written just before the kill.
-        last = self.folder / f"epoch_{epoch + 1:05}{SUFFIX}"
-        later = [file.name for file in _checkpoints(self.folder) if file > last]
+        later = [file.name for file in _checkpoints(self.folder) if _epoch(file) > epoch + 1]
         if later and not self._begun:
             raise ValueError(
                 f"`folder` must have no checkpoints beyond the epoch at which `fit` begins, {epoch}; {self.folder} "
-                f"has {', '.join(later)}, of another training. Remove them or choose another folder."
+                f"has {', '.join(later[:3])}{' ...' * (len(later) > 3)}, of another training. Remove them or choose another folder."
             )
         self._begun = True
 
     def on_epoch_end(self, epoch, logs=None):
         if self._stopped_inside:
             return
-        with whole(self.folder / f"epoch_{epoch + 1:05}{SUFFIX}") as unfinished:
+        with whole(self.folder / f"epoch_{epoch + 1:05}{SUFFIX}", "folder") as unfinished:
+            variables = _all_variables(self.model)
+            check_room(unfinished, sum(_bytes(variable) + OVERHEAD for variable in variables) + 16 * OVERHEAD)
             self.model.save_weights(unfinished, overwrite=True)
         for file in _checkpoints(self.folder)[: -self.keep]:
             file.unlink()
@@ -80,30 +90,65 @@ def average_checkpoints(model, checkpoints):
     Weights that are not floats, and the optimizer's state where the files have it, are the last file's.
 
     Raises:
-        ValueError: no checkpoint.
+        ValueError: no checkpoint, a file that is missing, broken or of another model. The weights of the model are then as
+            they were.
 
     Reference:
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 6.1.
     """
-    is_folder = isinstance(checkpoints, (str, os.PathLike))
-    files = _checkpoints(pathlib.Path(checkpoints)) if is_folder else list(checkpoints)
-    if not files:
-        raise ValueError(
-            f"`checkpoints` must be a folder with files of `KeepCheckpoints`, or a list of files; received {short_repr(checkpoints)}."
-        )
+    checks.built_model("model", model)
+    files = _files(checkpoints)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)
     variables = [variable for variable in model.weights if keras.backend.is_float_dtype(variable.dtype)]
     sums = [np.zeros(variable.shape, "float64") for variable in variables]
-    for file in files:
-        model.load_weights(file)
-        for total, variable in zip(sums, variables):
-            total += ops.convert_to_numpy(variable).astype("float64")
+    before = [(variable, ops.convert_to_numpy(variable)) for variable in _all_variables(model)]
+    try:
+        for file in files:
+            with reading(file):
+                model.load_weights(file)
+            for total, variable in zip(sums, variables):
+                total += ops.convert_to_numpy(variable).astype("float64")
+    except BaseException:
+        for variable, value in before:
+            variable.assign(value)
+        raise
     for total, variable in zip(sums, variables):
         variable.assign(total / len(files))
 
 
+def _files(checkpoints):
+    """The files to average, which are all there."""
+    if isinstance(checkpoints, (str, os.PathLike)):
+        folder = checks.path("checkpoints", checkpoints)
+        if folder.is_dir() and (found := _checkpoints(folder)):
+            return found
+    elif isinstance(checkpoints, (list, tuple)) and checkpoints:
+        files = [checks.path("checkpoints", file) for file in checkpoints]
+        for file in files:
+            if not file.is_file():
+                raise ValueError(f"`checkpoints` must be files that are there; received {short_repr(str(file))}, which is none.")
+        return files
+    raise ValueError(
+        f"`checkpoints` must be a folder with files of `KeepCheckpoints`, or a list of files; received {short_repr(checkpoints)}."
+    )
+
+
 def _checkpoints(folder):
-    """The files of a folder, the oldest first."""
-    return sorted(folder.glob(f"epoch_*{SUFFIX}"))
+    """The files of a folder in the order of their epochs."""
+    return sorted((file for file in folder.iterdir() if _epoch(file) is not None), key=_epoch)
+
+
+def _epoch(file):
+    """The number in the name of a file of `KeepCheckpoints`; None for another one. By name, 100000 comes before 99999."""
+    match = re.fullmatch(rf"epoch_(\d{{5,}}){re.escape(SUFFIX)}", file.name, re.ASCII)
+    return int(match[1]) if match else None
+
+
+def _all_variables(model):
+    return [*model.variables, *(model.optimizer.variables if getattr(model, "optimizer", None) else ())]
+
+
+def _bytes(variable):
+    return math.prod(variable.shape) * np.dtype(keras.backend.standardize_dtype(variable.dtype)).itemsize

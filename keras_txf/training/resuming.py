@@ -1,16 +1,17 @@
 """Resume: after a kill `fit` goes on from the last saved epoch, and ends with the weights of an unbroken run."""
 
 import json
-import pathlib
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.reading import reading
 from keras_txf.training.arrays import read_arrays
 from keras_txf.training.whole import WholeEpochs, whole
+from keras_txf.writing import writing
 
 PLAIN = (bool, int, float, str, type(None))
 
@@ -46,7 +47,8 @@ class Resume(WholeEpochs):
             by `TerminateOnNaN`, is not saved.
 
     Raises:
-        ValueError: a file that is broken, or of another model, optimizer or list of callbacks, all of which then stay as they
+        ValueError: a `file` that is a folder; a disk that is full or read-only, where an older file stays as it is; a file
+            that is broken, or of another model, optimizer or list of callbacks, all of which then stay as they
             are; a `fit` that begins elsewhere.
 
     Example:
@@ -66,7 +68,11 @@ class Resume(WholeEpochs):
 
     def __init__(self, file, callbacks=()):
         super().__init__()
-        self.file = pathlib.Path(file)
+        self.file = checks.path("file", file)
+        if self.file.exists() and not self.file.is_file():
+            raise ValueError(f"`file` must be a file, such as 'runs/resume.npz'; received {short_repr(str(file))}, which is a folder.")
+        if not isinstance(callbacks, (list, tuple)) or not all(isinstance(one, keras.callbacks.Callback) for one in callbacks):
+            raise ValueError(f"`callbacks` must be a list of Keras callbacks; received {short_repr(callbacks)}.")
         self.callbacks = list(callbacks)
         self._at_begin = None
         self.epoch = 0
@@ -76,6 +82,8 @@ class Resume(WholeEpochs):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
+        with writing("file", self.file):  # rather than after an epoch
+            self.file.parent.mkdir(parents=True, exist_ok=True)
         self._begun, self._generators = False, {}
         if self._at_begin is None:  # what later fits of the same objects find has changed since
             self._at_begin = [_plain_state(callback) for callback in self.callbacks]

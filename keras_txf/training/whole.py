@@ -6,15 +6,27 @@ import pathlib
 
 import keras
 
+from keras_txf.writing import writing
+
 
 @contextlib.contextmanager
-def whole(file):
-    """Yields a path to write to, in a folder that is made; the file then gets its own name, and takes an older one's place."""
+def whole(file, name="file"):
+    """Yields a path to write to, in a folder that is made; the file then gets its own name, and takes an older one's place.
+
+    Raises:
+        ValueError: the disk is full or read-only; an older file is as it was. `name` is the argument in the message.
+    """
     file = pathlib.Path(file)
-    file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_name(f"unfinished.{file.name}")
-    yield unfinished
-    os.replace(unfinished, file)
+    with writing(name, file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield unfinished
+            os.replace(unfinished, file)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            raise
 
 
 class WholeEpochs(keras.callbacks.Callback):

@@ -150,3 +150,20 @@ def test_a_padding_that_is_not_the_tokenizers_is_asked_about(tmp_path):
     assert load(folder, pad_id=1).get_layer("embedding").pad_id == 1
     (folder / "tokenizer_config.json").write_text(json.dumps({"pad_token": {"content": "<s>"}}))
     assert load(folder).get_layer("embedding").pad_id == 0
+
+
+@pytest.mark.parametrize("wrong", [3, True, b"x", [], [None], ["a", 1], np.ones(2), "", "a\0b"])
+def test_arguments_of_another_kind(wrong, tmp_path):
+    model = load(write(tmp_path / "gpt2", GPT2, tensors(GPT2)))
+    refused(lambda: save(wrong, tmp_path / "no"), ["`model`", "built Keras model"])
+    refused(lambda: save(None, tmp_path / "no"), ["`model`", "None"])
+    refused(lambda: save(model, wrong), ["`folder`", "path"])
+    refused(lambda: save(model, tmp_path / "no", wrong), ["`config`", "path"])
+    refused(lambda: load(tmp_path / "gpt2", dtype=wrong), ["`dtype`"])
+    if wrong is not True:
+        refused(lambda: load(tmp_path / "gpt2", progress=wrong), ["`progress`", "True or False"])
+    if not isinstance(wrong, str) or not wrong:
+        for call in (load, txf.checkpoints.find):
+            refused(lambda: call(tmp_path / "gpt2", revision=wrong), ["`revision`", "branch"])
+    refused(lambda: save(model, tmp_path / "no", tmp_path / "none"), ["`config`", "config.json", "none"])
+    assert not (tmp_path / "no").exists()

@@ -5,6 +5,7 @@ import os
 import keras
 import numpy as np
 import pytest
+from kills import every_kill, full_disk
 
 import keras_txf as txf
 
@@ -114,3 +115,95 @@ def test_refuses_nothing(tmp_path):
             txf.training.average_checkpoints(build(), nothing)
     with pytest.raises(ValueError, match="`keep` must be a positive integer; received 0"):
         txf.training.KeepCheckpoints(tmp_path, keep=0)
+
+
+def test_epochs_are_ordered_by_number(tmp_path):
+    """By name 100000 comes before 99999: the files of a folder from before, and those that are written."""
+    model, places = build(), [99_998, 99_999, 100_000, 100_001]
+    model.optimizer.build(model.trainable_variables)
+    for epoch in (99_997, *places[:2]):
+        model.save_weights(tmp_path / f"epoch_{epoch:05}.weights.h5")
+    weights = fit(model, tmp_path, keep=3, epochs=100_001, initial_epoch=99_999)
+    assert files(tmp_path) == [f"epoch_{epoch}.weights.h5" for epoch in (100_000, 100_001, 99_999)]
+    model.layers[0].kernel.assign(np.zeros((3, 5)))
+    txf.training.average_checkpoints(model, [tmp_path / "epoch_99999.weights.h5"])
+    first = model.get_weights()
+    txf.training.average_checkpoints(model, tmp_path)
+    for variable, *values in zip(model.weights, first, *weights):
+        np.testing.assert_allclose(array(variable), np.mean(np.asarray(values, "float64"), axis=0), rtol=1e-6, atol=1e-7)
+    assert int(model.optimizer.iterations) == 4  # of the last file: two epochs of two steps
+    with pytest.raises(ValueError, match="beyond the epoch at which `fit` begins, 99999; .* has .*epoch_100001"):
+        fit(model, tmp_path, epochs=100_002, initial_epoch=99_999)
+
+
+def test_other_files_of_the_folder_are_none_of_its(tmp_path):
+    names = ["epoch_best.weights.h5", "epoch_00009.weights.h5.old", "epoch_9.weights.h5", "unfinished.epoch_00004.weights.h5"]
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    fit(build(), tmp_path, keep=1, epochs=2)
+    assert files(tmp_path) == sorted([*names, "epoch_00002.weights.h5"])
+
+
+@pytest.mark.parametrize("make", ["missing", "folder", "empty", "broken", "other", "list of None"])
+def test_what_cannot_be_averaged_leaves_the_model_as_it_was(make, tmp_path):
+    model = build()
+    model.fit(X, X[:, :2], verbose=0)
+    good, bad = tmp_path / "good.weights.h5", tmp_path / "bad.weights.h5"
+    model.save_weights(good)
+    model.layers[0].kernel.assign(np.full((3, 5), 2.0))
+    if make == "folder":
+        bad.mkdir()
+    elif make == "empty":
+        bad.write_bytes(b"")
+    elif make == "broken":
+        bad.write_bytes(good.read_bytes()[:-999])
+    elif make == "other":
+        keras.Sequential([keras.Input((3,)), keras.layers.Dense(7)]).save_weights(bad)
+    before = [array(variable) for variable in [*model.variables, *model.optimizer.variables]]
+    with pytest.raises(ValueError, match="checkpoints" if make == "list of None" else "bad.weights.h5"):
+        txf.training.average_checkpoints(model, [good, None if make == "list of None" else bad])
+    for variable, value in zip([*model.variables, *model.optimizer.variables], before):
+        np.testing.assert_array_equal(array(variable), value)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, True, [], {}, b"x", "", "a\0b"])
+def test_arguments_of_another_kind(wrong, tmp_path):
+    with pytest.raises(ValueError, match="`checkpoints`"):
+        txf.training.average_checkpoints(build(), wrong)
+    with pytest.raises(ValueError, match="`folder`"):
+        txf.training.KeepCheckpoints(wrong)
+    with pytest.raises(ValueError, match="`model` must be a built Keras model"):
+        txf.training.average_checkpoints(wrong, tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="`folder` must be a folder; .*file"):
+        txf.training.KeepCheckpoints(tmp_path / "file")
+    with pytest.raises(ValueError, match="`folder` must be a place that can be written to; .*inner"):
+        fit(build(), tmp_path / "file" / "inner")
+
+
+def test_a_full_disk_leaves_the_epochs_before(tmp_path):
+    model = build()
+    fit(model, tmp_path, epochs=1)
+    [before] = tmp_path.iterdir()
+    content, limit = before.read_bytes(), 1
+    while limit < len(content):  # HDF5 itself would end the process at some of these sizes
+        with pytest.raises(ValueError, match="`folder` must be a place that can be written to; received '.*epoch_00002") as error, full_disk(limit):
+            fit(model, tmp_path, epochs=2, initial_epoch=1)
+        assert "\n" not in str(error.value) and len(str(error.value)) < 700
+        assert [before] == list(tmp_path.iterdir()) and before.read_bytes() == content
+        limit += 1 + len(content) // 25
+    with full_disk(4 * len(content)):
+        fit(model, tmp_path, epochs=2, initial_epoch=1)
+    assert len(files(tmp_path)) == 2
+
+
+def test_a_kill_leaves_whole_epochs(tmp_path):
+    model = build()
+
+    def run():
+        fit(model, tmp_path, keep=2, epochs=3, initial_epoch=len(files(tmp_path)) and 2)
+
+    fit(model, tmp_path, keep=2, epochs=2)
+    for _, _ in every_kill(run, (keras.Model, "save_weights", 1)):
+        txf.training.average_checkpoints(model, tmp_path)
+    assert files(tmp_path) == ["epoch_00002.weights.h5", "epoch_00003.weights.h5"]

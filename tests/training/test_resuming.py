@@ -11,6 +11,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from kills import every_kill, full_disk
 
 import keras_txf as txf
 
@@ -254,3 +255,40 @@ def test_later_fits_of_the_same_callbacks_lose_nothing(tmp_path):
     again = checkpoint()
     fit(again, txf.training.Resume(tmp_path / "resume.npz", [again]), 3)
     assert again.best == best.best == first
+
+
+@pytest.mark.parametrize("wrong", [None, 3, True, [3], "x", {}, b"x", [None], keras.callbacks.EarlyStopping("loss")])
+def test_arguments_of_another_kind(wrong, tmp_path):
+    with pytest.raises(ValueError, match="`callbacks` must be a list of Keras callbacks; received"):
+        txf.training.Resume(tmp_path / "one.npz", wrong)
+    if not isinstance(wrong, str):
+        with pytest.raises(ValueError, match="`file` must be a path"):
+            txf.training.Resume(wrong)
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path):
+    with pytest.raises(ValueError, match="`file` must be a file, such as .*; received .*, which is a folder"):
+        txf.training.Resume(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match="`file` must be a place that can be written to; received .*one.npz"):
+        train(tmp_path / "file" / "one.npz", cut=(0, 0))  # before the first step
+
+
+def test_a_full_disk_leaves_the_epoch_before(tmp_path):
+    file = tmp_path / "one.npz"
+    train(file, epochs=1)
+    content = file.read_bytes()
+    for limit in range(1, len(content), 1 + len(content) // 15):
+        with pytest.raises(ValueError, match="`file` must be a place that can be written to; received .*one.npz"), full_disk(limit):
+            train(file, epochs=2)
+        assert [file] == list(tmp_path.iterdir()) and file.read_bytes() == content
+    assert_same(train(file, 2, epochs=2)[0], train(tmp_path / "two.npz", epochs=2)[0])
+
+
+def test_a_kill_at_any_change_of_the_disk(tmp_path):
+    file = tmp_path / "one.npz"
+    epochs = []
+    for _, _ in every_kill(lambda: train(file, epochs=2), (np, "savez", 0)):
+        epochs.append(txf.training.Resume(file).epoch)
+    assert epochs[0] == 0 and epochs[-1] == 2 and epochs == sorted(epochs)
+    assert_same(train(file, 2, epochs=2)[0], train(tmp_path / "two.npz", epochs=2)[0])
