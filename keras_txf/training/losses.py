@@ -57,7 +57,8 @@ class TokenCrossEntropy(keras.losses.Loss):
             weights = weights * class_weights.of_targets(self.class_weight, y_true, y_pred.shape[-1])
         # As one row of tokens: the mask that Keras keeps on `y_pred` has its own idea of what is padding.
         tokens = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
-        return super().__call__(ops.reshape(y_true, (-1,)), tokens, ops.reshape(weights, (-1,)))
+        loss = super().__call__(ops.reshape(y_true, (-1,)), tokens, ops.reshape(weights, (-1,)))
+        return ops.sum(loss) if len(loss.shape) else loss  # Keras leaves it a vector where there is no token at all
 
     def call(self, y_true, y_pred):
         return token_cross_entropy(y_true, y_pred, self.pad_id, self.label_smoothing)
@@ -102,7 +103,7 @@ def _with_gradient(targets, label_smoothing):
     @ops.custom_gradient
     def function(logits):
         probabilities = ops.softmax(logits, axis=1)  # the greatest one is exp(greatest logit) / sum of exp(logits)
-        logsumexp = ops.max(logits, axis=1) - ops.log(ops.max(probabilities, axis=1))
+        logsumexp = _max(logits) - ops.log(_max(probabilities))
 
         def gradient(upstream):
             share = label_smoothing / logits.shape[-1]
@@ -114,6 +115,11 @@ def _with_gradient(targets, label_smoothing):
         return _cross_entropy(logits, targets, label_smoothing, logsumexp), gradient
 
     return function
+
+
+def _max(rows):
+    """The greatest of each row. Without `initial` Keras refuses no rows at all, which a replica may have at the end of an epoch."""
+    return ops.max(rows, axis=1, initial=float("-inf"))
 
 
 def token_weights(owner, y_true, y_pred, sample_weight):

@@ -203,6 +203,20 @@ def test_a_batch_of_padding_is_zero_with_a_finite_gradient():
     assert float(loss(TARGETS, LOGITS, np.zeros(B))) == 0.0
 
 
+@pytest.mark.parametrize("pad_id", [0, None])
+def test_a_batch_of_no_rows_is_zero(pad_id):
+    targets, logits = np.zeros((0, T), "int32"), np.zeros((0, T, V), "float32")
+    for loss in (txf.training.TokenCrossEntropy(pad_id, class_weight={1: 2.0}), txf.training.RDrop(pad_id, 0.1)):
+        value = loss(targets, logits)
+        assert tuple(value.shape) == () and float(value) == 0.0
+        assert drawing.gradient(lambda logits: loss(targets, logits), logits).shape == logits.shape
+    for metric in (txf.training.TokenAccuracy(pad_id), txf.training.Perplexity(pad_id)):
+        metric.update_state(TARGETS, LOGITS)
+        expected = float(metric.result())
+        metric.update_state(targets, logits)
+        assert float(metric.result()) == expected
+
+
 def test_a_forbidden_padding_token_costs_nothing():
     forbidden = LOGITS.copy()
     forbidden[..., 0] = -np.inf

@@ -3,6 +3,11 @@
 Legend: B batch of one half, T length, V vocabulary.
 """
 
+import os
+import pathlib
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -107,3 +112,41 @@ def test_a_saved_loss_is_the_same():
     loss = txf.training.RDrop(pad_id=None, label_smoothing=0.2, strength=3)
     config = keras.losses.serialize(loss)
     assert keras.losses.deserialize(config).get_config() == loss.get_config()
+
+
+# In a process of its own, for devices can be split only before TensorFlow first uses them. Of the last batch one replica has all.
+MIRRORED = """
+import sys
+import numpy as np
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+import keras
+import keras_txf as txf
+inputs, targets = (np.repeat(x, 2, 0) for x in txf.training.next_token(np.random.default_rng(3).integers(1, 20, (5, 8))))
+options = tf.data.Options()
+options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+data = tf.data.Dataset.from_tensor_slices((inputs, targets)).batch(4).with_options(options)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+sizes = [[len(part) for part in strategy.experimental_local_results(x)] for x, _ in strategy.experimental_distribute_dataset(data)]
+assert sizes == [[2, 2], [2, 2], [2, 0]], sizes
+with strategy.scope():
+    model = txf.models.decoder_generator(20, 1, 8, 2, dropout=0.0)
+    model.compile(keras.optimizers.SGD(0.0), txf.training.RDrop(), run_eagerly=sys.argv[1] == "eager")
+loss = txf.training.RDrop()
+expected = np.mean([float(loss(targets[i : i + 2], model(inputs[i : i + 2]))) for i in range(0, 10, 2)])
+history = model.fit(data, shuffle=False, verbose=0).history
+print(history["loss"][0], expected)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's replicas")
+@pytest.mark.parametrize("mode", ["graph", "eager"])
+def test_a_replica_without_examples(mode):
+    root = pathlib.Path(txf.__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    result = subprocess.run([sys.executable, "-c", MIRRORED, mode], env=environment, capture_output=True, text=True)
+    assert not result.returncode, result.stderr
+    loss, expected = map(float, result.stdout.splitlines()[-1].split())
+    assert loss == pytest.approx(expected, rel=1e-4)
