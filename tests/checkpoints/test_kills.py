@@ -154,7 +154,7 @@ def test_the_tokenizer_goes_with_the_weights(tmp_path):
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words[name]]))
         models[name] = load(folder)
-    expected = {name: txf.text.from_checkpoint(tmp_path / name, length=3)("Hello").numpy().tolist() for name in words}
+    expected = {name: np.asarray(txf.text.from_checkpoint(tmp_path / name, length=3)("Hello")).tolist() for name in words}
     assert expected == {"old": [2, 4, 3], "new": [2, 5, 3]}
     begin, folder, seen = tmp_path / "begin", tmp_path / "folder", []
     save(models["old"], begin)
@@ -163,7 +163,7 @@ def test_the_tokenizer_goes_with_the_weights(tmp_path):
         with open_tensors(folder) as opened:
             name = "transformer.ln_f.weight"
             [weights] = [which for which in words if np.array_equal(opened.read(name), tensors(SMALL, seed=[*words].index(which))[name])]
-        assert txf.text.from_checkpoint(folder, length=3)("Hello").numpy().tolist() == expected[weights]
+        assert np.asarray(txf.text.from_checkpoint(folder, length=3)("Hello")).tolist() == expected[weights]
         seen.append(weights)
         if not complete:
             shutil.rmtree(folder)
