@@ -39,7 +39,8 @@ def export(model, tokenizer, folder, target_tokenizer=None, labels=None, overwri
     behind which nothing follows; one without a token, where nothing is put before it, has the empty answer.
 
     Args:
-        model: a functional model from a builder, or one on top of it, such as `Pooling` on an `encoder`.
+        model: a functional model from a builder, or one on top of it, such as `Pooling` on an `encoder`; a `Sequential`
+            that knows its inputs likewise.
         tokenizer: of the texts that come in.
         folder: where to write, such as `models/translator/1`; what is above it is made too.
         target_tokenizer: of an encoder-decoder's answers; default `tokenizer`.
@@ -71,8 +72,10 @@ def export(model, tokenizer, folder, target_tokenizer=None, labels=None, overwri
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"`export` needs Keras on TensorFlow; received the backend {short_repr(keras.backend.backend())}.")
     if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
-        raise ValueError(f"`model` must be a functional Keras model; received {short_repr(model)}.")
-    check_target(folder, checks.boolean("overwrite", overwrite))
+        raise ValueError(f"`model` must be a functional Keras model that is built; received {short_repr(model)}.")
+    if isinstance(model, keras.Sequential):  # before its first call it has no `input`
+        model = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
+    check_target(checks.path("folder", folder), checks.boolean("overwrite", overwrite))
     for name, value in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
         if (value is not None or name == "tokenizer") and not isinstance(value, Tokenizer):
             raise ValueError(f"`{name}` must be a tokenizer of `txf.text`; received {short_repr(value)}.")

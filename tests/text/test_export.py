@@ -323,6 +323,18 @@ def test_refuses_lengths_and_padding_that_a_model_does_not_have(tmp_path, monkey
     refuses(["packed=False"], model=txf.models.decoder_generator(11, **sizes, packed=True))
 
 
+def test_a_sequential_model_that_was_never_called(tmp_path):
+    layers = [keras.layers.Embedding(11, 4), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(3, name="logits")]
+    model = keras.Sequential([keras.Input((6,), dtype="int32"), *layers])
+    txf.text.export(model, LETTERS, tmp_path / "m")
+    texts = ["abc", "", "cabbage"]
+    expected = model.predict(LETTERS(texts), verbose=0)
+    loaded = tf.saved_model.load(str(tmp_path / "m"))
+    np.testing.assert_allclose(loaded.serve(tf.constant(texts))["logits"], expected, atol=1e-6)
+    refused(lambda: txf.text.export(keras.Sequential(layers[:1]), LETTERS, tmp_path / "n"), ["`model`", "built", "Sequential"])
+    refused(lambda: txf.text.export(model, LETTERS, 3), ["`folder`", "3"])
+
+
 def test_refuses_another_backend(monkeypatch, tmp_path):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     refused(lambda: txf.text.export(built("encoder_classifier"), LETTERS, tmp_path / "m"), ["TensorFlow", "'jax'"])
