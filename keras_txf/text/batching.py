@@ -44,7 +44,7 @@ def batch_by_length(dataset, tokens, lengths, pad_id=0, static=True, drop_remain
     [(2, 2), (1, 6)]
     """
     not_empty(dataset)
-    checks.id_below("pad_id", pad_id)
+    checks.integer_between("pad_id", pad_id, -(2**31), 2**31 - 1)
     lengths = kinds(lengths)
     if checks.size("tokens", tokens) < lengths[-1]:
         raise ValueError(f"`tokens` must be enough for one row of {lengths[-1]}, the last of `lengths`; received {tokens}.")

@@ -1,5 +1,6 @@
 """Pairs of texts that belong together, for embeddings."""
 
+from keras_txf.checks import short_repr
 from keras_txf.text.datasets import as_dataset, checked_tokenizer, in_chunks, limit
 from keras_txf.text.lazy import tf
 from keras_txf.text.rows import row
@@ -49,6 +50,9 @@ def contrastive_targets(batch):
     Returns:
         (batch, targets int32 (B,)), the targets 0, 1, 2, ...
 
+    Raises:
+        ValueError: what is no batch of such pairs.
+
     Reference:
         [Representation Learning with Contrastive Predictive Coding](https://arxiv.org/abs/1807.03748).
 
@@ -59,4 +63,7 @@ def contrastive_targets(batch):
     >>> targets.numpy().tolist()
     [0, 1]
     """
+    names = ("anchor_ids", "positive_ids")
+    if not isinstance(batch, dict) or any(len(getattr(batch.get(name), "shape", ())) < 2 for name in names):
+        raise ValueError(f"`batch` must be a dict of {' and '.join(names)}, each (batch, length); received {short_repr(batch)}.")
     return batch, tf.range(tf.shape(batch["anchor_ids"])[0])

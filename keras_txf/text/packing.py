@@ -55,7 +55,7 @@ def pack(dataset, length, window=1024, pad_id=0):
            [101, 102, 103, 104,   1,   0]], dtype=int32)
     """
     checks.size("window", window)
-    checks.id_below("pad_id", pad_id)
+    checks.integer_between("pad_id", pad_id, -(2**31), 2**31 - 1)
     inputs, answers = known_parts(dataset)
     lengths = row_lengths(length, inputs)
     owner = "target_ids" if "target_ids" in inputs else list(inputs)[0]

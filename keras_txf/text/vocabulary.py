@@ -18,9 +18,7 @@ class Vocabulary:
     """
 
     def __init__(self, tokens):
-        if isinstance(tokens, (str, bytes)) or not hasattr(tokens, "__iter__"):
-            raise ValueError(f"`vocabulary` must be a list of tokens (`from_file` reads one); received {short_repr(tokens)}.")
-        self.tokens = tuple(tokens)
+        self.tokens = tuple(as_list(tokens))
         self.index = {}
         for place, token in enumerate(self.tokens):
             if not isinstance(token, str) or not token:
@@ -60,6 +58,13 @@ def from_files(make, files, options, kwargs):
         with reading(*files):
             make(**options)
         raise
+
+
+def as_list(tokens):
+    """The tokens in their order: what has none is no vocabulary."""
+    if isinstance(tokens, (str, bytes, dict, set)) or not hasattr(tokens, "__iter__"):
+        raise ValueError(f"`vocabulary` must be a list of tokens (`from_file` reads one); received {short_repr(tokens)}.")
+    return list(tokens)
 
 
 def read_bytes(name, path):

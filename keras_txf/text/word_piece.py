@@ -7,7 +7,7 @@ from keras_txf.text import bert
 from keras_txf.text.lazy import tf, tf_text, tokenizers
 from keras_txf.text.sources import LARGEST_VOCABULARY, lines
 from keras_txf.text.tokenizer import Tokenizer, register
-from keras_txf.text.vocabulary import from_files, read_tokens
+from keras_txf.text.vocabulary import as_list, from_files, read_tokens
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100  # in characters; longer ones are unknown
@@ -70,9 +70,10 @@ class WordPieceTokenizer(Tokenizer):
         unk_token="[UNK]",
         **kwargs,
     ):
-        if special_tokens is None and isinstance(vocabulary, (list, tuple)):
+        vocabulary = as_list(vocabulary)
+        if special_tokens is None:
             special_tokens = [token for token in (*SPECIAL_TOKENS, pad_token, unk_token) if isinstance(token, str) and token in vocabulary]
-        super().__init__(vocabulary, [] if special_tokens is None else special_tokens, pad_token, unk_token, **kwargs)
+        super().__init__(vocabulary, special_tokens, pad_token, unk_token, **kwargs)
         self.lowercase = checks.boolean("lowercase", lowercase)
         self.strip_accents = checks.optional(checks.boolean, "strip_accents", strip_accents)
         self.split_chinese = checks.boolean("split_chinese", split_chinese)
@@ -118,11 +119,13 @@ class WordPieceTokenizer(Tokenizer):
 
         Raises:
             ImportError: the package is not there.
-            ValueError: an empty source, a wrong encoding, a size that is not positive.
+            ValueError: an empty source, a wrong encoding, a size too small for the special tokens.
         """
         vocab_size = checks.integer_between("vocab_size", vocab_size, 1, LARGEST_VOCABULARY)
         min_frequency = checks.integer_between("min_frequency", min_frequency, 0, 2**31 - 1)
         special_tokens = checks.strings("special_tokens", special_tokens)
+        if vocab_size <= len(special_tokens):
+            raise ValueError(f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}.")
         clean, split_chinese = checks.boolean("clean", clean), checks.boolean("split_chinese", split_chinese)
         options = dict(
             lowercase=checks.boolean("lowercase", lowercase),

@@ -104,6 +104,8 @@ class GenerationScores(keras.callbacks.Callback):
             answers = model.generate([self.inputs[i] for i in filled], padded=False, **self.options)
             for i, answer in zip(rows, answers):
                 texts[i] = self.detokenize([token for token in answer if token < self.known])
+                if not isinstance(texts[i], str):
+                    raise ValueError(f"`detokenize` must return a string; received {short_repr(texts[i])}.")
         return texts
 
     def _scores(self, texts):

@@ -120,6 +120,8 @@ def test_early_errors(monkeypatch):
         txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer(), padded=True)
     for options, words in REFUSED:
         refused(lambda: txf.training.GenerationScores(**{"inputs": SOURCES, "references": TEXTS, "detokenize": Tokenizer(), **options}), words)
+    with pytest.raises(ValueError, match="`detokenize` must return a string; received None"):
+        txf.training.GenerationScores(SOURCES, TEXTS, lambda ids: None).score(Echo())
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(ImportError, match=r"pip install sacrebleu"):
         txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer())
