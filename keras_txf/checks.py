@@ -8,7 +8,9 @@ import re
 import reprlib
 
 import keras
+import numpy as np
 
+LARGEST_INTEGER = 2**31 - 1  # of int32
 LARGEST = float(2**128 - 2**104)  # of float32
 LONGEST = 200  # characters of a value in a message: about a line
 
@@ -36,7 +38,7 @@ def positive_integer(name, value):
 
 def size(name, value):
     """A positive integer that tensors can be of."""
-    if positive_integer(name, value) >= 2**31:
+    if positive_integer(name, value) > LARGEST_INTEGER:
         raise ValueError(f"`{name}` must be a positive integer below 2**31; received {short_repr(value)}.")
     return int(value)
 
@@ -56,7 +58,7 @@ def integer_between(name, value, least, most):
 def pair(name, value):
     """Two positive integers, of an image's height and width; one stands for both."""
     values = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
-    whole = all(isinstance(size, numbers.Integral) and not isinstance(size, bool) and size > 0 for size in values)
+    whole = all(isinstance(size, numbers.Integral) and not isinstance(size, bool) and 0 < size <= LARGEST_INTEGER for size in values)
     if len(values) != 2 or not whole:
         raise ValueError(f"`{name}` must be a positive integer or a pair of them, (height, width); received {short_repr(value)}.")
     return tuple(map(int, values))
@@ -191,6 +193,51 @@ def ids_in_vocabulary(name, ids, vocab_size):
         )
 
 
+def dense_tensor(name, value):
+    """A dense tensor of numbers: one as it is, an array of nested lists; anything else is refused."""
+    if isinstance(value, (list, tuple)):
+        try:
+            array = np.array(value)
+        except Exception:  # ragged, or of what cannot be an array
+            array = np.array(None)
+        if array.dtype.kind == "f":
+            array = array.astype("float32")
+    else:
+        array = value if hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type) else np.array(None)
+    if hasattr(array, "to_tensor"):
+        raise ValueError(
+            f"`{name}` must be one dense tensor; received a ragged one. A tokenizer with length='longest', or a number, gives "
+            "dense ids; of others `ids.to_tensor(pad_id)`."
+        )
+    if isinstance(array, np.ndarray):
+        if array.dtype.kind not in "biufV":  # V: bfloat16 and its like
+            raise ValueError(f"`{name}` must be a tensor, an array, or nested lists of numbers of one length; received {short_repr(value)}.")
+        if array.dtype.kind in "iu" and array.size and (array.min() < -LARGEST_INTEGER or array.max() > LARGEST_INTEGER):
+            raise ValueError(f"`{name}` must hold integers of 32 bits; received numbers from {array.min()} to {array.max()}.")
+    elif keras.backend.standardize_dtype(array.dtype) == "string":
+        raise ValueError(f"`{name}` must hold numbers; received a tensor of strings.")
+    return array
+
+
+def token_ids(name, ids, vocab_size):
+    """Ids are integers; whole floats pass, for Keras makes floats of them in some places, where their type tells each id."""
+    dtype = keras.backend.standardize_dtype(ids.dtype)
+    exact = WHOLE.get(dtype, 0) if "int" not in dtype else float("inf")
+    if exact < (vocab_size or 1):
+        hint = "" if dtype not in WHOLE else f", for {dtype} tells whole numbers apart to {exact} only, and vocab_size={vocab_size}"
+        raise ValueError(f"`{name}` must be integers{hint}; received {dtype}.")
+    values = concrete(ids)
+    if values is None or not values.size:
+        return
+    if "float" in dtype and not (values == np.floor(values)).all():
+        raise ValueError(f"`{name}` must be integers; received {dtype} with fractions, from {values.min()} to {values.max()}.")
+    if vocab_size is not None:
+        ids_in_vocabulary(name, values, vocab_size)
+
+
+WHOLE = {"float64": 2**53, "float32": 2**24, "float16": 2**11, "bfloat16": 2**8}  # up to where each has all whole numbers
+
+
 def known_length(tensor):
     """The length of a (batch, length) tensor; None where it is open or, while Keras infers shapes, made up."""
     length = tensor.shape[1]
@@ -236,6 +283,14 @@ def integers(name, tensor):
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     if "int" not in dtype:
         raise ValueError(f"`{name}` must be integers; received {dtype}.")
+
+
+def mask(name, tensor, *ranks):
+    """Floats may be meant to be added, zero where a key is seen: they would be taken the other way round."""
+    rank(name, tensor, *ranks)
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    if "float" in dtype:
+        raise ValueError(f"`{name}` must be bool, True at what is seen; received dtype {dtype}.")
 
 
 def positions(tensor, batch, length):

@@ -331,6 +331,8 @@ def outcome(name, argument, bad):
 # What a message may call an argument instead.
 ALSO = {
     "dtype": ("dtype", "DTypePolicy", "policy"),
+    "inputs": ("Input 0 ",),  # Keras, of a block that is built for another width
+    "vocab_size": ("token ids from 0 to",),
     "jit_compile": ("jit_compile",),
 }
 

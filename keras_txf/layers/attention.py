@@ -7,16 +7,18 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.options import get_config, register, revive
 from keras_txf.layers.positions import RelativeBias, make_position
 from keras_txf.layers.projections import apply, make_projection
 from keras_txf.ops.attention import attention
-from keras_txf.ops.masks import combine_masks
+from keras_txf.ops.masks import ATTENTION_MASKS, combine_masks
 
 
 @register
+@named_arguments
 class MultiHeadSelfAttention(keras.layers.Layer):
     """Attention of a sequence to itself, with every mask and every kind of position.
 
@@ -94,7 +96,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             norm_epsilon, logit_soft_cap, scale, kernel_initializer,
         )
         self.causal = checks.boolean("causal", causal)
-        self.window = checks.optional(checks.positive_integer, "window", window)
+        self.window = checks.optional(checks.size, "window", window)
         self.position = revive(position)
         self.position_layer = make_position(self.position, self.num_heads, causal, self.dtype_policy)
         self.supports_masking = True
@@ -155,6 +157,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
 
 @register
+@named_arguments
 class CrossAttention(keras.layers.Layer):
     """Attention of a sequence to a context of its own length and width, such as an encoder's output.
 
@@ -229,6 +232,8 @@ class CrossAttention(keras.layers.Layer):
         if (segment_ids is None) != (context_segment_ids is None):
             raise ValueError("`segment_ids` and `context_segment_ids` must be passed together; received one.")
         _check_masks(self, inputs, context, attention_mask, segment_ids=segment_ids)
+        if context_mask is not None:
+            checks.mask("context_mask", context_mask, (2, "(batch, length)"))
         for name, tensor in (("context_mask", context_mask), ("context_segment_ids", context_segment_ids)):
             checks.broadcasts(name, tensor, *context.shape[:2])
         query, (key, value) = project_query(self, inputs), project_context(self, context)
@@ -248,10 +253,10 @@ def _set_options(
     norm_epsilon, logit_soft_cap, scale, kernel_initializer,
 ):
     """Checks and keeps the options that both attentions have."""
-    layer.num_heads = checks.positive_integer("num_heads", num_heads)
-    layer.head_dim = checks.optional(checks.positive_integer, "head_dim", head_dim)
+    layer.num_heads = checks.size("num_heads", num_heads)
+    layer.head_dim = checks.optional(checks.size, "head_dim", head_dim)
     layer.num_key_value_heads = checks.optional(
-        checks.positive_integer, "num_key_value_heads", num_key_value_heads
+        checks.size, "num_key_value_heads", num_key_value_heads
     )
     if num_key_value_heads is not None:
         checks.divides("num_key_value_heads", num_key_value_heads, "num_heads", num_heads)
@@ -297,9 +302,14 @@ def _check_masks(layer, inputs, context, attention_mask, **others):
     checks.broadcasts("context", context, batch, *context.shape[1:])
     for name, tensor in others.items():
         checks.broadcasts(name, tensor, batch, length)
-    if attention_mask is not None:
-        heads = () if len(attention_mask.shape) == 3 else (layer.num_heads,)
-        checks.broadcasts("attention_mask", attention_mask, batch, *heads, length, context.shape[1])
+    check_attention_mask("attention_mask", attention_mask, layer.num_heads, inputs, context)
+
+
+def check_attention_mask(name, mask, num_heads, inputs, context):
+    if mask is not None:
+        checks.mask(name, mask, *ATTENTION_MASKS)
+        heads = () if len(mask.shape) == 3 else (num_heads,)
+        checks.broadcasts(name, mask, inputs.shape[0], *heads, inputs.shape[1], context.shape[1])
 
 
 def project_query(layer, inputs):
@@ -317,7 +327,8 @@ def project_context(layer, context):
 
 
 def _split_heads(x, num_heads):
-    return ops.reshape(x, (-1, ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
+    # The batch is told, for of a sequence without tokens -1 could be any number.
+    return ops.reshape(x, (*ops.shape(x)[:2], num_heads, x.shape[-1] // num_heads))
 
 
 def attend(
@@ -345,5 +356,5 @@ def attend(
     )
     output, scores = result if return_attention_scores else (result, None)
     heads, head_dim = query.shape[2], query.shape[3]
-    output = apply(layer.output_dense, ops.reshape(output, (-1, ops.shape(query)[1], heads * head_dim)))
+    output = apply(layer.output_dense, ops.reshape(output, (*ops.shape(query)[:2], heads * head_dim)))
     return (output, scores) if return_attention_scores else output

@@ -4,7 +4,8 @@ import keras
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
+from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention, check_attention_mask
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.norms import make_norm
@@ -14,6 +15,7 @@ PLACEMENTS = ("pre", "post", "sandwich")
 
 
 @register
+@named_arguments
 class EncoderBlock(keras.layers.Layer):
     """Self-attention and feed-forward, each with a residual and a norm.
 
@@ -131,6 +133,7 @@ class EncoderBlock(keras.layers.Layer):
 
 
 @register
+@named_arguments
 class DecoderBlock(keras.layers.Layer):
     """Causal self-attention, cross-attention to a context if asked for, and feed-forward.
 
@@ -246,6 +249,7 @@ class DecoderBlock(keras.layers.Layer):
             context_attention_mask=context_attention_mask,
             context_segment_ids=context_segment_ids,
         )
+        check_attention_mask("context_attention_mask", context_attention_mask, self.num_heads, inputs, context)
 
         def attend_to_self(x):
             return self.attention(

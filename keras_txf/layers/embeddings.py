@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.options import get_config, own_initializer, register
 from keras_txf.layers.projections import apply
 from keras_txf.ops.masks import padding_positions
@@ -18,6 +19,7 @@ ENCODINGS = (*WAVES, "learned")
 
 
 @register
+@named_arguments
 class PositionalEmbedding(keras.layers.Layer):
     """Token embedding plus positions, with the padding mask for the layers after it.
 
@@ -83,14 +85,14 @@ class PositionalEmbedding(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.vocab_size = vocab_size = checks.optional(checks.positive_integer, "vocab_size", vocab_size)
-        self.dim = dim = checks.positive_integer("dim", dim)
+        self.vocab_size = vocab_size = checks.optional(checks.size, "vocab_size", vocab_size)
+        self.dim = dim = checks.size("dim", dim)
         self.encoding = checks.one_of("encoding", encoding, (*ENCODINGS, None))
-        self.max_length = max_length = checks.optional(checks.positive_integer, "max_length", max_length)
+        self.max_length = max_length = checks.optional(checks.size, "max_length", max_length)
         self.combine = checks.one_of("combine", combine, ("add", "concat"))
-        self.position_dim = position_dim = checks.optional(checks.positive_integer, "position_dim", position_dim)
-        self.token_dim = token_dim = checks.optional(checks.positive_integer, "token_dim", token_dim)
-        self.token_types = token_types = checks.optional(checks.positive_integer, "token_types", token_types)
+        self.position_dim = position_dim = checks.optional(checks.size, "position_dim", position_dim)
+        self.token_dim = token_dim = checks.optional(checks.size, "token_dim", token_dim)
+        self.token_types = token_types = checks.optional(checks.size, "token_types", token_types)
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id, vocab_size)
         self.scale = checks.boolean("scale", scale)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
@@ -164,14 +166,9 @@ class PositionalEmbedding(keras.layers.Layer):
             if self.token_dim is not None:
                 inputs = self.reverse_projection(inputs)
             return apply(self.token, inputs, reverse=True)
-        if hasattr(inputs, "to_tensor"):
-            raise ValueError(
-                "`inputs` must be one dense tensor (batch, length); received a ragged one. A tokenizer with length='longest', or "
-                "a number, gives dense ids; of others `ids.to_tensor(pad_id)`."
-            )
         checks.rank("inputs", inputs, (2, "(batch, length) of token ids"))
-        inputs = ops.cast(inputs, "int32")
         self._check_ids(inputs, positions)
+        inputs = ops.cast(inputs, "int32")
         if self.vocab_size is None:
             vectors = ops.cast(self._position_vectors(inputs, positions), self.compute_dtype)
             return ops.broadcast_to(vectors, (*ops.shape(inputs), self.dim))
@@ -202,10 +199,8 @@ class PositionalEmbedding(keras.layers.Layer):
             return x + self.token_type(ops.zeros((1,), "int32"))
         checks.rank("token_type_ids", token_type_ids, (2, "(batch, length)"))
         checks.broadcasts("token_type_ids", token_type_ids, *x.shape[:2])
-        kinds = checks.concrete(token_type_ids)
-        if kinds is not None:
-            checks.ids_in_vocabulary("token_type_ids", kinds, self.token_types)
-        return x + self.token_type(token_type_ids)
+        checks.token_ids("token_type_ids", token_type_ids, self.token_types)
+        return x + self.token_type(ops.cast(token_type_ids, "int32"))
 
     def _position_vectors(self, inputs, positions):
         """(T, width) or (B, T, width)."""
@@ -251,9 +246,7 @@ class PositionalEmbedding(keras.layers.Layer):
             raise ValueError(
                 f"`inputs` must not be longer than max_length={self.max_length}; received length {length}."
             )
-        ids = None if self.vocab_size is None else checks.concrete(inputs)
-        if ids is not None:
-            checks.ids_in_vocabulary("inputs", ids, self.vocab_size)
+        checks.token_ids("inputs", inputs, self.vocab_size)
 
     def compute_mask(self, inputs, previous_mask=None):
         if len(inputs.shape) != 2:  # hidden states on their way to logits keep their mask

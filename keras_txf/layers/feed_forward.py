@@ -4,12 +4,14 @@ import keras
 
 from keras_txf import checks
 from keras_txf.layers.activations import get_activation
+from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.options import get_config, register
 from keras_txf.layers.projections import apply, make_projection
 
 
 @register
+@named_arguments
 class FeedForward(keras.layers.Layer):
     """The position-wise network of a block: x -> output(activation(intermediate(x))).
 
@@ -56,7 +58,7 @@ class FeedForward(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.intermediate_dim = checks.optional(checks.positive_integer, "intermediate_dim", intermediate_dim)
+        self.intermediate_dim = checks.optional(checks.size, "intermediate_dim", intermediate_dim)
         self.activation = activation
         self.activation_function = get_activation(activation)
         self.gated = checks.boolean("gated", gated)

@@ -6,11 +6,13 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.options import get_config, register
 from keras_txf.layers.projections import Projection
 
 
 @register
+@named_arguments
 class Pooling(keras.layers.Layer):
     """One vector for each sequence, from its real tokens only.
 
@@ -50,10 +52,13 @@ class Pooling(keras.layers.Layer):
             self.score.build(inputs_shape)
 
     def call(self, inputs, mask=None):
+        checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
         if mask is None:
             mask = ops.ones_like(inputs[..., 0], dtype="bool")
-        checks.rank("mask", mask, (2, "(batch, length)"))
+        checks.mask("mask", mask, (2, "(batch, length)"))
         checks.broadcasts("mask", mask, *inputs.shape[:2])
+        if 0 in inputs.shape:  # of which PyTorch has no maximum; where sizes are known later only, `initial` gives one
+            return ops.zeros((ops.shape(inputs)[0], inputs.shape[-1]), self.compute_dtype)
         mask = ops.cast(mask, "bool")[..., None]
         pooled = POOLINGS[self.kind](self, ops.cast(inputs, "float32"), mask)
         pooled = ops.where(ops.any(mask, axis=1), pooled, 0.0)
@@ -125,7 +130,7 @@ def _mean(layer, x, mask):
 
 
 def _max(layer, x, mask):
-    return ops.max(ops.where(mask, x, _LOW), axis=1)
+    return ops.max(ops.where(mask, x, _LOW), axis=1, initial=_LOW)
 
 
 def _first(layer, x, mask):
@@ -141,7 +146,7 @@ def _last(layer, x, mask):
 def _attention(layer, x, mask):
     scores = ops.where(mask, ops.cast(layer.score(x), "float32"), _LOW)
     # A softmax, which the mean completes; Keras would warn of one over a single token.
-    return _weighted_mean(x, ops.exp(scores - ops.max(scores, axis=1, keepdims=True)))
+    return _weighted_mean(x, ops.exp(scores - ops.max(scores, axis=1, keepdims=True, initial=_LOW)))
 
 
 _LOW = -1e30

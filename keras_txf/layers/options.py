@@ -6,6 +6,7 @@ import inspect
 import keras
 import numpy as np
 
+from keras_txf import checks
 from keras_txf.layers.tuning import keep_tuning
 
 
@@ -48,6 +49,8 @@ def _keep_arguments(cls):
     make, constructor = cls.__new__, cls.__init__
 
     def __new__(cls, *args, **kwargs):
+        if isinstance(kwargs.get("dtype"), dict):  # whose errors in Keras do not say which argument it is
+            checks.dtype("dtype", kwargs["dtype"])
         layer = make(cls, *args, **kwargs)
         layer._arguments = None if cls.__init__ is constructor else _Arguments(_by_name(cls, args, kwargs))
         return layer

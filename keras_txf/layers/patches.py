@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.options import get_config, own_initializer, register
 from keras_txf.layers.projections import make_projection
 from keras_txf.ops.interpolation import interpolate_grid
@@ -12,6 +13,7 @@ from keras_txf.ops.positions import sinusoid
 
 
 @register
+@named_arguments
 class PatchEmbedding(keras.layers.Layer):
     """Cuts images into patches and projects each, with a class token and positions: the input of a ViT.
 
@@ -76,7 +78,7 @@ class PatchEmbedding(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.patch_size = checks.pair("patch_size", patch_size)
-        self.dim = checks.positive_integer("dim", dim)
+        self.dim = checks.size("dim", dim)
         self.image_size = checks.optional(checks.pair, "image_size", image_size)
         self.class_token = checks.boolean("class_token", class_token)
         self.encoding = checks.one_of("encoding", encoding, ("learned", "sinusoidal", None))

@@ -11,12 +11,14 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.options import get_config, register
 from keras_txf.ops import positions as mathematics
 
 
 @register
+@named_arguments
 class Rotary(keras.layers.Layer):
     """Rotary positions: queries and keys turn with their place, so that logits depend on distance alone.
 
@@ -68,6 +70,8 @@ class Rotary(keras.layers.Layer):
         return None
 
     def call(self, x, positions):
+        checks.rank("x", x, (4, "(batch, length, heads, head dim)"))
+        checks.positions(positions, *x.shape[:2])
         return self.rotate(x, positions)
 
     def get_config(self):
@@ -75,6 +79,7 @@ class Rotary(keras.layers.Layer):
 
 
 @register
+@named_arguments
 class ALiBi(keras.layers.Layer):
     """Attention with linear biases: each head penalises distance with its own fixed slope. No weights.
 
@@ -93,7 +98,7 @@ class ALiBi(keras.layers.Layer):
 
     def __init__(self, num_heads, **kwargs):
         super().__init__(**kwargs)
-        self.num_heads = checks.positive_integer("num_heads", num_heads)
+        self.num_heads = checks.size("num_heads", num_heads)
 
     def rotate(self, x, positions):
         return x
@@ -111,6 +116,7 @@ class ALiBi(keras.layers.Layer):
 
 
 @register
+@named_arguments
 class RelativeBias(keras.layers.Layer):
     """T5's relative positions: a learned bias for each head and each bucket of distances.
 
@@ -135,9 +141,9 @@ class RelativeBias(keras.layers.Layer):
 
     def __init__(self, num_heads, num_buckets=32, max_distance=128, bidirectional=True, **kwargs):
         super().__init__(**kwargs)
-        self.num_heads = checks.positive_integer("num_heads", num_heads)
-        self.num_buckets = checks.positive_integer("num_buckets", num_buckets)
-        self.max_distance = checks.positive_integer("max_distance", max_distance)
+        self.num_heads = checks.size("num_heads", num_heads)
+        self.num_buckets = checks.size("num_buckets", num_buckets)
+        self.max_distance = checks.size("max_distance", max_distance)
         self.bidirectional = checks.boolean("bidirectional", bidirectional)
         exact = num_buckets // (4 if bidirectional else 2)
         if exact < 1 or max_distance <= exact:
@@ -212,6 +218,11 @@ def _check_instance(position, num_heads):
 
 def _distance(query_positions, key_positions):
     """Key position minus query position, (batch or 1, T, S)."""
+    checks.integers("query_positions", query_positions)
+    checks.integers("key_positions", key_positions)
+    checks.rank("query_positions", query_positions, (1, "(length,)"), (2, "(batch, length)"))
+    checks.rank("key_positions", key_positions, (len(query_positions.shape), "of the same rank as `query_positions`"))
+    checks.broadcasts("key_positions", key_positions, *query_positions.shape[:-1], key_positions.shape[-1])
     if len(query_positions.shape) == 1:
         query_positions, key_positions = query_positions[None], key_positions[None]
     return ops.expand_dims(key_positions, 1) - ops.expand_dims(query_positions, 2)

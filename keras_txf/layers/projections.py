@@ -38,7 +38,7 @@ class Projection(keras.layers.Dense):
     """
 
     def __init__(self, units, **kwargs):
-        super().__init__(checks.positive_integer("units", units), **kwargs)  # Keras knows no integers of NumPy
+        super().__init__(checks.size("units", units), **kwargs)  # Keras knows no integers of NumPy
         self.seeds = {}  # of the adapters with dropout, by name: in a dict Keras finds them
         self._adapters = _Adapters()  # it knows the variables of these as the layer's own
 

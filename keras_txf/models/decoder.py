@@ -67,8 +67,8 @@ def decoder(
     >>> decoder({"target_ids": np.array([[1, 8]]), "context": depths["hidden_states_1"]}).shape
     (1, 2, 90)
     """
-    checks.positive_integer("dim", dim)
-    checks.optional(checks.positive_integer, "context_dim", context_dim)
+    checks.size("dim", dim)
+    checks.optional(checks.size, "context_dim", context_dim)
     context = keras.Input((None, context_dim or dim), name="context")
     inputs = {"context": context}
     call = {}

@@ -56,7 +56,7 @@ def encoder_classifier(
     >>> model(np.array([[5, 6, 7, 0]])).shape
     (1, 3)
     """
-    checks.positive_integer("num_classes", num_classes)
+    checks.size("num_classes", num_classes)
     checks.one_of("pooling", pooling, POOLINGS)
     if options.pop("packed", False):
         raise ValueError("`packed` does not go with `pooling`: a classifier has one answer for each row.")
@@ -108,7 +108,7 @@ def token_classifier(
     >>> model(np.array([[5, 6, 7, 0]])).shape
     (1, 4, 3)
     """
-    checks.positive_integer("num_classes", num_classes)
+    checks.size("num_classes", num_classes)
     inputs, result, _, options = encode(
         "token_classifier", vocab_size, num_layers, dim, num_heads, packed, token_type_ids,
         return_attention_scores, options,

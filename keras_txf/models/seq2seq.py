@@ -76,9 +76,9 @@ def encoder_decoder(
     checks.optional(checks.id_below, "start_id", start_id, target_vocab_size)
     if packed and start_id is not None:
         raise ValueError("`start_id` does not go with `packed`, where a row has several starts.")
-    checks.positive_integer("source_vocab_size", source_vocab_size)
-    checks.positive_integer("target_vocab_size", target_vocab_size)
-    checks.optional(checks.positive_integer, "num_decoder_layers", num_decoder_layers)
+    checks.size("source_vocab_size", source_vocab_size)
+    checks.size("target_vocab_size", target_vocab_size)
+    checks.optional(checks.size, "num_decoder_layers", num_decoder_layers)
     checks.one_of("share_embeddings", share_embeddings, (True, False, None, "tokens"))
     if share_embeddings is None:
         share_embeddings = source_vocab_size == target_vocab_size

@@ -65,7 +65,7 @@ def sort_options(builder, block_class, options, fixed=(), embedding_options=EMBE
         final_norm = _each(block.get("norm_placement", "post"))[-1] != "post"
     checks.boolean("final_norm", final_norm)
     embedding_norm = checks.boolean("embedding_norm", options.get("embedding_norm", False))
-    embedding_dim = checks.optional(checks.positive_integer, "embedding_dim", options.get("embedding_dim"))
+    embedding_dim = checks.optional(checks.size, "embedding_dim", options.get("embedding_dim"))
     return Options(embedding, embedding_norm, embedding_dim, block, final_norm, options.get("dtype"))
 
 
@@ -214,7 +214,7 @@ def like_norm(block, name, dtype):
 
 
 def make_blocks(block_class, num_layers, num_heads, options, name):
-    checks.positive_integer("num_layers", num_layers)
+    checks.size("num_layers", num_layers)
     shared = dict(options.block)
     if shared.get("position") == "relative":  # T5: one table of biases for all blocks
         causal = set(_each(shared.get("causal", block_class is not EncoderBlock)))

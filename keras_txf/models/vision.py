@@ -86,7 +86,7 @@ def image_encoder(
 
 def encode_images(builder, image_size, patch_size, num_layers, dim, num_heads, channels, scores, options):
     """Symbolic images, stack.Result and sorted options of an encoder of images."""
-    checks.positive_integer("channels", channels)
+    checks.size("channels", channels)
     checks.boolean("patch_bias", options.get("patch_bias", True))
     options = {**options, "encoding": stack.resolve_encoding(options, "learned")}
     options = stack.sort_options(
@@ -149,7 +149,7 @@ def image_classifier(
     >>> larger(keras.random.normal((2, 32, 40, 3))).shape
     (2, 5)
     """
-    checks.positive_integer("num_classes", num_classes)
+    checks.size("num_classes", num_classes)
     checks.one_of("pooling", pooling, POOLINGS)
     options = {"class_token": pooling == "first", **options}
     if pooling == "first" and options["class_token"] is False:

@@ -106,14 +106,14 @@ def _logits(query, key, cached_heads):
     length, heads = ops.shape(query)[1], query.shape[2]
     query = _group_heads(_swap_heads(query), key, cached_heads)
     logits = ops.matmul(query, ops.swapaxes(key, -1, -2))  # TensorFlow folds this swap into the product
-    return _ungroup_heads(logits, heads, length)
+    return _ungroup_heads(logits, heads, length, cached_heads)
 
 
 def _weigh(weights, value, cached_heads):
     """(B, N, T, S) and (B, K, S, H) or a cache -> (B, T, N, H)."""
     heads, length = weights.shape[1], ops.shape(weights)[2]
     output = ops.matmul(_group_heads(weights, value, cached_heads), value)
-    return _swap_heads(_ungroup_heads(output, heads, length))
+    return _swap_heads(_ungroup_heads(output, heads, length, cached_heads))
 
 
 def _group_heads(x, keys, cached_heads):
@@ -121,14 +121,15 @@ def _group_heads(x, keys, cached_heads):
     heads, kv_heads = x.shape[1], cached_heads or keys.shape[1]
     if cached_heads is None and heads == kv_heads:
         return x
-    lead = (-1,) if cached_heads else (-1, kv_heads)
+    lead = (-1,) if cached_heads else (ops.shape(x)[0], kv_heads)
     return ops.reshape(x, (*lead, heads // kv_heads * ops.shape(x)[2], ops.shape(x)[3]))
 
 
-def _ungroup_heads(x, heads, length):
+def _ungroup_heads(x, heads, length, cached_heads):
     if len(x.shape) == 4 and x.shape[1] == heads:
         return x
-    return ops.reshape(x, (-1, heads, length, ops.shape(x)[-1]))
+    batch = -1 if cached_heads else ops.shape(x)[0]  # without tokens -1 could be any number
+    return ops.reshape(x, (batch, heads, length, ops.shape(x)[-1]))
 
 
 def _fused(query, key, value, mask, bias, causal, scale):

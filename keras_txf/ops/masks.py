@@ -3,10 +3,16 @@
 Legend: B batch, T query length, S key length, N heads.
 """
 
-import keras
 from keras import ops
 
 from keras_txf import checks
+
+
+ATTENTION_MASKS = (
+    (2, "(query length, key length)"),
+    (3, "(batch, query length, key length)"),
+    (4, "(batch, heads, query length, key length)"),
+)
 
 
 def combine_masks(
@@ -51,7 +57,7 @@ def combine_masks(
         if window is not None:
             conditions.append((distance if causal else ops.abs(distance)) < window)
     if key_padding is not None:
-        checks.rank("mask", key_padding, (2, "(batch, length)"))
+        checks.mask("mask", key_padding, (2, "(batch, length)"))
         real = ops.expand_dims(ops.cast(key_padding, "bool"), (1, 2))
         conditions.append(ops.logical_or(real, distance == 0) if causal else real)
     if query_segments is not None:
@@ -73,15 +79,7 @@ def combine_masks(
 
 def _as_rank_four(mask):
     mask = ops.convert_to_tensor(mask)
-    shapes = (
-        (2, "(query length, key length)"),
-        (3, "(batch, query length, key length)"),
-        (4, "(batch, heads, query length, key length)"),
-    )
-    checks.rank("attention_mask", mask, *shapes)
-    dtype = keras.backend.standardize_dtype(mask.dtype)
-    if "float" in dtype:
-        raise ValueError(f"`attention_mask` must be bool, True where a query may attend; received dtype {dtype}.")
+    checks.mask("attention_mask", mask, *ATTENTION_MASKS)
     mask = ops.cast(mask, "bool")
     if len(mask.shape) == 2:
         return mask[None, None]

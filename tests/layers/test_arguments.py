@@ -1,0 +1,137 @@
+"""What the public layers are called on: nested lists work as arrays, what is no tensor is refused by its name."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from cases import assert_same, numpy
+from refusals import IDS, IMAGES, refused
+
+import keras_txf as txf
+
+layers = txf.layers
+X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+CONTEXT = np.random.default_rng(2).normal(size=(2, 3, 6)).astype("float32")
+HEADS = np.random.default_rng(1).normal(size=(2, 5, 2, 4)).astype("float32")
+MASK = [[True, True, True, False, False], [True] * 5]
+PLACES, SEGMENTS = [[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]], [[1, 1, 2, 2, 2], [1, 1, 1, 1, 1]]
+SQUARE = np.tril(np.ones((5, 5), "bool")).tolist()
+PACKED = {"inputs": X, "mask": MASK, "attention_mask": SQUARE, "segment_ids": SEGMENTS, "positions": PLACES}
+CROSS = {"context": CONTEXT, "context_mask": [[True, False, True], [True] * 3], "context_segment_ids": [[1, 2, 2], [1, 1, 3]]}
+# Of each public layer: what makes it, and its arguments as lists.
+CALLS = {
+    "MultiHeadSelfAttention": (dict(num_heads=2, position="rotary"), PACKED),
+    "CrossAttention": (dict(num_heads=2), {"inputs": X, **CROSS, "attention_mask": [[True, True, False]] * 5, "segment_ids": SEGMENTS}),
+    "EncoderBlock": (dict(num_heads=2, position="alibi"), PACKED),
+    "DecoderBlock": (
+        dict(num_heads=2, position="relative", cross_attention=True), {**PACKED, **CROSS, "context_attention_mask": [[True, True, False]] * 5},
+    ),
+    "FeedForward": ({}, {"inputs": X}),
+    "Pooling": ({}, {"inputs": X, "mask": MASK}),
+    "PositionalEmbedding": (dict(vocab_size=11, dim=8, token_types=3), {"inputs": IDS, "positions": PLACES, "token_type_ids": SEGMENTS}),
+    "PatchEmbedding": (dict(patch_size=2, dim=8, image_size=(6, 8)), {"inputs": IMAGES}),
+    "Rotary": ({}, {"x": HEADS, "positions": PLACES}),
+    "ALiBi": (dict(num_heads=2), {"query_positions": PLACES, "key_positions": PLACES}),
+    "RelativeBias": (dict(num_heads=2), {"query_positions": PLACES, "key_positions": PLACES}),
+}  # fmt: skip
+BAD = {
+    "ragged": [[1], [2, 3]], "text": "text", "texts": [["a"]], "dict": {"a": 1}, "number": 3, "object": object(), "class": np.ndarray,
+    "nothing": [None], "huge": [[2**31]], "huge array": np.array([[2**40]]), "array of texts": np.array([["a"]]), "complex": np.zeros((2, 5), "complex64"),
+}  # fmt: skip
+
+
+def as_lists(arguments):
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
+
+
+def as_arrays(arguments):
+    return {name: np.array(value) for name, value in arguments.items()}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_lists_are_arrays(name):
+    options, arguments = CALLS[name]
+    layer = getattr(layers, name)(**options)
+    expected = numpy(layer(**as_arrays(arguments)))
+    assert_same(numpy(layer(**as_lists(arguments))), expected, 1e-6)
+    first, *others = as_lists(arguments).values()
+    assert_same(numpy(layer(first, **dict(zip(list(arguments)[1:], others)))), expected, 1e-6)
+    changed = {n: v for n, v in as_arrays(arguments).items() if n not in ("mask", "context_mask")}
+    if changed.keys() != arguments.keys() and name != "Pooling":
+        assert max(np.abs(a - b).max() for a, b in zip(numpy(layer(**changed)), expected)) > 1e-4  # the lists count
+
+
+@pytest.mark.parametrize("built", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_no_tensor_is_refused_by_its_name(name, built):
+    options, arguments = CALLS[name]
+    layer, working = getattr(layers, name)(**options), as_arrays(arguments)
+    if built:
+        layer(**working)
+    for argument in arguments:
+        for bad in BAD.values():
+            refused(lambda: layer(**{**working, argument: bad}), [f"`{argument}`"])
+    first = next(iter(arguments))
+    refused(lambda: layer(*[None, *list(working.values())[1:2]]), [f"`{first}`", "None"])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_switches_are_true_or_false(name):
+    options, arguments = CALLS[name]
+    layer, working = getattr(layers, name)(**options), as_arrays(arguments)
+    for switch in {"return_attention_scores", "reverse", "training"} & set(inspect.signature(layer.call).parameters):
+        for bad in ("yes", [1], 2, {}):
+            refused(lambda: layer(**working, **{switch: bad}), [f"`{switch}`", "True or False"])
+
+
+@pytest.mark.parametrize("name", ["MultiHeadSelfAttention", "CrossAttention", "Pooling"])
+def test_masks_of_floats_are_refused(name):
+    """They may be meant to be added, where zero is what is seen."""
+    options, arguments = CALLS[name]
+    layer, working = getattr(layers, name)(**options), as_arrays(arguments)
+    for argument in {"mask", "context_mask", "attention_mask"} & set(arguments):
+        refused(lambda: layer(**{**working, argument: working[argument].astype("float32")}), [f"`{argument}`", "bool", "float32"])
+        layer(**{**working, argument: working[argument].astype("int32")})
+
+
+IDS_REFUSED = {
+    "fractions": (np.array([[1.5, 2]], "float32"), ["`inputs`", "integers", "fractions"]),
+    "nan": (np.array([[np.nan, 2]], "float32"), ["`inputs`", "integers", "fractions"]),
+    "bool": (np.array([[True, False]]), ["`inputs`", "integers", "bool"]),
+    "beyond 32 bits": (np.array([[2**32 + 3, 2]]), ["`inputs`", "32 bits"]),
+    "beyond the vocabulary": (np.array([[3.0, 11.0]]), ["`inputs`", "from 0 to 10"]),
+}
+
+
+@pytest.mark.parametrize("ids, words", IDS_REFUSED.values(), ids=IDS_REFUSED)
+def test_ids_are_whole_numbers(ids, words):
+    refused(lambda: layers.PositionalEmbedding(11, 8)(ids), words)
+    if "beyond the" not in words[-1] and ids.max() != 11:
+        refused(lambda: layers.PositionalEmbedding(None, 8)(ids), words)
+
+
+def test_whole_floats_are_ids_where_their_type_tells_each():
+    layer = layers.PositionalEmbedding(1000, 8)
+    ids = np.array([[5, 900, 0]])
+    assert_same(numpy(layer(ids.astype("float32"))), numpy(layer(ids)))
+    for dtype, limit in (("float16", 2048), ("bfloat16", 256)):
+        symbol = keras.Input((3,), dtype=dtype)
+        refused(lambda: layers.PositionalEmbedding(limit + 1, 8)(symbol), ["`inputs`", dtype, str(limit)])
+        layers.PositionalEmbedding(limit, 8)(symbol)
+    model = keras.Sequential([keras.Input((3,)), layer])  # of float32, Keras' default
+    assert_same([model.predict(ids, verbose=0)], numpy(layer(ids)), 1e-6)
+
+
+def test_a_subclass_may_take_what_it_likes():
+    class Pair(layers.FeedForward):
+        def call(self, inputs, factors, note):
+            return super().call(inputs) * factors["a"] * len(note)
+
+    layer = Pair()
+    once = layer(X, factors={"a": 1.0}, note="x")
+    assert_same(numpy(layer(X, factors={"a": 2.0}, note="xyz")), [6 * numpy(once)[0]], 1e-5)
+
+
+def test_the_table_knows_every_public_layer():
+    assert set(CALLS) == set(layers.__all__)

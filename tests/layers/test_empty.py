@@ -1,0 +1,85 @@
+"""Batches without rows and sequences without tokens have outputs of the right shapes, and finite."""
+
+import keras
+import numpy as np
+import pytest
+from cases import numpy
+
+import keras_txf as txf
+
+layers = txf.layers
+EMPTY = [(0, 5, 4), (2, 0, 4), (2, 5, 0), (2, 0, 0), (0, 0, 0), (0, 0, 4)]  # batch, length, length of the context
+if keras.backend.backend() == "jax":  # which compiles each operation anew
+    EMPTY = EMPTY[1::3]
+OPTIONS = {"plain": {}, "grouped": {"num_key_value_heads": 2}, "single": {"num_key_value_heads": 1, "qk_norm": True, "logit_soft_cap": 2.0}}
+POSITIONS = (None, "rotary", "alibi", "relative")
+
+
+def x(batch, length, dim=8):
+    return np.ones((batch, length, dim), "float32")
+
+
+def assert_shapes(outputs, *shapes):
+    outputs = numpy(outputs)
+    assert [output.shape for output in outputs] == list(shapes)
+    assert all(np.isfinite(output).all() for output in outputs)
+
+
+@pytest.mark.parametrize("batch, length, source", EMPTY)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_attention(options, batch, length, source):
+    scores = (batch, 4, length, length)
+    for position in POSITIONS:
+        layer = layers.MultiHeadSelfAttention(4, position=position, causal=position == "rotary", **options)
+        mask = np.ones((batch, length), "bool")
+        assert_shapes(layer(x(batch, length)), (batch, length, 8))
+        assert_shapes(layer(x(batch, length), mask=mask, segment_ids=mask.astype("int32")), (batch, length, 8))
+        assert_shapes(layer(x(batch, length), return_attention_scores=True), (batch, length, 8), scores)
+    cross, inputs = layers.CrossAttention(4, **options), (x(batch, length), x(batch, source, 6))
+    assert_shapes(cross(*inputs), (batch, length, 8))
+    assert_shapes(cross(*inputs, context_mask=np.ones((batch, source), "bool"), return_attention_scores=True),
+                  (batch, length, 8), (batch, 4, length, source))  # fmt: skip
+
+
+@pytest.mark.parametrize("batch, length, source", EMPTY)
+@pytest.mark.parametrize("training", [False, True])
+def test_blocks(training, batch, length, source):
+    encoder, decoder = layers.EncoderBlock(4, dropout=0.5), layers.DecoderBlock(4, cross_attention=True, attention_dropout=0.5)
+    assert_shapes(encoder(x(batch, length), training=training), (batch, length, 8))
+    assert_shapes(decoder(x(batch, length), x(batch, source, 6), training=training), (batch, length, 8))
+    assert_shapes(layers.FeedForward(gated=True)(x(batch, length), training=training), (batch, length, 8))
+
+
+@pytest.mark.parametrize("batch, length", [(0, 5), (2, 0), (0, 0)])
+def test_the_others(batch, length):
+    ids = np.ones((batch, length), "int32")
+    for options in ({}, {"encoding": "learned", "max_length": 9}, {"combine": "concat"}, {"token_dim": 4, "token_types": 2, "pad_id": None}):
+        assert_shapes(layers.PositionalEmbedding(11, 8, **options)(ids), (batch, length, 8))
+    assert_shapes(layers.PositionalEmbedding(11, 8)(x(batch, length), reverse=True), (batch, length, 11))
+    for kind in ("mean", "max", "first", "last", "attention"):
+        assert_shapes(layers.Pooling(kind)(x(batch, length)), (batch, 8))
+        assert_shapes(layers.Pooling(kind)(x(batch, length), mask=ids == 1), (batch, 8))
+    assert_shapes(layers.Rotary()(np.ones((batch, length, 2, 4), "float32"), ids), (batch, length, 2, 4))
+    for cls in (layers.ALiBi, layers.RelativeBias):
+        assert_shapes(cls(2)(ids, ids[:, :3]), (batch, 2, length, min(length, 3)))
+
+
+def test_no_images():
+    assert_shapes(layers.PatchEmbedding(2, 8, (4, 6))(np.ones((0, 4, 6, 3), "float32")), (0, 7, 8))
+
+
+@pytest.mark.parametrize("batch, length", [(0, 5), (2, 0), (0, 0)])
+def test_models(batch, length):
+    sizes, ids = dict(num_layers=1, dim=8, num_heads=2), np.ones((batch, length), "int32")
+    for pooling in ("mean", "attention"):
+        assert_shapes(txf.models.encoder_classifier(11, 3, **sizes, pooling=pooling)(ids), (batch, 3))
+    assert_shapes(txf.models.decoder_generator(11, **sizes, position="rotary")(ids), (batch, length, 11))
+    pair = {"source_ids": ids, "target_ids": ids[:, :3]}
+    assert_shapes(txf.models.encoder_decoder(11, 11, **sizes)(pair), (batch, min(length, 3), 11))
+
+
+def test_no_tokens_where_lengths_are_unknown():
+    sizes, ids = dict(num_layers=1, dim=8, num_heads=2), np.ones((2, 0), "int32")
+    for pooling in ("max", "attention"):
+        logits = txf.models.encoder_classifier(11, 3, **sizes, pooling=pooling).predict(ids, verbose=0)
+        assert logits.shape == (2, 3) and np.isfinite(logits).all()
