@@ -8,6 +8,7 @@ from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.options import get_config, register
 from keras_txf.layers.projections import apply, make_projection
+from keras_txf.layers.rematerialization import recomputed_activation
 
 
 @register
@@ -82,11 +83,8 @@ class FeedForward(keras.layers.Layer):
         self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
     def call(self, inputs, training=None):
-        x = apply(self.intermediate, inputs)
-        if self.gated:
-            x = self.activation_function(apply(self.gate, inputs)) * x
-        else:
-            x = self.activation_function(x)
+        x, activate = apply(self.intermediate, inputs), recomputed_activation(self)
+        x = activate(apply(self.gate, inputs)) * x if self.gated else activate(x)
         return apply(self.output_dense, self.dropout_layer(x, training=training))
 
     def get_config(self):

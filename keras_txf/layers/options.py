@@ -7,13 +7,14 @@ import keras
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.layers.rematerialization import rematerializes
 from keras_txf.layers.tuning import keep_tuning
 
 
 def register(cls):
     """Registers a class or function with Keras, so that `.keras` files load in safe mode; a layer's keep its fine-tuning."""
     if isinstance(cls, type) and issubclass(cls, keras.layers.Layer) and not issubclass(cls, keras.Model):  # a model's layers see to it
-        cls = _keep_arguments(keep_tuning(cls))
+        cls = rematerializes(_keep_arguments(keep_tuning(cls)))
     return keras.saving.register_keras_serializable(package="keras_txf")(cls)
 
 

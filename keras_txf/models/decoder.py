@@ -83,7 +83,7 @@ def decoder(
         return_attention_scores, options, context=context, **call,
     )
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return ContextDecoder({**inputs, **own}, outputs, name=name)
+    return stack.make_model({**inputs, **own}, outputs, name, ContextDecoder)
 
 
 def decoder_generator(
@@ -129,7 +129,7 @@ def decoder_generator(
     )
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     inputs = inputs if packed else inputs["token_ids"]
-    return Generator(inputs, outputs, name=name)
+    return stack.make_model(inputs, outputs, name, Generator)
 
 
 def decode(

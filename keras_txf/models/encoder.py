@@ -60,7 +60,7 @@ def encoder(
         "encoder", vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_attention_scores, options
     )
     outputs = result.outputs("output", result.output, return_hidden_states, return_attention_scores)
-    return keras.Model(inputs, outputs, name=name)
+    return stack.make_model(inputs, outputs, name)
 
 
 def encode(builder, vocab_size, num_layers, dim, num_heads, packed, token_type_ids, scores, options):

@@ -10,7 +10,7 @@ from keras_txf.layers.heads import POOLINGS
 from keras_txf.layers.projections import Projection
 from keras_txf.models.encoder import encode
 from keras_txf.models.logits import Logits
-from keras_txf.models.stack import like_norm
+from keras_txf.models import stack
 
 
 def encoder_classifier(
@@ -68,7 +68,7 @@ def encoder_classifier(
     head = (dim, head_activation, head_bias, head_norm)
     logits = _classes(x, num_classes, head, head_dropout, result.blocks[0], options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return keras.Model(inputs, outputs, name=name)
+    return stack.make_model(inputs, outputs, name)
 
 
 def token_classifier(
@@ -116,7 +116,7 @@ def token_classifier(
     head = (dim, head_activation, head_bias, head_norm)
     logits = _classes(result.output, num_classes, head, head_dropout, result.blocks[0], options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return keras.Model(inputs, outputs, name=name)
+    return stack.make_model(inputs, outputs, name)
 
 
 def masked_language_model(
@@ -173,7 +173,7 @@ def masked_language_model(
     x = _transform(result.output, width, head_activation, head_bias, True, result.blocks[0], options.dtype)
     logits = make_logits(x, embedding, vocab_size, options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return keras.Model(inputs, outputs, name=name)
+    return stack.make_model(inputs, outputs, name)
 
 
 def _transform(x, width, activation, bias, norm, block, dtype):
@@ -184,7 +184,7 @@ def _transform(x, width, activation, bias, norm, block, dtype):
     x = keras.layers.Activation(activation, dtype=dtype, name="head_activation")(x)
     if not norm:
         return x
-    return like_norm(block, "head_norm", dtype)(x)
+    return stack.like_norm(block, "head_norm", dtype)(x)
 
 
 def _classes(x, num_classes, head, dropout, block, dtype):

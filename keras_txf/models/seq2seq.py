@@ -126,4 +126,4 @@ def encoder_decoder(
         **encoded.requested(return_hidden_states, return_attention_scores, "encoder_"),
         **decoded.requested(return_hidden_states, return_attention_scores, "decoder_"),
     }
-    return Seq2Seq({**source, **target}, stack.with_extra("logits", logits, extra), name=name)
+    return stack.make_model({**source, **target}, stack.with_extra("logits", logits, extra), name, Seq2Seq)

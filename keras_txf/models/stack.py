@@ -11,6 +11,7 @@ from keras_txf.layers.blocks import has_bias
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.options import option_names
+from keras_txf.layers.projections import Projection
 from keras_txf.layers.starts import Start, StartPositions
 
 # Embedding options of the builders, by the name they have there -> their name on PositionalEmbedding.
@@ -187,7 +188,7 @@ def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False,
         x = like_norm(first, f"{name}_embedding_norm", options.dtype)(x)
     x = Dropout(first.dropout, dtype=options.dtype, name=f"{name}_dropout")(x)
     if options.embedding_dim is not None:
-        x = keras.layers.Dense(int(dim), dtype=options.dtype, name=f"{name}_embedding_projection")(x)
+        x = Projection(dim, dtype=options.dtype, name=f"{name}_embedding_projection")(x)
     result = Result(blocks, None, [x], [], [])
     for block in blocks:
         own = {} if positions is None or block.position is None else {"positions": positions}
@@ -248,6 +249,15 @@ def make_blocks(block_class, num_layers, num_heads, options, name):
         )
         for i in range(num_layers)
     ]
+
+
+def make_model(inputs, outputs, name, model_class=keras.Model):
+    """A functional model. Within a `keras.RematScope` its layers are computed again in the backward pass, the model is not.
+
+    To compute the whole model again at once would keep as much as not to compute it again at all.
+    """
+    with keras.RematScope(mode=None):
+        return model_class(inputs, outputs, name=name)
 
 
 def token_inputs(packed, ids_name="token_ids", prefix=""):

@@ -81,7 +81,7 @@ def image_encoder(
         "image_encoder", image_size, patch_size, num_layers, dim, num_heads, channels, return_attention_scores, options
     )
     outputs = result.outputs("output", result.output, return_hidden_states, return_attention_scores)
-    return keras.Model(images, outputs, name=name)
+    return stack.make_model(images, outputs, name)
 
 
 def encode_images(builder, image_size, patch_size, num_layers, dim, num_heads, channels, scores, options):
@@ -163,4 +163,4 @@ def image_classifier(
     pooled = Pooling(pooling, dtype=options.dtype, name="pooling")(result.output)
     logits = Projection(num_classes, dtype=options.dtype, name="logits")(pooled)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return keras.Model(images, outputs, name=name)
+    return stack.make_model(images, outputs, name)
