@@ -43,6 +43,12 @@ def size(name, value):
     return int(value)
 
 
+def positive_int32(name, value):
+    if positive_integer(name, value) >= 2**31:
+        raise ValueError(f"`{name}` must be below 2**31; received {short_repr(value)}.")
+    return int(value)
+
+
 def integer(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ValueError(f"`{name}` must be an integer; received {short_repr(value)}.")

@@ -12,12 +12,15 @@ import dataclasses
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.generation.adjustable import set_fields
+from keras_txf.generation.adjustable import is_finite, number, set_fields
+from keras_txf.generation.bounds import log_probabilities
 from keras_txf.generation.compilers import while_loop
 from keras_txf.generation.decoding import latest, process, stopped, write_column
 from keras_txf.generation.ranking import rows, top_k
 
-WORST = -1e9  # of a beam that does not exist
+WORST = -1e9  # of a running beam that does not exist
+NONE = -float("inf")  # of an ended beam that does not exist
+LARGEST = 1e38  # of the score of one that does
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Beam:
         set_fields(
             self,
             num_beams=checks.positive_integer("num_beams", self.num_beams),
-            length_penalty=checks.finite_number("length_penalty", self.length_penalty),
+            length_penalty=number("length_penalty", self.length_penalty, is_finite, "a finite number"),
         )
         checks.one_of("early_stopping", self.early_stopping, (False, True, "never"))
 
@@ -90,7 +93,7 @@ class BeamDecoding:
             # The running beams and then those that ended.
             "history": history,
             "log_probs": ops.zeros_like(history[:, :, : request.new], "float32"),
-            "ended_scores": nothing + WORST,
+            "ended_scores": nothing + NONE,
             "running": ops.ones_like(history[:, 0, 0], "bool"),
             "cache": cache,
         }
@@ -118,7 +121,7 @@ class BeamDecoding:
         def best(x, first=0):
             return ops.reshape(x[:, first : first + self.returned], (-1, *ops.shape(x)[2:]))
 
-        found = (best(state["ended_scores"]) > WORST)[:, None]  # where fewer sequences exist than beams
+        found = (best(state["ended_scores"]) > NONE)[:, None]  # where fewer sequences exist than beams
         tokens = ops.where(found, best(state["history"], first)[:, request.prompt_length :], -1)
         log_probs = ops.where(found, best(state["log_probs"], first), 0.0)
         return tokens, log_probs, best(state["ended_scores"])
@@ -168,38 +171,36 @@ class BeamDecoding:
 
     def _log_probs(self, logits, past, count, request):
         if self.beam.num_beams > 1:
-            logits = ops.log_softmax(ops.cast(logits, "float32"))
-            return process(self.processors, logits, past, count, request)
-        logits = process(self.processors, logits, past, count, request)  # one beam is greedy
-        # Where everything is forbidden a softmax would be no number.
-        forbidden = ops.max(logits, axis=-1, keepdims=True) == -float("inf")
-        return ops.where(forbidden, -float("inf"), ops.log_softmax(logits))
+            return process(self.processors, ops.log_softmax(ops.cast(logits, "float32")), past, count, request)
+        return log_probabilities(process(self.processors, logits, past, count, request))  # one beam is greedy
 
     def _ended(self, state, request, totals, ends):
-        """The best `num_beams` that ended before or now: scores, `WORST` where none exists, and places, (B, W)."""
+        """The best `num_beams` that ended before or now: scores, `NONE` where none exists, and places, (B, W)."""
         width = self.beam.num_beams
         joins = ops.logical_and(ends, totals > WORST / 2)
         joins = ops.logical_and(joins, ops.arange(totals.shape[1]) < width)  # only one of the best may
         joins = ops.logical_and(joins, state["running"][:, None])
-        scores = totals / ops.cast(state["count"] + 1, "float32") ** self._penalty(request)
-        scores = ops.concatenate([state["ended_scores"], ops.where(joins, scores, WORST)], axis=1)
+        scores = self._score(totals, state["count"] + 1, request)
+        scores = ops.concatenate([state["ended_scores"], ops.where(joins, scores, NONE)], axis=1)
         return ops.top_k(scores, width)
 
     def _may_improve(self, ended_scores, best_score, length, request):
         """Whether the best of the running beams may yet get among those that ended, (B,)."""
         worst = ops.min(ended_scores, axis=1)
-        full = worst > WORST
+        full = worst > NONE
         if self.beam.early_stopping is True or self.beam.num_beams == 1:  # one beam is greedy
             return ops.logical_not(full)
-        penalty = self._penalty(request)
-        length = ops.cast(length, "float32")
         if self.beam.early_stopping == "never":
-            length = ops.where(penalty > 0, ops.cast(request.limits, "float32"), length)
-        possible = best_score / length**penalty
+            prefers_longer = ops.convert_to_tensor(request.numbers[0]["length_penalty"], "float32") > 0
+            length = ops.where(prefers_longer, request.limits, length)
+        possible = self._score(best_score, length, request)
         return ops.logical_or(ops.logical_not(full), possible > worst)
 
-    def _penalty(self, request):
-        return ops.convert_to_tensor(request.numbers[0]["length_penalty"], "float32")
+    def _score(self, total, length, request):
+        """Of beams whose log-probabilities sum to `total`; finite, whatever the penalty."""
+        penalty = ops.convert_to_tensor(request.numbers[0]["length_penalty"], "float32")
+        weight = ops.clip(ops.cast(length, "float32") ** penalty, 1e-30, 1e30)
+        return ops.clip(total / weight, -LARGEST, LARGEST)
 
 
 def see_oneself(visible, index, real):

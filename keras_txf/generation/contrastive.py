@@ -10,6 +10,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.generation.adjustable import set_fields
 from keras_txf.generation.beams import see_oneself
+from keras_txf.generation.bounds import log_probabilities
 from keras_txf.generation.compilers import while_loop
 from keras_txf.generation.decoding import latest, process, stopped, write_column
 from keras_txf.generation.ranking import top_k
@@ -105,7 +106,7 @@ class ContrastiveDecoding:
         """The state with one token more."""
         width, count, running = self.search.num_candidates, state["count"], state["running"]
         logits = process(self.processors, state["logits"], state["history"], count, request)
-        log_probs, tokens = top_k(ops.log_softmax(logits), width)
+        log_probs, tokens = top_k(log_probabilities(logits), width)
 
         index = request.prompt_length + width * count
         visible = ops.repeat(state["visible"][:, None], width, axis=1)

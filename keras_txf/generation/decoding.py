@@ -9,7 +9,9 @@ import typing
 import keras
 from keras import ops
 
+from keras_txf.checks import short_repr
 from keras_txf.generation.adjustable import join
+from keras_txf.generation.bounds import bounded, log_probabilities
 from keras_txf.generation.compilers import while_loop
 from keras_txf.generation.layouts import choose_layouts
 from keras_txf.generation.processors import History
@@ -177,8 +179,8 @@ class SampledDecoding:
         prompt_length = request.prompt_length
         sampler = join(self.sampler, request.numbers[0])
         logits = process(self.processors, logits, history, count, request)
-        token = ops.cast(sampler(logits, StepSeed(request.seed, count)), "int32")
-        log_probs = rows(ops.log_softmax(logits), token[:, None])
+        token = check_ids(sampler(logits, StepSeed(request.seed, count)), logits)
+        log_probs = rows(log_probabilities(logits), token[:, None])
         history = write_column(history, prompt_length + count, ops.where(running, token, -1))
         limits = ops.repeat(request.limits, self.repeats)
         ended = ops.logical_or(stopped(latest(history, count, request), request), count + 1 >= limits)
@@ -194,12 +196,31 @@ class SampledDecoding:
 
 
 def process(processors, logits, history, count, request):
-    """Logits (R, V) in float32, as the processors want them."""
+    """Logits (R, V) in float32, as the processors want them; none is larger than a sum of them can be."""
     logits = ops.cast(logits, "float32")
+    logits = bounded(logits, logits)
     past = History(history, request.prompt_length, count, request.stops)
     for processor, numbers in zip(processors, request.numbers[1:], strict=True):
-        logits = join(processor, numbers)(logits, past)
+        changed = check_logits(join(processor, numbers)(logits, past), logits)
+        logits = bounded(changed, changed)
     return logits
+
+
+def check_ids(ids, logits):
+    """What a sampler, maybe the caller's, has returned: int32 (R,)."""
+    right = hasattr(ids, "shape") and len(ids.shape) == 1 and len({ids.shape[0], logits.shape[0]} - {None}) < 2
+    if not right or "int" not in keras.backend.standardize_dtype(ids.dtype):
+        raise ValueError(
+            f"`sampler` must return integers of shape (rows,), an id for each row of logits; received {short_repr(ids)}."
+        )
+    return ops.cast(ids, "int32")
+
+
+def check_logits(changed, logits):
+    """What a processor, maybe the caller's, has returned: float32 (R, V)."""
+    if not hasattr(changed, "shape") or len(changed.shape) != 2 or changed.shape[1] != logits.shape[1]:
+        raise ValueError(f"`processors` must return logits of shape {tuple(logits.shape)}; received {short_repr(changed)}.")
+    return ops.cast(changed, "float32")
 
 
 def latest(history, count, request):

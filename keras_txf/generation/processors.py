@@ -1,7 +1,8 @@
 """What may not be said, or should be said less: functions of the logits and of all tokens so far.
 
 A logit of -inf forbids its token. Where processors forbid all tokens of a row together, what follows is one of
-those tokens, and a beam search goes on without that beam: such demands are not checked, as they depend on what is said.
+those tokens, of log-probability -inf, and a beam search goes on without that beam: such demands are not checked, as
+they depend on what is said. All other numbers stay within -1e30 and 1e30, whatever the penalties.
 
 Legend: R rows, L columns of tokens, P columns of prompt, V vocabulary, S stops, M length of the longest.
 """
@@ -17,6 +18,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.generation.adjustable import is_finite, is_positive, number, set_fields
+from keras_txf.generation.bounds import bounded
 
 
 class History(typing.NamedTuple):
@@ -84,7 +86,7 @@ class RepetitionPenalty:
 
     def __call__(self, logits, history):
         penalized = ops.where(logits > 0, logits / self.penalty, logits * self.penalty)
-        return ops.where(occurrences(history.tokens, logits) > 0, penalized, logits)
+        return ops.where(occurrences(history.tokens, logits) > 0, bounded(penalized, logits), logits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +118,7 @@ class PresencePenalty:
         set_fields(self, penalty=number("penalty", self.penalty, is_finite, "a finite number"))
 
     def __call__(self, logits, history):
-        return ops.where(occurrences(generated(history), logits) > 0, logits - self.penalty, logits)
+        return ops.where(occurrences(generated(history), logits) > 0, bounded(logits - self.penalty, logits), logits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +151,7 @@ class FrequencyPenalty:
         set_fields(self, penalty=number("penalty", self.penalty, is_finite, "a finite number"))
 
     def __call__(self, logits, history):
-        return logits - self.penalty * occurrences(generated(history), logits)
+        return bounded(logits - self.penalty * occurrences(generated(history), logits), logits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,9 +180,12 @@ class NoRepeatNgrams:
     size: int
 
     def __post_init__(self):
-        set_fields(self, size=checks.positive_integer("size", self.size))
+        set_fields(self, size=checks.positive_int32("size", self.size))
 
     def __call__(self, logits, history):
+        columns = history.tokens.shape[1]
+        if isinstance(columns, int) and self.size > columns:
+            return logits  # so many tokens cannot come twice
         last = recent(history.tokens, history, self.size - 1)
         follows = history.tokens >= 0
         for back in range(1, self.size):
@@ -215,7 +220,7 @@ class MinimumLength:
     min_new_tokens: int
 
     def __post_init__(self):
-        set_fields(self, min_new_tokens=checks.positive_integer("min_new_tokens", self.min_new_tokens))
+        set_fields(self, min_new_tokens=checks.positive_int32("min_new_tokens", self.min_new_tokens))
 
     def __call__(self, logits, history):
         before = recent(generated(history), history, history.stops.shape[1] - 1)
@@ -311,7 +316,7 @@ def check_processors(processors, vocab_size):
         vocab_size: V, which their ids must be below.
 
     Raises:
-        ValueError: what is no list, not callable or hashable, a class, or has ids outside the vocabulary.
+        ValueError: what is no list, not callable or hashable, a class, has ids outside the vocabulary, or forbids all.
     """
     if not isinstance(processors, (list, tuple, type(None))):
         raise ValueError(f"`processors` must be a list of logits processors; received {short_repr(processors)}.")
@@ -325,12 +330,15 @@ def check_processors(processors, vocab_size):
             checks.ids_in_vocabulary("ForcedTokens", np.array(processor.tokens)[:, 1], vocab_size)
         if isinstance(processor, ForbiddenTokens):
             checks.ids_in_vocabulary("ForbiddenTokens", np.concatenate(processor.ids), vocab_size)
+    forbidden = {ids for processor in processors or () if isinstance(processor, ForbiddenTokens) for ids in processor.ids}
+    if sum(len(ids) == 1 for ids in forbidden) == vocab_size:
+        raise ValueError(f"`ids` of ForbiddenTokens must leave at least one token; received all {vocab_size}.")
     return tuple(processors or ())
 
 
 def place_of(value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
-        raise ValueError(f"`tokens` must have places that are integers from 0 on; received {short_repr(value)}.")
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not 0 <= value < 2**31:
+        raise ValueError(f"`tokens` must have places that are integers below 2**31, from 0 on; received {short_repr(value)}.")
     return int(value)
 
 

@@ -12,10 +12,10 @@ def prompt_lists(name, prompts, pad_id, vocab_size):
     if hasattr(prompts, "to_list"):  # a tf.RaggedTensor
         prompts = prompts.to_list()
     if not isinstance(prompts, (list, tuple)):
-        prompts = _as_array(prompts)
+        prompts = _as_array(name, prompts)
         if not prompts.ndim:
             raise ValueError(f"`{name}` must hold sequences of ids; received {short_repr(prompts)}.")
-    rows = list(map(_as_array, prompts))
+    rows = [_as_array(name, row) for row in prompts]
     if not rows:
         raise ValueError(f"`{name}` must hold at least one sequence; received none.")
     for row in rows:
@@ -32,7 +32,7 @@ def prompt_lists(name, prompts, pad_id, vocab_size):
 
 def stop_lists(stop_ids, stop_sequences, vocab_size):
     """What ends a row, as lists of ids; refuses what can never be produced."""
-    ids = np.atleast_1d(_as_array([] if stop_ids is None else stop_ids))
+    ids = np.atleast_1d(_as_array("stop_ids", [] if stop_ids is None else stop_ids))
     if ids.size and (ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer)):
         raise ValueError(f"`stop_ids` must be a token id or several; received {short_repr(stop_ids)}.")
     checks.ids_in_vocabulary("stop_ids", ids, vocab_size)
@@ -43,9 +43,14 @@ def stop_lists(stop_ids, stop_sequences, vocab_size):
     return [[token] for token in ids.tolist()] + sequences
 
 
-def _as_array(x):
+def _as_array(name, x):
     """NumPy knows nothing of a tensor that lies on a GPU."""
-    return ops.convert_to_numpy(x) if ops.is_tensor(x) else np.asarray(x)
+    if ops.is_tensor(x):
+        return ops.convert_to_numpy(x)
+    try:
+        return np.asarray(x)
+    except (TypeError, ValueError, OverflowError):  # lists of unequal lengths within
+        raise ValueError(f"`{name}` must hold token ids; received {short_repr(x)}.") from None
 
 
 def new_token_limits(lengths, max_new_tokens, max_length, model_length):
@@ -70,6 +75,11 @@ def new_token_limits(lengths, max_new_tokens, max_length, model_length):
         min(bound for bound in (max_new_tokens, max_length and max_length - length) if bound is not None)
         for length in lengths
     ]
+    if longest + max(limits) >= 2**31:
+        raise ValueError(
+            f"`max_new_tokens` and `max_length` must let a text be shorter than 2**31 tokens; received "
+            f"max_new_tokens={short_repr(max_new_tokens)}, max_length={short_repr(max_length)}."
+        )
     total = max(length + limit for length, limit in zip(lengths, limits))
     if model_length is not None and total > model_length:
         raise ValueError(

@@ -35,7 +35,7 @@ def pack(tokens, log_probs, scores, shown, sequences, pad_id, padded, return_sco
         list(shown[row // each]) + tokens[row, :length].tolist() for row, length in enumerate(lengths)
     ]
     log_probs = [log_probs[row, :length].tolist() for row, length in enumerate(lengths)]
-    scores = np.where(scores > -5e8, scores, -np.inf).astype("float32")  # a beam that found nothing
+    scores = scores.astype("float32")  # -inf of a beam that found nothing
     lead = (len(ids),) if sequences is None else (len(ids) // each, each)
     if padded:
         ids, log_probs = pad_rows(ids, pad_id), pad_rows(log_probs, 0.0, dtype="float32")

@@ -4,10 +4,12 @@ Legend: R rows, V vocabulary.
 """
 
 import dataclasses
+import math
 
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.generation.adjustable import is_temperature, is_zero, number, set_fields
 from keras_txf.generation.beams import Beam
 from keras_txf.generation.contrastive import Contrastive
@@ -91,10 +93,13 @@ class Sampling:
         return draw(self.filtered(logits), seed)
 
     def filtered(self, logits):
-        """The logits whose softmax is drawn from: over the temperature, -inf where a filter leaves a token out."""
-        logits = logits / self.temperature
+        """The logits whose softmax is drawn from: less the largest, over the temperature, -inf where a filter leaves a token out."""
         if self.top_k is not None:
-            logits = keep_top_k(logits, self.top_k)
+            logits = keep_top_k(logits, self.top_k)  # of the logits as they are: a high temperature rounds them to equals
+        # From the largest on, or a low temperature would make several infinite.
+        largest = ops.max(logits, axis=-1, keepdims=True)
+        scaled = (logits - ops.where(largest > -math.inf, largest, 0.0)) / self.temperature
+        logits = ops.where(logits > -math.inf, scaled, -math.inf)
         if self.top_p is not None:
             logits = keep_top_p(logits, self.top_p)
         if self.min_p is not None:
@@ -115,6 +120,10 @@ def get_sampler(sampler, vocab_size):
     if isinstance(sampler, Contrastive) and sampler.num_candidates > vocab_size:
         raise ValueError(
             f"`num_candidates` must not exceed the vocabulary's size, {vocab_size}; received {sampler.num_candidates}."
+        )
+    if isinstance(sampler, Beam) and sampler.num_beams * vocab_size >= 2**31:
+        raise ValueError(
+            f"`num_beams` times the vocabulary's size, {vocab_size}, must be below 2**31; received {short_repr(sampler.num_beams)}."
         )
     if isinstance(sampler, Sampling) and sampler.temperature == 0:
         return Greedy()

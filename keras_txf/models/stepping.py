@@ -44,7 +44,7 @@ def prefill_model(model, width=1, return_hidden_states=False):
     (4, 5, 8)
     """
     parts = Parts(model)
-    checks.positive_integer("width", width)
+    checks.positive_int32("width", width)
     inputs = _inputs(parts, None, (None,))
     ids, visible = inputs[parts.ids_name], inputs["visible"]
     call = {}
@@ -99,7 +99,7 @@ def step_model(model, width=1, return_hidden_states=False):
     ['decoder_0_key', 'decoder_0_value', 'decoder_1_key']
     """
     parts = Parts(model)
-    checks.positive_integer("width", width)
+    checks.positive_int32("width", width)
     inputs = _inputs(parts, width, (None,) if width == 1 else (width, None))
     visible = inputs["visible"]
     index = inputs["index"] = keras.Input(batch_shape=(1,), dtype="int32", name="index")
@@ -134,19 +134,21 @@ def step_model(model, width=1, return_hidden_states=False):
 
 def refuse_packed(model):
     if any("segment_ids" in tensor.name for tensor in model.inputs):
-        raise ValueError("`generate` needs a model built with packed=False; its weights are the same.")
+        raise ValueError("`generate` and `prefill_model` need a `model` built with packed=False; its weights are the same.")
 
 
 class Parts:
     """What a generative model from a builder consists of, found by the names that the builders give."""
 
     def __init__(self, model):
-        refuse_packed(model)
-        has_blocks = any(isinstance(layer, DecoderBlock) for layer in model.layers)
+        functional = isinstance(model, keras.Model) and getattr(model, "inputs", None)  # None of a model without a graph
+        has_blocks = functional and any(isinstance(layer, DecoderBlock) for layer in model.layers)
         if not has_blocks or any(tensor.name == "context" for tensor in model.inputs):
+            received = model.name if isinstance(model, keras.Model) else model
             raise ValueError(
-                f"`model` must come from `decoder_generator` or `encoder_decoder`; received {short_repr(model.name)}."
+                f"`model` must come from `decoder_generator` or `encoder_decoder`; received {short_repr(received)}."
             )
+        refuse_packed(model)
         layers = {layer.name: layer for layer in model.layers}
         self.blocks = [layer for layer in model.layers if isinstance(layer, DecoderBlock)]
         self.norm = layers.get("decoder_norm")

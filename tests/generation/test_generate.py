@@ -157,7 +157,7 @@ def test_each_row_stops_at_its_own_token(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stop_that_is_the_pad_token_ends_the_row(kind):
     model = make(kind, "defaults")
-    forced = model.generate(PROMPTS, NEW, sampler=lambda logits, seed: ops.zeros_like(logits[:, 0]), stop_ids=0)
+    forced = model.generate(PROMPTS, NEW, sampler=lambda logits, seed: ops.zeros_like(logits[:, 0], "int32"), stop_ids=0)
     expected = [[0]] * 3 if kind == "encoder_decoder" else [prompt + [0] for prompt in PROMPTS]
     np.testing.assert_array_equal(forced, padded(expected))
 

@@ -162,7 +162,8 @@ def test_top_k_of_any_numbers(rows, k):
     """Zeros of both signs, the largest and the smallest, -inf: in the order of their integers."""
     logits = np.array(rows, "float32")
     expected = np.where(logits >= np.sort(logits)[:, -k, None], logits, -np.inf)
-    np.testing.assert_array_equal(filtered(Sampling(top_k=k), logits), expected)
+    found = filters.keep_top_k(ops.convert_to_tensor(logits), k)
+    np.testing.assert_array_equal(drawing.array(found), expected)
 
 
 def test_top_k_of_neighbouring_numbers():
@@ -185,7 +186,8 @@ def test_equals_at_the_border():
         (dict(top_p=1e-9), [-inf, 2, -inf, -inf, -inf]),
         (dict(min_p=np.exp(-1) - 1e-6), [1, 2, 1, -inf, 1]),
     ]:
-        np.testing.assert_array_equal(filtered(Sampling(**options), logits), [expected], err_msg=str(options))
+        found = filtered(Sampling(**options), logits) + 2  # the largest is 0
+        np.testing.assert_array_equal(found, [expected], err_msg=str(options))
     for count in range(1, 9):  # of 8 equals each is an eighth
         assert (filtered(Sampling(top_p=count / 8), np.zeros((1, 8))) == 0).sum() == count
 
@@ -196,7 +198,8 @@ OPEN = [dict(top_k=6), dict(top_k=99), dict(top_p=1.0), dict(min_p=0.0)]
 @pytest.mark.parametrize("options", OPEN)
 def test_filters_that_keep_everything(options):
     logits = np.array([[-80.0, 3, -np.inf, 0, 60, -20], [0, -1, -2, -3, -4, -5]])  # likely by e^140
-    np.testing.assert_array_equal(filtered(Sampling(**options), logits)[:, 1:], logits[:, 1:])
+    expected = logits - [[60], [0]]  # the largest is 0
+    np.testing.assert_array_equal(filtered(Sampling(**options), logits)[:, 1:], expected[:, 1:])
 
 
 def test_what_is_filtered_is_never_drawn():
