@@ -184,7 +184,8 @@ def translations(path, model, vocabulary, sentences):
             return " ".join(vocabulary.subwords(ids))
 
         sources = vocabulary.sources(sentences)
-        generation = txf.training.GenerationScores(sources, sentences, detokenize, batch_size=128, sampler=BEAM, **LIMITS)
+        texts = [" ".join(words) for words in sentences]
+        generation = txf.training.GenerationScores(sources, texts, detokenize, batch_size=128, sampler=BEAM, **LIMITS)
         data.write(path, "\n".join(generation.generate(model)))
     return [line.split() for line in path.read_text(encoding="utf-8").split("\n")]
 

@@ -72,7 +72,8 @@ class WordPieceTokenizer(Tokenizer):
     ):
         vocabulary = as_list(vocabulary)
         if special_tokens is None:
-            special_tokens = [token for token in (*SPECIAL_TOKENS, pad_token, unk_token) if isinstance(token, str) and token in vocabulary]
+            known = {token for token in vocabulary if isinstance(token, str)}
+            special_tokens = [token for token in (*SPECIAL_TOKENS, pad_token, unk_token) if isinstance(token, str) and token in known]
         super().__init__(vocabulary, special_tokens, pad_token, unk_token, **kwargs)
         self.lowercase = checks.boolean("lowercase", lowercase)
         self.strip_accents = checks.optional(checks.boolean, "strip_accents", strip_accents)

@@ -100,6 +100,7 @@ OTHERS = [
     (lambda: Byte(length=np.ones(2)), ["`length`", "[1., 1.]"]),
     (lambda: Byte(length=10**30), ["`length`", "2**31"]),
     (lambda: Word.train(["a fox"], 5), ["`vocab_size`", "5 special tokens", "received 5"]),
+    (lambda: Word(np.full((2, 2), 0.5)), ["`vocabulary`", "0.5"]),
     (lambda: Word({"[PAD]": 0, "[UNK]": 1}), ["`vocabulary`", "list", "'[PAD]'"]),
     (lambda: Word(None), ["`vocabulary`", "None"]),
     (lambda: Word(VOCABULARY).token_to_id(["fox"]), ["`token`", "['fox']"]),
