@@ -73,7 +73,7 @@ def pair(name, value):
 def positive_number(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value <= LARGEST:
         raise ValueError(f"`{name}` must be a positive number; received {short_repr(value)}.")
-    return value
+    return float(value)
 
 
 def finite_number(name, value):
@@ -218,10 +218,12 @@ def dense_tensor(name, value):
     if isinstance(array, np.ndarray):
         if array.dtype.kind not in "biufV":  # V: bfloat16 and its like
             raise ValueError(f"`{name}` must be a tensor, an array, or nested lists of numbers of one length; received {short_repr(value)}.")
-        if array.dtype.kind in "iu" and array.size and (array.min() < -LARGEST_INTEGER or array.max() > LARGEST_INTEGER):
-            raise ValueError(f"`{name}` must hold integers of 32 bits; received numbers from {array.min()} to {array.max()}.")
-    elif keras.backend.standardize_dtype(array.dtype) == "string":
+    dtype = keras.backend.standardize_dtype(array.dtype)
+    if dtype == "string":
         raise ValueError(f"`{name}` must hold numbers; received a tensor of strings.")
+    values = concrete(array) if dtype in ("int64", "uint64", "uint32") else None  # which Keras would cut to 32 bits
+    if values is not None and values.size and (values.min() < -LARGEST_INTEGER or values.max() > LARGEST_INTEGER):
+        raise ValueError(f"`{name}` must hold integers of 32 bits; received numbers from {values.min()} to {values.max()}.")
     return array
 
 

@@ -333,6 +333,8 @@ ALSO = {
     "dtype": ("dtype", "DTypePolicy", "policy"),
     "inputs": ("Input 0 ",),  # Keras, of a block that is built for another width
     "vocab_size": ("token ids from 0 to",),
+    "encoder_options": ("'a' is not an option of",),
+    "decoder_options": ("'a' is not an option of",),
     "jit_compile": ("jit_compile",),
 }
 

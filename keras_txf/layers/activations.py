@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_txf.checks import short_repr
 from keras_txf.layers.options import register
 
 
@@ -21,11 +22,16 @@ def gelu_sigmoid(x):
 ACTIVATIONS = {"gelu_tanh": gelu_tanh, "gelu_sigmoid": gelu_sigmoid}
 
 
-def get_activation(activation):
-    """The function, or a layer with weights of its own, of what `activation` names."""
+def get_activation(name, activation):
+    """The function, or a layer with weights of its own, of what the argument `name` stands for."""
     if isinstance(activation, str) and activation in ACTIVATIONS:
         return ACTIVATIONS[activation]
-    function = keras.activations.get(activation)
+    try:
+        if callable(activation) and not isinstance(activation, keras.layers.Layer):
+            activation(ops.zeros((1, 1, 8))).shape
+        function = keras.activations.get(activation)
+    except Exception:  # Keras' own does not say which argument it is
+        raise ValueError(f"`{name}` must be an activation of Keras, its name, or a function; received {short_repr(activation)}.") from None
     if isinstance(function, keras.layers.Layer):
         return type(function).from_config(function.get_config())
     return function

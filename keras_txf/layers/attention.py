@@ -10,7 +10,7 @@ from keras_txf import checks
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
-from keras_txf.layers.options import get_config, register, revive
+from keras_txf.layers.options import get_config, get_initializer, register, revive
 from keras_txf.layers.positions import RelativeBias, make_position
 from keras_txf.layers.projections import apply, make_projection
 from keras_txf.ops.attention import attention
@@ -267,7 +267,7 @@ def _set_options(
     layer.norm_epsilon = checks.positive_number("norm_epsilon", norm_epsilon)
     layer.logit_soft_cap = checks.optional(checks.positive_number, "logit_soft_cap", logit_soft_cap)
     layer.scale = checks.optional(checks.positive_number, "scale", scale)
-    layer.kernel_initializer = keras.initializers.get(kernel_initializer)
+    layer.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
 
 
 def _build_projections(layer, inputs_shape, context_shape):

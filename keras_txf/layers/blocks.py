@@ -8,8 +8,8 @@ from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention, check_attention_mask
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.feed_forward import FeedForward
-from keras_txf.layers.norms import make_norm
-from keras_txf.layers.options import get_config, inherit, option_names, register, revive
+from keras_txf.layers.norms import NORMS, make_norm
+from keras_txf.layers.options import get_config, get_initializer, inherit, option_names, register, revive
 
 PLACEMENTS = ("pre", "post", "sandwich")
 
@@ -305,7 +305,8 @@ def _set_options(block, cls, arguments):
     for name in option_names(cls):
         setattr(block, name, arguments[name])
     block.position = revive(block.position)
-    block.kernel_initializer = keras.initializers.get(block.kernel_initializer)
+    block.kernel_initializer = get_initializer("kernel_initializer", block.kernel_initializer)
+    checks.one_of("norm", block.norm, NORMS)
     checks.one_of("norm_placement", block.norm_placement, PLACEMENTS)
     if not checks.boolean("norm_attention", block.norm_attention) and block.norm_placement != "pre":
         raise ValueError(

@@ -8,7 +8,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import named_arguments
-from keras_txf.layers.options import get_config, own_initializer, register
+from keras_txf.layers.options import get_config, get_initializer, own_initializer, register
 from keras_txf.layers.projections import apply
 from keras_txf.ops.masks import padding_positions
 from keras_txf.ops.positions import sinusoid
@@ -95,7 +95,7 @@ class PositionalEmbedding(keras.layers.Layer):
         self.token_types = token_types = checks.optional(checks.size, "token_types", token_types)
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id, vocab_size)
         self.scale = checks.boolean("scale", scale)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.embeddings_initializer = get_initializer("embeddings_initializer", embeddings_initializer)
         self.autocast = False  # ids that come as floats would be rounded
         self._check_combination()
         self._position_width = (position_dim or dim // 2) if combine == "concat" else dim

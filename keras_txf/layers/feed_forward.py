@@ -6,7 +6,7 @@ from keras_txf import checks
 from keras_txf.layers.activations import get_activation
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.dropout import Dropout
-from keras_txf.layers.options import get_config, register
+from keras_txf.layers.options import get_config, get_initializer, register
 from keras_txf.layers.projections import apply, make_projection
 from keras_txf.layers.rematerialization import recomputed_activation
 
@@ -61,11 +61,11 @@ class FeedForward(keras.layers.Layer):
         super().__init__(**kwargs)
         self.intermediate_dim = checks.optional(checks.size, "intermediate_dim", intermediate_dim)
         self.activation = activation
-        self.activation_function = get_activation(activation)
+        self.activation_function = get_activation("activation", activation)
         self.gated = checks.boolean("gated", gated)
         self.dropout = checks.rate("dropout", dropout)
         self.use_bias = checks.boolean("use_bias", use_bias)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
         self.supports_masking = True
 
     def build(self, inputs_shape):

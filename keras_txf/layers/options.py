@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers.rematerialization import rematerializes
 from keras_txf.layers.tuning import keep_tuning
 
@@ -56,6 +57,7 @@ def _keep_arguments(cls):
         layer._arguments = None if cls.__init__ is constructor else _Arguments(_by_name(cls, args, kwargs))
         return layer
 
+    __new__.__signature__ = inspect.signature(constructor)
     cls.__new__ = __new__
     return cls
 
@@ -84,6 +86,22 @@ def inherit(layer, cls, **changed):
     if "kernel_initializer" in same:
         same["kernel_initializer"] = own_initializer(layer.kernel_initializer, layer)
     return {**same, "dtype": layer.dtype_policy, **changed}
+
+
+def get_initializer(name, value):
+    """The initializer that a name, a configuration or a function stands for."""
+    try:
+        initializer = keras.initializers.get(value)
+        if initializer is not None:
+            inspect.signature(initializer).bind((1, 1), dtype="float32")
+        known = not hasattr(value, "shape")  # an array has one shape, weights have several
+    except Exception:  # Keras' own does not say which argument it is
+        known = False
+    if not known:
+        raise ValueError(
+            f"`{name}` must be an initializer of Keras, its name, or a function of `shape` and `dtype`; received {short_repr(value)}."
+        )
+    return initializer
 
 
 def own_initializer(initializer, layer, name=""):

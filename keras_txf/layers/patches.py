@@ -6,7 +6,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import named_arguments
-from keras_txf.layers.options import get_config, own_initializer, register
+from keras_txf.layers.options import get_config, get_initializer, own_initializer, register
 from keras_txf.layers.projections import make_projection
 from keras_txf.ops.interpolation import interpolate_grid
 from keras_txf.ops.positions import sinusoid
@@ -84,8 +84,8 @@ class PatchEmbedding(keras.layers.Layer):
         self.encoding = checks.one_of("encoding", encoding, ("learned", "sinusoidal", None))
         self.interpolate_positions = checks.boolean("interpolate_positions", interpolate_positions)
         self.use_bias = checks.boolean("use_bias", use_bias)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
+        self.embeddings_initializer = get_initializer("embeddings_initializer", embeddings_initializer)
         if encoding == "learned" and image_size is None:
             raise ValueError("encoding='learned' needs `image_size`, whose patches have positions; received None.")
         if interpolate_positions and encoding != "learned":

@@ -1,10 +1,9 @@
 """The encoder alone: hidden states of a sequence of tokens."""
 
-import keras
-
 from keras_txf import checks
 from keras_txf.layers import EncoderBlock
 from keras_txf.models import stack
+from keras_txf.models.token_model import TokenModel
 
 
 def encoder(
@@ -60,7 +59,7 @@ def encoder(
         "encoder", vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_attention_scores, options
     )
     outputs = result.outputs("output", result.output, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, outputs, name)
+    return stack.make_model(inputs, outputs, name, TokenModel)
 
 
 def encode(builder, vocab_size, num_layers, dim, num_heads, packed, token_type_ids, scores, options):

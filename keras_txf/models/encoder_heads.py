@@ -11,6 +11,7 @@ from keras_txf.layers.projections import Projection
 from keras_txf.models.encoder import encode
 from keras_txf.models.logits import Logits
 from keras_txf.models import stack
+from keras_txf.models.token_model import TokenModel
 
 
 def encoder_classifier(
@@ -68,7 +69,7 @@ def encoder_classifier(
     head = (dim, head_activation, head_bias, head_norm)
     logits = _classes(x, num_classes, head, head_dropout, result.blocks[0], options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, outputs, name)
+    return stack.make_model(inputs, outputs, name, TokenModel)
 
 
 def token_classifier(
@@ -116,7 +117,7 @@ def token_classifier(
     head = (dim, head_activation, head_bias, head_norm)
     logits = _classes(result.output, num_classes, head, head_dropout, result.blocks[0], options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, outputs, name)
+    return stack.make_model(inputs, outputs, name, TokenModel)
 
 
 def masked_language_model(
@@ -173,13 +174,13 @@ def masked_language_model(
     x = _transform(result.output, width, head_activation, head_bias, True, result.blocks[0], options.dtype)
     logits = make_logits(x, embedding, vocab_size, options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, outputs, name)
+    return stack.make_model(inputs, outputs, name, TokenModel)
 
 
 def _transform(x, width, activation, bias, norm, block, dtype):
     """Dense, activation and perhaps a norm of the blocks' kind."""
     checks.boolean("head_bias", bias)
-    activation = get_activation(activation)
+    activation = get_activation("head_activation", activation)
     x = Projection(width, use_bias=bias, dtype=dtype, name="head")(x)
     x = keras.layers.Activation(activation, dtype=dtype, name="head_activation")(x)
     if not norm:

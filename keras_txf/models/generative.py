@@ -19,10 +19,11 @@ from keras_txf.layers.options import register
 from keras_txf.layers.projections import active_adapters
 from keras_txf.layers.starts import Start
 from keras_txf.models.stepping import prefill_model, refuse_packed, step_model
+from keras_txf.models.token_model import TokenModel
 
 
 @register
-class ContextDecoder(keras.Model):
+class ContextDecoder(TokenModel):
     """A decoder whose context brings a mask. Its logits carry the mask of the target ids, if any."""
 
     def __call__(self, inputs, *args, **kwargs):
@@ -37,7 +38,7 @@ class ContextDecoder(keras.Model):
 
 
 @register
-class Generator(keras.Model):
+class Generator(TokenModel):
     """A decoder-only language model."""
 
     def generate(
@@ -168,7 +169,7 @@ class Generator(keras.Model):
 
 
 @register
-class Seq2Seq(keras.Model):
+class Seq2Seq(TokenModel):
     """An encoder-decoder."""
 
     def generate(

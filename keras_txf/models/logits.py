@@ -22,7 +22,7 @@ class Logits:
         checks.boolean("logit_bias", self.logit_bias)
         for name in ("logit_scale", "final_logit_soft_cap"):
             checks.optional(checks.positive_number, name, getattr(self, name))
-        if self.tie_embeddings and options.get("combine") == "concat":
+        if self.tie_embeddings and str(options.get("combine")) == "concat":
             raise ValueError(
                 "`tie_embeddings` does not go with combine='concat': the table is narrower than `dim`. "
                 "Pass tie_embeddings=False."

@@ -74,7 +74,7 @@ def resolve_encoding(options, absolute="sinusoidal"):
     """The caller's `encoding`; by default the paper's, unless `position` has attention see to it."""
     auto = absolute if all(x is None for x in _each(options.get("position"))) else None
     encoding = options.get("encoding", "auto")
-    return auto if encoding == "auto" else encoding
+    return auto if isinstance(encoding, str) and encoding == "auto" else encoding
 
 
 def _each(value):
@@ -181,7 +181,7 @@ def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False,
     blocks = make_blocks(block_class, num_layers, num_heads, options, name)
     first = blocks[0]
     call = _given(**call)
-    if scores:
+    if checks.boolean("return_attention_scores", scores):
         call["return_attention_scores"] = True
 
     if options.embedding_norm:

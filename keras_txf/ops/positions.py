@@ -78,7 +78,7 @@ def rotary_frequencies(dim, base=10000.0, scaling=None):
     Returns:
         NumPy float64 (dim / 2,), float.
     """
-    options = dict(scaling or {"type": "none"})
+    options = {"type": "none"} if scaling is None else dict(scaling)
     kind = options.pop("type", None)
     checks.one_of("scaling['type']", kind, ROTARY_SCALINGS)
     function = ROTARY_SCALINGS[kind]

@@ -1,6 +1,7 @@
 """Subclasses of every public layer, as users write them, keep all of their options when they are saved or copied."""
 
 import functools
+import inspect
 import json
 
 import keras
@@ -195,3 +196,10 @@ def test_a_shared_position_is_shared_again(tmp_path):
         assert [w.path for w in reloaded.weights] == [w.path for w in model.weights]
         assert_same(numpy(reloaded(X)), numpy(model(X)))
         model = reloaded
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_signature_is_the_constructors(name):
+    """What `help` and editors show."""
+    cls = getattr(layers, name)
+    assert list(inspect.signature(cls).parameters) == list(inspect.signature(cls.__init__).parameters)[1:] != ["args", "kwargs"]

@@ -1,0 +1,78 @@
+"""What a model of tokens is called on: ids, in every form that Keras takes; what would be cut to an id is refused."""
+
+import keras
+import numpy as np
+import pytest
+from cases import assert_same, numpy
+from refusals import refused
+
+import keras_txf as txf
+
+models = txf.models
+SIZES = dict(num_layers=1, dim=8, num_heads=2)
+BUILDERS = {
+    "encoder": lambda **o: models.encoder(11, **SIZES, **o),
+    "encoder_classifier": lambda **o: models.encoder_classifier(11, 3, **SIZES, **o),
+    "token_classifier": lambda **o: models.token_classifier(11, 3, **SIZES, **o),
+    "masked_language_model": lambda **o: models.masked_language_model(11, **SIZES, **o),
+    "decoder_generator": lambda **o: models.decoder_generator(11, **SIZES, **o),
+}
+IDS = np.array([[1, 2, 3, 0], [4, 5, 6, 7]])
+BAD = {
+    "fractions": (IDS + 0.5, ["integers", "fractions"]),
+    "nan": (np.full((2, 4), np.nan), ["integers", "fractions"]),
+    "bool": (IDS > 3, ["integers", "bool"]),
+    "beyond 32 bits": (IDS + 2**32, ["32 bits"]),
+    "text": ("text", ["array"]),
+    "texts": (np.array([["a", "b"]]), ["array"]),
+    "ragged": ([[1], [2, 3]], ["array"]),
+}
+
+
+@pytest.mark.parametrize("ids, words", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("name", BUILDERS)
+def test_what_is_no_id_is_refused_by_the_inputs_name(name, ids, words):
+    refused(lambda: BUILDERS[name]()(ids), ["`token_ids`", *words])
+
+
+def test_each_input_of_several_has_its_name():
+    model, ids = models.encoder_decoder(11, 11, **SIZES), {"source_ids": IDS, "target_ids": IDS}
+    for name in ids:
+        refused(lambda: model({**ids, name: IDS + 0.5}), [f"`{name}`", "fractions"])
+        refused(lambda: model({**ids, name: [[1], [2, 3]]}), [f"`{name}`", "array"])
+    values = [ids[symbol.name] for symbol in model.inputs]
+    refused(lambda: model([values[0], IDS + 0.5]), [f"`{model.inputs[1].name}`", "fractions"])
+    packed = models.encoder(11, **SIZES, packed=True)
+    rows = {"token_ids": IDS, "segment_ids": np.ones_like(IDS), "positions": IDS}
+    for name in rows:
+        refused(lambda: packed({**rows, name: IDS + 0.5}), [f"`{name}`", "fractions"])
+    decoder = models.decoder(11, **SIZES)
+    refused(lambda: decoder({"target_ids": IDS + 0.5, "context": np.ones((2, 3, 8), "float32")}), ["`target_ids`", "fractions"])
+
+
+def test_ids_in_every_form_are_the_same_ids():
+    model = BUILDERS["encoder"]()
+    expected = numpy(model(IDS))
+    forms = [IDS.tolist(), IDS.astype("float32"), IDS.astype("float64"), IDS.astype("uint8"), {"token_ids": IDS}, keras.ops.convert_to_tensor(IDS)]
+    for form in forms:
+        assert_same(numpy(model(form)), expected, 1e-6)
+    for form in (IDS, IDS.astype("float64")):
+        assert_same([model.predict(form, verbose=0)], expected, 1e-6)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_it_is_a_functional_model(name, tmp_path):
+    """Which reloads as what it is, and is cloned and called within another."""
+    model = BUILDERS[name]()
+    model.save(tmp_path / "model.keras")
+    for other in (keras.saving.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)):
+        assert type(other) is type(model)
+        other.set_weights(model.get_weights())
+        assert_same(numpy(other(IDS)), numpy(model(IDS)), 1e-6)
+    inputs = keras.Input((4,), dtype="int32")
+    assert_same(numpy(keras.Model(inputs, model(inputs))(IDS)), numpy(model(IDS)), 1e-6)
+
+
+def test_a_size_that_no_tensor_has_is_refused_before_anything_is_made():
+    for name in ("vocab_size", "num_layers", "dim", "num_heads", "intermediate_dim", "max_length"):
+        refused(lambda: models.encoder(**{"vocab_size": 11, **SIZES, name: 10**30}), [f"`{name}`", "2**31"])
