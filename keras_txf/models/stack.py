@@ -61,10 +61,10 @@ def sort_options(builder, block_class, options, fixed=(), embedding_options=EMBE
     block = {name: options[name] for name in block_names & options.keys()}
     embedding = {ours: options[name] for name, ours in embedding_options.items() if name in options}
     embedding["encoding"] = resolve_encoding(options)
-    final_norm = options.get("final_norm")
+    final_norm = checks.optional(checks.boolean, "final_norm", options.get("final_norm"))
     if final_norm is None:  # pre-norm leaves the residual stream without a norm at its end
-        final_norm = _each(block.get("norm_placement", "post"))[-1] != "post"
-    checks.boolean("final_norm", final_norm)
+        placement = _each(block.get("norm_placement", "post"))[-1]
+        final_norm = not isinstance(placement, str) or placement != "post"
     embedding_norm = checks.boolean("embedding_norm", options.get("embedding_norm", False))
     embedding_dim = checks.optional(checks.size, "embedding_dim", options.get("embedding_dim"))
     return Options(embedding, embedding_norm, embedding_dim, block, final_norm, options.get("dtype"))
@@ -217,7 +217,7 @@ def like_norm(block, name, dtype):
 def make_blocks(block_class, num_layers, num_heads, options, name):
     checks.size("num_layers", num_layers)
     shared = dict(options.block)
-    if shared.get("position") == "relative":  # T5: one table of biases for all blocks
+    if isinstance(shared.get("position"), str) and shared["position"] == "relative":  # T5: one table of biases for all blocks
         causal = set(_each(shared.get("causal", block_class is not EncoderBlock)))
         if len(causal) > 1:
             raise ValueError(
