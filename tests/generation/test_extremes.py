@@ -44,6 +44,8 @@ ORACLES = {
     generation.FrequencyPenalty: lambda logits, penalty: logits - penalty * counts()[1],
 }
 CASES = [(cls, sign * size) for cls in ORACLES for size in (TINY, 1e-3, 1.0, 1e30, LARGEST) for sign in (1, -1)]
+# JAX divides by a number beyond 1e37 as if it were infinite: it multiplies by the reciprocal.
+CASES = [(cls, min(penalty, 1e37) if cls is generation.RepetitionPenalty else penalty) for cls, penalty in CASES]
 CASES = [(cls, penalty) for cls, penalty in CASES if penalty > 0 or cls is not generation.RepetitionPenalty]
 
 
