@@ -13,7 +13,7 @@ from keras_txf.layers.norms import make_norm
 from keras_txf.layers.options import get_config, get_initializer, register, revive
 from keras_txf.layers.positions import RelativeBias, make_position
 from keras_txf.layers.projections import apply, make_projection
-from keras_txf.ops.attention import attention
+from keras_txf.ops.attention import attention, batch_size
 from keras_txf.ops.masks import ATTENTION_MASKS, combine_masks
 
 
@@ -327,8 +327,7 @@ def project_context(layer, context):
 
 
 def _split_heads(x, num_heads):
-    # The batch is told, for of a sequence without tokens -1 could be any number.
-    return ops.reshape(x, (*ops.shape(x)[:2], num_heads, x.shape[-1] // num_heads))
+    return ops.reshape(x, (batch_size(x), ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
 
 
 def attend(
@@ -356,5 +355,5 @@ def attend(
     )
     output, scores = result if return_attention_scores else (result, None)
     heads, head_dim = query.shape[2], query.shape[3]
-    output = apply(layer.output_dense, ops.reshape(output, (*ops.shape(query)[:2], heads * head_dim)))
+    output = apply(layer.output_dense, ops.reshape(output, (batch_size(query), ops.shape(query)[1], heads * head_dim)))
     return (output, scores) if return_attention_scores else output

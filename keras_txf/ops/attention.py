@@ -116,19 +116,27 @@ def _weigh(weights, value, cached_heads):
     return _swap_heads(_ungroup_heads(output, heads, length, cached_heads))
 
 
+def batch_size(x):
+    """The batch size for a reshape: the static one, for a reshape to -1 fails where the length is 0; otherwise -1.
+
+    A batch size that is read from the tensor breaks the conversion to ONNX.
+    """
+    return -1 if x.shape[0] is None else x.shape[0]
+
+
 def _group_heads(x, keys, cached_heads):
     """(B, N, T, any) -> (B, K, N/K · T, any), or (B · K, N/K · T, any) for a cache: as the keys lie."""
     heads, kv_heads = x.shape[1], cached_heads or keys.shape[1]
     if cached_heads is None and heads == kv_heads:
         return x
-    lead = (-1,) if cached_heads else (ops.shape(x)[0], kv_heads)
+    lead = (-1,) if cached_heads else (batch_size(x), kv_heads)
     return ops.reshape(x, (*lead, heads // kv_heads * ops.shape(x)[2], ops.shape(x)[3]))
 
 
 def _ungroup_heads(x, heads, length, cached_heads):
     if len(x.shape) == 4 and x.shape[1] == heads:
         return x
-    batch = -1 if cached_heads else ops.shape(x)[0]  # without tokens -1 could be any number
+    batch = -1 if cached_heads else batch_size(x)
     return ops.reshape(x, (batch, heads, length, ops.shape(x)[-1]))
 
 

@@ -205,5 +205,5 @@ def test_ragged_ids_are_refused():
     import tensorflow as tf
 
     model = txf.models.encoder_classifier(11, 3, 1, 8, 2)
-    with pytest.raises(ValueError, match="`inputs` must be one dense tensor.*length='longest'"):
+    with pytest.raises(ValueError, match="`token_ids` must be one dense tensor.*length='longest'"):
         model(tf.ragged.constant([[5, 3], [7]]))
