@@ -87,14 +87,14 @@ def add_layers():
 
 
 def add_models():
-    more = {"masked_language_model": models.masked_language_model, "token_classifier": models.token_classifier}
+    """What the builders pass on to blocks and embedding is tried on one builder of each kind: for all it takes minutes."""
     sizes = dict(vocab_size=11, num_layers=2, dim=8, num_heads=2)
-    for name, build in BUILDERS.items():
-        case(f"models.{name}", build.func, [*OPTIONS, *EMBEDDING, "dtype"], **build.keywords)
-    case("models.masked_language_model", more["masked_language_model"], [*OPTIONS, *EMBEDDING], **sizes)
-    case("models.token_classifier", more["token_classifier"], [*OPTIONS, *EMBEDDING], num_classes=3, **sizes)
-    for name, build in IMAGE_BUILDERS.items():
-        case(f"models.{name}", build.func, [*OPTIONS, "class_token", "encoding", "interpolate_positions", "dtype"], **build.keywords)
+    passed_on = {"decoder_generator": [*OPTIONS, *EMBEDDING], "image_classifier": OPTIONS}
+    for name, build in {**BUILDERS, **IMAGE_BUILDERS}.items():
+        own = ["class_token", "encoding", "interpolate_positions"] if name in IMAGE_BUILDERS else []
+        case(f"models.{name}", build.func, [*own, *passed_on.get(name, ["position", "encoding", "dropout"]), "dtype"], **build.keywords)
+    case("models.masked_language_model", models.masked_language_model, ["position"], **sizes)
+    case("models.token_classifier", models.token_classifier, ["position"], num_classes=3, **sizes)
     for name in ("prefill_model", "step_model"):
         case(f"models.{name}", getattr(models, name), model=built("decoder_generator"))
     case("models.decoder_generator.generate", built("decoder_generator").generate, prompt_ids=[[1, 2]], max_new_tokens=2)

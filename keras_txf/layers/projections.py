@@ -123,8 +123,8 @@ class Projection(keras.layers.Dense):
     def quantize(self, mode=None, type_check=True, config=None):
         if mode in ("gptq", "awq"):
             raise ValueError(
-                f"`mode` must be 'int8', 'int4' or 'float8' for {self.path}; received {mode!r}. Keras 3.15 calibrates {mode!r} without "
-                "the data, and gives wrong kernels where a group of weights has one sign."
+                f"`mode` must be 'int8', 'int4' or 'float8' for {self.path}; received {short_repr(mode)}. Keras 3.15 calibrates "
+                "it without the data, and gives wrong kernels where a group of weights has one sign."
             )
         if self.adapters and mode not in QUANTIZED:
             raise ValueError(f"`mode` must be 'int8' for a layer with adapters; received {short_repr(mode)} for {self.path}.")

@@ -9,6 +9,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers import EncoderBlock, PositionalEmbedding, RelativeBias
 from keras_txf.layers.blocks import has_bias
 from keras_txf.layers.dropout import Dropout
+from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.options import option_names
 from keras_txf.layers.projections import Projection
@@ -73,8 +74,8 @@ def sort_options(builder, block_class, options, fixed=(), embedding_options=EMBE
 def resolve_encoding(options, absolute="sinusoidal"):
     """The caller's `encoding`; by default the paper's, unless `position` has attention see to it."""
     auto = absolute if all(x is None for x in _each(options.get("position"))) else None
-    encoding = options.get("encoding", "auto")
-    return auto if isinstance(encoding, str) and encoding == "auto" else encoding
+    encoding = checks.one_of("encoding", options.get("encoding", "auto"), (*ENCODINGS, "auto", None))
+    return auto if encoding == "auto" else encoding
 
 
 def _each(value):
