@@ -299,6 +299,9 @@ def mask(name, tensor, *ranks):
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     if "float" in dtype:
         raise ValueError(f"`{name}` must be bool, True at what is seen; received dtype {dtype}.")
+    values = concrete(tensor) if "int" in dtype else None
+    if values is not None and not np.isin(values, (0, 1)).all():
+        raise ValueError(f"`{name}` must be bool, or 1 at what is seen and 0 elsewhere; received {short_repr(np.unique(values).tolist())}.")
 
 
 def positions(tensor, batch, length):

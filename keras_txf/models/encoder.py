@@ -3,7 +3,7 @@
 from keras_txf import checks
 from keras_txf.layers import EncoderBlock
 from keras_txf.models import stack
-from keras_txf.models.token_model import TokenModel
+from keras_txf.models.checked_model import CheckedModel
 
 
 def encoder(
@@ -59,7 +59,7 @@ def encoder(
         "encoder", vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_attention_scores, options
     )
     outputs = result.outputs("output", result.output, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, outputs, name, TokenModel)
+    return stack.make_model(inputs, outputs, name, CheckedModel)
 
 
 def encode(builder, vocab_size, num_layers, dim, num_heads, packed, token_type_ids, scores, options):

@@ -11,7 +11,7 @@ from keras_txf.layers.projections import Projection
 from keras_txf.models.encoder import encode
 from keras_txf.models.logits import Logits
 from keras_txf.models import stack
-from keras_txf.models.token_model import TokenModel
+from keras_txf.models.checked_model import CheckedModel
 
 
 def encoder_classifier(
@@ -69,7 +69,7 @@ def encoder_classifier(
     head = (dim, head_activation, head_bias, head_norm)
     logits = _classes(x, num_classes, head, head_dropout, result.blocks[0], options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, outputs, name, TokenModel)
+    return stack.make_model(inputs, outputs, name, CheckedModel)
 
 
 def token_classifier(
@@ -117,7 +117,7 @@ def token_classifier(
     head = (dim, head_activation, head_bias, head_norm)
     logits = _classes(result.output, num_classes, head, head_dropout, result.blocks[0], options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, outputs, name, TokenModel)
+    return stack.make_model(inputs, outputs, name, CheckedModel)
 
 
 def masked_language_model(
@@ -174,7 +174,7 @@ def masked_language_model(
     x = _transform(result.output, width, head_activation, head_bias, True, result.blocks[0], options.dtype)
     logits = make_logits(x, embedding, vocab_size, options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, outputs, name, TokenModel)
+    return stack.make_model(inputs, outputs, name, CheckedModel)
 
 
 def _transform(x, width, activation, bias, norm, block, dtype):

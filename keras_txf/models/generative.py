@@ -19,11 +19,11 @@ from keras_txf.layers.options import register
 from keras_txf.layers.projections import active_adapters
 from keras_txf.layers.starts import Start
 from keras_txf.models.stepping import prefill_model, refuse_packed, step_model
-from keras_txf.models.token_model import TokenModel
+from keras_txf.models.checked_model import CheckedModel
 
 
 @register
-class ContextDecoder(TokenModel):
+class ContextDecoder(CheckedModel):
     """A decoder whose context brings a mask. Its logits carry the mask of the target ids, if any."""
 
     def __call__(self, inputs, *args, **kwargs):
@@ -38,7 +38,7 @@ class ContextDecoder(TokenModel):
 
 
 @register
-class Generator(TokenModel):
+class Generator(CheckedModel):
     """A decoder-only language model."""
 
     def generate(
@@ -169,7 +169,7 @@ class Generator(TokenModel):
 
 
 @register
-class Seq2Seq(TokenModel):
+class Seq2Seq(CheckedModel):
     """An encoder-decoder."""
 
     def generate(

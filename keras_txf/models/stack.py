@@ -14,6 +14,7 @@ from keras_txf.layers.norms import make_norm
 from keras_txf.layers.options import option_names
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.starts import Start, StartPositions
+from keras_txf.models.checked_model import CheckedModel
 
 # Embedding options of the builders, by the name they have there -> their name on PositionalEmbedding.
 EMBEDDING_OPTIONS = {
@@ -252,7 +253,7 @@ def make_blocks(block_class, num_layers, num_heads, options, name):
     ]
 
 
-def make_model(inputs, outputs, name, model_class=keras.Model):
+def make_model(inputs, outputs, name, model_class=CheckedModel):
     """A functional model. Within a `keras.RematScope` its layers are computed again in the backward pass, the model is not.
 
     To compute the whole model again at once would keep as much as not to compute it again at all.

@@ -10,6 +10,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers import DecoderBlock, EncoderBlock
 from keras_txf.layers.caching import Prefill, PromptPlaces, Step, StepPlaces, cache_shapes
 from keras_txf.layers.options import register
+from keras_txf.models.checked_model import CheckedModel
 from keras_txf.ops.masks import padding_positions
 
 
@@ -64,7 +65,7 @@ def prefill_model(model, width=1, return_hidden_states=False):
         logits = parts.logits(x[:, -1:])
     else:
         logits = parts.logits(parts.finish(x[:, -1:]))
-    return keras.Model(inputs, {"logits": logits[:, 0], **outputs}, name=f"{model.name}_prefill")
+    return CheckedModel(inputs, {"logits": logits[:, 0], **outputs}, name=f"{model.name}_prefill")
 
 
 def step_model(model, width=1, return_hidden_states=False):
@@ -129,7 +130,7 @@ def step_model(model, width=1, return_hidden_states=False):
         outputs["hidden_states"] = x
     logits = parts.logits(x)
     outputs["logits"] = logits[:, 0] if width == 1 else logits
-    return keras.Model(inputs, outputs, name=f"{model.name}_step")
+    return CheckedModel(inputs, outputs, name=f"{model.name}_step")
 
 
 def refuse_packed(model):

@@ -135,3 +135,16 @@ def test_a_subclass_may_take_what_it_likes():
 
 def test_the_table_knows_every_public_layer():
     assert set(CALLS) == set(layers.__all__)
+
+
+def test_integer_masks_are_of_zeros_and_ones():
+    """An additive mask of integers, 0 where a key is seen, would be taken the other way round."""
+    layer = txf.layers.MultiHeadSelfAttention(2)
+    x = np.random.default_rng(0).normal(size=(1, 3, 8)).astype("float32")
+    expected = layer(x, attention_mask=np.tri(3, dtype=bool))
+    assert_same(numpy(layer(x, attention_mask=np.tri(3, dtype="int32"))), numpy(expected), 0)
+    refused(lambda: layer(x, attention_mask=np.where(np.tri(3) > 0, 0, -10000)), ["`attention_mask`", "-10000"])
+    refused(lambda: layer(x, mask=np.array([[3]])), ["`mask`", "[3]"])
+    cross = txf.layers.CrossAttention(2)
+    refused(lambda: cross(x, x, context_mask=np.array([[0, -1, 0]])), ["`context_mask`", "-1"])
+    refused(lambda: txf.layers.Pooling()(x, mask=np.array([[5, 7, 0]])), ["`mask`", "5"])

@@ -76,3 +76,21 @@ def test_it_is_a_functional_model(name, tmp_path):
 def test_a_size_that_no_tensor_has_is_refused_before_anything_is_made():
     for name in ("vocab_size", "num_layers", "dim", "num_heads", "intermediate_dim", "max_length"):
         refused(lambda: models.encoder(**{"vocab_size": 11, **SIZES, name: 10**30}), [f"`{name}`", "2**31"])
+
+
+def test_a_key_too_many_is_refused_by_name():
+    """Keras would order all of the dict by its keys, and take one input for another."""
+    model = models.encoder_decoder(11, 11, **SIZES)
+    refused(lambda: model({"source_ids": IDS, "target_ids": IDS, "labels": IDS}), ["`inputs`", "labels"])
+    packed = models.decoder_generator(11, **SIZES, packed=True)
+    rows = {"token_ids": IDS, "segment_ids": np.ones_like(IDS), "positions": IDS}
+    refused(lambda: packed({**rows, "labels": IDS}), ["`inputs`", "labels"])
+    prefill = models.prefill_model(BUILDERS["decoder_generator"]())
+    refused(lambda: prefill({"token_ids": IDS, "visible": np.ones((2, 5), bool), "more": IDS}), ["`inputs`", "more"])
+
+
+@pytest.mark.parametrize("build", [models.image_encoder, lambda *sizes: models.image_classifier(*sizes[:2], 3, *sizes[2:])])
+def test_bytes_of_images_are_refused(build):
+    model = build(4, 2, 1, 8, 2)
+    refused(lambda: model(np.full((1, 4, 4, 3), 200, "uint8")), ["`images` must be floats", "uint8"])
+    model(np.full((1, 4, 4, 3), 200 / 255, "float64"))

@@ -38,6 +38,7 @@ def gpt2(c):
     number, dim, heads = c("n_layer"), c("n_embd"), c("n_head")
     scale = 1 / math.sqrt(dim // heads) if c("scale_attn_weights", True) else 1.0
     by_depth = c("scale_attn_by_inverse_layer_idx", False)
+    c.only("embd_pdrop", c("resid_pdrop", 0.1))  # one rate is for both here; they differ in no published file
     return {
         "vocab_size": c("vocab_size"),
         "num_layers": number,
@@ -94,9 +95,9 @@ FAMILIES = {
         task("GPT2LMHeadModel"),
         "transformer.",
         (r"h\.\d+\.attn\.(masked_)?bias",),
-        # `embd_pdrop` differs from `resid_pdrop` in no published file; the rest is of another head, or the same numbers.
+        # These are of another head, or the same numbers.
         neutral=(
-            "embd_pdrop", "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation",
+            "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation",
             "summary_proj_to_labels", "summary_first_dropout", "n_ctx", "n_special", "predict_special_tokens",
         ),  # fmt: skip
     ),

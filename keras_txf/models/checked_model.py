@@ -1,0 +1,44 @@
+"""The class of the models: a functional Keras model that looks at its inputs."""
+
+import keras
+
+from keras_txf import checks
+from keras_txf.checks import short_repr
+from keras_txf.layers.options import register
+
+
+@register
+class CheckedModel(keras.Model):
+    """A functional model that refuses inputs which Keras would take for others.
+
+    Keras cuts the id 1.5 to 1 and 2**32 to 0, makes floats of the bytes of an image, and orders a dict that has one key
+    too many by its keys. Values of ids are looked at where the model is called on values, not within `fit` and `predict`.
+    """
+
+    def __call__(self, inputs, *args, **kwargs):
+        if isinstance(inputs, dict):
+            self._refuse_unknown(inputs)
+            inputs = {name: self._look_at(name, value) for name, value in inputs.items()}
+        elif isinstance(inputs, (list, tuple)) and len(self.inputs) == len(inputs) and (len(inputs) > 1 or hasattr(inputs[0], "shape")):
+            inputs = [self._look_at(symbol.name, value) for symbol, value in zip(self.inputs, inputs)]
+        else:
+            inputs = self._look_at(self.inputs[0].name, inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def _refuse_unknown(self, inputs):
+        known = [symbol.name for symbol in self.inputs]
+        unknown = [name for name in inputs if name not in known]
+        if unknown:
+            raise ValueError(f"`inputs` must have the keys {short_repr(known)} alone; received also {short_repr(unknown)}.")
+
+    def _look_at(self, name, value):
+        symbol = next((symbol for symbol in self.inputs if symbol.name == name), None)
+        if symbol is None or value is None:
+            return value  # Keras has its own words for them
+        value = checks.dense_tensor(name, value)
+        if "int" in symbol.dtype:
+            checks.token_ids(name, value, None)
+        elif "float" in symbol.dtype and "int" in keras.backend.standardize_dtype(value.dtype):
+            dtype = keras.backend.standardize_dtype(value.dtype)
+            raise ValueError(f"`{name}` must be floats, such as the bytes of an image divided by 255; received {dtype}.")
+        return value
