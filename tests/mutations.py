@@ -92,7 +92,7 @@ def edit_json(draw, value):
         elif kind == 4 and isinstance(inner[key], bool):
             inner[key] = not inner[key]
         else:
-            inner[key] = draw.choice(THINGS)
+            inner[key] = copy.deepcopy(draw.choice(THINGS))  # some are lists, which a later edit changes
     return value
 
 
