@@ -47,7 +47,7 @@ LEARN = {
 
 
 @functools.cache
-def learnt(name, **options):
+def learnt(name, /, **options):
     """A tokenizer of the corpus. All that have a name have the same vocabulary."""
     if not options:
         return LEARN[name]()

@@ -169,7 +169,9 @@ print("same")
 def test_files_in_a_fresh_process(tmp_path):
     """All but byte pairs, which run in Python: a SavedModel cannot hold them."""
     text = keras.Input((), dtype="string")
-    tokenizers = [learnt(kind, length=9, special_tokens_in_text="keep") for kind in LEARN if kind != "byte pairs"]
+    kinds = [kind for kind in LEARN if kind != "byte pairs"]
+    options = {"length": 9, "special_tokens_in_text": "keep"}
+    tokenizers = [learnt(kind, name=f"tokenizer_{index}", **options) for index, kind in enumerate(kinds)]
     model = keras.Model(text, keras.layers.Concatenate()([tokenizer(text) for tokenizer in tokenizers]))
     texts = [*TEXTS, "[MASK]</s> fox"]
     np.save(tmp_path / "ids.npy", model(tf.constant(texts)))
