@@ -1,5 +1,6 @@
 """Resume: after a kill `fit` goes on from the last saved epoch, and ends with the weights of an unbroken run."""
 
+import functools
 import json
 
 import keras
@@ -84,7 +85,7 @@ class Resume(WholeEpochs):
         super().on_train_begin(logs)
         with writing("file", self.file):  # rather than after an epoch
             self.file.parent.mkdir(parents=True, exist_ok=True)
-        self._begun, self._generators = False, {}
+        self._begun, self._generators, self._undo = False, {}, None
         if self._at_begin is None:  # what later fits of the same objects find has changed since
             self._at_begin = [_plain_state(callback) for callback in self.callbacks]
         if self.file.exists():
@@ -93,11 +94,13 @@ class Resume(WholeEpochs):
 
     def on_epoch_begin(self, epoch, logs=None):
         if not self._begun and epoch != self.epoch:
+            if self._undo is not None:
+                self._undo()
             raise ValueError(
                 f"`fit` must go on with epoch {self.epoch}; received epoch {epoch}. Pass initial_epoch=resume.epoch, "
                 f"or delete {self.file} to begin anew."
             )
-        self._begun = True
+        self._begun, self._undo = True, None
 
     def on_train_batch_begin(self, batch, logs=None):
         # Not before: an iterator over the data draws from PyTorch's generator when it is made.
@@ -148,11 +151,18 @@ class Resume(WholeEpochs):
         if saved:
             raise ValueError(f"it has arrays that no part of the training has; received {short_repr(sorted(saved))}")
         self.epoch, self._generators = epoch, generators
-        for variable, value in zip(variables, values):
-            variable.assign(value)
-        for callback, state in zip(self.callbacks, plain):
-            for name, value in state.items():
-                setattr(callback, name, value)
+        before = [_as_numpy(variable) for variable in variables]
+        states = [{name: getattr(callback, name, None) for name in state} for callback, state in zip(self.callbacks, plain)]
+        self._undo = functools.partial(_assign, variables, before, self.callbacks, states)  # of a `fit` that is refused later
+        _assign(variables, values, self.callbacks, plain)
+
+
+def _assign(variables, values, callbacks, states):
+    for variable, value in zip(variables, values):
+        variable.assign(value)
+    for callback, state in zip(callbacks, states):
+        for name, value in state.items():
+            setattr(callback, name, value)
 
 
 def _epoch(saved):

@@ -153,6 +153,28 @@ def test_refuses_what_does_not_go_on(tmp_path):
         train(tmp_path / "one.npz", units=6)
 
 
+@pytest.mark.parametrize("epochs", [2, 4])
+def test_a_refused_fit_changes_nothing(tmp_path, epochs):
+    """Keras tells a callback which epoch comes first only when that epoch begins."""
+    x, y = next(batches(0))
+
+    def fit(epochs):
+        model, plateau = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]), keras.callbacks.ReduceLROnPlateau("loss", patience=9)
+        model.compile("adam", "mse", run_eagerly=True)
+        model.optimizer.build(model.trainable_variables)
+        variables = [*model.variables, *model.optimizer.variables]
+        before = [keras.ops.convert_to_numpy(variable) for variable in variables]
+        resume = txf.training.Resume(tmp_path / "one.npz", [plateau])
+        return variables, before, lambda: model.fit(x, y, epochs=epochs, verbose=0, callbacks=[plateau, resume])
+
+    fit(2)[2]()
+    variables, before, refused = fit(epochs)
+    with pytest.raises(ValueError, match="must go on with epoch 2; received epoch 0"):
+        refused()
+    for variable, value in zip(variables, before, strict=True):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), value, err_msg=variable.path)
+
+
 def test_bfloat16_is_kept(tmp_path):
     def fit(file, epochs):
         keras.utils.set_random_seed(1)
