@@ -66,7 +66,10 @@ class Engine:
         start, widen, advance, finish, results = self._kept_loop((*keys, sequences, shapes), build, sampler, processors, sequences)
         if stream:
             return _stream(start, widen, advance, request)
-        return tuple(map(ops.convert_to_numpy, results(finish(*start(request), request), request)))
+        tokens, log_probs, scores = map(ops.convert_to_numpy, results(finish(*start(request), request), request))
+        if not np.isfinite(scores).all():  # as where the processors forbid all tokens; but NaN logits look the same
+            _refuse_nan(self._decoding(build, sampler, processors, sequences).reader.prefill.variables)
+        return tokens, log_probs, scores
 
     def function(self, build, new, sampler, processors, sequences, stops, jit_compile):
         """`generate` as a function of tensors, for a graph in which batch and lengths are unknown.
@@ -165,6 +168,16 @@ class Engine:
         seed = checks.optional(checks.integer, "seed", seed)
         seed = keras.random.SeedGenerator(seed if seed is None else seed % 2**31).state.value  # no backend takes all
         return Request(ids, visible, inputs, history, np.array(limits, "int32"), stops, seed, numbers)
+
+
+def _refuse_nan(variables):
+    """Refuses a model with a weight that is not finite, by the path of the weight."""
+    broken = [v.path for v in variables if "float" in v.dtype and not np.isfinite(ops.convert_to_numpy(ops.cast(v, "float32"))).all()]
+    if broken:
+        raise ValueError(
+            f"The weights of a model that generates must be finite; received NaN or infinity in {len(broken)} of them, the first "
+            f"is {broken[0]}."
+        )
 
 
 def _stream(start, widen, advance, request):

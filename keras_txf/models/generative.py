@@ -64,7 +64,7 @@ class Generator(CheckedModel):
                 either side. The model's padding is left out wherever it stands; with pad_id=None nothing is padding.
                 None: the start token alone.
             max_new_tokens: at most this many tokens are appended to each prompt; default 64, where
-                `max_length` is not given either.
+                `max_length` is not given either. The memory for all of them is taken at the beginning.
             sampler: "greedy", "sampling", "beam", "contrastive"; or with options of its own
                 `txf.generation.Sampling(...)`, `Beam(...)`, `Contrastive(...)`; or a function of logits,
                 float32 (B, V), and a seed for `keras.random`, made of `keras.ops`, that returns ids (B,).
@@ -74,12 +74,13 @@ class Generator(CheckedModel):
             stop_sequences: sequences of ids; a row ends when it has produced one.
             processors: what is done to the logits before a token is chosen, in this order: such as
                 `txf.generation.RepetitionPenalty(1.2)`, or functions of logits (R, V) and a
-                `txf.generation.History` that return logits. A loop is compiled for each function, a sampler too: pass
+                `txf.generation.History` that return logits. Where they leave a row no token, its ids mean nothing and its
+                score is -inf. A loop is compiled for each function, a sampler too: pass
                 the same one again, not a new `lambda` for each call. A process keeps the 32 loops that were used last,
                 and TensorFlow compiles 128 by XLA, which it never frees: those beyond run slower, as its graph.
             num_return_sequences: how many sequences for each prompt: draws of a sampler, or the best beams.
                 With it the result has an axis more, after the batch's.
-            start_id: a token that is put before each prompt.
+            start_id: a token that is put before each prompt. The model does not see it where it is the model's padding.
             padded: False returns lists of ids without padding.
             return_scores: return a `txf.generation.Scored`: also the log-probabilities of the new tokens,
                 and the score of each sequence, their sum, or the beam's.
@@ -91,7 +92,7 @@ class Generator(CheckedModel):
 
         Raises:
             ValueError: no prompt or an empty one, ids outside the vocabulary, more tokens than the
-                model has positions, options that do not go together.
+                model has positions, options that do not go together, a weight that is NaN or infinite (but not of a stream).
 
         Example:
 

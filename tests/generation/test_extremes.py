@@ -206,3 +206,12 @@ def test_a_model_without_a_graph_is_refused():
         refused(lambda: txf.models.prefill_model(model), ["`model`", "decoder_generator"])
         refused(lambda: txf.models.step_model(model, width=2), ["`model`", "decoder_generator"])
     refused(lambda: txf.models.step_model(built("decoder_generator"), width=10**30), ["`width`", "2**31"])
+
+
+@pytest.mark.parametrize("sampler", ["greedy", generation.Sampling(top_k=3), generation.Beam(2)], ids=str)
+def test_a_weight_that_is_not_finite_is_refused_by_its_path(sampler, uncompiled):
+    model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
+    kernel = next(weight for weight in model.weights if weight.path.endswith("query/kernel"))
+    kernel.assign(ops.full_like(kernel, np.nan))
+    with pytest.raises(ValueError, match="must be finite; received NaN or infinity in 1 of them, the first is decoder_0/attention/query/kernel"):
+        model.generate(PROMPTS, 4, sampler)
