@@ -219,6 +219,11 @@ VISION = [
 ]
 
 TRAINING = [
+    ("warm-up longer than all", lambda: training.InverseSquareRoot(8, 30, total_steps=20, cooldown_steps=5), ["`warmup_steps`", "30", "20"]),
+    ("pairs of other rows", lambda: training.teacher_forcing(IDS[:1], IDS), ["`source_ids`", "`target_ids`", "(1, 5)"]),
+    ("targets outside", lambda: training.TokenCrossEntropy()(IDS, np.zeros((2, 5, 7))), ["`y_true`", "0 to 6", "from 7 to 8"]),
+    ("negative targets", lambda: training.TokenAccuracy()(IDS - 5, np.zeros((2, 5, 9))), ["`y_true`", "0 to 8", "from -5 to -1"]),
+    ("perplexity of others", lambda: training.Perplexity()(IDS, np.zeros((2, 5, 7))), ["`y_true`", "0 to 6", "from 7 to 8"]),
     ("cooldown longer than all", lambda: training.InverseSquareRoot(8, 3, total_steps=9, cooldown_steps=10), ["`cooldown_steps`", "`total_steps`", "cooldown_steps=10", "total_steps=9"]),
     ("cooldown of nothing", lambda: training.InverseSquareRoot(8, cooldown_steps=10), ["`total_steps`", "`cooldown_steps`", "total_steps=None"]),
     ("warmup as long as all", lambda: training.warmup_cosine(1.0, 9, 9), ["`warmup_steps`", "`total_steps`", "warmup_steps=9", "total_steps=9"]),

@@ -135,6 +135,7 @@ def token_weights(owner, y_true, y_pred, sample_weight):
             f"`y_pred` must be logits, of the shape of `y_true` and the vocabulary; received targets of shape "
             f"{tuple(y_true.shape)} and logits of shape {tuple(y_pred.shape)}."
         )
+    _refuse_outside(y_true, y_pred.shape[-1], owner.pad_id)
     weights = ops.ones_like(y_true, dtype="float32")
     if owner.pad_id is not None:
         weights = ops.cast(y_true != owner.pad_id, "float32")
@@ -153,6 +154,19 @@ def token_weights(owner, y_true, y_pred, sample_weight):
             )
         weights = weights * sample_weight
     return y_true, y_pred, weights
+
+
+def _refuse_outside(y_true, vocab_size, pad_id):
+    """Targets that can be seen here and now are ids of the vocabulary, or padding."""
+    values = checks.concrete(y_true)
+    if values is None or vocab_size is None:
+        return
+    outside = values[(values < 0) | (values >= vocab_size)]
+    outside = outside if pad_id is None else outside[outside != pad_id]
+    if outside.size:
+        raise ValueError(
+            f"`y_true` must hold ids from 0 to {vocab_size - 1}, or pad_id={pad_id}; received ids from {outside.min()} to {outside.max()}."
+        )
 
 
 def _is_built_on_means(targets):

@@ -24,7 +24,7 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         cooldown_steps: how many of them belong to the cooldown, such as a fifth.
 
     Raises:
-        ValueError: one of `total_steps` and `cooldown_steps` without the other; a cooldown longer than the training.
+        ValueError: one of `total_steps` and `cooldown_steps` without the other; a warm-up or a cooldown longer than the training.
 
     Reference:
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 5.3; the cooldown is that of
@@ -50,6 +50,11 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         if total_steps is not None:
             self.total_steps = checks.positive_integer("total_steps", total_steps)
             self.cooldown_steps = checks.positive_integer("cooldown_steps", cooldown_steps)
+            if warmup_steps > total_steps:
+                raise ValueError(
+                    "`warmup_steps` must be at most `total_steps`, or the rate never reaches its peak; received "
+                    f"warmup_steps={warmup_steps} and total_steps={total_steps}."
+                )
             if cooldown_steps > total_steps:
                 raise ValueError(
                     f"`cooldown_steps` must be at most `total_steps`; received cooldown_steps={short_repr(cooldown_steps)} and total_steps={short_repr(total_steps)}."

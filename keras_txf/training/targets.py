@@ -18,7 +18,7 @@ def teacher_forcing(source_ids, target_ids):
         ({"source_ids": (B, S), "target_ids": (B, T - 1)}, targets (B, T - 1)).
 
     Raises:
-        ValueError: what is no integers, target rows of less than two tokens.
+        ValueError: what is no integers, target rows of less than two tokens, other numbers of rows.
 
     Example:
 
@@ -27,7 +27,14 @@ def teacher_forcing(source_ids, target_ids):
     (array([[1, 5, 6]]), array([[5, 6, 2]]))
     """
     inputs, targets = _shifted("target_ids", target_ids)
-    return {"source_ids": _as_array("source_ids", source_ids), "target_ids": inputs}, targets
+    source_ids = _as_array("source_ids", source_ids)
+    rows, others = source_ids.shape[:-1], targets.shape[:-1]
+    if len(rows) != len(others) or any(None not in pair and pair[0] != pair[1] for pair in zip(rows, others)):
+        raise ValueError(
+            "`source_ids` and `target_ids` must have the same rows; received source_ids of shape "
+            f"{tuple(source_ids.shape)} and targets of shape {tuple(targets.shape)}."
+        )
+    return {"source_ids": source_ids, "target_ids": inputs}, targets
 
 
 def next_token(ids):
