@@ -11,10 +11,11 @@ from keras_txf.training.following import renew
 from keras_txf.training.patterns import as_patterns
 
 REFUSED = (keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer)
+BLOCKS = ("encoder_#/*", "decoder_#/*")
 EMBEDDINGS = ("*embedding/*", "*embedding_norm/*", "*embedding_projection/*", "*_position/*")
 
 
-def layerwise_decay(optimizer, decay=0.9, blocks=("encoder_#/*", "decoder_#/*"), embeddings=EMBEDDINGS):
+def layerwise_decay(optimizer, decay=0.9, blocks=BLOCKS, embeddings=EMBEDDINGS):
     """An optimizer like the one given, whose rate for a variable is multiplied by `decay` to the power of its depth.
 
     The head and all else that is neither a block nor an embedding has depth 0, the last block 1, the first of L blocks
@@ -30,11 +31,12 @@ def layerwise_decay(optimizer, decay=0.9, blocks=("encoder_#/*", "decoder_#/*"),
         blocks: patterns of the paths of variables in blocks, with `#` for the number of the block. Depths are counted
             from the largest number among the variables that are trained.
         embeddings: patterns of paths of what lies below the blocks; default the embeddings, their norm and projection, and
-            the tables of positions that all blocks share. Of both the first that matches counts, blocks first.
+            the tables of positions that all blocks share. Of both the first that matches counts, blocks first. Each pattern of
+            your own must match a variable that is trained.
 
     Raises:
         ValueError: a decay out of range, a wrapper or an optimizer that is already built; when it is built, variables
-            without any block.
+            without any block, a pattern of your own that matches none.
 
     Reference:
         [ELECTRA](https://arxiv.org/abs/2003.10555), appendix B;
@@ -82,6 +84,7 @@ class LayerwiseDecay:
     """What `layerwise_decay` puts before a class of optimizers: its own rate for each variable."""
 
     _share = 1.0  # of the rate, while the weights of a group decay
+    _restored = False  # what its patterns match may be frozen since
 
     @property
     def rates(self):
@@ -91,6 +94,9 @@ class LayerwiseDecay:
     def build(self, variables):
         self._paths = [_path(variable) for variable in variables]
         self._rates = _rates(self._paths, **self.layerwise)
+        if not self._restored:
+            _refuse_idle("blocks", self.layerwise["blocks"], BLOCKS, self._paths)
+            _refuse_idle("embeddings", self.layerwise["embeddings"], EMBEDDINGS, self._paths)
         super().build(variables)
 
     def update_step(self, gradient, variable, learning_rate):
@@ -128,7 +134,9 @@ class LayerwiseDecay:
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
         optimizer = keras.optimizers.deserialize(config.pop("optimizer"), custom_objects=custom_objects)
-        return layerwise_decay(optimizer, **config)
+        result = layerwise_decay(optimizer, **config)
+        result._restored = True
+        return result
 
 
 def _path(variable):
@@ -152,6 +160,16 @@ def _rates(paths, decay, blocks, embeddings):
         return max(counts.values()) + 1 if any(_matches(pattern, path) for pattern in embeddings) else 0
 
     return [float(decay ** depth(path)) for path in paths]
+
+
+def _refuse_idle(name, patterns, default, paths):
+    """Refuses a pattern that matches nothing; those by default are for models of many kinds."""
+    idle = [pattern for pattern in patterns if not any(_matches(pattern, path) for path in paths)]
+    if paths and idle and tuple(patterns) != default:
+        raise ValueError(
+            f"`{name}` must match variables that are trained; received {short_repr(idle[0])}, which matches none of "
+            f"{short_repr(paths[:3])} ..."
+        )
 
 
 def _block(path, patterns):

@@ -247,10 +247,23 @@ def test_refuses():
         "`blocks` must match variables that are trained; received ['layer_#/*']": (
             lambda: layerwise_decay(sgd(0.1), blocks="layer_#/*").build(trainable())
         ),
+        "`embeddings` must match variables that are trained; received 'embeding/*', which matches none": (
+            lambda: layerwise_decay(sgd(0.1), embeddings="embeding/*").build(trainable())
+        ),
+        "`blocks` must match variables that are trained; received 'encodr_#/*'": (
+            lambda: layerwise_decay(sgd(0.1), blocks=["encoder_#/*", "encodr_#/*"]).build(trainable())
+        ),
     }.items():
         with pytest.raises(ValueError) as error:
             call()
         assert words in str(error.value)
+
+
+def test_what_a_pattern_matches_may_be_frozen_later():
+    config = layerwise_decay(keras.optimizers.SGD(0.1), embeddings="embedding/*").get_config()
+    optimizer = txf.training.layerwise.LayerwiseDecay.from_config(config)
+    optimizer.build([variable for variable in trainable() if not variable.path.startswith("embedding")])
+    assert set(optimizer.rates.values()) == {0.9**3, 0.9**2, 0.9, 1.0}
 
 
 def test_nothing_to_train_is_no_error():
