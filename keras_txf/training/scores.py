@@ -70,6 +70,8 @@ class GenerationScores(keras.callbacks.Callback):
         checks.known_names("an option of `model.generate`", options, OPTIONS)
         self.inputs = inputs
         self.references = references
+        if isinstance(detokenize, type) and hasattr(detokenize, "detokenize"):
+            raise ValueError(f"`detokenize` must be a tokenizer, not its class; received {short_repr(detokenize)}.")
         self.detokenize = getattr(detokenize, "detokenize", detokenize)
         if not callable(self.detokenize):
             raise ValueError(
@@ -81,6 +83,9 @@ class GenerationScores(keras.callbacks.Callback):
         self.samples = checks.integer_between("samples", samples, 0, 2**31 - 1)
         self.prefix = checks.string("prefix", prefix)
         self.options = options
+
+    def set_model(self, model):
+        super().set_model(_generating(model))
 
     def on_epoch_end(self, epoch, logs=None):
         texts = self.generate(self.model)
@@ -96,6 +101,7 @@ class GenerationScores(keras.callbacks.Callback):
 
     def generate(self, model):
         """The texts that a model generates, in the order of the inputs."""
+        _generating(model)
         texts = [None] * len(self.inputs)
         by_length = np.array(sorted(range(len(self.inputs)), key=lambda i: len(self.inputs[i])))
         for start in range(0, len(texts), self.batch_size):
@@ -113,6 +119,15 @@ class GenerationScores(keras.callbacks.Callback):
             f"{self.prefix}{name}": metric.corpus_score(texts, [self.references]).score
             for name, metric in self.metrics.items()
         }
+
+
+def _generating(model):
+    if not callable(getattr(model, "generate", None)):
+        raise ValueError(
+            "`model` must have a method `generate`, as those of decoder_generator and encoder_decoder have; received "
+            f"{short_repr(model)}."
+        )
+    return model
 
 
 def _rows(inputs):

@@ -122,6 +122,10 @@ def test_early_errors(monkeypatch):
         refused(lambda: txf.training.GenerationScores(**{"inputs": SOURCES, "references": TEXTS, "detokenize": Tokenizer(), **options}), words)
     with pytest.raises(ValueError, match="`detokenize` must return a string; received None"):
         txf.training.GenerationScores(SOURCES, TEXTS, lambda ids: None).score(Echo())
+    refused(lambda: txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer), ["`detokenize`", "not its class", "Tokenizer"])
+    callback, plain = txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer()), keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    for call in (callback.set_model, callback.score):
+        refused(lambda: call(plain), ["`model`", "`generate`", "Sequential"])
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(ImportError, match=r"pip install sacrebleu"):
         txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer())
