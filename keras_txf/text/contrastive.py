@@ -1,7 +1,9 @@
 """Pairs of texts that belong together, for embeddings."""
 
+import keras
+
 from keras_txf.checks import short_repr
-from keras_txf.text.datasets import as_dataset, checked_tokenizer, in_chunks, limit
+from keras_txf.text.datasets import as_dataset, asserted, checked_tokenizer, in_chunks, limit
 from keras_txf.text.lazy import tf
 from keras_txf.text.rows import row
 
@@ -51,7 +53,7 @@ def contrastive_targets(batch):
         (batch, targets int32 (B,)), the targets 0, 1, 2, ...
 
     Raises:
-        ValueError: what is no batch of such pairs.
+        ValueError: what is no batch of such pairs, ids that are no integers, other numbers of anchors than of positives.
 
     Reference:
         [Representation Learning with Contrastive Predictive Coding](https://arxiv.org/abs/1807.03748).
@@ -66,4 +68,13 @@ def contrastive_targets(batch):
     names = ("anchor_ids", "positive_ids")
     if not isinstance(batch, dict) or any(len(getattr(batch.get(name), "shape", ())) < 2 for name in names):
         raise ValueError(f"`batch` must be a dict of {' and '.join(names)}, each (batch, length); received {short_repr(batch)}.")
-    return batch, tf.range(tf.shape(batch["anchor_ids"])[0])
+    for name in names:
+        if "int" not in (dtype := keras.backend.standardize_dtype(batch[name].dtype)):
+            raise ValueError(f"`batch` must hold ids that are integers; received {dtype} of {name}.")
+    known = [batch[name].shape[0] for name in names]
+    if None not in known and known[0] != known[1]:
+        raise ValueError(f"`batch` must hold as many anchors as positives; received {known[0]} and {known[1]}.")
+    anchors, positives = (tf.shape(batch[name])[0] for name in names)
+    if None in known:
+        anchors = asserted(anchors, anchors == positives, "`batch` must hold as many anchors as positives; received", anchors, positives)
+    return batch, tf.range(anchors)

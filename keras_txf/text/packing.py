@@ -35,7 +35,8 @@ def pack(dataset, length, window=1024, pad_id=0):
         `counted` tells `fit` how many.
 
     Raises:
-        ValueError: elements that are no examples, lengths that go with no input. An example that is longer than a row,
+        ValueError: elements that are no examples, ids that are no integers, lengths that go with no input. An id that is negative
+            or not below 2**31, an example that is longer than a row,
             targets as long as no input, or a label without a token raise `tf.errors.InvalidArgumentError` where the data
             set comes to them.
 
@@ -55,7 +56,7 @@ def pack(dataset, length, window=1024, pad_id=0):
            [101, 102, 103, 104,   1,   0]], dtype=int32)
     """
     checks.size("window", window)
-    checks.integer_between("pad_id", pad_id, -(2**31), 2**31 - 1)
+    checks.integer_between("pad_id", pad_id, 0, 2**31 - 1)
     inputs, answers = known_parts(dataset)
     lengths = row_lengths(length, inputs)
     owner = "target_ids" if "target_ids" in inputs else list(inputs)[0]
@@ -77,7 +78,7 @@ def pack(dataset, length, window=1024, pad_id=0):
         segments = tf.cast(tf.ragged.range(1, counts + 1).flat_values, tf.int32)
         found = {}
         for name, rows in inputs.items():
-            found[name] = joined(tf.cast(rows, tf.int32), name, pad_id)
+            found[name] = joined(whole(rows, name), name, pad_id)
             prefix = "" if name == "token_ids" else name.removesuffix("ids")
             found[f"{prefix}segment_ids"] = joined(for_each_token(segments, rows), name)
             found[f"{prefix}positions"] = joined(places(rows), name)
@@ -127,6 +128,8 @@ def known_parts(dataset):
     for name, spec in inputs.items():
         if not name.endswith("_ids") or spec.shape.rank != 1:
             raise ValueError(f"`dataset` must have inputs of rows, whose names end in '_ids'; received {short_repr(name)} of {short_repr(spec)}.")
+        if not spec.dtype.is_integer:
+            raise ValueError(f"`dataset` must have ids that are integers; received {spec.dtype.name} of {short_repr(name)}.")
     if answers and len(inputs) > 1 and "target_ids" not in inputs:
         raise ValueError(f"`dataset` must have `target_ids` among its inputs, for its targets; received {sorted(inputs)}.")
     return inputs, answers
@@ -148,6 +151,15 @@ def row_lengths(length, inputs):
         if (spec.shape[0] or 0) > checks.size("length", lengths[name]):
             raise ValueError(f"`length` must be that of an example at least, {spec.shape[0]} of {name}; received {lengths[name]}.")
     return {name: lengths[name] for name in inputs}
+
+
+def whole(rows, name):
+    """The ids as int32, where they are ids of 32 bits."""
+    ids = rows.values
+    fits = (ids >= 0) & (ids <= tf.cast(min(ids.dtype.max, 2**31 - 1), ids.dtype))
+    message = f"`dataset` must have ids from 0 to 2**31 - 1; received in {name}"
+    ids = asserted(ids, tf.reduce_all(fits), message, tf.boolean_mask(ids, ~fits)[:5])
+    return rows.with_values(tf.cast(ids, tf.int32))
 
 
 def for_each_token(values, rows):

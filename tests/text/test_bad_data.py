@@ -140,6 +140,8 @@ OPTIONS = [
     (lambda: text.batch_by_length(TEXTS, 9, 9), ["`dataset`", "tf.data.Dataset", "a fox"]),
     (lambda: text.batch_by_length(NONE, 9, 9), ["`dataset`", "empty"]),
     (lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3))}), ["`batch`", "positive_ids", "anchor_ids"]),
+    (lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3), int), "positive_ids": np.ones((3, 3), int)}), ["`batch`", "2 and 3"]),
+    (lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3)), "positive_ids": np.ones((2, 3), int)}), ["`batch`", "integers", "float64"]),
     (lambda: text.contrastive_targets([1]), ["`batch`", "[1]"]),
     (lambda: text.counted(TEXTS), ["`dataset`", "tf.data.Dataset", "a fox"]),
     (lambda: text.counted(rows(2).filter(lambda ids: False)), ["`dataset`", "empty"]),
@@ -152,6 +154,9 @@ OPTIONS = [
     (lambda: text.pack(rows(2), 4, window=0), ["`window`", "0"]),
     (lambda: text.pack(rows(2), 10**30), ["`length`", "2**31", "10000"]),
     (lambda: text.pack(rows(2), 4, pad_id=True), ["`pad_id`", "True"]),
+    (lambda: text.pack(rows(2), 4, pad_id=-1), ["`pad_id`", "-1"]),
+    (lambda: text.pack(rows(2).map(lambda ids: tf.cast(ids, "float32") + 0.5), 4), ["`dataset`", "integers", "float32"]),
+    (lambda: text.pack(rows(2).map(lambda ids: ids > 1), 4), ["`dataset`", "integers", "bool"]),
     (lambda: text.pack(rows(2), 4, pad_id=2**31), ["`pad_id`", "received 2147483648"]),
     (lambda: text.pack(rows(2), 4, window=10**30), ["`window`", "2**31"]),
     (lambda: text.batch_by_length(rows(2), 9, 9, pad_id=1.5), ["`pad_id`", "1.5"]),
@@ -186,6 +191,10 @@ def test_options(call, words):
 WHILE_READING = {
     "a row too long for every batch": (lambda: text.batch_by_length(rows(2, 9), 8, [4, 8]), r"`lengths`[\s\S]*8[\s\S]*9"),
     "a row too long to pack": (lambda: text.pack(rows(2, 9), 8), r"`length`[\s\S]*token_ids[\s\S]*8[\s\S]*9"),
+    "an id of more than 32 bits": (
+        lambda: text.pack(rows(2).map(lambda ids: tf.cast(ids, "int64") + 2**40), 8), r"from 0 to 2\*\*31 - 1[\s\S]*token_ids[\s\S]*1099511627777"
+    ),
+    "a negative id to pack": (lambda: text.pack(rows(2).map(lambda ids: ids - 9), 8), r"from 0 to 2\*\*31 - 1"),
     "a label without a token": (lambda: text.pack(rows(2, 0).map(lambda ids: (ids, 1)), 8), "must have a token"),
     "targets of another length": (lambda: text.pack(rows(2).map(lambda ids: (ids, ids[1:])), 8), "as long as the ids"),
     "ids that the tokenizer does not have": (
