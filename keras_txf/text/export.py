@@ -45,7 +45,7 @@ def export(model, tokenizer, folder, target_tokenizer=None, labels=None, overwri
         folder: where to write, such as `models/translator/1`; what is above it is made too.
         target_tokenizer: of an encoder-decoder's answers; default `tokenizer`.
         labels: list of str, the names of the C classes.
-        overwrite: whether a SavedModel that is already there is replaced.
+        overwrite: whether a SavedModel that is already there is replaced, by two renames: between them neither is under the name.
         **generation: options of the model's `generate`, fixed from here on: `max_new_tokens`, `sampler`, `stop_ids`,
             `seed`, `start_id`, `max_length`, `stop_sequences`, `processors`, `num_return_sequences`, with which `text`
             and `scores` are (B, number). Answers stop at the (first) `end` of the tokenizer that they are written with,
@@ -58,6 +58,7 @@ def export(model, tokenizer, folder, target_tokenizer=None, labels=None, overwri
     Raises:
         ValueError: another backend than TensorFlow, a `BytePairTokenizer`, which runs in Python, a vocabulary, padding or
             lengths that the model does not have, options that do not go with the model, a folder that exists.
+        OSError: a disk that is full or cannot be written to.
 
     Example:
 

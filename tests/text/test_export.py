@@ -355,6 +355,23 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="full"):
         txf.text.export(model, LETTERS, folder, overwrite=True)
     assert os.listdir(folder.parent) == ["model"] and (folder / "saved_model.pb").is_file()
+
+    def forbid(module, path, signatures):
+        raise tf.errors.PermissionDeniedError(None, None, f"{path}; Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.saved_model, "save", forbid)
+        with pytest.raises(OSError, match="`folder` must be a place that can be written to") as error:
+            txf.text.export(model, LETTERS, folder, overwrite=True)
+        assert "Permission denied" in str(error.value) and ".model-" not in str(error.value)
+    kept = [f".model-{'0' * 31}", f".models-{'0' * 32}"]
+    for name in (*kept, f".model-{'0a' * 16}"):  # the last as a kill leaves it
+        (folder.parent / name).mkdir()
+    monkeypatch.undo()
+    txf.text.export(model, LETTERS, folder, overwrite=True)
+    assert sorted(os.listdir(folder.parent)) == sorted([*kept, "model"])
+    for name in kept:
+        (folder.parent / name).rmdir()
     (tmp_path / "mine").mkdir()
     refused(lambda: txf.text.export(model, LETTERS, tmp_path / "mine", overwrite=True), ["`folder`", "no SavedModel"])
 
