@@ -11,7 +11,7 @@ from keras_txf.checks import short_repr
 
 LARGEST_JSON = 10**8  # bytes; safetensors allows as many to a header
 DEEPEST_JSON = 32
-LONGEST_REASON = 600  # characters of an error of others, which may hold any part of the file
+LONGEST_REASON = 300  # characters of an error of others, which may hold any part of the file
 COMPLETE = ".complete-save"  # of a checkpoint's folder: files of a save that was cut off before it moved them to their places
 
 
@@ -73,10 +73,15 @@ def parse_json(text):
     return value
 
 
+def shortened(text):
+    """An error's text without its middle, where it is long."""
+    half = LONGEST_REASON // 2
+    return text if len(text) <= LONGEST_REASON else f"{text[:half]} ... {text[-half:]}"
+
+
 def _reason(error):
     text = re.sub(r"\s*\n\s*", " ", str(error)) if isinstance(error, ValueError) else f"{type(error).__name__}: {short_repr(str(error))}"
-    half = LONGEST_REASON // 2
-    text = text if len(text) <= LONGEST_REASON else f"{text[:half]} ... {text[-half:]}"
+    text = shortened(text)
     return text if text.endswith(".") else f"{text}."
 
 

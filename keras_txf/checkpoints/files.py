@@ -14,7 +14,7 @@ import ml_dtypes  # noqa: F401  NumPy learns bfloat16 from it
 import safetensors
 
 from keras_txf.checks import short_repr
-from keras_txf.reading import COMPLETE, file_of, read_json
+from keras_txf.reading import COMPLETE, file_of, read_json, shortened
 
 ONE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -89,7 +89,7 @@ class Tensors:
             return file.get_tensor(name)
         except Exception as error:  # its own error, or Python's, for a type or a shape that NumPy does not have
             kind, path = self.dtype(name), str(self.paths[file])
-            raise ValueError(f"The tensor {short_repr(name)} of type {kind} in {short_repr(path)} cannot be read: {error}.") from None
+            raise ValueError(f"The tensor {short_repr(name)} of type {kind} in {short_repr(path)} cannot be read: {shortened(str(error))}.") from None
 
 
 def _open(stack, path):
@@ -98,7 +98,7 @@ def _open(stack, path):
         # shrinks meanwhile would end the process.
         return stack.enter_context(safetensors.safe_open(path, framework="np", backend="pread"))
     except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{short_repr(str(path))} is no sound safetensors file: {error}.") from None
+        raise ValueError(f"{short_repr(str(path))} is no sound safetensors file: {shortened(str(error))}.") from None
 
 
 def shards_of(index):

@@ -15,6 +15,7 @@ import pytest
 from adapter_cases import trained, values
 
 import keras_txf as txf
+from keras_txf.checkpoints.files import open_tensors
 from keras_txf.layers.tuning import layers_with_adapters
 
 
@@ -194,3 +195,11 @@ def test_resume(folder):
 @pytest.mark.slow
 def test_many_files_of_resume(folder):
     assert 50 < resume_broken_files(folder, 1_500, seed=2) < 1_000
+
+
+def test_a_message_is_short_whatever_the_file_holds(tmp_path):
+    header = json.dumps({"a": {"dtype": "x" * 200_000, "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"0000")
+    with pytest.raises(ValueError, match="no sound safetensors file: .*unknown variant .* [.]{3} ") as error, open_tensors(tmp_path):
+        pass
+    assert "model.safetensors" in str(error.value) and len(str(error.value)) < 900
