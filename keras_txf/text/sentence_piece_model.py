@@ -67,7 +67,8 @@ def check_characters(rules):
     if (children >= len(units)).any():  # of blocks of 256, whichever byte comes next
         raise ValueError
     values = units[children[nodes & 1 << 8 > 0]] & (1 << 31) - 1
-    if (values >= len(texts)).any():
+    starts = [0, *(np.flatnonzero(np.frombuffer(texts, "uint8") == 0)[:-1] + 1)]
+    if set(values.tolist()) != set(starts):  # a text that nothing becomes tells that a part of the array is lost
         raise ValueError
 
 

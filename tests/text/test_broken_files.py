@@ -115,10 +115,21 @@ KINDS = ["bert", "t5", "llama", "byt5", "byte pairs", "unigram"]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_broken_folders(kind, tmp_path):
-    assert 2 < load_broken_files(tmp_path, kind, 40, seed=1) < 38
+    assert 2 < load_broken_files(tmp_path, kind, 60, seed=1) < 58
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_broken_folders(kind, tmp_path):
     assert 20 < load_broken_files(tmp_path, kind, 300, seed=2) < 280
+
+
+def test_rules_of_characters_that_lost_a_part_are_refused(tmp_path):
+    """Google's package refuses them too. TensorFlow's kernels would drop the texts that these rules are of."""
+    content = trained_pieces(vocab_size=200)
+    path, middle = tmp_path / "spiece.model", len(content) // 2  # most of the file are these rules
+    path.write_bytes(content[:middle] + bytes(4096) + content[middle + 4096 :])
+    with pytest.raises((OSError, RuntimeError)):
+        sentencepiece.SentencePieceProcessor(model_file=str(path))
+    with pytest.raises(ValueError, match="spiece.model"):
+        text.SentencePieceTokenizer.from_file(path)
