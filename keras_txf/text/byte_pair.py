@@ -11,7 +11,7 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.reading import parse_json
 from keras_txf.text.lazy import tf, tokenizers
-from keras_txf.text.sources import LARGEST_VOCABULARY, lines
+from keras_txf.text.sources import LARGEST_VOCABULARY, first_tokens, lines
 from keras_txf.text.tokenizer import Tokenizer, register
 from keras_txf.text.vocabulary import from_files, read_text
 
@@ -103,7 +103,7 @@ class BytePairTokenizer(Tokenizer):
             ImportError: the package is not there.
             ValueError: an empty source, a wrong encoding, a size without room for the bytes.
         """
-        special_tokens = checks.strings("special_tokens", special_tokens)
+        special_tokens = first_tokens(special_tokens)
         min_frequency = checks.integer_between("min_frequency", min_frequency, 0, 2**31 - 1)
         if checks.integer_between("vocab_size", vocab_size, 1, LARGEST_VOCABULARY) < 256 + len(special_tokens):
             raise ValueError(

@@ -7,7 +7,7 @@ import numpy as np
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.text.lazy import tf
-from keras_txf.text.sources import lines
+from keras_txf.text.sources import first_tokens, lines
 from keras_txf.text.tokenizer import Tokenizer, register
 
 
@@ -72,7 +72,7 @@ class CharacterTokenizer(Tokenizer):
         Raises:
             ValueError: an empty source, a wrong encoding, a size too small for the special tokens.
         """
-        special_tokens = checks.strings("special_tokens", special_tokens)
+        special_tokens = first_tokens(special_tokens)
         vocab_size = checks.optional(checks.positive_integer, "vocab_size", vocab_size)
         if vocab_size is not None and vocab_size <= len(special_tokens):
             raise ValueError(f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}.")

@@ -10,7 +10,7 @@ from keras_txf.checks import short_repr
 from keras_txf.text.lazy import sentencepiece, tf, tf_text
 from keras_txf.text.sentence_piece_model import AS_IT_IS, WITH_PREFIX, WITHOUT_PREFIX, read_model
 from keras_txf.text.shapes import marked
-from keras_txf.text.sources import lines
+from keras_txf.text.sources import first_tokens, lines
 from keras_txf.text.tokenizer import Tokenizer, register
 from keras_txf.text.vocabulary import from_files, read_bytes
 
@@ -130,7 +130,7 @@ class SentencePieceTokenizer(Tokenizer):
             character_coverage=checks.fraction("character_coverage", character_coverage),
             hard_vocab_limit=algorithm == "bpe",
         )
-        special_tokens = checks.strings("special_tokens", special_tokens)
+        special_tokens = first_tokens(special_tokens)
         if len(special_tokens) < 4:
             raise ValueError(f"`special_tokens` must be padding, unknown, start and end, at least; received {short_repr(special_tokens)}.")
         needed = len(special_tokens) + 256 * byte_fallback

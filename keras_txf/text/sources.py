@@ -4,6 +4,7 @@ import collections.abc
 import os
 import re
 
+from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.text.vocabulary import not_utf8, read_text
 
@@ -82,3 +83,11 @@ def looks_like_path(text):
     parts = re.split(r"[/\\]", text)
     has_folder = len(parts) > 1 and (parts[0] in ("", ".", "..", "~") or all(re.search(r"[^\W\d]", part) for part in parts))
     return has_extension and has_folder if re.search(r"\s", text) else has_extension or has_folder
+
+
+def first_tokens(special_tokens):
+    """The list of special tokens that a vocabulary is to begin with, each once."""
+    special_tokens = checks.strings("special_tokens", special_tokens)
+    if len(set(special_tokens)) < len(special_tokens):
+        raise ValueError(f"`special_tokens` must hold each token once; received {short_repr(special_tokens)}.")
+    return special_tokens

@@ -5,7 +5,7 @@ import functools
 from keras_txf import checks
 from keras_txf.text import bert
 from keras_txf.text.lazy import tf, tf_text, tokenizers
-from keras_txf.text.sources import LARGEST_VOCABULARY, lines
+from keras_txf.text.sources import LARGEST_VOCABULARY, first_tokens, lines
 from keras_txf.text.tokenizer import Tokenizer, register
 from keras_txf.text.vocabulary import as_list, from_files, read_tokens
 
@@ -124,7 +124,7 @@ class WordPieceTokenizer(Tokenizer):
         """
         vocab_size = checks.integer_between("vocab_size", vocab_size, 1, LARGEST_VOCABULARY)
         min_frequency = checks.integer_between("min_frequency", min_frequency, 0, 2**31 - 1)
-        special_tokens = checks.strings("special_tokens", special_tokens)
+        special_tokens = first_tokens(special_tokens)
         if vocab_size <= len(special_tokens):
             raise ValueError(f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}.")
         clean, split_chinese = checks.boolean("clean", clean), checks.boolean("split_chinese", split_chinese)

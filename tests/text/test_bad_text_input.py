@@ -208,3 +208,10 @@ def test_a_list_of_files_is_their_text(cls, tmp_path, monkeypatch):
 def test_text_that_is_no_list_of_paths(cls, lines):
     assert tokens(cls, lines * 3) == tokens(cls, iter(lines * 3))
     assert cls.train(iter(["nowhere.txt"] * 3), vocab_size=300).vocab_size > 10  # what looks like a path is text there
+
+
+@pytest.mark.parametrize("kind", ["WordPieceTokenizer", "BytePairTokenizer", "CharacterTokenizer", "SentencePieceTokenizer"])
+def test_a_special_token_twice(kind):
+    tokens = ["[PAD]", "[UNK]", "<s>", "</s>", "<s>"]
+    with pytest.raises(ValueError, match="`special_tokens` must hold each token once; received .*'<s>', '</s>', '<s>'"):
+        getattr(text, kind).train(["a dog"], 300, special_tokens=tokens)
