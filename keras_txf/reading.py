@@ -11,7 +11,7 @@ from keras_txf.checks import short_repr
 
 LARGEST_JSON = 10**8  # bytes; safetensors allows as many to a header
 DEEPEST_JSON = 32
-LONGEST_REASON = 300  # characters of an error of others, which may hold any part of the file
+LONGEST_REASON = 600  # characters of an error of others, which may hold any part of the file
 COMPLETE = ".complete-save"  # of a checkpoint's folder: files of a save that was cut off before it moved them to their places
 
 

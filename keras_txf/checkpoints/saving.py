@@ -20,6 +20,7 @@ from keras_txf.checkpoints.loading import (
 )  # fmt: skip
 from keras_txf.checkpoints.publishing import check_places, published
 from keras_txf.checkpoints.tables import links
+from keras_txf.layers import PositionalEmbedding
 from keras_txf.reading import COMPLETE, file_of, read_json
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -47,7 +48,8 @@ def save(model, folder, config=None, dtype=None, max_shard_size=5 * 10**9):
 
     Raises:
         ValueError: a model of unknown origin without `config`; weights for which the family has no tensors, or others than
-            `config` asks for (of what has no weights, such as an activation or an epsilon, it is taken at its word);
+            `config` asks for; another number of heads, mask, position, place or kind of norm or scale than it asks for (of
+            activations, epsilons, caps of the logits and options of a position it is taken at its word);
             options in `load` that no `config.json` could say; a place that cannot be written to, a full disk, or a
             directory in the place of a file. What lies in the folder is then as it was.
 
@@ -131,6 +133,29 @@ def check_described(model, origin, family, names):
             f"`config` must describe the model: it asks for {short_repr(odd[0])} of shape {asked.get(odd[0])}; received a model with "
             f"{received.get(odd[0])}, and {len(odd)} weights in all that differ."
         )
+    for layer in described.layers:
+        asked, received = _without_weights(layer), _without_weights(model.get_layer(layer.name))
+        differ = [name for name in asked if asked[name] != received[name]]
+        if differ:
+            name = differ[0]
+            raise ValueError(
+                f"`config` must describe the model: it asks for {name}={short_repr(asked[name])} in {layer.name}; received a model with "
+                f"{name}={short_repr(received[name])}."
+            )
+
+
+def _without_weights(layer):
+    """The options of a block or an embedding that no weight tells of."""
+    options = {name: getattr(layer, name) for name in OPTIONS if hasattr(layer, name)}
+    if isinstance(layer, PositionalEmbedding):
+        options["scale_embedding"] = layer.scale
+    attention = getattr(layer, "attention", None)
+    if attention is not None:
+        heads = attention.num_key_value_heads or attention.num_heads
+        head_dim = attention.key.units // heads
+        options.update(num_key_value_heads=heads, head_dim=head_dim, position=type(attention.position_layer).__name__)
+        options["scale"] = round(head_dim**-0.5 if attention.scale is None else attention.scale, 6)
+    return options
 
 
 def new_config(model, origin, family, dtype):
@@ -149,6 +174,11 @@ def new_config(model, origin, family, dtype):
     elif origin.task in LANGUAGE_MODELS and family.says_tied:  # without the key, the classes of transformers differ
         values["tie_word_embeddings"] = not has_own_logits(model)
     return values
+
+
+OPTIONS = (
+    "num_heads", "causal", "window", "norm", "norm_placement", "gated", "logit_soft_cap", "qk_norm", "encoding",
+)  # fmt: skip
 
 
 def split(tensors, dtype, max_shard_size):

@@ -167,3 +167,34 @@ def test_arguments_of_another_kind(wrong, tmp_path):
             refused(lambda: call(tmp_path / "gpt2", revision=wrong), ["`revision`", "branch"])
     refused(lambda: save(model, tmp_path / "no", tmp_path / "none"), ["`config`", "config.json", "none"])
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (dict(num_heads=2), ["num_heads=4", "num_heads=2"]),
+        (dict(position="alibi"), ["position='Rotary'", "position='ALiBi'"]),
+        (dict(norm_placement="post", final_norm=True), ["norm_placement='pre'", "norm_placement='post'"]),
+        (dict(scale_embedding=True), ["scale_embedding"]),
+        (dict(window=2), ["window=None", "window=2"]),
+        (dict(scale=1.0), ["scale=0.353553", "scale=1.0"]),
+        (dict(position=None, encoding="sinusoidal"), ["encoding=None", "encoding='sinusoidal'"]),
+    ],
+    ids=str,
+)
+def test_options_without_weights_that_are_not_those_of_the_config_are_refused(options, words, tmp_path):
+    """Such a folder would load, and have other logits."""
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 11, "hidden_size": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "intermediate_size": 40, "max_position_embeddings": 16,
+    }  # fmt: skip
+    right = dict(
+        num_heads=4, intermediate_dim=40, gated=True, activation="silu", use_bias=False, norm="rms", norm_epsilon=1e-6,
+        norm_placement="pre", position="rotary", scale_embedding=False, pad_id=None,
+    )  # fmt: skip
+    model = txf.models.decoder_generator(11, 1, 32, **right)
+    save(model, tmp_path / "right", config)
+    same(load(tmp_path / "right"), model)
+    other = txf.models.decoder_generator(11, 1, 32, **{**right, **options})
+    refused(lambda: save(other, tmp_path / "other", config), ["`config` must describe the model", *words])
+    assert not (tmp_path / "other").exists()
