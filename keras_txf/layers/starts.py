@@ -9,7 +9,7 @@ from keras_txf.ops.masks import padding_positions
 
 @register
 class StartPositions(keras.layers.Layer):
-    """Positions of the real tokens of rows that begin with a start token: ids (B, T) -> int32 (B, T).
+    """Positions of the real tokens of rows that begin with a start token, which is the padding token: ids (B, T) -> int32 (B, T).
 
     Args:
         pad_id: the token of padding, which the first column is never taken for.
@@ -50,7 +50,14 @@ class Start(keras.layers.Layer):
         return ops.copy(inputs[0])  # Keras leaves a tensor its mask that comes out as it went in
 
     def compute_mask(self, inputs, previous_mask=None):
-        return None if self.pad_id is None else _real(inputs[1], self.pad_id)
+        if self.pad_id is None:
+            return None
+        return _real(inputs[1], self.pad_id) if self.is_padding else inputs[1] != self.pad_id
+
+    @property
+    def is_padding(self):
+        """Whether the start token is the padding token."""
+        return self.start_id == self.pad_id
 
     def get_config(self):
         return get_config(self, super().get_config())

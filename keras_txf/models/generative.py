@@ -357,5 +357,6 @@ def _engine(model, pad_id):
     active = active_adapters(model)
     if active not in engines:
         ids_name = "target_ids" if isinstance(model, Seq2Seq) else "token_ids"
-        engines[active] = Engine(ids_name, pad_id, _start_layer(model) is not None)
+        start = _start_layer(model)
+        engines[active] = Engine(ids_name, pad_id, start is not None and start.is_padding)
     return engines[active]

@@ -154,7 +154,7 @@ def embed(
         start_id: the token that every row begins with, or None.
     """
     pad_id = embedding.pad_id
-    if start_id is not None and pad_id is not None and (position_embedding or embedding).encoding is not None:
+    if start_id is not None and start_id == pad_id and (position_embedding or embedding).encoding is not None:
         positions = StartPositions(pad_id, dtype=options.dtype, name=f"{name}_positions")(ids)
     counts = embedding.encoding is not None or embedding.max_length is not None
     x = embedding(ids, **_given(positions=positions if counts else None, token_type_ids=token_type_ids))

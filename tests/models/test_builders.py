@@ -333,3 +333,13 @@ def test_sizes_may_be_integers_of_numpy():
     assert rows[0] == rows[1]
     with pytest.raises(ValueError, match="`seed` must be an integer; received 'three'"):
         model.generate([[5, 3]], 4, "sampling", seed="three")
+
+
+@pytest.mark.parametrize("encoding", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("start_id", [None, 2])
+def test_padding_before_a_start_that_is_no_padding_changes_nothing(start_id, encoding):
+    model = txf.models.encoder_decoder(20, 20, 1, 8, 2, start_id=start_id, encoding=encoding, max_length=9)
+    source, target = np.array([[5, 6, 7]]), np.array([[2, 8, 9]])
+    (logits,) = numpy(model({"source_ids": source, "target_ids": target}))
+    (padded,) = numpy(model({"source_ids": source, "target_ids": np.pad(target, ((0, 0), (2, 0)))}))
+    np.testing.assert_allclose(padded[:, 2:], logits, atol=1e-5)
