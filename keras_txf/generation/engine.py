@@ -69,6 +69,8 @@ class Engine:
         tokens, log_probs, scores = map(ops.convert_to_numpy, results(finish(*start(request), request), request))
         if not np.isfinite(scores).all():  # as where the processors forbid all tokens; but NaN logits look the same
             _refuse_nan(self._decoding(build, sampler, processors, sequences).reader.prefill.variables)
+        if np.isnan(scores).any():
+            raise ValueError("The logits must be numbers; received NaN, from the model's activations, `processors` or `sampler`.")
         return tokens, log_probs, scores
 
     def function(self, build, new, sampler, processors, sequences, stops, jit_compile):

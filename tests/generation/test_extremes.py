@@ -212,6 +212,11 @@ def test_a_model_without_a_graph_is_refused():
 def test_a_weight_that_is_not_finite_is_refused_by_its_path(sampler, uncompiled):
     model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
     kernel = next(weight for weight in model.weights if weight.path.endswith("query/kernel"))
-    kernel.assign(ops.full_like(kernel, np.nan))
+    kernel.assign(np.full(kernel.shape, np.nan))
     with pytest.raises(ValueError, match="must be finite; received NaN or infinity in 1 of them, the first is decoder_0/attention/query/kernel"):
         model.generate(PROMPTS, 4, sampler)
+
+
+def test_logits_that_are_nan_are_refused(uncompiled):
+    with pytest.raises(ValueError, match="The logits must be numbers; received NaN"):
+        built("decoder_generator").generate(PROMPTS, 4, processors=[Added(np.nan)])
