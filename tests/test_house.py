@@ -30,6 +30,8 @@ MAY_IMPORT = {
     "training": {"checks", "reading", "writing", "ops", "layers"},
     "text": {"checks", "reading", "layers"},
     "checkpoints": {"checks", "reading", "writing", "ops", "layers", "models"},
+    "backend": set(),
+    "visualize": {"checks", "ops", "layers", "models", "training", "backend"},
 }
 
 # Files that may import a backend of Keras themselves, each with its reason.

@@ -90,14 +90,14 @@ class Reader:
 
     def widen(self, state, request):
         """A state that follows the prompt, its cache with all columns."""
-        cache = dict(state["cache"])
+        columns, slots = ops.shape(request.visible)[1], {}
         for block in [layer.block for layer in self.step.layers if isinstance(layer, Step)]:
-            slots = cache_slots(block, self.width, ops.shape(request.visible)[1])
-            for name in (f"{block.name}_key", f"{block.name}_value"):
-                axis = self.step.input[name].shape.index(None, 1)
-                missing = slots - ops.shape(cache[name])[axis]
-                padding = [(0, missing if i == axis else 0) for i in range(3)]
-                cache[name] = ops.pad(cache[name], padding)
+            slots[f"{block.name}_key"] = slots[f"{block.name}_value"] = cache_slots(block, self.width, columns)
+        cache = {}
+        for name, known in state["cache"].items():
+            axis = self.step.input[name].shape.index(None, 1)
+            missing = slots.get(name, columns) - ops.shape(known)[axis]
+            cache[name] = ops.pad(known, [(0, missing if i == axis else 0) for i in range(3)])
         return {**state, "cache": cache}
 
     def read(self, tokens, visible, index, cache, constant, request, repeats=1):
@@ -109,7 +109,7 @@ class Reader:
         place = {self.ids_name: tokens, "visible": visible, "index": ops.reshape(index, (1,))}
         if width == 1:
             place["visible"] = ops.reshape(visible, (-1, ops.shape(visible)[-1]))
-        else:
+        elif "prompt_length" in self.step.input:
             place["prompt_length"] = ops.full((1,), request.prompt_length, "int32")
         products = {}
         layouts = choose_layouts(self.step, ops.shape(request.ids)[0] * repeats * width)

@@ -7,6 +7,7 @@ from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.heads import Pooling
 from keras_txf.layers.patches import PatchEmbedding
 from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
+from keras_txf.layers.recurrent import RecurrentDecoder
 
 __all__ = [
     "ALiBi",
@@ -18,6 +19,7 @@ __all__ = [
     "PatchEmbedding",
     "Pooling",
     "PositionalEmbedding",
+    "RecurrentDecoder",
     "RelativeBias",
     "Rotary",
 ]

@@ -3,6 +3,7 @@
 from keras_txf.models.decoder import decoder, decoder_generator
 from keras_txf.models.encoder import encoder
 from keras_txf.models.encoder_heads import encoder_classifier, masked_language_model, token_classifier
+from keras_txf.models.recurrent import recurrent_encoder_decoder
 from keras_txf.models.seq2seq import encoder_decoder
 from keras_txf.models.stepping import prefill_model, step_model
 from keras_txf.models.vision import image_classifier, image_encoder
@@ -17,6 +18,7 @@ __all__ = [
     "image_encoder",
     "masked_language_model",
     "prefill_model",
+    "recurrent_encoder_decoder",
     "step_model",
     "token_classifier",
 ]

@@ -16,14 +16,16 @@ class CheckedModel(keras.Model):
     """
 
     def __call__(self, inputs, *args, **kwargs):
+        return super().__call__(self.check_inputs(inputs), *args, **kwargs)
+
+    def check_inputs(self, inputs):
+        """The inputs, where they are what the model takes; else a ValueError."""
         if isinstance(inputs, dict):
             self._refuse_unknown(inputs)
-            inputs = {name: self._look_at(name, value) for name, value in inputs.items()}
-        elif isinstance(inputs, (list, tuple)) and len(self.inputs) == len(inputs) and (len(inputs) > 1 or hasattr(inputs[0], "shape")):
-            inputs = [self._look_at(symbol.name, value) for symbol, value in zip(self.inputs, inputs)]
-        else:
-            inputs = self._look_at(self.inputs[0].name, inputs)
-        return super().__call__(inputs, *args, **kwargs)
+            return {name: self._look_at(name, value) for name, value in inputs.items()}
+        if isinstance(inputs, (list, tuple)) and len(self.inputs) == len(inputs) and (len(inputs) > 1 or hasattr(inputs[0], "shape")):
+            return [self._look_at(symbol.name, value) for symbol, value in zip(self.inputs, inputs)]
+        return self._look_at(self.inputs[0].name, inputs)
 
     def _refuse_unknown(self, inputs):
         known = [symbol.name for symbol in self.inputs]

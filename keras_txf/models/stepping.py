@@ -11,6 +11,7 @@ from keras_txf.layers import DecoderBlock, EncoderBlock
 from keras_txf.layers.caching import Prefill, PromptPlaces, Step, StepPlaces, cache_shapes
 from keras_txf.layers.options import register
 from keras_txf.models.checked_model import CheckedModel
+from keras_txf.models.recurrent_stepping import ContextMask, find_decoder, logits_of, prefill_tensors, step_tensors
 from keras_txf.ops.masks import padding_positions
 
 
@@ -20,7 +21,7 @@ def prefill_model(model, width=1, return_hidden_states=False):
     The sequences of a batch stand side by side in L columns: prompts of P, padded on the left, and what will follow.
 
     Args:
-        model: from `decoder_generator` or `encoder_decoder`.
+        model: from `decoder_generator`, `encoder_decoder` or `recurrent_encoder_decoder`.
         width: that of the `step_model`.
         return_hidden_states: also return what the logits are made of.
 
@@ -30,7 +31,9 @@ def prefill_model(model, width=1, return_hidden_states=False):
         Outputs: `logits` (B, V) of the next token, and for each block `decoder_0_key`, `decoder_0_value`,
         ..., (B · key-value heads, C, head dim), the heads of a sequence one after the other, where C is L,
         or no more than the block's window; for a width above one the keys are (B · key-value heads, head
-        dim, C). With a context also `decoder_0_context_key`, ...; on request `hidden_states` (B, P, D).
+        dim, C). With a context also `decoder_0_context_key`, ...; on request `hidden_states` (B, P, D). Of a recurrent
+        decoder the cache is `decoder_states` (B, P, width of all states and of the outputs), with attention beside `context` and
+        `context_keys`.
 
     Raises:
         ValueError: another model, or one built with packed=True.
@@ -44,8 +47,13 @@ def prefill_model(model, width=1, return_hidden_states=False):
     >>> known["decoder_1_key"].shape
     (4, 5, 8)
     """
-    parts = Parts(model)
     checks.positive_int32("width", width)
+    checks.boolean("return_hidden_states", return_hidden_states)
+    if _is_recurrent(model):
+        inputs, outputs, hidden = prefill_tensors(model)
+        outputs |= {"hidden_states": hidden} if return_hidden_states else {}
+        return CheckedModel(inputs, {"logits": logits_of(model, hidden[:, -1:])[:, 0], **outputs}, name=f"{model.name}_prefill")
+    parts = Parts(model)
     inputs = _inputs(parts, None, (None,))
     ids, visible = inputs[parts.ids_name], inputs["visible"]
     call = {}
@@ -60,7 +68,7 @@ def prefill_model(model, width=1, return_hidden_states=False):
         layer = Prefill(block, width, name=f"{block.name}_prefill", dtype=block.dtype_policy)
         x, *cache = layer(x, visible, *places(block.attention.window), **call)
         outputs.update(zip(cache_names(block), cache, strict=True))
-    if checks.boolean("return_hidden_states", return_hidden_states):
+    if return_hidden_states:
         x = outputs["hidden_states"] = parts.finish(x)
         logits = parts.logits(x[:, -1:])
     else:
@@ -76,7 +84,7 @@ def step_model(model, width=1, return_hidden_states=False):
     share a place in the sequence. What they have in common, such as the prompt, is kept once.
 
     Args:
-        model: from `decoder_generator` or `encoder_decoder`.
+        model: from `decoder_generator`, `encoder_decoder` or `recurrent_encoder_decoder`.
         width: how many tokens of each sequence a step reads.
         return_hidden_states: also return what the logits are made of.
 
@@ -99,8 +107,15 @@ def step_model(model, width=1, return_hidden_states=False):
     >>> sorted(tensor.name for tensor in step.inputs)[:3]
     ['decoder_0_key', 'decoder_0_value', 'decoder_1_key']
     """
-    parts = Parts(model)
     checks.positive_int32("width", width)
+    checks.boolean("return_hidden_states", return_hidden_states)
+    if _is_recurrent(model):
+        inputs, outputs, hidden = step_tensors(model, width)
+        outputs |= {"hidden_states": hidden} if return_hidden_states else {}
+        logits = logits_of(model, hidden)
+        outputs["logits"] = logits[:, 0] if width == 1 else logits
+        return CheckedModel(inputs, outputs, name=f"{model.name}_step")
+    parts = Parts(model)
     inputs = _inputs(parts, width, (None,) if width == 1 else (width, None))
     visible = inputs["visible"]
     index = inputs["index"] = keras.Input(batch_shape=(1,), dtype="int32", name="index")
@@ -126,11 +141,15 @@ def step_model(model, width=1, return_hidden_states=False):
         x, *new = layer(x, index, *places[window], *cache.values(), **call)
         outputs.update(zip(cache, new))  # the context's stay as they are
     x = parts.finish(x)
-    if checks.boolean("return_hidden_states", return_hidden_states):
+    if return_hidden_states:
         outputs["hidden_states"] = x
     logits = parts.logits(x)
     outputs["logits"] = logits[:, 0] if width == 1 else logits
     return CheckedModel(inputs, outputs, name=f"{model.name}_step")
+
+
+def _is_recurrent(model):
+    return isinstance(model, keras.Model) and getattr(model, "inputs", None) and find_decoder(model) is not None
 
 
 def refuse_packed(model):
@@ -147,7 +166,7 @@ class Parts:
         if not has_blocks or any(tensor.name == "context" for tensor in model.inputs):
             received = model.name if isinstance(model, keras.Model) else model
             raise ValueError(
-                f"`model` must come from `decoder_generator` or `encoder_decoder`; received {short_repr(received)}."
+                f"`model` must come from `decoder_generator`, `encoder_decoder` or `recurrent_encoder_decoder`; received {short_repr(received)}."
             )
         refuse_packed(model)
         layers = {layer.name: layer for layer in model.layers}
@@ -194,21 +213,6 @@ class Parts:
     def context_mask(self, source_ids):
         pad_id = self.source_embedding.pad_id
         return None if pad_id is None else ContextMask(pad_id, name="context_mask")(source_ids)
-
-
-@register
-class ContextMask(keras.layers.Layer):
-    """Which tokens of the source are real, (B, S). An operation without a name could get that of one of the encoder."""
-
-    def __init__(self, pad_id, **kwargs):
-        super().__init__(**kwargs)
-        self.pad_id = pad_id
-
-    def call(self, source_ids):
-        return ops.not_equal(source_ids, self.pad_id)
-
-    def get_config(self):
-        return {**super().get_config(), "pad_id": self.pad_id}
 
 
 @register

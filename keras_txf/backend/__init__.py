@@ -1,0 +1,1 @@
+"""The files that name a private name of Keras."""

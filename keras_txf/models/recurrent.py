@@ -1,0 +1,127 @@
+"""recurrent_encoder_decoder: the model before the Transformer, with the same inputs, outputs and `generate`."""
+
+import keras
+
+from keras_txf import checks
+from keras_txf.layers import PositionalEmbedding, RecurrentDecoder
+from keras_txf.layers.dropout import Dropout
+from keras_txf.layers.recurrent import LAYERS
+from keras_txf.models import stack
+from keras_txf.models.generative import Seq2Seq
+from keras_txf.models.logits import Logits
+
+
+def recurrent_encoder_decoder(
+    source_vocab_size,
+    target_vocab_size,
+    num_layers,
+    dim,
+    cell="lstm",
+    attention=None,
+    bidirectional=False,
+    share_embeddings=None,
+    tie_embeddings=True,
+    dropout=0.1,
+    pad_id=0,
+    return_attention_scores=False,
+    dtype=None,
+    name="recurrent_encoder_decoder",
+):
+    """Builds a recurrent encoder-decoder: source and target ids -> logits (B, T, V), with `generate`.
+
+    The baseline for `encoder_decoder`: it takes the same inputs, losses, metrics, teacher forcing, pipelines and options
+    of `generate`. Encoder and decoder are LSTMs or GRUs of Keras. The decoder begins with the encoder's last states.
+
+    Inputs are a dict of `source_ids`, int (B, S), and `target_ids`, int (B, T), the answer that starts with its start token.
+
+    Args:
+        source_vocab_size: number of source tokens.
+        target_vocab_size: number V of target tokens.
+        num_layers: number of recurrent layers of the encoder, and of the decoder.
+        dim: width of embeddings, layers and states.
+        cell: "lstm" or "gru".
+        attention: how the decoder looks at the source, see `RecurrentDecoder`: None (Sutskever et al. 2014), "additive"
+            (Bahdanau et al. 2015) or "multiplicative" (Luong et al. 2015).
+        bidirectional: whether the encoder also reads from the end; each direction is then dim / 2 wide.
+        share_embeddings: whether source and target have one embedding. Default: if the vocabularies are of one size.
+        tie_embeddings: whether the logits use the transposed embedding or a layer of their own.
+        dropout: rate on the inputs of each layer, and on what the logits are made of.
+        pad_id: the token of padding, wherever it stands.
+        return_attention_scores: adds an output `decoder_cross_attention_scores_0`, (B, 1, T, S). Needs `attention`.
+        dtype: dtype or policy of all layers.
+        name: name of the model.
+
+    Returns:
+        A functional `keras.Model` with `generate`. With an output on request it returns a dict with `logits`.
+
+    Raises:
+        ValueError: an option that is not known, or two that do not go together.
+
+    Reference:
+        [Sequence to Sequence Learning with Neural Networks](https://arxiv.org/abs/1409.3215);
+        [Neural Machine Translation by Jointly Learning to Align and Translate](https://arxiv.org/abs/1409.0473);
+        [Effective Approaches to Attention-based Neural Machine Translation](https://arxiv.org/abs/1508.04025).
+
+    Example:
+
+    >>> model = txf.models.recurrent_encoder_decoder(100, 90, num_layers=1, dim=32, attention="additive")
+    >>> model({"source_ids": np.array([[5, 6, 7, 0]]), "target_ids": np.array([[1, 8]])}).shape
+    (1, 2, 90)
+    """
+    checks.size("source_vocab_size", source_vocab_size)
+    checks.size("target_vocab_size", target_vocab_size)
+    checks.size("num_layers", num_layers)
+    checks.size("dim", dim)
+    checks.boolean("return_attention_scores", return_attention_scores)
+    if checks.boolean("bidirectional", bidirectional):
+        checks.divides("2, the number of directions of a bidirectional encoder,", 2, "dim", dim)
+    checks.one_of("share_embeddings", share_embeddings, (True, False, None))
+    if share_embeddings is None:
+        share_embeddings = source_vocab_size == target_vocab_size
+    if share_embeddings and source_vocab_size != target_vocab_size:
+        raise ValueError(
+            "`share_embeddings` needs vocabularies of one size; received "
+            f"source_vocab_size={source_vocab_size} and target_vocab_size={target_vocab_size}."
+        )
+    decoder = RecurrentDecoder(dim, num_layers, cell, attention, dropout, dtype=dtype, name="decoder")
+    if return_attention_scores and attention is None:
+        raise ValueError("`return_attention_scores` needs `attention`; received attention=None.")
+    make_logits = Logits(tie_embeddings)
+    make_logits.check({})
+
+    def embedding(vocab_size, name):
+        return PositionalEmbedding(vocab_size, dim, encoding=None, pad_id=pad_id, dtype=dtype, name=name)
+
+    source_embedding = embedding(source_vocab_size, "embedding" if share_embeddings else "source_embedding")
+    target_embedding = source_embedding if share_embeddings else embedding(target_vocab_size, "target_embedding")
+    source_ids, target_ids = stack.integer_input("source_ids"), stack.integer_input("target_ids")
+    context, states = _encode(source_embedding(source_ids), num_layers, dim, cell, bidirectional, dropout, dtype)
+    memory = {} if attention is None else {"context": context}
+    call = {"return_attention_scores": True} if return_attention_scores else {}
+    hidden = decoder(target_embedding(target_ids), states, **memory, **call)
+    extra = {}
+    if return_attention_scores:
+        hidden, extra["decoder_cross_attention_scores_0"] = hidden
+    logits = make_logits(hidden, target_embedding, target_vocab_size, dtype)
+    inputs = {"source_ids": source_ids, "target_ids": target_ids}
+    return stack.make_model(inputs, stack.with_extra("logits", logits, extra), name, Seq2Seq)
+
+
+def _encode(x, num_layers, dim, cell, bidirectional, dropout, dtype):
+    """Embedded tokens (B, S, D) -> the last layer's outputs (B, S, D), and the last states of all layers, (B, U)."""
+    states = []
+    options = {"return_sequences": True, "return_state": True, "dtype": dtype}
+    for index in range(num_layers):
+        x = Dropout(dropout, dtype=dtype, name=f"encoder_{index}_dropout")(x)
+        if not bidirectional:
+            x, *own = LAYERS[cell](dim, **options, name=f"encoder_{index}")(x)
+        else:
+            half = LAYERS[cell](dim // 2, **options, name=f"encoder_{index}_direction")
+            x, *both = keras.layers.Bidirectional(half, dtype=dtype, name=f"encoder_{index}")(x)
+            pairs = zip(both[: len(both) // 2], both[len(both) // 2 :])
+            own = [
+                keras.layers.Concatenate(dtype=dtype, name=f"encoder_{index}_state_{number}")(list(pair))
+                for number, pair in enumerate(pairs)
+            ]
+        states += own
+    return x, keras.layers.Concatenate(dtype=dtype, name="first_states")(states) if len(states) > 1 else states[0]

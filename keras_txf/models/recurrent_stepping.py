@@ -1,0 +1,180 @@
+"""The two models that `generate` runs of a recurrent encoder-decoder: its states are the cache.
+
+Every column keeps the states after its token, and a token begins with the states of the last column that it may see. So
+the beams of a search find their own past, as in a cache of keys and values, and nothing is reordered.
+
+A column also keeps the outputs after its token, which are those of padding too, as Keras' layers have it.
+
+Legend: B batch, P prompt length, L columns, W tokens of a step, U width of all states, S source length, D model dim.
+"""
+
+import keras
+from keras import ops
+
+from keras_txf.layers import PositionalEmbedding, RecurrentDecoder
+from keras_txf.layers.options import register, revive
+
+
+def find_decoder(model):
+    """The model's RecurrentDecoder, or None."""
+    return next((layer for layer in model.layers if isinstance(layer, RecurrentDecoder)), None)
+
+
+def prefill_tensors(model):
+    """Inputs and outputs of the model that reads prompts, without the logits: see `prefill_model`."""
+    decoder = find_decoder(model)
+    inputs = {
+        "target_ids": keras.Input((None,), dtype="int32", name="target_ids"),
+        "visible": keras.Input((None,), dtype="bool", name="visible"),
+        "source_ids": keras.Input((None,), dtype="int32", name="source_ids"),
+    }
+    _, *sources = decoder.input  # the first states, and the context where there is attention
+    encoder = keras.Model(model.input["source_ids"], sources, name="encoder")
+    states, *context = keras.tree.flatten(encoder.call(inputs["source_ids"]))
+    call = dict(zip(("context", "context_mask"), [*context, _context_mask(model, inputs)]))
+    prefill = RecurrentPrefill(decoder, name="decoder_prefill", dtype=decoder.dtype_policy)
+    x = _embedding(model, "target_embedding")(inputs["target_ids"])
+    hidden, states, *keys = keras.tree.flatten(prefill(x, inputs["visible"], states, **_given(call)))
+    return inputs, {"decoder_states": states, **dict(zip(("context", "context_keys"), [*context, *keys]))}, hidden
+
+
+def step_tensors(model, width):
+    """Inputs and outputs of the model that reads W tokens more, without the logits: see `step_model`."""
+    decoder = find_decoder(model)
+    shape = (None,) if width == 1 else (width, None)
+    inputs = {
+        "target_ids": keras.Input((width,), dtype="int32", name="target_ids"),
+        "visible": keras.Input(shape, dtype="bool", name="visible"),
+        "index": keras.Input(batch_shape=(1,), dtype="int32", name="index"),
+    }
+    dtype = decoder.compute_dtype
+    states = inputs["decoder_states"] = keras.Input((None, decoder.states_width + decoder.dim), dtype=dtype, name="decoder_states")
+    call = {}
+    if decoder.attention is not None:
+        inputs["source_ids"] = keras.Input((None,), dtype="int32", name="source_ids")
+        context = decoder.input[-1]
+        for name, units in (("context", context.shape[-1]), ("context_keys", decoder.dim)):
+            call[name] = inputs[name] = keras.Input((None, units), dtype=dtype, name=name)
+        call["context_mask"] = _context_mask(model, inputs)
+    step = RecurrentStep(decoder, name="decoder_step", dtype=decoder.dtype_policy)
+    x = _embedding(model, "target_embedding")(inputs["target_ids"])
+    hidden, states = step(x, states, inputs["visible"], inputs["index"], **_given(call))
+    return inputs, {"decoder_states": states}, hidden
+
+
+def logits_of(model, hidden):
+    """The model's logits of the decoder's outputs, (B, any length, V)."""
+    head = {layer.name: layer for layer in model.layers}.get("logits")
+    return _embedding(model, "target_embedding")(hidden, reverse=True) if head is None else head(hidden)
+
+
+def _embedding(model, name):
+    layers = {layer.name: layer for layer in model.layers if isinstance(layer, PositionalEmbedding)}
+    return layers.get(name) or layers["embedding"]
+
+
+def _context_mask(model, inputs):
+    pad_id = _embedding(model, "source_embedding").pad_id
+    if pad_id is None or find_decoder(model).attention is None:
+        return None
+    return ContextMask(pad_id, name="context_mask")(inputs["source_ids"])
+
+
+def _given(call):
+    return {name: value for name, value in call.items() if value is not None}
+
+
+class Part(keras.layers.Layer):
+    """What the two layers here have in common: they share a decoder's weights, and take masks as arguments."""
+
+    def __init__(self, decoder, **kwargs):
+        super().__init__(**kwargs)
+        self.decoder = revive(decoder)
+        self.supports_masking = True
+
+    def compute_mask(self, *arguments, **masks):
+        return None
+
+    def get_config(self):
+        return {**super().get_config(), "decoder": keras.saving.serialize_keras_object(self.decoder)}
+
+
+@register
+class RecurrentPrefill(Part):
+    """Reads a prompt through a `RecurrentDecoder`.
+
+    Call arguments:
+        inputs: float (B, P, width), embedded tokens.
+        visible: bool (B, at least P), True at real tokens.
+        states: float (B, U), the first ones.
+        context: float (B, S, width), and context_mask: bool (B, S), where the decoder has attention.
+
+    Returns:
+        The decoder's outputs (B, P, D), its last states and outputs for every column, (B, P, U + D), and the keys of the context (B, S, D).
+    """
+
+    def call(self, inputs, visible, states, context=None, context_mask=None):
+        decoder = self.decoder
+        keys = [] if context is None else [decoder.cross_attention_layer.project(context)]
+        mask = visible[:, : ops.shape(inputs)[1]]
+        outputs, states, _ = decoder.run(inputs, states, context, *(keys or [None]), mask, context_mask)
+        # No column but the last real one is ever asked for, and from that on the states stay the same.
+        states = ops.concatenate([states, outputs[:, -1]], axis=-1)
+        return outputs, ops.repeat(states[:, None], ops.shape(inputs)[1], axis=1), *keys
+
+    def compute_output_spec(self, inputs, visible, states, context=None, context_mask=None):
+        shapes = [(*inputs.shape[:2], self.decoder.dim), (*inputs.shape[:2], states.shape[-1] + self.decoder.dim)]
+        shapes += [] if context is None else [(*context.shape[:2], self.decoder.dim)]
+        return tuple(keras.KerasTensor(shape, self.compute_dtype) for shape in shapes)
+
+
+@register
+class RecurrentStep(Part):
+    """Reads the next W tokens of each sequence through a `RecurrentDecoder`, as alternatives to each other.
+
+    Call arguments:
+        inputs: float (B, W, width), embedded tokens.
+        states: float (B, L, U + D), the states and outputs after each column.
+        visible: bool (B, L), or (B, W, L) for W above one: the columns that each token may see.
+        index: int (1,), the first column that is written.
+        context, context_keys, context_mask: from `RecurrentPrefill`, where the decoder has attention.
+
+    Returns:
+        The decoder's outputs (B, W, D), and the states with the new columns.
+    """
+
+    def call(self, inputs, states, visible, index, context=None, context_keys=None, context_mask=None):
+        decoder, width = self.decoder, inputs.shape[1]
+        visible = visible[:, None] if len(visible.shape) == 2 else visible
+        columns = ops.arange(ops.shape(states)[1])
+        before = ops.logical_and(visible, columns < index[0])
+        last = ops.max(ops.where(before, columns, 0), axis=-1)  # a row that has seen nothing: the first holds its states
+        known = ops.take_along_axis(states, last[..., None], axis=1)
+        own = ops.reshape(known[..., : decoder.states_width], (-1, decoder.states_width))
+        memory = [None if x is None else ops.repeat(x, width, axis=0) for x in (context, context_keys, context_mask)]
+        x = ops.reshape(inputs, (-1, 1, inputs.shape[-1]))
+        outputs, own, _ = decoder.run(x, own, *memory[:2], None, memory[2])
+        is_own = columns == index[0] + ops.arange(width)[:, None]
+        real = ops.any(ops.logical_and(visible, is_own), axis=-1, keepdims=True)
+        outputs = ops.where(real, ops.reshape(outputs, (-1, width, decoder.dim)), known[..., decoder.states_width :])
+        new = ops.concatenate([ops.reshape(own, (-1, width, decoder.states_width)), outputs], axis=-1)
+        return outputs, ops.slice_update(states, (0, index[0], 0), new)
+
+    def compute_output_spec(self, inputs, states, visible, index, context=None, context_keys=None, context_mask=None):
+        outputs = keras.KerasTensor((*inputs.shape[:2], self.decoder.dim), self.compute_dtype)
+        return outputs, keras.KerasTensor(states.shape, states.dtype)
+
+
+@register
+class ContextMask(keras.layers.Layer):
+    """Which tokens of the source are real, (B, S). An operation without a name could get that of one of the encoder."""
+
+    def __init__(self, pad_id, **kwargs):
+        super().__init__(**kwargs)
+        self.pad_id = pad_id
+
+    def call(self, source_ids):
+        return ops.not_equal(source_ids, self.pad_id)
+
+    def get_config(self):
+        return {**super().get_config(), "pad_id": self.pad_id}

@@ -1,0 +1,92 @@
+"""attention_scores: the weights of every attention of a model, from the model as it is."""
+
+import inspect
+
+import keras
+from keras import ops
+
+from keras_txf.backend.functional_graph import is_functional, run_graph
+from keras_txf.checks import short_repr
+from keras_txf.layers import DecoderBlock, EncoderBlock, RecurrentDecoder
+from keras_txf.models.checked_model import CheckedModel
+
+
+def attention_scores(model, inputs):
+    """Computes the attention weights of every layer and head of a model, by the layer's name.
+
+    The model need not be built with `return_attention_scores`: its graph is run once more, and each layer whose `call`
+    has the argument `return_attention_scores` is asked for its weights. Such are this package's attentions and blocks,
+    Keras' own attentions, and layers of yours. A model within the model is looked into, a layer within a layer of
+    yours is not.
+
+    Args:
+        model: a functional `keras.Model`, from a builder or wired by hand.
+        inputs: what the model takes. For a generated answer pass the answer as the tokens that the model reads: to a
+            generator the array that `generate` returned; to an encoder-decoder `source_ids` and `target_ids`, the
+            start token and then the answer without its last token. Row t then shows where the model looked
+            when it chose token t of the answer.
+
+    Returns:
+        A dict, in the order of the calls: the path of the attention layer, as in the paths of its weights
+        (`"encoder_0/attention"`, `"decoder_0/cross_attention"`), -> float32 NumPy array (B, N, T, S), weights of query t
+        on key s, before dropout. A layer that is called again has `":1"`, `":2"`, ... after its path.
+
+    Raises:
+        ValueError: `model` is not functional, has no attention, or does not take `inputs`.
+
+    Example:
+
+    >>> model = txf.models.encoder_decoder(100, 90, num_layers=2, dim=32, num_heads=4)
+    >>> inputs = {"source_ids": np.array([[5, 6, 7]]), "target_ids": np.array([[1, 8]])}
+    >>> scores = txf.visualize.attention_scores(model, inputs)
+    >>> scores["decoder_1/cross_attention"].shape
+    (1, 4, 2, 3)
+    """
+    if not is_functional(model):
+        received = short_repr(model) if not isinstance(model, keras.Model) else f"{type(model).__name__} without a graph"
+        raise ValueError(f"`model` must be a functional keras.Model; received {received}.")
+    if isinstance(model, CheckedModel):
+        inputs = model.check_inputs(inputs)
+    scores = {}
+
+    def call(layer, *args, **kwargs):
+        names = _score_names(layer)
+        if not names:
+            return layer(*args, **kwargs)
+        asked = kwargs.pop("return_attention_scores", False)
+        outputs = layer(*args, **kwargs, return_attention_scores=True)
+        for name, weights in zip(names, outputs[1:], strict=True):
+            scores[_unused(name, scores)] = _as_array(weights)
+        return outputs if asked else outputs[0]
+
+    run_graph(model, inputs, call)
+    if not scores:
+        kinds = sorted({type(layer).__name__ for layer in model.layers})
+        raise ValueError(f"`model` must have an attention layer; received a model of {', '.join(kinds)}.")
+    return scores
+
+
+def _score_names(layer):
+    """The names of the weights that a layer returns on request, in its order."""
+    if isinstance(layer, EncoderBlock):
+        return [layer.attention.path]
+    if isinstance(layer, RecurrentDecoder):
+        return [] if layer.attention is None else [layer.cross_attention_layer.path]
+    if isinstance(layer, DecoderBlock):
+        cross = [layer.cross_attention_layer.path] if layer.cross_attention else []
+        return [layer.attention.path, *cross]
+    call = getattr(layer, "call", None)  # an operation of keras.ops has one too
+    if call is None or "return_attention_scores" not in inspect.signature(call).parameters:
+        return []
+    return [getattr(layer, "path", None) or layer.name]
+
+
+def _unused(name, scores):
+    number = sum(other.partition(":")[0] == name for other in scores)
+    return f"{name}:{number}" if number else name
+
+
+def _as_array(weights):
+    """Float32 (B, N, T, S); weights of one head may come without their axis."""
+    weights = ops.convert_to_numpy(ops.cast(weights, "float32"))
+    return weights[:, None] if weights.ndim == 3 else weights

@@ -1,0 +1,262 @@
+"""Pictures: what they show is what they were given, and what does not fit is refused."""
+
+import builtins
+
+import keras
+import numpy as np
+import pytest
+
+import keras_txf as txf
+from keras_txf.ops.positions import alibi_slopes
+from keras_txf.visualize.plots import axis_tokens, plot_attention, plot_history, plot_positions
+from keras_txf.visualize.rollout import attention_rollout, plot_attention_on_image
+
+pytest.importorskip("matplotlib")
+
+RNG = np.random.default_rng(3)
+
+
+def weights(*shape):
+    values = RNG.random(shape)
+    return values / values.sum(axis=-1, keepdims=True)
+
+
+SCORES = {
+    "encoder_0/attention": weights(2, 3, 5, 5),
+    "decoder_0/attention": weights(2, 3, 4, 4),
+    "decoder_0/cross_attention": weights(2, 2, 4, 5),
+}
+TOKENS, SOURCE = ["<s>", "ein", "$Hund"], ["a", "dog", "and", "cat", "."]
+
+
+def labels(axis):
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def drawn(axes):
+    return np.asarray(axes.images[-1].get_array())
+
+
+def test_attention_shows_the_weights_of_each_layer_and_head():
+    *panels, bar = plot_attention(SCORES, TOKENS, SOURCE, example=1).axes
+    assert len(panels) == 3 + 3 + 2 and bar.get_ylabel() == "weight"
+    expected = [(name, head) for name, maps in SCORES.items() for head in range(maps.shape[1])]
+    for axes, (name, head) in zip(panels, expected):
+        queries = SOURCE if name.startswith("encoder") else TOKENS
+        keys = TOKENS if name == "decoder_0/attention" else SOURCE
+        assert labels(axes.xaxis) == [key.replace("$", r"\$") for key in keys]
+        assert labels(axes.yaxis) == ([query.replace("$", r"\$") for query in queries] if head == 0 else [])
+        assert axes.get_title(loc="left") == (f"{name}\nhead 0" if head == 0 else f"head {head}")
+        np.testing.assert_array_equal(drawn(axes), SCORES[name][1, head, : len(queries), : len(keys)])
+    assert {axes.images[0].get_clim() for axes in panels} == {(0, max(drawn(axes).max() for axes in panels))}
+
+
+def test_attention_of_some_layers_and_heads():
+    panels = plot_attention(SCORES, layers="encoder_0/attention", heads=[2, 0]).axes[:-1]
+    assert [axes.get_title(loc="left").splitlines()[-1] for axes in panels] == ["head 2", "head 0"]
+    np.testing.assert_array_equal(drawn(panels[0]), SCORES["encoder_0/attention"][0, 2])
+    assert labels(panels[0].xaxis) == list("01234")
+    [axes, _] = plot_attention(SCORES, layers=["decoder_0/attention"], heads="mean").axes
+    np.testing.assert_allclose(drawn(axes), SCORES["decoder_0/attention"][0].mean(axis=0))
+    assert len(plot_attention(SCORES, heads=1).axes) == 3 + 1
+
+
+@pytest.mark.parametrize("count, distinct", [(30, 30), (200, 34)])
+def test_labels_of_many_tokens_do_not_overlap(count, distinct):
+    words = [f"word{i}" for i in range(count)]
+    figure = plot_attention({"encoder_0/attention": weights(1, 1, count, count)}, words)
+    figure.draw_without_rendering()
+    axis = figure.axes[0].yaxis
+    assert len(labels(axis)) == distinct and labels(axis)[0] == "word0"
+    boxes = [label.get_window_extent() for label in axis.get_ticklabels()]
+    assert all(below.y1 <= above.y0 + 1 for above, below in zip(boxes, boxes[1:]))
+
+
+def test_a_source_labels_the_encoder_and_the_keys_of_cross_attention_alone():
+    assert axis_tokens("encoder_0/attention", (1, 1, 5, 5), TOKENS, SOURCE) == [SOURCE, SOURCE]
+    assert axis_tokens("encoder_0/attention", (1, 1, 5, 5), TOKENS, None) == [TOKENS, TOKENS]
+    assert axis_tokens("mine", (1, 1, 5, 5), TOKENS, SOURCE) == [TOKENS, TOKENS]
+    assert axis_tokens("decoder_0/cross_attention", (1, 1, 4, 5), TOKENS, None) == [TOKENS, list("01234")]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"layers": "encoder_1/attention"}, "'encoder_1/attention' is not a layer in `scores`.*Did you mean 'enc"),
+        ({"layers": []}, "`layers` must name at least one"),
+        ({"heads": 3}, "`heads` must be .*'encoder_0/attention' has heads 0 to 2; received 3"),
+        ({"heads": "sum"}, "`heads` must be indices.*received 'sum'"),
+        ({"heads": []}, "`heads` must be indices"),
+        ({"tokens": list("abcde")}, "`tokens` must be from 1 to 4 strings, for 'decoder_0/.* has 4 queries; received 5"),
+        ({"tokens": "abc"}, "`tokens` must be a list of strings"),
+        ({"source_tokens": list("abcdef")}, "`source_tokens` must be from 1 to 5 strings.*received 6"),
+        ({"example": 2}, "`example` must be an integer from 0 to 1; received 2"),
+        ({"scores": {}}, "`scores` must be a dict"),
+        ({"scores": {"encoder_0/attention": np.ones((3, 4, 4))}}, "must have shape .batch, heads, queries, keys."),
+    ],
+)
+def test_attention_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        plot_attention(**{"scores": SCORES, **arguments})
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *arguments, **options):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"pip install 'keras_txf\[visualize\]'"):
+        plot_attention(SCORES)
+
+
+def test_rollout_equals_a_loop():
+    layers = [weights(2, 3, 5, 5) for _ in range(4)]
+    expected = np.zeros((2, 5, 5))
+    for row in range(2):
+        flow = np.eye(5)
+        for layer in layers:
+            following = np.zeros((5, 5))
+            for i in range(5):
+                mixed = [sum(layer[row, head, i, j] for head in range(3)) / 3 + (i == j) for j in range(5)]
+                for k in range(5):
+                    following[i, k] = sum(mixed[j] / sum(mixed) * flow[j, k] for j in range(5))
+            flow = following
+        expected[row] = flow
+    np.testing.assert_allclose(attention_rollout(layers), expected, rtol=1e-12)
+    named = attention_rollout({f"layer_{i}": layer for i, layer in enumerate(layers)})
+    np.testing.assert_array_equal(named, attention_rollout(layers))
+    np.testing.assert_allclose(named.sum(axis=-1), 1)
+
+
+def test_rollout_by_hand():
+    first, second = np.array([[1.0, 0], [1, 0]]), np.array([[0.0, 1], [0, 1]])
+    # Halves with the identity: [[1, 0], [.5, .5]] and then [[.5, .5], [0, 1]] times it.
+    assert attention_rollout([first[None, None], second[None, None]]).tolist() == [[[0.75, 0.25], [0.5, 0.5]]]
+
+
+@pytest.mark.parametrize("scores", [[], "maps", [weights(1, 1, 4, 5)], [weights(1, 1, 4, 4), weights(1, 1, 5, 5)]])
+def test_rollout_refuses(scores):
+    with pytest.raises(ValueError, match="`scores` must be"):
+        attention_rollout(scores)
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+def test_attention_on_images(class_token):
+    count = 6 + class_token
+    scores = {f"encoder_{i}/attention": weights(2, 3, count, count) for i in range(2)}
+    images = RNG.normal(size=(2, 4, 9, 3))
+    figure = plot_attention_on_image(images, scores, (2, 3), layers="encoder_1/attention", heads=[2])
+    assert [axes.get_title() for axes in figure.axes[:3]] == ["image", "rollout", "encoder_1/attention\nhead 2"]
+    for row in range(2):
+        image, rollout, own = figure.axes[3 * row : 3 * row + 3]
+        expected = (images[row] - images[row].min()) / (images[row].max() - images[row].min())
+        np.testing.assert_allclose(drawn(image), expected)
+        for axes, maps in ((rollout, attention_rollout(scores)[row]), (own, scores["encoder_1/attention"][row, 2])):
+            heat = maps[0, 1:] if class_token else maps.mean(axis=0)
+            patches = drawn(axes)[::2, ::3]
+            np.testing.assert_allclose(patches.ravel(), heat)
+            np.testing.assert_array_equal(drawn(axes)[1::2, 2::3], patches)  # a patch has one colour
+    [_, second] = plot_attention_on_image(images[1], scores, (2, 3), example=1).axes
+    np.testing.assert_array_equal(drawn(second), drawn(figure.axes[4]))
+    assert len(plot_attention_on_image(images[0], scores, (2, 3), rollout=False).axes) == 1
+
+
+@pytest.mark.parametrize(
+    "shape, patch_size, message",
+    [
+        ((4, 9, 3), 2, "`patch_size` must divide"),
+        ((4, 8, 3), 2, "`scores` must be over the 8 patches"),
+        ((4, 6, 2), 2, "`image` must have one channel or three"),
+        ((4, 6), 2, "`image` must have shape"),
+        ((3, 4, 6, 1), 2, "`image` must not be more than the 2 rows"),
+    ],
+)
+def test_attention_on_images_refuses(shape, patch_size, message):
+    with pytest.raises(ValueError, match=message):
+        plot_attention_on_image(np.zeros(shape), {"encoder_0/attention": weights(2, 3, 7, 7)}, patch_size)
+
+
+def test_positions_that_are_added():
+    layer = txf.layers.PositionalEmbedding(None, 6, encoding="learned", max_length=5)
+    layer(np.array([[1, 2, 3]]))
+    figure = plot_positions(layer)
+    table = keras.ops.convert_to_numpy(layer.position.embeddings)
+    np.testing.assert_allclose(drawn(figure.axes[0]), table)
+    norms = np.linalg.norm(table, axis=1)
+    np.testing.assert_allclose(drawn(figure.axes[1]), table @ table.T / norms / norms[:, None], atol=1e-6)
+    waves = drawn(plot_positions("sinusoidal", length=7, dim=4).axes[0])
+    np.testing.assert_allclose(waves[:, 2], np.sin(np.arange(7) / 100), atol=1e-6)
+
+
+def test_rotary_positions():
+    figure = plot_positions(txf.layers.Rotary(base=100.0, fraction=0.5), length=5, dim=8)
+    angles = np.arange(5)[:, None] * np.array([1, 0.1])
+    np.testing.assert_allclose(drawn(figure.axes[0]), np.cos(angles))
+    np.testing.assert_allclose(drawn(figure.axes[1]), np.cos(angles[:, None] - angles[None]).mean(axis=-1))
+
+
+def test_biases():
+    figure = plot_positions("alibi", length=4, num_heads=3, head=1)
+    lines = figure.axes[0].lines
+    assert len(lines) == 3
+    for line, slope in zip(lines, alibi_slopes(3)):
+        np.testing.assert_array_equal(line.get_xdata(), np.arange(-3, 4))
+        np.testing.assert_allclose(line.get_ydata(), -slope * np.abs(np.arange(-3, 4)))
+    layer = txf.layers.RelativeBias(num_heads=2, num_buckets=8, max_distance=6)
+    layer.build()
+    layer.embeddings.assign(RNG.normal(size=(8, 2)))
+    figure = plot_positions(layer, length=3, head=1)
+    matrix = keras.ops.convert_to_numpy(layer.bias(np.arange(3), np.arange(3)))[0]
+    np.testing.assert_array_equal(drawn(figure.axes[1]), matrix[1])
+    assert figure.axes[0].lines[0].get_ydata()[3] == matrix[0, 1, 2]  # distance 1
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"layer": "cosine"}, "`layer` must be one of .*'alibi', 'rotary', 'sinusoidal'"),
+        ({"layer": "alibi", "head": 8}, "`head` must be an integer from 0 to 7; received 8"),
+        ({"layer": "rotary", "dim": 5}, "`dim` . fraction must be even"),
+        ({"layer": "sinusoidal", "length": 0}, "`length` must be"),
+    ],
+)
+def test_positions_refuse(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        plot_positions(**arguments)
+    with pytest.raises(ValueError, match="encoding=None"):
+        plot_positions(txf.layers.PositionalEmbedding(9, 4, encoding=None))
+    with pytest.raises(ValueError, match="`length` must be an integer from 1 to 5; received 6"):
+        plot_positions(txf.layers.PositionalEmbedding(9, 4, max_length=5), length=6)
+
+
+def test_history_of_fit_and_of_its_csv(tmp_path):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    x, y = RNG.normal(size=(8, 3)), RNG.normal(size=(8, 1))
+    log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    history = model.fit(x, y, epochs=3, verbose=0, validation_split=0.5, callbacks=[log])
+    for source in (history, history.history, tmp_path / "log.csv", str(tmp_path / "log.csv")):
+        panels = {axes.get_title(): axes for axes in plot_history(source).axes}
+        assert set(panels) == {"loss", "mae"}
+        assert panels["loss"].get_yscale() == "log" and panels["mae"].get_yscale() == "linear"
+        for name, axes in panels.items():
+            for line, key in zip(axes.lines, (name, f"val_{name}"), strict=True):
+                assert line.get_xdata().tolist() == [1, 2, 3]
+                np.testing.assert_allclose(line.get_ydata(), history.history[key], rtol=1e-6)
+
+
+def test_history_with_gaps_and_losses_below_zero(tmp_path):
+    (tmp_path / "log.csv").write_text("epoch,loss,lonely\n4,-1.5,NA\n5,-2.0,0.5\n", encoding="utf-8")
+    loss, lonely = plot_history(tmp_path / "log.csv").axes
+    assert loss.get_yscale() == "linear" and loss.lines[0].get_xdata().tolist() == [5, 6]
+    np.testing.assert_array_equal(lonely.lines[0].get_ydata(), [np.nan, 0.5])
+
+
+@pytest.mark.parametrize("history", [{}, {"loss": []}, 3])
+def test_history_refuses(history):
+    with pytest.raises(ValueError, match="`history` must"):
+        plot_history(history)

@@ -1,0 +1,152 @@
+"""attention_scores: the weights that a model built with `return_attention_scores` returns, from one built without."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_txf as txf
+
+IDS = np.array([[5, 6, 7, 8, 0], [9, 3, 0, 0, 0]])
+SOURCES = np.array([[4, 8, 2, 10, 3, 9, 0], [7, 6, 5, 0, 0, 0, 0]])
+PAIR = {"source_ids": SOURCES, "target_ids": IDS}
+PACKED = {
+    "token_ids": np.array([[5, 6, 7, 8, 9]]),
+    "segment_ids": np.array([[1, 1, 1, 2, 2]]),
+    "positions": np.array([[0, 1, 2, 0, 1]]),
+}
+IMAGES = np.random.default_rng(1).random((2, 6, 8, 3)).astype("float32")
+# Each option of the blocks that the weights depend on, and each way of wiring; dim 12, 6 heads, 2 blocks.
+OPTIONS = [
+    {},
+    {"norm_placement": "pre", "norm": "rms"},
+    {"norm_placement": "sandwich", "norm_epsilon": 1e-3},
+    {"norm_placement": "pre", "norm_attention": [False, True]},
+    {"head_dim": 4},
+    {"num_key_value_heads": 3},
+    {"position": "rotary"},
+    {"position": "alibi"},
+    {"position": "relative"},
+    {"encoding": "learned", "max_length": 9},
+    {"window": 2},
+    {"logit_soft_cap": 2.0},
+    {"scale": 0.7},
+    {"qk_norm": True},
+    {"use_bias": False, "attention_output_bias": True},
+    {"activation": "silu", "gated": True, "intermediate_dim": 10},
+    {"dropout": 0.5, "attention_dropout": 0.5, "feed_forward_dropout": 0.5, "stochastic_depth": 0.5},
+    {"embedding_norm": True, "embedding_dim": 10, "tie_embeddings": False},
+]
+BUILDERS = {
+    "encoder": (functools.partial(txf.models.encoder, 11), IDS),
+    "classifier": (functools.partial(txf.models.encoder_classifier, 11, 4), IDS),
+    "generator": (functools.partial(txf.models.decoder_generator, 11), IDS),
+    "pair": (functools.partial(txf.models.encoder_decoder, 11, 11), PAIR),
+    "packed": (functools.partial(txf.models.decoder_generator, 11, packed=True), PACKED),
+    "images": (functools.partial(txf.models.image_classifier, (6, 8), (2, 4), 4), IMAGES),
+}
+# Positions of packed rows are of no use to some; images have embeddings of their own.
+WITHOUT = {
+    "images": {"embedding_dim", "max_length", "embedding_norm"},
+    "encoder": {"tie_embeddings"},
+    "classifier": {"tie_embeddings"},
+}
+
+
+def cases():
+    for name, (build, inputs) in BUILDERS.items():
+        for options in OPTIONS:
+            if not WITHOUT.get(name, set()) & set(options):
+                yield pytest.param(build, inputs, options, id=f"{name}-{'-'.join(options) or 'plain'}")
+    yield pytest.param(BUILDERS["encoder"][0], IDS, {"causal": [True, False]}, id="encoder-causal")
+
+
+@pytest.mark.parametrize("build, inputs, options", list(cases()))
+def test_scores_are_those_of_a_model_built_to_return_them(build, inputs, options):
+    model = build(num_layers=2, dim=12, num_heads=6, **options)
+    twin = build(num_layers=2, dim=12, num_heads=6, return_attention_scores=True, **options)
+    twin.set_weights(model.get_weights())
+    expected = {name: ops.convert_to_numpy(x) for name, x in twin(inputs).items() if "attention_scores" in name}
+    found = txf.visualize.attention_scores(model, inputs)
+    assert len(found) == len(expected) == (6 if isinstance(model.input, dict) and "source_ids" in model.input else 2)
+    for name, weights in found.items():
+        block, part = name.split("/")
+        side, index = block.split("_")
+        kind = {"attention": "attention_scores", "cross_attention": "cross_attention_scores"}[part]
+        key = f"{kind}_{index}" if f"{kind}_{index}" in expected else f"{side}_{kind}_{index}"
+        np.testing.assert_allclose(weights, expected.pop(key), rtol=0, atol=1e-6)
+    assert not expected
+    again = txf.visualize.attention_scores(twin, inputs)
+    assert list(again) == list(found) and all(np.array_equal(again[name], found[name]) for name in found)
+
+
+def test_rows_sum_to_one_over_what_may_be_seen():
+    model = txf.models.encoder_decoder(11, 11, 2, 12, 6, decoder_options={"window": 2})
+    scores = txf.visualize.attention_scores(model, PAIR)
+    source, target = SOURCES != 0, IDS != 0
+    t = np.arange(5)
+    causal = (t[:, None] >= t) & (t[:, None] - t < 2)
+    for name, weights in scores.items():
+        rows = source if name.startswith("encoder") else target
+        seen = {"cross_attention": source[:, None], "attention": (target[:, None] & causal)}[name.split("/")[1]]
+        seen = source[:, None] if name.startswith("encoder") else seen
+        weights = np.moveaxis(weights, 1, 0)  # each head
+        real = np.broadcast_to(rows[:, :, None], weights.shape[1:])
+        np.testing.assert_allclose(np.where(seen, weights, 0).sum(-1)[:, rows], 1, atol=1e-5)
+        assert not weights[:, ~seen & real].any()
+
+
+def test_a_generated_answer_has_scores():
+    generator = txf.models.decoder_generator(11, 2, 12, 6)
+    answer = generator.generate([[5, 6, 7]], max_new_tokens=4)
+    assert txf.visualize.attention_scores(generator, answer)["decoder_1/attention"].shape == (1, 6, 7, 7)
+    pair = txf.models.encoder_decoder(11, 11, 2, 12, 6)
+    answer = pair.generate(SOURCES[:1], max_new_tokens=4)
+    targets, _ = txf.training.teacher_forcing(SOURCES[:1], np.insert(answer, 0, 1, axis=1))
+    assert txf.visualize.attention_scores(pair, targets)["decoder_1/cross_attention"].shape == (1, 6, 4, 7)
+
+
+def test_models_wired_by_hand_have_scores():
+    """A decoder on a depth of an encoder, each a model of its own, and Keras' own attention."""
+    encoder = txf.models.encoder(11, 2, 12, 6, return_hidden_states=True)
+    decoder = txf.models.decoder(11, 1, 12, 6)
+    source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
+    logits = decoder({"target_ids": target, "context": encoder(source)["hidden_states_1"]})
+    scores = txf.visualize.attention_scores(keras.Model([source, target], logits), [SOURCES, IDS])
+    assert [weights.shape[1:] for weights in scores.values()] == [(6, 7, 7), (6, 7, 7), (6, 5, 5), (6, 5, 7)]
+    assert [name.rpartition("/")[2] for name in scores] == ["attention"] * 3 + ["cross_attention"]
+
+    inputs = keras.Input((None, 12))
+    shared = txf.layers.MultiHeadSelfAttention(3, name="shared")
+    x = keras.layers.MultiHeadAttention(2, 6, name="own")(shared(shared(inputs)), inputs)
+    values = np.random.default_rng(2).normal(size=(2, 5, 12)).astype("float32")
+    model = keras.Model(inputs, x)
+    scores = txf.visualize.attention_scores(model, values)
+    assert list(scores) == ["shared", "shared:1", "own"] and scores["own"].shape == (2, 2, 5, 5)
+    alone = keras.Sequential([keras.Input((None, 12)), shared])
+    np.testing.assert_array_equal(txf.visualize.attention_scores(alone, values)["shared"], scores["shared"])
+
+
+def test_padding_that_comes_as_a_mask_passes_through_a_model_within_a_model():
+    encoder = txf.models.encoder(11, 1, 12, 6)
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, keras.layers.Dense(3)(encoder(ids)))
+    inside, alone = (txf.visualize.attention_scores(one, IDS) for one in (model, encoder))
+    np.testing.assert_array_equal(*(next(iter(scores.values())) for scores in (inside, alone)))
+
+
+@pytest.mark.parametrize(
+    "model, inputs, message",
+    [
+        (3, IDS, "`model` must be a functional keras.Model; received 3"),
+        (keras.Model(), IDS, "`model` must be a functional keras.Model; received Model without a graph"),
+        (keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]), np.ones((1, 3)), "attention layer; .* Dense"),
+        (txf.models.encoder(11, 1, 12, 6), IDS + 0.5, "`token_ids` must be integers"),
+        (txf.models.encoder_decoder(11, 11, 1, 12, 6), {**PAIR, "other": IDS}, "received also \\['other'\\]"),
+    ],
+)
+def test_bad_input(model, inputs, message):
+    with pytest.raises(ValueError, match=message):
+        txf.visualize.attention_scores(model, inputs)
