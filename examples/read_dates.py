@@ -2,12 +2,14 @@
 
     python examples/read_dates.py                         # train, and see how well it reads
     python examples/read_dates.py "samedi 3 mars 2018"    # 2018-03-03
+    python examples/read_dates.py --model lstm --out runs/lstm   # a recurrent model of as many parameters
 """
 
 import argparse
 import datetime
 import pathlib
 
+import baselines
 import data
 import dates
 import keras
@@ -43,7 +45,7 @@ def train(options):
     keras.utils.set_random_seed(options.seed)
     training, held_out = dates.make_pairs(options.pairs, LONGEST, options.seed)
     characters = "".join(sorted({character for _, text, _ in training for character in text}))
-    model = build(characters)
+    model = baselines.build(options.model, build(characters), num_layers=1, bidirectional=True, dropout=0.0)
     steps = options.epochs * -(-len(training) // BATCH)
     rate = txf.training.warmup_cosine(2e-3, warmup_steps=steps // 10 + 1, total_steps=steps + 2)
     model.compile(keras.optimizers.Adam(rate), txf.training.TokenCrossEntropy(), metrics=[txf.training.TokenAccuracy()])
@@ -53,7 +55,8 @@ def train(options):
     ).history
     data.save(model, options.out, "dates", characters=characters)
     draw_training(history, options.out / "training.png")
-    draw_attention("samedi 3 mars 2018", model, characters, options.out / "attention.png")
+    if options.model == "transformer" or "-" in options.model:
+        draw_attention("samedi 3 mars 2018", model, characters, options.out / "attention.png")
     report(held_out, read([text for _, text, _ in held_out], model, characters), options.out)
 
 
@@ -128,15 +131,10 @@ def draw_training(history, path):
 
 def draw_attention(text, model, characters, path):
     """Where the decoder looked in the text for each character of its answer, the heads' mean."""
-    scored = build(characters, return_attention_scores=True)
-    scored.set_weights(model.get_weights())
     [answer] = read([text], model, characters)
-    scores = scored(encode([(None, text, answer)], characters)[0])["decoder_cross_attention_scores_0"]
-    axes = Figure(figsize=(8, 5), layout="constrained").subplots()
-    axes.imshow(keras.ops.convert_to_numpy(scores)[0, :, :, : len(text)].mean(axis=0), cmap="Blues")
-    axes.set(xlabel="text", xticks=range(len(text)), xticklabels=text.replace(" ", "␣"))
-    axes.set(ylabel="answer", yticks=range(10), yticklabels=answer)
-    axes.figure.savefig(path)
+    scores = txf.visualize.attention_scores(model, encode([(None, text, answer)], characters)[0])
+    cross = [name for name in scores if "cross_attention" in name]
+    txf.visualize.plot_attention(scores, list(answer), list(text), layers=cross, heads="mean").savefig(path)
 
 
 def parse_options():
@@ -145,10 +143,11 @@ def parse_options():
     parser.add_argument("--out", metavar="DIR", type=pathlib.Path, default="runs/read_dates", help="%(default)s")
     parser.add_argument("--pairs", type=data.positive, default=26000, help="texts, a tenth of them held out (default: 26000)")
     parser.add_argument("--epochs", type=data.positive, default=4, help="(default: 4)")
+    parser.add_argument("--model", choices=baselines.MODELS, default="transformer", help="(default: transformer)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if not needs_training(options):
-        data.refuse_training_options(parser, options, "pairs", "epochs", "seed")
+        data.refuse_training_options(parser, options, "pairs", "epochs", "model", "seed")
     return options
 
 

@@ -15,6 +15,7 @@ from keras_txf.layers.projections import Projection
 LAYERS = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}
 CELLS = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell}
 STATES = {"lstm": 2, "gru": 1}
+STATES_OF = {CELLS[name]: number for name, number in STATES.items()}
 ATTENTIONS = (None, "additive", "multiplicative")
 MASKED = -1e9  # a score of padding: of a source that is all padding every token weighs alike, and nothing is NaN
 
@@ -33,7 +34,7 @@ class RecurrentAttention(keras.layers.Layer):
         context_mask: bool (B, S), True at real tokens, or None.
 
     Returns:
-        The weighted mean of `context` for each query, (B, T, width), and the weights, float32 (B, T, S).
+        The weighted mean of `context` for each query, (B, T, width), and the weights (B, T, S).
     """
 
     def __init__(self, kind, **kwargs):
@@ -64,8 +65,8 @@ class RecurrentAttention(keras.layers.Layer):
         scores = ops.cast(scores, "float32")
         if context_mask is not None:
             scores = ops.where(context_mask[:, None], scores, MASKED)
-        weights = ops.softmax(scores)
-        return ops.matmul(ops.cast(weights, context.dtype), context), weights
+        weights = ops.cast(ops.softmax(scores), context.dtype)
+        return ops.matmul(weights, context), weights
 
     def get_config(self):
         return get_config(self, super().get_config())
@@ -74,36 +75,37 @@ class RecurrentAttention(keras.layers.Layer):
 class AttentionCell(keras.layers.Layer):
     """A recurrent cell that attends to a context with its last state, and reads what it finds beside its inputs.
 
-    Bahdanau et al. 2015: the state of step t looks for the context of step t, which the cell then takes with the token.
+    Bahdanau et al. 2015: the state of step t - 1 looks for the context of step t, which the cell then takes with the token.
+    The output and first state is [h; c]: the cell's h, and the context c that it found.
 
     Args:
-        cell: a cell of Keras.
-        attention: a `RecurrentAttention`.
+        cell: a cell of Keras, of width D.
+        attention: a built `RecurrentAttention`.
+        context_width: width of the context.
 
     The context must be set by `attend_to` before the cell runs: the loop of a Keras `RNN` hands over only inputs and states.
-
-    Returns:
-        The cell's output and the context, (B, D + width), and the new states.
     """
 
-    def __init__(self, cell, attention, **kwargs):
+    def __init__(self, cell, attention, context_width, **kwargs):
         super().__init__(**kwargs)
-        self.cell, self.attention = cell, attention  # the attention is built by its owner
-        self.state_size = cell.state_size
+        self.cell, self.attention = cell, attention
+        self.output_size = cell.units + context_width
+        self.state_size = [self.output_size, *[cell.units] * (STATES_OF[type(cell)] - 1)]
 
     def build(self, inputs_shape):
-        width = self.attention.key.input_spec.axes[-1]  # of the context
-        self.cell.build((None, inputs_shape[-1] + width))
-        self.output_size = self.cell.units + width
+        self.cell.build((None, inputs_shape[-1] + self.output_size - self.cell.units))
 
     def attend_to(self, context, keys, mask):
         self._memory = context, keys, mask
 
     def call(self, inputs, states, training=None):
         context, keys, mask = self._memory
-        found, _ = self.attention(states[0][:, None], context, keys, context_mask=mask)
-        outputs, states = self.cell(ops.concatenate([inputs, found[:, 0]], axis=-1), states, training=training)
-        return ops.concatenate([outputs, found[:, 0]], axis=-1), states
+        hidden = states[0][:, : self.cell.units]
+        found, _ = self.attention(hidden[:, None], context, keys, context_mask=mask)
+        inputs = ops.concatenate([inputs, found[:, 0]], axis=-1)
+        output, states = self.cell(inputs, [hidden, *states[1:]], training=training)
+        output = ops.concatenate([output, found[:, 0]], axis=-1)
+        return output, [output, *states[1:]]
 
 
 @register
@@ -178,7 +180,7 @@ class RecurrentDecoder(keras.layers.Layer):
         for index in range(self.num_layers):
             if self.attention == "additive" and index == 0:
                 cell = CELLS[self.cell](self.dim, dtype=self.dtype_policy, name="cell")
-                cell = AttentionCell(cell, self.cross_attention_layer, dtype=self.dtype_policy, name="attention_cell")
+                cell = AttentionCell(cell, self.cross_attention_layer, found, dtype=self.dtype_policy, name="attention_cell")
                 layer = keras.layers.RNN(cell, **options, name="layer_0")
             else:
                 layer = LAYERS[self.cell](self.dim, **options, name=f"layer_{index}")
@@ -211,10 +213,11 @@ class RecurrentDecoder(keras.layers.Layer):
             additive = self.attention == "additive" and index == 0
             if additive:
                 layer.cell.attend_to(context, keys, context_mask)
+                own = [ops.pad(own[0], ((0, 0), (0, context.shape[-1]))), *own[1:]]
             x, *own = _run_layer(layer, self.dropout_layer(x, training=training), own, mask, training)
-            last += own
             if additive:
                 first_outputs, found = x[..., : self.dim], x[..., self.dim :]
+            last += [own[0][:, : self.dim], *own[1:]]
         last = ops.concatenate(last, axis=-1)
         if self.attention is None:
             return self.dropout_layer(x, training=training), last, None
@@ -231,7 +234,7 @@ class RecurrentDecoder(keras.layers.Layer):
         output = keras.KerasTensor((*inputs.shape[:2], self.dim), self.compute_dtype)
         if not return_attention_scores:
             return output
-        return output, keras.KerasTensor((inputs.shape[0], 1, inputs.shape[1], context.shape[1]), "float32")
+        return output, keras.KerasTensor((inputs.shape[0], 1, inputs.shape[1], context.shape[1]), self.compute_dtype)
 
     def compute_mask(self, inputs, previous_mask=None):
         return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask

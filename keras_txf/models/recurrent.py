@@ -73,8 +73,8 @@ def recurrent_encoder_decoder(
     checks.size("num_layers", num_layers)
     checks.size("dim", dim)
     checks.boolean("return_attention_scores", return_attention_scores)
-    if checks.boolean("bidirectional", bidirectional):
-        checks.divides("2, the number of directions of a bidirectional encoder,", 2, "dim", dim)
+    if checks.boolean("bidirectional", bidirectional) and dim % 2:
+        raise ValueError(f"`dim` must be even for `bidirectional`, where each direction has a half; received dim={dim}.")
     checks.one_of("share_embeddings", share_embeddings, (True, False, None))
     if share_embeddings is None:
         share_embeddings = source_vocab_size == target_vocab_size
@@ -116,8 +116,11 @@ def _encode(x, num_layers, dim, cell, bidirectional, dropout, dtype):
         if not bidirectional:
             x, *own = LAYERS[cell](dim, **options, name=f"encoder_{index}")(x)
         else:
-            half = LAYERS[cell](dim // 2, **options, name=f"encoder_{index}_direction")
-            x, *both = keras.layers.Bidirectional(half, dtype=dtype, name=f"encoder_{index}")(x)
+            half = LAYERS[cell](dim // 2, **options, name=f"encoder_{index}")
+            both = keras.layers.Bidirectional(half, dtype=dtype, name=f"encoder_{index}")
+            for direction in (both.forward_layer, both.backward_layer):
+                direction.build(x.shape)  # before `both`, as from a file: the paths of the weights depend on the order
+            x, *both = both(x)
             pairs = zip(both[: len(both) // 2], both[len(both) // 2 :])
             own = [
                 keras.layers.Concatenate(dtype=dtype, name=f"encoder_{index}_state_{number}")(list(pair))

@@ -1,0 +1,203 @@
+"""recurrent_encoder_decoder: PyTorch's LSTM and GRU, attention as the papers have it, and `generate` as the naive loop."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_txf as txf
+from keras_txf.layers.recurrent import RecurrentAttention
+
+SOURCES = np.array([[4, 8, 2, 10, 3, 0, 0], [0, 7, 6, 5, 9, 2, 1]])  # padding on either side
+KINDS = list(itertools.product(("lstm", "gru"), (None, "additive", "multiplicative"), (False, True)))
+
+
+def build(cell="lstm", attention=None, bidirectional=False, num_layers=2, seed=0, **options):
+    """A model with weights so large that its answers vary."""
+    model = txf.models.recurrent_encoder_decoder(
+        11, 12, num_layers, 8, cell, attention, bidirectional, dropout=0.3, **options
+    )
+    random = np.random.default_rng(seed)
+    for weight in model.trainable_variables:
+        weight.assign(random.normal(size=weight.shape, scale=0.7))
+    return model
+
+
+def logits(model, sources, targets):
+    return ops.convert_to_numpy(model({"source_ids": sources, "target_ids": targets}))
+
+
+def log_softmax(x):
+    x = x - x.max(axis=-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize("cell, attention, bidirectional", KINDS)
+def test_generate_equals_the_naive_loop(cell, attention, bidirectional):
+    model = build(cell, attention, bidirectional, 1 + bidirectional, tie_embeddings=cell == "lstm")
+    ids = np.ones((2, 1), "int32")
+    for _ in range(7):
+        ids = np.append(ids, logits(model, SOURCES, ids)[:, -1:].argmax(axis=-1), axis=1)
+    np.testing.assert_array_equal(model.generate(SOURCES, 7), ids[:, 1:])
+    if attention == "additive":
+        tokens = np.stack(list(model.generate(SOURCES, 7, stream=True)), axis=1)
+        np.testing.assert_array_equal(tokens, ids[:, 1:])
+
+
+@pytest.mark.parametrize("cell, attention", [("lstm", None), ("lstm", "additive"), ("gru", "multiplicative")])
+def test_beams_equal_brute_force(cell, attention):
+    """With as many beams as there are prefixes the best of all answers is found."""
+    model = build(cell, attention, num_layers=1)
+    answers = np.array(list(itertools.product(range(12), repeat=2)))
+    found = model.generate(
+        SOURCES, 2, txf.generation.Beam(12, length_penalty=0.0), num_return_sequences=3, return_scores=True
+    )
+    for row, source in enumerate(SOURCES):
+        inputs = np.insert(answers[:, :1], 0, 1, axis=1)
+        log_probs = log_softmax(logits(model, np.repeat(source[None], len(answers), axis=0), inputs))
+        totals = np.take_along_axis(log_probs, answers[..., None], axis=-1)[..., 0].sum(axis=1)
+        best = np.argsort(-totals)[:3]
+        np.testing.assert_array_equal(found.ids[row], answers[best])
+        np.testing.assert_allclose(found.scores[row], totals[best], atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", [None, "additive", "multiplicative"])
+def test_log_probabilities_of_longer_beams_and_draws_are_those_of_the_model(attention):
+    model = build("lstm", attention, True)
+    for sampler in (txf.generation.Beam(3), txf.generation.Sampling()):
+        found = model.generate(SOURCES, 6, sampler, num_return_sequences=2, return_scores=True, seed=1)
+        for row, source in enumerate(SOURCES):
+            inputs = np.insert(found.ids[row], 0, 1, axis=1)[:, :-1]
+            expected = log_softmax(logits(model, np.repeat(source[None], 2, axis=0), inputs))
+            expected = np.take_along_axis(expected, found.ids[row][..., None], axis=-1)[..., 0]
+            np.testing.assert_allclose(found.log_probs[row], expected, atol=2e-5)
+    assert model.generate(SOURCES, 4, txf.generation.Contrastive()).shape == (2, 4)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def lstm(cell, x, states):
+    """A step of Keras' LSTM in NumPy: x (B, width), states h and c (B, D)."""
+    kernel, recurrent, bias = (np.float64(w) for w in cell)
+    i, f, g, o = np.split(x @ kernel + states[0] @ recurrent + bias, 4, axis=-1)
+    c = sigmoid(f) * states[1] + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
+
+
+@pytest.mark.parametrize("kind", ["additive", "multiplicative"])
+def test_attention_equals_the_papers(kind):
+    """The decoder, step by step in float64: Bahdanau's v tanh(W s + U h) in the loop, Luong's h W h after it."""
+    random = np.random.default_rng(3)
+    x, states = random.normal(size=(2, 5, 6)), random.normal(size=(2, 16))
+    context, mask = random.normal(size=(2, 7, 9)), np.arange(7) < np.array([[7], [4]])
+    layer = txf.layers.RecurrentDecoder(8, 1, "lstm", kind)
+    arrays = [array.astype("float32") for array in (x, states, context)]
+    layer(*arrays)
+    for weight in layer.trainable_variables:
+        weight.assign(random.normal(size=weight.shape, scale=0.5))
+    output, scores = layer(*arrays, context_mask=mask, return_attention_scores=True)
+
+    weights = {weight.path.partition("/")[2]: np.float64(ops.convert_to_numpy(weight)) for weight in layer.weights}
+
+    def kernel(name):
+        return weights[f"cross_attention/{name}/kernel"]
+
+    def attend(state):
+        keys = context @ kernel("key")
+        if kind == "additive":
+            energies = (np.tanh((state @ kernel("query"))[:, None] + keys) @ kernel("score"))[..., 0]
+        else:
+            energies = np.einsum("bd,bsd->bs", state, keys)
+        energies = np.exp(np.where(mask, energies, -np.inf))
+        share = energies / energies.sum(axis=1, keepdims=True)
+        return np.einsum("bs,bsd->bd", share, context), share
+
+    cell = [value for path, value in weights.items() if path.startswith("layer_0")]
+    h, c = np.split(states, 2, axis=-1)
+    expected, shares = [], []
+    for t in range(5):
+        if kind == "additive":
+            found, share = attend(h)
+            h, c = lstm(cell, np.concatenate([x[:, t], found], axis=-1), (h, c))
+        else:
+            h, c = lstm(cell, x[:, t], (h, c))
+            found, share = attend(h)
+        both = np.concatenate([h, found], axis=-1)
+        expected.append(np.tanh(both @ weights["readout/kernel"] + weights["readout/bias"]))
+        shares.append(share)
+    np.testing.assert_allclose(ops.convert_to_numpy(output), np.stack(expected, axis=1), atol=1e-5)
+    np.testing.assert_allclose(ops.convert_to_numpy(scores)[:, 0], np.stack(shares, axis=1), atol=1e-5)
+
+
+def test_a_source_of_padding_alone_gives_numbers():
+    attention = RecurrentAttention("additive")
+    query, context = np.ones((1, 2, 4), "float32"), np.ones((1, 3, 4), "float32")
+    _, scores = attention(query, context, context, context_mask=np.zeros((1, 3), "bool"))
+    np.testing.assert_allclose(ops.convert_to_numpy(scores), 1 / 3, atol=1e-6)
+
+
+@pytest.mark.parametrize("cell, attention, bidirectional", KINDS)
+def test_padding_changes_nothing(cell, attention, bidirectional):
+    model = build(cell, attention, bidirectional)
+    targets = np.array([[1, 5, 6], [1, 7, 2]])
+    expected = logits(model, SOURCES, targets)
+    np.testing.assert_allclose(logits(model, np.pad(SOURCES, ((0, 0), (2, 1))), targets), expected, atol=1e-5)
+    padded = logits(model, SOURCES, np.pad(targets, ((0, 0), (2, 1))))
+    np.testing.assert_allclose(padded[:, 2:5], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["additive", "multiplicative"])
+def test_scores_are_those_of_a_model_built_to_return_them(attention):
+    model, targets = build("gru", attention), np.array([[1, 5, 6], [1, 7, 0]])
+    twin = build("gru", attention, return_attention_scores=True)
+    expected = twin({"source_ids": SOURCES, "target_ids": targets})["decoder_cross_attention_scores_0"]
+    found = txf.visualize.attention_scores(model, {"source_ids": SOURCES, "target_ids": targets})
+    assert list(found) == ["decoder/cross_attention"]
+    np.testing.assert_allclose(found["decoder/cross_attention"], ops.convert_to_numpy(expected), atol=1e-6)
+    assert not found["decoder/cross_attention"][0, ..., 5:].any()
+
+
+def test_it_learns_to_copy():
+    keras.utils.set_random_seed(1)
+    model = txf.models.recurrent_encoder_decoder(8, 8, 1, 24, "gru", "multiplicative", bidirectional=True, dropout=0.0)
+    sources = np.random.default_rng(4).integers(2, 8, (256, 4))
+    inputs, targets = txf.training.teacher_forcing(sources, np.insert(sources, 0, 1, axis=1))
+    model.compile(keras.optimizers.Adam(0.02), txf.training.TokenCrossEntropy())
+    model.fit(inputs, targets, batch_size=32, epochs=15, verbose=0)
+    assert (model.generate(sources[:64], 4) == sources[:64]).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"cell": "rnn"}, "`cell` must be"),
+        ({"attention": "dot"}, "`attention` must be"),
+        ({"bidirectional": True, "dim": 9}, "`dim` must be even for `bidirectional`"),
+        ({"share_embeddings": True}, "`share_embeddings` needs vocabularies of one size"),
+        ({"return_attention_scores": True}, "`return_attention_scores` needs `attention`"),
+        ({"dropout": 1.5}, "`dropout` must be"),
+        ({"pad_id": 11.5}, "`pad_id` must be"),
+    ],
+)
+def test_bad_options(options, message):
+    arguments = {"source_vocab_size": 11, "target_vocab_size": 12, "num_layers": 1, "dim": 8, **options}
+    with pytest.raises(ValueError, match=message):
+        txf.models.recurrent_encoder_decoder(**arguments)
+
+
+@pytest.mark.parametrize(
+    "options, arguments, message",
+    [
+        ({}, [(2, 3, 6), (2, 15)], "`states` must be 16 wide; received shape \\(2, 15\\)"),
+        ({}, [(2, 3), (2, 16)], "`inputs` must have 3 axes; received shape \\(2, 3\\)"),
+        ({}, [(2, 3, 6), (2, 16), (2, 5, 4)], "`context` .* attention=None; received one of shape"),
+        ({"attention": "additive"}, [(2, 3, 6), (2, 16)], "`context` .* attention=additive; received none"),
+    ],
+)
+def test_bad_calls(options, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        txf.layers.RecurrentDecoder(8, **options)(*(np.ones(shape, "float32") for shape in arguments))
