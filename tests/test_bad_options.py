@@ -84,6 +84,7 @@ SWITCHES = [
     *((name, Attention, {"num_heads": 2}) for name in ("causal", "use_bias", "qk_norm")),
     *((name, cls, {"num_heads": 2}) for cls in (Encoder, Decoder) for name in ("gated", "use_bias", "qk_norm")),
     ("causal", Encoder, {"num_heads": 2}),
+    *(("output_projection", function, {"num_heads": 2}) for function in (Attention, Cross, Encoder, Decoder, generator)),
     ("cross_attention", Decoder, {"num_heads": 2}),
     ("gated", layers.FeedForward, {}),
     ("scale", Embedding, {"vocab_size": 11, "dim": 8}),

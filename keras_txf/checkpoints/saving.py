@@ -117,6 +117,11 @@ def find_origin(model, config):
 
 def check_described(model, origin, family, names):
     """Refuses a model whose weights are not those, in number and shape, of what a given config.json asks for."""
+    for layer in model.layers:
+        if not getattr(layer, "output_projection", True):
+            raise ValueError(
+                f"`model` must have output_projection=True in each block, as every family has; received False in {layer.name}."
+            )
     known = family.tasks[origin.task]
     options, _ = options_of(family, origin.task, Config(origin.config), {})
     options.update({option: name in names for option, name in known.optional.items()})

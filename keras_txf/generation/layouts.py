@@ -49,10 +49,12 @@ def _groups(block):
     """The projections of a block, together where their inputs are the same."""
     attention, feed_forward = block.attention, block.feed_forward
     yield attention.query, attention.key, attention.value
-    yield (attention.output_dense,)
+    if block.output_projection:
+        yield (attention.output_dense,)
     if block.cross_attention:
         yield (block.cross_attention_layer.query,)
-        yield (block.cross_attention_layer.output_dense,)
+        if block.output_projection:
+            yield (block.cross_attention_layer.output_dense,)
     if feed_forward.gated:
         yield (feed_forward.gate,)
     yield (feed_forward.intermediate,)

@@ -37,11 +37,13 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         dropout: rate on the attention weights.
         use_bias: whether the projections have a bias.
         output_bias: whether the last of them has one; default as `use_bias`.
+        output_projection: whether the output projection W^O follows the heads. The paper's attention is
+            Concat(heads) W^O; with False the heads are concatenated alone, as in graph attention networks: (B, T, N * H).
         qk_norm: whether queries and keys go through an RMS norm, head by head, before rotation.
         norm_epsilon: the epsilon of that norm.
         logit_soft_cap: c bends the logits to c · tanh(logits / c).
         scale: factor on the logits; default 1 / sqrt(H).
-        kernel_initializer: of the four projections.
+        kernel_initializer: of the projections.
 
     Call arguments:
         inputs: float (B, T, D).
@@ -56,14 +58,15 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     output projection; what a padding token gets is finite, and of no concern.
 
     Returns:
-        (B, T, D), and the scores if asked for.
+        (B, T, D), or (B, T, N * H) with `output_projection=False`; and the scores if asked for.
 
     Raises:
         ValueError: D not divisible by `num_heads` without `head_dim`, K not a divisor of N, a mask
-            of another rank, an unknown position.
+            of another rank, an unknown position, `output_bias` with `output_projection=False`.
 
     Reference:
-        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.2.2.
+        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.2.2;
+        [Graph Attention Networks](https://arxiv.org/abs/1710.10903), equation 5, for heads without W^O.
 
     Example:
 
@@ -83,6 +86,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         dropout=0.0,
         use_bias=True,
         output_bias=None,
+        output_projection=True,
         qk_norm=False,
         norm_epsilon=1e-6,
         logit_soft_cap=None,
@@ -92,8 +96,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         _set_options(
-            self, num_heads, head_dim, num_key_value_heads, dropout, use_bias, output_bias, qk_norm,
-            norm_epsilon, logit_soft_cap, scale, kernel_initializer,
+            self, num_heads, head_dim, num_key_value_heads, dropout, use_bias, output_bias, output_projection,
+            qk_norm, norm_epsilon, logit_soft_cap, scale, kernel_initializer,
         )
         self.causal = checks.boolean("causal", causal)
         self.window = checks.optional(checks.size, "window", window)
@@ -162,8 +166,8 @@ class CrossAttention(keras.layers.Layer):
     """Attention of a sequence to a context of its own length and width, such as an encoder's output.
 
     Args:
-        num_heads, head_dim, num_key_value_heads, dropout, use_bias, output_bias, qk_norm, norm_epsilon,
-        logit_soft_cap, scale, kernel_initializer: as in `MultiHeadSelfAttention`.
+        num_heads, head_dim, num_key_value_heads, dropout, use_bias, output_bias, output_projection, qk_norm,
+        norm_epsilon, logit_soft_cap, scale, kernel_initializer: as in `MultiHeadSelfAttention`.
 
     Call arguments:
         inputs: float (B, T, D), the queries.
@@ -178,7 +182,7 @@ class CrossAttention(keras.layers.Layer):
     output projection.
 
     Returns:
-        (B, T, D), and the scores if asked for.
+        (B, T, D), or (B, T, N * H) with `output_projection=False`; and the scores if asked for.
 
     Raises:
         ValueError: as `MultiHeadSelfAttention`; one of the two segment ids without the other.
@@ -201,6 +205,7 @@ class CrossAttention(keras.layers.Layer):
         dropout=0.0,
         use_bias=True,
         output_bias=None,
+        output_projection=True,
         qk_norm=False,
         norm_epsilon=1e-6,
         logit_soft_cap=None,
@@ -210,8 +215,8 @@ class CrossAttention(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         _set_options(
-            self, num_heads, head_dim, num_key_value_heads, dropout, use_bias, output_bias, qk_norm,
-            norm_epsilon, logit_soft_cap, scale, kernel_initializer,
+            self, num_heads, head_dim, num_key_value_heads, dropout, use_bias, output_bias, output_projection,
+            qk_norm, norm_epsilon, logit_soft_cap, scale, kernel_initializer,
         )
         self.supports_masking = True
 
@@ -249,8 +254,8 @@ class CrossAttention(keras.layers.Layer):
 
 
 def _set_options(
-    layer, num_heads, head_dim, num_key_value_heads, dropout, use_bias, output_bias, qk_norm,
-    norm_epsilon, logit_soft_cap, scale, kernel_initializer,
+    layer, num_heads, head_dim, num_key_value_heads, dropout, use_bias, output_bias, output_projection,
+    qk_norm, norm_epsilon, logit_soft_cap, scale, kernel_initializer,
 ):
     """Checks and keeps the options that both attentions have."""
     layer.num_heads = checks.size("num_heads", num_heads)
@@ -263,11 +268,18 @@ def _set_options(
     layer.dropout = checks.rate("dropout", dropout)
     layer.use_bias = checks.boolean("use_bias", use_bias)
     layer.output_bias = checks.optional(checks.boolean, "output_bias", output_bias)
+    layer.output_projection = checks.boolean("output_projection", output_projection)
+    check_output_bias("output_bias", output_bias, output_projection)
     layer.qk_norm = checks.boolean("qk_norm", qk_norm)
     layer.norm_epsilon = checks.positive_number("norm_epsilon", norm_epsilon)
     layer.logit_soft_cap = checks.optional(checks.positive_number, "logit_soft_cap", logit_soft_cap)
     layer.scale = checks.optional(checks.positive_number, "scale", scale)
     layer.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
+
+
+def check_output_bias(name, bias, output_projection):
+    if bias is not None and not output_projection:
+        raise ValueError(f"`{name}` must be None where output_projection=False: no projection would have it; received {bias}.")
 
 
 def _build_projections(layer, inputs_shape, context_shape):
@@ -285,7 +297,9 @@ def _build_projections(layer, inputs_shape, context_shape):
     layer.query = make_projection(layer, "query", layer.num_heads * head_dim, inputs_shape)
     layer.key = make_projection(layer, "key", kv_heads * head_dim, context_shape)
     layer.value = make_projection(layer, "value", kv_heads * head_dim, context_shape)
-    layer.output_dense = make_projection(layer, "output", dim, heads_shape, layer.output_bias)
+    layer.output_dense = None
+    if layer.output_projection:
+        layer.output_dense = make_projection(layer, "output", dim, heads_shape, layer.output_bias)
     layer.dropout_layer = Dropout(layer.dropout, dtype=layer.dtype_policy, name="dropout")
     if layer.qk_norm:
         layer.query_norm = make_norm("rms", layer.norm_epsilon, layer.dtype_policy, "query_norm")
@@ -334,7 +348,7 @@ def attend(
     layer, query, key, value, mask=None, bias=None, causal=False, zero_empty_rows=False,
     return_attention_scores=False, training=False, cached=False,
 ):
-    """What both attentions do with queries, keys and values: (B, T, D), and the scores if asked for."""
+    """What both attentions do with queries, keys and values: (B, T, D or N * H), and the scores if asked for."""
 
     def drop(weights):
         return layer.dropout_layer(weights, training=True)
@@ -355,5 +369,7 @@ def attend(
     )
     output, scores = result if return_attention_scores else (result, None)
     heads, head_dim = query.shape[2], query.shape[3]
-    output = apply(layer.output_dense, ops.reshape(output, (batch_size(query), ops.shape(query)[1], heads * head_dim)))
+    output = ops.reshape(output, (batch_size(query), ops.shape(query)[1], heads * head_dim))
+    if layer.output_dense is not None:
+        output = apply(layer.output_dense, output)
     return (output, scores) if return_attention_scores else output

@@ -5,7 +5,7 @@ import keras
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import named_arguments
-from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention, check_attention_mask
+from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention, check_attention_mask, check_output_bias
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.norms import NORMS, make_norm
@@ -29,6 +29,8 @@ class EncoderBlock(keras.layers.Layer):
         use_bias: whether projections and layer norms have a bias. Where they differ: `attention_bias` is for
             queries, keys and values, `attention_output_bias` (default as `attention_bias`) for what follows
             them, `feed_forward_bias` and `norm_bias` for the rest.
+        output_projection: whether W^O follows the heads of an attention, see `MultiHeadSelfAttention`. False needs
+            N * H = D, for the concatenated heads are added to the residual stream as they are.
         norm: "layer" or "rms", which has no bias.
         norm_placement: "post" normalises the sum, as the paper does: norm(x + f(x)). "pre" leaves
             the residual stream alone, x + f(norm(x)), which trains deep stacks without warm-up.
@@ -51,7 +53,8 @@ class EncoderBlock(keras.layers.Layer):
         (B, T, D), and the scores (B, N, T, T) if asked for.
 
     Raises:
-        ValueError: an option out of range or unknown, D not divisible by `num_heads`.
+        ValueError: an option out of range or unknown, D not divisible by `num_heads`, `output_projection=False` with
+            `attention_output_bias` or with heads that are not D wide together.
 
     Reference:
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.1;
@@ -82,6 +85,7 @@ class EncoderBlock(keras.layers.Layer):
         use_bias=True,
         attention_bias=None,
         attention_output_bias=None,
+        output_projection=True,
         feed_forward_bias=None,
         norm_bias=None,
         norm="layer",
@@ -189,6 +193,7 @@ class DecoderBlock(keras.layers.Layer):
         use_bias=True,
         attention_bias=None,
         attention_output_bias=None,
+        output_projection=True,
         feed_forward_bias=None,
         norm_bias=None,
         norm="layer",
@@ -314,6 +319,8 @@ def _set_options(block, cls, arguments):
         )
     for name in ("attention_bias", "attention_output_bias", "feed_forward_bias", "norm_bias"):
         checks.optional(checks.boolean, name, getattr(block, name))
+    checks.boolean("output_projection", block.output_projection)
+    check_output_bias("attention_output_bias", block.attention_output_bias, block.output_projection)
     if block.norm == "rms" and block.norm_bias:
         raise ValueError("norm_bias=True needs norm='layer': an RMS norm has none; received norm='rms'.")
     for name in ("dropout", "attention_dropout", "feed_forward_dropout", "stochastic_depth"):
@@ -370,6 +377,12 @@ def _build_norms(block, name, shape):
 
 def _build_sublayers(block, shape):
     block.attention.build(shape)
+    width, dim = block.attention.query.units, shape[-1]
+    if not block.output_projection and width != dim:  # the heads themselves are added to the residual stream
+        raise ValueError(
+            f"output_projection=False needs num_heads * head_dim = dim; received num_heads={block.num_heads}, "
+            f"head_dim={block.head_dim} and dim={dim}."
+        )
     block.feed_forward.build(shape)
     _build_norms(block, "attention", shape)
     _build_norms(block, "feed_forward", shape)

@@ -25,6 +25,8 @@ OPTIONS = {
     "learned": {"encoding": "learned", "max_length": 9, "norm_placement": "pre"},
     "concat": {"combine": "concat", "tie_embeddings": False},
     "without padding": {"pad_id": None, "position": "rotary"},
+    "heads alone": {"num_layers": 2, "position": "rotary", "norm_placement": "pre", "num_key_value_heads": 1,
+                    "output_projection": False},
     "scores too": {"return_attention_scores": True, "return_hidden_states": True},
 }  # fmt: skip
 KINDS = ("decoder_generator", "encoder_decoder")

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from generation.test_generate import FEWER, NEW, PROMPTS, VOCABULARY, enliven, make
+from generation.test_generate import FEWER, KINDS, NEW, PROMPTS, VOCABULARY, assert_generates, enliven, make
 
 import drawing
 import keras_txf as txf
@@ -35,6 +35,8 @@ def kinds_of(chosen):
         ("llama", "greedy", 1),
         ("defaults", Beam(3), 1),
         pytest.param("defaults", "greedy", 3, marks=drawing.not_on_jax),
+        pytest.param("heads alone", "greedy", 1, marks=drawing.not_on_jax),
+        pytest.param("heads alone", Beam(3), 1, marks=drawing.not_on_jax),
         pytest.param("t5", "greedy", 1, marks=drawing.not_on_jax),
         pytest.param("llama", Contrastive(num_candidates=2, penalty=0.5), 1, marks=drawing.not_on_jax),
     ],
@@ -54,6 +56,13 @@ def test_compiled_results_stay_the_same(kind, small, monkeypatch, compiled):
     assert_unchanged(model, monkeypatch)
 
 
+@drawing.not_on_jax
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_row_without_output_projections_equals_the_naive_loop(kind, small):
+    assert layouts.choose_layouts(step_model(make(kind, "heads alone")), 1)
+    assert_generates(kind, "heads alone", PROMPTS[:1])
+
+
 def assert_unchanged(model, monkeypatch, sampler="greedy", count=1, tolerance=1e-5):
     results = []
     for elsewhere in (True, False):
@@ -70,6 +79,8 @@ def test_what_lies_elsewhere(small, monkeypatch):
     one, several = (kinds_of(layouts.choose_layouts(step_model(model), rows)) for rows in (1, 3))
     assert one == [layouts.TableInParts] + 2 * 5 * [layouts.Parts]
     assert several == [layouts.Table]
+    alone = txf.models.decoder_generator(VOCABULARY, 2, 8, 2, output_projection=False)
+    assert kinds_of(layouts.choose_layouts(step_model(alone), 1)) == [layouts.TableInParts] + 2 * 3 * [layouts.Parts]
     monkeypatch.setattr(layouts, "LARGE", 8 * 12)
     head = txf.models.decoder_generator(VOCABULARY, 2, 8, 2, tie_embeddings=False, intermediate_dim=12)
     one, several = (kinds_of(layouts.choose_layouts(step_model(head), rows)) for rows in (1, 3))

@@ -84,7 +84,7 @@ def unpadded(kind, name):
 @pytest.mark.parametrize(
     "kind, name",
     [
-        pytest.param(kind, name, marks=[pytest.mark.slow] * (name not in ("llama", "alibi and window", "gemma")))
+        pytest.param(kind, name, marks=[pytest.mark.slow] * (name not in ("llama", "alibi and window", "gemma", "heads alone")))
         for kind in KINDS
         for name in OPTIONS
     ],

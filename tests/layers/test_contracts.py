@@ -44,10 +44,11 @@ def shared_blocks(dtype):
 attention, cross = txf.layers.MultiHeadSelfAttention, txf.layers.CrossAttention
 encoder, decoder = txf.layers.EncoderBlock, txf.layers.DecoderBlock
 embedding, pooling = txf.layers.PositionalEmbedding, txf.layers.Pooling
-patches = txf.layers.PatchEmbedding
+patches, recurrent = txf.layers.PatchEmbedding, txf.layers.RecurrentDecoder
 IMAGES = {"inputs": floats(6, 8, 3)}
 ANY_IMAGES = {"inputs": floats("target", "source", 3)}
 POSITION = dict(mask="none", quantizes=False)
+STATES = {**INPUTS, "states": floats(14)}
 DISTANCE = {"query_positions": places("target"), "key_positions": places("source")}
 
 CASES = [
@@ -71,6 +72,10 @@ CASES = [
         {**INPUTS, "segment_ids": segments("target"), "positions": places("target")},
         3, causal=True, position=relative, scores=SELF_SCORES, fullest=True,
     ),
+    case(
+        "attention-heads-alone", attention, INPUTS, 3, 8, output_projection=False, position="rotary", scores=SELF_SCORES,
+        fullest=True,
+    ),
     case("cross", cross, WITH_CONTEXT, 3, scores={1: (3, "target", "source")}),
     case(
         "cross-many", cross, WITH_CONTEXT, 6, **MANY, logit_soft_cap=4.0, dropout=0.2,
@@ -80,6 +85,10 @@ CASES = [
         "cross-packed", cross,
         {**WITH_CONTEXT, "segment_ids": segments("target"), "context_segment_ids": segments("source")},
         3, scores={1: (3, "target", "source")}, fullest=True,
+    ),
+    case(
+        "cross-heads-alone", cross, WITH_CONTEXT, 3, 5, output_projection=False, scores={1: (3, "target", "source")},
+        fullest=True,
     ),
     case("feed-forward", txf.layers.FeedForward, INPUTS),
     case("feed-forward-gated", txf.layers.FeedForward, INPUTS, 14, "silu", gated=True, dropout=0.2, use_bias=False, fullest=True),
@@ -93,6 +102,10 @@ CASES = [
         "encoder-sandwich", encoder, INPUTS, 3, norm_placement="sandwich", position="alibi", logit_soft_cap=4.0,
         causal=True, scores=SELF_SCORES, fullest=True,
     ),
+    case(
+        "encoder-heads-alone", encoder, INPUTS, 3, output_projection=False, norm_placement="pre", scores=SELF_SCORES,
+        fullest=True,
+    ),
     Case("encoder-shared", shared_blocks, INPUTS, shares=True, fullest=True),
     case("decoder", decoder, INPUTS, 3, scores=SELF_SCORES),
     case(
@@ -103,6 +116,10 @@ CASES = [
         "decoder-cross-many", decoder, WITH_CONTEXT, 6, 14, **MANY, cross_attention=True, window=3, position="rotary",
         norm="rms", norm_placement="sandwich", activation="silu", gated=True, stochastic_depth=0.4,
         attention_dropout=0.2, scores={1: (6, "target", "target"), 2: (6, "target", "source")}, fullest=True,
+    ),
+    case(
+        "decoder-cross-heads-alone", decoder, WITH_CONTEXT, 3, cross_attention=True, output_projection=False,
+        scores={**SELF_SCORES, 2: (3, "target", "source")}, fullest=True,
     ),
     case("embedding", embedding, {"inputs": token_ids("target", 11)}, 11, 12, core=True),
     case("embedding-learned", embedding, {"inputs": token_ids("target", 11)}, 11, 12, "learned", 10, scale=True, fullest=True),
@@ -121,6 +138,15 @@ CASES = [
         case(f"pooling-{kind}", pooling, INPUTS, kind, mask="consumed", quantizes=learns, fullest=learns)
         for kind, learns in (("mean", False), ("max", False), ("first", False), ("last", False), ("attention", True))
     ],
+    case("recurrent", recurrent, STATES, 7, quantizes=False, fullest=True),
+    case(
+        "recurrent-additive", recurrent, {**STATES, "context": floats("source", 10)}, 7, 2, "gru", "additive", 0.2,
+        scores={1: (1, "target", "source")}, fullest=True,
+    ),
+    case(
+        "recurrent-multiplicative", recurrent, {**STATES, "context": floats("source", 10)}, 7, attention="multiplicative",
+        scores={1: (1, "target", "source")}, fullest=True,
+    ),
     case("rotary", txf.layers.Rotary, {"x": floats("target", 3, 4), "positions": places("target")}, **POSITION),
     case(
         "rotary-scaled", txf.layers.Rotary, {"x": floats("target", 3, 8), "positions": places("target")},

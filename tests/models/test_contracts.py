@@ -46,6 +46,7 @@ def scores(name, shape, layers=1):
 encoder, encoder_classifier = txf.models.encoder, txf.models.encoder_classifier
 decoder, decoder_generator = txf.models.decoder, txf.models.decoder_generator
 encoder_decoder = txf.models.encoder_decoder
+recurrent = txf.models.recurrent_encoder_decoder
 masked_language_model, token_classifier = txf.models.masked_language_model, txf.models.token_classifier
 image_encoder, image_classifier = txf.models.image_encoder, txf.models.image_classifier
 
@@ -84,6 +85,10 @@ CASES = [
         token_dim=8, logit_scale=0.5, logit_bias=True, final_logit_soft_cap=3.0, attention_bias=True, norm_bias=False,
         attention_output_bias=False, feed_forward_bias=False, embedding_norm=True, encoding="sinusoidal_halves", fullest=True,
     ),
+    case(
+        "generator-heads-alone", decoder_generator, TOKENS, 11, 2, 12, 3, output_projection=False, position="rotary",
+        norm_placement="pre", fullest=True,
+    ),
     case("generator-packed", decoder_generator, {**TOKENS, **packed("")}, 11, 1, 12, 3, packed=True),
     case(
         "generator-everything", decoder_generator, TOKENS, 11, 1, 12, 3, **OTHERS, **EVERYTHING,
@@ -109,6 +114,7 @@ CASES = [
         share_embeddings="tokens", encoding="learned", max_length=10, embedding_norm=True, logit_bias=True,
         decoder_options={"num_heads": 6, "intermediate_dim": 14}, fullest=True,
     ),
+    case("seq2seq-heads-alone", encoder_decoder, PAIR, 11, 13, 1, 12, 3, output_projection=False, fullest=True),
     case("seq2seq-packed", encoder_decoder, {**PAIR, **packed("source_", "target_")}, 11, 13, 1, 12, 3, packed=True),
     case(
         "seq2seq-everything", encoder_decoder, {**PAIR, "source_ids": token_ids("source", 13)}, 13, 13, 2, 12, 3,
@@ -118,6 +124,13 @@ CASES = [
             **scores("decoder_attention_scores", SELF, layers=2),
             **scores("decoder_cross_attention_scores", CROSS, layers=2),
         },
+    ),
+    case("recurrent", recurrent, PAIR, 11, 13, 2, 12, fullest=True),
+    case("recurrent-additive", recurrent, PAIR, 11, 13, 1, 12, "gru", "additive", bidirectional=True, tie_embeddings=False, fullest=True),
+    case(
+        "recurrent-scores", recurrent, {**PAIR, "source_ids": token_ids("source", 13)}, 13, 13, 2, 12,
+        attention="multiplicative", return_attention_scores=True, fullest=True,
+        scores={"decoder_cross_attention_scores_0": (1, "target", "source")},
     ),
     case("image-encoder", image_encoder, IMAGES, (6, 8), (2, 4), 1, 12, 3, mask="none"),
     case(

@@ -1,0 +1,153 @@
+"""Attention without its output projection: the heads of NumPy side by side, and blocks whose W^O is the identity.
+
+Legend: B batch, T query length, S context length, D model dim, N heads, K key-value heads, H head dim.
+"""
+
+import keras
+import numpy as np
+import pytest
+from refusals import refused
+
+import drawing
+import keras_txf as txf
+
+B, T, S, DIM, WIDTH = 2, 5, 7, 12, 10
+HIDDEN, CONTEXT = drawing.normal(B, T, DIM), drawing.normal(B, S, WIDTH, seed=2)
+IDS = np.array([[5, 3, 8, 1], [7, 2, 0, 0]], "int32")
+layers, models = txf.layers, txf.models
+HEADS = pytest.mark.parametrize("num_heads, head_dim, kv_heads", [(3, None, None), (3, 8, 1), (4, 6, 2)])
+
+
+def projected(projection, x, heads):
+    """(B, length, width) -> (B, length, heads, H), in float64."""
+    kernel, bias = (drawing.array(weight).astype("float64") for weight in (projection.kernel, projection.bias))
+    return (x.astype("float64") @ kernel + bias).reshape(*x.shape[:2], heads, -1)
+
+
+def concatenated_heads(layer, inputs, context, mask=None):
+    """softmax(Q K^T / sqrt(H)) V of each head, the heads side by side: (B, T, N * H)."""
+    heads = layer.num_heads
+    kv_heads = layer.num_key_value_heads or heads
+    query = projected(layer.query, inputs, heads)
+    key, value = (
+        np.repeat(projected(projection, context, kv_heads), heads // kv_heads, axis=2) for projection in (layer.key, layer.value)
+    )
+    logits = np.einsum("btnh,bsnh->bnts", query, key) / np.sqrt(query.shape[-1])
+    if mask is not None:
+        logits = np.where(mask, logits, -np.inf)
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return np.einsum("bnts,bsnh->btnh", weights, value).reshape(*inputs.shape[:2], -1)
+
+
+@HEADS
+@pytest.mark.parametrize("causal", [False, True])
+def test_self_attention_is_its_heads(num_heads, head_dim, kv_heads, causal):
+    layer = layers.MultiHeadSelfAttention(num_heads, head_dim, kv_heads, causal=causal, output_projection=False)
+    drawing.built(layer, HIDDEN)
+    expected = concatenated_heads(layer, HIDDEN, HIDDEN, np.tril(np.ones((T, T), "bool")) if causal else None)
+    assert expected.shape == (B, T, num_heads * (head_dim or DIM // num_heads))
+    drawing.assert_same(layer(HIDDEN), expected)
+    drawing.assert_same(layer(HIDDEN, return_attention_scores=True)[0], expected)  # which may be another kernel
+
+
+@HEADS
+def test_cross_attention_is_its_heads(num_heads, head_dim, kv_heads):
+    layer = layers.CrossAttention(num_heads, head_dim, kv_heads, output_projection=False)
+    drawing.built(layer, HIDDEN, CONTEXT)
+    mask = np.arange(S) < np.array([[S], [3]])
+    expected = concatenated_heads(layer, HIDDEN, CONTEXT, mask[:, None, None])
+    drawing.assert_same(layer(HIDDEN, CONTEXT, context_mask=mask), expected)
+    nothing = layer(HIDDEN, CONTEXT, context_mask=np.zeros((B, S), "bool"))
+    np.testing.assert_array_equal(drawing.array(nothing), np.zeros(expected.shape))
+
+
+@pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
+@pytest.mark.parametrize("cross_attention", [False, True])
+def test_a_block_is_one_whose_output_projection_changes_nothing(placement, cross_attention):
+    options = dict(norm_placement=placement, position="rotary", num_key_value_heads=1, qk_norm=True, cross_attention=cross_attention)
+    without, full = (layers.DecoderBlock(3, output_projection=switch, **options) for switch in (False, True))
+    inputs = [HIDDEN, CONTEXT] if cross_attention else [HIDDEN]
+    drawing.built(without, *inputs), drawing.built(full, *inputs)
+    weights = {inner_path(weight): drawing.array(weight) for weight in without.weights}
+    changed = {"kernel": np.eye(DIM), "bias": np.zeros(DIM)}
+    for weight in full.weights:
+        path = inner_path(weight)
+        weight.assign(changed[path.split("/")[-1]] if "attention/output/" in path else weights.pop(path))
+    assert not weights
+    drawing.assert_same(without(*inputs), full(*inputs))
+
+
+def inner_path(weight):
+    return weight.path.split("/", 1)[1]
+
+
+def make(builder, **options):
+    sizes = (11, 13) if builder is models.encoder_decoder else (11,)
+    return builder(*sizes, 2, DIM, 3, **options)
+
+
+@pytest.mark.parametrize("builder, attentions", [(models.encoder, 2), (models.decoder_generator, 2), (models.encoder_decoder, 2 + 4)])
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_what_a_model_lacks_are_its_output_projections(builder, attentions, use_bias):
+    full, without = (make(builder, use_bias=use_bias, output_projection=switch) for switch in (True, False))
+    paths = [{weight.path for weight in model.weights} for model in (full, without)]
+    assert paths[1] < paths[0] and all("attention/output/" in path for path in paths[0] - paths[1])
+    assert full.count_params() - without.count_params() == attentions * (DIM * DIM + DIM * use_bias)
+
+
+def test_each_block_may_have_its_own():
+    model = make(models.decoder_generator, output_projection=[True, False])
+    assert [model.get_layer(f"decoder_{i}").attention.output_dense is None for i in range(2)] == [False, True]
+
+
+@drawing.not_on_jax
+def test_low_rank_adapters_and_int8_go_with_it(tmp_path):
+    model = drawing.randomize(make(models.decoder_generator, output_projection=False))
+    before = drawing.array(model(IDS))
+    txf.training.add_adapter(model, rank=2, targets="*/attention/*")
+    drawing.assert_same(model(IDS), before)
+    adapted = {inner_path(weight).rsplit("/", 1)[0] for weight in model.trainable_weights}
+    assert adapted == {f"attention/{name}" for name in ("query", "key", "value")}
+    drawing.randomize(model, seed=1)
+    assert drawing.difference(model(IDS), before) > 0.1
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(drawing.array(reloaded(IDS)), drawing.array(model(IDS)))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_bias_of_no_projection_is_refused(bias):
+    for cls in (layers.MultiHeadSelfAttention, layers.CrossAttention):
+        refused(lambda: cls(3, output_bias=bias, output_projection=False), ["`output_bias`", "output_projection=False", str(bias)])
+    for make_one in (layers.EncoderBlock, layers.DecoderBlock, lambda heads, **options: models.encoder(11, 1, 12, heads, **options)):
+        words = ["`attention_output_bias`", "output_projection=False", str(bias)]
+        refused(lambda: make_one(3, attention_output_bias=bias, output_projection=False), words)
+
+
+def test_heads_of_another_width_than_the_block_are_refused():
+    words = ["output_projection=False", "num_heads=3", "head_dim=8", "dim=12"]
+    options = dict(num_heads=3, head_dim=8, output_projection=False)
+    refused(lambda: layers.EncoderBlock(**options)(HIDDEN), words)
+    refused(lambda: layers.DecoderBlock(cross_attention=True, **options)(HIDDEN, CONTEXT), words)
+    refused(lambda: models.decoder_generator(11, 1, 12, **options), words)
+    refused(lambda: layers.EncoderBlock(5, output_projection=False)(HIDDEN), ["`num_heads` must divide `dim`", "num_heads=5"])
+    assert layers.EncoderBlock(3, head_dim=4, output_projection=False)(HIDDEN).shape == (B, T, DIM)
+
+
+def test_no_checkpoint_is_written(tmp_path):
+    """Every family has the weights of W^O: the folder would not load."""
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 11, "hidden_size": 12, "num_hidden_layers": 2,
+        "num_attention_heads": 3, "intermediate_size": 40, "max_position_embeddings": 16,
+    }  # fmt: skip
+    options = dict(
+        intermediate_dim=40, gated=True, activation="silu", use_bias=False, norm="rms", norm_epsilon=1e-6, norm_placement="pre",
+        position="rotary", scale_embedding=False, pad_id=None,
+    )  # fmt: skip
+    model = make(models.decoder_generator, output_projection=[True, False], **options)
+    refused(lambda: txf.checkpoints.save(model, tmp_path / "no", config), ["`model`", "output_projection=True", "decoder_1"])
+    assert not (tmp_path / "no").exists()
+    txf.checkpoints.save(make(models.decoder_generator, **options), tmp_path / "yes", config)
+    refused(lambda: txf.checkpoints.load(tmp_path / "yes", output_projection=False), ["o_proj"])
