@@ -1,7 +1,8 @@
 """Translates English captions into German: an encoder-decoder on words, Multi30k's 29,000 pairs.
 
-    python examples/translate.py                            # train, and see how well it translates
-    python examples/translate.py "A dog runs in the snow."
+    python examples/translate.py                                             # train, and see how well it translates
+    python examples/translate.py "A dog runs in the snow." --view page.html  # and show what attended to what
+    python examples/translate.py --model gru-additive --out runs/gru         # a recurrent model of as many parameters
 
 Plain lower-cased words: what was seen less than three times is unknown, and stays so in the answer.
 """
@@ -11,6 +12,7 @@ import collections
 import gzip
 import re
 
+import baselines
 import data
 import keras
 import numpy as np
@@ -29,6 +31,7 @@ FILES = {
 }
 PAD, START, STOP, UNKNOWN = range(4)
 SEEN = 3  # times in the training text, to be a word of the vocabulary
+LONGEST = 40  # tokens of a translation
 BATCH_TOKENS = 1500  # target words a batch, padding included
 BOUNDARIES = (10, 13, 16, 20, 26)  # target lengths at which batches change
 
@@ -36,10 +39,14 @@ BOUNDARIES = (10, 13, 16, 20, 26)  # target lengths at which batches change
 def main():
     options = parse_options()
     if options.text is None:
-        train(options)
-    else:
-        model, english, german = data.load(options.out, "translate", "english", "german")
-        print(*translate([split(options.text)], model, Vocabulary.read(english), Vocabulary.read(german), options))
+        return train(options)
+    model, *texts = data.load(options.out, "translate", "english", "german")
+    english, german = (Vocabulary(text.split("\n")) for text in texts)
+    source = split(options.text)
+    [answer] = translate([source], model, english, german, options)
+    print(answer)
+    if options.view is not None:
+        view(options.view, source, answer, model, english, german)
 
 
 def train(options):
@@ -52,11 +59,9 @@ def train(options):
         return [english.ids(t) for t in texts[f"{name}.en.gz"]], [german.ids(t) for t in texts[f"{name}.de.gz"]]
 
     training, validation = map(txf.text.counted, (batches(*pairs("train"), shuffle=True), batches(*pairs("val"))))
-    model = build(english, german, options, len(training) * options.epochs)
-    logs = [data.log(options.out)]
-    model.fit(training, epochs=options.epochs, shuffle=False, validation_data=validation, callbacks=logs)
+    model, log = build(english, german, options, len(training) * options.epochs), data.log(options.out)
+    model.fit(training, epochs=options.epochs, shuffle=False, validation_data=validation, callbacks=[log])
     data.save(model, options.out, "translate", english="\n".join(english.words), german="\n".join(german.words))
-
     sources, references = texts["test_2016_flickr.en.gz"][:6], texts["test_2016_flickr.de.gz"][:6]
     for source, reference, answer in zip(sources, references, translate(sources, model, english, german, options)):
         print(f"\nEnglish    {' '.join(source)}\nreference  {' '.join(reference)}\nmodel      {answer}")
@@ -67,22 +72,30 @@ def train(options):
 
 def translate(sentences, model, english, german, options):
     sources, beams = [english.ids(words) for words in sentences], txf.generation.Beam(options.beams)
-    answers = model.generate(sources, 40, beams, stop_ids=STOP, start_id=START)
+    answers = model.generate(sources, LONGEST, beams, stop_ids=STOP, start_id=START)
     return [german.text(answer) for answer in answers]
+
+
+def view(path, source, answer, model, english, german):
+    """Writes a page of all attention weights. A German word is the step that chose it, having read the one before."""
+    words = [*answer.split(), german.words[STOP]][:LONGEST]
+    inputs = {"source_ids": [english.ids(source)], "target_ids": [[START, *german.ids(words[:-1])]]}
+    try:
+        txf.visualize.view_attention(txf.visualize.attention_scores(model, inputs), words, source, path)
+    except ValueError as error:  # no attention in the model, or a path that cannot be written to
+        raise SystemExit(f"error: --view: {error}") from None
 
 
 def build(english, german, options, steps):
     model = txf.models.encoder_decoder(
         len(english.words), len(german.words), num_layers=3, dim=options.dim, num_heads=4,
-        intermediate_dim=2 * options.dim, norm_placement="pre", position="rotary", dropout=0.2,
-        share_embeddings=False,
+        intermediate_dim=2 * options.dim, norm_placement="pre", position="rotary", dropout=0.2, share_embeddings=False,
     )  # fmt: skip
+    model = baselines.build(options.model, model, num_layers=1, bidirectional=True, dropout=0.2)
     rate = txf.training.warmup_cosine(2e-3, warmup_steps=max(1, steps // 10), total_steps=max(2, steps))
-    model.compile(
-        keras.optimizers.Adam(rate, beta_2=0.98),
-        loss=txf.training.TokenCrossEntropy(label_smoothing=0.1),
-        metrics=[txf.training.TokenAccuracy(), txf.training.Perplexity()],
-    )
+    loss = txf.training.TokenCrossEntropy(label_smoothing=0.1)
+    metrics = [txf.training.TokenAccuracy(), txf.training.Perplexity()]
+    model.compile(keras.optimizers.Adam(rate, beta_2=0.98), loss, metrics=metrics)
     return model
 
 
@@ -99,10 +112,6 @@ class Vocabulary:
         frequent = [word for word, count in counts.most_common() if count >= SEEN]
         return cls(["", "<start>", "<stop>", "<unknown>", *frequent])
 
-    @classmethod
-    def read(cls, text):
-        return cls(text.split("\n"))
-
     def ids(self, sentence):
         return [self.index.get(word, UNKNOWN) for word in sentence]
 
@@ -116,20 +125,15 @@ def split(line):
 
 def batches(sources, targets, shuffle=False):
     """Padded batches of sentences of like length, as inputs and targets for `fit`."""
-    targets = [[START, *target, STOP] for target in targets]
 
     def generate():
-        order = np.random.permutation(len(sources)) if shuffle else np.arange(len(sources))
-        for i in order:
-            yield sources[i], targets[i]
+        for i in np.random.permutation(len(sources)) if shuffle else range(len(sources)):
+            yield sources[i], [START, *targets[i], STOP]
 
     ids = tf.TensorSpec((None,), "int32")
     dataset = tf.data.Dataset.from_generator(generate, output_signature=(ids, ids))
-    dataset = dataset.bucket_by_sequence_length(
-        lambda source, target: tf.size(target),
-        bucket_boundaries=BOUNDARIES,
-        bucket_batch_sizes=[BATCH_TOKENS // length for length in (*BOUNDARIES, 45)],
-    )
+    sizes = [BATCH_TOKENS // length for length in (*BOUNDARIES, 45)]
+    dataset = dataset.bucket_by_sequence_length(lambda source, target: tf.size(target), BOUNDARIES, sizes)
     return dataset.map(txf.training.teacher_forcing).prefetch(2)
 
 
@@ -141,10 +145,14 @@ def parse_options():
     parser.add_argument("--epochs", type=data.positive, default=6, help="passes over the training pairs (default: 6)")
     parser.add_argument("--dim", type=data.positive, default=128, help="width of the model (default: 128)")
     parser.add_argument("--beams", type=data.positive, default=4, help="of the search for a translation (default: 4)")
+    parser.add_argument("--model", choices=baselines.MODELS, default="transformer", help="(default: transformer)")
+    parser.add_argument("--view", metavar="FILE", help="page of attention; a German word is the step that chose it")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.text is not None:
-        data.refuse_training_options(parser, options, "data", "epochs", "dim", "seed")
+        data.refuse_training_options(parser, options, "data", "epochs", "dim", "model", "seed")
+    elif options.view is not None:
+        parser.error("argument --view: is for a sentence to translate")
     return options
 
 

@@ -22,7 +22,7 @@ import text_cases  # noqa: E402
 from refusals import BUILDERS, CONTEXT, IDS, IMAGE_BUILDERS, IMAGES, SEGMENTS, X, built  # noqa: E402
 
 import keras_txf as txf  # noqa: E402
-from keras_txf import checkpoints, generation, layers, models, text, training  # noqa: E402
+from keras_txf import checkpoints, generation, layers, models, text, training, visualize  # noqa: E402
 
 
 class Wrong:
@@ -77,6 +77,8 @@ def add_layers():
     layer_case("Pooling", layers.Pooling, tokens)
     layer_case("PositionalEmbedding", layers.PositionalEmbedding, {"inputs": IDS}, vocab_size=11, dim=8)
     layer_case("PatchEmbedding", layers.PatchEmbedding, {"inputs": IMAGES}, patch_size=2, dim=8, image_size=(6, 8))
+    states = {"inputs": X, "states": np.zeros((2, 16), "float32"), "context": CONTEXT}
+    layer_case("RecurrentDecoder", layers.RecurrentDecoder, states, dim=8, attention="additive")
     for cls, working in (("Rotary", {}), ("ALiBi", {"num_heads": 2}), ("RelativeBias", {"num_heads": 2})):
         case(f"layers.{cls}", getattr(layers, cls), ["name", "dtype"], **working)
     places = np.arange(5)
@@ -95,6 +97,8 @@ def add_models():
         case(f"models.{name}", build.func, [*own, *passed_on.get(name, ["position", "encoding", "dropout"]), "dtype"], **build.keywords)
     case("models.masked_language_model", models.masked_language_model, ["position"], **sizes)
     case("models.token_classifier", models.token_classifier, ["position"], num_classes=3, **sizes)
+    recurrent = dict(source_vocab_size=11, target_vocab_size=11, num_layers=1, dim=8, attention="additive")
+    case("models.recurrent_encoder_decoder", models.recurrent_encoder_decoder, **recurrent)
     for name in ("prefill_model", "step_model"):
         case(f"models.{name}", getattr(models, name), model=built("decoder_generator"))
     case("models.decoder_generator.generate", built("decoder_generator").generate, prompt_ids=[[1, 2]], max_new_tokens=2)
@@ -280,9 +284,24 @@ def add_checkpoints():
     case("checkpoints.find", checkpoints.find, path=folder)
 
 
+def add_visualize():
+    model = built("decoder_generator")
+    scores = visualize.attention_scores(model, IDS)
+    tokens, images = [str(place) for place in range(IDS.shape[1])], built("image_classifier")
+    seen = visualize.attention_scores(images, IMAGES)
+    case("visualize.attention_scores", visualize.attention_scores, model=model, inputs=IDS)
+    case("visualize.view_attention", visualize.view_attention, scores=scores, tokens=tokens)
+    case("visualize.AttentionPage", visualize.AttentionPage, html="<html></html>")
+    case("visualize.plot_attention", visualize.plot_attention, scores=scores, tokens=tokens)
+    case("visualize.plot_attention_on_image", visualize.plot_attention_on_image, image=IMAGES[0], scores=seen, patch_size=2)
+    case("visualize.attention_rollout", visualize.attention_rollout, scores=seen)
+    case("visualize.plot_positions", visualize.plot_positions, layer="rotary")
+    case("visualize.plot_history", visualize.plot_history, history={"loss": [2.0, 1.0], "val_loss": [2.5, 1.5]})
+
+
 AREAS = {
     "layers": add_layers, "models": add_models, "generation": add_generation, "training": add_training, "text": add_text,
-    "checkpoints": add_checkpoints,
+    "checkpoints": add_checkpoints, "visualize": add_visualize,
 }  # fmt: skip
 
 

@@ -167,11 +167,15 @@ class RecurrentDecoder(keras.layers.Layer):
             if shape is not None and len(shape) != rank:
                 raise ValueError(f"`{name}` must have {rank} axes; received shape {tuple(shape)}.")
         if states_shape[-1] != self.states_width:
-            raise ValueError(f"`states` must be {self.states_width} wide; received shape {tuple(states_shape)}.")
+            raise ValueError(
+                f"`states` must be {self.states_width} wide, for dim={self.dim} and num_layers={self.num_layers}; received "
+                f"shape {tuple(states_shape)}."
+            )
         if (self.attention is None) != (context_shape is None):
             received = "none" if context_shape is None else f"one of shape {tuple(context_shape)}"
             raise ValueError(f"`context` must come with `attention` and only then: attention={self.attention!s}; received {received}.")
         options = {"return_sequences": True, "return_state": True, "dtype": self.dtype_policy}
+        self.inputs_width = inputs_shape[-1]
         width, found = inputs_shape[-1], 0 if self.attention is None else context_shape[-1]
         if self.attention is not None:
             self.cross_attention_layer = RecurrentAttention(self.attention, dtype=self.dtype_policy, name="cross_attention")
@@ -195,11 +199,25 @@ class RecurrentDecoder(keras.layers.Layer):
     def call(
         self, inputs, states, context=None, inputs_mask=None, context_mask=None, return_attention_scores=False, training=None
     ):
+        self._check(inputs, states, context, inputs_mask, context_mask)
         keys = None if context is None else self.cross_attention_layer.project(context)
         outputs, _, scores = self.run(
             inputs, states, context, keys, inputs_mask, context_mask, return_attention_scores, training
         )
         return (outputs, scores[:, None]) if return_attention_scores else outputs
+
+    def _check(self, inputs, states, context, inputs_mask, context_mask):
+        if (self.attention is None) != (context is None):
+            raise ValueError(f"`context` must come with `attention` and only then: attention={self.attention!s}.")
+        checks.rank("inputs", inputs, (3, "(batch, length, width)"))
+        checks.rank("states", states, (2, "(batch, width of all states)"))
+        checks.broadcasts("states", states, inputs.shape[0], self.states_width)
+        if inputs.shape[-1] != self.inputs_width:
+            raise ValueError(f"`inputs` must be {self.inputs_width} wide; received shape {tuple(inputs.shape)}.")
+        for name, mask, tensor in (("inputs_mask", inputs_mask, inputs), ("context_mask", context_mask, context)):
+            if mask is not None:
+                checks.mask(name, mask, (2, "(batch, length)"))
+                checks.broadcasts(name, mask, *tensor.shape[:2])
 
     def run(self, inputs, states, context, keys, mask, context_mask, return_attention_scores=False, training=None):
         """Runs the layers over inputs from their first states: outputs (B, T, D), last states (B, U), and scores (B, T, S)."""

@@ -34,8 +34,8 @@ def prefill_tensors(model):
     call = dict(zip(("context", "context_mask"), [*context, _context_mask(model, inputs)]))
     prefill = RecurrentPrefill(decoder, name="decoder_prefill", dtype=decoder.dtype_policy)
     x = _embedding(model, "target_embedding")(inputs["target_ids"])
-    hidden, states, *keys = keras.tree.flatten(prefill(x, inputs["visible"], states, **_given(call)))
-    return inputs, {"decoder_states": states, **dict(zip(("context", "context_keys"), [*context, *keys]))}, hidden
+    hidden, states, *memory = keras.tree.flatten(prefill(x, inputs["visible"], states, **_given(call)))
+    return inputs, {"decoder_states": states, **dict(zip(("context", "context_keys"), memory))}, hidden
 
 
 def step_tensors(model, width):
@@ -110,7 +110,8 @@ class RecurrentPrefill(Part):
         context: float (B, S, width), and context_mask: bool (B, S), where the decoder has attention.
 
     Returns:
-        The decoder's outputs (B, P, D), its last states and outputs for every column, (B, P, U + D), and the keys of the context (B, S, D).
+        The decoder's outputs (B, P, D), its last states and outputs for every column, (B, P, U + D), and where there is a context, it and
+        its keys (B, S, D), without a mask.
     """
 
     def call(self, inputs, visible, states, context=None, context_mask=None):
@@ -120,11 +121,12 @@ class RecurrentPrefill(Part):
         outputs, states, _ = decoder.run(inputs, states, context, *(keys or [None]), mask, context_mask)
         # No column but the last real one is ever asked for, and from that on the states stay the same.
         states = ops.concatenate([states, outputs[:, -1]], axis=-1)
-        return outputs, ops.repeat(states[:, None], ops.shape(inputs)[1], axis=1), *keys
+        memory = [] if context is None else map(ops.copy, (context, *keys))  # Keras leaves a tensor its mask that is no copy
+        return outputs, ops.repeat(states[:, None], ops.shape(inputs)[1], axis=1), *memory
 
     def compute_output_spec(self, inputs, visible, states, context=None, context_mask=None):
         shapes = [(*inputs.shape[:2], self.decoder.dim), (*inputs.shape[:2], states.shape[-1] + self.decoder.dim)]
-        shapes += [] if context is None else [(*context.shape[:2], self.decoder.dim)]
+        shapes += [] if context is None else [context.shape, (*context.shape[:2], self.decoder.dim)]
         return tuple(keras.KerasTensor(shape, self.compute_dtype) for shape in shapes)
 
 

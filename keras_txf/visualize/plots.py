@@ -52,6 +52,7 @@ def plot_attention(scores, tokens=None, source_tokens=None, layers=None, heads=N
     >>> [axes.get_title(loc="left") for axes in figure.axes[:2]]
     ['encoder_0/attention\\nhead 0', 'head 1']
     """
+    checks.optional(checks.strings, "source_tokens", source_tokens)
     rows = []
     for name, weights in chosen_layers(scores, layers).items():
         queries, keys = axis_tokens(name, weights.shape, tokens, source_tokens)
@@ -105,7 +106,8 @@ def chosen_layers(scores, layers):
     if not names:
         raise ValueError("`layers` must name at least one layer; received none.")
     for name in names:
-        checks.known_names("a layer in `scores`", [name], list(scores))
+        if name not in scores:
+            raise ValueError(f"`layers` must be of {short_repr(list(scores))}; received {short_repr(name)}.")
     chosen = {name: ops.convert_to_numpy(scores[name]) for name in names}
     for name, weights in chosen.items():
         checks.rank(f"scores[{short_repr(name)}]", weights, (4, "(batch, heads, queries, keys)"))
@@ -174,8 +176,11 @@ def plot_positions(layer, length=None, dim=64, num_heads=8, head=0):
     >>> figure.axes[0].images[0].get_array().shape
     (32, 16)
     """
+    checks.size("dim", dim)
+    checks.size("num_heads", num_heads)
+    checks.integer_between("head", head, 0, checks.LARGEST_INTEGER)
     names = {
-        "sinusoidal": lambda: PositionalEmbedding(None, checks.size("dim", dim)),
+        "sinusoidal": lambda: PositionalEmbedding(None, dim),
         "rotary": Rotary,
         "alibi": lambda: ALiBi(num_heads),
     }
@@ -187,7 +192,7 @@ def plot_positions(layer, length=None, dim=64, num_heads=8, head=0):
     if isinstance(layer, (ALiBi, RelativeBias)):
         return _draw_bias(layer, length, checks.integer_between("head", head, 0, layer.num_heads - 1))
     if isinstance(layer, Rotary):
-        turning = round(checks.size("dim", dim) * layer.fraction)
+        turning = round(dim * layer.fraction)
         if turning % 2 or not turning:
             raise ValueError(f"`dim` * fraction must be even, from 2 on; received {dim} * {layer.fraction}.")
         angles = np.arange(length)[:, None] * rotary_frequencies(turning, layer.base, layer.scaling)[0]
@@ -286,10 +291,15 @@ def _read_history(history):
         epochs, history = [epoch + 1 for epoch in history.epoch], history.history
     elif not isinstance(history, dict):
         path = checks.path("history", history)
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        history = {name: [_number(row[name]) for row in rows] for name in (rows[0] if rows else ())}
-        epochs = [int(epoch) + 1 for epoch in history.pop("epoch", range(len(rows)))]
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            history = {name: [_number(row[name]) for row in rows] for name in (rows[0] if rows else ())}
+            epochs = [int(epoch) + 1 for epoch in history.pop("epoch", range(len(rows)))]
+        except (OSError, ValueError, TypeError) as error:
+            raise ValueError(
+                f"`history` must be a History, its dict, or the path of a .csv of a CSVLogger; received {short_repr(str(path))}: {error}."
+            ) from error
     values = {name: np.asarray(curve, "float64") for name, curve in history.items()}
     if not values or not all(curve.size and curve.ndim == 1 for curve in values.values()):
         raise ValueError(f"`history` must hold the values of at least one epoch; received {short_repr(history)}.")

@@ -39,7 +39,7 @@ def attention_rollout(scores):
         raise ValueError(f"`scores` must be a dict or list of weights (B, N, T, T); received {short_repr(scores)}.")
     rollout = None
     for layer in layers:
-        weights = ops.convert_to_numpy(layer).astype("float64")
+        weights = as_floats("scores", layer)
         checks.rank("scores", weights, (4, "(batch, heads, tokens, tokens)"))
         batch, _, queries, keys = weights.shape
         if queries != keys or (rollout is not None and rollout.shape != (batch, queries, keys)):
@@ -88,11 +88,13 @@ def plot_attention_on_image(image, scores, patch_size, rollout=True, layers=None
     >>> [axes.get_title() for axes in figure.axes]
     ['image', 'rollout']
     """
-    images = np.asarray(ops.convert_to_numpy(image), "float64")
+    images = as_floats("image", image)
     checks.rank("image", images, (3, "(height, width, channels)"), (4, "(batch, height, width, channels)"))
     if images.shape[-1] not in (1, 3):
         raise ValueError(f"`image` must have one channel or three; received shape {images.shape}.")
     everything = chosen_layers(scores, None)
+    for name, weights in everything.items():
+        chosen_heads(name, weights[0], heads)
     batch = len(next(iter(everything.values())))
     if images.ndim == 3:
         images, examples = images[None], [checks.integer_between("example", example, 0, batch - 1)]
@@ -123,6 +125,11 @@ def plot_attention_on_image(image, scores, patch_size, rollout=True, layers=None
     for panel, title in zip(axes[0], ["image", *(title for title, _ in columns)]):
         panel.set_title(title, fontsize=8)
     return figure
+
+
+def as_floats(name, value):
+    """A tensor, an array or nested lists as float64."""
+    return ops.convert_to_numpy(checks.number_tensor(name, value)).astype("float64")
 
 
 def _patches(size, patch_size, scores):

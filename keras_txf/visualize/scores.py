@@ -45,8 +45,6 @@ def attention_scores(model, inputs):
     if not is_functional(model):
         received = short_repr(model) if not isinstance(model, keras.Model) else f"{type(model).__name__} without a graph"
         raise ValueError(f"`model` must be a functional keras.Model; received {received}.")
-    if isinstance(model, CheckedModel):
-        inputs = model.check_inputs(inputs)
     scores = {}
 
     def call(layer, *args, **kwargs):
@@ -59,7 +57,11 @@ def attention_scores(model, inputs):
             scores[_unused(name, scores)] = _as_array(weights)
         return outputs if asked else outputs[0]
 
-    run_graph(model, inputs, call)
+    try:
+        inputs = model.check_inputs(inputs) if isinstance(model, CheckedModel) else inputs
+        run_graph(model, inputs, call)
+    except ValueError as error:
+        raise ValueError(f"`inputs` must be what the model takes: {error}") from error
     if not scores:
         kinds = sorted({type(layer).__name__ for layer in model.layers})
         raise ValueError(f"`model` must have an attention layer; received a model of {', '.join(kinds)}.")

@@ -3,7 +3,9 @@
 import functools
 import gzip
 import hashlib
+import json
 import re
+import sys
 import types
 
 import classify_sentiment
@@ -13,6 +15,7 @@ import keras
 import numpy as np
 import pretrain_encoder
 import pytest
+import translate
 from script_cases import assert_kept, run, run_apart
 
 import keras_txf
@@ -131,8 +134,43 @@ def test_translate(tmp_path, shallow):
     assert_kept(tmp_path / "out", done.stdout, log=1)
     logits = reload(tmp_path / "out", "translate")({"source_ids": np.array([[4, 5]]), "target_ids": np.array([[1]])})
     assert logits.shape == (1, 1, 8)  # padding, start, stop, unknown and four words
-    again = run("translate", "A dog runs.", "--out", tmp_path / "out")
+    page = tmp_path / "pages" / "dog.html"
+    again = run("translate", "A dog runs.", "--out", tmp_path / "out", "--view", page)
     assert set(again.stdout.split()) <= {"<start>", "<unknown>", "ein", "hund", "rennt", "."}, again.stderr
+    shown = json.loads(re.search(r"<script[^>]*json[^>]*>(.*?)</script>", page.read_text(), re.S)[1])
+    assert shown["tokens"] == [*again.stdout.split(), "<stop>"][:40] and shown["source_tokens"] == ["a", "dog", "runs", "."]
+    assert [kind["title"] for kind in shown["kinds"]] == ["Encoder self-attention", "Decoder self-attention", "Cross-attention"]
+
+
+def test_the_view_of_a_translation_has_the_steps_that_chose_its_words(tmp_path, monkeypatch):
+    english, german = (translate.Vocabulary.of([words.split()] * 3) for words in ("a dog runs .", "ein hund rennt ."))
+    sizes = len(english.words), len(german.words)
+    model = keras_txf.models.encoder_decoder(*sizes, 1, dim=8, num_heads=2, share_embeddings=False)
+    asked = []
+    monkeypatch.setattr(keras_txf.visualize, "view_attention", lambda *arguments: asked.append(arguments))
+    translate.view(tmp_path, ["a", "dog"], "ein <unknown> hund", model, english, german)
+    translate.view(tmp_path, ["a", "dog"], " ".join(["hund"] * translate.LONGEST), model, english, german)
+    scores, *rest = asked[0]
+    assert rest == [["ein", "<unknown>", "hund", "<stop>"], ["a", "dog"], tmp_path]
+    ids = {"source_ids": np.array([[4, 5]]), "target_ids": np.array([[1, 4, 3, 5]])}  # start, ein, unknown, hund
+    for name, weights in keras_txf.visualize.attention_scores(model, ids).items():
+        np.testing.assert_array_equal(scores[name], weights)
+    assert asked[1][1] == ["hund"] * translate.LONGEST  # cut off: there is no step that chose to stop
+
+
+def test_a_model_without_attention_has_no_view(tmp_path):
+    words = translate.Vocabulary.of([])
+    model = keras_txf.models.recurrent_encoder_decoder(4, 4, num_layers=1, dim=8, attention=None)
+    with pytest.raises(SystemExit, match="^error: --view: `model` must have an attention layer"):
+        translate.view(tmp_path / "page.html", ["a"], "", model, words, words)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_training_has_no_translation_to_view(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["translate", "--view", "page.html"])
+    with pytest.raises(SystemExit):
+        translate.parse_options()
+    assert "argument --view: is for a sentence to translate" in capsys.readouterr().err
 
 
 @pytest.mark.slow

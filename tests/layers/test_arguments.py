@@ -31,6 +31,10 @@ CALLS = {
     "Pooling": ({}, {"inputs": X, "mask": MASK}),
     "PositionalEmbedding": (dict(vocab_size=11, dim=8, token_types=3), {"inputs": IDS, "positions": PLACES, "token_type_ids": SEGMENTS}),
     "PatchEmbedding": (dict(patch_size=2, dim=8, image_size=(6, 8)), {"inputs": IMAGES}),
+    "RecurrentDecoder": (
+        dict(dim=4, attention="additive"),
+        {"inputs": X, "states": X[:, 0], "context": CONTEXT, "inputs_mask": MASK, "context_mask": CROSS["context_mask"]},
+    ),
     "Rotary": ({}, {"x": HEADS, "positions": PLACES}),
     "ALiBi": (dict(num_heads=2), {"query_positions": PLACES, "key_positions": PLACES}),
     "RelativeBias": (dict(num_heads=2), {"query_positions": PLACES, "key_positions": PLACES}),

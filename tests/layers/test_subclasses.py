@@ -28,6 +28,7 @@ LAYERS = {
     "Pooling": ({}, {"kind": "max"}, [X]),
     "PositionalEmbedding": (dict(vocab_size=11, dim=8, encoding="learned", max_length=9), {"scale": True}, [IDS]),
     "PatchEmbedding": (dict(patch_size=2, dim=8, image_size=(4, 6)), {"class_token": False}, [RANDOM.random((2, 4, 6, 3), "float32")]),
+    "RecurrentDecoder": (dict(dim=4, cell="lstm", dropout=0.2), {"attention": "additive"}, [X, X[:, 0], CONTEXT]),
     "Rotary": ({"fraction": 0.5}, {"base": 20.0}, [RANDOM.normal(size=(2, 5, 2, 8)).astype("float32"), PLACES]),
     "ALiBi": ({}, {"num_heads": 3}, [PLACES, PLACES[:, :3]]),
     "RelativeBias": (dict(num_heads=2, num_buckets=6, max_distance=4), {"bidirectional": False}, [PLACES, PLACES[:, :3]]),

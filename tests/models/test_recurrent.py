@@ -192,7 +192,7 @@ def test_bad_options(options, message):
 @pytest.mark.parametrize(
     "options, arguments, message",
     [
-        ({}, [(2, 3, 6), (2, 15)], "`states` must be 16 wide; received shape \\(2, 15\\)"),
+        ({}, [(2, 3, 6), (2, 15)], "`states` must be 16 wide, .* received shape \\(2, 15\\)"),
         ({}, [(2, 3), (2, 16)], "`inputs` must have 3 axes; received shape \\(2, 3\\)"),
         ({}, [(2, 3, 6), (2, 16), (2, 5, 4)], "`context` .* attention=None; received one of shape"),
         ({"attention": "additive"}, [(2, 3, 6), (2, 16)], "`context` .* attention=additive; received none"),
