@@ -25,7 +25,9 @@ def build(kind, transformer, **options):
             *sizes, dim=dim, cell=cell, attention=attention or None, **options, share_embeddings="embedding" in tables
         )
 
-    low, high = 2, 4096  # of half the width
+    low, high = 1, 2  # of half the width
+    while _size(make, high) <= transformer.count_params():  # wide models are slow to make
+        low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if _size(make, middle) <= transformer.count_params() else (low, middle)
