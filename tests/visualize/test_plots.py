@@ -82,7 +82,7 @@ def test_a_source_labels_the_encoder_and_the_keys_of_cross_attention_alone():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"layers": "encoder_1/attention"}, "'encoder_1/attention' is not a layer in `scores`.*Did you mean 'enc"),
+        ({"layers": "encoder_1/attention"}, "`layers` must be of \\['encoder_0/attention'.*received 'encoder_1/attention'"),
         ({"layers": []}, "`layers` must name at least one"),
         ({"heads": 3}, "`heads` must be .*'encoder_0/attention' has heads 0 to 2; received 3"),
         ({"heads": "sum"}, "`heads` must be indices.*received 'sum'"),
