@@ -118,7 +118,7 @@ BLOCK_OPTIONS = {
     "feed_forward_dropout": 0.25, "stochastic_depth": (0.35, 0.45), "kernel_initializer": "he_normal",
     "attention_bias": True, "attention_output_bias": False, "feed_forward_bias": True, "norm_bias": False,
 }
-APART = {"norm_attention", "token_dim"}  # these do not go with the others: see "generator-apart" among the contracts
+APART = {"norm_attention", "token_dim", "output_projection"}  # these do not go with the others: see "apart" and "heads-alone" among the contracts
 ONE_SIDED = {"causal": True}  # what encoders alone can choose
 EMBEDDING_OPTIONS = {
     "encoding": "learned", "max_length": 9, "combine": "concat", "position_dim": 5, "pad_id": 2, "token_types": 3,
