@@ -17,7 +17,7 @@ CELLS = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell}
 STATES = {"lstm": 2, "gru": 1}
 STATES_OF = {CELLS[name]: number for name, number in STATES.items()}
 ATTENTIONS = (None, "additive", "multiplicative")
-MASKED = -1e9  # a score of padding: of a source that is all padding every token weighs alike, and nothing is NaN
+MASKED = -1e9  # the score of padding. It is finite: where the whole source is padding, all weights are equal and none is NaN
 
 
 @register
@@ -171,9 +171,7 @@ class RecurrentDecoder(keras.layers.Layer):
                 f"`states` must be {self.states_width} wide, for dim={self.dim} and num_layers={self.num_layers}; received "
                 f"shape {tuple(states_shape)}."
             )
-        if (self.attention is None) != (context_shape is None):
-            received = "none" if context_shape is None else f"one of shape {tuple(context_shape)}"
-            raise ValueError(f"`context` must come with `attention` and only then: attention={self.attention!s}; received {received}.")
+        self._check_context(context_shape)
         options = {"return_sequences": True, "return_state": True, "dtype": self.dtype_policy}
         self.inputs_width = inputs_shape[-1]
         width, found = inputs_shape[-1], 0 if self.attention is None else context_shape[-1]
@@ -206,9 +204,13 @@ class RecurrentDecoder(keras.layers.Layer):
         )
         return (outputs, scores[:, None]) if return_attention_scores else outputs
 
+    def _check_context(self, shape):
+        if (self.attention is None) != (shape is None):
+            received = "none" if shape is None else f"one of shape {tuple(shape)}"
+            raise ValueError(f"`context` must come with `attention` and only then: attention={self.attention!s}; received {received}.")
+
     def _check(self, inputs, states, context, inputs_mask, context_mask):
-        if (self.attention is None) != (context is None):
-            raise ValueError(f"`context` must come with `attention` and only then: attention={self.attention!s}.")
+        self._check_context(None if context is None else context.shape)
         checks.rank("inputs", inputs, (3, "(batch, length, width)"))
         checks.rank("states", states, (2, "(batch, width of all states)"))
         checks.broadcasts("states", states, inputs.shape[0], self.states_width)
@@ -242,7 +244,7 @@ class RecurrentDecoder(keras.layers.Layer):
         scores = None
         if self.attention == "multiplicative":
             found, scores = self.cross_attention_layer(x, context, keys, context_mask=context_mask)
-        elif return_attention_scores:  # once more, for all steps: each looked with the state before it
+        elif return_attention_scores:  # computed again, for all steps at once: each step looked with the state before it
             before = ops.concatenate([states[0][:, None], first_outputs[:, :-1]], axis=1)
             _, scores = self.cross_attention_layer(before, context, keys, context_mask=context_mask)
         x = ops.concatenate([x[..., : self.dim], found], axis=-1)

@@ -14,12 +14,12 @@ from keras_txf.generation.processors import check_processors
 from keras_txf.generation.prompts import new_token_limits, prompt_lists, stop_lists
 from keras_txf.generation.results import pack, pad_rows
 from keras_txf.generation.samplers import check_sequences, check_stream, get_sampler
-from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.options import register
 from keras_txf.layers.projections import active_adapters
 from keras_txf.layers.starts import Start
 from keras_txf.models.stepping import prefill_model, refuse_packed, step_model
 from keras_txf.models.checked_model import CheckedModel
+from keras_txf.models.stack import find_embedding
 
 
 @register
@@ -102,7 +102,7 @@ class Generator(CheckedModel):
         >>> result.ids.shape, result.log_probs.shape, result.scores.shape
         ((2, 3, 6), (2, 3, 4), (2, 3))
         """
-        embedding = _embedding(self, "embedding")
+        embedding = find_embedding(self, "embedding")
         if prompt_ids is None:
             if start_id is None:
                 raise ValueError("`prompt_ids` may be left out only where `start_id` is given; received neither.")
@@ -158,7 +158,7 @@ class Generator(CheckedModel):
         (2, 4)
         """
         run, limit = _function(
-            self, _embedding(self, "embedding"), longest_prompt, max_new_tokens, max_length, sampler, processors,
+            self, find_embedding(self, "embedding"), longest_prompt, max_new_tokens, max_length, sampler, processors,
             num_return_sequences, stop_ids, stop_sequences, jit_compile,
         )  # fmt: skip
 
@@ -209,7 +209,7 @@ class Seq2Seq(CheckedModel):
             ValueError: no source, ids outside the vocabulary, more tokens than the model has positions,
                 options that do not go together.
         """
-        source, target = _embedding(self, "source_embedding"), _embedding(self, "target_embedding")
+        source, target = find_embedding(self, "source_embedding"), find_embedding(self, "target_embedding")
         start_id = _start_id(self) if start_id is None else start_id
         sources = prompt_lists("source_ids", source_ids, source.pad_id, source.vocab_size)
         checks.id_below("start_id", start_id, target.vocab_size)
@@ -248,7 +248,7 @@ class Seq2Seq(CheckedModel):
         Raises:
             ValueError: see `generate`.
         """
-        target = _embedding(self, "target_embedding")
+        target = find_embedding(self, "target_embedding")
         start_id = _start_id(self) if start_id is None else start_id
         checks.id_below("start_id", start_id, target.vocab_size)
         run, limit = _function(
@@ -324,15 +324,9 @@ def _parts(model, width, return_hidden_states):
     return prefill_model(model, width, return_hidden_states), step_model(model, width, return_hidden_states)
 
 
-def _embedding(model, name, default=None):
-    """A `PositionalEmbedding` of the model: the one of that name, or else the default, or else the only one."""
-    layers = {layer.name: layer for layer in model.layers if isinstance(layer, PositionalEmbedding)}
-    return layers.get(name) or default or layers["embedding"]
-
-
 def _longest(model, side, embedding):
     """The most tokens that the model has positions for, of its source or target; None: no limit."""
-    return _embedding(model, f"{side}_position_embedding", embedding).max_length
+    return find_embedding(model, f"{side}_position_embedding", embedding).max_length
 
 
 def _start_layer(model):

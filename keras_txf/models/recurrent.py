@@ -76,13 +76,7 @@ def recurrent_encoder_decoder(
     if checks.boolean("bidirectional", bidirectional) and dim % 2:
         raise ValueError(f"`dim` must be even for `bidirectional`, where each direction has a half; received dim={dim}.")
     checks.one_of("share_embeddings", share_embeddings, (True, False, None))
-    if share_embeddings is None:
-        share_embeddings = source_vocab_size == target_vocab_size
-    if share_embeddings and source_vocab_size != target_vocab_size:
-        raise ValueError(
-            "`share_embeddings` needs vocabularies of one size; received "
-            f"source_vocab_size={source_vocab_size} and target_vocab_size={target_vocab_size}."
-        )
+    share_embeddings = stack.resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size)
     decoder = RecurrentDecoder(dim, num_layers, cell, attention, dropout, dtype=dtype, name="decoder")
     if return_attention_scores and attention is None:
         raise ValueError("`return_attention_scores` needs `attention`; received attention=None.")

@@ -3,7 +3,7 @@
 Every column keeps the states after its token, and a token begins with the states of the last column that it may see. So
 the beams of a search find their own past, as in a cache of keys and values, and nothing is reordered.
 
-A column also keeps the outputs after its token, which are those of padding too, as Keras' layers have it.
+A column also keeps the outputs after its token. A padding token repeats them, as in Keras' recurrent layers.
 
 Legend: B batch, P prompt length, L columns, W tokens of a step, U width of all states, S source length, D model dim.
 """
@@ -11,8 +11,10 @@ Legend: B batch, P prompt length, L columns, W tokens of a step, U width of all 
 import keras
 from keras import ops
 
-from keras_txf.layers import PositionalEmbedding, RecurrentDecoder
+from keras_txf.layers import RecurrentDecoder
+from keras_txf.layers.caching import Part
 from keras_txf.layers.options import register, revive
+from keras_txf.models.stack import find_embedding, given
 
 
 def find_decoder(model):
@@ -33,8 +35,8 @@ def prefill_tensors(model):
     states, *context = keras.tree.flatten(encoder.call(inputs["source_ids"]))
     call = dict(zip(("context", "context_mask"), [*context, _context_mask(model, inputs)]))
     prefill = RecurrentPrefill(decoder, name="decoder_prefill", dtype=decoder.dtype_policy)
-    x = _embedding(model, "target_embedding")(inputs["target_ids"])
-    hidden, states, *memory = keras.tree.flatten(prefill(x, inputs["visible"], states, **_given(call)))
+    x = find_embedding(model, "target_embedding")(inputs["target_ids"])
+    hidden, states, *memory = keras.tree.flatten(prefill(x, inputs["visible"], states, **given(**call)))
     return inputs, {"decoder_states": states, **dict(zip(("context", "context_keys"), memory))}, hidden
 
 
@@ -57,50 +59,37 @@ def step_tensors(model, width):
             call[name] = inputs[name] = keras.Input((None, units), dtype=dtype, name=name)
         call["context_mask"] = _context_mask(model, inputs)
     step = RecurrentStep(decoder, name="decoder_step", dtype=decoder.dtype_policy)
-    x = _embedding(model, "target_embedding")(inputs["target_ids"])
-    hidden, states = step(x, states, inputs["visible"], inputs["index"], **_given(call))
+    x = find_embedding(model, "target_embedding")(inputs["target_ids"])
+    hidden, states = step(x, states, inputs["visible"], inputs["index"], **given(**call))
     return inputs, {"decoder_states": states}, hidden
 
 
 def logits_of(model, hidden):
     """The model's logits of the decoder's outputs, (B, any length, V)."""
     head = {layer.name: layer for layer in model.layers}.get("logits")
-    return _embedding(model, "target_embedding")(hidden, reverse=True) if head is None else head(hidden)
-
-
-def _embedding(model, name):
-    layers = {layer.name: layer for layer in model.layers if isinstance(layer, PositionalEmbedding)}
-    return layers.get(name) or layers["embedding"]
+    return find_embedding(model, "target_embedding")(hidden, reverse=True) if head is None else head(hidden)
 
 
 def _context_mask(model, inputs):
-    pad_id = _embedding(model, "source_embedding").pad_id
+    pad_id = find_embedding(model, "source_embedding").pad_id
     if pad_id is None or find_decoder(model).attention is None:
         return None
     return ContextMask(pad_id, name="context_mask")(inputs["source_ids"])
 
 
-def _given(call):
-    return {name: value for name, value in call.items() if value is not None}
-
-
-class Part(keras.layers.Layer):
-    """What the two layers here have in common: they share a decoder's weights, and take masks as arguments."""
+class RecurrentPart(Part):
+    """What the two layers here have in common: they share the weights of a decoder."""
 
     def __init__(self, decoder, **kwargs):
         super().__init__(**kwargs)
         self.decoder = revive(decoder)
-        self.supports_masking = True
-
-    def compute_mask(self, *arguments, **masks):
-        return None
 
     def get_config(self):
         return {**super().get_config(), "decoder": keras.saving.serialize_keras_object(self.decoder)}
 
 
 @register
-class RecurrentPrefill(Part):
+class RecurrentPrefill(RecurrentPart):
     """Reads a prompt through a `RecurrentDecoder`.
 
     Call arguments:
@@ -110,8 +99,8 @@ class RecurrentPrefill(Part):
         context: float (B, S, width), and context_mask: bool (B, S), where the decoder has attention.
 
     Returns:
-        The decoder's outputs (B, P, D), its last states and outputs for every column, (B, P, U + D), and where there is a context, it and
-        its keys (B, S, D), without a mask.
+        The decoder's outputs (B, P, D); its last states and outputs, (B, P, U + D), the same in every column; and with
+        attention the context (B, S, width) and the keys of the context (B, S, D), both without a mask.
     """
 
     def call(self, inputs, visible, states, context=None, context_mask=None):
@@ -119,9 +108,9 @@ class RecurrentPrefill(Part):
         keys = [] if context is None else [decoder.cross_attention_layer.project(context)]
         mask = visible[:, : ops.shape(inputs)[1]]
         outputs, states, _ = decoder.run(inputs, states, context, *(keys or [None]), mask, context_mask)
-        # No column but the last real one is ever asked for, and from that on the states stay the same.
+        # A step reads the states of the last real column alone. Padding after that column leaves the states as they are.
         states = ops.concatenate([states, outputs[:, -1]], axis=-1)
-        memory = [] if context is None else map(ops.copy, (context, *keys))  # Keras leaves a tensor its mask that is no copy
+        memory = [] if context is None else map(ops.copy, (context, *keys))  # a copy has no Keras mask
         return outputs, ops.repeat(states[:, None], ops.shape(inputs)[1], axis=1), *memory
 
     def compute_output_spec(self, inputs, visible, states, context=None, context_mask=None):
@@ -131,7 +120,7 @@ class RecurrentPrefill(Part):
 
 
 @register
-class RecurrentStep(Part):
+class RecurrentStep(RecurrentPart):
     """Reads the next W tokens of each sequence through a `RecurrentDecoder`, as alternatives to each other.
 
     Call arguments:
@@ -150,7 +139,7 @@ class RecurrentStep(Part):
         visible = visible[:, None] if len(visible.shape) == 2 else visible
         columns = ops.arange(ops.shape(states)[1])
         before = ops.logical_and(visible, columns < index[0])
-        last = ops.max(ops.where(before, columns, 0), axis=-1)  # a row that has seen nothing: the first holds its states
+        last = ops.max(ops.where(before, columns, 0), axis=-1)  # a row without a real token reads the first column
         known = ops.take_along_axis(states, last[..., None], axis=1)
         own = ops.reshape(known[..., : decoder.states_width], (-1, decoder.states_width))
         memory = [None if x is None else ops.repeat(x, width, axis=0) for x in (context, context_keys, context_mask)]

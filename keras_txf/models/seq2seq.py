@@ -80,13 +80,7 @@ def encoder_decoder(
     checks.size("target_vocab_size", target_vocab_size)
     checks.optional(checks.size, "num_decoder_layers", num_decoder_layers)
     checks.one_of("share_embeddings", share_embeddings, (True, False, None, "tokens"))
-    if share_embeddings is None:
-        share_embeddings = source_vocab_size == target_vocab_size
-    if share_embeddings and source_vocab_size != target_vocab_size:
-        raise ValueError(
-            "`share_embeddings` needs vocabularies of one size; received "
-            f"source_vocab_size={source_vocab_size} and target_vocab_size={target_vocab_size}."
-        )
+    share_embeddings = stack.resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size)
     for argument, value in (("encoder_options", encoder_options), ("decoder_options", decoder_options)):
         if value is not None and not isinstance(value, dict):
             raise ValueError(f"`{argument}` must be a dict of options; received {short_repr(value)}.")

@@ -89,6 +89,24 @@ def make_embedding(vocab_size, dim, options, name):
     return PositionalEmbedding(vocab_size, dim, **options.embedding, dtype=options.dtype, name=name)
 
 
+def find_embedding(model, name, default=None):
+    """A `PositionalEmbedding` of the model: the one of that name, or else the default, or else the only one."""
+    layers = {layer.name: layer for layer in model.layers if isinstance(layer, PositionalEmbedding)}
+    return layers.get(name) or default or layers["embedding"]
+
+
+def resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size):
+    """The caller's `share_embeddings`; by default whether the vocabularies are of one size, as sharing needs them to be."""
+    if share_embeddings is None:
+        return source_vocab_size == target_vocab_size
+    if share_embeddings and source_vocab_size != target_vocab_size:
+        raise ValueError(
+            "`share_embeddings` needs vocabularies of one size; received "
+            f"source_vocab_size={source_vocab_size} and target_vocab_size={target_vocab_size}."
+        )
+    return share_embeddings
+
+
 def separate_positions(dim, options):
     """The positions of the source and of the target, each a layer of its own; the embedding is left without."""
     if options.embedding_dim is not None:
@@ -157,9 +175,9 @@ def embed(
     if start_id is not None and start_id == pad_id and (position_embedding or embedding).encoding is not None:
         positions = StartPositions(pad_id, dtype=options.dtype, name=f"{name}_positions")(ids)
     counts = embedding.encoding is not None or embedding.max_length is not None
-    x = embedding(ids, **_given(positions=positions if counts else None, token_type_ids=token_type_ids))
+    x = embedding(ids, **given(positions=positions if counts else None, token_type_ids=token_type_ids))
     if position_embedding is not None:
-        x = keras.layers.Add(dtype=options.dtype)([x, position_embedding(ids, **_given(positions=positions))])
+        x = keras.layers.Add(dtype=options.dtype)([x, position_embedding(ids, **given(positions=positions))])
     if start_id is not None:
         x = Start(start_id, pad_id, dtype=options.dtype, name=f"{name}_start")([x, ids])
     return x
@@ -182,7 +200,7 @@ def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False,
     """
     blocks = make_blocks(block_class, num_layers, num_heads, options, name)
     first = blocks[0]
-    call = _given(**call)
+    call = given(**call)
     if checks.boolean("return_attention_scores", scores):
         call["return_attention_scores"] = True
 
@@ -206,7 +224,7 @@ def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False,
     return result
 
 
-def _given(**call):
+def given(**call):
     """The arguments that are not None."""
     return {name: value for name, value in call.items() if value is not None}
 

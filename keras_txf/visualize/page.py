@@ -11,17 +11,10 @@ import numpy as np
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.training.whole import whole
+from keras_txf.visualize.kinds import KINDS, attention_kind
 
 TEMPLATE = pathlib.Path(__file__).with_name("page.html")
 DATA = "{{data}}"  # where the template takes the tokens and weights
-
-# Each kind of attention: its title, and which sequence attends to which. The page shows them in this order.
-KINDS = {
-    "self": ("Self-attention", "tokens", "tokens"),
-    "encoder": ("Encoder self-attention", "source_tokens", "source_tokens"),
-    "decoder": ("Decoder self-attention", "tokens", "tokens"),
-    "cross": ("Cross-attention", "tokens", "source_tokens"),
-}
 
 
 def view_attention(scores, tokens, source_tokens=None, path=None, example=0):
@@ -67,7 +60,7 @@ def view_attention(scores, tokens, source_tokens=None, path=None, example=0):
     path = checks.optional(checks.path, "path", path)
     layers = {kind: [] for kind in KINDS}
     for name, weights in scores.items():
-        kind = _kind(name, source_tokens is not None)
+        kind = attention_kind(name, source_tokens is not None)
         array = _weights(name, weights, example, *(_sequence(name, side, sequences) for side in KINDS[kind][1:]))
         code = base64.b64encode(np.rint(255 * np.sqrt(array)).astype("uint8").tobytes()).decode()
         layers[kind].append({"name": name, "heads": len(array), "weights": code})
@@ -104,15 +97,6 @@ class AttentionPage:
         """
         with whole(checks.path("path", path), name="path") as unfinished:
             unfinished.write_text(self.html, encoding="utf-8")
-
-
-def _kind(name, with_source):
-    """What attends to what in the layer of that name: a key of `KINDS`."""
-    if "cross_attention" in name.rpartition("/")[2]:
-        return "cross"
-    if not with_source:
-        return "self"
-    return "encoder" if name.startswith("encoder") else "decoder"
 
 
 def _some_strings(name, value):

@@ -13,6 +13,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
 from keras_txf.ops.positions import rotary_frequencies
+from keras_txf.visualize.kinds import KINDS, attention_kind
 
 LINE = 0.14  # inches that a label takes
 SMALL, LARGE = 1.7, 5.0  # inches of a map
@@ -79,14 +80,10 @@ def plot_attention(scores, tokens=None, source_tokens=None, layers=None, heads=N
 
 def axis_tokens(name, shape, tokens, source_tokens):
     """The labels of the queries and of the keys of a layer with weights of this shape, (B, N, T, S)."""
-    if "cross_attention" in name.rsplit("/", 1)[-1]:
-        chosen = ("tokens", tokens), ("source_tokens", source_tokens)
-    elif name.startswith("encoder") and source_tokens is not None:
-        chosen = (("source_tokens", source_tokens),) * 2
-    else:
-        chosen = (("tokens", tokens),) * 2
-    labels = []
-    for (argument, words), size, legend in zip(chosen, shape[2:], ("queries", "keys")):
+    _, *sides = KINDS[attention_kind(name, source_tokens is not None)]
+    sequences, labels = {"tokens": tokens, "source_tokens": source_tokens}, []
+    for argument, size, legend in zip(sides, shape[2:], ("queries", "keys")):
+        words = sequences[argument]
         words = [str(i) for i in range(size)] if words is None else checks.strings(argument, words)
         if not 0 < len(words) <= size:
             raise ValueError(
@@ -115,7 +112,7 @@ def chosen_layers(scores, layers):
 
 
 def chosen_heads(name, weights, heads):
-    """The dict of titles -> maps (T, S) of weights (N, T, S)."""
+    """The dict of titles -> maps (T, S) of weights (N, T, S), or of maps (B, T, S) of weights (N, B, T, S)."""
     if isinstance(heads, str) and heads == "mean":
         return {"mean of heads": weights.mean(axis=0)}
     indices = range(len(weights)) if heads is None else [heads] if isinstance(heads, numbers.Integral) else heads

@@ -105,10 +105,8 @@ def plot_attention_on_image(image, scores, patch_size, rollout=True, layers=None
     grid = _patches(images.shape[1:3], checks.pair("patch_size", patch_size), everything)
     columns = [("rollout", attention_rollout(everything))] if checks.boolean("rollout", rollout) else []
     for name, weights in ({} if layers is None else chosen_layers(scores, layers)).items():
-        titles = list(chosen_heads(name, weights[0], heads))
-        for title in titles:
-            maps = [chosen_heads(name, weights[i], heads)[title] for i in range(batch)]
-            columns.append((f"{name}\n{title}", np.stack(maps)))
+        of_heads = chosen_heads(name, weights.swapaxes(0, 1), heads)
+        columns += [(f"{name}\n{title}", maps) for title, maps in of_heads.items()]
     figure = new_figure(1.9 * (1 + len(columns)), 1.9 * len(images) + 0.6)
     axes = figure.subplots(len(images), 1 + len(columns), squeeze=False)
     for row, picture, number in zip(axes, images, examples):
