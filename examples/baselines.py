@@ -7,7 +7,7 @@ MODELS = ("transformer", *CELLS, *(f"{cell}-{attention}" for cell in CELLS for a
 
 
 def build(kind, transformer, **options):
-    """The Transformer itself, or a recurrent encoder-decoder of as many parameters, as near as an even width comes.
+    """The Transformer itself, or a recurrent encoder-decoder of the even width that comes nearest in parameters.
 
     Args:
         kind: one of `MODELS`: a cell, and the attention after a hyphen; a cell alone has none.

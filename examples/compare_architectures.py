@@ -1,6 +1,6 @@
 """The loop, the window and attention on the same work, each as one layer: what they cost as T and d double, measured.
 
-    python examples/compare_architectures.py            # some four minutes on two cores
+    python examples/compare_architectures.py            # some two minutes on two cores
     python examples/compare_architectures.py --quick    # fewer sizes
 
 T is the length, d the width, k the convolution's kernel; the batch is one. XLA compiles all programs (on TensorFlow).

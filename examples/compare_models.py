@@ -21,6 +21,7 @@ import time
 import types
 
 import baselines
+import costs
 import data
 import dates
 import keras
@@ -164,16 +165,11 @@ def train(kind, seed, options, path):
 
 def generation_seconds(model, sources, length, repeats=7):
     """Median seconds of calls after the first; no answer stops early, so that all models write the same length."""
-    times = []
-    for _ in range(1 + repeats):
-        start = time.perf_counter()
-        model.generate(sources, length)
-        times.append(time.perf_counter() - start)
-    return float(np.median(times[1:]))
+    return costs.seconds({"generate": lambda: model.generate(sources, length)}, repeats)["generate"]
 
 
 def forget_peak():
-    """The peak so far is that of the search for a width, which builds models far too wide."""
+    """The peak so far is that of the search for a width, which also builds models that are too wide."""
     gc.collect()
     if (switch := pathlib.Path("/proc/self/clear_refs")).exists():
         switch.write_text("5")  # Linux: VmHWM begins anew at what is resident now

@@ -125,10 +125,11 @@ def split(line):
 
 def batches(sources, targets, shuffle=False):
     """Padded batches of sentences of like length, as inputs and targets for `fit`."""
+    targets = [[START, *target, STOP] for target in targets]
 
     def generate():
         for i in np.random.permutation(len(sources)) if shuffle else range(len(sources)):
-            yield sources[i], [START, *targets[i], STOP]
+            yield sources[i], targets[i]
 
     ids = tf.TensorSpec((None,), "int32")
     dataset = tf.data.Dataset.from_generator(generate, output_signature=(ids, ids))
