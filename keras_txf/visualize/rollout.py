@@ -127,7 +127,8 @@ def plot_attention_on_image(image, scores, patch_size, rollout=True, layers=None
 
 def as_floats(name, value):
     """A tensor, an array or nested lists as float64."""
-    return ops.convert_to_numpy(checks.number_tensor(name, value)).astype("float64")
+    checks.number_tensor(name, value)  # which on JAX would round float64 to float32
+    return np.asarray(ops.convert_to_numpy(value), "float64")
 
 
 def _patches(size, patch_size, scores):
