@@ -66,6 +66,7 @@ BLOCK_OPTIONS = {
     "norm": "rms", "norm_placement": "sandwich", "norm_epsilon": 1e-3, "dropout": 0.05, "attention_dropout": 0.15,
     "feed_forward_dropout": 0.25, "stochastic_depth": (0.35, 0.45), "kernel_initializer": "he_normal",
     "attention_bias": True, "attention_output_bias": False, "feed_forward_bias": True, "norm_bias": False,
+    "output_projection": True,
 }
 
 
