@@ -5,16 +5,18 @@ import pathlib
 import types
 
 import compare_models
+import comparison_tables
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from script_cases import run_apart
 
 import keras_txf as txf
 
 
 def make_run(kind="lstm", seed=1, seconds_to_goal=2.0, exact=0.5):
-    numbers = {key: 1000.0 * seed for key, _ in compare_models.COLUMNS.values()}
+    numbers = {key: 1000.0 * seed for key, _ in comparison_tables.COLUMNS.values()}
     curve = [(1.0, 10, 0.2), (2.0, 20, 0.4 + seed / 10)]
     return {"model": kind, "seed": seed, "parameters": 12345, "scores": {"exact match": exact}, "curve": curve} | {
         **numbers, "seconds_to_goal": seconds_to_goal
@@ -48,20 +50,20 @@ def test_the_goal_is_reached_at_the_first_measurement_as_good():
     ],
 )
 def test_cell(values, text):
-    assert compare_models.cell(values, 1) == text
+    assert comparison_tables.cell(values, 1) == text
 
 
 def test_the_table_has_a_row_a_model_and_a_cell_a_column(tmp_path):
     runs = [make_run(seed=1), make_run("transformer", 1, None, 0.9)]
     runs += [make_run(seed=2, exact=0.7), make_run("transformer", 2, None)]
-    header, line, *rows = compare_models.table(runs, 0.95)
+    header, line, *rows = comparison_tables.table(runs, 0.95)
     assert "steps to 0.95" in header and [row.split(" | ")[0] for row in rows] == ["| lstm", "| transformer"]
-    assert {row.count("|") for row in (header, line, *rows)} == {len(compare_models.COLUMNS) + 4}
+    assert {row.count("|") for row in (header, line, *rows)} == {len(comparison_tables.COLUMNS) + 4}
     cells = [dict(zip(header.split(" | "), row.split(" | "))) for row in rows]
     assert [row["exact match"] for row in cells] == ["0.600 (0.500 to 0.700)", "0.700 (0.500 to 0.900)"]
     assert [row["seconds to 0.95"] for row in cells] == ["2.0", "-"]
     assert cells[0]["steps"] == "1,500 (1,000 to 2,000)" and cells[0]["parameters"] == "12,345"
-    compare_models.draw(runs, 0.95, tmp_path / "models.png")
+    comparison_tables.draw(runs, 0.95, tmp_path / "models.png")
     assert (tmp_path / "models.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -102,7 +104,7 @@ def test_the_clock_trains_a_model_and_evaluates_it_on_the_way():
 
 
 def _dataset(*rows):
-    return compare_models.tf.data.Dataset.from_tensor_slices(rows).batch(3)
+    return tf.data.Dataset.from_tensor_slices(rows).batch(3)
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/clear_refs").exists(), reason="Linux keeps the peak there")
