@@ -67,4 +67,4 @@ def translate_task(options):
     )  # fmt: skip
 
 
-TASKS = {"dates": (dates_task, 0.95, 90), "translate": (translate_task, 0.5, 150)}  # data, goal, seconds
+TASKS = {"dates": (dates_task, 0.95, 60), "translate": (translate_task, 0.5, 100)}  # data, goal, seconds

@@ -80,8 +80,12 @@ def test_the_clock_counts_training_alone_and_stops_at_the_time(monkeypatch):
     clock = compare_models.Clock(60.0, 0.01, None)
     clock.set_model(model)
     now[0] += 50  # the first step compiles
+    clock.on_train_batch_begin(0)
     while not model.stop_training:
         clock.on_train_batch_end(0)
+        if clock.steps % 9 == 4:
+            now[0] += 50  # a wait between epochs
+            clock.on_train_batch_begin(0)
         now[0] += 1
     assert clock.steps == 60 and clock.trained == pytest.approx(60)
     assert clock.curve == [(2.0 * i, 2 * i, 0.25) for i in range(1, compare_models.POINTS + 1)]
