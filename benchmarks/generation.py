@@ -4,8 +4,8 @@ The same sizes and a prompt of 32 for each; random weights; 128 new tokens. Ever
 its own with its own backend; they run in turn, so that what slows the machine slows them all. The first call, which
 builds, traces and compiles what a made model generates with, is apart. So is the memory while the model is made and
 called first, over what the imported libraries take, looked at from outside every few milliseconds: at its highest, and
-the highest of what is the process' own, without pages of the libraries' files.
-The floor is the time in which one core reads the weights once.
+the highest of what is the process' own, without pages of the libraries' files. The floor is the time in which one core
+reads the weights once.
 
     pip install keras-hub torch transformers jax
     python benchmarks/generation.py
@@ -30,8 +30,15 @@ def our_model(max_length):
     import keras_txf as txf
 
     return txf.models.decoder_generator(
-        VOCABULARY, LAYERS, DIM, HEADS, encoding="learned", max_length=max_length, norm_placement="pre",
-        activation="gelu", pad_id=None,
+        VOCABULARY,
+        LAYERS,
+        DIM,
+        HEADS,
+        position_encoding="learned",
+        max_length=max_length,
+        norm_placement="pre",
+        activation="gelu",
+        pad_id=None,
     )
 
 
@@ -48,8 +55,13 @@ def _keras_hub(batch, beams, jit_compile):
     import numpy as np
 
     backbone = keras_hub.models.GPT2Backbone(
-        vocabulary_size=VOCABULARY, num_layers=LAYERS, num_heads=HEADS, hidden_dim=DIM, intermediate_dim=4 * DIM,
-        dropout=0.0, max_sequence_length=PROMPT + NEW,
+        vocabulary_size=VOCABULARY,
+        num_layers=LAYERS,
+        num_heads=HEADS,
+        hidden_dim=DIM,
+        intermediate_dim=4 * DIM,
+        dropout=0.0,
+        max_sequence_length=PROMPT + NEW,
     )
     model = keras_hub.models.GPT2CausalLM(backbone=backbone, preprocessor=None)
     sampler = keras_hub.samplers.BeamSampler(num_beams=beams) if beams > 1 else "greedy"
@@ -73,8 +85,15 @@ def _gpt2():
 
     torch.set_grad_enabled(False)
     config = transformers.GPT2Config(
-        vocab_size=VOCABULARY, n_layer=LAYERS, n_embd=DIM, n_head=HEADS, n_positions=PROMPT + NEW, resid_pdrop=0,
-        activation_function="gelu", bos_token_id=None, eos_token_id=None,
+        vocab_size=VOCABULARY,
+        n_layer=LAYERS,
+        n_embd=DIM,
+        n_head=HEADS,
+        n_positions=PROMPT + NEW,
+        resid_pdrop=0,
+        activation_function="gelu",
+        bos_token_id=None,
+        eos_token_id=None,
     )
     return transformers.GPT2LMHeadModel(config).eval()
 
@@ -213,7 +232,10 @@ def plot(path):
 
     news = [96, 224, 512, 1024, 1536, 2048]  # tokens of which the cache has columns for
     lengths = [PROMPT + new for new in news]
-    model, times = our_model(max(lengths)), {tokens: [] for tokens in (1, *news)}  # 1: what a call takes beside its steps
+    model, times = (
+        our_model(max(lengths)),
+        {tokens: [] for tokens in (1, *news)},
+    )  # 1: what a call takes beside its steps
     for _ in range(10):
         for tokens, found in times.items():
             start = time.perf_counter()
@@ -247,7 +269,10 @@ def main():
     if arguments.plot:
         return plot(arguments.plot)
     print(f"one core reads the weights in {floor():.2f} ms; medians of {arguments.repeats} calls in turn")
-    print(f"{'batch':6}{'beams':6}{'contender':16}{'first call s':>13}{'MB':>7}{'own MB':>8}{'ms a token':>12}{'ratio':>8}")
+    print(
+        f"{'batch':6}{'beams':6}{'contender':16}{'first call s':>13}{'MB':>7}{'own MB':>8}"
+        f"{'ms a token':>12}{'ratio':>8}"
+    )
     for beams in arguments.beams:
         for batch in arguments.batch:
             compare(batch, beams, arguments)

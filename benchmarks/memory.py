@@ -1,4 +1,8 @@
-"""Memory of a process over many calls of `generate` with random lengths, batches and samplers: `python benchmarks/memory.py --calls 2000`."""
+"""Measures a process's memory over many calls of `generate` with random lengths, batches and samplers.
+
+python benchmarks/memory.py --calls 2000
+
+"""
 
 import argparse
 import gc

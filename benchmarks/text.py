@@ -1,9 +1,10 @@
-"""Tokens per second of each tokenizer beside Hugging Face's fast ones, `sentencepiece` and KerasHub's; and of training,
-padded, bucketed, packed and by KerasHub's recipe (see text_training.py).
+"""Tokens per second of our tokenizers beside those of Hugging Face, `sentencepiece` and KerasHub, and of training.
+
+Training is padded, bucketed, packed, or KerasHub's recipe: see text_training.py.
 
 Of the tokenizers: the same lines and vocabularies for each, batch after batch, in one run, in turn; medians. Ours and
-KerasHub's run in a `tf.function`, as in `tf.data`; the others are called from Python. All may use every core. "same" is the share of lines
-with Hugging Face's ids.
+KerasHub's run in a `tf.function`, as in `tf.data`; the others are called from Python. All may use every core. "same" is
+the share of lines with Hugging Face's ids.
 
     pip install keras-hub 'keras_txf[text]' transformers
     python benchmarks/text.py --data DIR        # a folder with text, a sentence a line, gzipped or not
@@ -44,7 +45,9 @@ def read_lines(folder, pattern, most):
 def in_graph(tokenizer, batches):
     function = tf.function(tokenizer.tokenize, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
     tensors = [tf.constant(batch) for batch in batches]
-    return lambda: sum((function(batch).to_list() for batch in tensors), []), lambda: [function(batch) for batch in tensors]
+    return lambda: sum((function(batch).to_list() for batch in tensors), []), lambda: [
+        function(batch) for batch in tensors
+    ]
 
 
 def by_package(tokenizer, batches):
@@ -62,17 +65,28 @@ def by_sentencepiece(tokenizer, batches):
 def word_piece(lines, size, batches):
     ours = txf.text.WordPieceTokenizer.train(lines, size)
     vocabulary = [ours.id_to_token(id) for id in range(ours.vocab_size)]
-    theirs = tokenizers.Tokenizer(tokenizers.models.WordPiece({token: id for id, token in enumerate(vocabulary)}, unk_token="[UNK]"))
+    theirs = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({token: id for id, token in enumerate(vocabulary)}, unk_token="[UNK]")
+    )
     theirs.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
     theirs.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     hub = keras_hub.tokenizers.WordPieceTokenizer(vocabulary, lowercase=True, strip_accents=True)
-    return {"keras_txf": in_graph(ours, batches), "Hugging Face": by_package(theirs, batches), "KerasHub": in_graph(hub, batches)}
+    return {
+        "keras_txf": in_graph(ours, batches),
+        "Hugging Face": by_package(theirs, batches),
+        "KerasHub": in_graph(hub, batches),
+    }
 
 
 def pieces(lines, size, batches, kind, file, options):
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, vocab_size=size, hard_vocab_limit=False, minloglevel=2, **options
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        vocab_size=size,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
     )
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / file).write_bytes(model.getvalue())
@@ -82,8 +96,10 @@ def pieces(lines, size, batches, kind, file, options):
     package = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     hub = keras_hub.tokenizers.SentencePieceTokenizer(model.getvalue())
     return {
-        "keras_txf": in_graph(ours, batches), "Hugging Face": by_package(theirs, batches),
-        "sentencepiece": by_sentencepiece(package, batches), "KerasHub": in_graph(hub, batches),
+        "keras_txf": in_graph(ours, batches),
+        "Hugging Face": by_package(theirs, batches),
+        "sentencepiece": by_sentencepiece(package, batches),
+        "KerasHub": in_graph(hub, batches),
     }
 
 
@@ -92,7 +108,9 @@ def unigram(lines, size, batches):
 
 
 def bpe(lines, size, batches):
-    options = dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False)
+    options = dict(
+        model_type="bpe", byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False
+    )
     return pieces(lines, size, batches, "LlamaTokenizer", "tokenizer.model", options)
 
 
@@ -103,7 +121,11 @@ def byte_pairs(lines, size, batches):
     merges = [" ".join(pair) for pair in model["merges"]]
     hub = keras_hub.tokenizers.BytePairTokenizer(model["vocab"], merges)
     theirs = tokenizers.Tokenizer.from_str(definition)
-    return {"keras_txf": in_graph(ours, batches), "Hugging Face": by_package(theirs, batches), "KerasHub": in_graph(hub, batches)}
+    return {
+        "keras_txf": in_graph(ours, batches),
+        "Hugging Face": by_package(theirs, batches),
+        "KerasHub": in_graph(hub, batches),
+    }
 
 
 def utf8_bytes(lines, size, batches):
@@ -113,11 +135,20 @@ def utf8_bytes(lines, size, batches):
 
 def characters(lines, size, batches):
     hub = keras_hub.tokenizers.UnicodeCodepointTokenizer(lowercase=False)
-    return {"keras_txf": in_graph(txf.text.CharacterTokenizer.train(lines), batches), "KerasHub": in_graph(hub, batches)}
+    return {
+        "keras_txf": in_graph(txf.text.CharacterTokenizer.train(lines), batches),
+        "KerasHub": in_graph(hub, batches),
+    }
 
 
-KINDS = {"WordPiece": word_piece, "unigram": unigram, "BPE": bpe, "byte-level BPE": byte_pairs, "bytes": utf8_bytes,
-         "characters": characters}
+KINDS = {
+    "WordPiece": word_piece,
+    "unigram": unigram,
+    "BPE": bpe,
+    "byte-level BPE": byte_pairs,
+    "bytes": utf8_bytes,
+    "characters": characters,
+}
 
 
 def main():
@@ -147,7 +178,10 @@ def main():
 
 def compare_tokenizers(lines, arguments):
     batches = [lines[start : start + arguments.batch] for start in range(0, len(lines), arguments.batch)]
-    print(f"{len(lines)} lines, {sum(map(len, lines))} characters, batches of {arguments.batch}, medians of {arguments.repeats}")
+    print(
+        f"{len(lines)} lines, {sum(map(len, lines))} characters, batches of {arguments.batch}, medians of "
+        f"{arguments.repeats}"
+    )
     print(f"{'kind':16}{'contender':15}{'tokens':>9}{'ms':>9}{'tokens/s':>13}{'ratio':>8}{'same':>8}")
     for kind in arguments.kind:
         contenders = KINDS[kind](lines, arguments.vocab_size, batches)

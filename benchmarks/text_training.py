@@ -1,8 +1,8 @@
 """The second part of text.py: real tokens per second of training a translation model, padding not counted.
 
 The same pairs, model and number of pairs a step; only the batches differ, and none is left half full at the end of an
-epoch. KerasHub's is the recipe of its translation tutorial at the same sizes: WordPiece, `StartEndPacker` to a fixed length,
-its encoder and decoder blocks without dropout, much of it before a Dense layer of probabilities, RMSprop.
+epoch. KerasHub's is the recipe of its translation tutorial at the same sizes: WordPiece, `StartEndPacker` to a fixed
+length, its encoder and decoder blocks without dropout, much of it before a Dense layer of probabilities, RMSprop.
 """
 
 import keras
@@ -22,8 +22,17 @@ WARMUP = 2
 
 def our_model(size, dropout, packed=False):
     model = txf.models.encoder_decoder(
-        size, size, LAYERS, DIM, HEADS, intermediate_dim=HIDDEN, dropout=dropout, encoding="learned", max_length=LENGTH,
-        share_embeddings=False, packed=packed,
+        size,
+        size,
+        LAYERS,
+        DIM,
+        HEADS,
+        intermediate_dim=HIDDEN,
+        dropout=dropout,
+        position_encoding="learned",
+        max_length=LENGTH,
+        share_embeddings=False,
+        packed=packed,
     )
     model.compile(keras.optimizers.Adam(1e-4), txf.training.TokenCrossEntropy())
     return model
@@ -56,7 +65,9 @@ def hub_batches(pairs, vocabulary, batch):
         target = target_packer(tokenizer(target))
         return {"source_ids": source_packer(tokenizer(source)), "target_ids": target[:, :-1]}, target[:, 1:]
 
-    return pairs.batch(batch, drop_remainder=True).map(prepare, num_parallel_calls=tf.data.AUTOTUNE).cache().shuffle(2048)
+    return (
+        pairs.batch(batch, drop_remainder=True).map(prepare, num_parallel_calls=tf.data.AUTOTUNE).cache().shuffle(2048)
+    )
 
 
 def contenders(pairs, lines, size, dropout, batch):
@@ -72,9 +83,7 @@ def contenders(pairs, lines, size, dropout, batch):
         "bucketed": txf.text.batch_by_length(
             shuffled, round(batch * longer), txf.text.bucket_lengths(examples), static=False
         ).shuffle(64),
-        "packed": rows.shuffle(len(lines)).batch(
-            max(1, round(batch * target / ROW / fill(rows))), drop_remainder=True
-        ),
+        "packed": rows.shuffle(len(lines)).batch(max(1, round(batch * target / ROW / fill(rows))), drop_remainder=True),
         "KerasHub": hub_batches(pairs, vocabulary, batch),
     }
     models = {name: our_model(len(vocabulary), dropout, name == "packed") for name in batches if name != "KerasHub"}

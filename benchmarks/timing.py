@@ -5,7 +5,7 @@ import time
 
 
 def interleaved(runs, repeats, warmup=3):
-    """The median seconds of each of the functions without arguments `runs`, a dict; the first `warmup` rounds do not count."""
+    """Returns each function's median seconds; `runs` is a dict of functions, the first `warmup` rounds do not count."""
     times = {name: [] for name in runs}
     for repeat in range(repeats + warmup):
         for name, run in runs.items():

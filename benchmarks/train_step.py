@@ -32,8 +32,13 @@ TASKS = ("classifier", "generator", "pair")
 
 def ours(task, size):
     common = dict(
-        dim=size["dim"], num_heads=size["heads"], intermediate_dim=size["hidden"],
-        dropout=peers.DROPOUT, attention_dropout=peers.DROPOUT, encoding="learned", max_length=size["length"],
+        dim=size["dim"],
+        num_heads=size["heads"],
+        intermediate_dim=size["hidden"],
+        dropout=peers.DROPOUT,
+        attention_dropout=peers.DROPOUT,
+        position_encoding="learned",
+        max_length=size["length"],
     )
     if task == "classifier":
         return txf.models.encoder_classifier(size["vocab"], 2, size["layers"], **common)
@@ -67,7 +72,11 @@ def flops(task, size):
 def keras_step(model, x, y, dtype):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-4), loss=loss)
-    x = {key: ops.convert_to_tensor(value) for key, value in x.items()} if isinstance(x, dict) else ops.convert_to_tensor(x)
+    x = (
+        {key: ops.convert_to_tensor(value) for key, value in x.items()}
+        if isinstance(x, dict)
+        else ops.convert_to_tensor(x)
+    )
     y = ops.convert_to_tensor(y)
     return lambda: float(model.train_on_batch(x, y))
 

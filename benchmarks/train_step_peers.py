@@ -49,7 +49,8 @@ def torch_step(task, size, x, y, dtype):
             self.token = torch.nn.Embedding(size["vocab"], size["dim"])
             self.position = torch.nn.Embedding(size["length"], size["dim"])
             self.dropout = torch.nn.Dropout(DROPOUT)
-            # As logits, PyTorch's own beginning makes gradients of the softmax too small for normal numbers, which are slow.
+            # As logits, PyTorch's own beginning makes gradients of the softmax too small for normal numbers, which are
+            # slow.
             torch.nn.init.normal_(self.token.weight, std=size["dim"] ** -0.5)
 
         def forward(self, ids):

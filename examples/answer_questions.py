@@ -1,7 +1,8 @@
 """Answers questions about stories: an encoder-decoder that cites the facts, one after the other, up to the place.
 
     python examples/answer_questions.py                         # train, and see how many answers are exact
-    python examples/answer_questions.py "The key is in the box. Ben took the box. Ben went to the hall. Where is the key?"
+    python examples/answer_questions.py "The key is in the box. Ben took the box. Ben went to the hall. Where is the
+    key?"
 
 The stories are made here, see stories.py: as many as one likes. Those of the validation and of the final score are not
 trained on, and those of the score have had no say in how this trains.
@@ -83,7 +84,7 @@ def build(vocab_size, dim, **options):
     # sinusoids tell the last of several places.
     return txf.models.encoder_decoder(
         vocab_size, vocab_size, num_layers=2, num_decoder_layers=3, dim=dim, num_heads=4, position="rotary",
-        encoding="sinusoidal", norm_placement="pre", dropout=0.0, encoder_options=dict(window=6), **options,
+        position_encoding="sinusoidal", norm_placement="pre", dropout=0.0, encoder_options=dict(window=6), **options,
     )  # fmt: skip
 
 

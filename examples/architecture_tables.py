@@ -86,7 +86,9 @@ def show(results, out):
     pairs = "computes all T² pairs, then masks half: as many" if same else "has fewer"
     print(f"- Causal attention {pairs} multiply-adds.")
     show_costs(results)
-    data.report(out, f"Fitted exponents of all counts lie within {worst:.2f} of theory")
+    data.report(
+        out, f"Fitted exponents of the counts, but for the multiply-adds of attention, lie within {worst:.2f} of theory"
+    )
     for cost in ("multiply_adds", *MEASURED[1:]):
         sizes = list(results["T"])
         first, second = ([results["T"][T][name][cost] for T in sizes] for name in ("causal attention", "LSTM"))

@@ -17,7 +17,11 @@ def build(kind, transformer, **options):
     if kind == "transformer":
         return transformer
     cell, _, attention = kind.partition("-")
-    tables = {layer.name: layer.vocab_size for layer in transformer.layers if isinstance(layer, txf.layers.PositionalEmbedding)}
+    tables = {
+        layer.name: layer.vocab_size
+        for layer in transformer.layers
+        if isinstance(layer, txf.layers.PositionalEmbedding)
+    }
     sizes = [tables.get(f"{side}_embedding", tables.get("embedding")) for side in ("source", "target")]
 
     def make(dim):

@@ -1,6 +1,6 @@
 """Classifies handwritten digits: a Vision Transformer and a convolutional net, trained alike on two cores.
 
-    python examples/classify_digits.py     # the accuracy of both on held-out images, and what the transformer looks at
+python examples/classify_digits.py     # the accuracy of both on held-out images, and what the transformer looks at
 """
 
 import argparse

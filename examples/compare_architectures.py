@@ -48,7 +48,8 @@ def measure(T, d, options, folder):
         forward = tf.function(layer.__call__, jit_compile=True)
         label = f"training_{name.replace(' ', '_')}_{T}_{d}_end"
         calls[name, "forward"] = lambda forward=forward: forward(inputs)
-        calls[name, "training"] = lambda train=training(layer, label): train(inputs)
+        train = training(layer, label)
+        calls[name, "training"] = lambda train=train: train(inputs)
         calls[name, "training"]()
         counted = vars(costs.count(forward, inputs))
         found[name] = counted | {"parameters": layer.count_params(), "memory": costs.peak_memory(folder, label)}

@@ -5,9 +5,9 @@
     python examples/compare_models.py dates --models gru transformer --seeds 4 5
 
 Optimiser, learning rate and its course over the time are the same for all. The clock counts training alone: it begins
-after the first step, which compiles, and stands still between epochs and during evaluations. A process of its own trains
-each model. After a kill, call again: the trainings that were complete are kept in --out. What the table shows is what is
-written, whichever wins.
+after the first step, which compiles, and stands still between epochs and during evaluations. A process of its own
+trains each model. After a kill, call again: the trainings that were complete are kept in --out, and the table is of all
+that are there. What the table shows is what is written, whichever wins.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import math
 import multiprocessing
 import pathlib
 import time
+import warnings
 
 import baselines
 import comparison_tables
@@ -43,7 +44,9 @@ class Clock(keras.callbacks.Callback):
         self.trained, self.steps, self.since, self.curve = 0.0, 0, None, []
 
     def on_train_batch_begin(self, batch, logs=None):
-        if batch == 0 and self.since is not None:  # between epochs TensorFlow waits for its input now and then, up to a minute
+        if (
+            batch == 0 and self.since is not None
+        ):  # between epochs TensorFlow waits for its input now and then, up to a minute
             self.since = time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
@@ -81,6 +84,7 @@ def train(kind, seed, options, path):
     clock = Clock(options.seconds, options.rate, task.validation)
     forget_peak()
     before = megabytes("VmRSS")
+    warnings.filterwarnings("ignore", message="Your input ran out of data")  # an epoch ends where its batches do
     model.fit(task.training, epochs=10**6, shuffle=False, verbose=0, callbacks=[clock])
     peak, per_step = megabytes("VmHWM"), task.target_tokens / len(task.training)
     seconds_to_goal, steps_to_goal = reached(clock.curve, goal)
@@ -118,7 +122,6 @@ def megabytes(name):
 def main():
     options = parse_options()
     data.claim(options.out, task=options.task, seconds=options.seconds, rate=options.rate, quick=options.quick)
-    runs = []
     for seed in options.seeds:
         for kind in options.models:
             path = options.out / f"{kind}_{seed}.json"
@@ -129,7 +132,10 @@ def main():
                 process.join()
                 if process.exitcode:
                     raise SystemExit(f"error: training {kind}, seed {seed}, ended with exit code {process.exitcode}.")
-            runs.append(json.loads(path.read_text(encoding="utf-8")))
+    # All that was trained with these settings, in earlier calls too.
+    kept = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(options.out.glob("*_*.json"))]
+    order = [*baselines.MODELS[1:], baselines.MODELS[0]]  # the Transformer last
+    runs = sorted(kept, key=lambda run: (order.index(run["model"]), run["seed"]))
     goal = TASKS[options.task][1]
     data.write(options.out / "results.json", json.dumps({"task": options.task, "goal": goal, "runs": runs}, indent=1))
     comparison_tables.draw(runs, goal, options.out / "models.png")
@@ -150,7 +156,12 @@ def parse_options():
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--data", metavar="DIR", help="of translate: Multi30k's .gz files (default: download them)")
     parser.add_argument("--seconds", type=positive_seconds, help="of training each (default: dates 60, translate 100)")
-    parser.add_argument("--models", nargs="+", choices=baselines.MODELS, help="(default: four of them)")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        choices=baselines.MODELS,
+        help="(default: lstm lstm-multiplicative gru-multiplicative transformer)",
+    )
     parser.add_argument("--seeds", nargs="+", type=int, help="(default: 1 2 3)")
     parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate of all models (default: 2e-3)")
     parser.add_argument("--out", metavar="DIR", type=pathlib.Path, help="(default: runs/compare_ and the task)")

@@ -54,7 +54,7 @@ def draw(runs, goal, path):
         for seconds, quality in curves:
             axes.plot(seconds, quality, color=f"C{number}", linewidth=0.6, alpha=0.5)
         axes.plot(grid, np.mean([np.interp(grid, *curve) for curve in curves], axis=0), color=f"C{number}", label=kind)
-    axes.axhline(goal, color="grey", linestyle=":", linewidth=1)
+    axes.axhline(goal, color="grey", linestyle=":", linewidth=1, label="goal")
     axes.set(xlabel="seconds of training", ylabel="validation token accuracy", xlim=0)
     axes.set_title("Mean of the seeds (thick) and each seed (thin); as many parameters each")
     axes.legend(loc="lower right")

@@ -41,20 +41,22 @@ def dates_task(options):
 def translate_task(options):
     paths = data.find(options.data, translate.ADDRESS, translate.FILES)
     lines = {name: gzip.open(path, "rt", encoding="utf-8") for name, path in paths.items()}
-    texts = {name: [translate.split(line) for line in file] for name, file in lines.items()}
-    english, german = (translate.Vocabulary.of(texts[f"train.{language}.gz"]) for language in ("en", "de"))
+    texts = {name: [translate.spaced(line) for line in file] for name, file in lines.items()}
+    english, german = (
+        translate.tokenizer(translate.frequent(texts[f"train.{language}.gz"])) for language in ("en", "de")
+    )
     train, val, test = (
-        ([english.ids(t) for t in texts[f"{name}.en.gz"]], [german.ids(t) for t in texts[f"{name}.de.gz"]])
+        (translate.rows(english, texts[f"{name}.en.gz"]), translate.rows(german, texts[f"{name}.de.gz"]))
         for name in ("train", "val", "test_2016_flickr")
     )
-    references = [" ".join(words) for words in texts["test_2016_flickr.de.gz"][:200]]
+    references = texts["test_2016_flickr.de.gz"][:200]
 
     def score(model):
         import sacrebleu  # only here
 
         perplexity = model.evaluate(translate.batches(*val), verbose=0, return_dict=True)["perplexity"]
         answers = model.generate(test[0][:200], translate.LONGEST, stop_ids=translate.STOP, start_id=translate.START)
-        answers = [german.text(answer) for answer in answers]
+        answers = german.detokenize(answers)
         bleu = sacrebleu.corpus_bleu(answers, [references], tokenize="none", force=True).score  # of words
         return {"perplexity": perplexity, "BLEU": bleu}
 

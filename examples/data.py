@@ -1,14 +1,16 @@
 """What the examples read and write: options, data from a local copy or a public download, and the trained model."""
 
 import argparse
+import contextlib
 import datetime
 import json
-import os
 import pathlib
 import shlex
 import sys
 
 import keras
+
+from keras_txf.atomic_write import atomic_file
 
 
 def find(folder, address, files):
@@ -55,7 +57,6 @@ def claim(folder, **options):
     """Notes in `folder` what a training was begun with; one with other options must not go on from there."""
     path = pathlib.Path(folder) / "options.json"
     if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
         write(path, json.dumps(options))
     begun = json.loads(path.read_text(encoding="utf-8"))
     if begun != options:
@@ -63,10 +64,9 @@ def claim(folder, **options):
 
 
 def write(path, text):
-    """Writes a text file, first under another name, so that what bears the name is whole."""
-    unfinished = path.with_name(f"unfinished.{path.name}")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
+    """Writes a text file atomically: to a temporary path, then renames it."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def log(folder, name="log", append=False):
@@ -85,14 +85,12 @@ def report(folder, result):
 
 
 def save(model, folder, name, **texts):
-    """Writes `folder`/`name`.keras and a .txt file for each text: first under other names, so that what bears a name is whole."""
+    """Writes `folder`/`name`.keras and a .txt file for each text atomically: to temporary paths, then renames them."""
     folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save(folder / f"unfinished.{name}.keras")
-    for key, text in texts.items():
-        (folder / f"unfinished.{key}.txt").write_text(text, encoding="utf-8")
-    for file in (f"{name}.keras", *(f"{key}.txt" for key in texts)):
-        os.replace(folder / f"unfinished.{file}", folder / file)
+    with contextlib.ExitStack() as stack:
+        model.save(stack.enter_context(atomic_file(folder / f"{name}.keras")))
+        for key, text in texts.items():
+            stack.enter_context(atomic_file(folder / f"{key}.txt")).write_text(text, encoding="utf-8")
     print(f"Wrote {folder / name}.keras.")
 
 

@@ -45,7 +45,9 @@ def train(model, tokenizer, adapter, options):
     ids = encode(tokenizer, options.file.read_text(encoding="utf-8"))
     cut = len(ids) * 9 // 10
     training, held_out = (txf.training.next_token_windows(part, options.context) for part in (ids[:cut], ids[cut:]))
-    txf.training.add_adapter(model, "manner", options.rank, alpha=2 * options.rank, dropout=0.05, targets="*/attention/*")
+    txf.training.add_adapter(
+        model, "manner", options.rank, alpha=2 * options.rank, dropout=0.05, targets="*/attention/*"
+    )
     steps = options.epochs * -(-len(training[0]) // options.batch)
     rate = txf.training.warmup_cosine(options.rate, max(1, steps // 10), max(2, steps))
     model.compile(keras.optimizers.AdamW(rate, global_clipnorm=1.0), txf.training.TokenCrossEntropy(pad_id=None))
@@ -60,7 +62,9 @@ def train(model, tokenizer, adapter, options):
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", type=pathlib.Path, help="text file to learn from")
-    parser.add_argument("--checkpoint", metavar="DIR", default=HUB, help="folder, or repository of the Hub (%(default)s)")
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", default=HUB, help="folder, or repository of the Hub (%(default)s)"
+    )
     parser.add_argument("--out", metavar="DIR", default="runs/finetune_generator", help="%(default)s")
     parser.add_argument("--prompt", default="The", help="what to go on from (default: %(default)s)")
     parser.add_argument("--rank", type=data.positive, default=8, help="of the adapter (default: %(default)s)")

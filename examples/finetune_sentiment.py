@@ -4,8 +4,8 @@
     python examples/finetune_sentiment.py --checkpoint DIR --lora   # a LoRA adapter and a new head, the rest frozen
     python examples/finetune_sentiment.py "a warm film"             # how probably this is praise
 
-The checkpoint is a Hugging Face folder, or a repository of the Hub (pip install '.[hub]'). How it is fine-tuned was chosen
-by these dev sentences, so another thousand would have a slightly lower accuracy.
+The checkpoint is a Hugging Face folder, or a repository of the Hub (pip install '.[hub]'). How it is fine-tuned was
+chosen by these dev sentences, so another thousand would have a slightly lower accuracy.
 """
 
 import argparse
@@ -52,7 +52,9 @@ def train(options):
     shuffled = training.shuffle(len(training)).map(lambda ids, labels: twice(hide(ids, tokenizer), labels))
     dev = dev.map(twice)
     steps = options.epochs * len(training)
-    rate = txf.training.warmup_cosine(options.rate or (1e-3 if options.lora else 1e-4), max(1, steps // 10), max(2, steps))
+    rate = txf.training.warmup_cosine(
+        options.rate or (1e-3 if options.lora else 1e-4), max(1, steps // 10), max(2, steps)
+    )
     loss = txf.training.RDrop(pad_id=None, strength=2.0)
     # Of all weights, what is kept is their moving average: what they learn by heart in the last steps counts less.
     optimizer = keras.optimizers.AdamW(rate, weight_decay=0.01, use_ema=not options.lora, ema_momentum=0.995)
@@ -113,12 +115,16 @@ def parse_options():
     parser.add_argument("--lora", action="store_true", help="train an adapter beside frozen weights")
     parser.add_argument("--rank", type=data.positive, help=f"of the adapter (default: {RANK})")
     parser.add_argument("--epochs", type=data.positive, default=5, help="default: %(default)s")
-    parser.add_argument("--batch", type=data.positive, default=1024, help="tokens a batch, padding included (default: %(default)s)")
+    parser.add_argument(
+        "--batch", type=data.positive, default=1024, help="tokens a batch, padding included (default: %(default)s)"
+    )
     parser.add_argument("--rate", type=float, help="highest learning rate (default: 0.0001, with --lora 0.001)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.text is not None:
-        data.refuse_training_options(parser, options, "checkpoint", "data", "lora", "rank", "epochs", "batch", "rate", "seed")
+        data.refuse_training_options(
+            parser, options, "checkpoint", "data", "lora", "rank", "epochs", "batch", "rate", "seed"
+        )
     if options.rank is not None and not options.lora:
         parser.error("argument --rank: without --lora there is no adapter")
     return options

@@ -1,9 +1,9 @@
 """Writes Shakespeare, character by character: a decoder-only model trained in minutes on two cores.
 
-    python examples/generate_text.py                # train, in nanoGPT's setting for a CPU
-    python examples/generate_text.py --size gpu     # or in the one for a GPU
-    python examples/generate_text.py --positions learned        # as nanoGPT has them
-    python examples/generate_text.py "ROMEO:"       # and have a text continued
+python examples/generate_text.py                # train, in nanoGPT's setting for a CPU
+python examples/generate_text.py --size gpu     # or in the one for a GPU
+python examples/generate_text.py --positions learned        # as nanoGPT has them
+python examples/generate_text.py "ROMEO:"       # and have a text continued
 """
 
 import argparse
@@ -23,11 +23,11 @@ SIZES = {
     "cpu": dict(layers=4, heads=4, dim=128, dropout=0.0, context=64, batch=12, steps=2000),
     "gpu": dict(layers=6, heads=6, dim=384, dropout=0.2, context=256, batch=64, steps=5000),
 }
-# Learned positions end with the context. Rotary ones see distances only, and with the window none is new, so that the model
-# writes on and on.
+# Learned positions end with the context. Rotary ones see distances only, and with the window none is new, so that the
+# model writes on and on.
 POSITIONS = {
     "rotary": lambda context: dict(position="rotary", window=context),
-    "learned": lambda context: dict(encoding="learned", max_length=context),
+    "learned": lambda context: dict(position_encoding="learned", max_length=context),
 }
 EVALUATE_EVERY = 500  # steps
 
@@ -63,7 +63,10 @@ def train(options):
         validation_data=validation,
         validation_batch_size=64,
         # Like nanoGPT, the end of training is the best of its evaluations.
-        callbacks=[keras.callbacks.EarlyStopping(patience=evaluations, restore_best_weights=True), data.log(options.out)],
+        callbacks=[
+            keras.callbacks.EarlyStopping(patience=evaluations, restore_best_weights=True),
+            data.log(options.out),
+        ],
     )
     data.save(model, options.out, "shakespeare", characters=characters)
     loss = model.evaluate(*validation, batch_size=64, verbose=0)
@@ -125,8 +128,12 @@ def parse_options():
     parser.add_argument("--out", metavar="DIR", default="runs/generate_text", help="%(default)s")
     parser.add_argument("--size", choices=SIZES, help="of the model and its training (default: cpu)")
     parser.add_argument("--positions", choices=POSITIONS, help="of the model (default: rotary)")
-    parser.add_argument("--steps", type=data.positive, help="steps of training (default: 2000, or 5000 with --size gpu)")
-    parser.add_argument("--length", type=data.positive, default=500, help="characters to write (500); learned positions end sooner")
+    parser.add_argument(
+        "--steps", type=data.positive, help="steps of training (default: 2000, or 5000 with --size gpu)"
+    )
+    parser.add_argument(
+        "--length", type=data.positive, default=500, help="characters to write (500); learned positions end sooner"
+    )
     parser.add_argument("--temperature", type=float, default=0.8, help="of the sampling (default: 0.8)")
     parser.add_argument("--top-p", type=float, default=0.95, help="draw from the likeliest of this probability (0.95)")
     parser.add_argument("--seed", type=int, default=1)

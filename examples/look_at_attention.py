@@ -25,7 +25,15 @@ MAPS = 4  # heads in a picture
 
 def main():
     options = parse_options()
-    folder = txf.checkpoints.find(options.checkpoint)
+    try:
+        folder = txf.checkpoints.find(options.checkpoint)
+    except (
+        Exception
+    ) as error:  # of a folder that is not there, which is taken for a name on the Hub, and of the network
+        raise SystemExit(
+            f"error: --checkpoint {options.checkpoint} is no folder, and the Hub did not give it: "
+            f"{str(error).splitlines()[0]}"
+        ) from None
     model, tokenizer = txf.checkpoints.load(folder, "encoder"), txf.text.from_checkpoint(folder)
     both = {ending: SENTENCE.format(ending) for ending in ENDINGS}
     texts = both if options.text is None else {"sentence": options.text}

@@ -2,23 +2,24 @@
 
     python examples/multi30k.py                             # train, or go on after a kill; print BLEU on test 2016
     python examples/multi30k.py --variant reverse --published runs/multi30k --out runs/reverse
-    python examples/multi30k.py --variant diverse --published runs/multi30k --reverse runs/reverse --out runs/diverse   # better
-    python examples/multi30k.py --variant diverse-2 --diverse runs/diverse --out runs/diverse-2    # and better
+    python examples/multi30k.py --variant diverse --published runs/multi30k --reverse runs/reverse --out runs/diverse
+    # better python examples/multi30k.py --variant diverse-2 --diverse runs/diverse --out runs/diverse-2    # and better
 
 Captions in lower case, tokenized, 10,000 joint subwords. "Good for Misconceived Reasons" (Wu et al. 2021,
-https://arxiv.org/abs/2105.14462) has BLEU 41.02 of 2.6 million parameters; this has 41.66. Needs pip install '.[examples]'.
+https://arxiv.org/abs/2105.14462) has BLEU 41.02 of 2.6 million parameters; this has 41.66. It needs
+pip install '.[examples]'.
 
-As there, an update is the mean over two batches, each of sentences of like length; with one batch of twice the size two runs
-had 40.78 and 40.54. Otherwise than there all updates are taken: theirs stop when ten epochs have not lowered the validation
-loss.
+As there, an update is the mean over two batches, each of sentences of like length; with one batch of twice the size two
+runs had 40.78 and 40.54. Otherwise than there all updates are taken: theirs stop when ten epochs have not lowered the
+validation loss.
 
 What makes it 42.15, then 42.59 at the same size: the training captions are translated into both languages (data
-diversification, Nguyen et al. 2020, https://arxiv.org/abs/1911.01986), by this model and by one of German to English that begins
-with its weights. Then it is trained on for 40 epochs, each pair as it is or with either side translated, with R-Drop (Liang et
-al. 2021, https://arxiv.org/abs/2106.14448) and a rate that goes to zero. The better model translates the captions once more, and
-40 such epochs follow with both its own translations and the earlier ones. R-Drop alone, in 50 epochs of strength 5, made it
-41.97. A model of as many parameters with RMS norms before the layers, rotary positions and gated feed-forward, trained with
-R-Drop from the start, had 41.84 after 67 epochs.
+diversification, Nguyen et al. 2020, https://arxiv.org/abs/1911.01986), by this model and by one of German to English
+that begins with its weights. Then it is trained on for 40 epochs, each pair as it is or with either side translated,
+with R-Drop (Liang et al. 2021, https://arxiv.org/abs/2106.14448) and a rate that goes to zero. The better model
+translates the captions once more, and 40 such epochs follow with both its own translations and the earlier ones. R-Drop
+alone, in 50 epochs of strength 5, made it 41.97. A model of as many parameters with RMS norms before the layers, rotary
+positions and gated feed-forward, trained with R-Drop from the start, had 41.84 after 67 epochs.
 """
 
 import argparse
@@ -65,7 +66,9 @@ def published_rate(steps):
 
 def settling_rate(steps):
     """From where the published rate ends, down to zero."""
-    return txf.training.warmup_cosine(PEAK / 2, warmup_steps=max(1, min(200 * PARTS, steps // 4)), total_steps=steps + 1)
+    return txf.training.warmup_cosine(
+        PEAK / 2, warmup_steps=max(1, min(200 * PARTS, steps // 4)), total_steps=steps + 1
+    )
 
 
 class Variant(typing.NamedTuple):
@@ -101,11 +104,15 @@ def main():
     texts = {name: [line.split() for line in path.open(encoding="utf-8")] for name, path in paths.items()}
     for one, other in (("train.en", "train.de"), ("valid.en", "valid.de"), ("test.2016.en", REFERENCE)):
         if len(texts[one]) != len(texts[other]):
-            raise SystemExit(f"error: {one} has {len(texts[one])} lines, {other} {len(texts[other])}; expected as many.")
+            raise SystemExit(
+                f"error: {one} has {len(texts[one])} lines, {other} {len(texts[other])}; expected as many."
+            )
     vocabulary = Vocabulary(texts["train.en"] + texts["train.de"])
     variant, out = VARIANTS[options.variant], pathlib.Path(options.out)
     source, target = variant.languages
-    training, validation = (vocabulary.pairs(texts[f"{name}.{source}"], texts[f"{name}.{target}"]) for name in ("train", "valid"))
+    training, validation = (
+        vocabulary.pairs(texts[f"{name}.{source}"], texts[f"{name}.{target}"]) for name in ("train", "valid")
+    )
 
     def scores(sources, references, **more):
         return txf.training.GenerationScores(
@@ -120,7 +127,9 @@ def main():
     for file, _ in variant.translated:
         by, language = file.split(".")
         path = pathlib.Path(out if by in begun else options.diverse) / file
-        translated = translations(path, begun.get(by), vocabulary, texts["train.en" if language == "de" else "train.de"])
+        translated = translations(
+            path, begun.get(by), vocabulary, texts["train.en" if language == "de" else "train.de"]
+        )
         sides = texts | {f"train.{language}": translated}
         versions.append(vocabulary.pairs(sides["train.en"], sides["train.de"]))
     # An epoch is a pass over the pairs; as they are drawn, some have a batch more.
@@ -154,7 +163,9 @@ def main():
 
 def build(vocab_size, variant, steps):
     """The model and how it is trained, in so many batches."""
-    model = txf.models.encoder_decoder(vocab_size, vocab_size, 4, DIM, num_heads=4, intermediate_dim=2 * DIM, dropout=0.3)
+    model = txf.models.encoder_decoder(
+        vocab_size, vocab_size, 4, DIM, num_heads=4, intermediate_dim=2 * DIM, dropout=0.3
+    )
     adam = keras.optimizers.Adam(variant.rate(steps), 0.9, 0.98, 1e-8, gradient_accumulation_steps=PARTS)
     model.compile(adam, variant.loss(label_smoothing=0.1))
     return model
@@ -259,13 +270,19 @@ def padded(rows):
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", metavar="DIR", help="folder with the six files (default: download them)")
-    parser.add_argument("--out", metavar="DIR", default="runs/multi30k", help="%(default)s; one folder for each training")
+    parser.add_argument(
+        "--out", metavar="DIR", default="runs/multi30k", help="%(default)s; one folder for each training"
+    )
     parser.add_argument("--variant", choices=VARIANTS, default="published", help="(default: %(default)s)")
-    parser.add_argument("--published", metavar="DIR", help="with reverse and diverse: folder of a published training, complete")
+    parser.add_argument(
+        "--published", metavar="DIR", help="with reverse and diverse: folder of a published training, complete"
+    )
     parser.add_argument("--reverse", metavar="DIR", help="with diverse: folder of a reverse training, complete")
     parser.add_argument("--diverse", metavar="DIR", help="with diverse-2: folder of a diverse training, complete")
     parser.add_argument("--updates", type=data.positive, help=f"up to a whole epoch more (default: {DEFAULTS})")
-    parser.add_argument("--seed", type=int, default=1, help="of weights and dropout; the batches are the same (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of weights and dropout; the batches are the same (default: 1)"
+    )
     options = parser.parse_args()
     for name in BEGUN:
         if (getattr(options, name) is not None) != (name in VARIANTS[options.variant].begun):

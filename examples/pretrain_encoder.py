@@ -31,7 +31,10 @@ def main():
         print(*guesses(options.text, model, tokenizer), sep="\n")
         return
     paths = data.find(options.data, ADDRESS, FILES)
-    texts = {name[:-3]: [line.rstrip("\n") for line in gzip.open(path, "rt", encoding="utf-8")] for name, path in paths.items()}
+    texts = {
+        name[:-3]: [line.rstrip("\n") for line in gzip.open(path, "rt", encoding="utf-8")]
+        for name, path in paths.items()
+    }
     english = txf.text.WordPieceTokenizer.train(texts["train.en"], vocab_size=4000, **WORDS)
     pretrained = pretrain(texts["train.en"], english, options)
     data.save(pretrained, options.out, "english", vocabulary="\n".join(english.get_config()["vocabulary"]))
@@ -137,7 +140,9 @@ def parse_options():
     parser.add_argument("--data", metavar="DIR", help="folder with Multi30k's .gz files (default: download them)")
     parser.add_argument("--out", metavar="DIR", default="runs/pretrain_encoder", help="%(default)s")
     parser.add_argument("--pairs", type=data.positive, default=3000, help="translated captions (default: 3000)")
-    parser.add_argument("--pretraining-epochs", type=data.positive, default=12, help="passes over the captions (default: 12)")
+    parser.add_argument(
+        "--pretraining-epochs", type=data.positive, default=12, help="passes over the captions (default: 12)"
+    )
     parser.add_argument("--epochs", type=data.positive, default=30, help="passes over the pairs (default: 30)")
     parser.add_argument("--dim", type=data.positive, default=128, help="width of the model (default: 128)")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,8 +1,8 @@
 """Reads dates as people write them in 65 languages: an encoder-decoder, trained in two minutes on two cores.
 
-    python examples/read_dates.py                         # train, and see how well it reads
-    python examples/read_dates.py "samedi 3 mars 2018"    # 2018-03-03
-    python examples/read_dates.py --model lstm --out runs/lstm   # a recurrent model of as many parameters
+python examples/read_dates.py                         # train, and see how well it reads
+python examples/read_dates.py "samedi 3 mars 2018"    # 2018-03-03
+python examples/read_dates.py --model lstm --out runs/lstm   # a recurrent model of as many parameters
 """
 
 import argparse
@@ -51,7 +51,11 @@ def train(options):
     model.compile(keras.optimizers.Adam(rate), txf.training.TokenCrossEntropy(), metrics=[txf.training.TokenAccuracy()])
     validation = encode(held_out[:1000], characters)
     history = model.fit(
-        *encode(training, characters), BATCH, options.epochs, validation_data=validation, callbacks=[data.log(options.out)]
+        *encode(training, characters),
+        BATCH,
+        options.epochs,
+        validation_data=validation,
+        callbacks=[data.log(options.out)],
     ).history
     data.save(model, options.out, "dates", characters=characters)
     draw_training(history, options.out / "training.png")
@@ -108,7 +112,11 @@ def read_date(text, model, characters):
         raise ValueError(f"{len(text)} characters are more than the {LONGEST} that the model has seen")
     if dates.is_ambiguous(text):
         raise ValueError("3/4/2018 is in April or in March; write the name of the month")
-    date = datetime.date.fromisoformat(read([text], model, characters)[0])
+    answer = read([text], model, characters)[0]
+    try:
+        date = datetime.date.fromisoformat(answer)
+    except ValueError:
+        raise ValueError(f"the model answered {answer!r}, which is no date") from None
     if not {date.year, date.day} <= dates.figures(text):
         raise ValueError(f"the answer {date} has another year or day")
     inputs, targets = encode([(None, text, date)], characters)
@@ -141,7 +149,9 @@ def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", nargs="?", help="the date to read; without it, train a model")
     parser.add_argument("--out", metavar="DIR", type=pathlib.Path, default="runs/read_dates", help="%(default)s")
-    parser.add_argument("--pairs", type=data.positive, default=26000, help="texts, a tenth of them held out (default: 26000)")
+    parser.add_argument(
+        "--pairs", type=data.positive, default=26000, help="texts, a tenth of them held out (default: 26000)"
+    )
     parser.add_argument("--epochs", type=data.positive, default=4, help="(default: 4)")
     parser.add_argument("--model", choices=baselines.MODELS, default="transformer", help="(default: transformer)")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Finds the lines of a text file that mean what is asked for, whatever their words: sentence embeddings of a checkpoint.
+"""Finds the lines of a text file that mean the same as a query, by the sentence embeddings of a checkpoint.
 
     python examples/semantic_search.py --checkpoint DIR lines.txt "who won the game?"
     python examples/semantic_search.py --checkpoint DIR --data DIR            # how good the embeddings are: STS-B
@@ -80,7 +80,11 @@ def tune(model, tokenizer, path, options):
 
 
 def pair_batches(pairs, tokenizer, options):
-    examples = txf.text.contrastive_pairs(tuple(map(list, zip(*pairs))), tokenizer).cache().shuffle(len(pairs), seed=options.seed)
+    examples = (
+        txf.text.contrastive_pairs(tuple(map(list, zip(*pairs))), tokenizer)
+        .cache()
+        .shuffle(len(pairs), seed=options.seed)
+    )
     padding = dict.fromkeys(examples.element_spec, np.int32(tokenizer.pad_id))
     rows = examples.padded_batch(options.batch, padding_values=padding, drop_remainder=True)
     return rows.map(txf.text.contrastive_targets)
@@ -115,9 +119,13 @@ def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", type=pathlib.Path, help="text file, a line each")
     parser.add_argument("query", nargs="?", help="what to look for (default: the file's first line)")
-    parser.add_argument("--checkpoint", metavar="DIR", default=HUB, help="folder, or repository of the Hub (%(default)s)")
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", default=HUB, help="folder, or repository of the Hub (%(default)s)"
+    )
     parser.add_argument("--data", metavar="DIR", help="folder of the STS benchmark, with sts-train.csv and sts-dev.csv")
-    parser.add_argument("--out", metavar="DIR", default="runs/semantic_search", help="of what is fine-tuned (%(default)s)")
+    parser.add_argument(
+        "--out", metavar="DIR", default="runs/semantic_search", help="of what is fine-tuned (%(default)s)"
+    )
     parser.add_argument("--epochs", type=data.positive, default=0, help="of contrastive fine-tuning (default: none)")
     parser.add_argument("--batch", type=data.positive, default=64, help="pairs a batch (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=2e-5, help="learning rate (default: %(default)s)")

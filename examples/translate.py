@@ -4,7 +4,7 @@
     python examples/translate.py "A dog runs in the snow." --view page.html  # and show what attended to what
     python examples/translate.py --model gru-additive --out runs/gru         # a recurrent model of as many parameters
 
-Plain lower-cased words: what was seen less than three times is unknown, and stays so in the answer.
+Plain lower-cased words: a word that occurs less than three times is unknown, and stays unknown in the answer.
 """
 
 import argparse
@@ -29,8 +29,9 @@ FILES = {
     "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
     "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
 }
+SPECIAL_TOKENS = ["<pad>", "<start>", "<stop>", "<unknown>"]
 PAD, START, STOP, UNKNOWN = range(4)
-SEEN = 3  # times in the training text, to be a word of the vocabulary
+SEEN = 3  # the least number of occurrences of a word of the vocabulary in the training text
 LONGEST = 40  # tokens of a translation
 BATCH_TOKENS = 1500  # target words a batch, padding included
 BOUNDARIES = (10, 13, 16, 20, 26)  # target lengths at which batches change
@@ -41,8 +42,8 @@ def main():
     if options.text is None:
         return train(options)
     model, *texts = data.load(options.out, "translate", "english", "german")
-    english, german = (Vocabulary(text.split("\n")) for text in texts)
-    source = split(options.text)
+    english, german = (tokenizer(text.split("\n")) for text in texts)
+    source = spaced(options.text)
     [answer] = translate([source], model, english, german, options)
     print(answer)
     if options.view is not None:
@@ -52,43 +53,44 @@ def main():
 def train(options):
     keras.utils.set_random_seed(options.seed)
     paths = data.find(options.data, ADDRESS, FILES)
-    texts = {name: [split(line) for line in gzip.open(path, "rt", encoding="utf-8")] for name, path in paths.items()}
-    english, german = Vocabulary.of(texts["train.en.gz"]), Vocabulary.of(texts["train.de.gz"])
+    texts = {name: [spaced(line) for line in gzip.open(path, "rt", encoding="utf-8")] for name, path in paths.items()}
+    english, german = (tokenizer(frequent(texts[f"train.{language}.gz"])) for language in ("en", "de"))
 
     def pairs(name):
-        return [english.ids(t) for t in texts[f"{name}.en.gz"]], [german.ids(t) for t in texts[f"{name}.de.gz"]]
+        return rows(english, texts[f"{name}.en.gz"]), rows(german, texts[f"{name}.de.gz"])
 
     training, validation = map(txf.text.counted, (batches(*pairs("train"), shuffle=True), batches(*pairs("val"))))
     model, log = build(english, german, options, len(training) * options.epochs), data.log(options.out)
     model.fit(training, epochs=options.epochs, shuffle=False, validation_data=validation, callbacks=[log])
-    data.save(model, options.out, "translate", english="\n".join(english.words), german="\n".join(german.words))
+    words = {name: "\n".join(of.get_config()["vocabulary"]) for name, of in (("english", english), ("german", german))}
+    data.save(model, options.out, "translate", **words)
     sources, references = texts["test_2016_flickr.en.gz"][:6], texts["test_2016_flickr.de.gz"][:6]
     for source, reference, answer in zip(sources, references, translate(sources, model, english, german, options)):
-        print(f"\nEnglish    {' '.join(source)}\nreference  {' '.join(reference)}\nmodel      {answer}")
+        print(f"\nEnglish    {source}\nreference  {reference}\nmodel      {answer}")
     _, accuracy, perplexity = model.evaluate(validation, verbose=0)
     print()
     data.report(options.out, f"Validation perplexity {perplexity:.2f}, word accuracy {accuracy:.3f}")
 
 
 def translate(sentences, model, english, german, options):
-    sources, beams = [english.ids(words) for words in sentences], txf.generation.Beam(options.beams)
-    answers = model.generate(sources, LONGEST, beams, stop_ids=STOP, start_id=START)
-    return [german.text(answer) for answer in answers]
+    sources, beams = rows(english, sentences), txf.generation.Beam(options.beams)
+    return german.detokenize(model.generate(sources, LONGEST, beams, stop_ids=STOP, start_id=START))
 
 
 def view(path, source, answer, model, english, german):
     """Writes a page of all attention weights. A German word is the step that chose it, having read the one before."""
-    words = [*answer.split(), german.words[STOP]][:LONGEST]
-    inputs = {"source_ids": [english.ids(source)], "target_ids": [[START, *german.ids(words[:-1])]]}
+    words = [*answer.split(), SPECIAL_TOKENS[STOP]][:LONGEST]
+    [target_ids] = rows(german, [" ".join(words[:-1])])
+    inputs = {"source_ids": rows(english, [source]), "target_ids": [[START, *target_ids]]}
     try:
-        txf.visualize.view_attention(txf.visualize.attention_scores(model, inputs), words, source, path)
+        txf.visualize.view_attention(txf.visualize.attention_scores(model, inputs), words, source.split(), path)
     except ValueError as error:  # no attention in the model, or a path that cannot be written to
         raise SystemExit(f"error: --view: {error}") from None
 
 
 def build(english, german, options, steps):
     model = txf.models.encoder_decoder(
-        len(english.words), len(german.words), num_layers=3, dim=options.dim, num_heads=4,
+        english.vocab_size, german.vocab_size, num_layers=3, dim=options.dim, num_heads=4,
         intermediate_dim=2 * options.dim, norm_placement="pre", position="rotary", dropout=0.2, share_embeddings=False,
     )  # fmt: skip
     model = baselines.build(options.model, model, num_layers=1, bidirectional=True, dropout=0.2)
@@ -99,28 +101,28 @@ def build(english, german, options, steps):
     return model
 
 
-class Vocabulary:
-    """Words by id: padding, start, stop, unknown, then those of a text, most frequent first."""
-
-    def __init__(self, words):
-        self.words = words
-        self.index = {word: i for i, word in enumerate(words)}
-
-    @classmethod
-    def of(cls, sentences):
-        counts = collections.Counter(word for sentence in sentences for word in sentence)
-        frequent = [word for word, count in counts.most_common() if count >= SEEN]
-        return cls(["", "<start>", "<stop>", "<unknown>", *frequent])
-
-    def ids(self, sentence):
-        return [self.index.get(word, UNKNOWN) for word in sentence]
-
-    def text(self, ids):
-        return " ".join(self.words[i] for i in ids if i not in (PAD, STOP))
+def tokenizer(vocabulary):
+    """One token for each word: without pieces of words in the vocabulary, WordPiece splits none."""
+    return txf.text.WordPieceTokenizer(
+        vocabulary, strip_accents=False, special_tokens=SPECIAL_TOKENS, pad_token=SPECIAL_TOKENS[PAD],
+        unk_token=SPECIAL_TOKENS[UNKNOWN], special_tokens_in_text="keep",
+    )  # fmt: skip
 
 
-def split(line):
-    return re.findall(r"\w+|[^\w\s]", line.lower())
+def frequent(sentences):
+    """The vocabulary of a text, special tokens first and then the most frequent words."""
+    counts = collections.Counter(word for sentence in sentences for word in sentence.split())
+    return [*SPECIAL_TOKENS, *(word for word, count in counts.most_common() if count >= SEEN)]
+
+
+def rows(tokenizer, sentences):
+    """The ids of each sentence, lists of int."""
+    return tokenizer.tokenize(sentences).to_list()
+
+
+def spaced(line):
+    """The words and signs of a line in lower case, with spaces between; "Flugbegleiter_in" is one word."""
+    return " ".join(re.findall(r"\w+|[^\w\s]", line.lower().replace("_", "")))
 
 
 def batches(sources, targets, shuffle=False):

@@ -1,6 +1,6 @@
 """How long a sentence takes when a translation model is trained and when it translates: a Transformer and an LSTM.
 
-    python examples/translation_time.py            # lengths 8 to 128, some two minutes on two cores
+    python examples/translation_time.py            # lengths 8 to 128, a minute or two on two cores
     python examples/translation_time.py --quick    # lengths 8 and 16, small models
 
 One sentence at a time; the source is as long as the target. Both models have about as many parameters. Their weights

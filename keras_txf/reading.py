@@ -1,4 +1,4 @@
-"""Files that may be broken: whatever goes wrong while one is read becomes a ValueError that names it."""
+"""Reading: turns every error of a damaged file into a ValueError that names the file."""
 
 import collections
 import contextlib
@@ -9,17 +9,17 @@ import re
 
 from keras_txf.checks import short_repr
 
-LARGEST_JSON = 10**8  # bytes; safetensors allows as many to a header
+LARGEST_JSON = 10**8  # bytes; the limit of safetensors for a header
 DEEPEST_JSON = 32
-LONGEST_REASON = 600  # characters of an error of others, which may hold any part of the file
-COMPLETE = ".complete-save"  # of a checkpoint's folder: files of a save that was cut off before it moved them to their places
+LONGEST_REASON = 600  # characters of another package's error, which may hold any part of the file
+COMPLETE = ".complete-save"  # folder within a checkpoint's folder: the files of a save that was killed as it moved them
 
 
 @contextlib.contextmanager
 def reading(*paths):
-    """A scope that reads a file, or several of a folder: an error in it becomes a ValueError that names them.
+    """Turns an error within the scope, which reads a file or several of a folder, into a ValueError that names them.
 
-    Stays as it is what names the files already, an OSError of one among them, and the ImportError of a missing package.
+    Keeps errors that name the files already, an OSError of a file, and the ImportError of a missing package.
 
     Example:
 
@@ -33,7 +33,7 @@ def reading(*paths):
     except ImportError:
         raise
     except BaseException as error:
-        # Packages written in Rust end in panics, which are no Exception.
+        # A panic of a package in Rust is no Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         names = [short_repr(str(path)) if path is paths[0] else path.name for path in paths]
@@ -45,26 +45,28 @@ def reading(*paths):
 
 
 def file_of(folder, name):
-    """The path of a file of a checkpoint's folder; of a save that was cut off it lies in `COMPLETE`."""
+    """Returns the path of a file of a checkpoint's folder, which is in `COMPLETE` after a save that was killed."""
     new = pathlib.Path(folder) / COMPLETE / name
     return new if os.path.isfile(new) else pathlib.Path(folder) / name
 
 
 def read_json(path, name="folder"):
-    """The dict that a JSON file holds; `name` is the argument that a message calls it by."""
+    """Reads the dict of a JSON file; `name` is the argument in the message."""
     path = pathlib.Path(path)
     try:
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # reading a pipe would block
             raise ValueError("there is no such file")
         if path.stat().st_size > LARGEST_JSON:
             raise ValueError(f"it has {path.stat().st_size} bytes, where {LARGEST_JSON} are the most")
         return parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"`{name}` must hold a readable {path.name}; received {short_repr(str(path))}: {error}.") from None
+        raise ValueError(
+            f"`{name}` must hold a readable {path.name}; received {short_repr(str(path))}: {error}."
+        ) from None
 
 
 def parse_json(text):
-    """The dict of a text; ValueError for what is none, has a key twice, or is nested too deep."""
+    """Parses the dict of a text; ValueError for another value, a key that occurs twice, or a depth beyond the limit."""
     value = json.loads(text, object_pairs_hook=_without_duplicates)
     if not isinstance(value, dict):
         raise ValueError(f"it must be a JSON object; received {type(value).__name__}")
@@ -74,13 +76,17 @@ def parse_json(text):
 
 
 def shortened(text):
-    """An error's text without its middle, where it is long."""
+    """Cuts the middle out of a long text of an error."""
     half = LONGEST_REASON // 2
     return text if len(text) <= LONGEST_REASON else f"{text[:half]} ... {text[-half:]}"
 
 
 def _reason(error):
-    text = re.sub(r"\s*\n\s*", " ", str(error)) if isinstance(error, ValueError) else f"{type(error).__name__}: {short_repr(str(error))}"
+    text = (
+        re.sub(r"\s*\n\s*", " ", str(error))
+        if isinstance(error, ValueError)
+        else f"{type(error).__name__}: {short_repr(str(error))}"
+    )
     text = shortened(text)
     return text if text.endswith(".") else f"{text}."
 

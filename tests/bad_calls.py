@@ -18,11 +18,10 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
-import text_cases  # noqa: E402
-from refusals import BUILDERS, CONTEXT, IDS, IMAGE_BUILDERS, IMAGES, SEGMENTS, X, built  # noqa: E402
+import text_cases
+from refusals import BUILDERS, CONTEXT, IDS, IMAGE_BUILDERS, IMAGES, X, built
 
-import keras_txf as txf  # noqa: E402
-from keras_txf import checkpoints, generation, layers, models, text, training, visualize  # noqa: E402
+from keras_txf import checkpoints, generation, layers, models, text, training, visualize
 
 
 class Wrong:
@@ -34,13 +33,14 @@ class Wrong:
 
 WRONG = Wrong()
 BAD = {
-    "Wrong()": WRONG, "None": None, "-1": -1, "0": 0, "3": 3, "1.5": 1.5, "nan": float("nan"), "inf": float("inf"), "10**30": 10**30,
-    "True": True, "'nonsense'": "nonsense", "b'bytes'": b"bytes", "[]": [], "{}": {}, "[None]": [None], "['a', 1]": ["a", 1],
-    "[[1], [2, 3]]": [[1], [2, 3]], "{'a': 1}": {"a": 1}, "lambda": lambda *_: None, "array": np.full((2, 2, 2), 0.5, "float32"),
+    "Wrong()": WRONG, "None": None, "-1": -1, "0": 0, "3": 3, "1.5": 1.5, "nan": float("nan"), "inf": float("inf"),
+    "10**30": 10**30, "True": True, "'nonsense'": "nonsense", "b'bytes'": b"bytes", "[]": [], "{}": {},
+    "[None]": [None], "['a', 1]": ["a", 1], "[[1], [2, 3]]": [[1], [2, 3]], "{'a': 1}": {"a": 1},
+    "lambda": lambda *_: None, "array": np.full((2, 2, 2), 0.5, "float32"),
 }  # fmt: skip
 LONGEST_MESSAGE = 900  # characters
 OPTIONS = sorted(set(inspect.signature(layers.EncoderBlock).parameters) - {"num_heads", "kwargs"})
-EMBEDDING = ["encoding", "max_length", "combine", "position_dim", "token_dim", "pad_id", "scale_embedding"]
+EMBEDDING = ["position_encoding", "max_length", "combine", "position_dim", "token_dim", "pad_id", "scale_embedding"]
 CASES = {}  # name -> (function, working arguments, further names of arguments)
 
 
@@ -74,7 +74,10 @@ def add_layers():
     layer_case("EncoderBlock", layers.EncoderBlock, tokens, num_heads=2, position="alibi")
     layer_case("DecoderBlock", layers.DecoderBlock, decoded, num_heads=2, cross_attention=True)
     layer_case("FeedForward", layers.FeedForward, tokens)
+    layer_case("MixtureOfExperts", layers.MixtureOfExperts, tokens, num_experts=3)
+    case("layers.KVCache.of_prompt", layers.KVCache.of_prompt, attention_mask=np.ones((2, 5), bool), length=5)
     layer_case("Pooling", layers.Pooling, tokens)
+    layer_case("FeatureEmbedding", layers.FeatureEmbedding, tokens, dim=8)
     layer_case("PositionalEmbedding", layers.PositionalEmbedding, {"inputs": IDS}, vocab_size=11, dim=8)
     layer_case("PatchEmbedding", layers.PatchEmbedding, {"inputs": IMAGES}, patch_size=2, dim=8, image_size=(6, 8))
     states = {"inputs": X, "states": np.zeros((2, 16), "float32"), "context": CONTEXT}
@@ -82,26 +85,42 @@ def add_layers():
     for cls, working in (("Rotary", {}), ("ALiBi", {"num_heads": 2}), ("RelativeBias", {"num_heads": 2})):
         case(f"layers.{cls}", getattr(layers, cls), ["name", "dtype"], **working)
     places = np.arange(5)
-    case("layers.Rotary.call", layers.Rotary().__call__, ["x", "positions"], x=np.zeros((2, 5, 2, 4), "float32"), positions=places)
+    case(
+        "layers.Rotary.call",
+        layers.Rotary().__call__,
+        ["x", "positions"],
+        x=np.zeros((2, 5, 2, 4), "float32"),
+        positions=places,
+    )
     for cls in ("ALiBi", "RelativeBias"):
         names = ["query_positions", "key_positions"]
-        case(f"layers.{cls}.call", getattr(layers, cls)(2).__call__, names, query_positions=places, key_positions=places)
+        case(
+            f"layers.{cls}.call", getattr(layers, cls)(2).__call__, names, query_positions=places, key_positions=places
+        )
 
 
 def add_models():
-    """What the builders pass on to blocks and embedding is tried on one builder of each kind: for all it takes minutes."""
+    """Tries what builders pass on to blocks and embedding on one builder of each kind: all of them take minutes."""
     sizes = dict(vocab_size=11, num_layers=2, dim=8, num_heads=2)
     passed_on = {"decoder_generator": [*OPTIONS, *EMBEDDING], "image_classifier": OPTIONS}
     for name, build in {**BUILDERS, **IMAGE_BUILDERS}.items():
-        own = ["class_token", "encoding", "interpolate_positions"] if name in IMAGE_BUILDERS else []
-        case(f"models.{name}", build.func, [*own, *passed_on.get(name, ["position", "encoding", "dropout"]), "dtype"], **build.keywords)
+        own = ["class_token", "position_encoding", "interpolate_positions"] if name in IMAGE_BUILDERS else []
+        case(
+            f"models.{name}",
+            build.func,
+            [*own, *passed_on.get(name, ["position", "position_encoding", "dropout"]), "dtype"],
+            **build.keywords,
+        )
     case("models.masked_language_model", models.masked_language_model, ["position"], **sizes)
     case("models.token_classifier", models.token_classifier, ["position"], num_classes=3, **sizes)
     recurrent = dict(source_vocab_size=11, target_vocab_size=11, num_layers=1, dim=8, attention="additive")
     case("models.recurrent_encoder_decoder", models.recurrent_encoder_decoder, **recurrent)
     for name in ("prefill_model", "step_model"):
         case(f"models.{name}", getattr(models, name), model=built("decoder_generator"))
-    case("models.decoder_generator.generate", built("decoder_generator").generate, prompt_ids=[[1, 2]], max_new_tokens=2)
+    case("models.generative", models.generative, model=built("decoder_generator"))
+    case(
+        "models.decoder_generator.generate", built("decoder_generator").generate, prompt_ids=[[1, 2]], max_new_tokens=2
+    )
     case("models.encoder_decoder.generate", built("encoder_decoder").generate, source_ids=[[1, 2]], max_new_tokens=2)
 
 
@@ -112,7 +131,9 @@ def add_generation():
         @functools.wraps(cls.__init__)
         def make_and_use(**options):
             thing = cls(**options)
-            return built("decoder_generator").generate([[1, 2]], 2, **{keyword: thing if keyword == "sampler" else [thing]})
+            return built("decoder_generator").generate(
+                [[1, 2]], 2, **{keyword: thing if keyword == "sampler" else [thing]}
+            )
 
         make_and_use.__signature__ = inspect.signature(cls)
         return make_and_use
@@ -161,18 +182,26 @@ def add_training():
     case("training.average_checkpoints", training.average_checkpoints, model=model, checkpoints=folder / "kept")
     case("training.KeepCheckpoints", training.KeepCheckpoints, folder=folder / "others")
     case("training.Resume", training.Resume, file=folder / "resume.npz")
-    case("training.layerwise_decay", lambda_of(training.layerwise_decay, optimizer=keras.optimizers.Adam), optimizer=...)
+    case(
+        "training.layerwise_decay", lambda_of(training.layerwise_decay, optimizer=keras.optimizers.Adam), optimizer=...
+    )
     case("training.InverseSquareRoot", training.InverseSquareRoot, ["total_steps", "cooldown_steps"], dim=8)
     case("training.warmup_cosine", training.warmup_cosine, peak=1.0, warmup_steps=3, total_steps=9)
     logits = np.zeros((2, 5, 11), "float32")
     for name in ("TokenCrossEntropy", "RDrop"):
         case(f"training.{name}", getattr(training, name))
-    case("training.TokenCrossEntropy.call", training.TokenCrossEntropy().__call__, ["y_true", "y_pred", "sample_weight"], y_true=IDS, y_pred=logits)
+    case(
+        "training.TokenCrossEntropy.call",
+        training.TokenCrossEntropy().__call__,
+        ["y_true", "y_pred", "sample_weight"],
+        y_true=IDS,
+        y_pred=logits,
+    )
     for name in ("TokenAccuracy", "Perplexity"):
         case(f"training.{name}", getattr(training, name), ["dtype"])
         names = ["y_true", "y_pred", "sample_weight"]
         case(f"training.{name}.call", getattr(training, name)().update_state, names, y_true=IDS, y_pred=logits)
-    case("training.next_token", training.next_token, ids=IDS)
+    case("training.shift_labels", training.shift_labels, ids=IDS)
     case("training.next_token_windows", training.next_token_windows, ids=np.arange(9), length=3)
     case("training.teacher_forcing", training.teacher_forcing, source_ids=IDS, target_ids=IDS)
 
@@ -232,10 +261,17 @@ def add_text():
 
         unigram = base64.b64decode(unigram)
     piece.write_bytes(unigram)
-    (folder / "tokenizer.json").write_text(definition if isinstance(definition, str) else definition.decode(), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(
+        definition if isinstance(definition, str) else definition.decode(), encoding="utf-8"
+    )
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}', encoding="utf-8")
     case("text.from_checkpoint", text.from_checkpoint, ["length"], folder=folder)
-    sizes = {"WordPieceTokenizer": 300, "BytePairTokenizer": 320, "SentencePieceTokenizer": 200, "CharacterTokenizer": None}
+    sizes = {
+        "WordPieceTokenizer": 300,
+        "BytePairTokenizer": 320,
+        "SentencePieceTokenizer": 200,
+        "CharacterTokenizer": None,
+    }
     for name, size in sizes.items():
         case(f"text.{name}.train", getattr(text, name).train, shared, source=corpus, vocab_size=size)
     case("text.Tokenizer.call", tokenizer.__call__, ["inputs"], inputs=["a fox", "dogs"])
@@ -254,7 +290,13 @@ def add_text():
     case("text.next_token", read(text.next_token), dataset=texts, tokenizer=tokenizer, max_length=4)
     case("text.translation", read(text.translation), dataset=two, source_tokenizer=whole)
     case("text.question_answering", read(text.question_answering), dataset=three, tokenizer=whole)
-    case("text.masked_language_modelling", read(text.masked_language_modelling), dataset=texts, tokenizer=tokenizer, max_length=4)
+    case(
+        "text.masked_language_modelling",
+        read(text.masked_language_modelling),
+        dataset=texts,
+        tokenizer=tokenizer,
+        max_length=4,
+    )
     ids = tf.data.Dataset.from_tensor_slices(IDS)
     case("text.mask_tokens", read(text.mask_tokens), dataset=ids, tokenizer=tokenizer)
     examples = text.translation(two, whole)
@@ -267,16 +309,28 @@ def add_text():
     classifier = models.encoder_classifier(tokenizer.vocab_size, 2, 1, 8, 2)
     case(
         "text.export", text.export, ["max_new_tokens", "sampler", "stop_ids", "processors", "jit_compile"],
-        model=classifier, tokenizer=text_cases.learnt("WordPiece", length=8), folder=folder / "exported", overwrite=True,
+        model=classifier, tokenizer=text_cases.learnt("WordPiece", length=8), folder=folder / "exported",
+        overwrite=True,
     )  # fmt: skip
 
 
 def add_checkpoints():
     folder = pathlib.Path(tempfile.mkdtemp())
-    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 11, "n_embd": 8, "n_layer": 1, "n_head": 2,
-              "n_positions": 16, "activation_function": "relu"}  # fmt: skip
+    config = {
+        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 11, "n_embd": 8, "n_layer": 1,
+        "n_head": 2, "n_positions": 16, "activation_function": "relu",
+    }  # fmt: skip
     model = models.decoder_generator(
-        11, 1, 8, 2, encoding="learned", max_length=16, norm_placement="pre", scale_embedding=False, pad_id=None, intermediate_dim=32
+        11,
+        1,
+        8,
+        2,
+        position_encoding="learned",
+        max_length=16,
+        norm_placement="pre",
+        scale_embedding=False,
+        pad_id=None,
+        intermediate_dim=32,
     )
     checkpoints.save(model, folder, config)
     case("checkpoints.save", checkpoints.save, model=model, folder=folder / "again", config=config)
@@ -293,20 +347,27 @@ def add_visualize():
     case("visualize.view_attention", visualize.view_attention, scores=scores, tokens=tokens)
     case("visualize.AttentionPage", visualize.AttentionPage, html="<html></html>")
     case("visualize.plot_attention", visualize.plot_attention, scores=scores, tokens=tokens)
-    case("visualize.plot_attention_on_image", visualize.plot_attention_on_image, image=IMAGES[0], scores=seen, patch_size=2)
+    case(
+        "visualize.plot_attention_on_image",
+        visualize.plot_attention_on_image,
+        image=IMAGES[0],
+        scores=seen,
+        patch_size=2,
+    )
     case("visualize.attention_rollout", visualize.attention_rollout, scores=seen)
     case("visualize.plot_positions", visualize.plot_positions, layer="rotary")
     case("visualize.plot_history", visualize.plot_history, history={"loss": [2.0, 1.0], "val_loss": [2.5, 1.5]})
 
 
 AREAS = {
-    "layers": add_layers, "models": add_models, "generation": add_generation, "training": add_training, "text": add_text,
-    "checkpoints": add_checkpoints, "visualize": add_visualize,
+    "layers": add_layers, "models": add_models, "generation": add_generation, "training": add_training,
+    "text": add_text, "checkpoints": add_checkpoints, "visualize": add_visualize,
 }  # fmt: skip
 
 
 # Public callables without a case, and why.
 WITHOUT = {
+    "layers.KVCache": "made by `of_prompt`, or by `generate`",
     "generation.History": "made by `generate`",
     "generation.Scored": "made by `generate`",
     "text.Tokenizer": "the base of the tokenizers",
@@ -329,7 +390,7 @@ def arguments_of(name):
 
 
 def outcome(name, argument, bad):
-    """"accepted", "refused" by the name of the argument, or what went wrong."""
+    """ "accepted", "refused" by the name of the argument, or what went wrong."""
     function, working, _ = CASES[name]
     try:
         result = function(**{**working, argument: BAD[bad]})
@@ -339,7 +400,9 @@ def outcome(name, argument, bad):
         message = str(error)
         if len(message) > LONGEST_MESSAGE:
             return f"a message of {len(message)} characters"
-        named = re.search(rf"\b{re.escape(argument)}\b", message) or any(word in message for word in ALSO.get(argument, ()))
+        named = re.search(rf"\b{re.escape(argument)}\b", message) or any(
+            word in message for word in ALSO.get(argument, ())
+        )
         return "refused" if named else f"not named: ValueError: {message[:160]!r}"
     except Exception as error:
         # What a pipeline finds while it is read, long after the call.
@@ -387,7 +450,9 @@ def main():
     counts = {}
     for row in outcomes(names, BAD):
         wrong = is_wrong(*row)
-        kind = "wrong" if wrong else row[-1] if row[-1] in ("refused", "accepted") else "an error of the caller's function"
+        kind = (
+            "wrong" if wrong else row[-1] if row[-1] in ("refused", "accepted") else "an error of the caller's function"
+        )
         counts[kind] = counts.get(kind, 0) + 1
         if wrong or (kind == "accepted" and "--accepted" in sys.argv):
             print("{}({}={}): {}".format(*row), flush=True)

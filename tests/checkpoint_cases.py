@@ -47,38 +47,48 @@ def bert(**options):
 def llama(**options):
     sizes = dict(
         vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=40, max_position_embeddings=64, rms_norm_eps=1e-2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        intermediate_size=40, max_position_embeddings=64, rms_norm_eps=1e-2, pad_token_id=0, bos_token_id=1,
+        eos_token_id=2,
     )  # fmt: skip
     return {**sizes, **options}
 
 
 def bart(**options):
     sizes = dict(
-        vocab_size=61, d_model=24, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=2,
-        encoder_ffn_dim=40, decoder_ffn_dim=44, max_position_embeddings=26,
+        vocab_size=61, d_model=24, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
+        decoder_attention_heads=2, encoder_ffn_dim=40, decoder_ffn_dim=44, max_position_embeddings=26,
     )  # fmt: skip
     return {**sizes, **options}
 
 
 DISTILBERT = dict(vocab_size=61, dim=24, n_layers=3, n_heads=4, hidden_dim=40, max_position_embeddings=26)
 MODERNBERT = dict(
-    vocab_size=61, hidden_size=24, num_hidden_layers=4, num_attention_heads=3, intermediate_size=40, max_position_embeddings=64,
-    local_attention=6, norm_eps=1e-2, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2,
+    vocab_size=61, hidden_size=24, num_hidden_layers=4, num_attention_heads=3, intermediate_size=40,
+    max_position_embeddings=64, local_attention=6, norm_eps=1e-2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    cls_token_id=1, sep_token_id=2,
 )  # fmt: skip
 GPT2 = dict(
-    vocab_size=61, n_embd=24, n_layer=3, n_head=4, n_positions=26, layer_norm_epsilon=1e-2, bos_token_id=1, eos_token_id=1,
+    vocab_size=61, n_embd=24, n_layer=3, n_head=4, n_positions=26, layer_norm_epsilon=1e-2, bos_token_id=1,
+    eos_token_id=1,
 )  # fmt: skip
-OPT = dict(vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, ffn_dim=40, max_position_embeddings=26)
+OPT = dict(
+    vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, ffn_dim=40, max_position_embeddings=26
+)
 T5 = dict(
-    vocab_size=61, d_model=24, d_kv=7, d_ff=40, num_layers=2, num_decoder_layers=3, num_heads=4, relative_attention_num_buckets=8,
-    relative_attention_max_distance=20, layer_norm_epsilon=1e-2, decoder_start_token_id=0,
+    vocab_size=61, d_model=24, d_kv=7, d_ff=40, num_layers=2, num_decoder_layers=3, num_heads=4,
+    relative_attention_num_buckets=8, relative_attention_max_distance=20, layer_norm_epsilon=1e-2,
+    decoder_start_token_id=0,
 )  # fmt: skip
 VIT = dict(
-    hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40, image_size=12, patch_size=4, layer_norm_eps=1e-2,
+    hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40, image_size=12, patch_size=4,
+    layer_norm_eps=1e-2,
 )  # fmt: skip
-YARN = dict(rope_type="yarn", rope_theta=500.0, factor=3.0, original_max_position_embeddings=8, beta_fast=16.0, beta_slow=2.0)
+YARN = dict(
+    rope_type="yarn", rope_theta=500.0, factor=3.0, original_max_position_embeddings=8, beta_fast=16.0, beta_slow=2.0
+)
 LLAMA3 = dict(
-    rope_type="llama3", rope_theta=700.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=3.0, original_max_position_embeddings=16,
+    rope_type="llama3", rope_theta=700.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=3.0,
+    original_max_position_embeddings=16,
 )  # fmt: skip
 MIXED = ["full_attention", "sliding_attention", "full_attention"]
 FIVE = dict(num_labels=5)
@@ -87,7 +97,9 @@ CASES = [
     Case(f"{family}-{name}", family, architecture, options)
     for family, name, architecture, options in (
         ("bert", "masked", "BertForMaskedLM", bert()),
-        ("bert", "untied", "BertForMaskedLM", bert(tie_word_embeddings=False, hidden_act="gelu_new", type_vocab_size=3, pad_token_id=5)),
+        ("bert", "untied", "BertForMaskedLM", bert(
+            tie_word_embeddings=False, hidden_act="gelu_new", type_vocab_size=3, pad_token_id=5,
+        )),
         ("bert", "classes", "BertForSequenceClassification", bert(**FIVE, hidden_act="silu", classifier_dropout=0.3)),
         ("bert", "tokens", "BertForTokenClassification", bert(**FIVE, hidden_act="quick_gelu")),
         ("bert", "encoder", "BertModel", bert()),
@@ -101,7 +113,9 @@ CASES = [
         ("xlm-roberta", "tokens", "XLMRobertaForTokenClassification", bert(**FIVE)),
         ("xlm-roberta", "encoder", "XLMRobertaModel", bert(type_vocab_size=1)),
         ("distilbert", "masked", "DistilBertForMaskedLM", DISTILBERT),
-        ("distilbert", "untied", "DistilBertForMaskedLM", {**DISTILBERT, "activation": "relu", "tie_word_embeddings": False}),
+        ("distilbert", "untied", "DistilBertForMaskedLM", {
+            **DISTILBERT, "activation": "relu", "tie_word_embeddings": False,
+        }),
         ("distilbert", "classes", "DistilBertForSequenceClassification", {**DISTILBERT, **FIVE, "pad_token_id": 4}),
         ("distilbert", "tokens", "DistilBertForTokenClassification", {**DISTILBERT, **FIVE}),
         ("distilbert", "waves", "DistilBertModel", {**DISTILBERT, "sinusoidal_pos_embds": True}),
@@ -110,14 +124,17 @@ CASES = [
         ("mpnet", "tokens", "MPNetForTokenClassification", bert(**FIVE)),
         ("mpnet", "encoder", "MPNetModel", bert(pad_token_id=4)),
         ("electra", "masked", "ElectraForMaskedLM", bert(embedding_size=10)),
-        ("electra", "wide", "ElectraForMaskedLM", bert(embedding_size=24, hidden_act="relu", tie_word_embeddings=False)),
+        ("electra", "wide", "ElectraForMaskedLM", bert(
+            embedding_size=24, hidden_act="relu", tie_word_embeddings=False,
+        )),
         ("electra", "classes", "ElectraForSequenceClassification", bert(**FIVE, embedding_size=10)),
         ("electra", "tokens", "ElectraForTokenClassification", bert(**FIVE, embedding_size=10)),
         ("electra", "encoder", "ElectraModel", bert(embedding_size=10, type_vocab_size=4)),
         ("modernbert", "masked", "ModernBertForMaskedLM", MODERNBERT),
         ("modernbert", "biased", "ModernBertForMaskedLM", {
-            **MODERNBERT, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True, "decoder_bias": False,
-            "hidden_activation": "relu", "classifier_activation": "silu", "tie_word_embeddings": False,
+            **MODERNBERT, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True,
+            "decoder_bias": False, "hidden_activation": "relu", "classifier_activation": "silu",
+            "tie_word_embeddings": False,
         }),
         ("modernbert", "classes", "ModernBertForSequenceClassification", {
             **MODERNBERT, **FIVE, "classifier_pooling": "mean",
@@ -130,19 +147,22 @@ CASES = [
         ("modernbert", "tokens", "ModernBertForTokenClassification", {**MODERNBERT, **FIVE}),
         ("gpt2", "plain", "GPT2LMHeadModel", GPT2),
         ("gpt2", "scaled", "GPT2LMHeadModel", {
-            **GPT2, "n_inner": 44, "activation_function": "silu", "scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False,
-            "tie_word_embeddings": False, "pad_token_id": 0,
+            **GPT2, "n_inner": 44, "activation_function": "silu", "scale_attn_by_inverse_layer_idx": True,
+            "scale_attn_weights": False, "tie_word_embeddings": False, "pad_token_id": 0,
         }),
-        ("gpt2", "upcast", "GPT2LMHeadModel", {**GPT2, "reorder_and_upcast_attn": True, "scale_attn_by_inverse_layer_idx": True}),
+        ("gpt2", "upcast", "GPT2LMHeadModel", {
+            **GPT2, "reorder_and_upcast_attn": True, "scale_attn_by_inverse_layer_idx": True,
+        }),
         ("opt", "plain", "OPTForCausalLM", OPT),
         ("opt", "post", "OPTForCausalLM", {
-            **OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 10, "enable_bias": False, "activation_function": "gelu",
+            **OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 10, "enable_bias": False,
+            "activation_function": "gelu",
         }),
         ("opt", "unnormed", "OPTForCausalLM", {**OPT, "_remove_final_layer_norm": True, "tie_word_embeddings": False}),
         ("llama", "plain", "LlamaForCausalLM", llama()),
         ("llama", "biased", "LlamaForCausalLM", llama(
-            attention_bias=True, mlp_bias=True, head_dim=10, hidden_act="gelu", tie_word_embeddings=True, rope_parameters=LLAMA3,
-            pad_token_id=None,
+            attention_bias=True, mlp_bias=True, head_dim=10, hidden_act="gelu", tie_word_embeddings=True,
+            rope_parameters=LLAMA3, pad_token_id=None,
         )),
         ("llama", "yarn", "LlamaForCausalLM", llama(rope_parameters=YARN, num_key_value_heads=1)),
         ("llama", "stretched", "LlamaForCausalLM", llama(
@@ -160,8 +180,8 @@ CASES = [
         )),
         ("smollm3", "plain", "SmolLM3ForCausalLM", llama(num_hidden_layers=5)),
         ("smollm3", "window", "SmolLM3ForCausalLM", llama(
-            num_hidden_layers=4, no_rope_layers=[1, 0, 1, 0], use_sliding_window=True, sliding_window=4, attention_bias=True,
-            mlp_bias=True, tie_word_embeddings=False,
+            num_hidden_layers=4, no_rope_layers=[1, 0, 1, 0], use_sliding_window=True, sliding_window=4,
+            attention_bias=True, mlp_bias=True, tie_word_embeddings=False,
         )),
         ("gemma", "plain", "GemmaForCausalLM", llama(head_dim=10)),
         ("gemma", "biased", "GemmaForCausalLM", llama(
@@ -182,21 +202,28 @@ CASES = [
         )),
         ("t5", "relu", "T5ForConditionalGeneration", T5),
         ("t5", "gated", "T5ForConditionalGeneration", {
-            **T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "pad_token_id": 3, "decoder_start_token_id": 3,
+            **T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "pad_token_id": 3,
+            "decoder_start_token_id": 3,
         }),
-        ("t5", "silu", "T5ForConditionalGeneration", {**T5, "feed_forward_proj": "gated-silu", "num_decoder_layers": 1}),
+        ("t5", "silu", "T5ForConditionalGeneration", {
+            **T5, "feed_forward_proj": "gated-silu", "num_decoder_layers": 1,
+        }),
         ("bart", "plain", "BartForConditionalGeneration", bart()),
         ("bart", "scaled", "BartForConditionalGeneration", bart(
             scale_embedding=True, activation_function="relu", decoder_start_token_id=4, pad_token_id=3,
         )),
-        ("marian", "plain", "MarianMTModel", bart(pad_token_id=60, decoder_start_token_id=60, eos_token_id=0, forced_eos_token_id=0)),
+        ("marian", "plain", "MarianMTModel", bart(
+            pad_token_id=60, decoder_start_token_id=60, eos_token_id=0, forced_eos_token_id=0,
+        )),
         ("marian", "apart", "MarianMTModel", bart(
             pad_token_id=50, decoder_start_token_id=50, eos_token_id=0, forced_eos_token_id=0, scale_embedding=True,
-            share_encoder_decoder_embeddings=False, decoder_vocab_size=53, activation_function="silu", tie_word_embeddings=False,
+            share_encoder_decoder_embeddings=False, decoder_vocab_size=53, activation_function="silu",
+            tie_word_embeddings=False,
         )),
         ("vit", "classes", "ViTForImageClassification", {**VIT, **FIVE}),
         ("vit", "oblong", "ViTForImageClassification", {
-            **VIT, "image_size": (8, 12), "patch_size": (2, 4), "num_channels": 2, "qkv_bias": False, "hidden_act": "gelu_new",
+            **VIT, "image_size": (8, 12), "patch_size": (2, 4), "num_channels": 2, "qkv_bias": False,
+            "hidden_act": "gelu_new",
         }),
         ("vit", "encoder", "ViTModel", VIT),
     )

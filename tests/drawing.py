@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 DIM = 8
 # Of what Python decides on every backend alike.
-not_on_jax = pytest.mark.skipif(keras.backend.backend() == "jax", reason="compiles for seconds what the others answer for too")
+not_on_jax = pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="compiles for seconds what the others answer for too"
+)
 
 
 def few(max_examples):
@@ -42,7 +44,8 @@ def attention_options(draw, exclude=()):
         "head_dim": draw(st.sampled_from([None, 2, 6])),
         "window": draw(st.sampled_from([None, 1, 2, 3])),
         "position": draw(st.sampled_from([None, "rotary", "alibi", "relative"])),
-        "qk_norm": draw(st.booleans()),
+        "qk_norm": draw(st.sampled_from([False, True, "full"])),
+        "sinks": draw(st.booleans()),
         "logit_soft_cap": draw(st.sampled_from([None, 1.5])),
         "scale": draw(st.sampled_from([None, 0.7])),
         "use_bias": draw(st.booleans()),
@@ -58,18 +61,21 @@ def block_options(draw, exclude=()):
         "norm": draw(st.sampled_from(["layer", "rms"])),
         "norm_placement": draw(st.sampled_from(["pre", "post", "sandwich"])),
         "gated": draw(st.booleans()),
+        "layer_scale": draw(st.sampled_from([None, 0.5])),
         "dropout": 0.3,
         "attention_dropout": draw(st.sampled_from([0.0, 0.4])),
     }
+    if options["norm_placement"] != "post":
+        options["residual"] = draw(st.sampled_from(["sequential", "parallel"]))
     return {name: value for name, value in options.items() if name not in exclude}
 
 
 ENCODINGS = (
-    {"encoding": "sinusoidal"},
-    {"encoding": "learned", "max_length": 16},
-    {"encoding": "learned", "max_length": 16, "combine": "concat", "position_dim": 2},
-    {"encoding": "sinusoidal", "combine": "concat"},
-    {"encoding": None},
+    {"position_encoding": "sinusoidal"},
+    {"position_encoding": "learned", "max_length": 16},
+    {"position_encoding": "learned", "max_length": 16, "combine": "concat", "position_dim": 2},
+    {"position_encoding": "sinusoidal", "combine": "concat"},
+    {"position_encoding": None},
 )
 
 

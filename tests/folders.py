@@ -7,17 +7,18 @@ import numpy as np
 from safetensors.numpy import save_file
 
 GPT2 = {
-    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 11, "n_positions": 7, "n_embd": 8, "n_layer": 2,
-    "n_head": 2, "n_inner": 12, "activation_function": "gelu_new", "tie_word_embeddings": True,
+    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 11, "n_positions": 7, "n_embd": 8,
+    "n_layer": 2, "n_head": 2, "n_inner": 12, "activation_function": "gelu_new", "tie_word_embeddings": True,
 }  # fmt: skip
 BERT = {
-    "model_type": "bert", "architectures": ["BertForMaskedLM"], "vocab_size": 11, "max_position_embeddings": 7, "hidden_size": 8,
-    "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "hidden_act": "gelu", "type_vocab_size": 3,
+    "model_type": "bert", "architectures": ["BertForMaskedLM"], "vocab_size": 11, "max_position_embeddings": 7,
+    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12, "hidden_act": "gelu",
+    "type_vocab_size": 3,
 }  # fmt: skip
 LLAMA = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 11, "max_position_embeddings": 7,
-    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 12,
-    "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 12, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
 }  # fmt: skip
 CONFIGS = {"gpt2": GPT2, "bert": BERT, "llama": LLAMA}
 

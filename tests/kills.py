@@ -20,8 +20,8 @@ class Killed(BaseException):
 def killed_at(number, *writers):
     """Raises `Killed` at the nth change of the disk, and at each later one: what cleans up comes to nothing either.
 
-    A file that is written counts twice: before it is there, and when half of it is. `writers` are more functions that write,
-    as (owner, name, place of the path among the arguments). Yields a list of the changes that were made.
+    A file that is written counts twice: before it is there, and when half of it is. `writers` are more functions that
+    write, as (owner, name, place of the path among the arguments). Yields a list of the changes that were made.
     """
     made = []
 

@@ -7,8 +7,47 @@ import struct
 import warnings
 import zipfile
 
-NUMBERS = [-1, 0, 1, 2, 3, 4, 7, 8, 48, 100, 2**31, 2**32, 2**53 + 1, 2**62, 2**63, 2**64 - 1, 2**64, 10**30, 0.5, 1e300]
-THINGS = [*NUMBERS, None, True, False, "", "F32", "x", "\0", "\ud7ff", "\ud800", [], [0], [1, 2], {}, {"a": 1}, [[]], float("nan")]
+NUMBERS = [
+    -1,
+    0,
+    1,
+    2,
+    3,
+    4,
+    7,
+    8,
+    48,
+    100,
+    2**31,
+    2**32,
+    2**53 + 1,
+    2**62,
+    2**63,
+    2**64 - 1,
+    2**64,
+    10**30,
+    0.5,
+    1e300,
+]
+THINGS = [
+    *NUMBERS,
+    None,
+    True,
+    False,
+    "",
+    "F32",
+    "x",
+    "\0",
+    "\ud7ff",
+    "\ud800",
+    [],
+    [0],
+    [1, 2],
+    {},
+    {"a": 1},
+    [[]],
+    float("nan"),
+]
 
 
 def flip(draw, content):
@@ -46,19 +85,31 @@ def exchange(draw, content):
     if first + size > second:
         return delete(draw, content)
     middle = content[first + size : second]
-    return content[:first] + content[second : second + size] + middle + content[first : first + size] + content[second + size :]
+    return (
+        content[:first]
+        + content[second : second + size]
+        + middle
+        + content[first : first + size]
+        + content[second + size :]
+    )
 
 
 def lengthen(draw, content):
     """Another length of the header of a `.safetensors` file."""
-    length = draw.choice([0, 1, 8, len(content) - 8, len(content), 10**8, 10**8 + 1, 2**63, 2**64 - 1, draw.randrange(600)])
+    length = draw.choice(
+        [0, 1, 8, len(content) - 8, len(content), 10**8, 10**8 + 1, 2**63, 2**64 - 1, draw.randrange(600)]
+    )
     return struct.pack("<Q", length) + content[8:]
 
 
 def numbers_of_header(draw, content):
     """Four bytes anywhere become a number that is likely to be taken for a length."""
     place = draw.randrange(len(content))
-    return content[:place] + struct.pack("<I", draw.choice([0, 1, 2**16, 2**31 - 1, 2**32 - 1, len(content)])) + content[place + 4 :]
+    return (
+        content[:place]
+        + struct.pack("<I", draw.choice([0, 1, 2**16, 2**31 - 1, 2**32 - 1, len(content)]))
+        + content[place + 4 :]
+    )
 
 
 BYTES = [flip, flip, flip_at_end, truncate, insert, delete, exchange, numbers_of_header]
@@ -79,14 +130,18 @@ def edit_json(draw, value):
         found = list(places(value))
         if not found:
             return draw.choice(THINGS)
-        inner, key = draw.choice(found[:60] if draw.random() < 0.5 else found)  # what comes first is seldom a vocabulary
+        inner, key = draw.choice(
+            found[:60] if draw.random() < 0.5 else found
+        )  # what comes first is seldom a vocabulary
         kind = draw.randrange(6)
         if kind == 0:
             del inner[key]
         elif kind == 1 and isinstance(inner, dict):
             inner[draw.choice(["", "new", key[1:], key.upper(), key + "s", "\0", "é" * 9])] = inner.pop(key)
         elif kind == 2:
-            inner[key] = copy.deepcopy(inner[draw.choice(list(inner) if isinstance(inner, dict) else range(len(inner)))])
+            inner[key] = copy.deepcopy(
+                inner[draw.choice(list(inner) if isinstance(inner, dict) else range(len(inner)))]
+            )
         elif kind == 3 and isinstance(inner[key], int) and not isinstance(inner[key], bool):
             inner[key] += draw.choice([-1, 1, inner[key]])
         elif kind == 4 and isinstance(inner[key], bool):
@@ -105,7 +160,7 @@ def edit_text(draw, content):
 
 
 def edit_zip(draw, content, edit=None):
-    """A sound zip file with members taken away, put in twice, renamed, cut, emptied or compressed; `edit` changes one."""
+    """A valid zip file with members removed, doubled, renamed, cut, emptied or compressed; `edit` changes one."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = [(name, archive.read(name)) for name in archive.namelist()]
     place, kind, how = draw.randrange(len(members)), draw.randrange(7), zipfile.ZIP_STORED

@@ -19,7 +19,9 @@ BUILDERS = {
     ),
 }
 IMAGE_BUILDERS = {
-    "image_encoder": functools.partial(models.image_encoder, image_size=(6, 8), patch_size=2, num_layers=2, dim=8, num_heads=2),
+    "image_encoder": functools.partial(
+        models.image_encoder, image_size=(6, 8), patch_size=2, num_layers=2, dim=8, num_heads=2
+    ),
     "image_classifier": functools.partial(
         models.image_classifier, image_size=(6, 8), patch_size=2, num_classes=3, num_layers=2, dim=8, num_heads=2
     ),

@@ -6,7 +6,6 @@ import pytest
 import keras_txf as txf
 
 
-
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch):
     """Some bad values are names of files to write."""
@@ -38,7 +37,11 @@ def wrong(area, values):
 
 
 def test_every_public_callable_has_a_case(cases):
-    public = {f"{area}.{name}": getattr(getattr(txf, area), name) for area in bad_calls.AREAS for name in getattr(txf, area).__all__}
+    public = {
+        f"{area}.{name}": getattr(getattr(txf, area), name)
+        for area in bad_calls.AREAS
+        for name in getattr(txf, area).__all__
+    }
     assert {name for name, value in public.items() if callable(value)} - set(cases) == set(bad_calls.WITHOUT)
 
 

@@ -47,13 +47,22 @@ SIZES = [
     ("dim over heads", lambda: Attention(3)(X), ["`num_heads` must divide `dim`", "num_heads=3", "dim=8"]),
     ("dim over heads of a block", lambda: Encoder(3)(X), ["`num_heads` must divide `dim`", "num_heads=3"]),
     ("dim over heads of a builder", lambda: encoder(num_heads=3), ["`num_heads` must divide `dim`", "num_heads=3"]),
-    ("kv heads over heads", lambda: Attention(4, num_key_value_heads=3),
-     ["`num_key_value_heads` must divide `num_heads`", "=3", "=4"]),
-    ("kv heads over heads of a builder", lambda: generator(num_key_value_heads=3),
-     ["`num_key_value_heads` must divide `num_heads`", "=3", "=2"]),
+    (
+        "kv heads over heads",
+        lambda: Attention(4, num_key_value_heads=3),
+        ["`num_key_value_heads` must divide `num_heads`", "=3", "=4"],
+    ),
+    (
+        "kv heads over heads of a builder",
+        lambda: generator(num_key_value_heads=3),
+        ["`num_key_value_heads` must divide `num_heads`", "=3", "=2"],
+    ),
     ("more kv heads than heads", lambda: Cross(2, num_key_value_heads=4), ["`num_key_value_heads`", "=4", "=2"]),
-    ("position_dim fills dim", lambda: Embedding(11, 8, combine="concat", position_dim=8),
-     ["`position_dim`", "position_dim=8", "dim=8"]),
+    (
+        "position_dim fills dim",
+        lambda: Embedding(11, 8, combine="concat", position_dim=8),
+        ["`position_dim`", "position_dim=8", "dim=8"],
+    ),
     ("no room for positions", lambda: Embedding(11, 1, combine="concat"), ["dim", "1"]),
     ("pad_id negative", lambda: Embedding(11, 8, pad_id=-1), ["`pad_id`", "-1"]),
     ("pad_id too large", lambda: Embedding(11, 8, pad_id=11), ["`pad_id`", "11", "received 11"]),
@@ -62,117 +71,311 @@ SIZES = [
     ("list too short", lambda: encoder(window=[3]), ["`window`", "num_layers=2", "1 value"]),
     ("list too long", lambda: generator(stochastic_depth=[0.0, 0.1, 0.2]), ["`stochastic_depth`", "num_layers=2", "3"]),
     ("bad value in a list", lambda: encoder(window=[3, 0]), ["`window`", "positive integer", "0"]),
-    ("share_embeddings of unequal sizes", lambda: seq2seq(target_vocab_size=7, share_embeddings=True),
-     ["`share_embeddings`", "source_vocab_size=11", "target_vocab_size=7"]),
-    ("share_embeddings no switch", lambda: seq2seq(share_embeddings=1), ["`share_embeddings`", "True", "'tokens'", "1"]),
-    ("bias of other heads", lambda: Encoder(2, position=layers.RelativeBias(4)), ["`position`", "num_heads=4", "num_heads=2"]),
+    (
+        "share_embeddings of unequal sizes",
+        lambda: seq2seq(target_vocab_size=7, share_embeddings=True),
+        ["`share_embeddings`", "source_vocab_size=11", "target_vocab_size=7"],
+    ),
+    (
+        "share_embeddings no switch",
+        lambda: seq2seq(share_embeddings=1),
+        ["`share_embeddings`", "True", "'tokens'", "1"],
+    ),
+    (
+        "bias of other heads",
+        lambda: Encoder(2, position=layers.RelativeBias(4)),
+        ["`position`", "num_heads=4", "num_heads=2"],
+    ),
     ("ALiBi of other heads", lambda: generator(position=layers.ALiBi(4)), ["`position`", "num_heads=4", "num_heads=2"]),
-    ("buckets beyond distances", lambda: layers.RelativeBias(2, num_buckets=32, max_distance=8),
-     ["`max_distance`", "max_distance=8", "num_buckets=32"]),
+    (
+        "buckets beyond distances",
+        lambda: layers.RelativeBias(2, num_buckets=32, max_distance=8),
+        ["`max_distance`", "max_distance=8", "num_buckets=32"],
+    ),
     ("one bucket", lambda: layers.RelativeBias(2, num_buckets=1), ["num_buckets=1"]),
 ]
 
 COMBINATIONS = [
     ("learned without max_length", lambda: Embedding(11, 8, "learned"), ["`max_length`", "learned", "None"]),
-    ("learned without max_length in a builder", lambda: encoder(encoding="learned"), ["`max_length`", "learned", "None"]),
+    (
+        "learned without max_length in a builder",
+        lambda: encoder(position_encoding="learned"),
+        ["`max_length`", "learned", "None"],
+    ),
     ("position_dim without concat", lambda: Embedding(11, 8, position_dim=2), ["`position_dim`", "concat", "add"]),
-    ("concat of nothing", lambda: Embedding(11, 8, None, combine="concat"), ["concat", "encoding=None"]),
+    ("concat of nothing", lambda: Embedding(11, 8, None, combine="concat"), ["concat", "position_encoding=None"]),
     ("tied with concat", lambda: generator(combine="concat"), ["`tie_embeddings`", "concat"]),
     ("reverse with concat", lambda: Embedding(11, 8, combine="concat")(X, reverse=True), ["`reverse`", "concat"]),
     ("packed classifier", lambda: classifier(packed=True), ["`packed`", "`pooling`"]),
     ("causal generator", lambda: generator(causal=True), ["'causal'", "decoder_generator"]),
-    ("cross_attention of a generator", lambda: generator(cross_attention=True), ["'cross_attention'", "decoder_generator"]),
+    (
+        "cross_attention of a generator",
+        lambda: generator(cross_attention=True),
+        ["'cross_attention'", "decoder_generator"],
+    ),
     ("causal encoder_decoder", lambda: seq2seq(causal=True), ["'causal'", "encoder_decoder"]),
-    *((f"misspelt {name}", lambda build=build: build(norm_placment="pre"), [
-        "'norm_placment'", name, "Did you mean 'norm_placement'", "Known"]) for name, build in BUILDERS.items()),
+    *(
+        (
+            f"misspelt {name}",
+            lambda build=build: build(norm_placment="pre"),
+            ["'norm_placment'", name, "Did you mean 'norm_placement'", "Known"],
+        )
+        for name, build in BUILDERS.items()
+    ),
     ("misspelt for one side", lambda: seq2seq(encoder_options={"windw": 3}), ["'windw'", "Did you mean 'window'"]),
     ("context without cross_attention", lambda: Decoder(2)(X, CONTEXT), ["`context`", "`cross_attention=False`"]),
     ("cross_attention without context", lambda: Decoder(2, cross_attention=True)(X), ["`context`", "None"]),
-    ("position without methods", lambda: Attention(2, position=keras.layers.Dense(2)), ["`position`", "`rotate`", "`bias`", "Dense"]),
+    (
+        "position without methods",
+        lambda: Attention(2, position=keras.layers.Dense(2)),
+        ["`position`", "`rotate`", "`bias`", "Dense"],
+    ),
     ("position of no kind", lambda: Attention(2, position=object()), ["`position`", "rotary", "object"]),
     ("generate when packed", lambda: built("decoder_generator", packed=True).generate([[1]]), ["`generate`", "packed"]),
-    *((f"{name} without cross_attention", lambda name=name: Decoder(2)(X, **{name: np.ones((2, 5), "bool")}),
-       [f"`{name}`", "`cross_attention=False`"]) for name in ("context_mask", "context_attention_mask", "context_segment_ids")),
-    ("learned positions in attention", lambda: generator(position="learned"), ["`position`", "rotary", "encoding='learned'"]),
-    ("positions of no use to attention", lambda: Attention(2)(X, positions=np.arange(5)), ["`positions`", "position=None"]),
-    ("one embedding, two encodings", lambda: seq2seq(encoder_options={"position": "rotary"}),
-     ["`position`", "`share_embeddings`", "None for the encoder", "'sinusoidal' for the decoder"]),
-    ("options that are no dict", lambda: seq2seq(decoder_options=["window"]), ["`decoder_options`", "dict", "['window']"]),
-    ("one table, two directions", lambda: encoder(causal=[True, False], position="relative"), ["'relative'", "`causal`", "[True, False]"]),
-    ("one embedding, two widths", lambda: seq2seq(encoder_options={"embedding_dim": 4}), ["`embedding_dim`", "`share_embeddings`"]),
-    ("RMS norm with a bias", lambda: Encoder(2, norm="rms", norm_bias=True), ["norm_bias=True", "norm='layer'", "'rms'"]),
-    ("positions of floats", lambda: Attention(2, position="rotary")(X, positions=np.arange(5.0)), ["`positions`", "integers", "float"]),
-    ("segments of floats", lambda: Attention(2)(X, segment_ids=np.ones((2, 5))), ["`segment_ids`", "integers", "float"]),
-    ("positions without a use", lambda: Embedding(11, 8, None)(IDS, positions=IDS), ["`positions`", "encoding=None"]),
+    *(
+        (
+            f"{name} without cross_attention",
+            lambda name=name: Decoder(2)(X, **{name: np.ones((2, 5), "bool")}),
+            [f"`{name}`", "`cross_attention=False`"],
+        )
+        for name in ("context_mask", "context_attention_mask", "context_segment_ids")
+    ),
+    (
+        "learned positions in attention",
+        lambda: generator(position="learned"),
+        ["`position`", "rotary", "position_encoding='learned'"],
+    ),
+    (
+        "positions of no use to attention",
+        lambda: Attention(2)(X, positions=np.arange(5)),
+        ["`positions`", "position=None"],
+    ),
+    (
+        "one embedding, two encodings",
+        lambda: seq2seq(encoder_options={"position": "rotary"}),
+        ["`position`", "`share_embeddings`", "None for the encoder", "'sinusoidal' for the decoder"],
+    ),
+    (
+        "options that are no dict",
+        lambda: seq2seq(decoder_options=["window"]),
+        ["`decoder_options`", "dict", "['window']"],
+    ),
+    (
+        "one table, two directions",
+        lambda: encoder(causal=[True, False], position="relative"),
+        ["'relative'", "`causal`", "[True, False]"],
+    ),
+    (
+        "one embedding, two widths",
+        lambda: seq2seq(encoder_options={"embedding_dim": 4}),
+        ["`embedding_dim`", "`share_embeddings`"],
+    ),
+    (
+        "RMS norm with a bias",
+        lambda: Encoder(2, norm="rms", norm_bias=True),
+        ["norm_bias=True", "norm='layer'", "'rms'"],
+    ),
+    (
+        "positions of floats",
+        lambda: Attention(2, position="rotary")(X, positions=np.arange(5.0)),
+        ["`positions`", "integers", "float"],
+    ),
+    (
+        "segments of floats",
+        lambda: Attention(2)(X, segment_ids=np.ones((2, 5))),
+        ["`segment_ids`", "integers", "float"],
+    ),
+    (
+        "positions without a use",
+        lambda: Embedding(11, 8, None)(IDS, positions=IDS),
+        ["`positions`", "position_encoding=None"],
+    ),
 ]
 
 ROTARY = [
     ("fraction over one", lambda: Rotary(fraction=1.5), ["`fraction`", "(0, 1]", "1.5"]),
-    ("odd rotated features", lambda: Attention(2, head_dim=6, position=Rotary(fraction=0.5))(X), ["even", "head_dim=6", "fraction=0.5"]),
+    (
+        "odd rotated features",
+        lambda: Attention(2, head_dim=6, position=Rotary(fraction=0.5))(X),
+        ["even", "head_dim=6", "fraction=0.5"],
+    ),
     ("odd head_dim", lambda: Attention(2, head_dim=3, position="rotary")(X), ["even", "head_dim=3"]),
-    ("nothing rotates", lambda: Attention(2, head_dim=4, position=Rotary(fraction=0.1))(X), ["head_dim=4", "fraction=0.1"]),
+    (
+        "nothing rotates",
+        lambda: Attention(2, head_dim=4, position=Rotary(fraction=0.1))(X),
+        ["head_dim=4", "fraction=0.1"],
+    ),
     ("no dict", lambda: Rotary(scaling="linear"), ["`scaling`", "linear"]),
     ("unknown type", rotary("lineal", factor=2.0), ["scaling['type']", "linear", "'lineal'"]),
     ("no type", lambda: Rotary(scaling={"factor": 2.0}), ["scaling['type']", "linear", "None"]),
     ("no factor", rotary("linear"), ["'linear'", "factor", "received"]),
     ("missing numbers", rotary("llama3", factor=8.0), ["'llama3'", "low_freq_factor", "high_freq_factor"]),
     ("surplus number", rotary("linear", factor=2.0, beta_fast=3), ["'beta_fast'", "linear", "factor"]),
-    ("misspelt number", rotary("yarn", factor=2.0, original_max_position_embeddings=64, beta_fst=3),
-     ["'beta_fst'", "Did you mean 'beta_fast'"]),
+    (
+        "misspelt number",
+        rotary("yarn", factor=2.0, original_max_position_embeddings=64, beta_fst=3),
+        ["'beta_fst'", "Did you mean 'beta_fast'"],
+    ),
     ("factor zero", rotary("linear", factor=0), ["`factor`", "positive", "0"]),
     ("factor text", rotary("ntk", factor="2"), ["`factor`", "positive", "'2'"]),
-    ("length text", rotary("llama3", **{**LLAMA3, "original_max_position_embeddings": "64"}),
-     ["`original_max_position_embeddings`", "'64'"]),
+    (
+        "length text",
+        rotary("llama3", **{**LLAMA3, "original_max_position_embeddings": "64"}),
+        ["`original_max_position_embeddings`", "'64'"],
+    ),
     ("llama3 text", rotary("llama3", **{**LLAMA3, "low_freq_factor": "1"}), ["low_freq_factor", "'1'"]),
-    ("yarn without a ramp", rotary("yarn", factor=2.0, original_max_position_embeddings=64, beta_fast=0.5),
-     ["`beta_slow`", "beta_slow=1.0", "beta_fast=0.5"]),
-    ("yarn of base 1", lambda: Rotary(base=1, scaling={"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}),
-     ["`base`", "base=1"]),
+    (
+        "yarn without a ramp",
+        rotary("yarn", factor=2.0, original_max_position_embeddings=64, beta_fast=0.5),
+        ["`beta_slow`", "beta_slow=1.0", "beta_fast=0.5"],
+    ),
+    (
+        "yarn of base 1",
+        lambda: Rotary(base=1, scaling={"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}),
+        ["`base`", "base=1"],
+    ),
     ("llama3 without a ramp", rotary("llama3", **{**LLAMA3, "low_freq_factor": 4.0}), ["low_freq_factor", "4.0"]),
 ]
 
 TENSORS = [
-    ("attention_mask 1-D", lambda: Attention(2)(X, attention_mask=np.ones(5, "bool")),
-     ["`attention_mask`", "(batch, query length, key length)", "(5,)"]),
-    ("attention_mask 5-D", lambda: Cross(2)(X, CONTEXT, attention_mask=np.ones((2, 1, 1, 5, 3), "bool")),
-     ["`attention_mask`", "(query length, key length)", "(2, 1, 1, 5, 3)"]),
-    ("attention_mask of a block", lambda: Encoder(2)(X, attention_mask=np.ones(5, "bool")), ["`attention_mask`", "(5,)"]),
-    ("attention_mask of floats", lambda: Attention(2)(X, attention_mask=np.zeros((5, 5), "float32")),
-     ["`attention_mask`", "bool", "float32"]),
-    ("attention_mask too long", lambda: Attention(2)(X, attention_mask=np.ones((6, 6), "bool")), ["`attention_mask`", "5", "6"]),
-    ("attention_mask of other queries", lambda: Attention(2)(X, attention_mask=np.ones((6, 5), "bool")), ["`attention_mask`", "5, 5", "(6, 5)"]),
-    ("attention_mask of another batch", lambda: Cross(2)(X, CONTEXT, attention_mask=np.ones((3, 5, 3), "bool")),
-     ["`attention_mask`", "(2, 5, 3)", "(3, 5, 3)"]),
-    ("attention_mask of other heads", lambda: Attention(2)(X, attention_mask=np.ones((2, 3, 5, 5), "bool")),
-     ["`attention_mask`", "(2, 2, 5, 5)", "(2, 3, 5, 5)"]),
+    (
+        "attention_mask 1-D",
+        lambda: Attention(2)(X, attention_mask=np.ones(5, "bool")),
+        ["`attention_mask`", "(batch, query length, key length)", "(5,)"],
+    ),
+    (
+        "attention_mask 5-D",
+        lambda: Cross(2)(X, CONTEXT, attention_mask=np.ones((2, 1, 1, 5, 3), "bool")),
+        ["`attention_mask`", "(query length, key length)", "(2, 1, 1, 5, 3)"],
+    ),
+    (
+        "attention_mask of a block",
+        lambda: Encoder(2)(X, attention_mask=np.ones(5, "bool")),
+        ["`attention_mask`", "(5,)"],
+    ),
+    (
+        "attention_mask of floats",
+        lambda: Attention(2)(X, attention_mask=np.zeros((5, 5), "float32")),
+        ["`attention_mask`", "bool", "float32"],
+    ),
+    (
+        "attention_mask too long",
+        lambda: Attention(2)(X, attention_mask=np.ones((6, 6), "bool")),
+        ["`attention_mask`", "5", "6"],
+    ),
+    (
+        "attention_mask of other queries",
+        lambda: Attention(2)(X, attention_mask=np.ones((6, 5), "bool")),
+        ["`attention_mask`", "5, 5", "(6, 5)"],
+    ),
+    (
+        "attention_mask of another batch",
+        lambda: Cross(2)(X, CONTEXT, attention_mask=np.ones((3, 5, 3), "bool")),
+        ["`attention_mask`", "(2, 5, 3)", "(3, 5, 3)"],
+    ),
+    (
+        "attention_mask of other heads",
+        lambda: Attention(2)(X, attention_mask=np.ones((2, 3, 5, 5), "bool")),
+        ["`attention_mask`", "(2, 2, 5, 5)", "(2, 3, 5, 5)"],
+    ),
     ("mask of another batch", lambda: Attention(2)(X, mask=np.ones((3, 5), "bool")), ["`mask`", "(2, 5)", "(3, 5)"]),
     ("segment_ids too short", lambda: Attention(2)(X, segment_ids=zeros(2, 4)), ["`segment_ids`", "(2, 5)", "(2, 4)"]),
-    ("context_segment_ids too short", lambda: Cross(2)(X, CONTEXT, segment_ids=SEGMENTS, context_segment_ids=zeros(2, 2)),
-     ["`context_segment_ids`", "(2, 3)", "(2, 2)"]),
-    ("context_mask too long", lambda: Cross(2)(X, CONTEXT, context_mask=np.ones((2, 4), "bool")), ["`context_mask`", "(2, 3)", "(2, 4)"]),
-    ("context of another batch", lambda: Cross(2)(X, np.zeros((3, 3, 6), "float32")), ["`context`", "(2, 3, 6)", "(3, 3, 6)"]),
-    ("too few positions", lambda: Attention(2, position="rotary")(X, positions=np.arange(4)), ["`positions`", "5", "(4,)"]),
+    (
+        "context_segment_ids too short",
+        lambda: Cross(2)(X, CONTEXT, segment_ids=SEGMENTS, context_segment_ids=zeros(2, 2)),
+        ["`context_segment_ids`", "(2, 3)", "(2, 2)"],
+    ),
+    (
+        "context_mask too long",
+        lambda: Cross(2)(X, CONTEXT, context_mask=np.ones((2, 4), "bool")),
+        ["`context_mask`", "(2, 3)", "(2, 4)"],
+    ),
+    (
+        "context of another batch",
+        lambda: Cross(2)(X, np.zeros((3, 3, 6), "float32")),
+        ["`context`", "(2, 3, 6)", "(3, 3, 6)"],
+    ),
+    (
+        "too few positions",
+        lambda: Attention(2, position="rotary")(X, positions=np.arange(4)),
+        ["`positions`", "5", "(4,)"],
+    ),
     ("one position for all", lambda: Attention(2, position="alibi")(X, positions=[0]), ["`positions`", "5", "(1,)"]),
-    ("positions 3-D", lambda: Encoder(2, position="rotary")(X, positions=zeros(1, 2, 5)), ["`positions`", "(batch, length)", "(1, 2, 5)"]),
-    ("positions 3-D of an embedding", lambda: Embedding(11, 8)(IDS, positions=zeros(1, 2, 5)), ["`positions`", "(batch, length)", "(1, 2, 5)"]),
-    ("too few positions of an embedding", lambda: Embedding(11, 8)(IDS, positions=np.arange(4)), ["`positions`", "5", "(4,)"]),
-    ("positions over max_length", lambda: Embedding(11, 8, max_length=6)(IDS, positions=np.arange(2, 7)), ["`positions`", "from 0 to 5", "2 to 6"]),
-    ("positions negative", lambda: Embedding(11, 8, max_length=6)(IDS, positions=np.arange(-1, 4)), ["`positions`", "from 0 to 5", "-1 to 3"]),
-    ("inputs 4-D when built", lambda: built_attention()(zeros(2, 5, 4, 8, dtype="float32")), ["`inputs`", "(batch, length, dim)", "(2, 5, 4, 8)"]),
-    ("hidden states of other width", lambda: Embedding(11, 8)(X[..., :7], reverse=True), ["`inputs`", "dim=8", "(2, 5, 7)"]),
-    ("mask of pooling too short", lambda: layers.Pooling()(X, mask=np.ones((2, 4), "bool")), ["`mask`", "(2, 5)", "(2, 4)"]),
+    (
+        "positions 3-D",
+        lambda: Encoder(2, position="rotary")(X, positions=zeros(1, 2, 5)),
+        ["`positions`", "(batch, length)", "(1, 2, 5)"],
+    ),
+    (
+        "positions 3-D of an embedding",
+        lambda: Embedding(11, 8)(IDS, positions=zeros(1, 2, 5)),
+        ["`positions`", "(batch, length)", "(1, 2, 5)"],
+    ),
+    (
+        "too few positions of an embedding",
+        lambda: Embedding(11, 8)(IDS, positions=np.arange(4)),
+        ["`positions`", "5", "(4,)"],
+    ),
+    (
+        "positions over max_length",
+        lambda: Embedding(11, 8, max_length=6)(IDS, positions=np.arange(2, 7)),
+        ["`positions`", "from 0 to 5", "2 to 6"],
+    ),
+    (
+        "positions negative",
+        lambda: Embedding(11, 8, max_length=6)(IDS, positions=np.arange(-1, 4)),
+        ["`positions`", "from 0 to 5", "-1 to 3"],
+    ),
+    (
+        "inputs 4-D when built",
+        lambda: built_attention()(zeros(2, 5, 4, 8, dtype="float32")),
+        ["`inputs`", "(batch, length, dim)", "(2, 5, 4, 8)"],
+    ),
+    (
+        "hidden states of other width",
+        lambda: Embedding(11, 8)(X[..., :7], reverse=True),
+        ["`inputs`", "dim=8", "(2, 5, 7)"],
+    ),
+    (
+        "mask of pooling too short",
+        lambda: layers.Pooling()(X, mask=np.ones((2, 4), "bool")),
+        ["`mask`", "(2, 5)", "(2, 4)"],
+    ),
     ("feed-forward of unknown dim", lambda: layers.FeedForward()(keras.Input((5, None))), ["`inputs`", "dim", "None"]),
     ("mask 1-D", lambda: Attention(2)(X, mask=np.ones(5, "bool")), ["`mask`", "(batch, length)", "(5,)"]),
     ("mask 3-D", lambda: Encoder(2)(X, mask=np.ones((2, 5, 5), "bool")), ["`mask`", "(batch, length)", "(2, 5, 5)"]),
     ("mask too long", lambda: Encoder(2)(X, mask=np.ones((2, 6), "bool")), ["`mask`", "5", "6"]),
-    ("context_mask 3-D", lambda: Cross(2)(X, CONTEXT, context_mask=np.ones((2, 3, 3), "bool")), ["mask`", "(batch, length)", "(2, 3, 3)"]),
-    ("mask of pooling", lambda: layers.Pooling()(X, mask=np.ones((2, 5, 8), "bool")), ["`mask`", "(batch, length)", "(2, 5, 8)"]),
+    (
+        "context_mask 3-D",
+        lambda: Cross(2)(X, CONTEXT, context_mask=np.ones((2, 3, 3), "bool")),
+        ["mask`", "(batch, length)", "(2, 3, 3)"],
+    ),
+    (
+        "mask of pooling",
+        lambda: layers.Pooling()(X, mask=np.ones((2, 5, 8), "bool")),
+        ["`mask`", "(batch, length)", "(2, 5, 8)"],
+    ),
     ("segment_ids 1-D", lambda: Attention(2)(X, segment_ids=SEGMENTS[0]), ["`segment_ids`", "(batch, length)", "(5,)"]),
-    ("segment_ids 3-D", lambda: Encoder(2)(X, segment_ids=SEGMENTS[None]), ["`segment_ids`", "(batch, length)", "(1, 2, 5)"]),
-    ("segment_ids alone", lambda: Cross(2)(X, CONTEXT, segment_ids=SEGMENTS), ["`segment_ids`", "`context_segment_ids`", "together"]),
-    ("context_segment_ids alone", lambda: Cross(2)(X, CONTEXT, context_segment_ids=zeros(2, 3)), ["`segment_ids`", "together"]),
-    ("segment_ids alone in a block", lambda: Decoder(2, cross_attention=True)(X, CONTEXT, segment_ids=SEGMENTS),
-     ["`segment_ids`", "`context_segment_ids`", "together"]),
+    (
+        "segment_ids 3-D",
+        lambda: Encoder(2)(X, segment_ids=SEGMENTS[None]),
+        ["`segment_ids`", "(batch, length)", "(1, 2, 5)"],
+    ),
+    (
+        "segment_ids alone",
+        lambda: Cross(2)(X, CONTEXT, segment_ids=SEGMENTS),
+        ["`segment_ids`", "`context_segment_ids`", "together"],
+    ),
+    (
+        "context_segment_ids alone",
+        lambda: Cross(2)(X, CONTEXT, context_segment_ids=zeros(2, 3)),
+        ["`segment_ids`", "together"],
+    ),
+    (
+        "segment_ids alone in a block",
+        lambda: Decoder(2, cross_attention=True)(X, CONTEXT, segment_ids=SEGMENTS),
+        ["`segment_ids`", "`context_segment_ids`", "together"],
+    ),
     ("inputs 2-D", lambda: Attention(2)(X[0]), ["`inputs`", "(batch, length, dim)", "(5, 8)"]),
     ("inputs 4-D", lambda: Encoder(2)(X[None]), ["`inputs`", "(batch, length, dim)", "(1, 2, 5, 8)"]),
     ("context 2-D", lambda: Cross(2)(X, CONTEXT[0]), ["`context`", "(batch, length, dim)", "(3, 6)"]),
@@ -183,80 +386,201 @@ TENSORS = [
     ("ids too large", lambda: Embedding(11, 8)(IDS + 3), ["`inputs`", "from 0 to 10", "from 3 to 11"]),
     ("ids too large for a model", lambda: built("encoder")(IDS + 3), ["from 0 to 10", "from 3 to 11"]),
     ("ids over max_length", lambda: Embedding(11, 8, max_length=4)(IDS), ["`inputs`", "max_length=4", "length 5"]),
-    ("static length over max_length", lambda: Embedding(11, 8, max_length=4)(keras.Input((5,), dtype="int32")), ["max_length=4", "length 5"]),
-    ("a compiled call keeps the type", lambda: keras.Sequential([Encoder(3)]).predict(X, verbose=0), ["`num_heads`", "dim=8"]),
+    (
+        "static length over max_length",
+        lambda: Embedding(11, 8, max_length=4)(keras.Input((5,), dtype="int32")),
+        ["max_length=4", "length 5"],
+    ),
+    (
+        "a compiled call keeps the type",
+        lambda: keras.Sequential([Encoder(3)]).predict(X, verbose=0),
+        ["`num_heads`", "dim=8"],
+    ),
 ]
 
 VISION = [
-    ("patch over image", lambda: layers.PatchEmbedding((2, 3), 8, (6, 8)), ["`patch_size` must divide the height and width of `image_size`", "(2, 3)", "(6, 8)"]),
-    ("patch over image of a builder", lambda: image_encoder(patch_size=4), ["`patch_size` must divide the height and width of `image_size`", "(4, 4)", "(6, 8)"]),
-    ("patch over images of any size", lambda: patches(image_size=None, encoding=None)(IMAGES[:, :5]),
-     ["`patch_size` must divide the height and width of `inputs`", "(2, 2)", "(2, 5, 8, 3)"]),
-    ("patch over interpolated images", lambda: patches(interpolate_positions=True)(IMAGES[:, :, :7]), ["`patch_size` must divide", "(2, 6, 7, 3)"]),
+    (
+        "patch over image",
+        lambda: layers.PatchEmbedding((2, 3), 8, (6, 8)),
+        ["`patch_size` must divide the height and width of `image_size`", "(2, 3)", "(6, 8)"],
+    ),
+    (
+        "patch over image of a builder",
+        lambda: image_encoder(patch_size=4),
+        ["`patch_size` must divide the height and width of `image_size`", "(4, 4)", "(6, 8)"],
+    ),
+    (
+        "patch over images of any size",
+        lambda: patches(image_size=None, position_encoding=None)(IMAGES[:, :5]),
+        ["`patch_size` must divide the height and width of `inputs`", "(2, 2)", "(2, 5, 8, 3)"],
+    ),
+    (
+        "patch over interpolated images",
+        lambda: patches(interpolate_positions=True)(IMAGES[:, :, :7]),
+        ["`patch_size` must divide", "(2, 6, 7, 3)"],
+    ),
     ("three patch sizes", lambda: layers.PatchEmbedding((2, 2, 2), 8), ["`patch_size`", "a pair", "(2, 2, 2)"]),
-    ("a patch size of the pair", lambda: layers.PatchEmbedding((2, 0), 8), ["`patch_size`", "positive integer", "(2, 0)"]),
+    (
+        "a patch size of the pair",
+        lambda: layers.PatchEmbedding((2, 0), 8),
+        ["`patch_size`", "positive integer", "(2, 0)"],
+    ),
     ("learned positions of no size", lambda: layers.PatchEmbedding(2, 8), ["`image_size`", "learned", "None"]),
-    ("learned positions of no size in a builder", lambda: image_classifier(image_size=None), ["`image_size`", "learned", "None"]),
-    ("interpolated sinusoids", lambda: image_encoder(encoding="sinusoidal", interpolate_positions=True),
-     ["`interpolate_positions`", "learned", "sinusoidal"]),
-    ("images of another size", lambda: patches()(IMAGES[:, :, :6]), ["`inputs`", "image_size=(6, 8)", "(2, 6, 6, 3)", "interpolate_positions"]),
-    ("images lying down", lambda: patches(encoding=None)(IMAGES.swapaxes(1, 2)), ["`inputs`", "image_size=(6, 8)", "(2, 8, 6, 3)"]),
-    ("channels first", lambda: patches()(IMAGES.transpose(0, 3, 1, 2)), ["(batch, height, width, channels)", "(2, 3, 6, 8)"]),
+    (
+        "learned positions of no size in a builder",
+        lambda: image_classifier(image_size=None),
+        ["`image_size`", "learned", "None"],
+    ),
+    (
+        "interpolated sinusoids",
+        lambda: image_encoder(position_encoding="sinusoidal", interpolate_positions=True),
+        ["`interpolate_positions`", "learned", "sinusoidal"],
+    ),
+    (
+        "images of another size",
+        lambda: patches()(IMAGES[:, :, :6]),
+        ["`inputs`", "image_size=(6, 8)", "(2, 6, 6, 3)", "interpolate_positions"],
+    ),
+    (
+        "images lying down",
+        lambda: patches(position_encoding=None)(IMAGES.swapaxes(1, 2)),
+        ["`inputs`", "image_size=(6, 8)", "(2, 8, 6, 3)"],
+    ),
+    (
+        "channels first",
+        lambda: patches()(IMAGES.transpose(0, 3, 1, 2)),
+        ["(batch, height, width, channels)", "(2, 3, 6, 8)"],
+    ),
     ("channels of another build", lambda: patches()(IMAGES[..., :1]), ["`inputs`", "3 channels", "(2, 6, 8, 1)"]),
     ("unknown channels", lambda: patches()(keras.Input((6, 8, None))), ["`inputs`", "channels", "None"]),
     ("one image", lambda: patches()(IMAGES[0]), ["`inputs`", "(batch, height, width, channels)", "(6, 8, 3)"]),
     ("ids for images", lambda: patches()(IDS), ["`inputs`", "(batch, height, width, channels)", "(2, 5)"]),
     ("bytes", lambda: patches()(IMAGES.astype("uint8")), ["`inputs`", "floats", "uint8"]),
     ("symbolic bytes", lambda: patches()(keras.Input((6, 8, 3), dtype="uint8")), ["`inputs`", "floats", "uint8"]),
-    ("the class token that is not there", lambda: image_classifier(class_token=False), ["pooling='first'", "class_token=False", "'mean'"]),
+    (
+        "the class token that is not there",
+        lambda: image_classifier(class_token=False),
+        ["pooling='first'", "class_token=False", "'mean'"],
+    ),
     ("dim over heads of images", lambda: image_encoder(num_heads=3), ["`num_heads` must divide `dim`", "num_heads=3"]),
-    *((f"{name} of {builder}", lambda build=build, name=name: build(**{name: 4}), [f"'{name}'", builder, "Known"])
-      for builder, build in IMAGE_BUILDERS.items()
-      for name in ("vocab_size", "pad_id", "max_length", "combine", "position_dim", "scale_embedding", "packed")),
-    *((f"misspelt {name}", lambda build=build: build(norm_placment="post"), [
-        "'norm_placment'", name, "Did you mean 'norm_placement'", "Known"]) for name, build in IMAGE_BUILDERS.items()),
-    ("images of another size for a model", lambda: built("image_classifier")(IMAGES[:, :4]), ["(None, 6, 8, 3)", "(2, 4, 8, 3)"]),
+    *(
+        (f"{name} of {builder}", lambda build=build, name=name: build(**{name: 4}), [f"'{name}'", builder, "Known"])
+        for builder, build in IMAGE_BUILDERS.items()
+        for name in ("vocab_size", "pad_id", "max_length", "combine", "position_dim", "scale_embedding", "packed")
+    ),
+    *(
+        (
+            f"misspelt {name}",
+            lambda build=build: build(norm_placment="post"),
+            ["'norm_placment'", name, "Did you mean 'norm_placement'", "Known"],
+        )
+        for name, build in IMAGE_BUILDERS.items()
+    ),
+    (
+        "images of another size for a model",
+        lambda: built("image_classifier")(IMAGES[:, :4]),
+        ["(None, 6, 8, 3)", "(2, 4, 8, 3)"],
+    ),
 ]
 
 TRAINING = [
-    ("warm-up longer than all", lambda: training.InverseSquareRoot(8, 30, total_steps=20, cooldown_steps=5), ["`warmup_steps`", "30", "20"]),
+    (
+        "warm-up longer than all",
+        lambda: training.InverseSquareRoot(8, 30, total_steps=20, cooldown_steps=5),
+        ["`warmup_steps`", "30", "20"],
+    ),
     ("pairs of other rows", lambda: training.teacher_forcing(IDS[:1], IDS), ["`source_ids`", "`target_ids`", "(1, 5)"]),
-    ("targets outside", lambda: training.TokenCrossEntropy()(IDS, np.zeros((2, 5, 7))), ["`y_true`", "0 to 6", "from 7 to 8"]),
-    ("negative targets", lambda: training.TokenAccuracy()(IDS - 5, np.zeros((2, 5, 9))), ["`y_true`", "0 to 8", "from -5 to -1"]),
-    ("perplexity of others", lambda: training.Perplexity()(IDS, np.zeros((2, 5, 7))), ["`y_true`", "0 to 6", "from 7 to 8"]),
-    ("cooldown longer than all", lambda: training.InverseSquareRoot(8, 3, total_steps=9, cooldown_steps=10), ["`cooldown_steps`", "`total_steps`", "cooldown_steps=10", "total_steps=9"]),
-    ("cooldown of nothing", lambda: training.InverseSquareRoot(8, cooldown_steps=10), ["`total_steps`", "`cooldown_steps`", "total_steps=None"]),
-    ("warmup as long as all", lambda: training.warmup_cosine(1.0, 9, 9), ["`warmup_steps`", "`total_steps`", "warmup_steps=9", "total_steps=9"]),
-    ("final over peak", lambda: training.warmup_cosine(1.0, 3, 9, final=2.0), ["`final`", "`peak`", "final=2.0", "peak=1.0"]),
+    (
+        "targets outside",
+        lambda: training.TokenCrossEntropy()(IDS, np.zeros((2, 5, 7))),
+        ["`y_true`", "0 to 6", "from 7 to 8"],
+    ),
+    (
+        "negative targets",
+        lambda: training.TokenAccuracy()(IDS - 5, np.zeros((2, 5, 9))),
+        ["`y_true`", "0 to 8", "from -5 to -1"],
+    ),
+    (
+        "perplexity of others",
+        lambda: training.Perplexity()(IDS, np.zeros((2, 5, 7))),
+        ["`y_true`", "0 to 6", "from 7 to 8"],
+    ),
+    (
+        "cooldown longer than all",
+        lambda: training.InverseSquareRoot(8, 3, total_steps=9, cooldown_steps=10),
+        ["`cooldown_steps`", "`total_steps`", "cooldown_steps=10", "total_steps=9"],
+    ),
+    (
+        "cooldown of nothing",
+        lambda: training.InverseSquareRoot(8, cooldown_steps=10),
+        ["`total_steps`", "`cooldown_steps`", "total_steps=None"],
+    ),
+    (
+        "warmup as long as all",
+        lambda: training.warmup_cosine(1.0, 9, 9),
+        ["`warmup_steps`", "`total_steps`", "warmup_steps=9", "total_steps=9"],
+    ),
+    (
+        "final over peak",
+        lambda: training.warmup_cosine(1.0, 3, 9, final=2.0),
+        ["`final`", "`peak`", "final=2.0", "peak=1.0"],
+    ),
     ("final negative", lambda: training.warmup_cosine(1.0, 3, 9, final=-0.1), ["`final`", "0", "-0.1"]),
-    ("text shorter than a window", lambda: txf.training.next_token_windows(np.arange(5), 5), ["`ids`", "length + 1 = 6", "received 5"]),
+    (
+        "text shorter than a window",
+        lambda: txf.training.next_token_windows(np.arange(5), 5),
+        ["`ids`", "length + 1 = 6", "received 5"],
+    ),
     ("text of two dims", lambda: training.next_token_windows(IDS, 2), ["`ids`", "(number of tokens,)", "(2, 5)"]),
     ("final text", lambda: training.warmup_cosine(1.0, 3, 9, final="0"), ["`final`", "finite number", "'0'"]),
     ("final switch", lambda: training.warmup_cosine(1.0, 3, 9, final=True), ["`final`", "finite number", "True"]),
-    ("ids of floats", lambda: training.next_token(IDS + 0.0), ["`ids` must be integers", "float64"]),
-    ("ids of Booleans", lambda: training.next_token(ops.convert_to_tensor(IDS > 2)), ["`ids` must be integers", "bool"]),
-    ("ids of text", lambda: training.next_token([["a", "b"]]), ["`ids`", "a"]),
-    ("uneven ids", lambda: training.next_token([[1], [2, 3]]), ["`ids`", "[[1], [2, 3]]"]),
-    ("source ids of floats", lambda: training.teacher_forcing(IDS + 0.0, IDS), ["`source_ids` must be integers", "float64"]),
-    ("target ids of floats", lambda: training.teacher_forcing(IDS, IDS + 0.0), ["`target_ids` must be integers", "float64"]),
+    ("ids of floats", lambda: training.shift_labels(IDS + 0.0), ["`ids` must be integers", "float64"]),
+    (
+        "ids of Booleans",
+        lambda: training.shift_labels(ops.convert_to_tensor(IDS > 2)),
+        ["`ids` must be integers", "bool"],
+    ),
+    ("ids of text", lambda: training.shift_labels([["a", "b"]]), ["`ids`", "a"]),
+    ("uneven ids", lambda: training.shift_labels([[1], [2, 3]]), ["`ids`", "[[1], [2, 3]]"]),
+    (
+        "source ids of floats",
+        lambda: training.teacher_forcing(IDS + 0.0, IDS),
+        ["`source_ids` must be integers", "float64"],
+    ),
+    (
+        "target ids of floats",
+        lambda: training.teacher_forcing(IDS, IDS + 0.0),
+        ["`target_ids` must be integers", "float64"],
+    ),
     ("text of floats", lambda: training.next_token_windows(np.arange(9.0), 3), ["`ids` must be integers", "float64"]),
     ("no patterns to freeze", lambda: training.freeze(built("encoder"), []), ["`patterns`", "[]"]),
     ("no patterns to train", lambda: training.unfreeze(built("encoder"), ()), ["`patterns`", "()"]),
     ("no targets", lambda: training.add_adapter(built("encoder"), targets=[]), ["`targets`", "[]"]),
     ("rank beyond the targets", lambda: training.add_adapter(built("encoder"), rank=9), ["`rank`", "at most 8", "9"]),
     ("adapter of no name", lambda: training.remove_adapter(built("encoder"), ["a"]), ["`name`", "['a']"]),
-    ("blocks without a number", lambda: training.layerwise_decay(keras.optimizers.Adam(), blocks=["encoder/*"]), ["`blocks`", "#", "encoder/*"]),
+    (
+        "blocks without a number",
+        lambda: training.layerwise_decay(keras.optimizers.Adam(), blocks=["encoder/*"]),
+        ["`blocks`", "#", "encoder/*"],
+    ),
     ("no blocks", lambda: training.layerwise_decay(keras.optimizers.Adam(), blocks=[]), ["`blocks`", "[]"]),
     ("name of a loss", lambda: training.RDrop(name=3), ["`name`", "3"]),
     ("name of a metric", lambda: training.Perplexity(name=["a"]), ["`name`", "['a']"]),
     ("dtype of a metric", lambda: training.TokenAccuracy(dtype="float33"), ["`dtype`", "float33"]),
     ("pad_id beyond integers of 32 bits", lambda: training.TokenCrossEntropy(pad_id=2**31), ["`pad_id`", "2147483648"]),
-    ("one number", lambda: training.next_token(np.array(3)), ["`ids`", "rows of ids"]),
-    ("one token", lambda: training.next_token(IDS[:, :1]), ["`ids`", "two tokens", "(2, 1)"]),
+    ("one number", lambda: training.shift_labels(np.array(3)), ["`ids`", "rows of ids"]),
+    ("one token", lambda: training.shift_labels(IDS[:, :1]), ["`ids`", "two tokens", "(2, 1)"]),
     ("answer of one token", lambda: training.teacher_forcing(IDS, IDS[:, :1]), ["ids`", "two tokens", "(2, 1)"]),
-    ("logits of other length", lambda: training.TokenCrossEntropy()(IDS, ops.zeros((2, 4, 11))), ["target", "2, 5", "2, 4, 11"]),
-    ("weights of other length", lambda: training.TokenCrossEntropy()(IDS, ops.zeros((2, 5, 11)), np.ones((2, 4))),
-     ["`sample_weight`", "(2, 5)", "(2, 4)"]),
+    (
+        "logits of other length",
+        lambda: training.TokenCrossEntropy()(IDS, ops.zeros((2, 4, 11))),
+        ["target", "2, 5", "2, 4, 11"],
+    ),
+    (
+        "weights of other length",
+        lambda: training.TokenCrossEntropy()(IDS, ops.zeros((2, 5, 11)), np.ones((2, 4))),
+        ["`sample_weight`", "(2, 5)", "(2, 4)"],
+    ),
 ]
 
 GENERATION = [
@@ -275,12 +599,26 @@ GENERATION = [
     ("start_id too large", lambda: answer([[3]], start_id=11), ["`start_id`", "11"]),
     ("stop_ids too large", lambda: generate([[3]], stop_ids=[2, 11]), ["`stop_ids`", "from 0 to 10", "11"]),
     ("stop_ids of floats", lambda: generate([[3]], stop_ids=1.5), ["`stop_ids`", "1.5"]),
-    ("over max_length", lambda: built("decoder_generator", max_length=5).generate([[1, 2, 3]], max_new_tokens=3), [
-        "max_length=5", "3 prompt tokens", "max_new_tokens=3"]),
-    ("answer over max_length", lambda: built("encoder_decoder", max_length=5).generate([[1]], max_new_tokens=5), ["max_length=5", "max_new_tokens=5"]),
-    ("source over max_length", lambda: built("encoder_decoder", max_length=5).generate([[1] * 6], max_new_tokens=1), ["max_length=5", "6"]),
-    ("max_new_tokens text", lambda: built("decoder_generator", max_length=5).generate([[1]], max_new_tokens="3"),
-     ["`max_new_tokens`", "positive integer", "'3'"]),
+    (
+        "over max_length",
+        lambda: built("decoder_generator", max_length=5).generate([[1, 2, 3]], max_new_tokens=3),
+        ["max_length=5", "3 prompt tokens", "max_new_tokens=3"],
+    ),
+    (
+        "answer over max_length",
+        lambda: built("encoder_decoder", max_length=5).generate([[1]], max_new_tokens=5),
+        ["max_length=5", "max_new_tokens=5"],
+    ),
+    (
+        "source over max_length",
+        lambda: built("encoder_decoder", max_length=5).generate([[1] * 6], max_new_tokens=1),
+        ["max_length=5", "6"],
+    ),
+    (
+        "max_new_tokens text",
+        lambda: built("decoder_generator", max_length=5).generate([[1]], max_new_tokens="3"),
+        ["`max_new_tokens`", "positive integer", "'3'"],
+    ),
     ("sampler class", lambda: generate([[3]], sampler=txf.generation.Greedy), ["`sampler`", "class Greedy"]),
     ("temperature negative", lambda: txf.generation.Sampling(-1.0), ["`temperature`", "positive", "-1.0"]),
     ("temperature text", lambda: txf.generation.Sampling("hot"), ["`temperature`", "positive", "'hot'"]),
@@ -297,7 +635,9 @@ def test_is_refused(call, words):
 @pytest.mark.parametrize("block", [layers.EncoderBlock, layers.DecoderBlock])
 @pytest.mark.parametrize("width", [1, 16])
 def test_a_block_stays_with_its_width(block, width):
-    layer = block(np.int64(3), norm_placement="pre", **({"cross_attention": False} if block is layers.DecoderBlock else {}))
+    layer = block(
+        np.int64(3), norm_placement="pre", **({"cross_attention": False} if block is layers.DecoderBlock else {})
+    )
     assert json.loads(json.dumps(layer.get_config()))["num_heads"] == 3
     layer(np.zeros((2, 5, 12), "float32"))
     refused(lambda: layer(np.zeros((2, 5, width), "float32")), ["value 12", f"(2, 5, {width})"])

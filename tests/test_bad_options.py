@@ -26,8 +26,11 @@ SIZES = [
     ("num_heads", Cross, {}),
     ("head_dim", Cross, {"num_heads": 2}),
     ("num_key_value_heads", Cross, {"num_heads": 2}),
-    *((name, cls, {"num_heads": 2}) for cls in (Encoder, Decoder) for name in (
-        "intermediate_dim", "head_dim", "num_key_value_heads", "window")),
+    *(
+        (name, cls, {"num_heads": 2})
+        for cls in (Encoder, Decoder)
+        for name in ("intermediate_dim", "head_dim", "num_key_value_heads", "window")
+    ),
     ("num_heads", Encoder, {}),
     ("num_heads", Decoder, {}),
     ("intermediate_dim", layers.FeedForward, {}),
@@ -40,12 +43,27 @@ SIZES = [
     ("num_buckets", layers.RelativeBias, {"num_heads": 2}),
     ("max_distance", layers.RelativeBias, {"num_heads": 2}),
     *((name, build, {}) for build in (encoder, classifier, decoder, generator) for name in ("vocab_size",)),
-    *((name, build, {}) for build in BUILDERS.values() for name in (
-        "num_layers", "dim", "num_heads", "intermediate_dim", "max_length", "window")),
+    *(
+        (name, build, {})
+        for build in BUILDERS.values()
+        for name in ("num_layers", "dim", "num_heads", "intermediate_dim", "max_length", "window")
+    ),
     ("num_classes", classifier, {}),
     *((name, Patches, PATCHES) for name in PATCHES),
-    *((name, build, {}) for build in IMAGE_BUILDERS.values() for name in (
-        "image_size", "patch_size", "num_layers", "dim", "num_heads", "channels", "intermediate_dim", "window")),
+    *(
+        (name, build, {})
+        for build in IMAGE_BUILDERS.values()
+        for name in (
+            "image_size",
+            "patch_size",
+            "num_layers",
+            "dim",
+            "num_heads",
+            "channels",
+            "intermediate_dim",
+            "window",
+        )
+    ),
     ("num_classes", image_classifier, {}),
     ("context_dim", decoder, {}),
     ("source_vocab_size", seq2seq, {}),
@@ -66,25 +84,34 @@ RATES = [
     ("dropout", Attention, {"num_heads": 2}),
     ("dropout", Cross, {"num_heads": 2}),
     ("dropout", layers.FeedForward, {}),
-    *((name, cls, {"num_heads": 2}) for cls in (Encoder, Decoder) for name in (
-        "dropout", "attention_dropout", "feed_forward_dropout", "stochastic_depth")),
+    *(
+        (name, cls, {"num_heads": 2})
+        for cls in (Encoder, Decoder)
+        for name in ("dropout", "attention_dropout", "feed_forward_dropout", "stochastic_depth")
+    ),
     *((name, build, {}) for build in BUILDERS.values() for name in ("dropout", "stochastic_depth")),
     *(("dropout", build, {}) for build in IMAGE_BUILDERS.values()),
     ("label_smoothing", training.TokenCrossEntropy, {}),
 ]
 POSITIVE = [
-    *((name, cls, {"num_heads": 2}) for cls in (Attention, Cross, Encoder, Decoder) for name in (
-        "scale", "logit_soft_cap", "norm_epsilon")),
+    *(
+        (name, cls, {"num_heads": 2})
+        for cls in (Attention, Cross, Encoder, Decoder)
+        for name in ("scale", "logit_soft_cap", "norm_epsilon")
+    ),
     ("base", layers.Rotary, {}),
     ("fraction", layers.Rotary, {}),
     ("scale", training.InverseSquareRoot, {"dim": 8}),
     ("peak", training.warmup_cosine, {"warmup_steps": 3, "total_steps": 9}),
 ]
 SWITCHES = [
-    *((name, Attention, {"num_heads": 2}) for name in ("causal", "use_bias", "qk_norm")),
-    *((name, cls, {"num_heads": 2}) for cls in (Encoder, Decoder) for name in ("gated", "use_bias", "qk_norm")),
+    *((name, Attention, {"num_heads": 2}) for name in ("causal", "use_bias", "sinks")),
+    *((name, cls, {"num_heads": 2}) for cls in (Encoder, Decoder) for name in ("gated", "use_bias", "sinks")),
     ("causal", Encoder, {"num_heads": 2}),
-    *(("output_projection", function, {"num_heads": 2}) for function in (Attention, Cross, Encoder, Decoder, generator)),
+    *(
+        ("output_projection", function, {"num_heads": 2})
+        for function in (Attention, Cross, Encoder, Decoder, generator)
+    ),
     ("cross_attention", Decoder, {"num_heads": 2}),
     ("gated", layers.FeedForward, {}),
     ("scale", Embedding, {"vocab_size": 11, "dim": 8}),
@@ -93,21 +120,33 @@ SWITCHES = [
     *((name, build, {}) for build in BUILDERS.values() for name in ("return_hidden_states", "return_attention_scores")),
     ("context_mask", decoder, {}),
     *((name, Patches, PATCHES) for name in ("class_token", "interpolate_positions", "use_bias")),
-    *((name, build, {}) for build in IMAGE_BUILDERS.values() for name in (
-        "return_hidden_states", "return_attention_scores", "class_token", "interpolate_positions", "patch_bias")),
+    *(
+        (name, build, {})
+        for build in IMAGE_BUILDERS.values()
+        for name in (
+            "return_hidden_states",
+            "return_attention_scores",
+            "class_token",
+            "interpolate_positions",
+            "patch_bias",
+        )
+    ),
 ]
 NAMES = [
-    ("encoding", Embedding, {"vocab_size": 11, "dim": 8}),
+    ("position_encoding", Embedding, {"vocab_size": 11, "dim": 8}),
     ("combine", Embedding, {"vocab_size": 11, "dim": 8}),
     ("kind", layers.Pooling, {}),
-    *((name, cls, {"num_heads": 2}) for cls in (Encoder, Decoder) for name in (
-        "norm", "norm_placement", "position")),
+    *(
+        (name, cls, {"num_heads": 2})
+        for cls in (Encoder, Decoder)
+        for name in ("norm", "norm_placement", "position", "residual", "qk_norm")
+    ),
     ("position", Attention, {"num_heads": 2}),
     ("pooling", classifier, {}),
-    ("encoding", Patches, PATCHES),
+    ("position_encoding", Patches, PATCHES),
     ("pooling", image_classifier, {}),
-    *((name, image_classifier, {}) for name in ("encoding", "norm", "norm_placement", "position")),
-    *((name, generator, {}) for name in ("encoding", "norm", "position")),
+    *((name, image_classifier, {}) for name in ("position_encoding", "norm", "norm_placement", "position")),
+    *((name, generator, {}) for name in ("position_encoding", "norm", "position")),
     ("sampler", generate, {"prompts": [[1]]}),
     ("sampler", answer, {"sources": [[1]]}),
 ]

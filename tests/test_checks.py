@@ -14,7 +14,7 @@ class Odd:
 LONG = {
     "list": list(range(100_000)),
     "strings": ["x" * 1000] * 50,
-    "dict": {i: "y" * 50 for i in range(1000)},
+    "dict": dict.fromkeys(range(1000), "y" * 50),
     "nested": [[[i] * 100 for i in range(100)]] * 100,
     "string": "z\n" * 10**6,
     "bytes": b"z" * 10**6,
@@ -30,6 +30,8 @@ def test_a_long_value_takes_one_line(value):
     assert text and len(text) <= LONGEST + 5 and "\n" not in text
 
 
-@pytest.mark.parametrize("value", ["hot", "two  blanks", 1.5, None, b"ab", (1, 2), {"a": [1, {"b": 2}]}, list(range(20)), np.arange(3)])
+@pytest.mark.parametrize(
+    "value", ["hot", "two  blanks", 1.5, None, b"ab", (1, 2), {"a": [1, {"b": 2}]}, list(range(20)), np.arange(3)]
+)
 def test_a_short_value_is_shown_as_it_is(value):
     assert short_repr(value) == repr(value)

@@ -2,12 +2,12 @@
 
 import itertools
 
+import drawing
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import drawing
 import keras_txf as txf
 
 VOCABULARY, DIM, PAD = 11, drawing.DIM, 0
@@ -72,22 +72,24 @@ def assert_later_tokens_change_nothing_earlier(kind, model, place):
     assert drawing.difference(before[:, place], after[:, place]) > 1e-3
 
 
-# The other pairs of kind and encoding wait for the long run: an encoder-decoder is slow to build.
+# The other pairs of kind and position_encoding wait for the long run: an encoder-decoder is slow to build.
 SHORT = {"encoder": (0, 1, 2, 3, 4), "decoder_generator": (0, 1, 4), "encoder_decoder": (0,)}
 
 
 def cases():
-    """Every kind with every encoding."""
-    for kind, (index, encoding) in itertools.product(KINDS, enumerate(drawing.ENCODINGS)):
+    """Every kind with every position_encoding."""
+    for kind, (index, position_encoding) in itertools.product(KINDS, enumerate(drawing.ENCODINGS)):
         marks = [pytest.mark.slow] * (index not in SHORT[kind])
-        yield pytest.param(kind, encoding, id=f"{kind}-" + "-".join(map(str, encoding.values())), marks=marks)
+        yield pytest.param(
+            kind, position_encoding, id=f"{kind}-" + "-".join(map(str, position_encoding.values())), marks=marks
+        )
 
 
-@pytest.mark.parametrize("kind, encoding", list(cases()))
+@pytest.mark.parametrize("kind, position_encoding", list(cases()))
 @drawing.few(2)
 @given(drawing.block_options(), st.integers(1, 4))
-def test_padding_and_later_tokens_change_nothing(kind, encoding, options, place):
-    model = make(kind, {**options, **encoding})
+def test_padding_and_later_tokens_change_nothing(kind, position_encoding, options, place):
+    model = make(kind, {**options, **position_encoding})
     assert_padding_changes_nothing(kind, model)
     if kind != "encoder":
         assert_later_tokens_change_nothing_earlier(kind, model, place)
@@ -165,7 +167,7 @@ def test_nothing_beyond_every_layers_window_counts(kind, options, window):
 @drawing.few(2)
 @given(drawing.block_options(exclude=["window", "position"]), st.permutations(range(9)))
 def test_an_encoder_without_positions_does_not_know_the_order(options, order):
-    model = make("encoder", {**options, "encoding": None})
+    model = make("encoder", {**options, "position_encoding": None})
     ids = np.array([[5, 3, 8, 1, 4, 9, PAD, 7, PAD]], "int32")
     before, after = call("encoder", model, ids, None), call("encoder", model, ids[:, order], None)
     real = ids[:, order] != PAD

@@ -22,7 +22,8 @@ HARD = "".join(
     for ranges in (unicode.WHITESPACE, unicode.CONTROL, unicode.PUNCTUATION, unicode.REORDERED, unicode.NOT_DECOMPOSED)
     for code in unicode.code_points(ranges)[:40]
 )
-HARD += "İıſẞßΣςσŉǰΐΰ\u0301\u0327\u0345\u0334\u0903\u302e\U0001d165\U0001d15e한각가힣漢\uf900\ufa0eÅÅỐﬁ\0\ufffd\U0001e94a\U0001e944\U00010570ꟋĲ𐐀"
+HARD += "İıſẞßΣςσŉǰΐΰ\u0301\u0327\u0345\u0334\u0903\u302e\U0001d165\U0001d15e"
+HARD += "한각가힣漢\uf900\ufa0eÅÅỐﬁ\0\ufffd\U0001e94a\U0001e944\U00010570ꟋĲ𐐀"
 
 WORDS = "The fox dogs naïve ÄÖÜ 狗和 sleeping !? [MASK] </s> ##s".split()
 STRINGS = st.lists(

@@ -1,37 +1,133 @@
-"""Running the graph of a functional model with other calls of its layers.
+"""The graph of a functional model: running it with other calls of its layers, and reading which layers take an input.
 
 Keras has no public way to do so on values: `clone_model(call_function=...)` builds another model.
 """
 
+import collections
 import functools
+import itertools
+import re
 
 import keras
+from keras.src.backend.common import global_state
+from keras.src.backend.common.masking import set_keras_mask
+from keras.src.models.functional import Functional
+from keras.src.models.sequential import Sequential
 
 
-def run_graph(model, inputs, call):
-    """Runs a functional model on values, calling each layer through `call`, the layers of models within it too.
+def run_graph(model, inputs, call, standardize=True):
+    """Runs a functional model, calling each layer through `call`, the layers of models within it too.
 
     Args:
         model: a functional or sequential `keras.Model`.
         inputs: what `model` takes.
         call: function of a layer and the arguments of its call, that returns what the layer returns.
+        standardize: whether `inputs` are brought to the shapes and dtypes of the model's inputs; False for symbolic
+            tensors.
 
     Returns:
         What `model` returns for `inputs`.
     """
-    graph = getattr(model, "_functional", None) or model  # a Sequential model keeps a functional one
+    graph = _graph(model)
 
     def call_inside(layer, *args, **kwargs):
-        if is_functional(layer):
-            return run_graph(layer, args[0], call)
-        return call(layer, *args, **kwargs)
+        if not is_functional(layer):
+            return call(layer, *args, **kwargs)
+        if type(layer).call not in (Functional.call, Sequential.call):  # a subclass that computes something else
+            return layer(*args, **kwargs)
+        given = args[0] if args else kwargs["inputs"]
+        if kwargs.get("mask") is not None:
+            for tensor, mask in zip(keras.tree.flatten(given), keras.tree.flatten(kwargs["mask"])):
+                set_keras_mask(tensor, mask)
+        return run_graph(layer, given, call, standardize)
 
-    outputs = graph._run_through_graph(
-        graph._standardize_inputs(inputs), lambda layer: functools.partial(call_inside, layer)
-    )
+    inputs = graph._standardize_inputs(inputs) if standardize else inputs
+    outputs = graph._run_through_graph(inputs, lambda layer: functools.partial(call_inside, layer))
     return outputs[0] if isinstance(outputs, (list, tuple)) and len(outputs) == 1 else outputs
+
+
+def layers_called_on(model, symbol):
+    """The layers that a functional model calls on one of its input tensors, those of models within it too."""
+    layers = []
+    for node in itertools.chain.from_iterable(_graph(model)._nodes_by_depth.values()):
+        places = [place for place, tensor in enumerate(node.input_tensors) if tensor is symbol]
+        for place in places:
+            if is_functional(node.operation):
+                layers += layers_called_on(node.operation, _graph(node.operation).inputs[place])
+            else:
+                layers.append(node.operation)
+    return list({id(layer): layer for layer in layers}.values())
+
+
+def reserve_names(model):
+    """Has operations that are made from now on take other names than those in the graph of a model.
+
+    Keras counts the operations of each kind, such as `not_equal_3`, and begins anew after `clear_session`. A model that
+    is made of old and of new operations would have two of one name.
+    """
+    counts = global_state.get_global_attribute("object_name_uids", collections.defaultdict(int), set_to_default=True)
+    for node in itertools.chain.from_iterable(_graph(model)._nodes_by_depth.values()):
+        if is_functional(node.operation):
+            reserve_names(node.operation)
+            continue
+        kind, number = re.fullmatch(r"(.*?)(?:_(\d+))?", node.operation.name).groups()
+        counts[kind] = max(counts[kind], int(number or 0) + 1)
 
 
 def is_functional(layer):
     """Whether a layer is a model with a graph of its own."""
-    return isinstance(layer, keras.Model) and hasattr(getattr(layer, "_functional", None) or layer, "_run_through_graph")
+    return isinstance(layer, keras.Model) and hasattr(_graph(layer), "_run_through_graph")
+
+
+def _graph(model):
+    return getattr(model, "_functional", None) or model  # a Sequential model keeps a functional one
+
+
+def optional_inputs(model):
+    """The names of the inputs that may be None."""
+    return [tensor.name for tensor in model.inputs if tensor._keras_history.operation.optional]
+
+
+def nodes(model):
+    """The calls in the graph of a functional model, in the order in which they run."""
+    by_depth = _graph(model)._nodes_by_depth
+    return [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+
+
+def new_tensors(model, symbol):
+    """The ids of the tensors in the graph of a model that depend on one of its inputs."""
+    found = {id(symbol)}
+    for node in nodes(model):
+        if any(id(tensor) in found for tensor in node.input_tensors):
+            found.update(map(id, node.outputs))
+    return found
+
+
+def concatenation_axis(operation):
+    """The axis along which a layer or operation concatenates; None where it does something else."""
+    if isinstance(operation, keras.layers.Concatenate) or type(operation).__name__ == "Concatenate":
+        return operation.axis
+    return None
+
+
+def sequence_start(operation, args, kwargs):
+    """The n of `x[:, n:]` or `keras.layers.Cropping1D((n, 0))`; None where a layer or operation does something else."""
+    if type(operation) is keras.layers.Cropping1D:
+        start, end = operation.cropping
+        return start if end == 0 else None
+    if type(operation).__name__ == "GetItem":
+        key = args[1] if len(args) > 1 else kwargs.get("key")
+        whole, *rest = key if isinstance(key, (tuple, list)) else (key,)  # a list, when it comes from a file
+        if (
+            whole == slice(None)
+            and rest
+            and isinstance(rest[0], slice)
+            and all(x in (slice(None), ...) for x in rest[1:])
+        ):
+            return rest[0].start if rest[0].stop is None and rest[0].step in (None, 1) else None
+    return None
+
+
+def mask_of(tensor):
+    """The Keras mask of a tensor, or None."""
+    return getattr(tensor, "_keras_mask", None)

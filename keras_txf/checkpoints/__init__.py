@@ -1,6 +1,6 @@
-"""Checkpoints of Hugging Face as functional Keras models, and back."""
+"""Loads checkpoints of Hugging Face as functional Keras models, and saves models as such checkpoints."""
 
-from keras_txf.checkpoints.finding import find
+from keras_txf.checkpoints.hub import find
 from keras_txf.checkpoints.loading import load
 from keras_txf.checkpoints.saving import save
 

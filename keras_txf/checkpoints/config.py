@@ -1,47 +1,50 @@
-"""A checkpoint's `config.json`, read so that no key of it is passed over in silence."""
+"""The `config.json` of a checkpoint; a key that nothing reads is an error."""
 
+from keras_txf.checkpoints.config_schema import KINDS, NULL
 from keras_txf.checks import short_repr
-from keras_txf.checkpoints.kinds import KINDS, NULL
 
-# Keys that say nothing about what a model computes from its weights.
+# Keys without an effect on the outputs of a model.
 NEUTRAL = {
-    # where it comes from, and what wrote it
+    # origin
     "_name_or_path", "_commit_hash", "architectures", "auto_map", "model_type", "transformers_version", "dtype",
-    "torch_dtype", "torchscript", "name_or_path", "_attn_implementation", "_attn_implementation_internal", "attn_implementation",
-    "_attn_implementation_autoset", "unsloth_fixed", "unsloth_version", "transformers.js_config", "is_llama_config",
-    # how weights began, and how a training was run
+    "torch_dtype", "torchscript", "name_or_path", "_attn_implementation", "_attn_implementation_internal",
+    "attn_implementation", "_attn_implementation_autoset", "unsloth_fixed", "unsloth_version", "transformers.js_config",
+    "is_llama_config",
+    # initialisation and training
     "initializer_range", "initializer_factor", "init_std", "initializer_cutoff_factor", "gradient_checkpointing",
-    # what a call returns, or how it is split up
-    "use_cache", "pretraining_tp", "output_attentions", "output_hidden_states", "output_past", "return_dict", "return_dict_in_generate",
-    "chunk_size_feed_forward", "use_return_dict", "output_scores", "cache_implementation",
-    # tokens, and how they are generated: arguments of `generate`
-    "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id", "unk_token_id", "forced_bos_token_id",
-    "forced_eos_token_id", "task_specific_params", "max_length", "min_length", "do_sample", "early_stopping", "num_beams",
-    "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
-    "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences",
-    "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "remove_invalid_values", "prefix",
-    "tokenizer_class", "force_bos_token_to_be_generated", "save_step", "vocab_file", "language",
-    # names of classes, and what the loss does with them
+    # results of a call, and how it is divided
+    "use_cache", "pretraining_tp", "output_attentions", "output_hidden_states", "output_past", "return_dict",
+    "return_dict_in_generate", "chunk_size_feed_forward", "use_return_dict", "output_scores", "cache_implementation",
+    # tokens, and options of `generate`
+    "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id", "unk_token_id",
+    "forced_bos_token_id", "forced_eos_token_id", "task_specific_params", "max_length", "min_length", "do_sample",
+    "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "typical_p",
+    "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
+    "num_return_sequences", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
+    "remove_invalid_values", "prefix", "tokenizer_class", "force_bos_token_to_be_generated", "save_step", "vocab_file",
+    "language",
+    # names of classes, and the loss
     "id2label", "label2id", "num_labels", "_num_labels", "problem_type", "finetuning_task",
     "sbert_ce_default_activation_function", "sentence_transformers",
 }  # fmt: skip
-# Keys that must have this value: another one is for a model that is not built here.
+# Keys with the values that the builders support.
 FIXED = {
-    "is_decoder": (False,), "add_cross_attention": (False,), "cross_attention_hidden_size": (None,), "pruned_heads": ({}, None),
-    "quantization_config": (None,), "tie_encoder_decoder": (False,), "use_bfloat16": (False, None),
-    "position_embedding_type": ("absolute", None), "use_mrope": (False,), "rope_interleaved": (False,),
+    "is_decoder": (False,), "add_cross_attention": (False,), "cross_attention_hidden_size": (None,),
+    "pruned_heads": ({}, None), "quantization_config": (None,), "tie_encoder_decoder": (False,),
+    "use_bfloat16": (False, None), "position_embedding_type": ("absolute", None), "use_mrope": (False,),
+    "rope_interleaved": (False,),
 }  # fmt: skip
 REQUIRED = object()
 
 ACTIVATIONS = {  # Hugging Face's name -> ours
-    "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
-    "quick_gelu": "gelu_sigmoid", "relu": "relu", "silu": "silu", "swish": "silu", "tanh": "tanh", "sigmoid": "sigmoid",
-    "mish": "mish", "relu6": "relu6", "elu": "elu", "linear": "linear",
+    "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh", "quick_gelu": "gelu_sigmoid", "relu": "relu", "silu": "silu", "swish": "silu",
+    "tanh": "tanh", "sigmoid": "sigmoid", "mish": "mish", "relu6": "relu6", "elu": "elu", "linear": "linear",
 }  # fmt: skip
 
 
 class Config:
-    """The values of a `config.json`; it remembers which were asked for.
+    """The values of a `config.json`, with a record of the keys that were read.
 
     Args:
         values: dict, as in the file.
@@ -52,7 +55,7 @@ class Config:
         self.read = set()
 
     def __call__(self, key, default=REQUIRED):
-        """The value of a key, of the kind that `kinds.KINDS` says; null where `default` is None or `NULL` has the key."""
+        """Returns the value of a key, checked by `KINDS`; null is allowed if the default is None or `NULL` has it."""
         self.read.add(key)
         value = self.values.get(key, default)
         if value is REQUIRED:
@@ -66,47 +69,54 @@ class Config:
         return value
 
     def only(self, key, *allowed):
-        """Refuses another value of a key than these; the first is the default."""
+        """Refuses values of a key other than these; the first is the default."""
         if self(key, allowed[0]) not in allowed:
-            raise ValueError(f"config.json must have {short_repr(key)} in {list(allowed)}, for which there is a model; received {short_repr(self(key))}.")
+            raise ValueError(
+                f"config.json must have {short_repr(key)} in {list(allowed)}, for which there is a model; received "
+                f"{short_repr(self(key))}."
+            )
 
     def activation(self, key, default=REQUIRED):
-        """Our name of an activation."""
+        """Returns our name of the activation under a key."""
         return self.as_activation(key, self(key, default))
 
     def as_activation(self, key, name):
-        """Our name of an activation that the value of a key comes to."""
+        """Returns our name of an activation; `key` is for the message."""
         if name not in ACTIVATIONS:
-            raise ValueError(f"config.json must have {short_repr(key)} in {sorted(ACTIVATIONS)}; received {short_repr(name)}.")
+            raise ValueError(
+                f"config.json must have {short_repr(key)} in {sorted(ACTIVATIONS)}; received {short_repr(name)}."
+            )
         return ACTIVATIONS[name]
 
     def each(self, key, number, default=None):
-        """The list of a key, one value for each block."""
+        """Returns the list under a key, one value for each block."""
         values = self(key, None)
         values = default if values is None else values
         if not isinstance(values, list) or len(values) < number:
-            raise ValueError(f"config.json must have a list of {number} values for {short_repr(key)}; received {short_repr(values)}.")
+            raise ValueError(
+                f"config.json must have a list of {number} values for {short_repr(key)}; received {short_repr(values)}."
+            )
         return values[:number]
 
     def pad_id(self, default):
-        """The padding token; null, and the -1 of early Llamas, say that there is none."""
+        """Returns the id of padding; None for null and for the -1 of early Llamas."""
         value = self("pad_token_id", default)
         return None if value == -1 else value
 
     def pad_id_of_decoder(self, default):
-        """None also where the padding token ends a text: transformers then attends to it, as to any other."""
+        """Returns the id of padding; None also where it ends texts: transformers attends to such a token."""
         value, ends = self.pad_id(default), self("eos_token_id", None)
         return None if value in (ends if isinstance(ends, list) else [ends]) else value
 
     def num_classes(self):
-        """Of a classifier."""
+        """Returns the number of classes of a classifier."""
         labels = self("id2label", None)
         if labels == {}:
             raise ValueError("config.json must have at least one class in 'id2label'; received {}.")
         return self("num_labels", 2) if labels is None else len(labels)
 
     def check_all_known(self, neutral):
-        """Refuses keys that nothing has asked for, and values for models that are not built here."""
+        """Refuses keys that nothing has read, and values that no builder supports."""
         for key, allowed in FIXED.items():
             if key not in self.read and key not in neutral:
                 self.only(key, *allowed)
@@ -116,5 +126,3 @@ class Config:
                 "config.json has keys that are not known, so what they ask for would be missing: "
                 f"{short_repr({key: self.values[key] for key in unknown})}."
             )
-
-

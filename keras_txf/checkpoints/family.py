@@ -1,24 +1,25 @@
-"""What a family of checkpoints is: how its configuration and its tensors are ours."""
+"""Family and Task: how a family's configuration and tensors map to our builders and weights."""
 
 import dataclasses
 from collections.abc import Callable
 
 from keras_txf import models
+from keras_txf.checkpoints.weight_map import as_tensor
 
 
 @dataclasses.dataclass
 class Task:
-    """What a family's checkpoints are made for.
+    """A task of a family's checkpoints.
 
     Args:
         architecture: the class of Hugging Face, as `config.json` names it.
         build: builder of `txf.models`.
         tensors: rows of the head, or a function of the config that returns them. A row for `logits` of a language
-            model is for the case that it is not tied to the embedding.
-        options: function of the config: the builder's options for the head.
-        optional: dict of the builder's options that a tensor's presence decides -> its name.
-        untied: rows that take the place of others where the logits are not tied to the embedding.
-        whole: whether the class holds the family's body under its prefix; False where it is the body alone.
+            model applies where the logits are not tied to the embedding.
+        options: function of the config that returns the builder's options for the head.
+        optional: dict of the builder's Boolean options -> the name of the tensor whose presence sets them.
+        untied: rows that replace others where the logits are not tied to the embedding.
+        whole: whether the class holds the family's body under its prefix; False for a class of the body alone.
     """
 
     architecture: str
@@ -35,18 +36,18 @@ class Task:
 
 @dataclasses.dataclass
 class Family:
-    """A row of option values, and a table of tensors.
+    """A family: option values of the builders, and a table of tensors.
 
     Args:
-        options: function of a `Config`: the options of every builder.
+        options: function of a `Config` that returns the options of every builder.
         tensors: the rows of the body, or a function of the config that returns them.
-        tasks: dict of names -> `Task`, what files without an architecture are for first.
-        prefix: what the body's names begin with in a class with a head.
-        ignore: patterns of buffers, which no weight comes from.
-        kept: patterns of tensors of a head that is not built, which `save` gives back.
-        aliases: dict of names that a file may use for, or beside, another tensor of the same numbers -> its name.
+        tasks: dict of names -> `Task`, first the task of files without an architecture.
+        prefix: prefix of the body's names in a class with a head.
+        ignore: patterns of buffers, which become no weight.
+        kept: patterns of tensors of a head that is not built, which `save` writes back.
+        aliases: dict of further names of a tensor, alone or beside it in a file -> the name of the tensor.
         neutral: keys of the config without an effect, beside those of `config.NEUTRAL`.
-        says_tied: whether `tie_word_embeddings` says only whether the logits are tied to the embedding.
+        says_tied: whether `tie_word_embeddings` is about the logits alone.
     """
 
     options: Callable
@@ -67,15 +68,20 @@ def _rows(table, config):
     return table(config) if callable(table) else table
 
 
+def modules_of(rows):
+    """The names of the modules or tensors in the rows of a head, which have no number of a block."""
+    return {as_tensor(row).name for row in rows.values()}
+
+
 def encoder_task(architecture):
-    """The body alone."""
+    """The task of the body alone."""
     return Task(architecture, models.encoder, whole=False)
 
 
 def classes(architecture, build, tensors, options=lambda c: {}):
-    """A classifier of `build`."""
+    """The task of a classifier of the builder `build`."""
     return Task(architecture, build, tensors, lambda c: {"num_classes": c.num_classes(), **options(c)})
 
 
-POOLER = r"pooler\.dense\.(weight|bias)"  # of a body that is not built with it
+POOLER = r"pooler\.dense\.(weight|bias)"  # of a body that is built without it
 LANGUAGE_MODELS = ("masked_lm", "causal_lm", "seq2seq")

@@ -1,8 +1,8 @@
 """The files of a checkpoint's folder: `config.json`, and tensors in one `.safetensors` file or in several.
 
-The package `safetensors` reads them, without pickle; it checks a header before it believes it: names once, types that it
-knows, offsets that cover the file without a gap or an overlap, shapes that fit the bytes. What is checked here is what
-lies between files: an index that names shards.
+The package `safetensors` reads them, without pickle; it checks a header before it uses it: names that occur once, known
+types, offsets that cover the file without a gap or an overlap, shapes that fit the bytes. This module checks the index
+that names shards.
 """
 
 import contextlib
@@ -22,32 +22,37 @@ SAVE_ID = "save_id"  # key of the metadata of each shard that `save` writes
 
 
 def weights_of(folder):
-    """The path of the one file with all tensors, or else of the index; None where there is neither."""
+    """Returns the path of the one file with all tensors, or else of the index; None without either."""
     places = [folder / place / name for place in (COMPLETE, ".") for name in (ONE, INDEX)]
     return next(filter(os.path.isfile, places), None)
 
 
 @contextlib.contextmanager
 def open_tensors(folder):
-    """A `Tensors` of the folder's files, which are open as long as the scope lasts.
+    """Opens the files of a folder for the scope, and yields their `Tensors`.
 
     Raises:
-        ValueError: no such file, a damaged one, an index that names files outside of the folder, or tensors in another
-            file than it says.
+        ValueError: no such file, a damaged file, an index that names files outside of the folder, or tensors in another
+            file than the index says.
     """
     folder = pathlib.Path(folder)
     with contextlib.ExitStack() as stack:
-        # Links are followed wherever they lead: in the Hub's own cache every file of a folder is a link out of it.
+        # Links may lead out of the folder: in the Hub's own cache every file of a folder is such a link.
         path = weights_of(folder)
         if path is not None and path.name == ONE:
             file = _open(stack, path)
-            yield Tensors({name: file for name in file.keys()}, {file: path})
+            yield Tensors(dict.fromkeys(file.keys(), file), {file: path})
         elif path is not None:
             yield _open_shards(stack, folder, path)
         else:
             found = sorted(path.name for path in folder.iterdir())
-            pickled = " Pickled weights (.bin) are not read: they can run code." * any(x.endswith(".bin") for x in found)
-            raise ValueError(f"`folder` must hold {ONE} or {INDEX}; received {short_repr(str(folder))}, with {short_repr(found)}.{pickled}")
+            pickled = " Pickled weights (.bin) are not read: they can run code." * any(
+                x.endswith(".bin") for x in found
+            )
+            raise ValueError(
+                f"`folder` must hold {ONE} or {INDEX}; received {short_repr(str(folder))}, with "
+                f"{short_repr(found)}.{pickled}"
+            )
 
 
 class Tensors:
@@ -75,37 +80,42 @@ class Tensors:
         return tuple(self.files[name].get_slice(name).get_shape())
 
     def dtype(self, name):
-        """Its name in the file, such as "F32" or "BF16"."""
+        """Returns the dtype of a tensor by its name in the file, such as "F32" or "BF16"."""
         return self.files[name].get_slice(name).get_dtype()
 
     def size(self, name):
-        """How many numbers it has."""
+        """Returns the number of values of a tensor."""
         return math.prod(self.shape(name))
 
     def read(self, name):
-        """The tensor as a NumPy array."""
+        """Reads a tensor as a NumPy array."""
         file = self.files[name]
         try:
             return file.get_tensor(name)
-        except Exception as error:  # its own error, or Python's, for a type or a shape that NumPy does not have
+        except (
+            Exception
+        ) as error:  # the package's own error, or Python's, for a dtype or a shape that NumPy does not have
             kind, path = self.dtype(name), str(self.paths[file])
-            raise ValueError(f"The tensor {short_repr(name)} of type {kind} in {short_repr(path)} cannot be read: {shortened(str(error))}.") from None
+            raise ValueError(
+                f"The tensor {short_repr(name)} of type {kind} in {short_repr(path)} cannot be read: "
+                f"{shortened(str(error))}."
+            ) from None
 
 
 def _open(stack, path):
     try:
-        # Not mapped into memory: pages of a map count as the process's own until it is closed, and a file that
-        # shrinks meanwhile would end the process.
+        # Not mapped into memory: the pages of a map count as memory of the process until it is closed, and a file that
+        # shrinks meanwhile would kill the process.
         return stack.enter_context(safetensors.safe_open(path, framework="np", backend="pread"))
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(f"{short_repr(str(path))} is no sound safetensors file: {shortened(str(error))}.") from None
 
 
 def shards_of(index):
-    """The `weight_map` of an index, by its path: names of tensors -> names of the files that have them.
+    """Reads the `weight_map` of an index: names of tensors -> names of the files that have them.
 
     Raises:
-        ValueError: no index, a damaged one, or one that names files outside of the folder.
+        ValueError: no index, a damaged one, or an index that names files outside of the folder.
     """
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
@@ -123,7 +133,7 @@ def _open_shards(stack, folder, index):
     places = shards_of(index)
     paths = {shard: file_of(folder, shard) for shard in sorted(set(places.values()))}
     for shard, path in paths.items():
-        if not os.path.isfile(path):  # false for a name that cannot be, too
+        if not os.path.isfile(path):  # False also for an impossible name
             raise ValueError(f"{INDEX} names {short_repr(shard)}, which is not in {short_repr(str(folder))}.")
     files = {shard: _open(stack, path) for shard, path in paths.items()}
     named = {shard: set() for shard in files}
@@ -132,12 +142,18 @@ def _open_shards(stack, folder, index):
     for shard, file in files.items():
         if named[shard] != set(file.keys()):
             odd = sorted(named[shard] ^ set(file.keys()))
-            raise ValueError(f"{INDEX} and {short_repr(shard)} must name the same tensors; they differ in {short_repr(odd[:10])}.")
+            raise ValueError(
+                f"{INDEX} and {short_repr(shard)} must name the same tensors; they differ in {short_repr(odd[:10])}."
+            )
     saves = {shard: (file.metadata() or {}).get(SAVE_ID) for shard, file in files.items()}
-    for shard, save in saves.items():  # files of others have none at all
+    for shard, save in saves.items():  # other writers have none
         if save != saves[first := next(iter(saves))]:
             raise ValueError(
-                f"The shards in {short_repr(str(folder))} must be of one save; received {short_repr(first)} and {short_repr(shard)} "
+                f"The shards in {short_repr(str(folder))} must be of one save; received {short_repr(first)} and "
+                f"{short_repr(shard)} "
                 f"with {SAVE_ID} {short_repr(saves[first])} and {short_repr(save)}."
             )
-    return Tensors({tensor: files[shard] for tensor, shard in places.items()}, {file: paths[shard] for shard, file in files.items()})
+    return Tensors(
+        {tensor: files[shard] for tensor, shard in places.items()},
+        {file: paths[shard] for shard, file in files.items()},
+    )

@@ -1,8 +1,10 @@
-"""Saving: a model becomes a folder that transformers loads."""
+"""Saving: writes a model as a folder that transformers loads."""
 
 import json
+import os
 import shutil
 import uuid
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,56 +12,70 @@ from keras import ops
 from safetensors.numpy import save_file
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.backend.keras_private import without_values
+from keras_txf.checkpoints.atomic_checkpoint import atomic_checkpoint, check_places
+from keras_txf.checkpoints.building import (
+    find_family,
+    has_own_logits,
+    in_words_of_config,
+    options_of,
+    table_of,
+    task_of,
+)
 from keras_txf.checkpoints.config import Config
-from keras_txf.checkpoints.deferred import without_values
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
 from keras_txf.checkpoints.files import INDEX, ONE, SAVE_ID
-from keras_txf.checkpoints.loading import (
-    PROVENANCE, Provenance, find_family, has_own_logits, in_words_of_config, options_of, table_of, task_of,
-)  # fmt: skip
-from keras_txf.checkpoints.publishing import check_places, published
-from keras_txf.checkpoints.tables import links
+from keras_txf.checkpoints.loading import PROVENANCE, Provenance
+from keras_txf.checkpoints.weight_map import links
+from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
+from keras_txf.layers.token_input import logits_of
 from keras_txf.reading import COMPLETE, file_of, read_json
 
 DTYPES = ("float32", "float16", "bfloat16")
-# What stands beside the weights of a checkpoint, and goes with them.
+# Files that are copied with the weights of a checkpoint.
 BESIDE = ("tokenizer*", "chat_template*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
           "spiece.model", "source.spm", "target.spm", "generation_config.json", "preprocessor_config.json")  # fmt: skip
-# Options of a builder that do not change what is computed from the weights.
-FREE = {"name", "return_hidden_states", "return_attention_scores", "token_type_ids", "packed", "dropout", "attention_dropout",
-        "feed_forward_dropout", "head_dropout", "stochastic_depth", "max_length"}  # fmt: skip
+# Options of a builder without an effect on the logits.
+FREE = {"name", "return_hidden_states", "return_attention_scores", "token_type_ids", "packed", "dropout",
+        "attention_dropout", "feed_forward_dropout", "head_dropout", "stochastic_depth", "max_length"}  # fmt: skip
 
 
-def save(model, folder, config=None, dtype=None, max_shard_size=5 * 10**9):
+def save(
+    model: keras.Model,
+    folder: str | os.PathLike,
+    config: dict[str, Any] | str | os.PathLike | None = None,
+    dtype: str | None = None,
+    max_shard_size: int = 5 * 10**9,
+) -> None:
     """Writes a model as a Hugging Face folder, which transformers loads with the same logits.
 
-    Use it for a model from `load`, fine-tuned or not. Tokenizer files of the folder that it came from go along.
+    Use it for a model from `load`, fine-tuned or not. The new folder gets the tokenizer files of the model's folder.
 
     Args:
-        model: from `load`. Also from a builder or a `.keras` file, where `config` says what the checkpoint would be.
-        folder: path of a folder, which is made. Its checkpoint is replaced once the new one is complete: a process that is
-            killed leaves the old one or the new one, for `load` and for `txf.text.from_checkpoint`. Other files stay.
-        config: dict of a `config.json`, or path of a folder that has one; its `architectures` name the class. Default: that
-            of the checkpoint that the model was loaded from.
-        dtype: "float32", "float16" or "bfloat16"; default: as the model's variables.
-        max_shard_size: bytes in a file; more than that goes into several, with an index.
+        model: a model from `load`; with `config` also a model from a builder or a `.keras` file.
+        folder: path of the new folder. A checkpoint in it is replaced once the new one is complete: a killed process
+            leaves the old one or the new one, for `load` and for `txf.text.from_checkpoint`. Other files stay.
+        config: dict of a `config.json`, or path of a folder that has one; its `architectures` name the class. Default:
+            the config of the checkpoint that the model was loaded from.
+        dtype: "float32", "float16" or "bfloat16"; default: that of the model's variables.
+        max_shard_size: bytes of a file; larger checkpoints have several files and an index.
 
     Raises:
-        ValueError: a model of unknown origin without `config`; weights for which the family has no tensors, or others than
-            `config` asks for; another number of heads, mask, position, place or kind of norm or scale than it asks for (of
-            activations, epsilons, caps of the logits and options of a position it is taken at its word);
-            options in `load` that no `config.json` could say; a place that cannot be written to, a full disk, or a
-            directory in the place of a file. What lies in the folder is then as it was.
+        ValueError: a model of unknown origin without `config`; weights for which the family has no tensors, or other
+            weights than those of `config`; heads, a mask, a position, a norm or a scale other than those of `config`
+            (activations, epsilons, soft caps and options of a position are not compared); options of `load` that no
+            `config.json` can hold; a folder that cannot be written to, a full disk, or a directory in the place of a
+            file. The folder is then as it was.
 
     Example:
 
     >>> import tempfile
-    >>> config = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], vocab_size=100, n_embd=32, n_layer=2, n_head=4,
-    ...               n_positions=16, activation_function="relu")
-    >>> model = txf.models.decoder_generator(100, 2, 32, 4, encoding="learned", max_length=16, norm_placement="pre",
-    ...                                      scale_embedding=False, pad_id=None, intermediate_dim=128)
+    >>> config = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], vocab_size=100, n_embd=32, n_layer=2,
+    ...               n_head=4, n_positions=16, activation_function="relu")
+    >>> model = txf.models.decoder_generator(
+    ...     100, 2, 32, 4, position_encoding="learned", max_length=16, norm_placement="pre", scale_embedding=False,
+    ...     pad_id=None, intermediate_dim=128)
     >>> folder = tempfile.mkdtemp()
     >>> txf.checkpoints.save(model, folder, config)
     >>> txf.checkpoints.load(folder).generate([[5, 6]], 3).shape
@@ -78,7 +94,7 @@ def save(model, folder, config=None, dtype=None, max_shard_size=5 * 10**9):
     tensors = {(family.prefix * (known.whole and link.inner)) + link.name: link for link in found}
     shards = split(tensors, dtype, max_shard_size)
     check_places(folder, {"config.json", *shards, *beside(origin.folder)})
-    with published(folder) as new:
+    with atomic_checkpoint(folder) as new:
         write_tensors(new, shards, origin, dtype)
         text = json.dumps(new_config(model, origin, family, dtype), indent=2, sort_keys=True)
         (new / "config.json").write_text(text + "\n", encoding="utf-8")
@@ -87,20 +103,24 @@ def save(model, folder, config=None, dtype=None, max_shard_size=5 * 10**9):
 
 
 def beside(folder):
-    """The files that go with the weights of a folder: dict of names -> paths."""
+    """Returns the files to copy with the weights of a folder: dict of names -> paths."""
     places = (folder, folder / COMPLETE) if folder else ()
     return {file.name: file for place in places for pattern in BESIDE for file in place.glob(pattern) if file.is_file()}
 
 
 def find_origin(model, config):
-    """Configuration and task, from the model's own checkpoint or from the caller."""
+    """Returns the `Provenance` of the model, from its own checkpoint or from the caller's `config`."""
     if config is None:
         origin = PROVENANCE.get(model)
         if origin is None:
-            raise ValueError("`config` must say what the checkpoint is, for this model comes from no call of `load`; received None.")
+            raise ValueError(
+                "`config` must describe the checkpoint of a model that `load` did not return; received None."
+            )
         changed = sorted(origin.options.keys() - FREE)
         if changed:
-            raise ValueError(f"`model` was loaded with options that config.json does not say: {short_repr(changed)}. Pass `config`.")
+            raise ValueError(
+                f"`model` was loaded with options that config.json cannot hold: {short_repr(changed)}. Pass `config`."
+            )
         return origin
     folder = None if isinstance(config, dict) else checks.path("config", config)
     values = dict(config) if folder is None else read_json(file_of(folder, "config.json"), "config")
@@ -108,7 +128,9 @@ def find_origin(model, config):
     task = task_of(values, tasks)
     if task is None:
         names = sorted(known.architecture for known in tasks.values())
-        raise ValueError(f"`config` must name one of {names} in `architectures`; received {short_repr(values.get('architectures'))}.")
+        raise ValueError(
+            f"`config` must name one of {names} in `architectures`; received {short_repr(values.get('architectures'))}."
+        )
     before = PROVENANCE.get(model)
     if before is None or (before.task, find_family(before.config)) != (task, find_family(values)):
         return Provenance(folder, values, task, {})
@@ -116,17 +138,18 @@ def find_origin(model, config):
 
 
 def check_described(model, origin, family, names):
-    """Refuses a model whose weights are not those, in number and shape, of what a given config.json asks for."""
+    """Refuses a model whose weights or options differ from those of the model of a given config.json."""
     for layer in model.layers:
         if not getattr(layer, "output_projection", True):
             raise ValueError(
-                f"`model` must have output_projection=True in each block, as every family has; received False in {layer.name}."
+                "`model` must have output_projection=True in each block, as every family has; received False in "
+                f"{layer.name}."
             )
     known = family.tasks[origin.task]
     options, _ = options_of(family, origin.task, Config(origin.config), {})
     options.update({option: name in names for option, name in known.optional.items()})
     if "num_classes" in options:
-        options["num_classes"] = model.get_layer("logits").units
+        options["num_classes"] = logits_of(model).shape[-1]
     if origin.task in LANGUAGE_MODELS:
         options["tie_embeddings"] = not has_own_logits(model)
     with without_values(), in_words_of_config(origin.config, {}):
@@ -135,8 +158,8 @@ def check_described(model, origin, family, names):
     odd = sorted(path for path in asked.keys() | received.keys() if asked.get(path) != received.get(path))
     if odd:
         raise ValueError(
-            f"`config` must describe the model: it asks for {short_repr(odd[0])} of shape {asked.get(odd[0])}; received a model with "
-            f"{received.get(odd[0])}, and {len(odd)} weights in all that differ."
+            f"`config` must describe the model: it asks for {short_repr(odd[0])} of shape {asked.get(odd[0])}; "
+            f"received a model with {received.get(odd[0])}, and {len(odd)} weights in all that differ."
         )
     for layer in described.layers:
         asked, received = _without_weights(layer), _without_weights(model.get_layer(layer.name))
@@ -144,13 +167,13 @@ def check_described(model, origin, family, names):
         if differ:
             name = differ[0]
             raise ValueError(
-                f"`config` must describe the model: it asks for {name}={short_repr(asked[name])} in {layer.name}; received a model with "
-                f"{name}={short_repr(received[name])}."
+                f"`config` must describe the model: it asks for {name}={short_repr(asked[name])} in {layer.name}; "
+                f"received a model with {name}={short_repr(received[name])}."
             )
 
 
 def _without_weights(layer):
-    """The options of a block or an embedding that no weight tells of."""
+    """Returns the options of a block or an embedding that no weight shows."""
     options = {name: getattr(layer, name) for name in OPTIONS if hasattr(layer, name)}
     if isinstance(layer, PositionalEmbedding):
         options["scale_embedding"] = layer.scale
@@ -164,30 +187,31 @@ def _without_weights(layer):
 
 
 def new_config(model, origin, family, dtype):
-    """The values of config.json, with what may have changed since."""
+    """Returns the values of config.json, updated by the dtype, the classes and the tying of the model."""
     known = family.tasks[origin.task]
     values = {**origin.config, "architectures": [known.architecture]}
     values.pop("torch_dtype", None)
     values["dtype"] = dtype or dtype_of(model.weights[0])
     if "num_classes" in known.options(Config(origin.config)):
-        number = model.get_layer("logits").units
+        number = logits_of(model).shape[-1]
         if number != Config(origin.config).num_classes():
             values["id2label"] = {str(i): f"LABEL_{i}" for i in range(number)}
             values["label2id"] = {f"LABEL_{i}": i for i in range(number)}
-            for key in ("num_labels", "_num_labels", "problem_type"):  # of the old head
+            for key in ("num_labels", "_num_labels", "problem_type"):  # keys of the old head
                 values.pop(key, None)
-    elif origin.task in LANGUAGE_MODELS and family.says_tied:  # without the key, the classes of transformers differ
+    elif origin.task in LANGUAGE_MODELS and family.says_tied:  # the defaults of transformers' classes differ
         values["tie_word_embeddings"] = not has_own_logits(model)
     return values
 
 
 OPTIONS = (
-    "num_heads", "causal", "window", "norm", "norm_placement", "gated", "logit_soft_cap", "qk_norm", "encoding",
+    "num_heads", "causal", "window", "norm", "norm_placement", "gated", "logit_soft_cap", "qk_norm",
+    "position_encoding", "residual",
 )  # fmt: skip
 
 
 def split(tensors, dtype, max_shard_size):
-    """The tensors of each file: dict of names of files -> dict of names -> links, of about equal size."""
+    """Divides tensors among files: dict of names of files -> dict of names -> links."""
     shards, size = [{}], 0
     for name, link in tensors.items():
         more = size_of(link, dtype)
@@ -197,11 +221,13 @@ def split(tensors, dtype, max_shard_size):
         shards[-1][name] = link
         size += more
     count = len(shards)
-    return {ONE if count == 1 else f"model-{i + 1:05}-of-{count:05}.safetensors": shard for i, shard in enumerate(shards)}
+    return {
+        ONE if count == 1 else f"model-{i + 1:05}-of-{count:05}.safetensors": shard for i, shard in enumerate(shards)
+    }
 
 
 def write_tensors(folder, shards, origin, dtype):
-    """The files; of several an index, too, and a common mark, by which `load` tells them from those of another save."""
+    """Writes the files; shards get an index, and an id of the save by which `load` refuses those of other saves."""
     places = {name: file for file, shard in shards.items() for name in shard}
     first = next(iter(shards))
     kept = {name: tensor for name, tensor in origin.kept.items() if name not in places}
@@ -219,7 +245,7 @@ def write_tensors(folder, shards, origin, dtype):
 
 
 def size_of(link, dtype):
-    """In bytes."""
+    """Returns the size of a tensor in bytes."""
     return sum(int(np.prod(weight.shape)) * np.dtype(dtype or dtype_of(weight)).itemsize for weight in link.variables)
 
 

@@ -1,17 +1,10 @@
-"""Choosing tokens one after the other. Knows models as functions from ids to logits only."""
+"""Generates tokens one after the other. A model is known only as a function from ids to logits."""
 
 from keras_txf.generation.beams import Beam
 from keras_txf.generation.contrastive import Contrastive
-from keras_txf.generation.processors import (
-    ForbiddenTokens,
-    ForcedTokens,
-    FrequencyPenalty,
-    History,
-    MinimumLength,
-    NoRepeatNgrams,
-    PresencePenalty,
-    RepetitionPenalty,
-)
+from keras_txf.generation.history import History
+from keras_txf.generation.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
+from keras_txf.generation.processors import ForbiddenTokens, ForcedTokens, MinimumLength, NoRepeatNgrams
 from keras_txf.generation.results import Scored
 from keras_txf.generation.samplers import Greedy, Sampling
 

@@ -1,10 +1,10 @@
-"""Beam search without moving a cache: the beams of a sequence share one, and each sees its own way through it.
+"""Beam search that reorders no cache: the beams of a prompt share one cache, each with an attention mask of its own.
 
-A step writes the keys of W tokens side by side. Which of the columns belong to a beam is in its mask, so a
-beam that goes on from another one takes over its mask, and nothing else moves.
+A step writes the keys of W tokens side by side. The mask of a beam says which cache columns belong to the beam. A beam
+that continues another one copies its mask, and nothing else moves.
 
-Legend: B batch, W beams, P prompt length, N new tokens at most, L = P + N places, V vocabulary, F candidates
-for the next place.
+Legend: B batch, W beams, P prompt length, N new tokens at most, L = P + N, V vocabulary, F candidates for the next
+token, M the length of the longest stop.
 """
 
 import dataclasses
@@ -12,31 +12,31 @@ import dataclasses
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.generation.adjustable import is_finite, number, set_fields
+from keras_txf.checks import short_repr
 from keras_txf.generation.bounds import log_probabilities
-from keras_txf.generation.compilers import while_loop
-from keras_txf.generation.decoding import latest, process, stopped, write_column
-from keras_txf.generation.ranking import rows, top_k
+from keras_txf.generation.decoding import ends_with_stop, latest_tokens, process_logits, run_steps, write_column
+from keras_txf.generation.dynamic_parameters import is_finite, number, set_fields
+from keras_txf.generation.top_k import gather_rows, top_k
 
-WORST = -1e9  # of a running beam that does not exist
-NONE = -float("inf")  # of an ended beam that does not exist
-LARGEST = 1e38  # of the score of one that does
+NOT_RUNNING = -1e9  # score of a running beam that does not exist
+NOT_FINISHED = -float("inf")  # score of a finished beam that does not exist
+LARGEST_SCORE = 1e38  # of a finished beam
 
 
 @dataclasses.dataclass(frozen=True)
 class Beam:
-    """Beam search: keeps the likeliest beginnings, and returns the best of those that ended.
+    """Beam search: keeps the likeliest beginnings of an answer, and returns the best finished ones.
 
-    Scores are sums of log-probabilities divided by (number of tokens) ** length_penalty. Sequences, scores
-    and the end of the search are those of Hugging Face's `generate`, where processors too change the
-    log-probabilities of several beams, which then no longer sum to 1, and not the logits.
+    Scores are sums of log-probabilities divided by (number of tokens) ** length_penalty. Sequences, scores and the end
+    of the search are those of Hugging Face's `generate`. There too, processors change the log-probabilities of several
+    beams, not their logits, so the probabilities no longer sum to 1.
 
     Args:
         num_beams: how many beginnings are kept.
         length_penalty: above 0 prefers longer sequences, 0 leaves the sum as it is.
-        early_stopping: when a sequence has as many ended beams as `num_beams`: False goes on while the best
-            beginning would still get among them if it ended now, "never" while it could at any length,
-            True stops. One beam is greedy, and stops.
+        early_stopping: what happens once a prompt has `num_beams` finished beams. True stops. False continues while
+            the best running beam would be among them if it finished now, "never" while it could be at any length. One
+            beam is greedy, and stops.
 
     Raises:
         ValueError: fewer than one beam, another `early_stopping`.
@@ -51,11 +51,8 @@ class Beam:
     num_beams: int = 4
     length_penalty: float = 1.0
     early_stopping: bool | str = False
-    adjustable = True
-
-    @property
-    def width(self):
-        return self.num_beams
+    dynamic_parameters = True
+    can_stream = False  # the tokens are known only when the search has ended
 
     def __post_init__(self):
         set_fields(
@@ -65,148 +62,175 @@ class Beam:
         )
         checks.one_of("early_stopping", self.early_stopping, (False, True, "never"))
 
+    @property
+    def max_return_sequences(self):
+        """The most sequences of one prompt."""
+        return self.num_beams
+
+    def check_vocabulary(self, vocab_size):
+        """Refuses more beams than int32 can count candidates."""
+        if self.num_beams * vocab_size >= 2**31:
+            raise ValueError(
+                f"`num_beams` times the vocabulary's size, {vocab_size}, must be below 2**31; received "
+                f"{short_repr(self.num_beams)}."
+            )
+
+    def decoding_loop(self, models, processors, num_return_sequences):
+        """The loop that `generate` runs, see `generation.decoding.decoding_loop`."""
+        return BeamDecoding(models(self.num_beams), self, processors, num_return_sequences)
+
 
 class BeamDecoding:
     """The loop of a beam search.
 
     Args:
-        reader: with models of width `num_beams`.
+        models: `DecodingModels` of width `num_beams`.
         beam: a `Beam`.
         processors: functions of logits, or of the log-probabilities of several beams, and `History`.
-        returned: how many sequences for each prompt.
+        num_return_sequences: how many sequences for each prompt.
     """
 
-    def __init__(self, reader, beam, processors, returned):
-        self.reader, self.beam, self.processors, self.returned = reader, beam, processors, returned
+    def __init__(self, models, beam, processors, num_return_sequences):
+        self.models, self.beam, self.processors = models, beam, processors
+        self.num_return_sequences = num_return_sequences
 
     def start(self, request):
-        """Reads the prompts and chooses the first tokens: the state, and what stays as it is, dicts of tensors."""
+        """Reads the prompts and chooses the first tokens: the state, and the tensors that all steps share, dicts."""
         width = self.beam.num_beams
-        outputs, cache, constant = self.reader.read_prompt(request)
+        outputs, cache, constant = self.models.run_prefill(request)
         history = _for_each_beam(request.history, 2 * width)
-        nothing = ops.zeros_like(history[:, :width, 0], "float32")
+        zeros = ops.zeros_like(history[:, :width, 0], "float32")
         state = {
             "count": ops.zeros((), "int32"),
             "tokens": history[:, :width, 0],
-            "visible": _for_each_beam(request.visible, width),
-            "scores": nothing + ops.cast(ops.arange(width) > 0, "float32") * WORST,  # so far all beams are one
-            # The running beams and then those that ended.
+            "attention_mask": _for_each_beam(request.attention_mask, width),
+            "scores": zeros + ops.cast(ops.arange(width) > 0, "float32") * NOT_RUNNING,  # so far all beams are one
+            # The running beams and then the finished ones.
             "history": history,
-            "log_probs": ops.zeros_like(history[:, :, : request.new], "float32"),
-            "ended_scores": nothing + NONE,
+            "log_probs": ops.zeros_like(history[:, :, : request.max_new_tokens], "float32"),
+            "finished_scores": zeros + NOT_FINISHED,
             "running": ops.ones_like(history[:, 0, 0], "bool"),
             "cache": cache,
         }
         return self._extend(state, _for_each_beam(outputs["logits"], width), request), constant
 
     def advance(self, state, constant, request, until):
-        """Extends the beams until they have `until` tokens, or no row can gain any more."""
+        """Extends the beams until they have `until` tokens, or no prompt can gain a better sequence."""
 
-        def wanted(state):
-            return ops.logical_and(state["count"] < until, ops.any(state["running"]))
-
-        def body(state):
-            index = request.prompt_length + self.beam.num_beams * (state["count"] - 1)
-            logits, cache, _ = self.reader.read(
-                state["tokens"], state["visible"], index, state["cache"], constant, request
+        def step(state):
+            cache_position = request.prompt_length + self.beam.num_beams * (state["count"] - 1)
+            logits, cache, _ = self.models.run_step(
+                state["tokens"], state["attention_mask"], cache_position, state["cache"], constant, request
             )
             return self._extend({**state, "cache": cache}, logits, request)
 
-        return while_loop(wanted, body, state)
+        return run_steps(step, state, until)
 
     def results(self, state, request):
-        """The best that ended: tokens, int (B · returned, N), -1 after the end, log-probabilities, and scores."""
-        first = self.beam.num_beams
+        """The best finished beams: tokens, int (R, N), -1 after the end; log-probabilities (R, N); scores (R,)."""
+        width = self.beam.num_beams
 
         def best(x, first=0):
-            return ops.reshape(x[:, first : first + self.returned], (-1, *ops.shape(x)[2:]))
+            return ops.reshape(x[:, first : first + self.num_return_sequences], (-1, *ops.shape(x)[2:]))
 
-        found = (best(state["ended_scores"]) > NONE)[:, None]  # where fewer sequences exist than beams
-        tokens = ops.where(found, best(state["history"], first)[:, request.prompt_length :], -1)
-        log_probs = ops.where(found, best(state["log_probs"], first), 0.0)
-        return tokens, log_probs, best(state["ended_scores"])
+        exists = (best(state["finished_scores"]) > NOT_FINISHED)[:, None]  # else: fewer sequences than beams
+        tokens = ops.where(exists, best(state["history"], width)[:, request.prompt_length :], -1)
+        log_probs = ops.where(exists, best(state["log_probs"], width), 0.0)
+        return tokens, log_probs, best(state["finished_scores"])
 
     def _extend(self, state, logits, request):
-        """The state with one token more in each beam; logits are (B, W, V)."""
+        """The state with one more token in each beam; logits are (B, W, V)."""
         width, count, vocab_size = self.beam.num_beams, state["count"], logits.shape[-1]
         history = state["history"][:, :width]
-        past = ops.reshape(history, (-1, ops.shape(history)[2]))
-        log_probs = self._log_probs(ops.reshape(logits, (-1, vocab_size)), past, count, request)
-        log_probs = ops.reshape(log_probs, (-1, width, vocab_size))
+        log_probs = self._log_probs(logits, history, count, request)
 
-        # As many candidates as can end at once, and then `num_beams` more.
+        # As many candidates as can finish at once, and then `num_beams` more.
         totals = ops.reshape(log_probs + state["scores"][..., None], (-1, width * vocab_size))
-        totals, choice = top_k(totals, min(width * (1 + request.stops.shape[0]), width * vocab_size))
-        before = rows(latest(history, count, request), choice // vocab_size)[..., :-1]
-        ends = stopped(ops.concatenate([before, (choice % vocab_size)[..., None]], axis=-1), request)
+        totals, candidates = top_k(totals, min(width * (1 + request.stops.shape[0]), width * vocab_size))
+        before = gather_rows(latest_tokens(history, count, request), candidates // vocab_size)[..., :-1]
+        ends = ends_with_stop(ops.concatenate([before, (candidates % vocab_size)[..., None]], axis=-1), request)
         ends = ops.logical_or(ends, (count + 1 >= request.limits)[:, None])
 
-        ended_scores, kept_ended = self._ended(state, request, totals, ends)
-        scores, kept = ops.top_k(ops.where(ends, WORST, totals), width)
+        finished_scores, finished = self._best_finished(state, request, totals, ends)
+        scores, continued = ops.top_k(ops.where(ends, NOT_RUNNING, totals), width)
         best_score = ops.max(scores, axis=1)
-        running = ops.logical_and(state["running"], best_score > WORST / 2)
-        running = ops.logical_and(running, self._may_improve(ended_scores, best_score, count + 1, request))
+        is_running = ops.logical_and(state["running"], best_score > NOT_RUNNING / 2)
+        may_improve = self._may_improve(finished_scores, best_score, count + 1, request)
+        is_running = ops.logical_and(is_running, may_improve)
 
-        # Of the beams that ended before, and then the candidates.
-        chosen = ops.concatenate([kept + width, kept_ended], axis=1)
-        old, choice = chosen < width, rows(choice, ops.maximum(chosen - width, 0))
-        source = ops.where(old, chosen + width, choice // vocab_size)
-        tokens = ops.where(old, -1, choice % vocab_size)
-        log_probs = ops.where(old, 0.0, rows(ops.reshape(log_probs, (-1, width * vocab_size)), choice))
-        visible = rows(state["visible"], source[:, :width])
-        # A row that has ended takes no further places: the model may not have them.
-        real = ops.logical_and(self.reader.is_real(tokens[:, :width]), running[:, None])
-        index = request.prompt_length + width * count
+        # Indices below W are the beams that finished before, the others are candidates.
+        chosen = ops.concatenate([continued + width, finished], axis=1)
+        is_old, candidates = chosen < width, gather_rows(candidates, ops.maximum(chosen - width, 0))
+        beams = ops.where(is_old, chosen + width, candidates // vocab_size)
+        tokens = ops.where(is_old, -1, candidates % vocab_size)
+        log_probs = gather_rows(ops.reshape(log_probs, (-1, width * vocab_size)), candidates)
+        log_probs = ops.where(is_old, 0.0, log_probs)
+        attention_mask = gather_rows(state["attention_mask"], beams[:, :width])
+        # A row that has stopped takes no further positions: the model may not have them.
+        is_real = ops.logical_and(self.models.is_real(tokens[:, :width]), is_running[:, None])
+        cache_position = request.prompt_length + width * count
         return {
             **state,
             "count": count + 1,
             "tokens": tokens[:, :width],
-            "visible": see_oneself(visible, index, real),
+            "attention_mask": with_own_columns(attention_mask, cache_position, is_real),
             "scores": scores,
-            "history": write_column(rows(state["history"], source), request.prompt_length + count, tokens),
-            "log_probs": write_column(rows(state["log_probs"], source), count, log_probs),
-            "ended_scores": ended_scores,
-            "running": running,
+            "history": write_column(gather_rows(state["history"], beams), request.prompt_length + count, tokens),
+            "log_probs": write_column(gather_rows(state["log_probs"], beams), count, log_probs),
+            "finished_scores": finished_scores,
+            "running": is_running,
         }
 
-    def _log_probs(self, logits, past, count, request):
+    def _log_probs(self, logits, history, count, request):
+        """Log-probabilities after the processors, (B, W, V)."""
+        rows, history = ops.reshape(logits, (-1, logits.shape[-1])), ops.reshape(history, (-1, ops.shape(history)[2]))
         if self.beam.num_beams > 1:
-            return process(self.processors, ops.log_softmax(ops.cast(logits, "float32")), past, count, request)
-        return log_probabilities(process(self.processors, logits, past, count, request))  # one beam is greedy
+            rows = ops.log_softmax(ops.cast(rows, "float32"))
+            rows = process_logits(self.processors, rows, history, count, request)
+        else:  # one beam is greedy
+            rows = log_probabilities(process_logits(self.processors, rows, history, count, request))
+        return ops.reshape(rows, (-1, self.beam.num_beams, logits.shape[-1]))
 
-    def _ended(self, state, request, totals, ends):
-        """The best `num_beams` that ended before or now: scores, `NONE` where none exists, and places, (B, W)."""
+    def _best_finished(self, state, request, totals, ends):
+        """The best W beams that finished before or now: scores, `NOT_FINISHED` where none exists, and indices (B, W).
+
+        An index below W is a beam that finished before, the others are candidates.
+        """
         width = self.beam.num_beams
-        joins = ops.logical_and(ends, totals > WORST / 2)
-        joins = ops.logical_and(joins, ops.arange(totals.shape[1]) < width)  # only one of the best may
-        joins = ops.logical_and(joins, state["running"][:, None])
+        finishes = ops.logical_and(ends, totals > NOT_RUNNING / 2)
+        finishes = ops.logical_and(finishes, ops.arange(totals.shape[1]) < width)  # only one of the best W may
+        finishes = ops.logical_and(finishes, state["running"][:, None])
         scores = self._score(totals, state["count"] + 1, request)
-        scores = ops.concatenate([state["ended_scores"], ops.where(joins, scores, NONE)], axis=1)
+        scores = ops.concatenate([state["finished_scores"], ops.where(finishes, scores, NOT_FINISHED)], axis=1)
         return ops.top_k(scores, width)
 
-    def _may_improve(self, ended_scores, best_score, length, request):
-        """Whether the best of the running beams may yet get among those that ended, (B,)."""
-        worst = ops.min(ended_scores, axis=1)
-        full = worst > NONE
+    def _may_improve(self, finished_scores, best_score, length, request):
+        """Whether the best running beam may still be among the best W finished ones, (B,)."""
+        worst = ops.min(finished_scores, axis=1)
+        full = worst > NOT_FINISHED
         if self.beam.early_stopping is True or self.beam.num_beams == 1:  # one beam is greedy
             return ops.logical_not(full)
         if self.beam.early_stopping == "never":
-            prefers_longer = ops.convert_to_tensor(request.numbers[0]["length_penalty"], "float32") > 0
+            prefers_longer = ops.convert_to_tensor(request.parameters[0]["length_penalty"], "float32") > 0
             length = ops.where(prefers_longer, request.limits, length)
         possible = self._score(best_score, length, request)
         return ops.logical_or(ops.logical_not(full), possible > worst)
 
     def _score(self, total, length, request):
-        """Of beams whose log-probabilities sum to `total`; finite, whatever the penalty."""
-        penalty = ops.convert_to_tensor(request.numbers[0]["length_penalty"], "float32")
+        """Scores of beams whose log-probabilities sum to `total`; finite, whatever the penalty."""
+        penalty = ops.convert_to_tensor(request.parameters[0]["length_penalty"], "float32")
         weight = ops.clip(ops.cast(length, "float32") ** penalty, 1e-30, 1e30)
-        return ops.clip(total / weight, -LARGEST, LARGEST)
+        return ops.clip(total / weight, -LARGEST_SCORE, LARGEST_SCORE)
 
 
-def see_oneself(visible, index, real):
-    """What the W tokens of a step may see, (B, W, columns): each itself, from column `index` on, if it is real."""
-    own = ops.arange(ops.shape(visible)[2]) - index == ops.arange(real.shape[1])[:, None]
-    return ops.logical_or(visible, ops.logical_and(own, real[..., None]))
+def with_own_columns(attention_mask, cache_position, is_real):
+    """The mask of the W tokens of a step, (B, W, columns): each real token attends also to its own column.
+
+    The columns of the W tokens begin at `cache_position`.
+    """
+    columns = ops.arange(ops.shape(attention_mask)[2])
+    own = columns - cache_position == ops.arange(is_real.shape[1])[:, None]
+    return ops.logical_or(attention_mask, ops.logical_and(own, is_real[..., None]))
 
 
 def _for_each_beam(x, width):

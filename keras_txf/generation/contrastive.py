@@ -1,6 +1,6 @@
-"""Contrastive search: likely tokens whose hidden states do not repeat what was said.
+"""Contrastive search: likely tokens whose hidden states do not repeat those of earlier tokens.
 
-Legend: B batch, W candidates, P prompt length, N new tokens at most, L = P + N places, D model dim.
+Legend: B batch, W candidates, P prompt length, N new tokens at most, L = P + N, D model dim.
 """
 
 import dataclasses
@@ -8,24 +8,23 @@ import dataclasses
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.generation.adjustable import set_fields
-from keras_txf.generation.beams import see_oneself
+from keras_txf.generation.beams import with_own_columns
 from keras_txf.generation.bounds import log_probabilities
-from keras_txf.generation.compilers import while_loop
-from keras_txf.generation.decoding import latest, process, stopped, write_column
-from keras_txf.generation.ranking import top_k
+from keras_txf.generation.decoding import ends_with_stop, latest_tokens, process_logits, run_steps, write_column
+from keras_txf.generation.dynamic_parameters import set_fields
+from keras_txf.generation.top_k import top_k
 
 
 @dataclasses.dataclass(frozen=True)
 class Contrastive:
-    """Contrastive search: of the likeliest tokens the one that is likely and unlike all before it.
+    """Contrastive search: among the likeliest tokens, chooses one that is likely and unlike all earlier tokens.
 
     The score of a candidate is (1 - penalty) · probability - penalty · the largest cosine of its hidden
-    state with that of an earlier token. Deterministic. A step reads all candidates, in one pass.
+    state with that of an earlier token. Deterministic. A step reads all candidates in one pass.
 
     Args:
         num_candidates: how many of the likeliest tokens are considered.
-        penalty: weight in [0, 1] of the likeness; 0 is greedy.
+        penalty: weight in [0, 1] of the similarity; 0 is greedy.
 
     Raises:
         ValueError: fewer than one candidate, a penalty outside [0, 1].
@@ -42,11 +41,8 @@ class Contrastive:
 
     num_candidates: int = 4
     penalty: float = 0.6
-    adjustable = True
-
-    @property
-    def width(self):
-        return self.num_candidates
+    dynamic_parameters = True
+    max_return_sequences = 1
 
     def __post_init__(self):
         set_fields(
@@ -55,30 +51,40 @@ class Contrastive:
             penalty=checks.fraction("penalty", self.penalty),
         )
 
+    def check_vocabulary(self, vocab_size):
+        """Refuses more candidates than there are tokens."""
+        if self.num_candidates > vocab_size:
+            raise ValueError(
+                f"`num_candidates` must not exceed the vocabulary's size, {vocab_size}; received {self.num_candidates}."
+            )
+
+    def decoding_loop(self, models, processors, num_return_sequences):
+        """The loop that `generate` runs, see `generation.decoding.decoding_loop`."""
+        return ContrastiveDecoding(models(self.num_candidates, return_hidden_states=True), self, processors)
+
 
 class ContrastiveDecoding:
     """The loop of a contrastive search.
 
     Args:
-        reader: with models of width `num_candidates` that return hidden states.
+        models: `DecodingModels` of width `num_candidates` that return hidden states.
         search: a `Contrastive`.
         processors: functions of logits and `History`.
-        sequences: 1, as the search has one result.
     """
 
-    def __init__(self, reader, search, processors, sequences):
-        self.reader, self.search, self.processors = reader, search, processors
+    def __init__(self, models, search, processors):
+        self.models, self.search, self.processors = models, search, processors
 
     def start(self, request):
-        """Reads the prompts: the state, and what stays as it is, dicts of tensors."""
-        outputs, cache, constant = self.reader.read_prompt(request)
-        directions = _direction(outputs["hidden_states"])
-        later = ops.repeat(ops.zeros_like(directions[:, :1]), request.new, axis=1)
+        """Reads the prompts: the state, and the tensors that all steps share, dicts."""
+        outputs, cache, constant = self.models.run_prefill(request)
+        directions = _unit_vectors(outputs["hidden_states"])
+        later = ops.repeat(ops.zeros_like(directions[:, :1]), request.max_new_tokens, axis=1)
         state = {
             "count": ops.zeros((), "int32"),
             "history": request.history,
-            "visible": request.visible,
-            "log_probs": ops.zeros_like(request.history[:, : request.new], "float32"),
+            "attention_mask": request.attention_mask,
+            "log_probs": ops.zeros_like(request.history[:, : request.max_new_tokens], "float32"),
             "running": ops.ones_like(request.history[:, 0], "bool"),
             "logits": ops.cast(outputs["logits"], "float32"),
             "directions": ops.concatenate([directions, later], axis=1),
@@ -87,62 +93,60 @@ class ContrastiveDecoding:
         return state, constant
 
     def advance(self, state, constant, request, until):
-        """Chooses tokens until each row has `until`, or has stopped."""
-
-        def wanted(state):
-            return ops.logical_and(state["count"] < until, ops.any(state["running"]))
-
-        def body(state):
-            return self._append(state, constant, request)
-
-        return while_loop(wanted, body, state)
+        """Chooses tokens until each row has `until` of them, or has stopped."""
+        return run_steps(lambda state: self._append(state, constant, request), state, until)
 
     def results(self, state, request):
-        """The new tokens, int (B, N), -1 after the end, their log-probabilities, and each row's sum."""
+        """The new tokens, int (B, N), -1 after the end; their log-probabilities (B, N); the sums of these (B,)."""
         tokens = state["history"][:, request.prompt_length :]
         return tokens, state["log_probs"], ops.sum(state["log_probs"], axis=1)
 
     def _append(self, state, constant, request):
-        """The state with one token more."""
+        """The state with one more token in each row."""
         width, count, running = self.search.num_candidates, state["count"], state["running"]
-        logits = process(self.processors, state["logits"], state["history"], count, request)
+        logits = process_logits(self.processors, state["logits"], state["history"], count, request)
         log_probs, tokens = top_k(log_probabilities(logits), width)
 
-        index = request.prompt_length + width * count
-        visible = ops.repeat(state["visible"][:, None], width, axis=1)
-        # A row that has ended takes no further places: the model may not have them.
-        visible = see_oneself(visible, index, ops.logical_and(self.reader.is_real(tokens), running[:, None]))
-        next_logits, cache, others = self.reader.read(tokens, visible, index, state["cache"], constant, request)
-        directions = _direction(others["hidden_states"])
+        cache_position = request.prompt_length + width * count
+        attention_mask = ops.repeat(state["attention_mask"][:, None], width, axis=1)
+        # A row that has stopped takes no further positions: the model may not have them.
+        is_real = ops.logical_and(self.models.is_real(tokens), running[:, None])
+        attention_mask = with_own_columns(attention_mask, cache_position, is_real)
+        next_logits, cache, outputs = self.models.run_step(
+            tokens, attention_mask, cache_position, state["cache"], constant, request
+        )
+        directions = _unit_vectors(outputs["hidden_states"])
         chosen = self._choose(state, request, log_probs, directions)
 
         def pick(x):
-            place = ops.reshape(chosen, (-1, *[1] * (len(x.shape) - 1)))
-            return ops.take_along_axis(x, place, axis=1)[:, 0]
+            """Of each row the chosen candidate, (B, W, ...) -> (B, ...)."""
+            index = ops.reshape(chosen, (-1, *[1] * (len(x.shape) - 1)))
+            return ops.take_along_axis(x, index, axis=1)[:, 0]
 
         column = request.prompt_length + count
         history = write_column(state["history"], column, ops.where(running, pick(tokens), -1))
-        ended = ops.logical_or(stopped(latest(history, count, request), request), count + 1 >= request.limits)
+        ends = ends_with_stop(latest_tokens(history, count, request), request)
+        ends = ops.logical_or(ends, count + 1 >= request.limits)
         return {
             "count": count + 1,
             "history": history,
-            "visible": pick(visible),
+            "attention_mask": pick(attention_mask),
             "log_probs": write_column(state["log_probs"], count, ops.where(running, pick(log_probs), 0.0)),
-            "running": ops.logical_and(running, ops.logical_not(ended)),
+            "running": ops.logical_and(running, ops.logical_not(ends)),
             "logits": ops.cast(pick(next_logits), "float32"),
             "directions": ops.slice_update(state["directions"], (0, column, 0), pick(directions)[:, None]),
             "cache": cache,
         }
 
     def _choose(self, state, request, log_probs, directions):
-        """The best of the candidates, (B,)."""
-        likeness = ops.matmul(directions, ops.swapaxes(state["directions"], 1, 2))  # (B, W, L)
-        likeness = ops.max(ops.where(state["history"][:, None] >= 0, likeness, -1.0), axis=2)
-        penalty = ops.convert_to_tensor(request.numbers[0]["penalty"], "float32")
-        scores = (1 - penalty) * ops.exp(log_probs) - penalty * likeness
+        """The indices of the best candidates, (B,)."""
+        cosines = ops.matmul(directions, ops.swapaxes(state["directions"], 1, 2))  # (B, W, L)
+        similarity = ops.max(ops.where(state["history"][:, None] >= 0, cosines, -1.0), axis=2)
+        penalty = ops.convert_to_tensor(request.parameters[0]["penalty"], "float32")
+        scores = (1 - penalty) * ops.exp(log_probs) - penalty * similarity
         return ops.argmax(ops.where(ops.isinf(log_probs), -float("inf"), scores), axis=1)
 
 
-def _direction(hidden_states):
-    """Unit vectors, float32; zeros stay zeros."""
+def _unit_vectors(hidden_states):
+    """The directions of hidden states, float32; zeros stay zeros."""
     return ops.normalize(ops.cast(hidden_states, "float32"), axis=-1)

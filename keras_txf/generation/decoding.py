@@ -1,7 +1,7 @@
-"""Decoding with a sampler: read the prompt once, then one token after the other, until every row has stopped.
+"""Decoding with a sampler: reads the prompts once, then chooses token after token until every row has stopped.
 
-Legend: B batch, R rows (the sequences of a batch, several for each prompt where that is asked), P prompt
-length, N new tokens at most, L = P + N, V vocabulary, S stops of M tokens, W tokens of a row in one step.
+Legend: B batch, R rows (each prompt has `num_return_sequences` rows), P prompt length, N new tokens at most, L = P + N,
+V vocabulary, S stops of M tokens, W tokens of a row in one step.
 """
 
 import typing
@@ -10,54 +10,69 @@ import keras
 from keras import ops
 
 from keras_txf.checks import short_repr
-from keras_txf.generation.adjustable import join
 from keras_txf.generation.bounds import bounded, log_probabilities
-from keras_txf.generation.compilers import while_loop
-from keras_txf.generation.layouts import choose_layouts
-from keras_txf.generation.processors import History
-from keras_txf.generation.ranking import rows
-from keras_txf.layers.caching import Step, cache_slots
-from keras_txf.layers.projections import elsewhere
-
-
-FURTHEST = 2**20  # steps: beyond them lie the second and later draws of a step
-APART = 0x61C88647  # 2**32 by the golden ratio: PyTorch draws by the sum of seed and step, so steps of 1 are other seeds
+from keras_txf.generation.dynamic_parameters import with_parameters
+from keras_txf.generation.history import History
+from keras_txf.generation.step_seeds import StepSeed
+from keras_txf.generation.top_k import gather_rows
+from keras_txf.layers.cached_layers import CachedLayer
+from keras_txf.layers.kv_cache import cache_slots
+from keras_txf.ops.attention import batch_size
 
 
 class Request(typing.NamedTuple):
-    """What one call of `generate` asks for, as tensors.
+    """The tensors of one call of `generate`.
 
     Args:
         ids: int (B, P), the prompts, padded on the left.
-        visible: bool (B, columns), True at their real tokens; columns for what will follow.
-        inputs: what else the prefill model takes, by name.
-        history: int (B, L), the prompts, and -1 where nothing stands yet.
-        limits: int (B,), how many tokens each row may have, from 1 to N.
+        attention_mask: bool (B, cache columns), True at the real tokens of the prompts; the cache has columns for the
+            new tokens too.
+        inputs: dict, the other inputs of the prefill model.
+        history: int (B, L), the prompts, and -1 at padding and in the columns of new tokens.
+        limits: int (B,), how many new tokens each row may have, from 1 to N.
         stops: int (S, M), see `History`.
         seed: int (2,).
-        numbers: the floats of the sampler and of each processor, see `adjustable.py`.
+        parameters: list of dicts, the floats of the sampler and of each processor, see `dynamic_parameters.py`.
     """
 
     ids: object
-    visible: object
+    attention_mask: object
     inputs: dict
     history: object
     limits: object
     stops: object
     seed: object
-    numbers: list
+    parameters: list
 
     @property
     def prompt_length(self):
         return ops.shape(self.ids)[1]
 
     @property
-    def new(self):
+    def max_new_tokens(self):
         return ops.shape(self.history)[1] - self.prompt_length
 
 
-class Reader:
-    """The two models of `models.stepping`, called with tensors.
+def decoding_loop(sampler, models, processors, num_return_sequences):
+    """The loop that `generate` runs: a search brings its own, every other sampler chooses token by token.
+
+    Args:
+        sampler: a function of logits and a seed, see `SampledDecoding`, or an object with a method
+            `decoding_loop(models, processors, num_return_sequences)`.
+        models: function of `width` and `return_hidden_states` that returns `DecodingModels`.
+        processors: functions of logits and `History`.
+        num_return_sequences: how many sequences for each prompt.
+
+    Returns:
+        An object with the methods of `SampledDecoding`, and its `models`.
+    """
+    if hasattr(sampler, "decoding_loop"):
+        return sampler.decoding_loop(models, processors, num_return_sequences)
+    return SampledDecoding(models(), sampler, processors, num_return_sequences)
+
+
+class DecodingModels:
+    """The prefill model and the step model of `models.decoding_models`, called with tensors.
 
     Args:
         prefill, step: the models.
@@ -68,170 +83,187 @@ class Reader:
     def __init__(self, prefill, step, ids_name, pad_id):
         self.prefill, self.step = prefill, step
         self.ids_name, self.pad_id = ids_name, pad_id
-        self.width = step.input[ids_name].shape[1]
-        self.changing = {tensor.name for tensor in step.inputs} & set(step.output)
-        every_step = {ids_name, "visible", "index", "prompt_length"}
-        self.constant = {tensor.name for tensor in step.inputs} - self.changing - every_step
+        self.variables, self.width = prefill.variables, step.input[ids_name].shape[1]
+        inputs = {tensor.name for tensor in step.inputs}
+        self.cache_names = inputs & set(step.output)
+        self.constant_names = inputs - self.cache_names
+        self.constant_names -= {ids_name, "attention_mask", "cache_position", "prompt_length"}
 
-    def read_prompt(self, request, repeats=1):
-        """What the prefill model returns, its cache, and what stays as it is; each row `repeats` times.
+    def run_prefill(self, request, repeats=1):
+        """Reads the prompts: the outputs of the prefill model, the cache, and the tensors that all steps share.
 
-        The cache has the columns of the prompt alone: whole, it would lie twice in memory while it is used.
+        Each row of the cache and of the shared tensors comes `repeats` times. The cache has the columns of the prompt
+        alone: with all columns, the cache would lie twice in memory while a step writes it.
         """
-        prompts = {self.ids_name: request.ids, "visible": request.visible[:, : request.prompt_length]}
+        prompts = {self.ids_name: request.ids, "attention_mask": request.attention_mask[:, : request.prompt_length]}
         outputs = dict(self.prefill({**request.inputs, **prompts}, training=False))
-        batch = ops.shape(request.ids)[0]
+        outputs["logits"] = ops.reshape(outputs["logits"], (batch_size(request.ids), outputs["logits"].shape[-1]))
         known = {**request.inputs, **outputs}
-        cache = {name: repeat_rows(known[name], repeats, batch) for name in self.changing}
-        constant = {name: repeat_rows(known[name], repeats, batch) for name in self.constant}
-        layouts = choose_layouts(self.step, batch * repeats * self.width)
-        constant["matrices"] = [layout.matrix() for layout in layouts]
+        cache = {name: repeat_rows(known[name], repeats) for name in self.cache_names}
+        constant = {name: repeat_rows(known[name], repeats) for name in self.constant_names}
         return outputs, cache, constant
 
-    def widen(self, state, request):
-        """A state that follows the prompt, its cache with all columns."""
-        columns, slots = ops.shape(request.visible)[1], {}
-        for block in [layer.block for layer in self.step.layers if isinstance(layer, Step)]:
-            slots[f"{block.name}_key"] = slots[f"{block.name}_value"] = cache_slots(block, self.width, columns)
+    def pad_cache(self, state, request):
+        """The state after the prompts, its cache padded to the columns of the prompts and of all new tokens."""
+        columns, slots = ops.shape(request.attention_mask)[1], {}
+        for layer in [layer for layer in self.step.layers if isinstance(layer, CachedLayer)]:
+            for part in ("key", "value"):
+                slots[f"{layer.name.removesuffix('_step')}_{part}"] = cache_slots(layer.window, self.width, columns)
         cache = {}
         for name, known in state["cache"].items():
             axis = self.step.input[name].shape.index(None, 1)
             missing = slots.get(name, columns) - ops.shape(known)[axis]
-            cache[name] = ops.pad(known, [(0, missing if i == axis else 0) for i in range(3)])
+            cache[name] = ops.pad(known, [(0, missing if i == axis else 0) for i in range(len(known.shape))])
         return {**state, "cache": cache}
 
-    def read(self, tokens, visible, index, cache, constant, request, repeats=1):
-        """Reads `tokens`, (R, W), into the columns from `index` on: logits (R, W, V), the cache, and other outputs.
+    def run_step(self, tokens, attention_mask, cache_position, cache, constant, request):
+        """Reads `tokens`, (R, W), into the columns from `cache_position` on.
 
-        A batch that is known from the prompts may not be known from the tokens: within the model TensorFlow loses it.
+        Returns:
+            Logits (R, W, V), the cache, and a dict of the other outputs.
         """
         width = tokens.shape[1]
-        place = {self.ids_name: tokens, "visible": visible, "index": ops.reshape(index, (1,))}
+        inputs = {
+            self.ids_name: tokens,
+            "attention_mask": attention_mask,
+            "cache_position": ops.reshape(cache_position, (1,)),
+        }
         if width == 1:
-            place["visible"] = ops.reshape(visible, (-1, ops.shape(visible)[-1]))
+            inputs["attention_mask"] = ops.reshape(attention_mask, (-1, ops.shape(attention_mask)[-1]))
         elif "prompt_length" in self.step.input:
-            place["prompt_length"] = ops.full((1,), request.prompt_length, "int32")
-        products = {}
-        layouts = choose_layouts(self.step, ops.shape(request.ids)[0] * repeats * width)
-        for layout, matrix in zip(layouts, constant["matrices"], strict=True):
-            products |= layout.products(matrix)
-        inputs = {name: constant[name] for name in self.constant}
-        with elsewhere(products):
-            outputs = dict(self.step({**inputs, **cache, **place}, training=False))
+            inputs["prompt_length"] = ops.full((1,), request.prompt_length, "int32")
+        outputs = dict(self.step({**constant, **cache, **inputs}, training=False))
         cache = {name: outputs.pop(name) for name in cache}
         logits = outputs.pop("logits")
-        return ops.reshape(logits, (-1, width, logits.shape[-1])), cache, outputs
+        # Within the model TensorFlow may lose a static batch size.
+        return ops.reshape(logits, (batch_size(tokens), width, logits.shape[-1])), cache, outputs
 
     def is_real(self, tokens):
+        """Whether tokens are no padding."""
         return ops.ones_like(tokens, "bool") if self.pad_id is None else ops.not_equal(tokens, self.pad_id)
 
 
 class SampledDecoding:
-    """One token after the other, chosen by a sampler.
+    """The loop of a sampler that chooses one token after the other.
 
     Args:
-        reader: with models of width 1.
+        models: `DecodingModels` of width 1.
         sampler: function of logits, float32 (R, V), and a seed for `keras.random`, that returns ids (R,).
         processors: functions of logits and `History`.
-        repeats: how many sequences for each prompt.
+        num_return_sequences: how many sequences for each prompt.
     """
 
-    def __init__(self, reader, sampler, processors, repeats):
-        self.reader, self.sampler, self.processors, self.repeats = reader, sampler, processors, repeats
+    def __init__(self, models, sampler, processors, num_return_sequences):
+        self.models, self.sampler, self.processors = models, sampler, processors
+        self.num_return_sequences = num_return_sequences
 
     def start(self, request):
-        """Reads the prompts and chooses the first tokens: the state, and what stays as it is, dicts of tensors."""
-        outputs, cache, constant = self.reader.read_prompt(request, self.repeats)
-        history = ops.repeat(request.history, self.repeats, axis=0)
+        """Reads the prompts and chooses the first tokens: the state, and the tensors that all steps share, dicts."""
+        repeats = self.num_return_sequences
+        outputs, cache, constant = self.models.run_prefill(request, repeats)
+        history = ops.repeat(request.history, repeats, axis=0)
         state = {
             "count": ops.zeros((), "int32"),
             "history": history,
-            "visible": ops.repeat(request.visible, self.repeats, axis=0),
-            "log_probs": ops.zeros_like(history[:, : request.new], "float32"),
+            "attention_mask": ops.repeat(request.attention_mask, repeats, axis=0),
+            "log_probs": ops.zeros_like(history[:, : request.max_new_tokens], "float32"),
             "running": ops.ones_like(history[:, 0], "bool"),
         }
-        logits = ops.repeat(outputs["logits"], self.repeats, axis=0)
+        logits = ops.repeat(outputs["logits"], repeats, axis=0)
         return {**self._append(state, logits, request), "cache": cache}, constant
 
     def advance(self, state, constant, request, until):
-        """Chooses tokens until each row has `until`, or has stopped."""
+        """Chooses tokens until each row has `until` of them, or has stopped."""
 
-        def wanted(state):
-            return ops.logical_and(state["count"] < until, ops.any(state["running"]))
-
-        def body(state):
-            column = request.prompt_length + state["count"] - 1
-            logits, cache, _ = self.reader.read(
-                state["tokens"], state["visible"], column, state["cache"], constant, request, self.repeats
+        def step(state):
+            cache_position = request.prompt_length + state["count"] - 1
+            logits, cache, _ = self.models.run_step(
+                state["tokens"], state["attention_mask"], cache_position, state["cache"], constant, request
             )
             return {**self._append(state, logits[:, 0], request), "cache": cache}
 
-        return while_loop(wanted, body, state)
+        return run_steps(step, state, until)
 
     def results(self, state, request):
-        """The new tokens, int (R, N), -1 after the end, their log-probabilities, and each row's sum."""
+        """The new tokens, int (R, N), -1 after the end; their log-probabilities (R, N); the sums of these (R,)."""
         tokens = state["history"][:, request.prompt_length :]
         return tokens, state["log_probs"], ops.sum(state["log_probs"], axis=1)
 
     def _append(self, state, logits, request):
-        """The state without its cache, with one token more."""
+        """The state without its cache, with one more token in each row; logits are (R, V)."""
         count, history, running = state["count"], state["history"], state["running"]
-        prompt_length = request.prompt_length
-        sampler = join(self.sampler, request.numbers[0])
-        logits = process(self.processors, logits, history, count, request)
-        token = check_ids(sampler(logits, StepSeed(request.seed, count)), logits)
-        log_probs = rows(log_probabilities(logits), token[:, None])
-        history = write_column(history, prompt_length + count, ops.where(running, token, -1))
-        limits = ops.repeat(request.limits, self.repeats)
-        ended = ops.logical_or(stopped(latest(history, count, request), request), count + 1 >= limits)
-        real = ops.logical_and(running, self.reader.is_real(token))
+        column = request.prompt_length + count
+        sampler = with_parameters(self.sampler, request.parameters[0])
+        logits = process_logits(self.processors, logits, history, count, request)
+        tokens = check_ids(sampler(logits, StepSeed(request.seed, count)), logits)
+        log_probs = gather_rows(log_probabilities(logits), tokens[:, None])[:, 0]
+        history = write_column(history, column, ops.where(running, tokens, -1))
+        limits = ops.repeat(request.limits, self.num_return_sequences)
+        ended = ops.logical_or(ends_with_stop(latest_tokens(history, count, request), request), count + 1 >= limits)
+        real = ops.logical_and(running, self.models.is_real(tokens))
         return {
             "count": count + 1,
-            "tokens": ops.where(running, token, 0)[:, None],
+            "tokens": ops.where(running, tokens, 0)[:, None],
             "history": history,
-            "visible": write_column(state["visible"], prompt_length + count, real),
-            "log_probs": write_column(state["log_probs"], count, ops.where(running, log_probs[:, 0], 0.0)),
+            "attention_mask": write_column(state["attention_mask"], column, real),
+            "log_probs": write_column(state["log_probs"], count, ops.where(running, log_probs, 0.0)),
             "running": ops.logical_and(running, ops.logical_not(ended)),
         }
 
 
-def process(processors, logits, history, count, request):
-    """Logits (R, V) in float32, as the processors want them; none is larger than a sum of them can be."""
+def run_steps(step, state, until):
+    """Calls `step`, a function from a state to the next, until there are `until` tokens or no row is running."""
+
+    def unfinished(state):
+        return ops.logical_and(state["count"] < until, ops.any(state["running"]))
+
+    (state,) = ops.while_loop(unfinished, lambda state: (step(state),), (state,))
+    return state
+
+
+def process_logits(processors, logits, history, count, request):
+    """The logits after all processors, float32 (R, V), within bounds whose sums are finite."""
     logits = ops.cast(logits, "float32")
     logits = bounded(logits, logits)
     past = History(history, request.prompt_length, count, request.stops)
-    for processor, numbers in zip(processors, request.numbers[1:], strict=True):
-        changed = check_logits(join(processor, numbers)(logits, past), logits)
+    for processor, parameters in zip(processors, request.parameters[1:], strict=True):
+        changed = check_logits(with_parameters(processor, parameters)(logits, past), logits)
         logits = bounded(changed, changed)
     return logits
 
 
 def check_ids(ids, logits):
-    """What a sampler, maybe the caller's, has returned: int32 (R,)."""
+    """The ids that a sampler, maybe the caller's, has returned: int32 (R,)."""
     right = hasattr(ids, "shape") and len(ids.shape) == 1 and len({ids.shape[0], logits.shape[0]} - {None}) < 2
     if not right or "int" not in keras.backend.standardize_dtype(ids.dtype):
         raise ValueError(
-            f"`sampler` must return integers of shape (rows,), an id for each row of logits; received {short_repr(ids)}."
+            "`sampler` must return integers of shape (rows,), an id for each row of logits; received "
+            f"{short_repr(ids)}."
         )
     return ops.cast(ids, "int32")
 
 
 def check_logits(changed, logits):
-    """What a processor, maybe the caller's, has returned: float32 (R, V)."""
+    """The logits that a processor, maybe the caller's, has returned: float32 (R, V)."""
     if not hasattr(changed, "shape") or len(changed.shape) != 2 or changed.shape[1] != logits.shape[1]:
-        raise ValueError(f"`processors` must return logits of shape {tuple(logits.shape)}; received {short_repr(changed)}.")
+        raise ValueError(
+            f"`processors` must return logits of shape {tuple(logits.shape)}; received {short_repr(changed)}."
+        )
     return ops.cast(changed, "float32")
 
 
-def latest(history, count, request):
-    """The tokens up to place `count`, of (..., L), as many as a stop has, (..., M)."""
+def latest_tokens(history, count, request):
+    """The last M new tokens of each row, (..., M), from a history (..., L) with `count + 1` of them.
+
+    -1 stands before the first new token: a stop must lie in the new tokens, not in the prompt.
+    """
     length = request.stops.shape[1]
-    places = count - (length - 1) + ops.arange(length)
-    tokens = ops.take(history, request.prompt_length + places, axis=-1)
-    return ops.where(places >= 0, tokens, -1)  # what stands in the prompt does not count
+    positions = count - (length - 1) + ops.arange(length)
+    tokens = ops.take(history, request.prompt_length + positions, axis=-1)
+    return ops.where(positions >= 0, tokens, -1)
 
 
-def stopped(tokens, request):
+def ends_with_stop(tokens, request):
     """Whether the latest tokens, (..., M), end with one of the stops, (...)."""
     same = ops.logical_or(tokens[..., None, :] == request.stops, request.stops == -2)
     return ops.any(ops.all(same, axis=-1), axis=-1)
@@ -243,22 +275,6 @@ def write_column(table, column, values):
     return ops.where(ops.arange(ops.shape(table)[-1]) == column, values[..., None], table)
 
 
-def repeat_rows(x, repeats, batch):
-    """Each row of the batch several times: x is (batch, ...) or, as a cache, (batch · heads, ...)."""
-    if repeats == 1:
-        return x
-    rows = ops.repeat(ops.reshape(x, (batch, -1)), repeats, axis=0)
-    return ops.reshape(rows, (-1, *ops.shape(x)[1:]))
-
-
-class StepSeed(keras.random.SeedGenerator):
-    """The seeds of one step, as Keras takes them: tensors, so that a compiled loop has no state to keep."""
-
-    def __init__(self, seed, count):
-        self.value = seed + ops.cast(ops.stack([ops.zeros_like(count), count]), seed.dtype) * APART
-        self.draws = 0
-
-    def next(self, ordered=True):
-        further = self.draws * FURTHEST
-        self.draws += 1
-        return self.value + ops.convert_to_tensor([0, further], self.value.dtype)
+def repeat_rows(x, repeats):
+    """Each row of the batch `repeats` times."""
+    return x if repeats == 1 else ops.repeat(x, repeats, axis=0)

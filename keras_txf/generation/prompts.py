@@ -1,4 +1,4 @@
-"""What `generate` takes: prompts, limits and stops, checked before anything is compiled."""
+"""Checks the prompts, limits and stops of `generate` before anything is compiled."""
 
 import numpy as np
 from keras import ops
@@ -31,7 +31,7 @@ def prompt_lists(name, prompts, pad_id, vocab_size):
 
 
 def stop_lists(stop_ids, stop_sequences, vocab_size):
-    """What ends a row, as lists of ids; refuses what can never be produced."""
+    """The stops as lists of ids; refuses ids outside the vocabulary."""
     ids = np.atleast_1d(_as_array("stop_ids", [] if stop_ids is None else stop_ids))
     if ids.size and (ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer)):
         raise ValueError(f"`stop_ids` must be a token id or several; received {short_repr(stop_ids)}.")
@@ -39,14 +39,16 @@ def stop_lists(stop_ids, stop_sequences, vocab_size):
     none = stop_sequences is None or (isinstance(stop_sequences, (list, tuple)) and not stop_sequences)
     sequences = [] if none else prompt_lists("stop_sequences", stop_sequences, None, vocab_size)
     if not all(sequences):
-        raise ValueError(f"`stop_sequences` must hold sequences of at least one id; received {short_repr(stop_sequences)}.")
+        raise ValueError(
+            f"`stop_sequences` must hold sequences of at least one id; received {short_repr(stop_sequences)}."
+        )
     return [[token] for token in ids.tolist()] + sequences
 
 
 def _as_array(name, x):
-    """NumPy knows nothing of a tensor that lies on a GPU."""
+    """A NumPy array of lists, arrays or tensors."""
     if ops.is_tensor(x):
-        return ops.convert_to_numpy(x)
+        return ops.convert_to_numpy(x)  # also from a GPU, where `np.asarray` fails
     try:
         return np.asarray(x)
     except (TypeError, ValueError, OverflowError):  # lists of unequal lengths within
@@ -57,10 +59,10 @@ def new_token_limits(lengths, max_new_tokens, max_length, model_length):
     """How many tokens may follow each prompt.
 
     Args:
-        lengths: of the prompts.
-        max_new_tokens: for each prompt, or None.
-        max_length: of a prompt and what follows it, or None.
-        model_length: positions of the model, or None.
+        lengths: numbers of tokens of the prompts.
+        max_new_tokens: the most new tokens of each prompt, or None.
+        max_length: the most tokens of a prompt and its answer, or None.
+        model_length: the number of positions of the model, or None.
     """
     if max_new_tokens is None and max_length is None:
         max_new_tokens = 64

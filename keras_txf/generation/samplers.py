@@ -1,4 +1,4 @@
-"""How the next token is chosen from its logits.
+"""Samplers: they choose the next token from its logits.
 
 Legend: R rows, V vocabulary.
 """
@@ -9,18 +9,17 @@ import math
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
-from keras_txf.generation.adjustable import is_temperature, is_zero, number, set_fields
 from keras_txf.generation.beams import Beam
 from keras_txf.generation.contrastive import Contrastive
-from keras_txf.generation.filters import draw, keep_min_p, keep_top_k, keep_top_p
+from keras_txf.generation.dynamic_parameters import is_temperature, is_zero, number, set_fields
+from keras_txf.generation.logits_warpers import draw, keep_min_p, keep_top_k, keep_top_p
 
 
 @dataclasses.dataclass(frozen=True)
 class Greedy:
-    """The likeliest token; the lowest id among equals.
+    """Chooses the likeliest token; the lowest id among equals.
 
-    For answers that must not vary, and where one is right: translation, extraction, code.
+    For answers that must not vary: translation, extraction, code.
 
     Example:
 
@@ -29,29 +28,31 @@ class Greedy:
     [1]
     """
 
+    max_return_sequences = 1  # all would be the same
+
     def __call__(self, logits, seed):
         return ops.argmax(logits, axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """A token drawn from softmax(logits / temperature), from all tokens or from the likelier ones.
+    """Draws a token from softmax(logits / temperature), from all tokens or from the likelier ones.
 
-    For texts that may vary. The unlikely tokens are many, and each would derail a text; `top_p` and
-    `min_p` leave them out where the model is sure, and keep more of them where it is not. The filters
-    apply in this order, each to what those before it have left. A number of another value does not
-    compile `generate` anew; another `top_k` does.
+    For texts that may vary. A vocabulary has many unlikely tokens, and each would derail a text; `top_p` and `min_p`
+    drop them where the model is sure, and keep more of them where the model is unsure. The filters apply in the order
+    of the arguments, each to the tokens that the filters before it have kept. `generate` is compiled anew for another
+    `top_k`, not for another `temperature`, `top_p` or `min_p`.
 
     Args:
         temperature: below 1 sharpens the distribution, above 1 flattens it; 0 is greedy, whatever the filters.
         top_k: keeps this many of the likeliest tokens, and those as likely as the last of them.
-        top_p: keeps the likeliest tokens, as few as have this probability together, at least one; of
-            equals the lowest ids.
-        min_p: keeps the tokens with at least this share of the likeliest one's probability.
+        top_p: keeps the fewest of the likeliest tokens whose probabilities sum to this, at least one; of equals the
+            lowest ids.
+        min_p: keeps the tokens with at least this share of the likeliest token's probability.
 
     Call arguments:
         logits: float32 (R, V). -inf is never drawn, unless nothing else is in its row.
-        seed: what `keras.random` takes.
+        seed: a seed of `keras.random`.
 
     Returns:
         Ids, int (R,).
@@ -76,7 +77,7 @@ class Sampling:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
-    adjustable = True
+    dynamic_parameters = True
 
     def __post_init__(self):
         set_fields(
@@ -93,10 +94,10 @@ class Sampling:
         return draw(self.filtered(logits), seed)
 
     def filtered(self, logits):
-        """The logits whose softmax is drawn from: less the largest, over the temperature, -inf where a filter leaves a token out."""
-        if self.top_k is not None:
-            logits = keep_top_k(logits, self.top_k)  # of the logits as they are: a high temperature rounds them to equals
-        # From the largest on, or a low temperature would make several infinite.
+        """The logits after temperature and filters: the largest is 0, and a token that a filter drops has -inf."""
+        if self.top_k is not None:  # before the temperature: a high temperature rounds logits to equals
+            logits = keep_top_k(logits, self.top_k)
+        # The largest becomes 0: with a low temperature several logits would be infinite.
         largest = ops.max(logits, axis=-1, keepdims=True)
         scaled = (logits - ops.where(largest > -math.inf, largest, 0.0)) / self.temperature
         logits = ops.where(logits > -math.inf, scaled, -math.inf)
@@ -114,29 +115,23 @@ def get_sampler(sampler, vocab_size):
     """A sampler from its name, a search, or a function of logits, float32 (B, V), and a seed -> ids (B,)."""
     if isinstance(sampler, type):
         raise ValueError(f"`sampler` must be a name, a sampler or a function; received the class {sampler.__name__}.")
-    if isinstance(sampler, str) or not (callable(sampler) or isinstance(sampler, (Beam, Contrastive))):
+    if not (callable(sampler) or hasattr(sampler, "decoding_loop")):
         sampler = SAMPLERS[checks.one_of("sampler", sampler, SAMPLERS)]()
     checks.hashable("sampler", sampler)
-    if isinstance(sampler, Contrastive) and sampler.num_candidates > vocab_size:
-        raise ValueError(
-            f"`num_candidates` must not exceed the vocabulary's size, {vocab_size}; received {sampler.num_candidates}."
-        )
-    if isinstance(sampler, Beam) and sampler.num_beams * vocab_size >= 2**31:
-        raise ValueError(
-            f"`num_beams` times the vocabulary's size, {vocab_size}, must be below 2**31; received {short_repr(sampler.num_beams)}."
-        )
+    if hasattr(sampler, "check_vocabulary"):
+        sampler.check_vocabulary(vocab_size)
     if isinstance(sampler, Sampling) and sampler.temperature == 0:
         return Greedy()
     return sampler
 
 
 def check_sequences(sampler, num_return_sequences):
-    """How many sequences for each prompt; refuses what the sampler cannot give."""
+    """How many sequences for each prompt; refuses more than the sampler can find."""
     if num_return_sequences is None:
         return 1
     num_return_sequences = checks.positive_integer("num_return_sequences", num_return_sequences)
-    most = sampler.num_beams if isinstance(sampler, Beam) else 1
-    if num_return_sequences > most and isinstance(sampler, (Greedy, Beam, Contrastive)):
+    most = getattr(sampler, "max_return_sequences", num_return_sequences)
+    if num_return_sequences > most:
         raise ValueError(
             f"`num_return_sequences` must be at most {most} with {sampler}: it finds no more that differ; "
             f"received {num_return_sequences}."
@@ -145,8 +140,8 @@ def check_sequences(sampler, num_return_sequences):
 
 
 def check_stream(sampler, padded, return_scores):
-    """Refuses what a stream of tokens cannot have."""
-    if isinstance(sampler, Beam):
+    """Refuses the options that do not go with a stream of tokens."""
+    if not getattr(sampler, "can_stream", True):
         raise ValueError("`stream` does not go with a beam search, which knows its tokens at the end.")
     if return_scores or not padded:
         raise ValueError("`stream` yields tokens: it does not go with `return_scores` or padded=False.")

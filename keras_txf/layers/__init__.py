@@ -3,8 +3,11 @@
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.embeddings import PositionalEmbedding
+from keras_txf.layers.features import FeatureEmbedding
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.heads import Pooling
+from keras_txf.layers.kv_cache import KVCache
+from keras_txf.layers.mixture_of_experts import MixtureOfExperts
 from keras_txf.layers.patches import PatchEmbedding
 from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
 from keras_txf.layers.recurrent import RecurrentDecoder
@@ -14,7 +17,10 @@ __all__ = [
     "CrossAttention",
     "DecoderBlock",
     "EncoderBlock",
+    "FeatureEmbedding",
     "FeedForward",
+    "KVCache",
+    "MixtureOfExperts",
     "MultiHeadSelfAttention",
     "PatchEmbedding",
     "Pooling",

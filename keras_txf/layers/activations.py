@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_txf.checks import short_repr
-from keras_txf.layers.options import register
+from keras_txf.layers.serialization import register
 
 
 @register
@@ -28,10 +28,12 @@ def get_activation(name, activation):
         return ACTIVATIONS[activation]
     try:
         if callable(activation) and not isinstance(activation, keras.layers.Layer):
-            activation(ops.zeros((1, 1, 8))).shape
+            _ = activation(ops.zeros((1, 1, 8))).shape
         function = keras.activations.get(activation)
     except Exception:  # Keras' own does not say which argument it is
-        raise ValueError(f"`{name}` must be an activation of Keras, its name, or a function; received {short_repr(activation)}.") from None
+        raise ValueError(
+            f"`{name}` must be an activation of Keras, its name, or a function; received {short_repr(activation)}."
+        ) from None
     if isinstance(function, keras.layers.Layer):
         return type(function).from_config(function.get_config())
     return function

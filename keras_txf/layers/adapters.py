@@ -1,89 +1,236 @@
-"""What stands beside the kernel of a projection while its base is frozen: a product of low rank, or another kernel.
+"""Adapters of a Dense layer: a product of low rank beside its kernel (LoRA), or a kernel in the place of its own.
 
-An adapter belongs to one layer and has a name that all layers of a fine-tuning share. Its variables are the layer's own,
-float32 under every policy: a small step on a bfloat16 number would be rounded away.
+A layer gets its first adapter by a change of its class, in place, and its own class again when the last one is removed.
+Its paths, its weights and the graphs that it stands in stay. No layer without an adapter runs a line of this file.
 """
+
+import contextlib
+import contextvars
+import functools
+import types
 
 import keras
 from keras import ops
 
+from keras_txf import checks
+from keras_txf.backend.keras_private import flatten_layers, kept_kernel, unlocked, untrack
+from keras_txf.checks import short_repr
+from keras_txf.layers.class_change import Changed, change_class
+from keras_txf.layers.saved_state import CHANGES
 from keras_txf.ops.dropout import dropout
 
 QUANTIZED = (None, "int8")  # the modes of a base that may have adapters
+PRODUCT = object()  # in place of the name of an adapter: the layer without an adapter and without its activation
+_using = contextvars.ContextVar("names of adapters by the id of a layer", default=types.MappingProxyType({}))
 
 
-class LowRank:
-    """x A B · alpha / rank, added to what the layer gives. B begins with zeros, A as in PyTorch's LoRA and PEFT.
+class _Adapter:
+    """Variables of a layer, float32 under every policy: a small step on a bfloat16 number would be rounded away."""
 
-    Args:
-        layer: a built projection.
-        name: of the adapter.
-        rank: number of columns of A and rows of B.
-        alpha: the scale, times `rank`.
-        dropout: rate on x, in training only.
-    """
+    def __init__(self, layer, name, **options):
+        self.options = options
+        with unlocked(layer):
+            self.variables = {
+                part: layer.add_weight(name=f"{name}_{part}", shape=shape, initializer=initializer, dtype="float32")
+                for part, (shape, initializer) in self.weights(layer, **options).items()
+            }
+        self.seed = keras.random.SeedGenerator() if options.get("dropout") else None
 
-    adds = True  # to what the layer gives, rather than taking its place
 
-    def __init__(self, layer, name, rank, alpha, dropout):
-        self.options = {"rank": rank, "alpha": alpha, "dropout": dropout}
-        self.scale, self.rate = alpha / rank, dropout
+class LowRank(_Adapter):
+    """x A B · alpha / rank, added to the product of the layer. B begins with zeros, A as in PyTorch's LoRA and PEFT."""
+
+    checks = {"rank": checks.positive_integer, "alpha": checks.positive_number, "dropout": checks.rate}
+    kind, adds = "low_rank", True  # to the product of the layer, rather than taking its place
+
+    @staticmethod
+    def weights(layer, rank, **_):
+        """Shape and initializer of each variable, by name."""
         height, width = shape_of(layer)
         fan_in = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
-        self.variables = {
-            "lora_a": layer.add_weight(name=f"{name}_lora_a", shape=(height, rank), initializer=fan_in, dtype="float32"),
-            "lora_b": layer.add_weight(name=f"{name}_lora_b", shape=(rank, width), initializer="zeros", dtype="float32"),
-        }
-        self.seed = keras.random.SeedGenerator() if dropout else None
+        return {"lora_a": ((height, rank), fan_in), "lora_b": ((rank, width), "zeros")}
 
-    def update(self, inputs, training):
-        """What is added to the output."""
-        if training and self.rate:
-            inputs = dropout(inputs, self.rate, self.seed)
-        return self.scale * ops.matmul(ops.matmul(inputs, self.variables["lora_a"]), self.variables["lora_b"])
-
-    def kernel(self, base):
-        """The kernel with which a product alone would give the same."""
-        update = self.scale * ops.matmul(self.variables["lora_a"], self.variables["lora_b"])
-        return ops.add(ops.cast(base, update.dtype), update)
-
-    def bias(self, base):
-        return base
+    def update(self, inputs, training=False):
+        """What is added to the product with `inputs`; with None, to the kernel."""
+        if training and self.seed is not None:
+            inputs = dropout(inputs, self.options["dropout"], self.seed)
+        a, b = self.variables["lora_a"], self.variables["lora_b"]
+        return (
+            self.options["alpha"] / self.options["rank"] * ops.matmul(a if inputs is None else ops.matmul(inputs, a), b)
+        )
 
 
-class Whole:
+class Whole(_Adapter):
     """A kernel and a bias in place of the layer's, which they begin as: for a new head, which has nothing to keep."""
 
-    adds = False
+    kind, checks, adds = "whole", {}, False
 
-    def __init__(self, layer, name):
-        self.options, self.seed = {}, None
-        with layer.using(None):
-            values = {"kernel": _float_kernel(layer), "bias": layer.bias}
-        self.variables = {
-            part: layer.add_weight(name=f"{name}_{part}", shape=value.shape, initializer="zeros", dtype="float32")
-            for part, value in values.items()
-            if value is not None
-        }
-        for part, variable in self.variables.items():
-            variable.assign(ops.copy(ops.cast(values[part], "float32")))  # JAX must not train the base's own array
+    @staticmethod
+    def weights(layer):
+        """Shape and initializer of each variable, by name."""
+        scale = layer.kernel_scale if layer.quantization_mode == "int8" else 1.0
 
-    def kernel(self, base):
-        return self.variables["kernel"]
+        def begin(variable, scale, shape, dtype):
+            return ops.divide(ops.cast(variable, dtype), scale)  # another array, for JAX must not train the base's own
 
-    def bias(self, base):
-        return self.variables.get("bias")
+        weights = {"kernel": (shape_of(layer), functools.partial(begin, kept_kernel(layer), scale))}
+        bias = vars(layer)["bias"]
+        return weights if bias is None else weights | {"bias": ((layer.units,), functools.partial(begin, bias, 1.0))}
 
 
-KINDS = {"low_rank": LowRank, "whole": Whole}
+KINDS = {cls.kind: cls for cls in (LowRank, Whole)}
 
 
 def shape_of(layer):
-    """Of the layer's kernel, whatever form that is kept in."""
+    """The shape of a layer's kernel, whatever form that is kept in."""
     return layer.input_spec.axes[-1], layer.units
 
 
-def _float_kernel(layer):
-    """The layer's own kernel as numbers that can be added to."""
-    kernel = layer.kernel
-    return ops.cast(kernel, "float32") / layer.kernel_scale if layer.quantization_mode == "int8" else kernel
+def takes_adapters(layer):
+    """Whether a layer is built and computes what Dense does: a subclass with a `call` of its own may not."""
+    owner = next(cls for cls in type(layer).__mro__ if "call" in vars(cls))
+    known = owner is keras.layers.Dense or owner.__module__.startswith("keras_txf.")
+    return isinstance(layer, keras.layers.Dense) and layer.built and known
+
+
+def attach(layer, name, kind, **options):
+    """Adds one of the `KINDS`, not active, to a layer that `takes_adapters`, float or int8."""
+    adapter = KINDS[kind](layer, name, **options)
+    if not isinstance(layer, Adapted):
+        quantize = functools.partial(_quantize, layer, layer.quantize)
+        vars(layer).update(
+            adapters={}, chosen=None, activation=layer.activation, quantize=quantize
+        )  # untracked by Keras
+        change_class(layer, Adapted)
+    layer.adapters[name] = adapter
+    if adapter.seed is not None:
+        with unlocked(layer):
+            setattr(layer, f"{name}_seed", adapter.seed)
+
+
+def detach(layer, name):
+    """Removes an adapter, active or not; with the last one the layer is what it was."""
+    adapter = layer.adapters.pop(name)
+    for variable in adapter.variables.values():
+        untrack(layer, variable)
+    if adapter.seed is not None:
+        untrack(layer, adapter.seed)
+        delattr(layer, f"{name}_seed")
+    layer.active = None if layer.active == name else layer.active
+    if not layer.adapters:
+        change_class(layer, None)
+        del layer.adapters, layer.chosen
+        layer.quantize = layer.quantize.args[1]
+
+
+def adapters_of(layer):
+    """The adapters of any layer, by name."""
+    return layer.adapters if isinstance(layer, Adapted) else {}
+
+
+def describe(layer):
+    """Kind and options of each adapter of any layer by name, as `attach` takes them."""
+    return {name: [adapter.kind, adapter.options] for name, adapter in adapters_of(layer).items()}
+
+
+def active_adapters(model):
+    """The name of the active adapter of each layer that has adapters, in order."""
+    return tuple(layer.active for layer in flatten_layers(model) if isinstance(layer, Adapted))
+
+
+class Adapted(Changed):
+    """A change of a Dense layer's class: `adapters` by name, of which one may be active."""
+
+    @property
+    def active(self):
+        """The name of the adapter that counts, or None."""
+        return _using.get().get(id(self), self.chosen)
+
+    @active.setter
+    def active(self, name):
+        self.chosen = name
+
+    @contextlib.contextmanager
+    def using(self, name):
+        """A scope, of this thread alone, in which another adapter is the active one, or none."""
+        token = _using.set({**_using.get(), id(self): name})
+        try:
+            yield
+        finally:
+            _using.reset(token)
+
+    @property
+    def kernel(self):
+        """With the active adapter; of a layer in int8 with an adapter of low rank the kernel alone, as it is kept."""
+        kernel, adapter = super().kernel, self.adapters.get(self.active)
+        if adapter is None or (adapter.adds and self.quantization_mode is not None):
+            return kernel
+        return ops.add(kernel, adapter.update(None)) if adapter.adds else adapter.variables["kernel"]
+
+    @property
+    def bias(self):
+        adapter = self.adapters.get(self.active)
+        return vars(self)["bias"] if adapter is None or adapter.adds else adapter.variables.get("bias")
+
+    @property
+    def activation(self):
+        return keras.activations.linear if self.active is PRODUCT else vars(self)["activation"]
+
+    @activation.setter
+    def activation(self, function):  # Keras sets it in order to compute it again in the backward pass
+        vars(self)["activation"] = function
+
+    def call(self, inputs, training=None):
+        return self._adapt(super().call, inputs, training)
+
+    def quantized_call(self, inputs, training=None):
+        return self._adapt(super().quantized_call, inputs, training)
+
+    def _adapt(self, call, inputs, training):
+        adapter = self.adapters.get(self.active)
+        if adapter is None:
+            return call(inputs, training=training)
+        if not adapter.adds:  # its kernel is float, whatever the layer's own is
+            return super().call(inputs, training=training)
+        with self.using(PRODUCT):
+            outputs = call(inputs, training=training)
+        return self.activation(outputs + ops.cast(adapter.update(inputs, training), outputs.dtype))
+
+    def save_own_variables(self, store):
+        with self.using(None):
+            super().save_own_variables(store)  # by numbers
+        for key, variable in self._variables():
+            store[key] = variable
+
+    def load_own_variables(self, store):
+        with self.using(None):
+            super().load_own_variables(store)
+        for key, variable in self._variables():
+            variable.assign(store[key])
+
+    def _variables(self):
+        return [(f"{name}_{part}", v) for name in self.adapters for part, v in self.adapters[name].variables.items()]
+
+
+def _quantize(layer, quantize, mode=None, config=None, **_):
+    """In place of the function that Keras has put on each layer, which knows the class that the layer had then."""
+    received = config if isinstance(config, str) else getattr(config, "mode", mode)
+    if received not in QUANTIZED:
+        raise ValueError(
+            f"`mode` must be 'int8' for a layer with adapters; received {short_repr(received)} for {layer.path}."
+        )
+    quantize(mode, config=config, type_check=False)
+
+
+def _attach_all(layer, described):
+    for name, (kind, options) in described["adapters"].items():
+        if name not in adapters_of(layer):  # of a layer that came with a configuration of its own
+            attach(layer, name, kind, **options)
+    layer.active = described["active"]
+
+
+def _describe_all(layer):
+    return {"adapters": describe(layer), "active": layer.active} if isinstance(layer, Adapted) else None
+
+
+CHANGES["adapters"] = (_describe_all, _attach_all)

@@ -2,14 +2,18 @@
 
 import functools
 import inspect
+import typing
 
 from keras_txf import checks
 
 SWITCHES = ("return_attention_scores", "reverse")  # the arguments that are True or False
+CACHES = ("cache", "context_cache")  # the arguments that are a `KVCache`
+
+Layer = typing.TypeVar("Layer", bound=type)
 
 
-def named_arguments(cls):
-    """Has a layer's `__call__` make tensors of nested lists, and refuse what is none, by the names in the signature of `call`."""
+def named_arguments(cls: Layer) -> Layer:
+    """Decorates a layer: `__call__` converts nested lists to tensors and names the argument that is not a tensor."""
     call, parameters = cls.__call__, list(inspect.signature(cls.call).parameters.values())[1:]
     required = {p.name for p in parameters if p.default is p.empty}
     known = {p.name for p in parameters} | {"training"}
@@ -19,12 +23,16 @@ def named_arguments(cls):
             return value if value is None or hasattr(value, "dtype") or value in (0, 1) else checks.boolean(name, value)
         if name in SWITCHES:
             return checks.boolean(name, value)
+        if name in CACHES:
+            return checks.optional(_cache, name, value)
         return value if value is None and name not in required else checks.dense_tensor(name, value)
 
     @functools.wraps(call)
     def __call__(self, *args, **kwargs):
         names = _names(type(self))  # a subclass may take others, which are its own
-        args = [check(name, value) if name in known else value for name, value in zip(names, args)] + list(args[len(names) :])
+        args = [check(name, value) if name in known else value for name, value in zip(names, args)] + list(
+            args[len(names) :]
+        )
         kwargs = {name: check(name, value) if name in known else value for name, value in kwargs.items()}
         return call(self, *args, **kwargs)
 
@@ -32,6 +40,22 @@ def named_arguments(cls):
     return cls
 
 
+def _cache(name, value):
+    if not all(hasattr(value, method) for method in ("update", "read")):
+        raise ValueError(
+            f"`{name}` must be None or a KVCache, with the methods `update` and `read`; received "
+            f"{checks.short_repr(value)}."
+        )
+    return value
+
+
+@functools.cache
+def call_parameters(cls):
+    """The parameters of the `call` of a class, by name and in order, without `self`; none where it has no `call`."""
+    call = getattr(cls, "call", None)
+    return {} if call is None else dict([*inspect.signature(call).parameters.items()][1:])
+
+
 @functools.cache
 def _names(cls):
-    return [p.name for p in inspect.signature(cls.call).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
+    return [p.name for p in call_parameters(cls).values() if p.kind is p.POSITIONAL_OR_KEYWORD]

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_txf.layers.options import register
+from keras_txf.layers.serialization import register
 from keras_txf.ops.dropout import dropout
 
 

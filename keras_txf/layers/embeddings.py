@@ -1,6 +1,7 @@
 """PositionalEmbedding: tokens and their places."""
 
 import math
+from typing import Any, Unpack
 
 import keras
 from keras import ops
@@ -8,13 +9,12 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import named_arguments
-from keras_txf.layers.options import get_config, get_initializer, own_initializer, register
-from keras_txf.layers.projections import apply
+from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.serialization import get_config, get_initializer, own_initializer, register
 from keras_txf.ops.masks import padding_positions
 from keras_txf.ops.positions import sinusoid
 
-
-WAVES = {"sinusoidal": True, "sinusoidal_halves": False}  # encoding -> whether sines and cosines take turns
+WAVES = {"sinusoidal": True, "sinusoidal_halves": False}  # position_encoding -> whether sines and cosines take turns
 ENCODINGS = (*WAVES, "learned")
 
 
@@ -29,9 +29,9 @@ class PositionalEmbedding(keras.layers.Layer):
     Args:
         vocab_size: number V of tokens, or None: the positions alone, to be added to the tokens of another layer.
         dim: width of the output.
-        encoding: "sinusoidal" (the paper's: sines at even, cosines at odd features), "sinusoidal_halves" (all
+        position_encoding: "sinusoidal" (the paper's: sines at even, cosines at odd features), "sinusoidal_halves" (all
             sines, then all cosines: Marian), "learned", or None where attention has its own positions.
-        max_length: number of learned positions; longer input is refused under every encoding. Inside a
+        max_length: number of learned positions; longer input is refused whatever `position_encoding`. Inside a
             compiled function that knows no lengths, what lies beyond has NaN for positions instead, where it has any.
         combine: "add", or "concat": the last `position_dim` features are the position's.
         position_dim: width of the positions under "concat"; default half of `dim`.
@@ -44,8 +44,8 @@ class PositionalEmbedding(keras.layers.Layer):
 
     Call arguments:
         inputs: int (B, T), token ids; with `reverse`, float (B, T, dim), hidden states.
-        positions: int (T,) or (B, T), default 0, 1, 2, ... over the real tokens. With encoding=None they are for
-            `max_length` alone.
+        positions: int (T,) or (B, T), default 0, 1, 2, ... over the real tokens. With position_encoding=None they are
+            for `max_length` alone.
         token_type_ids: int (B, T), below `token_types`; default 0.
         reverse: whether to return logits (B, T, V), the hidden states times the transposed table.
 
@@ -53,7 +53,7 @@ class PositionalEmbedding(keras.layers.Layer):
         (B, T, dim), or logits.
 
     Raises:
-        ValueError: an unknown encoding, learned positions without `max_length`, `position_dim`
+        ValueError: an unknown `position_encoding`, learned positions without `max_length`, `position_dim`
             without "concat", `token_dim` with it, input longer than `max_length`, ids outside the vocabulary where they
             can be seen (outside a compiled function), `reverse` with "concat".
 
@@ -71,23 +71,23 @@ class PositionalEmbedding(keras.layers.Layer):
 
     def __init__(
         self,
-        vocab_size,
-        dim,
-        encoding="sinusoidal",
-        max_length=None,
-        combine="add",
-        position_dim=None,
-        token_dim=None,
-        token_types=None,
-        pad_id=0,
-        scale=False,
-        embeddings_initializer=None,
-        **kwargs,
+        vocab_size: int | None,
+        dim: int,
+        position_encoding: str | None = "sinusoidal",
+        max_length: int | None = None,
+        combine: str = "add",
+        position_dim: int | None = None,
+        token_dim: int | None = None,
+        token_types: int | None = None,
+        pad_id: int | None = 0,
+        scale: bool = False,
+        embeddings_initializer: Any = None,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self.vocab_size = vocab_size = checks.optional(checks.size, "vocab_size", vocab_size)
         self.dim = dim = checks.size("dim", dim)
-        self.encoding = checks.one_of("encoding", encoding, (*ENCODINGS, None))
+        self.position_encoding = checks.one_of("position_encoding", position_encoding, (*ENCODINGS, None))
         self.max_length = max_length = checks.optional(checks.size, "max_length", max_length)
         self.combine = checks.one_of("combine", combine, ("add", "concat"))
         self.position_dim = position_dim = checks.optional(checks.size, "position_dim", position_dim)
@@ -104,29 +104,39 @@ class PositionalEmbedding(keras.layers.Layer):
             raise ValueError(f"`dim` must hold the token and its position under combine='concat'; received dim={dim}.")
         if vocab_size is not None:  # reversible for the tied logits, and because Keras can quantize it
             self.token = self._table(
-                keras.layers.ReversibleEmbedding, vocab_size, token_dim or token_width, "token", reverse_dtype=self.compute_dtype
+                keras.layers.ReversibleEmbedding,
+                vocab_size,
+                token_dim or token_width,
+                "token",
+                reverse_dtype=self.compute_dtype,
             )
-        if encoding == "learned":
+        if position_encoding == "learned":
             self.position = self._table(keras.layers.Embedding, max_length, self._position_width, "position")
         if token_types is not None:
             self.token_type = self._table(keras.layers.Embedding, token_types, token_width, "token_type")
 
     def _check_combination(self):
-        if self.encoding == "learned" and self.max_length is None:
-            raise ValueError("encoding='learned' needs `max_length`, the number of positions; received None.")
-        if self.vocab_size is None and (self.encoding is None or self.combine == "concat"):
-            raise ValueError("vocab_size=None leaves the positions alone: it needs an `encoding`, and combine='add'.")
+        if self.position_encoding == "learned" and self.max_length is None:
+            raise ValueError("position_encoding='learned' needs `max_length`, the number of positions; received None.")
+        if self.vocab_size is None and (self.position_encoding is None or self.combine == "concat"):
+            raise ValueError(
+                "vocab_size=None leaves the positions alone: it needs a `position_encoding`, and combine='add'."
+            )
         for name in ("token_dim", "token_types"):
             if self.vocab_size is None and getattr(self, name) is not None:
                 raise ValueError(f"`{name}` does not go with vocab_size=None: there are no tokens.")
         if self.vocab_size is None and self.scale:
             raise ValueError("`scale` does not go with vocab_size=None: there are no tokens.")
-        if self.combine == "concat" and self.encoding is None:
-            raise ValueError("combine='concat' has nothing to concatenate with encoding=None.")
+        if self.combine == "concat" and self.position_encoding is None:
+            raise ValueError("combine='concat' has nothing to concatenate with position_encoding=None.")
         if self.token_dim is not None and self.combine == "concat":
-            raise ValueError("`token_dim` does not go with combine='concat', where `position_dim` says what is left for it.")
+            raise ValueError(
+                "`token_dim` does not go with combine='concat', where `position_dim` says what is left for it."
+            )
         if self.position_dim is not None and self.combine != "concat":
-            raise ValueError(f"`position_dim` applies to combine='concat' only; received combine={short_repr(self.combine)}.")
+            raise ValueError(
+                f"`position_dim` applies to combine='concat' only; received combine={short_repr(self.combine)}."
+            )
         if self.position_dim is not None and self.position_dim >= self.dim:
             raise ValueError(
                 f"`position_dim` must leave room for the token in `dim`; received "
@@ -136,21 +146,22 @@ class PositionalEmbedding(keras.layers.Layer):
     def _table(self, cls, rows, width, name, **kwargs):
         default = keras.initializers.RandomNormal(stddev=1 / math.sqrt(self.dim))
         initializer = own_initializer(self.embeddings_initializer or default, self, name)
-        table = cls(
-            rows, width, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name, **kwargs
-        )
+        table = cls(rows, width, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name, **kwargs)
         table.supports_masking = True  # a mask on hidden states is no cause for a warning
         return table
 
     def build(self, inputs_shape):
         if self.vocab_size is not None:
             self.token.build()
-        if self.encoding == "learned":
+        if self.position_encoding == "learned":
             self.position.build()
         if self.token_types is not None:
             self.token_type.build()
         if self.token_dim is not None:
-            for name, width, units in (("projection", self.token_dim, self.dim), ("reverse_projection", self.dim, self.token_dim)):
+            for name, width, units in (
+                ("projection", self.token_dim, self.dim),
+                ("reverse_projection", self.dim, self.token_dim),
+            ):
                 projection = keras.layers.Dense(units, use_bias=False, dtype=self.dtype_policy, name=name)
                 projection.build((None, None, width))
                 setattr(self, name, projection)
@@ -162,10 +173,12 @@ class PositionalEmbedding(keras.layers.Layer):
             if self.vocab_size is None:
                 raise ValueError("`reverse` needs a table of tokens; received vocab_size=None.")
             if inputs.shape[-1] != self.dim:
-                raise ValueError(f"`inputs` must have dim={self.dim} as their last axis; received shape {tuple(inputs.shape)}.")
+                raise ValueError(
+                    f"`inputs` must have dim={self.dim} as their last axis; received shape {tuple(inputs.shape)}."
+                )
             if self.token_dim is not None:
                 inputs = self.reverse_projection(inputs)
-            return apply(self.token, inputs, reverse=True)
+            return self.token(inputs, reverse=True)
         checks.rank("inputs", inputs, (2, "(batch, length) of token ids"))
         self._check_ids(inputs, positions)
         inputs = ops.cast(inputs, "int32")
@@ -178,9 +191,9 @@ class PositionalEmbedding(keras.layers.Layer):
         if self.scale:
             x = x * math.sqrt(self.dim)
         x = self._with_types(x, token_type_ids)
-        if self.encoding is None:
+        if self.position_encoding is None:
             if positions is not None and self.max_length is None:
-                raise ValueError("`positions` was passed, but encoding=None: it would not be used.")
+                raise ValueError("`positions` was passed, but position_encoding=None: it would not be used.")
             if positions is not None:
                 self._check_positions(self._as_positions(inputs, positions))
             return x
@@ -222,10 +235,10 @@ class PositionalEmbedding(keras.layers.Layer):
 
     def _vectors_at(self, positions, known):
         """`known` says that `_check_ids` has seen the length: no position can lie outside of `max_length`."""
-        if self.encoding == "learned":
+        if self.position_encoding == "learned":
             vectors = self.position(positions)
         else:
-            vectors = sinusoid(positions, self._position_width, WAVES[self.encoding])
+            vectors = sinusoid(positions, self._position_width, WAVES[self.position_encoding])
         if known or self.max_length is None:
             return vectors
         # Inside a compiled function nothing can raise, and XLA would take the last row in silence.
@@ -241,11 +254,8 @@ class PositionalEmbedding(keras.layers.Layer):
             )
 
     def _check_ids(self, inputs, positions):
-        length = checks.known_length(inputs) if positions is None else None
-        if None not in (length, self.max_length) and length > self.max_length:
-            raise ValueError(
-                f"`inputs` must not be longer than max_length={self.max_length}; received length {length}."
-            )
+        if positions is None:
+            check_length(inputs, self.max_length)
         checks.token_ids("inputs", inputs, self.vocab_size)
 
     def compute_mask(self, inputs, previous_mask=None):
@@ -255,3 +265,10 @@ class PositionalEmbedding(keras.layers.Layer):
 
     def get_config(self):
         return get_config(self, super().get_config())
+
+
+def check_length(inputs, max_length):
+    """Refuses a sequence (B, T, ...) that is longer than `max_length`, where both lengths are known."""
+    length = checks.known_length(inputs)
+    if None not in (length, max_length) and length > max_length:
+        raise ValueError(f"`inputs` must not be longer than max_length={max_length}; received length {length}.")

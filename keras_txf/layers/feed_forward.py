@@ -1,14 +1,17 @@
 """FeedForward: two projections around an activation, plain or gated."""
 
+from typing import Any, Unpack
+
 import keras
 
 from keras_txf import checks
 from keras_txf.layers.activations import get_activation
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.dropout import Dropout
-from keras_txf.layers.options import get_config, get_initializer, register
-from keras_txf.layers.projections import apply, make_projection
+from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.projections import make_projection
 from keras_txf.layers.rematerialization import recomputed_activation
+from keras_txf.layers.serialization import get_config, get_initializer, register
 
 
 @register
@@ -50,29 +53,20 @@ class FeedForward(keras.layers.Layer):
 
     def __init__(
         self,
-        intermediate_dim=None,
-        activation="gelu",
-        gated=False,
-        dropout=0.0,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        **kwargs,
+        intermediate_dim: int | None = None,
+        activation: Any = "gelu",
+        gated: bool = False,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
-        self.intermediate_dim = checks.optional(checks.size, "intermediate_dim", intermediate_dim)
-        self.activation = activation
-        self.activation_function = get_activation("activation", activation)
-        self.gated = checks.boolean("gated", gated)
+        set_network_options(self, intermediate_dim, activation, gated, use_bias, kernel_initializer)
         self.dropout = checks.rate("dropout", dropout)
-        self.use_bias = checks.boolean("use_bias", use_bias)
-        self.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
-        self.supports_masking = True
 
     def build(self, inputs_shape):
-        dim = inputs_shape[-1]
-        if dim is None:
-            raise ValueError("`inputs` must have a known dim, their last axis; received None.")
-        width = self.intermediate_dim or 4 * dim
+        dim, width = network_widths(self, inputs_shape)
         wide = (*inputs_shape[:-1], width)
         if self.gated:
             self.gate = make_projection(self, "gate", width, inputs_shape)
@@ -83,9 +77,28 @@ class FeedForward(keras.layers.Layer):
         self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
     def call(self, inputs, training=None):
-        x, activate = apply(self.intermediate, inputs), recomputed_activation(self)
-        x = activate(apply(self.gate, inputs)) * x if self.gated else activate(x)
-        return apply(self.output_dense, self.dropout_layer(x, training=training))
+        x, activate = self.intermediate(inputs), recomputed_activation(self)
+        x = activate(self.gate(inputs)) * x if self.gated else activate(x)
+        return self.output_dense(self.dropout_layer(x, training=training))
 
     def get_config(self):
         return get_config(self, super().get_config())
+
+
+def set_network_options(layer, intermediate_dim, activation, gated, use_bias, kernel_initializer):
+    """Checks and keeps the options that every feed-forward layer has."""
+    layer.intermediate_dim = checks.optional(checks.size, "intermediate_dim", intermediate_dim)
+    layer.activation = activation
+    layer.activation_function = get_activation("activation", activation)
+    layer.gated = checks.boolean("gated", gated)
+    layer.use_bias = checks.boolean("use_bias", use_bias)
+    layer.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
+    layer.supports_masking = True
+
+
+def network_widths(layer, inputs_shape):
+    """The width D of the inputs, and the width in between: `intermediate_dim`, or 4 D."""
+    dim = inputs_shape[-1]
+    if dim is None:
+        raise ValueError("`inputs` must have a known dim, their last axis; received None.")
+    return dim, layer.intermediate_dim or 4 * dim

@@ -1,14 +1,15 @@
-"""Pooling: one vector for a sequence; and what some models do to logits. The other heads are projections, or an
-embedding in reverse.
-"""
+"""Pooling, one vector for a sequence, and what some models do to logits."""
+
+from typing import Unpack
 
 import keras
 from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.arguments import named_arguments
-from keras_txf.layers.options import get_config, register
+from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import Projection
+from keras_txf.layers.serialization import get_config, register
 
 
 @register
@@ -39,7 +40,7 @@ class Pooling(keras.layers.Layer):
     (2, 32)
     """
 
-    def __init__(self, kind="mean", **kwargs):
+    def __init__(self, kind: str = "mean", **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         self.kind = checks.one_of("kind", kind, POOLINGS)
         self.supports_masking = True

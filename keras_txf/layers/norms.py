@@ -3,7 +3,8 @@
 import keras
 
 from keras_txf import checks
-from keras_txf.layers.options import register
+from keras_txf.layers.parts import Pattern, copy_layer, is_layer, take_layer
+from keras_txf.layers.serialization import register
 
 
 @register
@@ -21,8 +22,17 @@ NORMS = {
 }
 
 
+def check_norm(norm):
+    """The name of a norm, or a layer as a `Pattern`."""
+    if isinstance(norm, Pattern):
+        return norm
+    return Pattern(take_layer("norm", norm)) if is_layer(norm) else checks.one_of("norm", norm, NORMS)
+
+
 def make_norm(norm, epsilon, dtype, name, use_bias=True):
-    """`use_bias=False` leaves the layer norm without its offset; RMS norm never has one."""
-    checks.one_of("norm", norm, NORMS)
+    """A norm by its name, or a copy of one; `use_bias` is for the layer norm, an RMS norm has no bias."""
     checks.positive_number("norm_epsilon", epsilon)
+    norm = check_norm(norm)
+    if isinstance(norm, Pattern):
+        return copy_layer(norm.layer, name)
     return NORMS[norm](use_bias, epsilon=epsilon, dtype=dtype, name=name)

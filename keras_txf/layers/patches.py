@@ -1,13 +1,16 @@
 """PatchEmbedding: an image as a sequence of patches."""
 
+from typing import Any, Unpack
+
 import keras
 from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import named_arguments
-from keras_txf.layers.options import get_config, get_initializer, own_initializer, register
+from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
+from keras_txf.layers.serialization import get_config, get_initializer, own_initializer, register
 from keras_txf.ops.interpolation import interpolate_grid
 from keras_txf.ops.positions import sinusoid
 
@@ -31,7 +34,7 @@ class PatchEmbedding(keras.layers.Layer):
         image_size: height and width of the images in pixels, a pair or one number for both. Images of
             another size are refused. None takes every size that the patches divide.
         class_token: whether a learned vector stands before the patches.
-        encoding: "learned" (the paper's, one vector for each patch and for the class token),
+        position_encoding: "learned" (the paper's, one vector for each patch and for the class token),
             "sinusoidal" (fixed: the first half of the features is the sinusoid of the patch's row, the
             second of its column, zeros for the class token), or None where attention has its own
             positions.
@@ -65,31 +68,36 @@ class PatchEmbedding(keras.layers.Layer):
 
     def __init__(
         self,
-        patch_size,
-        dim,
-        image_size=None,
-        class_token=True,
-        encoding="learned",
-        interpolate_positions=False,
-        use_bias=True,
-        kernel_initializer="glorot_uniform",
-        embeddings_initializer=None,
-        **kwargs,
+        patch_size: int | tuple[int, int],
+        dim: int,
+        image_size: int | tuple[int, int] | None = None,
+        class_token: bool = True,
+        position_encoding: str | None = "learned",
+        interpolate_positions: bool = False,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        embeddings_initializer: Any = None,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self.patch_size = checks.pair("patch_size", patch_size)
         self.dim = checks.size("dim", dim)
         self.image_size = checks.optional(checks.pair, "image_size", image_size)
         self.class_token = checks.boolean("class_token", class_token)
-        self.encoding = checks.one_of("encoding", encoding, ("learned", "sinusoidal", None))
+        self.position_encoding = checks.one_of("position_encoding", position_encoding, ("learned", "sinusoidal", None))
         self.interpolate_positions = checks.boolean("interpolate_positions", interpolate_positions)
         self.use_bias = checks.boolean("use_bias", use_bias)
         self.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
         self.embeddings_initializer = get_initializer("embeddings_initializer", embeddings_initializer)
-        if encoding == "learned" and image_size is None:
-            raise ValueError("encoding='learned' needs `image_size`, whose patches have positions; received None.")
-        if interpolate_positions and encoding != "learned":
-            raise ValueError(f"`interpolate_positions` applies to encoding='learned' only; received encoding={short_repr(encoding)}.")
+        if position_encoding == "learned" and image_size is None:
+            raise ValueError(
+                "position_encoding='learned' needs `image_size`, whose patches have positions; received None."
+            )
+        if interpolate_positions and position_encoding != "learned":
+            raise ValueError(
+                "`interpolate_positions` applies to position_encoding='learned' only; received "
+                f"position_encoding={short_repr(position_encoding)}."
+            )
         if image_size is not None:
             self._check_divisible("image_size", self.image_size, f"image_size={self.image_size}")
 
@@ -99,8 +107,10 @@ class PatchEmbedding(keras.layers.Layer):
         self._channels = inputs_shape[-1]
         self.patch = make_projection(self, "patch", self.dim, (None, None, height * width * self._channels))
         if self.class_token:
-            self.class_vector = self.add_weight(name="class_token", shape=(self.dim,), initializer=self._initializer("class_token"))
-        if self.encoding == "learned":
+            self.class_vector = self.add_weight(
+                name="class_token", shape=(self.dim,), initializer=self._initializer("class_token")
+            )
+        if self.position_encoding == "learned":
             rows, columns = self._grid(*self.image_size)
             self.position = keras.layers.Embedding(
                 rows * columns + self.class_token,
@@ -121,9 +131,9 @@ class PatchEmbedding(keras.layers.Layer):
         if self.class_token:
             first = ops.cast(self.class_vector, x.dtype)
             x = ops.concatenate([ops.broadcast_to(first, (ops.shape(x)[0], 1, self.dim)), x], axis=1)
-        if self.encoding is None:
+        if self.position_encoding is None:
             return x
-        return x + ops.cast(POSITIONS[self.encoding](self, rows, columns), x.dtype)
+        return x + ops.cast(POSITIONS[self.position_encoding](self, rows, columns), x.dtype)
 
     def _grid(self, height, width):
         """How many patches stand below and beside each other; None where that is unknown."""
@@ -162,9 +172,10 @@ class PatchEmbedding(keras.layers.Layer):
             )
         expected = None if self.interpolate_positions else self.image_size
         if expected is not None and any(a not in (None, b) for a, b in zip(size, expected)):
-            hint = " Pass interpolate_positions=True for other sizes." if self.encoding == "learned" else ""
+            hint = " Pass interpolate_positions=True for other sizes." if self.position_encoding == "learned" else ""
             raise ValueError(
-                f"`inputs` must be images (batch, height, width, channels) of image_size={expected}; received {came}.{hint}"
+                f"`inputs` must be images (batch, height, width, channels) of image_size={expected}; received "
+                f"{came}.{hint}"
             )
         self._check_divisible("inputs", size, came)
 

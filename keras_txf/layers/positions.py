@@ -6,6 +6,8 @@ A position layer has two methods, and a layer of your own with both may take its
     bias(query_positions, key_positions) -> (batch or 1, heads, T, S), added to the logits, or None
 """
 
+from typing import Any, Unpack
+
 import keras
 from keras import ops
 
@@ -13,7 +15,8 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.embeddings import ENCODINGS
-from keras_txf.layers.options import get_config, register
+from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.serialization import get_config, register
 from keras_txf.ops import positions as mathematics
 
 
@@ -43,14 +46,23 @@ class Rotary(keras.layers.Layer):
     (2, 7, 32)
     """
 
-    def __init__(self, base=10000.0, fraction=1.0, scaling=None, **kwargs):
+    def __init__(
+        self,
+        base: float = 10000.0,
+        fraction: float = 1.0,
+        scaling: dict[str, Any] | None = None,
+        **kwargs: Unpack[LayerOptions],
+    ):
         super().__init__(**kwargs)
         self.base = checks.positive_number("base", base)
         self.fraction = checks.positive_number("fraction", fraction)
         if fraction > 1:
             raise ValueError(f"`fraction` must be in (0, 1]; received {short_repr(fraction)}.")
         if scaling is not None and not isinstance(scaling, dict):
-            raise ValueError(f"`scaling` must be None or a dict such as {{'type': 'linear', 'factor': 4.0}}; received {short_repr(scaling)}.")
+            raise ValueError(
+                f"`scaling` must be None or a dict such as {{'type': 'linear', 'factor': 4.0}}; received "
+                f"{short_repr(scaling)}."
+            )
         self.scaling = None if scaling is None else dict(scaling)
         mathematics.rotary_frequencies(8, base, self.scaling)
         self.built = True  # there is nothing to build, and attention calls `rotate` rather than the layer
@@ -96,7 +108,7 @@ class ALiBi(keras.layers.Layer):
     (1, 4, 3, 5)
     """
 
-    def __init__(self, num_heads, **kwargs):
+    def __init__(self, num_heads: int, **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         self.num_heads = checks.size("num_heads", num_heads)
 
@@ -139,7 +151,14 @@ class RelativeBias(keras.layers.Layer):
     (2, 7, 32)
     """
 
-    def __init__(self, num_heads, num_buckets=32, max_distance=128, bidirectional=True, **kwargs):
+    def __init__(
+        self,
+        num_heads: int,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+        **kwargs: Unpack[LayerOptions],
+    ):
         super().__init__(**kwargs)
         self.num_heads = checks.size("num_heads", num_heads)
         self.num_buckets = checks.size("num_buckets", num_buckets)
@@ -168,10 +187,7 @@ class RelativeBias(keras.layers.Layer):
 
     def call(self, query_positions, key_positions):
         buckets = mathematics.relative_buckets(
-            _distance(query_positions, key_positions),
-            self.bidirectional,
-            self.num_buckets,
-            self.max_distance,
+            _distance(query_positions, key_positions), self.bidirectional, self.num_buckets, self.max_distance
         )
         return ops.transpose(ops.take(self.embeddings, buckets, axis=0), (0, 3, 1, 2))
 
@@ -195,8 +211,9 @@ def make_position(position, num_heads, causal, dtype):
         return position
     if isinstance(position, str) and position in ENCODINGS:
         raise ValueError(
-            f"`position` is what attention applies itself, one of {sorted(POSITIONS)}; received {short_repr(position)}, which is "
-            f"added to the embeddings: pass encoding={short_repr(position)} to PositionalEmbedding or to the builder."
+            f"`position` is what attention applies itself, one of {sorted(POSITIONS)}; received "
+            f"{short_repr(position)}, which is added to the embeddings: pass position_encoding={short_repr(position)} "
+            "to PositionalEmbedding or to the builder."
         )
     checks.one_of("position", position, [*POSITIONS, None])
     return POSITIONS[position](num_heads, causal, dtype=dtype, name="position")
@@ -211,9 +228,7 @@ def _check_instance(position, num_heads):
             f"`rotate` and `bias`; received {short_repr(position)}."
         )
     if getattr(position, "num_heads", num_heads) != num_heads:
-        raise ValueError(
-            f"`position` has num_heads={position.num_heads}, but its attention has num_heads={num_heads}."
-        )
+        raise ValueError(f"`position` has num_heads={position.num_heads}, but its attention has num_heads={num_heads}.")
 
 
 def _distance(query_positions, key_positions):

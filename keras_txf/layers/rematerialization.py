@@ -1,8 +1,9 @@
 """What `keras.RematScope` does to a layer: its activations are computed again in the backward pass, not kept.
 
-Keras' own way wraps `call` as it stands. TensorFlow then refuses keyword arguments in graphs (every `fit`), state that is
-updated inside leaks on JAX, and a recomputation knows neither `training` nor the seeds of the first pass. So a layer here runs
-as a function of float tensors: its inputs and its variables go in, its outputs, new states and losses come out.
+Keras' own way wraps `call` as it stands. TensorFlow then refuses keyword arguments in graphs (every `fit`), state that
+is updated inside leaks on JAX, and a recomputation knows neither `training` nor the seeds of the first pass. So a layer
+here runs as a function of float tensors: its inputs and its variables go in, its outputs, new states and losses come
+out.
 """
 
 import contextlib
@@ -12,9 +13,15 @@ import math
 
 import keras
 from keras import ops, tree
-from keras.src.backend import AutocastScope, compute_output_spec
 
-from keras_txf.layers.tuning import trainable_by_nature
+from keras_txf.backend.keras_private import (
+    flatten_layers,
+    infer_spec,
+    remat_mode,
+    trainable_by_nature,
+    training_of_call,
+    without_autocast,
+)
 
 _inside = contextvars.ContextVar("whether an outer layer is computed again as a whole", default=False)
 
@@ -27,7 +34,7 @@ def rematerializes(cls):
 
 def symbolic_call(layer, *args, **kwargs):
     """Infers shapes, for which nothing needs to be computed again."""
-    if layer._remat_mode is None:
+    if remat_mode(layer) is None:
         return layer.compute_output_spec(*args, **kwargs)
     _adopt_inner(layer)
     with _whole():
@@ -37,12 +44,12 @@ def symbolic_call(layer, *args, **kwargs):
 def rematerialized_call(layer, layer_call, *args, **kwargs):
     """The function in place of `layer_call`, as the mode of the scope has it, in which the layer was made.
 
-    Inside of a layer that is computed again nothing is so twice.
+    Inside of a layer that is computed again nothing is so twice. A call with a cache has no gradient to compute.
     """
     _adopt_inner(layer)
-    if _inside.get():
+    if _inside.get() or kwargs.get("cache") is not None or kwargs.get("context_cache") is not None:
         return layer_call
-    scope = layer._remat_mode
+    scope = remat_mode(layer)
     if scope.mode == "activations" and isinstance(layer, (keras.layers.Dense, keras.layers.Activation)):
         return keras.layers.Layer.rematerialized_call(layer, layer_call, *args, **kwargs)
     wanted = {
@@ -55,7 +62,7 @@ def rematerialized_call(layer, layer_call, *args, **kwargs):
 
 def recomputed_activation(layer):
     """The layer's `activation_function`, computed again in the backward pass if the scope's mode is "activations"."""
-    function, mode = layer.activation_function, layer._remat_mode
+    function, mode = layer.activation_function, remat_mode(layer)
     if mode is None or mode.mode != "activations" or _inside.get():
         return function
     return functools.partial(_compute, function) if isinstance(function, keras.layers.Layer) else keras.remat(function)
@@ -63,7 +70,7 @@ def recomputed_activation(layer):
 
 def _adopt_inner(layer):
     """Has Keras' own layers inside of this one computed again in the same way."""
-    for inner in layer._flatten_layers(include_self=False):
+    for inner in flatten_layers(layer, include_self=False):
         if getattr(inner.rematerialized_call, "__func__", None) is keras.layers.Layer.rematerialized_call:
             inner.rematerialized_call = functools.partial(rematerialized_call, inner)
 
@@ -83,13 +90,11 @@ class _Pure:
     def __init__(self, layer, args, kwargs):
         self.layer, self.variables = layer, layer.variables
         trained = {id(variable) for variable in trainable_by_nature(layer)}
-        with AutocastScope(None):
+        with without_autocast():
             # The others may change before the second pass, and some backends change them in place.
-            values = [
-                ops.cast(v.value, v.dtype) if id(v) in trained else ops.copy(v.value) for v in self.variables
-            ]
+            values = [ops.cast(v.value, v.dtype) if id(v) in trained else ops.copy(v.value) for v in self.variables]
         # The second pass may come after the outer calls, which say whether this is training.
-        kwargs = {"training": layer._get_call_context().get_value("training"), **kwargs}
+        kwargs = {"training": training_of_call(layer), **kwargs}
         self.structure = args, kwargs, values
         self.tensors = tree.flatten(self.structure)
 
@@ -139,7 +144,7 @@ def _output_size(layer, args, kwargs):
         return pure(tensors)[: pure.count]
 
     given = (pure.tensors[place] for place in places)
-    specs = compute_output_spec(run, *(keras.KerasTensor(x.shape, keras.backend.standardize_dtype(x.dtype)) for x in given))
+    specs = infer_spec(run, *(keras.KerasTensor(x.shape, keras.backend.standardize_dtype(x.dtype)) for x in given))
     return sum(math.prod(axis or 1 for axis in spec.shape) for spec in specs)
 
 

@@ -1,11 +1,12 @@
 """Functional builders: each returns a plain functional `keras.Model`."""
 
 from keras_txf.models.decoder import decoder, decoder_generator
+from keras_txf.models.decoding_models import prefill_model, step_model
 from keras_txf.models.encoder import encoder
 from keras_txf.models.encoder_heads import encoder_classifier, masked_language_model, token_classifier
+from keras_txf.models.generative import generative
 from keras_txf.models.recurrent import recurrent_encoder_decoder
 from keras_txf.models.seq2seq import encoder_decoder
-from keras_txf.models.stepping import prefill_model, step_model
 from keras_txf.models.vision import image_classifier, image_encoder
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "encoder",
     "encoder_classifier",
     "encoder_decoder",
+    "generative",
     "image_classifier",
     "image_encoder",
     "masked_language_model",

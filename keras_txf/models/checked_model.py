@@ -3,8 +3,9 @@
 import keras
 
 from keras_txf import checks
+from keras_txf.backend.functional_graph import optional_inputs
 from keras_txf.checks import short_repr
-from keras_txf.layers.options import register
+from keras_txf.layers.serialization import register
 
 
 @register
@@ -12,18 +13,37 @@ class CheckedModel(keras.Model):
     """A functional model that refuses inputs which Keras would take for others.
 
     Keras cuts the id 1.5 to 1 and 2**32 to 0, makes floats of the bytes of an image, and orders a dict that has one key
-    too many by its keys. Values of ids are looked at where the model is called on values, not within `fit` and `predict`.
+    too many by its keys. Values of ids are looked at where the model is called on values, not within `fit` and
+    `predict`.
     """
 
     def __call__(self, inputs, *args, **kwargs):
         return super().__call__(self.check_inputs(inputs), *args, **kwargs)
 
+    def stateless_call(self, trainable_variables, non_trainable_variables, inputs, *args, **kwargs):
+        # On JAX, `fit` and `predict` call this method, not `__call__`.
+        inputs = self._complete(inputs)
+        return super().stateless_call(trainable_variables, non_trainable_variables, inputs, *args, **kwargs)
+
+    def _complete(self, inputs):
+        """A dict with None for the optional inputs that are left out; a tensor alone is the one that is needed."""
+        optional = dict.fromkeys(optional_inputs(self))
+        needed = [symbol.name for symbol in self.inputs if symbol.name not in optional]
+        if optional and len(needed) == 1 and not isinstance(inputs, (dict, list, tuple)):
+            inputs = {needed[0]: inputs}
+        return {**optional, **inputs} if isinstance(inputs, dict) else inputs
+
     def check_inputs(self, inputs):
-        """The inputs, where they are what the model takes; else a ValueError."""
+        """The inputs, if the model takes them; else a ValueError. Optional ones that are left out are None."""
+        inputs = self._complete(inputs)
         if isinstance(inputs, dict):
             self._refuse_unknown(inputs)
             return {name: self._look_at(name, value) for name, value in inputs.items()}
-        if isinstance(inputs, (list, tuple)) and len(self.inputs) == len(inputs) and (len(inputs) > 1 or hasattr(inputs[0], "shape")):
+        if (
+            isinstance(inputs, (list, tuple))
+            and len(self.inputs) == len(inputs)
+            and (len(inputs) > 1 or hasattr(inputs[0], "shape"))
+        ):
             return [self._look_at(symbol.name, value) for symbol, value in zip(self.inputs, inputs)]
         return self._look_at(self.inputs[0].name, inputs)
 
@@ -31,7 +51,9 @@ class CheckedModel(keras.Model):
         known = [symbol.name for symbol in self.inputs]
         unknown = [name for name in inputs if name not in known]
         if unknown:
-            raise ValueError(f"`inputs` must have the keys {short_repr(known)} alone; received also {short_repr(unknown)}.")
+            raise ValueError(
+                f"`inputs` must have the keys {short_repr(known)} alone; received also {short_repr(unknown)}."
+            )
 
     def _look_at(self, name, value):
         symbol = next((symbol for symbol in self.inputs if symbol.name == name), None)
@@ -42,5 +64,7 @@ class CheckedModel(keras.Model):
             checks.token_ids(name, value, None)
         elif "float" in symbol.dtype and "int" in keras.backend.standardize_dtype(value.dtype):
             dtype = keras.backend.standardize_dtype(value.dtype)
-            raise ValueError(f"`{name}` must be floats, such as the bytes of an image divided by 255; received {dtype}.")
+            raise ValueError(
+                f"`{name}` must be floats, such as the bytes of an image divided by 255; received {dtype}."
+            )
         return value

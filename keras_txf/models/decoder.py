@@ -1,41 +1,49 @@
 """The decoder alone, with or without a context, and the generator made of it."""
 
+from typing import Unpack
+
 import keras
 
 from keras_txf import checks
 from keras_txf.layers import DecoderBlock
-from keras_txf.models import stack
+from keras_txf.layers.option_tables import Each, shows_options
+from keras_txf.models import embeddings, stack
 from keras_txf.models.generative import ContextDecoder, Generator
-from keras_txf.models.logits import Logits
+from keras_txf.models.lm_head import Logits
+from keras_txf.models.option_tables import DecoderOptions
 
 
+@shows_options
 def decoder(
-    vocab_size,
-    num_layers,
-    dim,
-    num_heads,
-    context_dim=None,
-    context_mask=False,
-    tie_embeddings=True,
-    logit_scale=None,
-    logit_bias=False,
-    final_logit_soft_cap=None,
-    packed=False,
-    return_hidden_states=False,
-    return_attention_scores=False,
-    name="decoder",
-    **options,
-):
+    vocab_size: int,
+    num_layers: int,
+    dim: int,
+    num_heads: Each[int | None] = None,
+    context_dim: int | None = None,
+    context_mask: bool = False,
+    tie_embeddings: bool = True,
+    logit_scale: float | None = None,
+    logit_bias: bool = False,
+    final_logit_soft_cap: float | None = None,
+    packed: bool = False,
+    return_hidden_states: bool = False,
+    return_attention_scores: bool = False,
+    name: str = "decoder",
+    **options: Unpack[DecoderOptions],
+) -> ContextDecoder:
     """Builds a decoder with cross-attention: target ids (B, T) and a context -> logits (B, T, V).
 
     Inputs are a dict of `target_ids`, int (B, T), and `context`, float (B, S, context_dim), such as
     the output of an `encoder` or any of its hidden states. Its Keras mask hides padding.
 
+    Of an option of the blocks a list or tuple holds one value for each block; one number for `stochastic_depth` is the
+    last block's, and grows from block to block.
+
     Args:
         vocab_size: number V of tokens.
         num_layers: number of blocks, called `decoder_0`, `decoder_1`, ...
         dim: model width.
-        num_heads: number of query heads.
+        num_heads: number of query heads; None where a layer as `attention` brings its own.
         context_dim: width of the context; default `dim`.
         context_mask: adds an input `context_mask`, bool (B, S), for contexts that come as arrays and
             so have lost their Keras mask.
@@ -51,7 +59,7 @@ def decoder(
         return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T), and
             `cross_attention_scores_0`, ..., (B, N, T, S).
         name: name of the model.
-        **options: those of `DecoderBlock`, and those of the embedding as in `encoder`.
+        {options}
 
     Returns:
         A functional `keras.Model`. With an output on request it returns a dict with `logits`.
@@ -78,37 +86,47 @@ def decoder(
         segments = keras.Input((None,), dtype="int32", name="context_segment_ids")
         inputs["context_segment_ids"] = call["context_segment_ids"] = segments
     own, result, logits = decode(
-        "decoder", vocab_size, num_layers, dim, num_heads,
-        Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap), packed,
-        return_attention_scores, options, context=context, **call,
+        "decoder",
+        vocab_size,
+        num_layers,
+        dim,
+        num_heads,
+        Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap),
+        packed,
+        return_attention_scores,
+        options,
+        context=context,
+        **call,
     )
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model({**inputs, **own}, outputs, name, ContextDecoder)
 
 
+@shows_options
 def decoder_generator(
-    vocab_size,
-    num_layers,
-    dim,
-    num_heads,
-    tie_embeddings=True,
-    logit_scale=None,
-    logit_bias=False,
-    final_logit_soft_cap=None,
-    packed=False,
-    return_hidden_states=False,
-    return_attention_scores=False,
-    name="decoder_generator",
-    **options,
-):
+    vocab_size: int,
+    num_layers: int,
+    dim: int,
+    num_heads: Each[int | None] = None,
+    tie_embeddings: bool = True,
+    logit_scale: float | None = None,
+    logit_bias: bool = False,
+    final_logit_soft_cap: float | None = None,
+    packed: bool = False,
+    return_hidden_states: bool = False,
+    return_attention_scores: bool = False,
+    name: str = "decoder_generator",
+    **options: Unpack[DecoderOptions],
+) -> Generator:
     """Builds a decoder-only language model: token ids (B, T) -> logits (B, T, V), with `generate`.
 
     Args:
         vocab_size, num_layers, dim, num_heads, tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap,
-        return_hidden_states, name, **options: see `decoder`. Where no token stands for padding, say `pad_id=None`.
+        return_hidden_states, name: see `decoder`. Where no token stands for padding, say `pad_id=None`.
         packed: whether rows hold several sequences. The inputs are then a dict of `token_ids`,
             `segment_ids` and `positions`, int (B, T) each.
         return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T) each.
+        {options}
 
     Returns:
         A functional `keras.Model` with `generate`. With an output on request it returns a dict with
@@ -124,8 +142,15 @@ def decoder_generator(
     (2, 7)
     """
     inputs, result, logits = decode(
-        "decoder_generator", vocab_size, num_layers, dim, num_heads,
-        Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap), packed, return_attention_scores, options,
+        "decoder_generator",
+        vocab_size,
+        num_layers,
+        dim,
+        num_heads,
+        Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap),
+        packed,
+        return_attention_scores,
+        options,
     )
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     inputs = inputs if packed else inputs["token_ids"]
@@ -133,8 +158,20 @@ def decoder_generator(
 
 
 def decode(
-    builder, vocab_size, num_layers, dim, num_heads, make_logits, packed, scores, options,
-    context=None, embedding=None, position_embedding=None, start_id=None, **call,
+    builder,
+    vocab_size,
+    num_layers,
+    dim,
+    num_heads,
+    make_logits,
+    packed,
+    scores,
+    options,
+    context=None,
+    embedding=None,
+    position_embedding=None,
+    start_id=None,
+    **call,
 ):
     """Symbolic inputs, stack.Result and logits of a decoder; `call` goes to every block."""
     checks.boolean("packed", packed)
@@ -144,18 +181,29 @@ def decode(
             "`tie_embeddings` does not go with `embedding_dim`, which makes the table narrower than `dim`; pass "
             "tie_embeddings=False, or `token_dim`."
         )
-    options = stack.sort_options(builder, DecoderBlock, options, fixed=("cross_attention",))
+    options = stack.sort_options(builder, DecoderBlock, options, DecoderOptions)
     prefix = "" if context is None else "target_"
     ids_name = "token_ids" if context is None else "target_ids"
-    inputs, ids, segment_ids, positions = stack.token_inputs(packed, ids_name, prefix)
+    inputs, ids, segment_ids, positions = embeddings.token_inputs(packed, ids_name, prefix)
     if embedding is None:
-        embedding = stack.make_embedding(vocab_size, dim, options, f"{prefix}embedding")
+        checks.size("vocab_size", vocab_size)
+        embedding = embeddings.make_embedding(vocab_size, dim, options, f"{prefix}embedding")
     options.block["cross_attention"] = context is not None
-    x = stack.embed(
+    x = embeddings.embed(
         embedding, ids, options, "decoder", positions, position_embedding=position_embedding, start_id=start_id
     )
     result = stack.run(
-        DecoderBlock, x, num_layers, dim, num_heads, options, "decoder", scores, context,
-        positions=positions, segment_ids=segment_ids, **call,
+        DecoderBlock,
+        x,
+        num_layers,
+        dim,
+        num_heads,
+        options,
+        "decoder",
+        scores,
+        context,
+        positions=positions,
+        segment_ids=segment_ids,
+        **call,
     )
     return inputs, result, make_logits(result.output, embedding, vocab_size, options.dtype)

@@ -1,46 +1,49 @@
 """The encoder alone: hidden states of a sequence of tokens."""
 
+from typing import Unpack
+
+import keras
+
 from keras_txf import checks
 from keras_txf.layers import EncoderBlock
-from keras_txf.models import stack
+from keras_txf.layers.option_tables import Each, shows_options
+from keras_txf.models import embeddings, stack
 from keras_txf.models.checked_model import CheckedModel
+from keras_txf.models.option_tables import EncoderOptions, SequenceEncoderOptions
 
 
+@shows_options
 def encoder(
-    vocab_size,
-    num_layers,
-    dim,
-    num_heads,
-    packed=False,
-    token_type_ids=False,
-    return_hidden_states=False,
-    return_attention_scores=False,
-    name="encoder",
-    **options,
-):
-    """Builds an encoder: token ids (B, T) -> hidden states (B, T, dim).
+    vocab_size: int | None,
+    num_layers: int,
+    dim: int,
+    num_heads: Each[int | None] = None,
+    packed: bool = False,
+    token_type_ids: bool = False,
+    return_hidden_states: bool = False,
+    return_attention_scores: bool = False,
+    name: str = "encoder",
+    **options: Unpack[SequenceEncoderOptions],
+) -> keras.Model:
+    """Builds an encoder: token ids (B, T), or float vectors (B, T, F), -> hidden states (B, T, dim).
+
+    Of an option of the blocks a list or tuple holds one value for each block; one number for `stochastic_depth` is the
+    last block's, and grows from block to block.
 
     Args:
-        vocab_size: number of tokens.
+        vocab_size: number of tokens; None with `input_dim`.
         num_layers: number of blocks, called `encoder_0`, `encoder_1`, ...
         dim: model width.
-        num_heads: number of query heads.
+        num_heads: number of query heads; None where a layer as `attention` brings its own.
         packed: whether rows hold several sequences. The inputs are then a dict of `token_ids`,
-            `segment_ids` and `positions`, int (B, T) each.
+            `segment_ids` and `positions`, int (B, T) each; with `input_dim` of the last two beside the features.
         token_type_ids: whether there is an input `token_type_ids`, int (B, T), beside `token_ids`, in a
             dict. Needs `token_types`; without the input every token is of type 0.
         return_hidden_states: adds outputs `hidden_states_0` (the embedding) to
             `hidden_states_{num_layers}` (the output).
         return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T) each.
         name: name of the model.
-        **options: those of `EncoderBlock` (a list or tuple holds one value for each block; one number for
-            `stochastic_depth` is the last block's rate, which grows from block to block);
-            `encoding`, `max_length`, `combine`, `position_dim`, `token_dim`, `token_types`, `pad_id`,
-            `embeddings_initializer` of `PositionalEmbedding`, where `encoding` defaults to the paper's
-            sinusoids, or to None where `position` has attention see to it; `scale_embedding` (default
-            True, the paper's sqrt(dim)); `embedding_norm` (default False): a norm after the embedding,
-            as BERT has it; `embedding_dim`: the width of the embedding, where a projection is to take it
-            to `dim` (ELECTRA); `final_norm` (default: unless the norms are "post"); `dtype`.
+        {options}
 
     Returns:
         A functional `keras.Model`. With an output on request it returns a dict, whose `output` is
@@ -54,6 +57,9 @@ def encoder(
     >>> model = txf.models.encoder(vocab_size=100, num_layers=2, dim=32, num_heads=4)
     >>> model(np.array([[5, 6, 7, 0]])).shape
     (1, 4, 32)
+    >>> model = txf.models.encoder(None, num_layers=2, dim=32, num_heads=4, input_dim=6)
+    >>> model(keras.random.normal((2, 5, 6))).shape
+    (2, 5, 32)
     """
     inputs, result, *_ = encode(
         "encoder", vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_attention_scores, options
@@ -62,20 +68,50 @@ def encoder(
     return stack.make_model(inputs, outputs, name, CheckedModel)
 
 
-def encode(builder, vocab_size, num_layers, dim, num_heads, packed, token_type_ids, scores, options):
+def encode(
+    builder,
+    vocab_size,
+    num_layers,
+    dim,
+    num_heads,
+    packed,
+    token_type_ids,
+    scores,
+    options,
+    table=SequenceEncoderOptions,
+):
     """Symbolic inputs, stack.Result, the embedding and sorted options of an encoder."""
     checks.boolean("packed", packed)
     if checks.boolean("token_type_ids", token_type_ids) and options.get("token_types") is None:
         raise ValueError("`token_type_ids` needs `token_types`, the number of kinds of tokens; received None.")
-    options = stack.sort_options(builder, EncoderBlock, options)
-    inputs, ids, segment_ids, positions = stack.token_inputs(packed)
-    types = None
-    if token_type_ids:
-        types = inputs["token_type_ids"] = stack.integer_input("token_type_ids")
-    embedding = stack.make_embedding(vocab_size, dim, options, "embedding")
-    x = stack.embed(embedding, ids, options, "encoder", positions, types)
+    input_dim = options.pop("input_dim", None) if table is SequenceEncoderOptions else None
+    if table is EncoderOptions:
+        checks.size("vocab_size", vocab_size)
+    else:
+        embeddings.check_source("vocab_size", vocab_size, input_dim)
+    embedding = None
+    if input_dim is None:
+        options = stack.sort_options(builder, EncoderBlock, options, EncoderOptions)
+        inputs, ids, segment_ids, positions = embeddings.token_inputs(packed)
+        types = None
+        if token_type_ids:
+            types = inputs["token_type_ids"] = embeddings.integer_input("token_type_ids")
+        embedding = embeddings.make_embedding(checks.size("vocab_size", vocab_size), dim, options, "embedding")
+        x = embeddings.embed(embedding, ids, options, "encoder", positions, types)
+    else:
+        embeddings.refuse_token_options(options, EncoderOptions)
+        options = stack.sort_options(builder, EncoderBlock, options, EncoderOptions, embeddings.FEATURE_OPTIONS)
+        inputs, x, segment_ids, positions = embeddings.embed_features(input_dim, dim, options, packed, "embedding")
     result = stack.run(
-        EncoderBlock, x, num_layers, dim, num_heads, options, "encoder", scores,
-        positions=positions, segment_ids=segment_ids,
+        EncoderBlock,
+        x,
+        num_layers,
+        dim,
+        num_heads,
+        options,
+        "encoder",
+        scores,
+        positions=positions,
+        segment_ids=segment_ids,
     )
-    return (inputs if len(inputs) > 1 else ids), result, embedding, options
+    return (inputs if len(inputs) > 1 else inputs["token_ids"]), result, embedding, options

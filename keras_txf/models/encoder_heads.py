@@ -1,5 +1,7 @@
 """What stands on an encoder: classifiers of sequences and of tokens, and the masked language model."""
 
+from typing import Any, Unpack
+
 import keras
 
 from keras_txf import checks
@@ -7,35 +9,38 @@ from keras_txf.layers import Pooling
 from keras_txf.layers.activations import get_activation
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.heads import POOLINGS
+from keras_txf.layers.option_tables import Each, shows_options
 from keras_txf.layers.projections import Projection
-from keras_txf.models.encoder import encode
-from keras_txf.models.logits import Logits
 from keras_txf.models import stack
 from keras_txf.models.checked_model import CheckedModel
+from keras_txf.models.encoder import encode
+from keras_txf.models.lm_head import Logits
+from keras_txf.models.option_tables import EncoderOptions, SequenceEncoderOptions
 
 
+@shows_options
 def encoder_classifier(
-    vocab_size,
-    num_classes,
-    num_layers,
-    dim,
-    num_heads,
-    pooling="mean",
-    head_activation=None,
-    head_norm=False,
-    head_bias=True,
-    head_dropout=0.0,
-    token_type_ids=False,
-    return_hidden_states=False,
-    return_attention_scores=False,
-    name="encoder_classifier",
-    **options,
-):
+    vocab_size: int | None,
+    num_classes: int,
+    num_layers: int,
+    dim: int,
+    num_heads: Each[int | None] = None,
+    pooling: str = "mean",
+    head_activation: Any = None,
+    head_norm: bool = False,
+    head_bias: bool = True,
+    head_dropout: float = 0.0,
+    token_type_ids: bool = False,
+    return_hidden_states: bool = False,
+    return_attention_scores: bool = False,
+    name: str = "encoder_classifier",
+    **options: Unpack[SequenceEncoderOptions],
+) -> keras.Model:
     """Builds a classifier of sequences: token ids (B, T) -> logits (B, num_classes).
 
     Args:
         vocab_size, num_layers, dim, num_heads, token_type_ids, return_hidden_states,
-        return_attention_scores, name, **options: see `encoder`.
+        return_attention_scores, name: see `encoder`.
         num_classes: number of logits.
         pooling: how a sequence becomes one vector: the `kind` of `Pooling`.
         head_activation: of a Dense layer of width `dim` between that vector and the logits, "tanh" in BERT;
@@ -43,6 +48,7 @@ def encoder_classifier(
         head_norm: whether a norm follows that layer (ModernBERT).
         head_bias: whether that layer has a bias.
         head_dropout: rate on what the logits are made of.
+        {options}
 
     Returns:
         A functional `keras.Model`. With an output on request it returns a dict with `logits`.
@@ -62,8 +68,15 @@ def encoder_classifier(
     if options.pop("packed", False):
         raise ValueError("`packed` does not go with `pooling`: a classifier has one answer for each row.")
     inputs, result, _, options = encode(
-        "encoder_classifier", vocab_size, num_layers, dim, num_heads, False, token_type_ids,
-        return_attention_scores, options,
+        "encoder_classifier",
+        vocab_size,
+        num_layers,
+        dim,
+        num_heads,
+        False,
+        token_type_ids,
+        return_attention_scores,
+        options,
     )
     x = Pooling(pooling, dtype=options.dtype, name="pooling")(result.output)
     head = (dim, head_activation, head_bias, head_norm)
@@ -72,30 +85,32 @@ def encoder_classifier(
     return stack.make_model(inputs, outputs, name, CheckedModel)
 
 
+@shows_options
 def token_classifier(
-    vocab_size,
-    num_classes,
-    num_layers,
-    dim,
-    num_heads,
-    head_activation=None,
-    head_norm=False,
-    head_bias=True,
-    head_dropout=0.0,
-    packed=False,
-    token_type_ids=False,
-    return_hidden_states=False,
-    return_attention_scores=False,
-    name="token_classifier",
-    **options,
-):
+    vocab_size: int | None,
+    num_classes: int,
+    num_layers: int,
+    dim: int,
+    num_heads: Each[int | None] = None,
+    head_activation: Any = None,
+    head_norm: bool = False,
+    head_bias: bool = True,
+    head_dropout: float = 0.0,
+    packed: bool = False,
+    token_type_ids: bool = False,
+    return_hidden_states: bool = False,
+    return_attention_scores: bool = False,
+    name: str = "token_classifier",
+    **options: Unpack[SequenceEncoderOptions],
+) -> keras.Model:
     """Builds a classifier of tokens, for names or parts of speech: token ids (B, T) -> logits (B, T, num_classes).
 
     Args:
         vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_hidden_states,
-        return_attention_scores, name, **options: see `encoder`.
+        return_attention_scores, name: see `encoder`.
         num_classes: number of logits.
         head_activation, head_norm, head_bias, head_dropout: see `encoder_classifier`.
+        {options}
 
     Returns:
         A functional `keras.Model`. With an output on request it returns a dict with `logits`.
@@ -111,8 +126,15 @@ def token_classifier(
     """
     checks.size("num_classes", num_classes)
     inputs, result, _, options = encode(
-        "token_classifier", vocab_size, num_layers, dim, num_heads, packed, token_type_ids,
-        return_attention_scores, options,
+        "token_classifier",
+        vocab_size,
+        num_layers,
+        dim,
+        num_heads,
+        packed,
+        token_type_ids,
+        return_attention_scores,
+        options,
     )
     head = (dim, head_activation, head_bias, head_norm)
     logits = _classes(result.output, num_classes, head, head_dropout, result.blocks[0], options.dtype)
@@ -120,22 +142,23 @@ def token_classifier(
     return stack.make_model(inputs, outputs, name, CheckedModel)
 
 
+@shows_options
 def masked_language_model(
-    vocab_size,
-    num_layers,
-    dim,
-    num_heads,
-    head_activation="gelu",
-    head_bias=True,
-    tie_embeddings=True,
-    logit_bias=True,
-    packed=False,
-    token_type_ids=False,
-    return_hidden_states=False,
-    return_attention_scores=False,
-    name="masked_language_model",
-    **options,
-):
+    vocab_size: int,
+    num_layers: int,
+    dim: int,
+    num_heads: Each[int | None] = None,
+    head_activation: Any = "gelu",
+    head_bias: bool = True,
+    tie_embeddings: bool = True,
+    logit_bias: bool = True,
+    packed: bool = False,
+    token_type_ids: bool = False,
+    return_hidden_states: bool = False,
+    return_attention_scores: bool = False,
+    name: str = "masked_language_model",
+    **options: Unpack[EncoderOptions],
+) -> keras.Model:
     """Builds a model that guesses hidden tokens, as BERT is pretrained: token ids (B, T) -> logits (B, T, V).
 
     What the encoder gives goes through a Dense layer and a norm, and then the transposed embedding.
@@ -143,11 +166,12 @@ def masked_language_model(
 
     Args:
         vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_hidden_states,
-        return_attention_scores, name, **options: see `encoder`.
+        return_attention_scores, name: see `encoder`.
         head_activation: of the Dense layer.
         head_bias: whether that layer has a bias.
         tie_embeddings: whether the logits use the transposed embedding or a Dense layer of their own.
         logit_bias: whether each token of the vocabulary has a bias.
+        {options}
 
     Returns:
         A functional `keras.Model`. With an output on request it returns a dict with `logits`.
@@ -167,8 +191,16 @@ def masked_language_model(
     make_logits = Logits(tie_embeddings, logit_bias=logit_bias)
     make_logits.check(options)
     inputs, result, embedding, options = encode(
-        "masked_language_model", vocab_size, num_layers, dim, num_heads, packed, token_type_ids,
-        return_attention_scores, options,
+        "masked_language_model",
+        vocab_size,
+        num_layers,
+        dim,
+        num_heads,
+        packed,
+        token_type_ids,
+        return_attention_scores,
+        options,
+        EncoderOptions,
     )
     width = options.embedding_dim or dim
     x = _transform(result.output, width, head_activation, head_bias, True, result.blocks[0], options.dtype)

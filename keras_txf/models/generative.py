@@ -1,40 +1,69 @@
-"""The model classes: functional Keras models, with `generate` on the two that generate."""
+"""`generative`, and the model classes: functional Keras models with `generate`."""
 
-import functools
-import math
-import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.generation.engine import Engine, bucket
-from keras_txf.generation.processors import check_processors
-from keras_txf.generation.prompts import new_token_limits, prompt_lists, stop_lists
-from keras_txf.generation.results import pack, pad_rows
-from keras_txf.generation.samplers import check_sequences, check_stream, get_sampler
-from keras_txf.layers.options import register
-from keras_txf.layers.projections import active_adapters
-from keras_txf.layers.starts import Start
-from keras_txf.models.stepping import prefill_model, refuse_packed, step_model
+from keras_txf.generation.prompts import prompt_lists
+from keras_txf.layers.serialization import register
+from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
 from keras_txf.models.checked_model import CheckedModel
-from keras_txf.models.stack import find_embedding
+from keras_txf.models.decoding_models import decoding_models, refuse_packed
+from keras_txf.models.generate_calls import make_function, other_inputs, run_generate
+from keras_txf.models.seq2seq_model import Seq2Seq
 
 
-@register
-class ContextDecoder(CheckedModel):
-    """A decoder whose context brings a mask. Its logits carry the mask of the target ids, if any."""
+def generative(model: keras.Model, name: str | None = None) -> Any:
+    """Gives a functional model `generate`: greedy, samplers, beams, streams, scores, all from its own graph.
 
-    def __call__(self, inputs, *args, **kwargs):
-        # Keras refuses arrays beside tensors, and a context is a tensor where ids are an array.
-        def convert(x):
-            return ops.convert_to_tensor(x) if isinstance(x, np.ndarray) else x
+    Use it for whatever is wired by hand: blocks that attend to different depths of an encoder, layers of your own
+    between blocks, two encoders, image features as context. Decoding is derived from the graph: attention is called
+    with a cache, what does not depend on the new tokens is computed once, and all other layers are called as they are.
 
-        return super().__call__(keras.tree.map_structure(convert, inputs), *args, **kwargs)
+    A prefix of float vectors, such as the features of an image or a soft prompt, is concatenated before the embedded
+    tokens along axis 1, by `keras.layers.Concatenate` or `keras.ops.concatenate`. The length of the prefix must be
+    known, and the prefix has no mask. The logits may keep the columns of the prefix, or lose them by `x[:, n:]`.
 
-    def compute_mask(self, inputs, previous_mask=None):
-        return None
+    Args:
+        model: a functional `keras.Model` that takes token ids, int (B, T), and returns logits (B, T, V), alone or in a
+            dict as "logits". The ids are its only integer input of that shape, or the one named `target_ids` or
+            `token_ids`. Attention to the ids must decode: `MultiHeadSelfAttention(causal=True)`,
+            `EncoderBlock(causal=True)`, `DecoderBlock`, `CrossAttention`, or a layer of yours whose `call` takes a
+            `cache`, see `txf.layers.KVCache`. Each other layer must treat the positions of a sequence alone.
+        name: of the new model; default that of `model`.
+
+    Returns:
+        A functional `keras.Model` of the same inputs, outputs and layers. With inputs `source_ids` and
+        `target_ids` its `generate` is that of `encoder_decoder`, else that of `decoder_generator`, which takes other
+        inputs as `inputs`.
+
+    Raises:
+        ValueError: a layer that mixes positions and is no attention that decodes, by its name; no such attention; no
+            input of ids.
+
+    Example:
+
+    >>> ids = keras.Input((None,), dtype="int32", name="token_ids")
+    >>> x = txf.layers.PositionalEmbedding(100, 32)(ids)
+    >>> x = txf.layers.DecoderBlock(num_heads=4)(x)
+    >>> x = keras.layers.Dense(32, activation="tanh")(x)  # a layer of one's own between blocks
+    >>> x = txf.layers.DecoderBlock(num_heads=4)(x)
+    >>> model = txf.models.generative(keras.Model(ids, keras.layers.Dense(100)(x)))
+    >>> model.generate([[5, 6, 7]], max_new_tokens=4).shape
+    (1, 7)
+    """
+    checks.optional(checks.string, "name", name)
+    decoding_models(model)  # says what cannot be derived
+    names = inputs_by_name(model)
+    model_class = (
+        Seq2Seq if target_name(model) == "target_ids" and set(names) == {"source_ids", "target_ids"} else Generator
+    )
+    with keras.RematScope(mode=None):
+        return model_class(model.input, model.output, name=name or model.name)
 
 
 @register
@@ -43,20 +72,21 @@ class Generator(CheckedModel):
 
     def generate(
         self,
-        prompt_ids=None,
-        max_new_tokens=None,
-        sampler="greedy",
-        stop_ids=None,
-        seed=None,
-        max_length=None,
-        stop_sequences=None,
-        processors=(),
-        num_return_sequences=None,
-        start_id=None,
-        padded=True,
-        return_scores=False,
-        stream=False,
-    ):
+        prompt_ids: Any = None,
+        max_new_tokens: int | None = None,
+        sampler: Any = "greedy",
+        stop_ids: int | Sequence[int] | None = None,
+        seed: int | None = None,
+        max_length: int | None = None,
+        stop_sequences: Sequence[Sequence[int]] | None = None,
+        processors: Sequence[Callable] = (),
+        num_return_sequences: int | None = None,
+        start_id: int | None = None,
+        padded: bool = True,
+        return_scores: bool = False,
+        stream: bool = False,
+        inputs: dict[str, Any] | None = None,
+    ) -> Any:
         """Continues each prompt.
 
         Args:
@@ -74,8 +104,8 @@ class Generator(CheckedModel):
             stop_sequences: sequences of ids; a row ends when it has produced one.
             processors: what is done to the logits before a token is chosen, in this order: such as
                 `txf.generation.RepetitionPenalty(1.2)`, or functions of logits (R, V) and a
-                `txf.generation.History` that return logits. Where they leave a row no token, its ids mean nothing and its
-                score is -inf. A loop is compiled for each function, a sampler too: pass
+                `txf.generation.History` that return logits. Where they leave a row no token, its ids mean nothing and
+                its score is -inf. A loop is compiled for each function, a sampler too: pass
                 the same one again, not a new `lambda` for each call. A process keeps the 32 loops that were used last,
                 and TensorFlow compiles 128 by XLA, which it never frees: those beyond run slower, as its graph.
             num_return_sequences: how many sequences for each prompt: draws of a sampler, or the best beams.
@@ -86,13 +116,15 @@ class Generator(CheckedModel):
                 and the score of each sequence, their sum, or the beam's.
             stream: return an iterator that yields the tokens of all rows as they come, int32 (B,), and -1
                 for a row that has ended.
+            inputs: the other inputs of the model, such as a `context`, in a dict: arrays with one row for each prompt.
 
         Returns:
             NumPy int32 (B, longest): prompts and what follows them, padded on the right.
 
         Raises:
             ValueError: no prompt or an empty one, ids outside the vocabulary, more tokens than the
-                model has positions, options that do not go together, a weight that is NaN or infinite (but not of a stream).
+                model has positions, options that do not go together, a weight that is NaN or infinite (but not of a
+                stream).
 
         Example:
 
@@ -102,35 +134,43 @@ class Generator(CheckedModel):
         >>> result.ids.shape, result.log_probs.shape, result.scores.shape
         ((2, 3, 6), (2, 3, 4), (2, 3))
         """
-        embedding = find_embedding(self, "embedding")
+        refuse_packed(self)
+        tokens = token_input(self, target_name(self))
+        inputs = other_inputs(self, tokens.name, inputs)
         if prompt_ids is None:
             if start_id is None:
                 raise ValueError("`prompt_ids` may be left out only where `start_id` is given; received neither.")
-            prompts = [[]]
+            prompts = [[] for _ in next(iter(inputs.values()), [[]])]
         else:
-            prompts = prompt_lists("prompt_ids", prompt_ids, embedding.pad_id, embedding.vocab_size)
+            prompts = prompt_lists("prompt_ids", prompt_ids, tokens.pad_id, tokens.vocab_size)
         if start_id is not None:
-            checks.id_below("start_id", start_id, embedding.vocab_size)
+            checks.id_below("start_id", start_id, tokens.vocab_size)
             prompts = [[start_id, *prompt] for prompt in prompts]
         if not all(prompts):
             raise ValueError("`prompt_ids` must hold at least one token in each prompt; received an empty one.")
-        return _generate(
-            self, embedding, prompts, prompts, {}, max_new_tokens, max_length, sampler, processors,
+        for name, value in inputs.items():
+            if len(value) != len(prompts):
+                raise ValueError(
+                    f"`inputs` must have one row for each of the {len(prompts)} prompts; received {len(value)} of "
+                    f"{name!s}."
+                )
+        return run_generate(
+            self, tokens, prompts, prompts, inputs, max_new_tokens, max_length, sampler, processors,
             num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
         )  # fmt: skip
 
     def make_generate_function(
         self,
-        max_new_tokens=None,
-        sampler="greedy",
-        stop_ids=None,
-        max_length=None,
-        stop_sequences=None,
-        processors=(),
-        num_return_sequences=None,
-        longest_prompt=None,
-        jit_compile=False,
-    ):
+        max_new_tokens: int | None = None,
+        sampler: Any = "greedy",
+        stop_ids: int | Sequence[int] | None = None,
+        max_length: int | None = None,
+        stop_sequences: Sequence[Sequence[int]] | None = None,
+        processors: Sequence[Callable] = (),
+        num_return_sequences: int | None = None,
+        longest_prompt: int | None = None,
+        jit_compile: bool = False,
+    ) -> Callable:
         """`generate` as a function of tensors, for a TensorFlow graph in which batch and lengths are unknown.
 
         `txf.text.export` is made of it. Sequences and scores are those of `generate`.
@@ -142,9 +182,10 @@ class Generator(CheckedModel):
             others: see `generate`.
 
         Returns:
-            A function of `ids`, int32 (B, P), padded on the left, P at least 1; `lengths`, int32 (B,), of the prompts; and
-            `seed`, int (2,). It returns for the R rows, the sequences of each prompt side by side, their new tokens,
-            int32 (R, N), -1 after the end, log-probabilities (R, N), and scores (R,).
+            A function of `ids`, int32 (B, P), padded on the left, P at least 1; `lengths`, int32 (B,), of the prompts;
+            `seed`, int (2,); and `inputs`, the model's other inputs, in a dict. It returns for the R rows, the
+            sequences of each prompt side by side, their new tokens, int32 (R, N), -1 after the end, log-probabilities
+            (R, N), and scores (R,).
 
         Raises:
             ValueError: see `generate`.
@@ -157,200 +198,32 @@ class Generator(CheckedModel):
         >>> tokens.shape
         (2, 4)
         """
-        run, limit = _function(
-            self, find_embedding(self, "embedding"), longest_prompt, max_new_tokens, max_length, sampler, processors,
+        refuse_packed(self)
+        tokens = token_input(self, target_name(self))
+        run, limit = make_function(
+            self, tokens, longest_prompt, max_new_tokens, max_length, sampler, processors,
             num_return_sequences, stop_ids, stop_sequences, jit_compile,
         )  # fmt: skip
 
-        def generate(ids, lengths, seed):
+        def generate(ids, lengths, seed, inputs=None):
             ids, lengths = ops.cast(ids, "int32"), ops.cast(lengths, "int32")
-            return run(ids, lengths, limit(lengths), ops.convert_to_tensor(seed), {})
+            return run(
+                ids, lengths, limit(lengths), ops.convert_to_tensor(seed), other_inputs(self, tokens.name, inputs)
+            )
 
         return generate
 
 
 @register
-class Seq2Seq(CheckedModel):
-    """An encoder-decoder."""
+class ContextDecoder(Generator):
+    """A decoder whose context brings a mask. Its logits carry the mask of the target ids, if any."""
 
-    def generate(
-        self,
-        source_ids,
-        max_new_tokens=None,
-        sampler="greedy",
-        stop_ids=None,
-        seed=None,
-        start_id=None,
-        max_length=None,
-        stop_sequences=None,
-        processors=(),
-        num_return_sequences=None,
-        padded=True,
-        return_scores=False,
-        stream=False,
-    ):
-        """Answers each source.
+    def __call__(self, inputs, *args, **kwargs):
+        # Keras refuses arrays beside tensors, and a context is a tensor where ids are an array.
+        def convert(x):
+            return ops.convert_to_tensor(x) if isinstance(x, np.ndarray) else x
 
-        Args:
-            source_ids: token ids: lists of unequal lengths, a ragged tensor, or an array (B, S) padded on
-                either side.
-            max_new_tokens: at most this many tokens are generated for each source; default 64, where
-                `max_length` is not given either.
-            start_id: the token that every target begins with in training, such as the `start` of the targets' tokenizer;
-                default the model's, or else 1.
-            max_length: at most so many tokens in an answer, the start token included.
-            sampler, stop_ids, seed, stop_sequences, processors, num_return_sequences, padded, return_scores,
-            stream: see `Generator.generate`.
+        return super().__call__(keras.tree.map_structure(convert, inputs), *args, **kwargs)
 
-        Returns:
-            NumPy int32 (B, longest): the answers without the start token, padded on the right.
-
-        Raises:
-            ValueError: no source, ids outside the vocabulary, more tokens than the model has positions,
-                options that do not go together.
-        """
-        source, target = find_embedding(self, "source_embedding"), find_embedding(self, "target_embedding")
-        start_id = _start_id(self) if start_id is None else start_id
-        sources = prompt_lists("source_ids", source_ids, source.pad_id, source.vocab_size)
-        checks.id_below("start_id", start_id, target.vocab_size)
-        width = max(1, *map(len, sources))
-        if source.pad_id is None and any(len(row) != width for row in sources):
-            raise ValueError("`source_ids` must be of one length, since the model has pad_id=None.")
-        if source.pad_id is not None:
-            width = max(width, min(bucket(width), _longest(self, "source", source) or math.inf))
-        inputs = {"source_ids": pad_rows(sources, source.pad_id or 0, width)}
-        return _generate(
-            self, target, [[start_id]] * len(sources), [[]] * len(sources), inputs, max_new_tokens, max_length,
-            sampler, processors, num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
-        )  # fmt: skip
-
-    def make_generate_function(
-        self,
-        max_new_tokens=None,
-        sampler="greedy",
-        stop_ids=None,
-        start_id=None,
-        max_length=None,
-        stop_sequences=None,
-        processors=(),
-        num_return_sequences=None,
-        jit_compile=False,
-    ):
-        """`generate` as a function of tensors, for a TensorFlow graph in which batch and lengths are unknown.
-
-        Args:
-            others: see `generate`, and `Generator.make_generate_function`.
-
-        Returns:
-            A function of `source_ids`, int32 (B, S), padded, S at least 1, and `seed`, int (2,), that returns what that
-            of `Generator.make_generate_function` does.
-
-        Raises:
-            ValueError: see `generate`.
-        """
-        target = find_embedding(self, "target_embedding")
-        start_id = _start_id(self) if start_id is None else start_id
-        checks.id_below("start_id", start_id, target.vocab_size)
-        run, limit = _function(
-            self, target, 1, max_new_tokens, max_length, sampler, processors,
-            num_return_sequences, stop_ids, stop_sequences, jit_compile,
-        )  # fmt: skip
-
-        def generate(source_ids, seed):
-            source_ids = ops.cast(source_ids, "int32")
-            lengths = ops.ones_like(source_ids[:, 0])
-            inputs = {"source_ids": source_ids}
-            return run(start_id * lengths[:, None], lengths, limit(lengths), ops.convert_to_tensor(seed), inputs)
-
-        return generate
-
-
-def _generate(
-    model, embedding, prompts, shown, inputs, max_new_tokens, max_length, sampler, processors, num_return_sequences,
-    stop_ids, stop_sequences, seed, padded, return_scores, stream,
-):
-    """What both models do; `shown` are the ids that stand before the new ones in the result."""
-    limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, _longest(model, "target", embedding))
-    choices = _choices(embedding, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
-    for name, value in (("padded", padded), ("return_scores", return_scores), ("stream", stream)):
-        checks.boolean(name, value)
-    refuse_packed(model)
-    engine, build = _engine(model, embedding.pad_id), functools.partial(_parts, model)
-    run = functools.partial(engine.generate, build, prompts, limits, *choices, seed, inputs)
-    if stream:
-        check_stream(choices[0], padded, return_scores)
-        shape = (-1,) if num_return_sequences is None else (-1, num_return_sequences)
-        return (tokens.reshape(shape) for tokens in run(stream=True))
-    return pack(*run(), shown, num_return_sequences, embedding.pad_id or 0, padded, return_scores)
-
-
-def _function(
-    model, embedding, longest, max_new_tokens, max_length, sampler, processors, num_return_sequences, stop_ids,
-    stop_sequences, jit_compile,
-):
-    """The engine's function of tensors, and that of the prompts' lengths that says how many tokens may follow each."""
-    own_length = _longest(model, "target", embedding)
-    limited = own_length is not None or max_length is not None
-    if limited and longest is None:
-        raise ValueError(
-            "A `longest_prompt` (the tokenizer's `length`) must be given where tokens are limited; received None, the "
-            f"model's max_length={own_length} and max_length={max_length}."
-        )
-    lengths = [1, checks.optional(checks.positive_integer, "longest_prompt", longest) or 1]
-    new = max(new_token_limits(lengths, max_new_tokens, max_length, own_length))
-    choices = _choices(embedding, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
-    checks.boolean("jit_compile", jit_compile)
-    refuse_packed(model)
-    run = _engine(model, embedding.pad_id).function(functools.partial(_parts, model), new, *choices, jit_compile)
-
-    def limit(lengths):
-        return ops.full_like(lengths, new) if max_length is None else ops.minimum(new, max_length - lengths)
-
-    return run, limit
-
-
-def _choices(embedding, sampler, processors, num_return_sequences, stop_ids, stop_sequences):
-    """Sampler, processors, sequences for each prompt and stops, as the engine takes them."""
-    sampler = get_sampler(sampler, embedding.vocab_size)
-    return (
-        sampler,
-        check_processors(processors, embedding.vocab_size),
-        check_sequences(sampler, num_return_sequences),
-        stop_lists(stop_ids, stop_sequences, embedding.vocab_size),
-    )
-
-
-def _parts(model, width, return_hidden_states):
-    return prefill_model(model, width, return_hidden_states), step_model(model, width, return_hidden_states)
-
-
-def _longest(model, side, embedding):
-    """The most tokens that the model has positions for, of its source or target; None: no limit."""
-    return find_embedding(model, f"{side}_position_embedding", embedding).max_length
-
-
-def _start_layer(model):
-    return next((layer for layer in model.layers if isinstance(layer, Start)), None)
-
-
-def _start_id(model):
-    """The token that every target of an encoder-decoder begins with, unless the caller says another."""
-    layer = _start_layer(model)
-    return 1 if layer is None else layer.start_id
-
-
-_ENGINES = weakref.WeakKeyDictionary()
-
-
-def _engine(model, pad_id):
-    """The model's engine for its active adapters; made anew where its variables are others, as after `quantize`."""
-    variables, engines = _ENGINES.get(model, ([], {}))
-    if len(variables) != len(model.variables) or any(a is not b for a, b in zip(variables, model.variables)):
-        engines = {}
-        _ENGINES[model] = model.variables, engines
-    active = active_adapters(model)
-    if active not in engines:
-        ids_name = "target_ids" if isinstance(model, Seq2Seq) else "token_ids"
-        start = _start_layer(model)
-        engines[active] = Engine(ids_name, pad_id, start is not None and start.is_padding)
-    return engines[active]
+    def compute_mask(self, inputs, previous_mask=None):
+        return None

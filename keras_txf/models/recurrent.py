@@ -1,38 +1,43 @@
 """recurrent_encoder_decoder: the model before the Transformer, with the same inputs, outputs and `generate`."""
 
+from typing import Any
+
 import keras
 
 from keras_txf import checks
 from keras_txf.layers import PositionalEmbedding, RecurrentDecoder
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.recurrent import LAYERS
-from keras_txf.models import stack
-from keras_txf.models.generative import Seq2Seq
-from keras_txf.models.logits import Logits
+from keras_txf.layers.recurrent_attention import OrthogonalInFloat32
+from keras_txf.models import embeddings, stack
+from keras_txf.models.lm_head import Logits
+from keras_txf.models.seq2seq_model import Seq2Seq
 
 
 def recurrent_encoder_decoder(
-    source_vocab_size,
-    target_vocab_size,
-    num_layers,
-    dim,
-    cell="lstm",
-    attention=None,
-    bidirectional=False,
-    share_embeddings=None,
-    tie_embeddings=True,
-    dropout=0.1,
-    pad_id=0,
-    return_attention_scores=False,
-    dtype=None,
-    name="recurrent_encoder_decoder",
-):
+    source_vocab_size: int,
+    target_vocab_size: int,
+    num_layers: int,
+    dim: int,
+    cell: str = "lstm",
+    attention: str | None = None,
+    bidirectional: bool = False,
+    share_embeddings: bool | None = None,
+    tie_embeddings: bool = True,
+    dropout: float = 0.1,
+    pad_id: int | None = 0,
+    return_attention_scores: bool = False,
+    dtype: Any = None,
+    name: str = "recurrent_encoder_decoder",
+) -> Seq2Seq:
     """Builds a recurrent encoder-decoder: source and target ids -> logits (B, T, V), with `generate`.
 
-    The baseline for `encoder_decoder`: it takes the same inputs, losses, metrics, teacher forcing, pipelines and options
-    of `generate`. Encoder and decoder are LSTMs or GRUs of Keras. The decoder begins with the encoder's last states.
+    The baseline for `encoder_decoder`: it takes the same inputs, losses, metrics, teacher forcing, pipelines and
+    options of `generate`. Encoder and decoder are LSTMs or GRUs of Keras. The decoder begins with the encoder's last
+    states.
 
-    Inputs are a dict of `source_ids`, int (B, S), and `target_ids`, int (B, T), the answer that starts with its start token.
+    Inputs are a dict of `source_ids`, int (B, S), and `target_ids`, int (B, T), the answer that starts with its start
+    token.
 
     Args:
         source_vocab_size: number of source tokens.
@@ -41,7 +46,8 @@ def recurrent_encoder_decoder(
         dim: width of embeddings, layers and states.
         cell: "lstm" or "gru".
         attention: how the decoder looks at the source, see `RecurrentDecoder`: None (Sutskever et al. 2014), "additive"
-            (Bahdanau et al. 2015) or "multiplicative" (Luong et al. 2015).
+            (Bahdanau et al. 2015) or "multiplicative" (Luong et al. 2015). On TensorFlow XLA cannot compile the
+            gradient of "additive", so `compile(jit_compile=True)` does not go with it; Keras' default does.
         bidirectional: whether the encoder also reads from the end; each direction is then dim / 2 wide.
         share_embeddings: whether source and target have one embedding. Default: if the vocabularies are of one size.
         tie_embeddings: whether the logits use the transposed embedding or a layer of their own.
@@ -70,13 +76,14 @@ def recurrent_encoder_decoder(
     """
     checks.size("source_vocab_size", source_vocab_size)
     checks.size("target_vocab_size", target_vocab_size)
-    checks.size("num_layers", num_layers)
-    checks.size("dim", dim)
+    num_layers, dim = checks.size("num_layers", num_layers), checks.size("dim", dim)
     checks.boolean("return_attention_scores", return_attention_scores)
     if checks.boolean("bidirectional", bidirectional) and dim % 2:
-        raise ValueError(f"`dim` must be even for `bidirectional`, where each direction has a half; received dim={dim}.")
+        raise ValueError(
+            f"`dim` must be even for `bidirectional`, where each direction has a half; received dim={dim}."
+        )
     checks.one_of("share_embeddings", share_embeddings, (True, False, None))
-    share_embeddings = stack.resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size)
+    share_embeddings = embeddings.resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size)
     decoder = RecurrentDecoder(dim, num_layers, cell, attention, dropout, dtype=dtype, name="decoder")
     if return_attention_scores and attention is None:
         raise ValueError("`return_attention_scores` needs `attention`; received attention=None.")
@@ -84,11 +91,11 @@ def recurrent_encoder_decoder(
     make_logits.check({})
 
     def embedding(vocab_size, name):
-        return PositionalEmbedding(vocab_size, dim, encoding=None, pad_id=pad_id, dtype=dtype, name=name)
+        return PositionalEmbedding(vocab_size, dim, position_encoding=None, pad_id=pad_id, dtype=dtype, name=name)
 
     source_embedding = embedding(source_vocab_size, "embedding" if share_embeddings else "source_embedding")
     target_embedding = source_embedding if share_embeddings else embedding(target_vocab_size, "target_embedding")
-    source_ids, target_ids = stack.integer_input("source_ids"), stack.integer_input("target_ids")
+    source_ids, target_ids = embeddings.integer_input("source_ids"), embeddings.integer_input("target_ids")
     context, states = _encode(source_embedding(source_ids), num_layers, dim, cell, bidirectional, dropout, dtype)
     memory = {} if attention is None else {"context": context}
     call = {"return_attention_scores": True} if return_attention_scores else {}
@@ -104,8 +111,14 @@ def recurrent_encoder_decoder(
 def _encode(x, num_layers, dim, cell, bidirectional, dropout, dtype):
     """Embedded tokens (B, S, D) -> the last layer's outputs (B, S, D), and the last states of all layers, (B, U)."""
     states = []
-    options = {"return_sequences": True, "return_state": True, "dtype": dtype}
     for index in range(num_layers):
+        # An initializer for each layer: one gives the same numbers again.
+        options = {
+            "return_sequences": True,
+            "return_state": True,
+            "recurrent_initializer": OrthogonalInFloat32(),
+            "dtype": dtype,
+        }
         x = Dropout(dropout, dtype=dtype, name=f"encoder_{index}_dropout")(x)
         if not bidirectional:
             x, *own = LAYERS[cell](dim, **options, name=f"encoder_{index}")(x)

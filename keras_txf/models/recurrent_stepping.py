@@ -1,7 +1,8 @@
-"""The two models that `generate` runs of a recurrent encoder-decoder: its states are the cache.
+"""The prefill and the step model of a recurrent encoder-decoder: its states are the cache.
 
-Every column keeps the states after its token, and a token begins with the states of the last column that it may see. So
-the beams of a search find their own past, as in a cache of keys and values, and nothing is reordered.
+Every column keeps the states after its token, and a token begins with the states of the last column that its attention
+mask allows. So each beam of a search continues its own sequence, as with a cache of keys and values, and nothing is
+reordered.
 
 A column also keeps the outputs after its token. A padding token repeats them, as in Keras' recurrent layers.
 
@@ -11,10 +12,11 @@ Legend: B batch, P prompt length, L columns, W tokens of a step, U width of all 
 import keras
 from keras import ops
 
-from keras_txf.layers import RecurrentDecoder
-from keras_txf.layers.caching import Part
-from keras_txf.layers.options import register, revive
-from keras_txf.models.stack import find_embedding, given
+from keras_txf.layers import PositionalEmbedding, RecurrentDecoder
+from keras_txf.layers.cached_layers import DecodingLayer
+from keras_txf.layers.serialization import register, revive
+from keras_txf.layers.token_input import token_input
+from keras_txf.models.stack import given
 
 
 def find_decoder(model):
@@ -22,63 +24,74 @@ def find_decoder(model):
     return next((layer for layer in model.layers if isinstance(layer, RecurrentDecoder)), None)
 
 
-def prefill_tensors(model):
-    """Inputs and outputs of the model that reads prompts, without the logits: see `prefill_model`."""
+def recurrent_prefill(model, return_hidden_states):
+    """Inputs and outputs of the model that reads prompts: see `prefill_model`."""
     decoder = find_decoder(model)
     inputs = {
         "target_ids": keras.Input((None,), dtype="int32", name="target_ids"),
-        "visible": keras.Input((None,), dtype="bool", name="visible"),
+        "attention_mask": keras.Input((None,), dtype="bool", name="attention_mask"),
         "source_ids": keras.Input((None,), dtype="int32", name="source_ids"),
     }
-    _, *sources = decoder.input  # the first states, and the context where there is attention
-    encoder = keras.Model(model.input["source_ids"], sources, name="encoder")
+    _, *encoded = decoder.input  # the first states, and the context where there is attention
+    encoder = keras.Model(model.input["source_ids"], encoded, name="encoder")
     states, *context = keras.tree.flatten(encoder.call(inputs["source_ids"]))
-    call = dict(zip(("context", "context_mask"), [*context, _context_mask(model, inputs)]))
+    arguments = given(**dict(zip(("context", "context_mask"), [*context, _context_mask(model, inputs)])))
     prefill = RecurrentPrefill(decoder, name="decoder_prefill", dtype=decoder.dtype_policy)
-    x = find_embedding(model, "target_embedding")(inputs["target_ids"])
-    hidden, states, *memory = keras.tree.flatten(prefill(x, inputs["visible"], states, **given(**call)))
-    return inputs, {"decoder_states": states, **dict(zip(("context", "context_keys"), memory))}, hidden
+    x = _embedding(model)(inputs["target_ids"])
+    hidden, states, *context = keras.tree.flatten(prefill(x, inputs["attention_mask"], states, **arguments))
+    outputs = {"decoder_states": states, **dict(zip(("context", "context_keys"), context))}
+    outputs |= {"hidden_states": hidden} if return_hidden_states else {}
+    return inputs, {"logits": _logits(model, hidden[:, -1:])[:, 0], **outputs}
 
 
-def step_tensors(model, width):
-    """Inputs and outputs of the model that reads W tokens more, without the logits: see `step_model`."""
+def recurrent_step(model, width, return_hidden_states):
+    """Inputs and outputs of the model that reads W tokens more: see `step_model`."""
     decoder = find_decoder(model)
-    shape = (None,) if width == 1 else (width, None)
     inputs = {
         "target_ids": keras.Input((width,), dtype="int32", name="target_ids"),
-        "visible": keras.Input(shape, dtype="bool", name="visible"),
-        "index": keras.Input(batch_shape=(1,), dtype="int32", name="index"),
+        "attention_mask": keras.Input((None,) if width == 1 else (width, None), dtype="bool", name="attention_mask"),
+        "cache_position": keras.Input(batch_shape=(1,), dtype="int32", name="cache_position"),
     }
     dtype = decoder.compute_dtype
-    states = inputs["decoder_states"] = keras.Input((None, decoder.states_width + decoder.dim), dtype=dtype, name="decoder_states")
-    call = {}
+    states = inputs["decoder_states"] = keras.Input(
+        (None, decoder.states_width + decoder.dim), dtype=dtype, name="decoder_states"
+    )
+    arguments = {}
     if decoder.attention is not None:
         inputs["source_ids"] = keras.Input((None,), dtype="int32", name="source_ids")
         context = decoder.input[-1]
         for name, units in (("context", context.shape[-1]), ("context_keys", decoder.dim)):
-            call[name] = inputs[name] = keras.Input((None, units), dtype=dtype, name=name)
-        call["context_mask"] = _context_mask(model, inputs)
+            arguments[name] = inputs[name] = keras.Input((None, units), dtype=dtype, name=name)
+        arguments["context_mask"] = _context_mask(model, inputs)
     step = RecurrentStep(decoder, name="decoder_step", dtype=decoder.dtype_policy)
-    x = find_embedding(model, "target_embedding")(inputs["target_ids"])
-    hidden, states = step(x, states, inputs["visible"], inputs["index"], **given(**call))
-    return inputs, {"decoder_states": states}, hidden
+    x = _embedding(model)(inputs["target_ids"])
+    hidden, states = step(x, states, inputs["attention_mask"], inputs["cache_position"], **given(**arguments))
+    logits = _logits(model, hidden)
+    outputs = {"decoder_states": states, "logits": logits[:, 0] if width == 1 else logits}
+    return inputs, outputs | ({"hidden_states": hidden} if return_hidden_states else {})
 
 
-def logits_of(model, hidden):
+def _embedding(model):
+    """The embedding of the target tokens."""
+    embeddings = {layer.name: layer for layer in model.layers if isinstance(layer, PositionalEmbedding)}
+    return embeddings.get("target_embedding") or embeddings["embedding"]
+
+
+def _logits(model, hidden):
     """The model's logits of the decoder's outputs, (B, any length, V)."""
     head = {layer.name: layer for layer in model.layers}.get("logits")
-    return find_embedding(model, "target_embedding")(hidden, reverse=True) if head is None else head(hidden)
+    return _embedding(model)(hidden, reverse=True) if head is None else head(hidden)
 
 
 def _context_mask(model, inputs):
-    pad_id = find_embedding(model, "source_embedding").pad_id
+    pad_id = token_input(model, "source_ids").pad_id
     if pad_id is None or find_decoder(model).attention is None:
         return None
     return ContextMask(pad_id, name="context_mask")(inputs["source_ids"])
 
 
-class RecurrentPart(Part):
-    """What the two layers here have in common: they share the weights of a decoder."""
+class RecurrentPart(DecodingLayer):
+    """The base of the two layers here: they share the weights of a decoder."""
 
     def __init__(self, decoder, **kwargs):
         super().__init__(**kwargs)
@@ -94,7 +107,7 @@ class RecurrentPrefill(RecurrentPart):
 
     Call arguments:
         inputs: float (B, P, width), embedded tokens.
-        visible: bool (B, at least P), True at real tokens.
+        attention_mask: bool (B, at least P), True at real tokens.
         states: float (B, U), the first ones.
         context: float (B, S, width), and context_mask: bool (B, S), where the decoder has attention.
 
@@ -103,17 +116,17 @@ class RecurrentPrefill(RecurrentPart):
         attention the context (B, S, width) and the keys of the context (B, S, D), both without a mask.
     """
 
-    def call(self, inputs, visible, states, context=None, context_mask=None):
+    def call(self, inputs, attention_mask, states, context=None, context_mask=None):
         decoder = self.decoder
         keys = [] if context is None else [decoder.cross_attention_layer.project(context)]
-        mask = visible[:, : ops.shape(inputs)[1]]
+        mask = attention_mask[:, : ops.shape(inputs)[1]]
         outputs, states, _ = decoder.run(inputs, states, context, *(keys or [None]), mask, context_mask)
-        # A step reads the states of the last real column alone. Padding after that column leaves the states as they are.
+        # A step reads the states of the last real column alone. Padding after that column does not change the states.
         states = ops.concatenate([states, outputs[:, -1]], axis=-1)
-        memory = [] if context is None else map(ops.copy, (context, *keys))  # a copy has no Keras mask
-        return outputs, ops.repeat(states[:, None], ops.shape(inputs)[1], axis=1), *memory
+        context = [] if context is None else map(ops.copy, (context, *keys))  # a copy has no Keras mask
+        return outputs, ops.repeat(states[:, None], ops.shape(inputs)[1], axis=1), *context
 
-    def compute_output_spec(self, inputs, visible, states, context=None, context_mask=None):
+    def compute_output_spec(self, inputs, attention_mask, states, context=None, context_mask=None):
         shapes = [(*inputs.shape[:2], self.decoder.dim), (*inputs.shape[:2], states.shape[-1] + self.decoder.dim)]
         shapes += [] if context is None else [context.shape, (*context.shape[:2], self.decoder.dim)]
         return tuple(keras.KerasTensor(shape, self.compute_dtype) for shape in shapes)
@@ -126,39 +139,44 @@ class RecurrentStep(RecurrentPart):
     Call arguments:
         inputs: float (B, W, width), embedded tokens.
         states: float (B, L, U + D), the states and outputs after each column.
-        visible: bool (B, L), or (B, W, L) for W above one: the columns that each token may see.
-        index: int (1,), the first column that is written.
+        attention_mask: bool (B, L), or (B, W, L) for W above one: the columns that each token may attend to.
+        cache_position: int (1,), the first column that the step writes.
         context, context_keys, context_mask: from `RecurrentPrefill`, where the decoder has attention.
 
     Returns:
         The decoder's outputs (B, W, D), and the states with the new columns.
     """
 
-    def call(self, inputs, states, visible, index, context=None, context_keys=None, context_mask=None):
+    def call(self, inputs, states, attention_mask, cache_position, context=None, context_keys=None, context_mask=None):
         decoder, width = self.decoder, inputs.shape[1]
-        visible = visible[:, None] if len(visible.shape) == 2 else visible
+        attention_mask = attention_mask[:, None] if len(attention_mask.shape) == 2 else attention_mask
         columns = ops.arange(ops.shape(states)[1])
-        before = ops.logical_and(visible, columns < index[0])
+        before = ops.logical_and(attention_mask, columns < cache_position[0])
         last = ops.max(ops.where(before, columns, 0), axis=-1)  # a row without a real token reads the first column
-        known = ops.take_along_axis(states, last[..., None], axis=1)
-        own = ops.reshape(known[..., : decoder.states_width], (-1, decoder.states_width))
-        memory = [None if x is None else ops.repeat(x, width, axis=0) for x in (context, context_keys, context_mask)]
+        previous = ops.take_along_axis(states, last[..., None], axis=1)
+        previous_states = ops.reshape(previous[..., : decoder.states_width], (-1, decoder.states_width))
+        previous_outputs = previous[..., decoder.states_width :]
+        context, context_keys, context_mask = (
+            None if x is None else ops.repeat(x, width, axis=0) for x in (context, context_keys, context_mask)
+        )
         x = ops.reshape(inputs, (-1, 1, inputs.shape[-1]))
-        outputs, own, _ = decoder.run(x, own, *memory[:2], None, memory[2])
-        is_own = columns == index[0] + ops.arange(width)[:, None]
-        real = ops.any(ops.logical_and(visible, is_own), axis=-1, keepdims=True)
-        outputs = ops.where(real, ops.reshape(outputs, (-1, width, decoder.dim)), known[..., decoder.states_width :])
-        new = ops.concatenate([ops.reshape(own, (-1, width, decoder.states_width)), outputs], axis=-1)
-        return outputs, ops.slice_update(states, (0, index[0], 0), new)
+        outputs, new_states, _ = decoder.run(x, previous_states, context, context_keys, None, context_mask)
+        is_own = columns == cache_position[0] + ops.arange(width)[:, None]
+        is_real = ops.any(ops.logical_and(attention_mask, is_own), axis=-1, keepdims=True)
+        outputs = ops.where(is_real, ops.reshape(outputs, (-1, width, decoder.dim)), previous_outputs)
+        new = ops.concatenate([ops.reshape(new_states, (-1, width, decoder.states_width)), outputs], axis=-1)
+        return outputs, ops.slice_update(states, (0, cache_position[0], 0), new)
 
-    def compute_output_spec(self, inputs, states, visible, index, context=None, context_keys=None, context_mask=None):
+    def compute_output_spec(
+        self, inputs, states, attention_mask, cache_position, context=None, context_keys=None, context_mask=None
+    ):
         outputs = keras.KerasTensor((*inputs.shape[:2], self.decoder.dim), self.compute_dtype)
         return outputs, keras.KerasTensor(states.shape, states.dtype)
 
 
 @register
 class ContextMask(keras.layers.Layer):
-    """Which tokens of the source are real, (B, S). An operation without a name could get that of one of the encoder."""
+    """Which tokens of the source are real, (B, S). A layer: an operation could have the name of one of the encoder."""
 
     def __init__(self, pad_id, **kwargs):
         super().__init__(**kwargs)

@@ -1,46 +1,57 @@
 """encoder_decoder: the paper's model, built from the encoder and the decoder."""
 
+from typing import Any, Unpack
+
+import keras
+
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers import EncoderBlock
-from keras_txf.models import stack
+from keras_txf.layers.option_tables import Each, shows_options
+from keras_txf.models import embeddings, stack
 from keras_txf.models.decoder import decode
-from keras_txf.models.generative import Seq2Seq
-from keras_txf.models.logits import Logits
+from keras_txf.models.lm_head import Logits
+from keras_txf.models.option_tables import DecoderOptions
+from keras_txf.models.seq2seq_model import Seq2Seq
 
 
+@shows_options
 def encoder_decoder(
-    source_vocab_size,
-    target_vocab_size,
-    num_layers,
-    dim,
-    num_heads,
-    num_decoder_layers=None,
-    share_embeddings=None,
-    tie_embeddings=True,
-    logit_scale=None,
-    logit_bias=False,
-    final_logit_soft_cap=None,
-    start_id=None,
-    packed=False,
-    return_hidden_states=False,
-    return_attention_scores=False,
-    encoder_options=None,
-    decoder_options=None,
-    name="encoder_decoder",
-    **options,
-):
+    source_vocab_size: int | None,
+    target_vocab_size: int,
+    num_layers: int,
+    dim: int,
+    num_heads: Each[int | None] = None,
+    num_decoder_layers: int | None = None,
+    share_embeddings: bool | str | None = None,
+    tie_embeddings: bool = True,
+    logit_scale: float | None = None,
+    logit_bias: bool = False,
+    final_logit_soft_cap: float | None = None,
+    start_id: int | None = None,
+    packed: bool = False,
+    return_hidden_states: bool = False,
+    return_attention_scores: bool = False,
+    encoder_options: dict[str, Any] | None = None,
+    decoder_options: dict[str, Any] | None = None,
+    input_dim: int | None = None,
+    name: str = "encoder_decoder",
+    **options: Unpack[DecoderOptions],
+) -> Seq2Seq:
     """Builds an encoder-decoder: source and target ids -> logits (B, T, V), with `generate`.
 
     Inputs are a dict of `source_ids`, int (B, S), and `target_ids`, int (B, T), the answer that
     starts with its start token. `encoder_decoder(37000, 37000, 6, 512, 8)` is the paper's base model.
 
+    Of an option of the blocks a list or tuple holds one value for each block; one number for `stochastic_depth` is the
+    last block's, and grows from block to block.
+
     Args:
-        source_vocab_size: number of source tokens.
+        source_vocab_size: number of source tokens; None with `input_dim`.
         target_vocab_size: number V of target tokens.
         num_layers: number of blocks of the encoder, and of the decoder unless it has its own.
         dim: model width.
-        num_heads: number of query heads.
+        num_heads: number of query heads; None where a layer as `attention` brings its own.
         num_decoder_layers: number of blocks of the decoder; default `num_layers`.
         share_embeddings: whether source and target have one embedding, as in the paper. Default:
             if the vocabularies are of one size. "tokens": the tokens alone, each side has its own positions (BART).
@@ -53,8 +64,11 @@ def encoder_decoder(
         return_attention_scores: adds outputs `encoder_attention_scores_0`, ...,
             `decoder_attention_scores_0`, ... and `decoder_cross_attention_scores_0`, ...
         encoder_options, decoder_options: dicts of options that differ between the two; `num_heads` may be one of them.
+        input_dim: width F of float vectors in place of source tokens, such as audio frames. The input `source_ids` is
+            then replaced by `source_features`, float (B, S, F), and `source_features_mask`, bool (B, S), True at real
+            vectors, which may be left out.
         name: name of the model.
-        **options: those of `EncoderBlock` and `DecoderBlock`, and of the embeddings as in `encoder`.
+        {options}
 
     Returns:
         A functional `keras.Model` with `generate`. With an output on request it returns a dict with
@@ -76,45 +90,83 @@ def encoder_decoder(
     checks.optional(checks.id_below, "start_id", start_id, target_vocab_size)
     if packed and start_id is not None:
         raise ValueError("`start_id` does not go with `packed`, where a row has several starts.")
-    checks.size("source_vocab_size", source_vocab_size)
+    embeddings.check_source("source_vocab_size", source_vocab_size, input_dim)
+    checks.optional(checks.size, "source_vocab_size", source_vocab_size)
     checks.size("target_vocab_size", target_vocab_size)
     checks.optional(checks.size, "num_decoder_layers", num_decoder_layers)
     checks.one_of("share_embeddings", share_embeddings, (True, False, None, "tokens"))
-    share_embeddings = stack.resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size)
+    if input_dim is not None:
+        if share_embeddings:
+            raise ValueError(
+                f"`share_embeddings` does not go with `input_dim`; received {short_repr(share_embeddings)}."
+            )
+        share_embeddings = False
+        embeddings.refuse_token_options(encoder_options if isinstance(encoder_options, dict) else {}, DecoderOptions)
+    share_embeddings = embeddings.resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size)
     for argument, value in (("encoder_options", encoder_options), ("decoder_options", decoder_options)):
         if value is not None and not isinstance(value, dict):
             raise ValueError(f"`{argument}` must be a dict of options; received {short_repr(value)}.")
-    for option in (*stack.EMBEDDING_OPTIONS, "embedding_dim") if share_embeddings else ():
+    for option in (*embeddings.EMBEDDING_OPTIONS, "embedding_dim") if share_embeddings else ():
         if option in (encoder_options or {}) or option in (decoder_options or {}):
             raise ValueError(
                 f"`{option}` of one side alone does not go with `share_embeddings`, which gives both sides "
                 "one embedding. Pass it for both, or share_embeddings=False."
             )
-    encoder_options = {"num_heads": num_heads, **options, **(encoder_options or {})}
+    # A layer as `attention` brings heads of its own; the cross-attention of the decoder still needs `num_heads`.
+    encoder_heads = (
+        None if isinstance({**options, **(encoder_options or {})}.get("attention"), keras.layers.Layer) else num_heads
+    )
+    encoder_options = {"num_heads": encoder_heads, **options, **(encoder_options or {})}
     decoder_options = {"num_heads": num_heads, **options, **(decoder_options or {})}
     encoder_heads, decoder_heads = encoder_options.pop("num_heads"), decoder_options.pop("num_heads")
     encodings = [stack.resolve_encoding(one) for one in (encoder_options, decoder_options)]
     if share_embeddings and encodings[0] != encodings[1]:
         raise ValueError(
             "`position` of the two sides asks for different encodings, but `share_embeddings` gives both one "
-            f"embedding: encoding={short_repr(encodings[0])} for the encoder, {short_repr(encodings[1])} for the decoder. Pass "
-            "`encoding` for both, or share_embeddings=False."
+            f"embedding: position_encoding={short_repr(encodings[0])} for the encoder, {short_repr(encodings[1])} for "
+            "the decoder. Pass `position_encoding` for both, or share_embeddings=False."
         )
-    sorted_options = stack.sort_options("encoder_decoder", EncoderBlock, encoder_options, fixed=("causal",))
-    source, source_ids, segment_ids, positions = stack.token_inputs(packed, "source_ids", "source_")
-    table = "embedding" if share_embeddings else "source_embedding"
-    own_positions = stack.separate_positions(dim, sorted_options) if share_embeddings == "tokens" else (None, None)
-    embedding = stack.make_embedding(source_vocab_size, dim, sorted_options, table)
-    x = stack.embed(embedding, source_ids, sorted_options, "encoder", positions, position_embedding=own_positions[0])
+    of_embedding = embeddings.EMBEDDING_OPTIONS if input_dim is None else embeddings.FEATURE_OPTIONS
+    sorted_options = stack.sort_options("encoder_decoder", EncoderBlock, encoder_options, DecoderOptions, of_embedding)
+    own_positions = embeddings.separate_positions(dim, sorted_options) if share_embeddings == "tokens" else (None, None)
+    if input_dim is None:
+        source, source_ids, segment_ids, positions = embeddings.token_inputs(packed, "source_ids", "source_")
+        table = "embedding" if share_embeddings else "source_embedding"
+        embedding = embeddings.make_embedding(source_vocab_size, dim, sorted_options, table)
+        x = embeddings.embed(
+            embedding, source_ids, sorted_options, "encoder", positions, position_embedding=own_positions[0]
+        )
+    else:
+        source, x, segment_ids, positions = embeddings.embed_features(
+            input_dim, dim, sorted_options, packed, "source_embedding", "source_"
+        )
     encoded = stack.run(
-        EncoderBlock, x, num_layers, dim, encoder_heads, sorted_options, "encoder",
-        return_attention_scores, positions=positions, segment_ids=segment_ids,
+        EncoderBlock,
+        x,
+        num_layers,
+        dim,
+        encoder_heads,
+        sorted_options,
+        "encoder",
+        return_attention_scores,
+        positions=positions,
+        segment_ids=segment_ids,
     )
     target, decoded, logits = decode(
-        "encoder_decoder", target_vocab_size, num_decoder_layers or num_layers, dim, decoder_heads,
-        Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap), packed, return_attention_scores,
-        decoder_options, context=encoded.output, embedding=embedding if share_embeddings else None,
-        position_embedding=own_positions[1], start_id=start_id, context_segment_ids=segment_ids,
+        "encoder_decoder",
+        target_vocab_size,
+        num_decoder_layers or num_layers,
+        dim,
+        decoder_heads,
+        Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap),
+        packed,
+        return_attention_scores,
+        decoder_options,
+        context=encoded.output,
+        embedding=embedding if share_embeddings else None,
+        position_embedding=own_positions[1],
+        start_id=start_id,
+        context_segment_ids=segment_ids,
     )
     extra = {
         **encoded.requested(return_hidden_states, return_attention_scores, "encoder_"),

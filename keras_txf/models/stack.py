@@ -1,34 +1,22 @@
-"""The wiring: embedding, blocks, final norm. Every builder is made of the functions here."""
+"""The wiring of blocks: options, blocks, final norm, outputs. Every builder is made of these functions."""
 
 import dataclasses
 
 import keras
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
-from keras_txf.layers import EncoderBlock, PositionalEmbedding, RelativeBias
-from keras_txf.layers.blocks import has_bias
+from keras_txf.layers import EncoderBlock, RelativeBias
+from keras_txf.layers.arguments import call_parameters
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.norms import make_norm
-from keras_txf.layers.options import option_names
+from keras_txf.layers.option_tables import default_options
+from keras_txf.layers.parts import OPTIONS, copy_layer
 from keras_txf.layers.projections import Projection
-from keras_txf.layers.starts import Start, StartPositions
+from keras_txf.layers.serialization import option_names
+from keras_txf.layers.sublayers import has_bias
 from keras_txf.models.checked_model import CheckedModel
-
-# Embedding options of the builders, by the name they have there -> their name on PositionalEmbedding.
-EMBEDDING_OPTIONS = {
-    "encoding": "encoding",
-    "max_length": "max_length",
-    "combine": "combine",
-    "position_dim": "position_dim",
-    "token_dim": "token_dim",
-    "token_types": "token_types",
-    "pad_id": "pad_id",
-    "scale_embedding": "scale",
-    "embeddings_initializer": "embeddings_initializer",
-}
-DEFAULTS = {"encoding": "auto", "scale_embedding": True, "embedding_norm": False, "embedding_dim": None}
+from keras_txf.models.embeddings import EMBEDDING_OPTIONS, given
 
 
 @dataclasses.dataclass
@@ -41,85 +29,54 @@ class Options:
     block: dict
     final_norm: bool
     dtype: object
+    share_blocks: int | None = None
 
 
-def sort_options(builder, block_class, options, fixed=(), embedding_options=EMBEDDING_OPTIONS, defaults=DEFAULTS):
-    """Splits a builder's options; refuses names that neither the embedding nor the block has.
+def sort_options(builder, block_class, options, table, embedding_options=EMBEDDING_OPTIONS):
+    """Splits a builder's options; refuses names that its table does not have.
 
     Args:
         builder: name of the builder, for errors.
         block_class: EncoderBlock or DecoderBlock.
-        options: the caller's keyword arguments.
-        fixed: options of the block that this builder decides itself.
+        options: the caller's keyword arguments, and the defaults of the rest.
+        table: the builder's options, see `option_tables`.
         embedding_options: those of the embedding, by the name they have here -> their name there.
-        defaults: values of options, where this builder has others than the embedding and the block.
     """
-    block_names = set(option_names(block_class)) - {"num_heads", *fixed}
-    known = block_names | embedding_options.keys() | defaults.keys() | {"final_norm", "dtype"}
-    checks.known_names(f"an option of {builder}", options, known)
-    options = {**defaults, **options}
+    defaults = default_options(table)
+    checks.known_names(f"an option of {builder}", options, defaults)
+    # Defaults of the builder are no options of the caller's: a layer may replace what they are for.
+    replaced = [
+        name for part, names in OPTIONS.items() if isinstance(options[part], keras.layers.Layer) for name in names
+    ]
+    options = {name: value for name, value in options.items() if name not in replaced or value != defaults.get(name)}
+    block_names = set(option_names(block_class)) & defaults.keys()
     if "scale_embedding" in options:
         checks.boolean("scale_embedding", options["scale_embedding"])
     block = {name: options[name] for name in block_names & options.keys()}
     embedding = {ours: options[name] for name, ours in embedding_options.items() if name in options}
-    embedding["encoding"] = resolve_encoding(options)
+    embedding["position_encoding"] = resolve_encoding(options)
     final_norm = checks.optional(checks.boolean, "final_norm", options.get("final_norm"))
     if final_norm is None:  # pre-norm leaves the residual stream without a norm at its end
         placement = _each(block.get("norm_placement", "post"))[-1]
         final_norm = not isinstance(placement, str) or placement != "post"
     embedding_norm = checks.boolean("embedding_norm", options.get("embedding_norm", False))
     embedding_dim = checks.optional(checks.size, "embedding_dim", options.get("embedding_dim"))
-    return Options(embedding, embedding_norm, embedding_dim, block, final_norm, options.get("dtype"))
+    share_blocks = checks.optional(checks.size, "share_blocks", options.get("share_blocks"))
+    return Options(embedding, embedding_norm, embedding_dim, block, final_norm, options.get("dtype"), share_blocks)
 
 
 def resolve_encoding(options, absolute="sinusoidal"):
-    """The caller's `encoding`; by default the paper's, unless `position` has attention see to it."""
+    """The caller's `position_encoding`; by default the paper's, unless `position` has attention see to it."""
     auto = absolute if all(x is None for x in _each(options.get("position"))) else None
-    encoding = checks.one_of("encoding", options.get("encoding", "auto"), (*ENCODINGS, "auto", None))
-    return auto if encoding == "auto" else encoding
+    position_encoding = checks.one_of(
+        "position_encoding", options.get("position_encoding", "auto"), (*ENCODINGS, "auto", None)
+    )
+    return auto if position_encoding == "auto" else position_encoding
 
 
 def _each(value):
     """The values of an option, which a list or tuple holds for each block."""
     return value if isinstance(value, (list, tuple)) and value else [value]
-
-
-def make_embedding(vocab_size, dim, options, name):
-    dim = options.embedding_dim or dim
-    return PositionalEmbedding(vocab_size, dim, **options.embedding, dtype=options.dtype, name=name)
-
-
-def find_embedding(model, name, default=None):
-    """A `PositionalEmbedding` of the model: the one of that name, or else the default, or else the only one."""
-    layers = {layer.name: layer for layer in model.layers if isinstance(layer, PositionalEmbedding)}
-    return layers.get(name) or default or layers["embedding"]
-
-
-def resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size):
-    """The caller's `share_embeddings`; by default whether the vocabularies are of one size, as sharing needs them to be."""
-    if share_embeddings is None:
-        return source_vocab_size == target_vocab_size
-    if share_embeddings and source_vocab_size != target_vocab_size:
-        raise ValueError(
-            "`share_embeddings` needs vocabularies of one size; received "
-            f"source_vocab_size={source_vocab_size} and target_vocab_size={target_vocab_size}."
-        )
-    return share_embeddings
-
-
-def separate_positions(dim, options):
-    """The positions of the source and of the target, each a layer of its own; the embedding is left without."""
-    if options.embedding_dim is not None:
-        raise ValueError("share_embeddings='tokens' does not go with `embedding_dim`.")
-    if options.embedding["encoding"] is None or options.embedding.get("combine", "add") != "add":
-        raise ValueError(
-            "share_embeddings='tokens' needs positions that are added: an `encoding`, and combine='add'; received "
-            f"encoding={short_repr(options.embedding['encoding'])}, combine={short_repr(options.embedding.get('combine', 'add'))}."
-        )
-    own = {name: options.embedding[name] for name in ("encoding", "max_length", "pad_id") if name in options.embedding}
-    options.embedding.update(encoding=None, max_length=None)
-    names = ("source_position_embedding", "target_position_embedding")
-    return tuple(PositionalEmbedding(None, dim, **own, dtype=options.dtype, name=name) for name in names)
 
 
 @dataclasses.dataclass
@@ -158,33 +115,10 @@ def _numbered(name, tensors):
     return {f"{name}_{index}": tensor for index, tensor in enumerate(tensors)}
 
 
-def embed(
-    embedding, ids, options, name, positions=None, token_type_ids=None, position_embedding=None, start_id=None
-):
-    """Token ids -> (B, T, D).
-
-    Args:
-        embedding: a PositionalEmbedding.
-        ids: int (B, T).
-        positions: int (B, T) of packed sequences, or None.
-        token_type_ids: int (B, T), or None.
-        position_embedding: a PositionalEmbedding without tokens, where `embedding` has no positions of its own, or None.
-        start_id: the token that every row begins with, or None.
-    """
-    pad_id = embedding.pad_id
-    if start_id is not None and start_id == pad_id and (position_embedding or embedding).encoding is not None:
-        positions = StartPositions(pad_id, dtype=options.dtype, name=f"{name}_positions")(ids)
-    counts = embedding.encoding is not None or embedding.max_length is not None
-    x = embedding(ids, **given(positions=positions if counts else None, token_type_ids=token_type_ids))
-    if position_embedding is not None:
-        x = keras.layers.Add(dtype=options.dtype)([x, position_embedding(ids, **given(positions=positions))])
-    if start_id is not None:
-        x = Start(start_id, pad_id, dtype=options.dtype, name=f"{name}_start")([x, ids])
-    return x
-
-
 def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False, context=None, positions=None, **call):
     """Embedded tokens or patches -> dropout, the blocks `name`_0, `name`_1, ..., final norm.
+
+    With `share_blocks` there are fewer blocks than layers, and each stands at several places, one after the other.
 
     Args:
         block_class: EncoderBlock or DecoderBlock.
@@ -198,7 +132,14 @@ def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False,
     Returns:
         Result.
     """
-    blocks = make_blocks(block_class, num_layers, num_heads, options, name)
+    number = checks.size("num_layers", num_layers)
+    if options.share_blocks is not None:
+        number = options.share_blocks
+        if number > num_layers:
+            raise ValueError(
+                f"`share_blocks` must be at most the {num_layers} blocks of the {name}; received {number}."
+            )
+    blocks = make_blocks(block_class, number, num_heads, options, name)
     first = blocks[0]
     call = given(**call)
     if checks.boolean("return_attention_scores", scores):
@@ -210,8 +151,8 @@ def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False,
     if options.embedding_dim is not None:
         x = Projection(dim, dtype=options.dtype, name=f"{name}_embedding_projection")(x)
     result = Result(blocks, None, [x], [], [])
-    for block in blocks:
-        own = {} if positions is None or block.position is None else {"positions": positions}
+    for block in (blocks[i * number // num_layers] for i in range(num_layers)):
+        own = {} if positions is None or not _takes_positions(block) else {"positions": positions}
         x = block(x, **own, **call) if context is None else block(x, context, **own, **call)
         if scores:
             x, self_scores, *cross = x
@@ -224,9 +165,13 @@ def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False,
     return result
 
 
-def given(**call):
-    """The arguments that are not None."""
-    return {name: value for name, value in call.items() if value is not None}
+def _takes_positions(block):
+    layer = block.attention
+    return (
+        getattr(layer, "position_layer", None) is not None
+        or "positions" in call_parameters(type(layer))
+        and not hasattr(layer, "position_layer")
+    )
 
 
 def like_norm(block, name, dtype):
@@ -234,59 +179,54 @@ def like_norm(block, name, dtype):
     return make_norm(block.norm, block.norm_epsilon, dtype, name, has_bias(block, "norm_bias"))
 
 
-def make_blocks(block_class, num_layers, num_heads, options, name):
-    checks.size("num_layers", num_layers)
-    shared = dict(options.block)
-    if isinstance(shared.get("position"), str) and shared["position"] == "relative":  # T5: one table of biases for all blocks
-        causal = set(_each(shared.get("causal", block_class is not EncoderBlock)))
-        if len(causal) > 1:
-            raise ValueError(
-                "position='relative' is one table for all blocks, and does not go with a `causal` that differs: "
-                f"received causal={shared['causal']}."
-            )
-        shared["position"] = RelativeBias(
-            num_heads,
-            bidirectional=causal == {False},
-            dtype=options.dtype,
-            name=f"{name}_position",
-        )
+def make_blocks(block_class, number, num_heads, options, name):
+    shared = {"num_heads": num_heads, **options.block}
+    if (
+        isinstance(shared.get("position"), str) and shared["position"] == "relative"
+    ):  # T5: one table of biases for all blocks
+        shared["position"] = _shared_bias(block_class, num_heads, shared, options.dtype, f"{name}_position")
     if not isinstance(shared.get("stochastic_depth", 0.0), (list, tuple)):
         # The deeper a block, the likelier it is left out: the paper's linear rule.
         last = checks.rate("stochastic_depth", shared.get("stochastic_depth", 0.0))
-        shared["stochastic_depth"] = [last * (i + 1) / num_layers for i in range(num_layers)]
+        shared["stochastic_depth"] = [last * (i + 1) / number for i in range(number)]
     for option, value in shared.items():
-        if isinstance(value, (list, tuple)) and len(value) != num_layers:
+        if isinstance(value, (list, tuple)) and len(value) != number:
             raise ValueError(
-                f"`{option}` must be one value or one for each of the num_layers={num_layers} blocks; "
-                f"received {len(value)} values."
+                f"`{option}` must be one value or one for each of the "
+                f"{'share_blocks' if options.share_blocks else 'num_layers'}={number} blocks; received {len(value)} "
+                "values."
             )
-    return [
-        block_class(
-            num_heads,
-            **{key: value[i] if isinstance(value, (list, tuple)) else value for key, value in shared.items()},
-            dtype=options.dtype,
-            name=f"{name}_{i}",
+    blocks = []
+    for i in range(number):
+        own = {key: value[i] if isinstance(value, (list, tuple)) else value for key, value in shared.items()}
+        blocks.append(_make_block(block_class, own, shared, options.dtype, f"{name}_{i}"))
+    return blocks
+
+
+def _make_block(block_class, own, shared, dtype, name):
+    """A block with parts of its own: layers among the options are patterns, of which each block gets a copy."""
+    parts = {part: own[part] for part in OPTIONS if isinstance(own.get(part), keras.layers.Layer)}
+    for part in parts:
+        if any(value is None for value in _each(shared[part])):  # of other blocks, which the options are for
+            own = {option: value for option, value in own.items() if option not in OPTIONS.get(part, ())}
+    copies = {part: copy_layer(layer, part, name) for part, layer in parts.items()}
+    return block_class(**{**own, **copies}, dtype=dtype, name=name)
+
+
+def _shared_bias(block_class, num_heads, shared, dtype, name):
+    causal = set(_each(shared.get("causal", block_class is not EncoderBlock)))
+    if len(causal) > 1:
+        raise ValueError(
+            "position='relative' is one table for all blocks, and does not go with a `causal` that differs: "
+            f"received causal={shared['causal']}."
         )
-        for i in range(num_layers)
-    ]
+    return RelativeBias(num_heads, bidirectional=causal == {False}, dtype=dtype, name=name)
 
 
 def make_model(inputs, outputs, name, model_class=CheckedModel):
-    """A functional model. Within a `keras.RematScope` its layers are computed again in the backward pass, the model is not.
+    """A functional model; a `keras.RematScope` applies to its layers, not to the model.
 
     To compute the whole model again at once would keep as much as not to compute it again at all.
     """
     with keras.RematScope(mode=None):
         return model_class(inputs, outputs, name=name)
-
-
-def token_inputs(packed, ids_name="token_ids", prefix=""):
-    """The inputs for a sequence by name, then its ids, segment ids and positions (None unless packed)."""
-    names = [ids_name, f"{prefix}segment_ids", f"{prefix}positions"] if packed else [ids_name]
-    inputs = {name: integer_input(name) for name in names}
-    ids, segment_ids, positions = [*inputs.values(), None, None][:3]
-    return inputs, ids, segment_ids, positions
-
-
-def integer_input(name):
-    return keras.Input((None,), dtype="int32", name=name)

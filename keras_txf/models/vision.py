@@ -1,36 +1,40 @@
 """The Vision Transformer: an encoder of images, and the classifier on top of it."""
 
+from typing import Unpack
+
 import keras
 
 from keras_txf import checks
 from keras_txf.layers import EncoderBlock, PatchEmbedding, Pooling
 from keras_txf.layers.heads import POOLINGS
+from keras_txf.layers.option_tables import Each, shows_options
 from keras_txf.layers.projections import Projection
 from keras_txf.models import stack
+from keras_txf.models.option_tables import ImageOptions
 
 # Embedding options of these builders, by the name they have there -> their name on PatchEmbedding.
 EMBEDDING_OPTIONS = {
-    "encoding": "encoding",
+    "position_encoding": "position_encoding",
     "class_token": "class_token",
     "interpolate_positions": "interpolate_positions",
     "patch_bias": "use_bias",
     "embeddings_initializer": "embeddings_initializer",
 }
-DEFAULTS = {"norm_placement": "pre", "activation": "gelu", "patch_bias": True}
 
 
+@shows_options
 def image_encoder(
-    image_size,
-    patch_size,
-    num_layers,
-    dim,
-    num_heads,
-    channels=3,
-    return_hidden_states=False,
-    return_attention_scores=False,
-    name="image_encoder",
-    **options,
-):
+    image_size: int | tuple[int, int] | None,
+    patch_size: int | tuple[int, int],
+    num_layers: int,
+    dim: int,
+    num_heads: Each[int | None] = None,
+    channels: int = 3,
+    return_hidden_states: bool = False,
+    return_attention_scores: bool = False,
+    name: str = "image_encoder",
+    **options: Unpack[ImageOptions],
+) -> keras.Model:
     """Builds a Vision Transformer: images (B, height, width, channels) -> hidden states (B, T, dim).
 
     T is the number of patches, row by row from the top left, and one more for the class token, which
@@ -40,25 +44,22 @@ def image_encoder(
 
     Images are floats of about unit size; integers from 0 to 255 are not scaled here.
 
+    Of an option of the blocks a list or tuple holds one value for each block; one number for `stochastic_depth` is the
+    last block's, and grows from block to block.
+
     Args:
         image_size: height and width of the images in pixels, a pair or one number for both. None
-            takes every size that the patches divide, with another `encoding` than "learned".
+            takes every size that the patches divide, with another `position_encoding` than "learned".
         patch_size: height and width of a patch in pixels, a pair or one number for both.
         num_layers: number of blocks, called `encoder_0`, `encoder_1`, ...
         dim: model width.
-        num_heads: number of query heads.
+        num_heads: number of query heads; None where a layer as `attention` brings its own.
         channels: number of numbers in a pixel.
         return_hidden_states: adds outputs `hidden_states_0` (the embedding) to
             `hidden_states_{num_layers}` (the output).
         return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T) each.
         name: name of the model.
-        **options: those of `EncoderBlock` (a list or tuple holds one value for each block), where
-            `norm_placement` defaults to "pre" and `activation` to "gelu", and `position` and `window`
-            count patches one after the other; `encoding`, `class_token`, `interpolate_positions`,
-            `embeddings_initializer` of `PatchEmbedding`, where `encoding` defaults to "learned", or to
-            None where `position` has attention see to it; `patch_bias` (default True), whether the
-            projection of patches has a bias; `final_norm` (default: unless the norms are "post");
-            `dtype`.
+        {options}
 
     Returns:
         A functional `keras.Model`. With an output on request it returns a dict, whose `output` is
@@ -87,34 +88,32 @@ def image_encoder(
 def encode_images(builder, image_size, patch_size, num_layers, dim, num_heads, channels, scores, options):
     """Symbolic images, stack.Result and sorted options of an encoder of images."""
     checks.size("channels", channels)
-    checks.boolean("patch_bias", options.get("patch_bias", True))
-    options = {**options, "encoding": stack.resolve_encoding(options, "learned")}
-    options = stack.sort_options(
-        builder, EncoderBlock, options, embedding_options=EMBEDDING_OPTIONS, defaults=DEFAULTS
-    )
-    embedding = PatchEmbedding(
-        patch_size, dim, image_size, **options.embedding, dtype=options.dtype, name="embedding"
-    )
+    checks.boolean("patch_bias", options["patch_bias"])
+    options = {**options, "position_encoding": stack.resolve_encoding(options, "learned")}
+    options["class_token"] = _class_token(options, True)
+    options = stack.sort_options(builder, EncoderBlock, options, ImageOptions, EMBEDDING_OPTIONS)
+    embedding = PatchEmbedding(patch_size, dim, image_size, **options.embedding, dtype=options.dtype, name="embedding")
     fixed = None if embedding.interpolate_positions else embedding.image_size
     images = keras.Input((*(fixed or (None, None)), channels), name="images")
     result = stack.run(EncoderBlock, embedding(images), num_layers, dim, num_heads, options, "encoder", scores)
     return images, result, options
 
 
+@shows_options
 def image_classifier(
-    image_size,
-    patch_size,
-    num_classes,
-    num_layers,
-    dim,
-    num_heads,
-    channels=3,
-    pooling="first",
-    return_hidden_states=False,
-    return_attention_scores=False,
-    name="image_classifier",
-    **options,
-):
+    image_size: int | tuple[int, int] | None,
+    patch_size: int | tuple[int, int],
+    num_classes: int,
+    num_layers: int,
+    dim: int,
+    num_heads: Each[int | None] = None,
+    channels: int = 3,
+    pooling: str = "first",
+    return_hidden_states: bool = False,
+    return_attention_scores: bool = False,
+    name: str = "image_classifier",
+    **options: Unpack[ImageOptions],
+) -> keras.Model:
     """Builds a classifier of images: (B, height, width, channels) -> logits (B, num_classes).
 
     For images of another size than it was trained on, build it again with
@@ -122,11 +121,12 @@ def image_classifier(
 
     Args:
         image_size, patch_size, num_layers, dim, num_heads, channels, return_hidden_states,
-        return_attention_scores, name, **options: see `image_encoder`.
+        return_attention_scores, name: see `image_encoder`.
         num_classes: number of logits.
         pooling: how the patches become one vector: the `kind` of `Pooling`. "first" is the class
             token, the paper's. With any other there is no class token, unless `class_token=True`; it
             is then pooled with the patches.
+        {options}
 
     Returns:
         A functional `keras.Model`. With an output on request it returns a dict with `logits`.
@@ -151,16 +151,29 @@ def image_classifier(
     """
     checks.size("num_classes", num_classes)
     checks.one_of("pooling", pooling, POOLINGS)
-    options = {"class_token": pooling == "first", **options}
+    options["class_token"] = _class_token(options, pooling == "first")
     if pooling == "first" and options["class_token"] is False:
         raise ValueError(
             "pooling='first' takes the class token, and does not go with class_token=False: it would judge "
             "the image by its first patch. Pass another `pooling`, such as 'mean'."
         )
     images, result, options = encode_images(
-        "image_classifier", image_size, patch_size, num_layers, dim, num_heads, channels, return_attention_scores, options
+        "image_classifier",
+        image_size,
+        patch_size,
+        num_layers,
+        dim,
+        num_heads,
+        channels,
+        return_attention_scores,
+        options,
     )
     pooled = Pooling(pooling, dtype=options.dtype, name="pooling")(result.output)
     logits = Projection(num_classes, dtype=options.dtype, name="logits")(pooled)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(images, outputs, name)
+
+
+def _class_token(options, default):
+    given = options["class_token"]
+    return default if isinstance(given, str) and given == "auto" else given

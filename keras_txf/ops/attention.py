@@ -8,6 +8,8 @@ import math
 import keras
 from keras import ops
 
+from keras_txf.ops.masks import causal_mask
+
 
 def attention(
     query,
@@ -21,7 +23,7 @@ def attention(
     dropout=None,
     return_scores=False,
     zero_empty_rows=False,
-    cached_heads=None,
+    sinks=None,
 ):
     """softmax(scale · query · keyᵀ + bias) · value, over the keys that the mask allows.
 
@@ -41,8 +43,8 @@ def attention(
         logit_soft_cap: c bends the scaled logits to c · tanh(logits / c).
         dropout: function applied to the attention weights, or None.
         return_scores: also return the weights, (B, N, T, S), before dropout.
-        cached_heads: None, or K where key and value come from a cache, (B·K, S, H).
         zero_empty_rows: whether a query without a key gets zeros, in the output and in the scores.
+        sinks: float (N,), a further logit of each head, whose share of the weights goes to no value; or None.
 
     Returns:
         (B, T, N, H), and the scores if asked for.
@@ -51,15 +53,14 @@ def attention(
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.2.
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    plain = logit_soft_cap is None and dropout is None and not return_scores
-    if plain and cached_heads is None and _has_kernel(query):
+    plain = logit_soft_cap is None and dropout is None and sinks is None and not return_scores
+    if plain and _has_kernel(query):
         output, scores = _fused(query, key, value, mask, bias, causal, scale), None
     else:
         if causal:
             mask = _causal_mask(ops.shape(query)[1])
-        if cached_heads is None:
-            key, value = _swap_heads(key), _swap_heads(value)
-        logits = _logits(query * ops.cast(scale, query.dtype), key, cached_heads)
+        key, value = swap_heads(key), swap_heads(value)
+        logits = _logits(query * ops.cast(scale, query.dtype), key)
         logits = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
         if logit_soft_cap is not None:
             logits = ops.tanh(logits / logit_soft_cap) * logit_soft_cap
@@ -67,8 +68,8 @@ def attention(
             logits = logits + ops.cast(bias, logits.dtype)
         if mask is not None:  # a sum has a cheaper gradient than a choice, and -1e30 swallows any logit
             logits = logits + ops.where(mask, 0.0, ops.cast(_HIDDEN, logits.dtype))
-        scores = ops.cast(_softmax(logits), query.dtype)
-        output = _weigh(scores if dropout is None else dropout(scores), value, cached_heads)
+        scores = ops.cast(softmax(logits) if sinks is None else _softmax_beside(sinks, logits), query.dtype)
+        output = _weigh(scores if dropout is None else dropout(scores), value)
     if zero_empty_rows and mask is not None:
         seen = ops.cast(ops.any(mask, axis=-1, keepdims=True), output.dtype)
         output = output * ops.transpose(seen, (0, 2, 1, 3))
@@ -82,38 +83,47 @@ def _has_kernel(query):
     return keras.backend.backend() == "torch" or (keras.backend.backend() == "jax" and not half)
 
 
-def _softmax(logits):
-    # Keras warns of a softmax over one entry; with a single key that is what attention is. It has a gradient, of zeros.
-    return ops.exp(logits - logits) if logits.shape[-1] == 1 else ops.softmax(logits, axis=-1)
+def softmax(logits):
+    """The softmax over the last axis, also over one entry alone."""
+    if logits.shape[-1] == 1:  # attention to a single key, for which Keras' softmax warns
+        return ops.exp(ops.log_softmax(logits, axis=-1))
+    return ops.softmax(logits, axis=-1)
+
+
+def _softmax_beside(sinks, logits):
+    """The softmax over the logits (B, N, T, S) and the sink of each head (N,), without the weight of the sink."""
+    sinks = ops.reshape(ops.cast(sinks, logits.dtype), (1, -1, 1, 1))
+    sinks = ops.broadcast_to(sinks, (*ops.shape(logits)[:-1], 1))
+    return ops.softmax(ops.concatenate([logits, sinks], axis=-1), axis=-1)[..., :-1]
 
 
 def _causal_mask(length):
     index = ops.arange(length)
-    return (ops.expand_dims(index, 1) >= ops.expand_dims(index, 0))[None, None]
+    return causal_mask(index, index)[None, None]
 
 
 # Finite, so that a row in which everything is hidden stays free of NaN.
 _HIDDEN = -1e30
 
 
-def _swap_heads(x):
+def swap_heads(x):
     """(B, S, K, H) <-> (B, K, S, H)."""
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def _logits(query, key, cached_heads):
-    """(B, T, N, H) and (B, K, S, H) or a cache -> (B, N, T, S). Groups of heads share a product, no key is copied."""
+def _logits(query, key):
+    """(B, T, N, H) and (B, K, S, H) -> (B, N, T, S). Groups of heads share a product, no key is copied."""
     length, heads = ops.shape(query)[1], query.shape[2]
-    query = _group_heads(_swap_heads(query), key, cached_heads)
+    query = _group_heads(swap_heads(query), key)
     logits = ops.matmul(query, ops.swapaxes(key, -1, -2))  # TensorFlow folds this swap into the product
-    return _ungroup_heads(logits, heads, length, cached_heads)
+    return _ungroup_heads(logits, heads, length)
 
 
-def _weigh(weights, value, cached_heads):
-    """(B, N, T, S) and (B, K, S, H) or a cache -> (B, T, N, H)."""
+def _weigh(weights, value):
+    """(B, N, T, S) and (B, K, S, H) -> (B, T, N, H)."""
     heads, length = weights.shape[1], ops.shape(weights)[2]
-    output = ops.matmul(_group_heads(weights, value, cached_heads), value)
-    return _swap_heads(_ungroup_heads(output, heads, length, cached_heads))
+    output = ops.matmul(_group_heads(weights, value), value)
+    return swap_heads(_ungroup_heads(output, heads, length))
 
 
 def batch_size(x):
@@ -124,20 +134,18 @@ def batch_size(x):
     return -1 if x.shape[0] is None else x.shape[0]
 
 
-def _group_heads(x, keys, cached_heads):
-    """(B, N, T, any) -> (B, K, N/K · T, any), or (B · K, N/K · T, any) for a cache: as the keys lie."""
-    heads, kv_heads = x.shape[1], cached_heads or keys.shape[1]
-    if cached_heads is None and heads == kv_heads:
+def _group_heads(x, keys):
+    """(B, N, T, any) -> (B, K, N/K · T, any), as the keys lie."""
+    heads, kv_heads = x.shape[1], keys.shape[1]
+    if heads == kv_heads:
         return x
-    lead = (-1,) if cached_heads else (batch_size(x), kv_heads)
-    return ops.reshape(x, (*lead, heads // kv_heads * ops.shape(x)[2], ops.shape(x)[3]))
+    return ops.reshape(x, (batch_size(x), kv_heads, heads // kv_heads * ops.shape(x)[2], ops.shape(x)[3]))
 
 
-def _ungroup_heads(x, heads, length, cached_heads):
-    if len(x.shape) == 4 and x.shape[1] == heads:
+def _ungroup_heads(x, heads, length):
+    if x.shape[1] == heads:
         return x
-    batch = -1 if cached_heads else batch_size(x)
-    return ops.reshape(x, (batch, heads, length, ops.shape(x)[-1]))
+    return ops.reshape(x, (batch_size(x), heads, length, ops.shape(x)[-1]))
 
 
 def _fused(query, key, value, mask, bias, causal, scale):
@@ -148,9 +156,7 @@ def _fused(query, key, value, mask, bias, causal, scale):
     if bias is not None:  # PyTorch's kernel takes a bias, a mask or the hint, one of the three
         bias = _hide(ops.cast(bias, query.dtype), _causal_mask(ops.shape(query)[1]) if causal else mask)
         mask, causal = None, False
-    return ops.dot_product_attention(
-        query, key, value, bias=bias, mask=mask, scale=scale, is_causal=causal
-    )
+    return ops.dot_product_attention(query, key, value, bias=bias, mask=mask, scale=scale, is_causal=causal)
 
 
 def _hide(bias, mask):

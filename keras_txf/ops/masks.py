@@ -7,7 +7,6 @@ from keras import ops
 
 from keras_txf import checks
 
-
 ATTENTION_MASKS = (
     (2, "(query length, key length)"),
     (3, "(batch, query length, key length)"),
@@ -50,16 +49,14 @@ def combine_masks(
         bool, broadcastable to (B, N, T, S), or None where nothing is masked.
     """
     conditions = []
-    if causal or window is not None:
-        distance = ops.expand_dims(query_index, (0, 1, 3)) - ops.expand_dims(key_index, (0, 1, 2))
-        if causal:
-            conditions.append(distance >= 0)
-        if window is not None:
-            conditions.append((distance if causal else ops.abs(distance)) < window)
+    if causal:
+        conditions.append(causal_mask(query_index, key_index)[None, None])
+    if window is not None:
+        conditions.append(window_mask(query_index, key_index, window, causal)[None, None])
     if key_padding is not None:
         checks.mask("mask", key_padding, (2, "(batch, length)"))
         real = ops.expand_dims(ops.cast(key_padding, "bool"), (1, 2))
-        conditions.append(ops.logical_or(real, distance == 0) if causal else real)
+        conditions.append(ops.logical_or(real, _distance(query_index, key_index) == 0) if causal else real)
     if query_segments is not None:
         checks.rank("segment_ids", query_segments, (2, "(batch, length)"))
         checks.rank("segment_ids", key_segments, (2, "(batch, length)"))
@@ -75,6 +72,24 @@ def combine_masks(
     for condition in conditions[1:]:
         mask = ops.logical_and(mask, condition)
     return mask
+
+
+def causal_mask(query_index, key_index):
+    """A query attends to itself and to earlier keys: int (T,) and int (S,) -> bool (T, S)."""
+    return _distance(query_index, key_index) >= 0
+
+
+def window_mask(query_index, key_index, window, causal):
+    """A query attends to keys less than `window` away: int (T,) and int (S,) -> bool (T, S).
+
+    With `causal` the window has no bound on later keys, which a causal mask hides.
+    """
+    distance = _distance(query_index, key_index)
+    return (distance if causal else ops.abs(distance)) < window
+
+
+def _distance(query_index, key_index):
+    return ops.expand_dims(query_index, 1) - ops.expand_dims(key_index, 0)
 
 
 def _as_rank_four(mask):

@@ -111,7 +111,7 @@ def _ntk(dim, base, factor):
 
 
 def _llama3(dim, base, factor, low_freq_factor, high_freq_factor, original_max_position_embeddings):
-    """[Llama 3.1](https://arxiv.org/abs/2407.21783): long wavelengths are stretched, short ones kept, a ramp between."""
+    """[Llama 3.1](https://arxiv.org/abs/2407.21783) stretches long wavelengths, keeps short ones, a ramp between."""
     if low_freq_factor >= high_freq_factor:
         raise ValueError(
             f"`low_freq_factor` must be below `high_freq_factor`; received low_freq_factor={low_freq_factor} "
@@ -135,7 +135,7 @@ def _yarn(
     mscale_all_dim=None,
     truncate=True,
 ):
-    """[YaRN](https://arxiv.org/abs/2309.00071): as Llama 3 by number of turns, and a magnitude that sharpens attention."""
+    """[YaRN](https://arxiv.org/abs/2309.00071): a ramp over the number of turns, and a sharper attention."""
 
     if beta_slow > beta_fast or base <= 1:
         raise ValueError(

@@ -1,8 +1,9 @@
 """Tokenizers, and pipelines from text to `fit`.
 
-Tokenizers turn text into ids, and back. They run inside TensorFlow's graph and save with the model. A pipeline turns a
-`tf.data.Dataset` of text into examples for a task; `batch_by_length` or `pack` makes batches of them. Order, shuffling,
-caching, sharding and checkpoints are tf.data's own. `export` writes a trained model as a SavedModel of strings.
+Tokenizers turn text into ids, and ids into text. They run inside TensorFlow's graph, and `.keras` files hold them. A
+pipeline turns a `tf.data.Dataset` of text into examples for a task; `batch_by_length` or `pack` makes batches of the
+examples. `tf.data` itself orders, shuffles, caches, shards and checkpoints. `export` writes a trained model as a
+SavedModel of strings.
 """
 
 from keras_txf.text.batching import batch_by_length, bucket_lengths, counted

@@ -1,40 +1,51 @@
-"""Batches of examples of like length, so that little of them is padding.
+"""Batches of examples of similar length, with little padding.
 
 Legend: B batch, L length in tokens.
 """
 
 import numbers
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.text.datasets import asserted, not_empty
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 
 
-def batch_by_length(dataset, tokens, lengths, pad_id=0, static=True, drop_remainder=False):
-    """Batches of examples of like length: the shorter they are, the more of them.
+def batch_by_length(
+    dataset: Any,
+    tokens: int,
+    lengths: int | Sequence[int],
+    pad_id: int = 0,
+    static: bool = True,
+    drop_remainder: bool = False,
+) -> Any:
+    """Makes batches of examples of similar length: the shorter the examples, the more of them in a batch.
 
-    Shuffle before; examples then come in the order in which their batches fill, so shuffle batches too where that matters.
+    Shuffle the examples before. A batch comes as soon as it is full, so the lengths of batches are not random: shuffle
+    the batches too where that matters.
 
     Args:
-        dataset: `tf.data.Dataset` of examples, such as `classification` and `translation` make. Of those with several
-            rows, the longest counts.
-        tokens: the most positions of a batch, padding included, of each of its inputs.
-        lengths: list of int, the length of each kind of batch, see `bucket_lengths`; or an int, that of the longest
-            example: then each kind is about a quarter longer than the one before.
-        pad_id: what rows are padded with.
-        static: whether rows are padded to the kind's length, so that there are but as many shapes as kinds: for JAX,
-            which compiles each. False pads to the longest of the batch.
-        drop_remainder: whether batches that are not full at the end are left out.
+        dataset: `tf.data.Dataset` of examples, such as `classification` and `translation` make. The longest row of an
+            example counts.
+        tokens: the largest number of positions, padding included, of each input of a batch.
+        lengths: list of int, the lengths of the buckets, see `bucket_lengths`; or an int, the length of the longest
+            example: then each bucket is about a quarter longer than the one before.
+        pad_id: the id of padding.
+        static: whether to pad rows to the length of the bucket. There are then only as many shapes as buckets: for
+            JAX, which compiles each shape. False pads rows to the longest row of the batch.
+        drop_remainder: whether to drop batches that are not full at the end.
 
     Returns:
-        `tf.data.Dataset` of the examples' structure: int (L,) becomes (B, L), a label (B,). `counted` tells `fit` how many.
+        `tf.data.Dataset` of the examples' structure: int (L,) becomes (B, L), a label (B,). `counted` tells `fit` the
+        number of batches.
 
     Raises:
-        ValueError: elements that have no rows, lengths that do not grow, fewer tokens than the longest row. An example
-            longer than that raises `tf.errors.InvalidArgumentError` where the data set comes to it.
+        ValueError: elements without rows, lengths that do not grow, fewer tokens than the longest row. A longer example
+            raises `tf.errors.InvalidArgumentError` when the data set reads it.
 
     Example:
 
@@ -45,14 +56,16 @@ def batch_by_length(dataset, tokens, lengths, pad_id=0, static=True, drop_remain
     """
     not_empty(dataset)
     checks.integer_between("pad_id", pad_id, -(2**31), 2**31 - 1)
-    lengths = kinds(lengths)
+    lengths = bucket_list(lengths)
     if checks.size("tokens", tokens) < lengths[-1]:
-        raise ValueError(f"`tokens` must be enough for one row of {lengths[-1]}, the last of `lengths`; received {tokens}.")
+        raise ValueError(
+            f"`tokens` must be enough for one row of {lengths[-1]}, the last of `lengths`; received {tokens}."
+        )
     has_rows(dataset)
 
     def length(*example):
         longest = longest_row(example)
-        message = f"`lengths` must end with that of the longest example at least, and ends with {lengths[-1]}; received an example of length"
+        message = f"`lengths` must end with the length of the longest example or more, not {lengths[-1]}; received"
         return asserted(longest, longest <= lengths[-1], message, longest)
 
     return dataset.bucket_by_sequence_length(
@@ -65,20 +78,20 @@ def batch_by_length(dataset, tokens, lengths, pad_id=0, static=True, drop_remain
     )
 
 
-def bucket_lengths(dataset, count=8):
-    """The lengths for `batch_by_length` that leave the fewest positions to padding, of all sets of `count`.
+def bucket_lengths(dataset: Any, count: int = 8) -> list[int]:
+    """Returns the `count` lengths for `batch_by_length` with the least padding.
 
     Reads the data set once.
 
     Args:
-        dataset: `tf.data.Dataset` of examples, not repeated for ever.
-        count: how many lengths, at most.
+        dataset: `tf.data.Dataset` of examples, with an end.
+        count: the largest number of lengths.
 
     Returns:
-        list of int, the longest example's the last.
+        list of int; the last is the length of the longest example.
 
     Raises:
-        ValueError: no examples, or none with a row; a data set that has no end.
+        ValueError: no examples, or examples without rows; a data set without an end.
 
     Example:
 
@@ -94,28 +107,28 @@ def bucket_lengths(dataset, count=8):
     if not found:
         raise ValueError("`dataset` must hold at least one element; received an empty one.")
     found = np.maximum(np.concatenate(found), 1)
-    step = -(-found.max() // 1024)  # there may be many lengths: then only each so many is looked at
+    step = -(-found.max() // 1024)  # of more than 1,024 lengths it compares a part
     lengths, examples = np.unique(np.minimum(-(-found // step) * step, found.max()), return_counts=True)
     return best(lengths, examples, min(count, len(lengths)))
 
 
-def counted(dataset):
-    """The data set with the number of its elements, which `fit` then knows: how many steps an epoch has.
+def counted(dataset: Any) -> Any:
+    """Counts the elements of a data set, so that `fit` knows the number of steps in an epoch.
 
-    Of `next_token`, `batch_by_length` and `pack` the number is not known beforehand, and Keras warns at the end of the first
-    epoch that the data has run out, and gives each later one as many steps as the first had. Reads the data set once, so
-    cache before where that is slow.
+    `next_token`, `batch_by_length` and `pack` do not know their number of elements. Keras then warns at the end of the
+    first epoch that the data has run out, and takes its number of steps for the later epochs. Reads the data set once:
+    cache it before where that is slow.
 
     Args:
-        dataset: `tf.data.Dataset` of batches, or of examples. Each pass must have as many: of `pack` that depends on the
-            order, so shuffle its rows, not what it packs. Where the examples shall be packed anew in each epoch, use
-            `fit(rows.repeat(), steps_per_epoch=...)`.
+        dataset: `tf.data.Dataset` of batches, or of examples, with the same number of elements in each pass. The number
+            of rows of `pack` depends on the order of its examples: shuffle its rows, not the examples. To pack the
+            examples anew in each epoch, use `fit(rows.repeat(), steps_per_epoch=...)`.
 
     Returns:
-        `tf.data.Dataset` of the same elements. A pass with more or fewer raises `tf.errors.FailedPreconditionError`.
+        `tf.data.Dataset` of the same elements. A pass with another number raises `tf.errors.FailedPreconditionError`.
 
     Raises:
-        ValueError: no elements; a data set that has no end.
+        ValueError: no elements; a data set without an end.
 
     Example:
 
@@ -133,10 +146,10 @@ def counted(dataset):
 
 
 def best(lengths, examples, count):
-    """The lengths that end buckets at the least cost in positions, by dynamic programming.
+    """Returns the lengths of the `count` buckets with the fewest positions, by dynamic programming.
 
-    cost[j] is that of the examples of the first j lengths, in as many buckets as there have been rounds; bucket[j, i] that
-    of those from i to j in one, all as long as the last.
+    cost[j] is the number of positions of the examples of the first j lengths, in as many buckets as there were rounds;
+    bucket[j, i] the number of positions of the examples of the lengths from i to j, in one bucket.
     """
     before = np.concatenate([[0], np.cumsum(examples)])
     bucket = (before[:, None] - before) * np.concatenate([[0], lengths])[:, None]
@@ -155,8 +168,8 @@ def best(lengths, examples, count):
     return [int(lengths[end - 1]) for end in reversed(ends)]
 
 
-def kinds(lengths):
-    """The lengths of the kinds of batches."""
+def bucket_list(lengths):
+    """Returns the list of the lengths of the buckets."""
     if isinstance(lengths, numbers.Integral):
         longest, lengths = checks.size("lengths", lengths), [8]
         while lengths[-1] < longest:
@@ -172,7 +185,7 @@ def kinds(lengths):
 
 def with_end(dataset):
     if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        raise ValueError("`dataset` must have an end; received one that is repeated for ever.")
+        raise ValueError("`dataset` must have an end; received a data set that repeats without end.")
 
 
 def longest_row(example):
@@ -180,15 +193,16 @@ def longest_row(example):
 
 
 def has_rows(dataset):
-    """Refuses a data set whose elements are no examples, not batched."""
+    """Refuses a data set whose elements are no single examples."""
     specs = tf.nest.flatten(dataset.element_spec)
     ranks = [spec.shape.rank if isinstance(spec, tf.TensorSpec) else None for spec in specs]
     if 1 not in ranks or not set(ranks) <= {0, 1}:
         raise ValueError(
-            f"`dataset` must hold examples with rows of ids (length,), not batched; received elements of {short_repr(dataset.element_spec)}."
+            "`dataset` must hold examples with rows of ids (length,), not batched; received elements of "
+            f"{short_repr(dataset.element_spec)}."
         )
 
 
 def padding(spec, pad_id):
-    """What a part of an example is padded with: ids with `pad_id`, weights with 0."""
+    """The padding of a part of an example: `pad_id` for ids, 0 for weights."""
     return tf.constant(pad_id if spec.dtype.is_integer and spec.shape.rank else 0, spec.dtype)

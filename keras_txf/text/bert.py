@@ -1,6 +1,6 @@
-"""BERT's words: text is cleaned, taken apart, lower-cased and split, character by character.
+"""BERT's words: cleans, decomposes, lower-cases and splits text, character by character.
 
-It is done by tables, so that neither TensorFlow's nor ICU's version of Unicode has a say; `unicode.py` has the facts.
+Tables decide, so that the words do not depend on the version of Unicode of TensorFlow or ICU; see `unicode.py`.
 
 Legend: R texts, C characters, W words.
 """
@@ -11,22 +11,22 @@ import unicodedata
 import numpy as np
 
 from keras_txf.text import unicode
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 from keras_txf.text.shapes import marked
 
-# What becomes of a character has flags above its 21 bits, in this order.
+# The new characters of a character have flags above their 21 bits, in this order.
 CHARACTER = (1 << 21) - 1
-MORE = 1 << 21  # other characters come with it
-MOVES = 1 << 22  # an accent that is kept, and has its place among accents
+MORE = 1 << 21  # further characters follow
+MOVES = 1 << 22  # an accent that stays, and is sorted among the accents
 SPACE = 1 << 23  # ends a word
 ALONE = 1 << 24  # is a word
-STARTER = 1 << 25  # an accent that is dropped, but which no other passes
+STARTER = 1 << 25  # an accent that is dropped, and ends a run of sorted accents
 DROPPED = 1 << 26
 PAGE = 256
 
 
 def words(texts, lowercase, strip_accents, split_chinese, clean):
-    """The words of texts, as `BertNormalizer` and `BertPreTokenizer` of Hugging Face find them.
+    """Splits texts into words, as `BertNormalizer` and `BertPreTokenizer` of Hugging Face do.
 
     Args:
         texts: string (R,).
@@ -46,7 +46,7 @@ def words(texts, lowercase, strip_accents, split_chinese, clean):
 
 
 def changed(codes, first, rest, page_of):
-    """What becomes of code points, RaggedTensor (R, C): as many or fewer or more, with their flags."""
+    """Normalises code points, RaggedTensor (R, C): returns as many, fewer or more, with their flags."""
     code = codes.values
     page = tf.gather(page_of, tf.bitwise.right_shift(code, 8))
     place = page * PAGE + tf.bitwise.bitwise_and(code, PAGE - 1)
@@ -62,7 +62,7 @@ def changed(codes, first, rest, page_of):
 
 
 def without(ragged, flag):
-    """The values below the flag. Mostly that is all of them, and costs nothing."""
+    """Returns the values below the flag; where all are below it, which is usual, at no cost."""
     kept = ragged.values < flag
 
     def some():
@@ -74,7 +74,7 @@ def without(ragged, flag):
 
 
 def in_canonical_order(characters):
-    """RaggedTensor (R, C) whose accents are sorted by their classes between one letter and the next."""
+    """Sorts the accents between two letters by their classes: RaggedTensor (R, C) -> RaggedTensor (R, C)."""
     values = characters.values
     codes, classes = accents()
     moves = tf.bitwise.bitwise_and(values, MOVES) > 0
@@ -86,13 +86,13 @@ def in_canonical_order(characters):
 
 @functools.cache
 def accents():
-    """Those that are kept, int32 sorted, and their canonical combining classes, int64."""
+    """Returns the accents that stay, int32, sorted, and their canonical combining classes, int64."""
     codes = sorted(unicode.code_points(unicode.REORDERED))
     return np.array(codes, "int32"), np.array([unicodedata.combining(chr(code)) for code in codes], "int64")
 
 
 def split(characters):
-    """The words of characters with flags, RaggedTensor (R, C); see `words`."""
+    """Splits characters with flags, RaggedTensor (R, C), into words; see `words`."""
     values, splits = characters.values, characters.row_splits
     ends, alone = values >= SPACE, values >= ALONE
     after_end = tf.concat([[True], ends], 0)[:-1]
@@ -108,19 +108,27 @@ def split(characters):
 
 @functools.cache
 def tables(lowercase, strip_accents, split_chinese, clean):
-    """What becomes of each code point; pages of 256 that are equal are one.
+    """Makes the tables of the new characters of each code point; equal pages of 256 code points are stored once.
 
     Returns:
-        first: int32 (cells,), the exclusive or of the code point and the first character that it becomes: 0 where it
-            stays as it is.
-        rest: int32 (cells, 0 to 2), the other characters that it becomes.
+        first: int32 (cells,), the exclusive or of the code point and its first new character: 0 for no change.
+        rest: int32 (cells, 0 to 2), its further new characters.
         page_of: int32 (4352,), the page of every 256 code points.
     """
-    names = (unicode.WHITESPACE, unicode.PUNCTUATION, unicode.CHINESE, unicode.MARKS, unicode.CONTROL, unicode.REORDERED)
-    whitespace, punctuation, chinese, marks, control, reordered = (frozenset(unicode.code_points(name)) for name in names)
+    names = (
+        unicode.WHITESPACE,
+        unicode.PUNCTUATION,
+        unicode.CHINESE,
+        unicode.MARKS,
+        unicode.CONTROL,
+        unicode.REORDERED,
+    )
+    whitespace, punctuation, chinese, marks, control, reordered = (
+        frozenset(unicode.code_points(name)) for name in names
+    )
 
     def parts(character):
-        """What becomes of a character."""
+        """Yields the new characters of a character."""
         for part in unicode.decompose(character) if strip_accents else character:
             if not strip_accents or ord(part) not in marks:
                 yield from map(ord, unicode.lower(part) if lowercase else part)

@@ -1,17 +1,21 @@
 """ByteTokenizer: the bytes of UTF-8."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from keras_txf import checks
-from keras_txf.text.lazy import tf
-from keras_txf.text.tokenizer import Tokenizer, register
+from keras_txf.layers.serialization import register
+from keras_txf.text.lazy_imports import tf
+from keras_txf.text.tokenizer import Tokenizer
 
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 @register
 class ByteTokenizer(Tokenizer):
-    """Each byte of the text in UTF-8 is a token: nothing to train, nothing unknown.
+    """Makes a token of each byte of the text in UTF-8: nothing to train, no unknown token.
 
-    For many languages, noisy text, and small vocabularies. Sequences are some four times as long as with words' pieces.
+    For many languages, noisy text, and small vocabularies. Sequences are about four times as long as with subwords.
 
     Args:
         special_tokens: list of str, the first ids; the bytes follow. By default those of ByT5, so that the id of a byte
@@ -42,9 +46,15 @@ class ByteTokenizer(Tokenizer):
     'né'
     """
 
-    def __init__(self, special_tokens=("<pad>", "</s>", "<unk>"), extra_tokens=(), pad_token="<pad>", **kwargs):
+    def __init__(
+        self,
+        special_tokens: Sequence[str] = ("<pad>", "</s>", "<unk>"),
+        extra_tokens: Sequence[str] = (),
+        pad_token: str | None = "<pad>",
+        **kwargs: Any,
+    ):
         first, last = checks.strings("special_tokens", special_tokens), checks.strings("extra_tokens", extra_tokens)
-        unk_token = "<unk>" if "<unk>" in first else None  # which no text becomes
+        unk_token = "<unk>" if "<unk>" in first else None  # no text has this token
         super().__init__(first + BYTE_TOKENS + last, first + last, pad_token, unk_token, **kwargs)
         self._first, self._last = tuple(first), tuple(last)
 

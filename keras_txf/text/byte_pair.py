@@ -3,33 +3,38 @@
 import functools
 import itertools
 import json
+import os
 import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.layers.serialization import register
 from keras_txf.reading import parse_json
-from keras_txf.text.lazy import tf, tokenizers
-from keras_txf.text.sources import LARGEST_VOCABULARY, first_tokens, lines
-from keras_txf.text.tokenizer import Tokenizer, register
+from keras_txf.text.corpus import LARGEST_VOCABULARY, first_tokens, lines
+from keras_txf.text.lazy_imports import tf, tokenizers
+from keras_txf.text.tokenizer import Tokenizer
 from keras_txf.text.vocabulary import from_files, read_text
 
 
 @register
 class BytePairTokenizer(Tokenizer):
-    """What a `tokenizer.json` says, byte-level BPE above all, by the package `tokenizers`.
+    """Runs a `tokenizer.json`, byte-level BPE above all, by the package `tokenizers`.
 
-    For GPT-2, RoBERTa, BART, Llama 3, Qwen and others. It runs in Python beside TensorFlow's graph: in `tf.data` and in a
-    functional model, whose `.keras` file holds it, but not in a SavedModel, nor where `tokenizers` is not installed.
+    For GPT-2, RoBERTa, BART, Llama 3, Qwen and others. The tokenizer runs in Python beside TensorFlow's graph: in
+    `tf.data` and in a functional model, whose `.keras` file holds it, but not in a SavedModel, nor without the package
+    `tokenizers`.
 
     Args:
-        definition: str, the content of the file. `from_file` reads one. What it does to text stays as it is, but for
-            padding, truncation and the tokens that it would put around a text: those are this tokenizer's options.
-        pad_token: special token of padding; default `<pad>` or `[PAD]` where there is one, else None. A tokenizer without
-            one, such as GPT-2's, can pad with any special token.
+        definition: str, the content of the file, which `from_file` reads. The file decides all but padding, truncation
+            and the special tokens around a text: these are options of this tokenizer.
+        pad_token: special token of padding; default `<pad>` or `[PAD]` where the file has one, else None. A tokenizer
+            without one, such as GPT-2's, can pad with any special token.
         **kwargs: `length`, `start`, `end`, `special_tokens_in_text`, `padding_side`, `truncation_side` of every
-            tokenizer, see `Tokenizer`. Special are the file's `added_tokens` that say so.
+            tokenizer, see `Tokenizer`. The `added_tokens` that the file marks as special are the special tokens.
 
     Call arguments:
         inputs: str, nested lists of str, or a string tensor (...), dense or ragged. Bytes that are no UTF-8 count as
@@ -39,8 +44,8 @@ class BytePairTokenizer(Tokenizer):
         int32 (..., length), ragged where `length` is None.
 
     Raises:
-        ImportError: `tokenizers` is not there.
-        ValueError: what is no such file, or leaves ids without a token; see also `Tokenizer`.
+        ImportError: `tokenizers` is not installed.
+        ValueError: another content than that of a `tokenizer.json`, ids without a token; see also `Tokenizer`.
 
     Reference:
         [Language Models are Unsupervised Multitask Learners](https://openai.com/research/better-language-models).
@@ -53,14 +58,20 @@ class BytePairTokenizer(Tokenizer):
     'a dog'
     """
 
-    def __init__(self, definition, pad_token=None, **kwargs):
+    def __init__(self, definition: str, pad_token: str | None = None, **kwargs: Any):
         kernel = kernel_of(definition)
         tokens = {id: token for token, id in kernel.get_vocab().items()}
         if len(tokens) < kernel.get_vocab_size():
-            raise ValueError(f"`definition` must have one token for each id; received {kernel.get_vocab_size()} tokens for {len(tokens)} ids.")
+            raise ValueError(
+                f"`definition` must have one token for each id; received {kernel.get_vocab_size()} tokens for "
+                f"{len(tokens)} ids."
+            )
         if sorted(tokens) != list(range(len(tokens))):
             missing = min(set(range(len(tokens))) - set(tokens))
-            raise ValueError(f"`definition` must have a token for each id; received one without a token for id {short_repr(missing)}.")
+            raise ValueError(
+                "`definition` must have a token for each id; received one without a token for id "
+                f"{short_repr(missing)}."
+            )
         added = kernel.get_added_tokens_decoder()
         special = [added[id].content for id in sorted(added) if added[id].special]
         if pad_token is None:
@@ -75,7 +86,7 @@ class BytePairTokenizer(Tokenizer):
         self._encoder = escaping(kernel, parts, special) if self.special_tokens_in_text == "escape" else kernel
 
     @classmethod
-    def from_file(cls, path, **kwargs):
+    def from_file(cls, path: str | os.PathLike, **kwargs: Any) -> Self:
         """The tokenizer of a `tokenizer.json`.
 
         Args:
@@ -83,37 +94,48 @@ class BytePairTokenizer(Tokenizer):
             **kwargs: options of the tokenizer.
 
         Raises:
-            ImportError: the package is not there.
+            ImportError: `tokenizers` is not installed.
             ValueError: a file that is missing, empty, not in UTF-8 or no `tokenizer.json`.
         """
         return from_files(functools.partial(cls, read_text("path", path)), [path], {}, kwargs)
 
     @classmethod
-    def train(cls, source, vocab_size, special_tokens=("<pad>", "<s>", "</s>"), min_frequency=2, **kwargs):
-        """The tokenizer of a byte-level BPE that is learnt from text, cut into words as GPT-2's.
+    def train(
+        cls,
+        source: str | os.PathLike | Iterable[str | os.PathLike],
+        vocab_size: int,
+        special_tokens: Sequence[str] = ("<pad>", "<s>", "</s>"),
+        min_frequency: int = 2,
+        **kwargs: Any,
+    ) -> Self:
+        """Trains a byte-level BPE tokenizer, which splits text into words as GPT-2's does.
 
         Args:
             source: path of a text file in UTF-8, or a list of paths; or an iterable of strings.
-            vocab_size: the most tokens that are learnt, special tokens and the 256 bytes among them.
+            vocab_size: the largest number of tokens, special tokens and the 256 bytes included.
             special_tokens: the first tokens.
-            min_frequency: how often a pair of pieces must come to be joined.
+            min_frequency: how often a pair of pieces must occur in the text to be merged.
             **kwargs: options of the tokenizer.
 
         Raises:
-            ImportError: the package is not there.
+            ImportError: `tokenizers` is not installed.
             ValueError: an empty source, a wrong encoding, a size without room for the bytes.
         """
         special_tokens = first_tokens(special_tokens)
         min_frequency = checks.integer_between("min_frequency", min_frequency, 0, 2**31 - 1)
         if checks.integer_between("vocab_size", vocab_size, 1, LARGEST_VOCABULARY) < 256 + len(special_tokens):
             raise ValueError(
-                f"`vocab_size` must have room for 256 bytes and {len(special_tokens)} special tokens; received {vocab_size}."
+                f"`vocab_size` must have room for 256 bytes and {len(special_tokens)} special tokens; received "
+                f"{vocab_size}."
             )
         learner = tokenizers.Tokenizer(tokenizers.models.BPE())
         learner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         learner.decoder = tokenizers.decoders.ByteLevel()
         trainer = tokenizers.trainers.BpeTrainer(
-            vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=special_tokens, show_progress=False,
+            vocab_size=vocab_size,
+            min_frequency=min_frequency,
+            special_tokens=special_tokens,
+            show_progress=False,
             initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
         )
         learner.train_from_iterator(lines(source), trainer)
@@ -121,11 +143,14 @@ class BytePairTokenizer(Tokenizer):
 
     @property
     def continuing_prefix(self):
-        """What the pieces within a word begin with, such as "##"; None or "" where they begin with nothing of their own."""
+        """The prefix of the pieces within a word, such as "##"; None or "" where they have none."""
         return getattr(self._kernel.model, "continuing_subword_prefix", None)
 
     def _rows(self, texts):
-        """The package itself finds special tokens: it knows which of them take the spaces beside them."""
+        """string (R,) -> int32 RaggedTensor (R, L).
+
+        The package itself finds special tokens and the spaces beside them.
+        """
         ids, lengths = tf.numpy_function(self._encode_batch, [texts], [tf.int32, tf.int64], stateful=False)
         ids.set_shape([None])
         lengths.set_shape([None])
@@ -150,35 +175,39 @@ class BytePairTokenizer(Tokenizer):
 
 
 def kernel_of(definition):
-    """The tokenizer of the package, which has what its definition says."""
+    """Makes the tokenizer of the package `tokenizers`; refuses a definition that the package would not follow."""
     try:
         parts = parse_json(definition)
         kernel = tokenizers.Tokenizer.from_str(definition)
         for token in parts.get("added_tokens") or []:
-            if kernel.token_to_id(token["content"]) != token["id"]:  # the package would pass over it
+            if kernel.token_to_id(token["content"]) != token["id"]:  # the package would ignore the token
                 raise ValueError(f"the added token {short_repr(token)} must not have the id of another one")
         kernel.encode("a word", add_special_tokens=False)
     except ImportError:
         raise
-    except Exception as error:  # the package raises bare ones
+    except Exception as error:  # the package raises plain `Exception`s
         raise ValueError(
-            f"`definition` must be the content of a `tokenizer.json`; received {short_repr(str(definition)[:40])}: {error}."
+            f"`definition` must be the content of a `tokenizer.json`; received {short_repr(str(definition)[:40])}: "
+            f"{error}."
         ) from None
     return kernel
 
 
 def escaping(kernel, parts, special):
-    """A tokenizer with the same ids to which special tokens in a text are ordinary text; `parts` are the JSON of `kernel`."""
-    kernel.encode_special_tokens = True  # and yet what looks whole words or pieces up may find them in its vocabulary
+    """Makes a tokenizer with the same ids that takes special tokens in a text for ordinary text.
+
+    `parts` is the parsed JSON of `kernel`.
+    """
+    kernel.encode_special_tokens = True  # models that look up whole words or pieces may still find special tokens
     model = parts["model"]
-    if model["type"] == "BPE":  # its merges do not make special tokens
+    if model["type"] == "BPE":  # no merge makes a special token
         return kernel
-    pieces = dict(model["vocab"])  # or a list of pairs
+    pieces = dict(model["vocab"])  # from a dict, or a list of pairs
     hidden = [token for token in special if token in pieces and token != model.get("unk_token")]
     if not hidden:
         return kernel
-    nowhere = secrets.token_hex(16)  # it stands in no text
-    renamed = {nowhere + piece if piece in hidden else piece: value for piece, value in pieces.items()}
+    prefix = secrets.token_hex(16)  # no text has it
+    renamed = {prefix + piece if piece in hidden else piece: value for piece, value in pieces.items()}
     model = {**model, "vocab": renamed if isinstance(model["vocab"], dict) else list(renamed.items())}
     added = [token for token in parts["added_tokens"] if token["content"] not in hidden]
     others = {**parts, "model": model, "added_tokens": added, "post_processor": None}

@@ -1,25 +1,29 @@
-"""CharacterTokenizer: one token a character."""
+"""CharacterTokenizer: one token for each character."""
 
 import collections
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.text.lazy import tf
-from keras_txf.text.sources import first_tokens, lines
-from keras_txf.text.tokenizer import Tokenizer, register
+from keras_txf.layers.serialization import register
+from keras_txf.text.corpus import first_tokens, lines
+from keras_txf.text.lazy_imports import tf
+from keras_txf.text.tokenizer import Tokenizer
 
 
 @register
 class CharacterTokenizer(Tokenizer):
-    """Each character (Unicode code point) of the text is a token.
+    """Makes a token of each character (Unicode code point) of the text.
 
     For small alphabets, such as dates, names and character language models.
 
     Args:
         vocabulary: list of str, the special tokens and the characters, in the order of their ids.
-        special_tokens: list of str, those of the vocabulary that are special. What is not special must be a single
+        special_tokens: list of str, the special tokens of the vocabulary. Every other token must be a single
             character.
         pad_token, unk_token: the special tokens of padding and of characters that are not in the vocabulary.
         **kwargs: `length`, `start`, `end`, `special_tokens_in_text`, `padding_side`, `truncation_side` of every
@@ -45,27 +49,40 @@ class CharacterTokenizer(Tokenizer):
     """
 
     def __init__(
-        self, vocabulary, special_tokens=("[PAD]", "[UNK]"), pad_token="[PAD]", unk_token="[UNK]", **kwargs
+        self,
+        vocabulary: Sequence[str],
+        special_tokens: Sequence[str] = ("[PAD]", "[UNK]"),
+        pad_token: str | None = "[PAD]",
+        unk_token: str | None = "[UNK]",
+        **kwargs: Any,
     ):
         super().__init__(vocabulary, special_tokens, pad_token, unk_token, **kwargs)
         self._special("unk_token", [unk_token])
         characters = [token for token in self._vocabulary.tokens if token not in self.special_tokens]
         for token in characters:
             if len(token) > 1:
-                raise ValueError(f"`vocabulary` must hold single characters and special tokens; received {short_repr(token)}.")
-        # Up to the last known code point; the one after it stands for all that are unknown.
+                raise ValueError(
+                    f"`vocabulary` must hold single characters and special tokens; received {short_repr(token)}."
+                )
+        # Up to the last known code point; the entry after it is for all unknown ones.
         self._ids = np.full(2 + max(map(ord, characters), default=0), self.unk_id, "int32")
         for character in characters:
             self._ids[ord(character)] = self.token_to_id(character)
 
     @classmethod
-    def train(cls, source, vocab_size=None, special_tokens=("[PAD]", "[UNK]"), **kwargs):
-        """The tokenizer of the characters of a text, the most frequent first.
+    def train(
+        cls,
+        source: str | os.PathLike | Iterable[str | os.PathLike],
+        vocab_size: int | None = None,
+        special_tokens: Sequence[str] = ("[PAD]", "[UNK]"),
+        **kwargs: Any,
+    ) -> Self:
+        """Makes the tokenizer of the characters of a text, the most frequent first.
 
         Args:
-            source: path of a text file in UTF-8, or a list of paths, whose line ends count as characters too; or an iterable of
-                strings.
-            vocab_size: the number of tokens that are kept, special tokens among them; default all.
+            source: path of a text file in UTF-8, or a list of paths, whose line ends count as characters too; or an
+                iterable of strings.
+            vocab_size: the number of tokens, special tokens included; default all characters.
             special_tokens: the first tokens.
             **kwargs: options of the tokenizer.
 
@@ -75,12 +92,16 @@ class CharacterTokenizer(Tokenizer):
         special_tokens = first_tokens(special_tokens)
         vocab_size = checks.optional(checks.positive_integer, "vocab_size", vocab_size)
         if vocab_size is not None and vocab_size <= len(special_tokens):
-            raise ValueError(f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}.")
+            raise ValueError(
+                f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}."
+            )
         counts = collections.Counter()
         for line in lines(source, keep_ends=True):
             counts.update(line)
         frequent = sorted(counts, key=lambda character: (-counts[character], character))
-        vocabulary = (special_tokens + [character for character in frequent if character not in special_tokens])[:vocab_size]
+        vocabulary = (special_tokens + [character for character in frequent if character not in special_tokens])[
+            :vocab_size
+        ]
         return cls(vocabulary, special_tokens, **kwargs)
 
     def _encode(self, texts, splits=None):

@@ -1,40 +1,49 @@
 """The tokenizer of a Hugging Face folder.
 
-`tokenizer_config.json` names the class, which says how a vocabulary's file is meant.
+The class that `tokenizer_config.json` names decides how to read the file of a vocabulary.
 """
 
 import functools
+import os
+from typing import Any
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, parse_json, reading
 from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
-from keras_txf.text.folder_files import added_tokens, content, read_config, read_model_type, read_normalizer, special_tokens
+from keras_txf.text.folder_files import (
+    added_tokens,
+    content,
+    read_config,
+    read_model_type,
+    read_normalizer,
+    special_tokens,
+)
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
 from keras_txf.text.sentence_piece_model import read_model
 from keras_txf.text.vocabulary import from_files, read_bytes, read_text, read_tokens
 from keras_txf.text.word_piece import WordPieceTokenizer
 
 
-def from_checkpoint(folder, **kwargs):
-    """The tokenizer of a Hugging Face folder, which puts the special tokens around a text that the model expects.
+def from_checkpoint(folder: str | os.PathLike, **kwargs: Any) -> Any:
+    """Makes the tokenizer of a Hugging Face folder, with the special tokens around a text that the model expects.
 
     Reads `vocab.txt` of BERT, DistilBERT, ELECTRA, MobileBERT and ConvBERT, `spiece.model` of T5, `tokenizer.model` of
-    Llama 1 and 2, and ByT5. Any other `tokenizer.json` is read by the package `tokenizers`.
+    Llama 1 and 2, and ByT5. The package `tokenizers` reads any other `tokenizer.json`.
 
     Args:
         folder: path of the folder. `tokenizer_config.json` in it names the class of the tokenizer.
-        **kwargs: options of the tokenizer, such as `length`; they come before what the folder says. Hugging Face keeps
-            special tokens that stand in a text, `special_tokens_in_text="keep"`; here they are escaped unless asked for.
+        **kwargs: options of the tokenizer, such as `length`; they override those of the folder. Hugging Face keeps
+            special tokens in a text, as `special_tokens_in_text="keep"` does; the default here is "escape".
 
     Returns:
         A `WordPieceTokenizer`, `SentencePieceTokenizer`, `ByteTokenizer` or `BytePairTokenizer`.
 
     Raises:
-        ImportError: a `tokenizer.json` needs `tokenizers`, which is not there.
-        ValueError: no folder, a file that is missing or damaged, which the message names; a class that is not known, of which
-            the message lists what is there.
+        ImportError: a `tokenizer.json` needs `tokenizers`, which is not installed.
+        ValueError: no folder; a missing or damaged file, which the message names; an unknown class, with the files of
+            the folder in the message.
 
     Example:
 
@@ -48,7 +57,8 @@ def from_checkpoint(folder, **kwargs):
     folder = checks.path("folder", folder)
     if not folder.is_dir():
         raise ValueError(
-            f"`folder` must be a folder; received {short_repr(str(folder))}. Of a repository on the Hub `txf.checkpoints.find` makes one."
+            f"`folder` must be a folder; received {short_repr(str(folder))}. `txf.checkpoints.find` "
+            "downloads a repository of the Hub."
         )
     config = read_config(folder)
     name = config.get("tokenizer_class") or CLASSES.get(read_model_type(folder))
@@ -58,11 +68,14 @@ def from_checkpoint(folder, **kwargs):
     if file_of(folder, file).is_file():
         make, options = read(folder, config)
         used = dict.fromkeys((file, "tokenizer_config.json", "added_tokens.json", "tokenizer.json"))
-        return from_files(make, [path for path in (file_of(folder, name) for name in used) if path.is_file()], options, kwargs)
+        return from_files(
+            make, [path for path in (file_of(folder, name) for name in used) if path.is_file()], options, kwargs
+        )
     found = sorted(file.name for file in folder.iterdir())
     raise ValueError(
         f"`folder` must hold tokenizer.json, or the class of its tokenizer and that one's file, of "
-        f"{ {name: file for name, (file, _) in READERS.items()} }; received {short_repr(str(folder))}, of class {short_repr(name)}, with {found}."
+        f"{ {name: file for name, (file, _) in READERS.items()} }; received {short_repr(str(folder))}, of class "
+        f"{short_repr(name)}, with {found}."
     )
 
 
@@ -79,7 +92,10 @@ def read_word_piece(folder, config):
         "pad_token": token(config, "pad_token", "[PAD]"),
         "unk_token": token(config, "unk_token", "[UNK]"),
     }
-    special = [*(options[name] for name in ("pad_token", "unk_token", "start", "end")), token(config, "mask_token", "[MASK]")]
+    special = [
+        *(options[name] for name in ("pad_token", "unk_token", "start", "end")),
+        token(config, "mask_token", "[MASK]"),
+    ]
     special += special_tokens(config)
     options["special_tokens"] = [name for name in dict.fromkeys(special) if name in vocabulary]
     return functools.partial(WordPieceTokenizer, vocabulary), options
@@ -89,7 +105,11 @@ def read_t5(folder, config):
     model, size = read_pieces(file_of(folder, "spiece.model"))
     extra = added_tokens(folder / "spiece.model", size, config)
     extra = extra or [f"<extra_id_{number}>" for number in reversed(range(config.get("extra_ids", 100)))]
-    options = {"extra_tokens": extra, "end": token(config, "eos_token", "</s>"), "pad_token": token(config, "pad_token", "<pad>")}
+    options = {
+        "extra_tokens": extra,
+        "end": token(config, "eos_token", "</s>"),
+        "pad_token": token(config, "pad_token", "<pad>"),
+    }
     return functools.partial(SentencePieceTokenizer, model), options
 
 
@@ -120,7 +140,7 @@ def read_tokenizer_json(folder, config):
 
 
 def read_pieces(path):
-    """The bytes of a SentencePiece model, and how many pieces it has."""
+    """Returns the bytes of a SentencePiece model and its number of pieces."""
     model = read_bytes("folder", path)
     with reading(path):
         return model, len(read_model(model).pieces)
@@ -140,12 +160,13 @@ READERS = {  # class of Hugging Face -> file, function
 
 CLASSES = {  # the tokenizer's class by `config.json`, where `tokenizer_config.json` does not name it
     "bert": "BertTokenizer", "distilbert": "DistilBertTokenizer", "electra": "ElectraTokenizer",
-    "mobilebert": "MobileBertTokenizer", "convbert": "ConvBertTokenizer", "t5": "T5Tokenizer", "llama": "LlamaTokenizer",
+    "mobilebert": "MobileBertTokenizer", "convbert": "ConvBertTokenizer", "t5": "T5Tokenizer",
+    "llama": "LlamaTokenizer",
 }  # fmt: skip
 
 
 def around(processor):
-    """The tokens that a post-processor of `tokenizers` puts before and after a text."""
+    """Returns the tokens that a post-processor of `tokenizers` puts before and after a text."""
     kind = (processor or {}).get("type")
     if kind == "Sequence":
         found = [around(inner) for inner in processor["processors"]]
@@ -160,5 +181,5 @@ def around(processor):
 
 
 def token(config, name, default):
-    """A special token of a config; null says that there is none."""
+    """Returns a special token of a config; None for null."""
     return content(config.get(name, default))

@@ -1,28 +1,31 @@
 """Pairs of texts that belong together, for embeddings."""
 
+from typing import Any
+
 import keras
 
 from keras_txf.checks import short_repr
 from keras_txf.text.datasets import as_dataset, asserted, checked_tokenizer, in_chunks, limit
-from keras_txf.text.lazy import tf
-from keras_txf.text.rows import row
+from keras_txf.text.lazy_imports import tf
+from keras_txf.text.tokenizer import Tokenizer
+from keras_txf.text.truncation import row
 
 
-def contrastive_pairs(dataset, tokenizer, max_length=None):
-    """Examples of (anchor, positive): two texts that mean the same, or a question and its answer.
+def contrastive_pairs(dataset: Any, tokenizer: Tokenizer, max_length: int | None = None) -> Any:
+    """Makes examples of (anchor, positive): two texts of one meaning, or a question and its answer.
 
-    The other pairs of a batch are what a pair is told apart from, see `contrastive_targets`.
+    The positives of the other pairs in a batch are the negatives of a pair, see `contrastive_targets`.
 
     Args:
         dataset: `tf.data.Dataset` of (anchor, positive), not batched; or the two columns in memory.
-        tokenizer: a tokenizer, whose `start` and `end` are added.
-        max_length: longer texts are cut, each alone; default the tokenizer's `length`, if that is a number.
+        tokenizer: a tokenizer, which adds its `start` and `end`.
+        max_length: truncates each text; default the tokenizer's `length`, if that is a number.
 
     Returns:
         `tf.data.Dataset` of {"anchor_ids": int32 (L,), "positive_ids": int32 (L',)}, in the same order.
 
     Raises:
-        ValueError: no elements, or others than (anchor, positive).
+        ValueError: no elements, or elements other than (anchor, positive).
 
     Example:
 
@@ -40,11 +43,11 @@ def contrastive_pairs(dataset, tokenizer, max_length=None):
     return in_chunks(dataset, example)
 
 
-def contrastive_targets(batch):
-    """A batch of B pairs with its targets: of the similarities (B, B), anchor i's class is positive i.
+def contrastive_targets(batch: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Returns a batch of B pairs with its targets: the class of anchor i among the positives is i.
 
-    To be mapped over batches. The loss is then `SparseCategoricalCrossentropy(from_logits=True)`, of similarities over a
-    temperature.
+    Map it over the batches. The loss is `SparseCategoricalCrossentropy(from_logits=True)` of the similarities (B, B),
+    divided by a temperature.
 
     Args:
         batch: dict of "anchor_ids" (B, L) and "positive_ids" (B, L').
@@ -53,7 +56,7 @@ def contrastive_targets(batch):
         (batch, targets int32 (B,)), the targets 0, 1, 2, ...
 
     Raises:
-        ValueError: what is no batch of such pairs, ids that are no integers, other numbers of anchors than of positives.
+        ValueError: no batch of such pairs, ids that are no integers, different numbers of anchors and positives.
 
     Reference:
         [Representation Learning with Contrastive Predictive Coding](https://arxiv.org/abs/1807.03748).
@@ -67,7 +70,9 @@ def contrastive_targets(batch):
     """
     names = ("anchor_ids", "positive_ids")
     if not isinstance(batch, dict) or any(len(getattr(batch.get(name), "shape", ())) < 2 for name in names):
-        raise ValueError(f"`batch` must be a dict of {' and '.join(names)}, each (batch, length); received {short_repr(batch)}.")
+        raise ValueError(
+            f"`batch` must be a dict of {' and '.join(names)}, each (batch, length); received {short_repr(batch)}."
+        )
     for name in names:
         if "int" not in (dtype := keras.backend.standardize_dtype(batch[name].dtype)):
             raise ValueError(f"`batch` must hold ids that are integers; received {dtype} of {name}.")
@@ -76,5 +81,11 @@ def contrastive_targets(batch):
         raise ValueError(f"`batch` must hold as many anchors as positives; received {known[0]} and {known[1]}.")
     anchors, positives = (tf.shape(batch[name])[0] for name in names)
     if None in known:
-        anchors = asserted(anchors, anchors == positives, "`batch` must hold as many anchors as positives; received", anchors, positives)
+        anchors = asserted(
+            anchors,
+            anchors == positives,
+            "`batch` must hold as many anchors as positives; received",
+            anchors,
+            positives,
+        )
     return batch, tf.range(anchors)

@@ -1,13 +1,13 @@
-"""What all pipelines share: text comes as a data set, is tokenized many at a time, and leaves as one example each.
+"""The parts of all pipelines: read a data set of text, tokenize many texts at a time, return single examples.
 
-Legend: C texts that are tokenized at once, L length in tokens.
+Legend: C texts in a chunk, L length in tokens.
 """
 
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 from keras_txf.text.shapes import as_text
 from keras_txf.text.tokenizer import Tokenizer
 
@@ -15,16 +15,15 @@ CHUNK = 256
 
 
 def as_dataset(data, columns, num_classes=None):
-    """The `tf.data.Dataset` of texts, or of tuples of them, that a pipeline begins with.
+    """Returns the `tf.data.Dataset` of texts, or of tuples, that a pipeline begins with.
 
     Args:
         data: a `tf.data.Dataset`, not batched; or its columns in memory, lists or arrays.
-        columns: list of str, the names of what an element holds. All are text but "label".
-        num_classes: the labels are integers below it; None where they are numbers of any kind.
+        columns: list of str, the names of the parts of an element. All but "label" are text.
+        num_classes: the number of classes, for integer labels below it; None for labels of any number.
 
     Raises:
-        ValueError: another structure, no element, columns that differ in length, a label out of range where it can be
-            seen.
+        ValueError: another structure, no element, columns of different lengths, a label out of range in memory.
     """
     alone = len(columns) == 1
     expected = f"`dataset` must be a tf.data.Dataset of ({', '.join(columns)}), not batched, or a tuple of such columns"
@@ -53,7 +52,7 @@ def is_column(values):
 
 
 def column(name, values, num_classes):
-    """The tensor of a column in memory."""
+    """Returns the tensor of a column in memory."""
     if name != "label":
         return as_text(values, f"`{name}` of `dataset`") if len(values) else tf.zeros([0], tf.string)
     kind = f"The labels of `dataset` must each be {label_kind(num_classes)}"
@@ -86,7 +85,7 @@ def fits_text(dtype, num_classes):
 
 
 def checked_labels(labels, num_classes):
-    """Labels (C,) as int32, or float32 where there are no classes; out of range they stop the data set."""
+    """Casts labels (C,) to int32, or float32 without classes; a label out of range stops the data set."""
     if num_classes is None:
         return tf.cast(labels, tf.float32)
     wrong = tf.boolean_mask(labels, (labels < 0) | (labels >= num_classes))
@@ -95,13 +94,13 @@ def checked_labels(labels, num_classes):
 
 
 def asserted(tensor, condition, *message):
-    """The tensor, if the condition holds; else the data set stops here and says so."""
+    """Returns the tensor; where the condition does not hold, the data set stops with the message."""
     with tf.control_dependencies([tf.debugging.Assert(condition, [*message])]):
         return tf.identity(tensor)
 
 
 def not_empty(dataset, look=False):
-    """Refuses what is no data set, or one without elements. With `look` it reads the first, where their number is not known."""
+    """Refuses anything but a data set with elements. With `look` reads the first one where the number is unknown."""
     if not isinstance(dataset, tf.data.Dataset):
         raise ValueError(f"`dataset` must be a tf.data.Dataset; received {short_repr(dataset)}.")
     count = int(dataset.cardinality())
@@ -112,23 +111,23 @@ def not_empty(dataset, look=False):
 
 
 def in_chunks(dataset, function, same_count=True):
-    """Applies a function to C elements at a time; its rows (C, L), ragged, and values (C,) are the new elements.
+    """Applies a function to C elements at a time; its ragged rows (C, L) and values (C,) become the new elements.
 
-    To tokenize texts one by one would take many times as long. The order stays.
+    Tokenizing texts one by one would take many times as long. Keeps the order.
     """
     chunks = dataset.batch(CHUNK).map(function, num_parallel_calls=tf.data.AUTOTUNE)
     return one_by_one(chunks, dataset.cardinality() if same_count else tf.data.UNKNOWN_CARDINALITY)
 
 
 def one_by_one(chunks, count):
-    """The elements of chunks. Their number is stated, where it is known."""
+    """Returns the elements of chunks, with their number where it is known."""
     examples = chunks.unbatch().map(dense)
     unknown = int(count) == tf.data.UNKNOWN_CARDINALITY
     return examples if unknown else examples.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def dense(*element):
-    """A row of a ragged tensor is a tensor, though TensorFlow's data sets call it ragged still."""
+    """Converts the row of a ragged tensor to a tensor, which TensorFlow's data sets leave ragged."""
     return tf.nest.map_structure(tf.convert_to_tensor, element if len(element) > 1 else element[0])
 
 
@@ -137,17 +136,20 @@ def checked_tokenizer(name, tokenizer, needs=()):
         raise ValueError(f"`{name}` must be a tokenizer of keras_txf.text; received {short_repr(tokenizer)}.")
     for option in needs:
         if not getattr(tokenizer, option):
-            raise ValueError(f"`{name}` must have the option `{option}`, a special token; received a tokenizer without.")
+            raise ValueError(
+                f"`{name}` must have the option `{option}`, a special token; received a tokenizer without it."
+            )
     return tokenizer
 
 
 def limit(tokenizer, max_length, added, texts=1):
-    """The most tokens of a row of some texts, or None; the tokenizer's own `length` where nothing else is said."""
+    """Returns the largest number of tokens of a row, or None; default the tokenizer's `length`."""
     if max_length is None and isinstance(tokenizer.length, int):
         max_length = tokenizer.length
     max_length = checks.optional(checks.size, "max_length", max_length)
     if max_length is not None and max_length < added + texts:
         raise ValueError(
-            f"`max_length` must leave room for a token of each text beside {added} special tokens; received {max_length}."
+            f"`max_length` must leave room for a token of each text beside {added} special tokens; received "
+            f"{max_length}."
         )
     return max_length

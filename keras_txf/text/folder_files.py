@@ -1,4 +1,4 @@
-"""The JSON files beside a vocabulary in a folder of Hugging Face, each value of the kind that it must have."""
+"""Reads the JSON files beside a vocabulary in a folder of Hugging Face, and checks the type of each value."""
 
 import re
 
@@ -6,21 +6,21 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, read_json, reading
 
-MOST_EXTRA = 2**16  # tokens that a number stands for, such as T5's 100; a broken one would fill the memory
+MOST_EXTRA = 2**16  # extra tokens, of which T5 has 100; a larger number in a broken file would fill the memory
 
 
 def read_config(folder):
-    """`tokenizer_config.json`; an empty dict where there is none."""
+    """Reads `tokenizer_config.json`; an empty dict without the file."""
     return _checked(file_of(folder, "tokenizer_config.json"), CONFIG)
 
 
 def read_model_type(folder):
-    """`model_type` of `config.json`, which names the kind of model; None where there is none."""
+    """Reads `model_type` of `config.json`; None without it."""
     return _checked(file_of(folder, "config.json"), {"model_type": text}).get("model_type")
 
 
 def read_normalizer(folder):
-    """The normalizer of `tokenizer.json`; an empty dict where there is none."""
+    """Reads the normalizer of `tokenizer.json`; an empty dict without it."""
     path = file_of(folder, "tokenizer.json")
     normalizer = _checked(path, {"normalizer": mapping}).get("normalizer") or {}
     with reading(path):
@@ -28,7 +28,7 @@ def read_normalizer(folder):
 
 
 def added_tokens(vocabulary, size, config):
-    """The tokens that follow the `size` ones of the file `vocabulary`."""
+    """Reads the added tokens, whose ids follow those of the `size` tokens in the file `vocabulary`."""
     folder = vocabulary.parent
     path = file_of(folder, "added_tokens.json")
     ids = read_json(path) if path.is_file() else {}
@@ -40,21 +40,22 @@ def added_tokens(vocabulary, size, config):
     beyond = sorted(id for id in by_id if id >= size)
     if beyond != list(range(size, size + len(beyond))):
         raise ValueError(
-            f"`folder` must name, in added_tokens.json or tokenizer_config.json, every token from id {size} on, which follow those "
+            f"`folder` must name, in added_tokens.json or tokenizer_config.json, every token from id {size} on, which "
+            "follow those "
             f"of {vocabulary.name}; received {short_repr(beyond)} in {short_repr(str(folder))}."
         )
     return [by_id[id] for id in beyond]
 
 
 def special_tokens(config):
-    """What a config says is special beside padding, unknown, start and end."""
+    """Returns the special tokens of a config beside padding, unknown, start and end."""
     listed = config.get("additional_special_tokens") or []
     added = (config.get("added_tokens_decoder") or {}).values()
     return [content(token) for token in listed] + [entry["content"] for entry in added if entry.get("special")]
 
 
 def content(value):
-    """A token, which is a string or a dict with its `content`."""
+    """Returns the string of a token, which may be a dict with `content`."""
     return value.get("content") if isinstance(value, dict) else value
 
 
@@ -79,7 +80,9 @@ def number_of_tokens(name, value):
 
 def token(name, value):
     if value is not None and not isinstance(content(value), str):
-        raise ValueError(f"`{name}` must be a string, a dict with it as `content`, or null; received {short_repr(value)}")
+        raise ValueError(
+            f"`{name}` must be a string, a dict with it as `content`, or null; received {short_repr(value)}"
+        )
 
 
 def tokens(name, value):
@@ -92,8 +95,14 @@ def tokens_by_id(name, value):
     for id, entry in (value or {}).items():
         if not re.fullmatch("0|[1-9][0-9]{0,8}", id):
             raise ValueError(f"`{name}` must have ids of tokens as keys; received {short_repr(id)}")
-        if not isinstance(entry, dict) or not isinstance(entry.get("content"), str) or not isinstance(entry.get("special", False), bool):
-            raise ValueError(f"`{name}` must have a dict with the token as `content` for {id}; received {short_repr(entry)}")
+        if (
+            not isinstance(entry, dict)
+            or not isinstance(entry.get("content"), str)
+            or not isinstance(entry.get("special", False), bool)
+        ):
+            raise ValueError(
+                f"`{name}` must have a dict with the token as `content` for {id}; received {short_repr(entry)}"
+            )
 
 
 CONFIG = {
@@ -107,7 +116,9 @@ CONFIG = {
     "extra_ids": number_of_tokens,
     "additional_special_tokens": tokens,
     "added_tokens_decoder": tokens_by_id,
-    **dict.fromkeys(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token"), token),
+    **dict.fromkeys(
+        ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token"), token
+    ),
 }
 NORMALIZER = {"lowercase": checks.boolean, "strip_accents": flag_or_null, "handle_chinese_chars": checks.boolean}
 

@@ -1,30 +1,34 @@
-"""Text as examples for models that write: the next token, translations, answers.
+"""Text as examples for generative models: the next token, translations, answers.
 
 Legend: C texts, L, S, T lengths in tokens.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from keras_txf.text.datasets import as_dataset, checked_tokenizer, in_chunks, limit
-from keras_txf.text.lazy import tf
-from keras_txf.text.rows import joining, pair_row, row, second_only
+from keras_txf.text.lazy_imports import tf
+from keras_txf.text.tokenizer import Tokenizer
+from keras_txf.text.truncation import joining, pair_row, row, second_only
 
 
-def next_token(dataset, tokenizer, max_length=None):
-    """Examples of texts for a language model such as `decoder_generator`.
+def next_token(dataset: Any, tokenizer: Tokenizer, max_length: int | None = None) -> Any:
+    """Makes examples of texts for a language model such as `decoder_generator`.
 
-    A long text becomes several examples, one after the other, so that each of its tokens but the first is a target once.
-    A text of less than two tokens has nothing to predict, and becomes none.
+    A long text becomes several examples, so that each of its tokens but the first is a target once. A text of less than
+    two tokens has nothing to predict and becomes no example.
 
     Args:
         dataset: `tf.data.Dataset` of texts, not batched; or a list of texts.
-        tokenizer: a tokenizer, whose `start` and `end` are added to each text.
-        max_length: the most tokens of an example; default the tokenizer's `length`, if that is a number.
+        tokenizer: a tokenizer, which adds its `start` and `end` to each text.
+        max_length: the largest number of tokens of an example; default the tokenizer's `length`, if that is a number.
 
     Returns:
-        `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)): the targets are the ids one place later.
-        `counted` tells `fit` how many.
+        `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)): the targets are the ids one position later.
+        `counted` tells `fit` the number of examples.
 
     Raises:
-        ValueError: no elements, or others than texts.
+        ValueError: no elements, or elements other than texts.
 
     Example:
 
@@ -44,22 +48,23 @@ def next_token(dataset, tokenizer, max_length=None):
     return in_chunks(dataset, example, same_count=False)
 
 
-def translation(dataset, source_tokenizer, target_tokenizer=None, max_length=None):
-    """Examples of (source, target) for an `encoder_decoder`: translation, summaries, and all else that turns a text into
-    another.
+def translation(
+    dataset: Any, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer | None = None, max_length: int | None = None
+) -> Any:
+    """Makes examples of (source, target) for an `encoder_decoder`: translations, summaries, and other pairs of texts.
 
     Args:
         dataset: `tf.data.Dataset` of (source, target), not batched; or the two columns in memory.
-        source_tokenizer: a tokenizer, whose `start` and `end` are added to the source.
+        source_tokenizer: a tokenizer, which adds its `start` and `end` to the source.
         target_tokenizer: a tokenizer with `start` and `end`; default the source's.
-        max_length: longer sources and targets are cut, each alone; default each tokenizer's `length`, if that is a number.
+        max_length: truncates each source and each target; default each tokenizer's `length`, if that is a number.
 
     Returns:
-        `tf.data.Dataset` of ({"source_ids": int32 (S,), "target_ids": int32 (T,)}, targets int32 (T,)), in the same order.
-        The target ids begin with `start`, the targets end with `end`.
+        `tf.data.Dataset` of ({"source_ids": int32 (S,), "target_ids": int32 (T,)}, targets int32 (T,)), in the same
+        order. The target ids begin with `start`, the targets end with `end`.
 
     Raises:
-        ValueError: no elements, or others than (source, target); a target tokenizer without `start` or `end`.
+        ValueError: no elements, or elements other than (source, target); a target tokenizer without `start` or `end`.
 
     Example:
 
@@ -80,25 +85,33 @@ def translation(dataset, source_tokenizer, target_tokenizer=None, max_length=Non
     return in_chunks(dataset, example)
 
 
-def question_answering(dataset, tokenizer, target_tokenizer=None, max_length=None, separator=None):
-    """Examples of (context, question, answer) for an `encoder_decoder` that writes the answer.
+def question_answering(
+    dataset: Any,
+    tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | None = None,
+    max_length: int | None = None,
+    separator: str | Sequence[str] | None = None,
+) -> Any:
+    """Makes examples of (context, question, answer) for an `encoder_decoder` that writes the answer.
 
-    The source is `start`, the question, the separator, the context, `end`. Where that is too long the context is cut,
-    perhaps with the answer in it: choose `max_length` accordingly.
+    The source is `start`, the question, the separator, the context, `end`. `max_length` truncates the
+    context, perhaps before the answer in it: choose it accordingly.
 
     Args:
         dataset: `tf.data.Dataset` of (context, question, answer), not batched; or the three columns in memory.
         tokenizer: a tokenizer of question and context.
         target_tokenizer: a tokenizer of the answer, with `start` and `end`; default the same.
-        max_length: the most tokens of a source, and of a target; default each tokenizer's `length`, if that is a number.
+        max_length: the largest number of tokens of a source, and of a target; default each tokenizer's `length`, if
+            that is a number.
         separator: special token between question and context, or a list of them; default the tokenizer's `end`.
 
     Returns:
-        `tf.data.Dataset` of ({"source_ids": int32 (S,), "target_ids": int32 (T,)}, targets int32 (T,)), in the same order.
+        `tf.data.Dataset` of ({"source_ids": int32 (S,), "target_ids": int32 (T,)}, targets int32 (T,)), in the same
+        order.
 
     Raises:
-        ValueError: no elements, or others than (context, question, answer); a target tokenizer without `start` or `end`;
-            a separator that is no special token, or none at all.
+        ValueError: no elements, or elements other than (context, question, answer); a target tokenizer without `start`
+            or `end`; a separator that is no special token, or none at all.
 
     Example:
 
@@ -120,7 +133,7 @@ def question_answering(dataset, tokenizer, target_tokenizer=None, max_length=Non
 
 
 def writer(source_tokenizer, target_tokenizer, max_length):
-    """The function of source rows and target texts to an encoder-decoder's inputs and targets."""
+    """Returns a function of source rows and target texts that makes an encoder-decoder's inputs and targets."""
     name = "source_tokenizer" if target_tokenizer is None else "target_tokenizer"
     tokenizer = source_tokenizer if target_tokenizer is None else target_tokenizer
     checked_tokenizer(name, tokenizer, needs=("start", "end"))
@@ -135,12 +148,12 @@ def writer(source_tokenizer, target_tokenizer, max_length):
 
 
 def shifted(rows):
-    """What a model reads, and what it is to say at each place."""
+    """Returns the inputs and the targets, the next token at each position."""
     return rows[:, :-1], rows[:, 1:]
 
 
 def in_pieces(rows, length):
-    """Rows, ragged (C, L), cut into pieces of `length`, the last of each row perhaps shorter; empty rows become none."""
+    """Cuts ragged rows (C, L) into pieces of `length`; the last of a row may be shorter, an empty row has none."""
     starts = tf.ragged.range(rows.row_starts(), rows.row_limits(), length or tf.maximum(tf.size(rows, tf.int64), 1))
     splits = tf.concat([starts.flat_values, [tf.size(rows.flat_values, tf.int64)]], 0)
     return tf.RaggedTensor.from_row_splits(rows.flat_values, splits, validate=False)

@@ -1,26 +1,30 @@
-"""Text with a label, alone or in pairs, as examples for a classifier."""
+"""Labelled texts, single or in pairs, as examples for a classifier."""
+
+from collections.abc import Sequence
+from typing import Any
 
 from keras_txf import checks
 from keras_txf.text.datasets import as_dataset, checked_labels, checked_tokenizer, in_chunks, limit
-from keras_txf.text.lazy import tf
-from keras_txf.text.rows import joining, longer_first, pair_row, row
+from keras_txf.text.lazy_imports import tf
+from keras_txf.text.tokenizer import Tokenizer
+from keras_txf.text.truncation import joining, longer_first, pair_row, row
 
 
-def classification(dataset, tokenizer, num_classes, max_length=None):
-    """Examples of (text, label) for a classifier such as `encoder_classifier`.
+def classification(dataset: Any, tokenizer: Tokenizer, num_classes: int | None, max_length: int | None = None) -> Any:
+    """Makes examples of (text, label) for a classifier such as `encoder_classifier`.
 
     Args:
         dataset: `tf.data.Dataset` of (text, label), not batched; or the two columns in memory.
-        tokenizer: a tokenizer, whose `start` and `end` are added.
+        tokenizer: a tokenizer, which adds its `start` and `end`.
         num_classes: labels are integers from 0 to `num_classes` - 1; None for numbers of any kind, to regress on.
-        max_length: longer texts are cut; default the tokenizer's `length`, if that is a number.
+        max_length: truncates longer texts; default the tokenizer's `length`, if that is a number.
 
     Returns:
         `tf.data.Dataset` of (ids int32 (L,), label int32 or float32 ()), in the same order.
 
     Raises:
-        ValueError: no elements, or others than (text, label); a label out of range, of columns in memory. A
-            `tf.data.Dataset` with such a label raises `tf.errors.InvalidArgumentError` where it comes to it.
+        ValueError: no elements, or elements other than (text, label); a label out of range in memory. A
+            `tf.data.Dataset` with such a label raises `tf.errors.InvalidArgumentError` when it reads the label.
 
     Example:
 
@@ -40,23 +44,30 @@ def classification(dataset, tokenizer, num_classes, max_length=None):
     return in_chunks(dataset, example)
 
 
-def sentence_pairs(dataset, tokenizer, num_classes, max_length=None, separator=None, token_types=False):
-    """Examples of (first, second, label), two texts in one row: entailment, paraphrase, similarity.
+def sentence_pairs(
+    dataset: Any,
+    tokenizer: Tokenizer,
+    num_classes: int | None,
+    max_length: int | None = None,
+    separator: str | Sequence[str] | None = None,
+    token_types: bool = False,
+) -> Any:
+    """Makes examples of (first, second, label), two texts in one row: entailment, paraphrase, similarity.
 
-    A row is `start`, the first text, the separator, the second text, `end`. Of a pair that is too long the longer text is
-    cut first, until both are of one length.
+    A row is `start`, the first text, the separator, the second text, `end`. `max_length` truncates the longer text
+    first, down to the length of the other, then both.
 
     Args:
         dataset: `tf.data.Dataset` of (first, second, label), not batched; or the three columns in memory.
         tokenizer, num_classes, max_length: as of `classification`.
         separator: special token between the texts, or a list of them; default the tokenizer's `end`. Checkpoints of
-            RoBERTa know pairs with two: ["</s>", "</s>"].
-        token_types: whether there are also the types of the tokens, 0 up to the separator and 1 from the second text on,
-            for a model with `token_type_ids=True`. Checkpoints of BERT and ELECTRA know pairs with them.
+            RoBERTa expect two: ["</s>", "</s>"].
+        token_types: whether to return token type ids too, 0 up to the separator and 1 from the second text on, for a
+            model with `token_type_ids=True`. Checkpoints of BERT and ELECTRA expect them.
 
     Returns:
-        `tf.data.Dataset` of (ids int32 (L,), label int32 or float32 ()), in the same order. With `token_types` a dict,
-        {"token_ids", "token_type_ids"}, is in place of the ids.
+        `tf.data.Dataset` of (ids int32 (L,), label int32 or float32 ()), in the same order. With `token_types` the
+        dict {"token_ids", "token_type_ids"} replaces the ids.
 
     Raises:
         ValueError: as of `classification`; a separator that is no special token, or none at all.

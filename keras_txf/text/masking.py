@@ -1,7 +1,9 @@
-"""Masked language modelling: some tokens are hidden, and are to be guessed.
+"""Masked language modelling: the model predicts masked tokens.
 
 Legend: C texts, L length in tokens.
 """
+
+from typing import Any
 
 import numpy as np
 
@@ -10,42 +12,61 @@ from keras_txf.checks import short_repr
 from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.characters import CharacterTokenizer
-from keras_txf.text.datasets import CHUNK, as_dataset, asserted, checked_tokenizer, in_chunks, limit, not_empty, one_by_one
-from keras_txf.text.lazy import tf
-from keras_txf.text.rows import row
+from keras_txf.text.datasets import (
+    CHUNK,
+    as_dataset,
+    asserted,
+    checked_tokenizer,
+    in_chunks,
+    limit,
+    not_empty,
+    one_by_one,
+)
+from keras_txf.text.lazy_imports import tf
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
 from keras_txf.text.shapes import as_ragged
+from keras_txf.text.tokenizer import Tokenizer
+from keras_txf.text.truncation import row
 from keras_txf.text.word_piece import WordPieceTokenizer
 
-# Whether a token begins a word, by how each kind of tokenizer writes it.
+# Whether a token begins a word, in the notation of each tokenizer.
 BEGINS_WORD = {
     WordPieceTokenizer: lambda token: not token.startswith("##"),
     SentencePieceTokenizer: lambda token: token.startswith("▁"),
     ByteTokenizer: lambda token: token in ("<0x20>", "<0x0A>", "<0x09>", "<0x0D>"),
     CharacterTokenizer: str.isspace,
 }
-BLANKS = (("▁",), ("Ġ", "Ċ", "ĉ", "č"))  # as pieces of a `tokenizer.json` begin with them: SentencePiece's, those of bytes
+BLANKS = (
+    ("▁",),
+    ("Ġ", "Ċ", "ĉ", "č"),
+)  # at the beginning of the pieces of a `tokenizer.json`: those of SentencePiece, those of bytes
 
 
 def masked_language_modelling(
-    dataset, tokenizer, max_length=None, rate=0.15, whole_words=False, mask_token="[MASK]", seed=0
-):
-    """Examples of texts with some tokens hidden: `mask_tokens` of `token_ids`.
+    dataset: Any,
+    tokenizer: Tokenizer,
+    max_length: int | None = None,
+    rate: float = 0.15,
+    whole_words: bool = False,
+    mask_token: str = "[MASK]",
+    seed: int = 0,
+) -> Any:
+    """Makes examples of texts with masked tokens: `mask_tokens` of `token_ids`.
 
-    To keep ids from one epoch to the next and hide others in each, cache between the two:
+    To tokenize once and mask other tokens in each epoch, cache between the two:
     `mask_tokens(token_ids(texts, tokenizer).cache(), tokenizer)`.
 
     Args:
         dataset: `tf.data.Dataset` of texts, not batched; or a list of texts.
-        tokenizer: a tokenizer, whose `start` and `end` are added.
-        max_length: longer texts are cut; default the tokenizer's `length`, if that is a number.
-        rate, whole_words, mask_token, seed: as of `mask_tokens`.
+        tokenizer: a tokenizer, which adds its `start` and `end`.
+        max_length: truncates longer texts; default the tokenizer's `length`, if that is a number.
+        rate, whole_words, mask_token, seed: see `mask_tokens`.
 
     Returns:
         `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)), in the same order.
 
     Raises:
-        ValueError: as of `token_ids` and `mask_tokens`.
+        ValueError: see `token_ids` and `mask_tokens`.
 
     Example:
 
@@ -58,19 +79,19 @@ def masked_language_modelling(
     return mask_tokens(ids, tokenizer, rate, whole_words, mask_token, seed)
 
 
-def token_ids(dataset, tokenizer, max_length=None):
-    """The ids of each text, not padded.
+def token_ids(dataset: Any, tokenizer: Tokenizer, max_length: int | None = None) -> Any:
+    """Makes the ids of each text, without padding.
 
     Args:
         dataset: `tf.data.Dataset` of texts, not batched; or a list of texts.
-        tokenizer: a tokenizer, whose `start` and `end` are added.
-        max_length: longer texts are cut; default the tokenizer's `length`, if that is a number.
+        tokenizer: a tokenizer, which adds its `start` and `end`.
+        max_length: truncates longer texts; default the tokenizer's `length`, if that is a number.
 
     Returns:
         `tf.data.Dataset` of int32 (L,), in the same order.
 
     Raises:
-        ValueError: no elements, or others than texts.
+        ValueError: no elements, or elements other than texts.
 
     Example:
 
@@ -83,33 +104,40 @@ def token_ids(dataset, tokenizer, max_length=None):
     return in_chunks(as_dataset(dataset, ["text"]), lambda texts: row(tokenizer, texts, max_length))
 
 
-def mask_tokens(dataset, tokenizer, rate=0.15, whole_words=False, mask_token="[MASK]", seed=0):
-    """Chooses tokens of each row to be guessed: 80 % of them become the mask, 10 % any other token, 10 % stay.
+def mask_tokens(
+    dataset: Any,
+    tokenizer: Tokenizer,
+    rate: float = 0.15,
+    whole_words: bool = False,
+    mask_token: str = "[MASK]",
+    seed: int = 0,
+) -> Any:
+    """Chooses tokens of each row to predict: 80 % of them become the mask, 10 % any other token, 10 % stay.
 
-    Special tokens are never chosen, nor put in the place of others. Every pass over the data set chooses anew, and the
-    passes of a program with the same seed are the same. Cache, if at all, before.
+    Special tokens are never chosen and never replace other tokens. Each pass over the data set chooses anew; the same
+    seed gives the same passes in each run of a program. Cache before masking.
 
-    A training that goes on after a kill hides what an unbroken one would have hidden: with `repeat().skip(steps)` after
-    this, and with a `tf.train.Checkpoint` of the iterator where `repeat()` comes before this. With `repeat()` after it
-    such a checkpoint is exact to the end of its epoch; the next epoch may hide others, for tf.data forgets the number of a
-    pass whose end it has read ahead.
+    A training that resumes after a kill has the same masks as an unbroken one: with `repeat().skip(steps)` after
+    masking, or with `repeat()` before masking and a `tf.train.Checkpoint` of the iterator. With `repeat()` after
+    masking such a checkpoint is exact to the end of its epoch; later epochs may have other masks, as tf.data forgets
+    the number of a pass whose end it has read ahead.
 
     Args:
         dataset: `tf.data.Dataset` of ids int (L,), one row each.
-        tokenizer: the tokenizer that they are of.
-        rate: the share of tokens, or of words, that are chosen, each by itself.
-        whole_words: whether all pieces of a word are chosen together. Words begin where the tokenizer's pieces say so, or
-            after a special token.
+        tokenizer: the tokenizer of the ids.
+        rate: the probability that a token, or a word, is chosen.
+        whole_words: whether to choose all pieces of a word together. Words begin at the pieces that the tokenizer
+            marks, and after special tokens.
         mask_token: the special token of the mask.
         seed: int.
 
     Returns:
-        `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)). The targets are the ids that were chosen, and padding
-        in all other places: the loss passes over those.
+        `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)). The targets are the chosen ids, and padding at all
+        other positions, which the loss ignores.
 
     Raises:
         ValueError: elements that are no rows of ids, a rate outside of [0, 1], a mask that is no special token, a
-            tokenizer without padding, or one that does not show where words begin.
+            tokenizer without padding, or one that does not mark the beginnings of words.
 
     Reference:
         [BERT](https://arxiv.org/abs/1810.04805).
@@ -126,20 +154,29 @@ def mask_tokens(dataset, tokenizer, rate=0.15, whole_words=False, mask_token="[M
     rate = checks.fraction("rate", rate)
     spec = dataset.element_spec if isinstance(dataset, tf.data.Dataset) else dataset
     if not isinstance(spec, tf.TensorSpec) or spec.shape.rank != 1 or not spec.dtype.is_integer:
-        raise ValueError(f"`dataset` must be a tf.data.Dataset of ids (length,), one row each; received {short_repr(spec)}.")
+        raise ValueError(
+            f"`dataset` must be a tf.data.Dataset of ids (length,), one row each; received {short_repr(spec)}."
+        )
     if tokenizer.pad_id is None:
-        raise ValueError("`tokenizer` must have a token of padding, the target where nothing is to be guessed; received none.")
+        raise ValueError(
+            "`tokenizer` must have a token of padding, the target of tokens that are not masked; received none."
+        )
     if not isinstance(mask_token, str) or mask_token not in tokenizer.special_tokens:
-        raise ValueError(f"`mask_token` must be a special token, of {sorted(tokenizer.special_tokens)}; received {short_repr(mask_token)}.")
+        raise ValueError(
+            f"`mask_token` must be a special token, of {sorted(tokenizer.special_tokens)}; received "
+            f"{short_repr(mask_token)}."
+        )
     not_empty(dataset)
     mask = masker(tokenizer, rate, checks.boolean("whole_words", whole_words), tokenizer.token_to_id(mask_token))
-    seeds = tf.data.Dataset.random(checks.integer_between("seed", seed, -(2**63), 2**63 - 1), rerandomize_each_iteration=True).batch(2, drop_remainder=True)
+    seeds = tf.data.Dataset.random(
+        checks.integer_between("seed", seed, -(2**63), 2**63 - 1), rerandomize_each_iteration=True
+    ).batch(2, drop_remainder=True)
     chunks = tf.data.Dataset.zip((dataset.ragged_batch(CHUNK), seeds))
     return one_by_one(chunks.map(mask, num_parallel_calls=tf.data.AUTOTUNE), dataset.cardinality())
 
 
 def masker(tokenizer, rate, whole_words, mask_id):
-    """The function of rows (C, L) and a seed int64 (2,) to rows with the mask, and the targets."""
+    """Returns a function of rows (C, L) and a seed int64 (2,) that makes masked rows and targets."""
     tokens = [tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)]
     special = np.array([token in tokenizer.special_tokens for token in tokens])
     ordinary = np.flatnonzero(~special).astype("int32")
@@ -181,13 +218,13 @@ def word_rule(tokenizer, tokens):
 
 
 def byte_pair_rule(tokenizer, tokens):
-    """A `tokenizer.json` may mark the pieces within words, or those at their beginning."""
+    """Returns the rule of a `tokenizer.json`, which may mark the pieces within words, or those at their beginning."""
     if tokenizer.continuing_prefix:
         return lambda token: not token.startswith(tokenizer.continuing_prefix)
     for marks in BLANKS:
         if any(token.startswith(marks) for token in tokens if token not in tokenizer.special_tokens):
             return lambda token: token.startswith(marks)
     raise ValueError(
-        f"`whole_words` needs a tokenizer whose tokens show where words begin, by one of {BLANKS}; received {short_repr(tokenizer)}, "
-        "where none does."
+        f"`whole_words` needs a tokenizer whose tokens show where words begin, by one of {BLANKS}; received "
+        f"{short_repr(tokenizer)}, whose tokens have none."
     )

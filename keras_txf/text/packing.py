@@ -1,44 +1,47 @@
-"""Packing: several sequences in one row, so that almost no padding is computed.
+"""Packing: several sequences in one row, with almost no padding.
 
-Legend: W examples that are packed together, R rows, L length of an example, T length of a row.
+Legend: W examples in a window, R rows, L length of an example, T length of a row.
 """
+
+from typing import Any
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.text.batching import has_rows
 from keras_txf.text.datasets import asserted, not_empty
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 from keras_txf.text.shapes import as_ragged
 
 
-def pack(dataset, length, window=1024, pad_id=0):
-    """Rows that hold several examples each, for models with `packed=True`.
+def pack(dataset: Any, length: int | dict[str, int], window: int = 1024, pad_id: int = 0) -> Any:
+    """Packs several examples into each row, for models with `packed=True`.
 
-    Each example goes into the first row of its window where it fits whole, with all its inputs: then source and target of
-    a pair are in the same row and have the same segment id. Segments count from 1, 0 is padding; positions begin at 0 in
-    each segment. The loss and its gradients are those of the examples in a batch of their own, for padding has no weight
-    in `TokenCrossEntropy`, and no sequence sees another.
+    Puts each example, with all its inputs, into the first row of its window with room for it: source and target of a
+    pair are in the same row and have the same segment id. Segments count from 1, 0 is padding; positions begin at 0 in
+    each segment. The loss and its gradients equal those of a batch of the single examples: padding has no weight in
+    `TokenCrossEntropy`, and no sequence attends to another.
 
     Args:
         dataset: `tf.data.Dataset` of examples: ids int (L,), or a dict of them; or (inputs, targets), or (inputs,
-            targets, weights). Targets and weights (L,) belong to the input of the same length: `target_ids`, where there
-            are several. The weight of a whole example, (), is that of all its targets; its label, (), comes to stand at its
-            first token, and so does the weight of that.
-        length: T, the length of a row; or a dict, that of each input. Longer rows are fuller, but attention costs more.
-        window: how many examples are packed together. The more, the fuller the rows; the order of examples changes within.
-        pad_id: what rows are padded with.
+            targets, weights). Targets and weights (L,) belong to the input of the same length: `target_ids`, where
+            there are several. A weight () of an example applies to all its targets; a label () of an example, and its
+            weight, go to its first token.
+        length: T, the length of a row; or a dict of the length of each input. Longer rows have less padding, but cost
+            more attention.
+        window: the number of examples that are packed together. A larger window leaves less padding; the order of
+            examples changes within the window.
+        pad_id: the id of padding.
 
     Returns:
-        `tf.data.Dataset` of rows, to be batched: `token_ids`, `segment_ids` and `positions`, int32 (T,), in a dict; of
-        `source_ids`, also `source_segment_ids` and `source_positions`, and so on. Then targets, and weights, (T,), as the
-        examples had them. Labels of whole examples bring weights: 1 at their place, 0 elsewhere.
-        `counted` tells `fit` how many.
+        `tf.data.Dataset` of rows, not batched: `token_ids`, `segment_ids` and `positions`, int32 (T,), in a dict; for
+        `source_ids`, also `source_segment_ids` and `source_positions`, and so on. Then the targets (T,), and the
+        weights (T,) where the examples have them. Labels of examples add weights: 1 at the label, 0 elsewhere.
+        `counted` tells `fit` the number of rows.
 
     Raises:
-        ValueError: elements that are no examples, ids that are no integers, lengths that go with no input. An id that is negative
-            or not below 2**31, an example that is longer than a row,
-            targets as long as no input, or a label without a token raise `tf.errors.InvalidArgumentError` where the data
-            set comes to them.
+        ValueError: elements that are no examples, ids that are no integers, lengths of other inputs. An id that is
+            negative or not below 2**31, an example longer than a row, targets of another length than their input, or a
+            label without a token raise `tf.errors.InvalidArgumentError` when the data set reads them.
 
     Reference:
         [Efficient Sequence Packing without Cross-contamination](https://arxiv.org/abs/2107.02027).
@@ -78,10 +81,10 @@ def pack(dataset, length, window=1024, pad_id=0):
         segments = tf.cast(tf.ragged.range(1, counts + 1).flat_values, tf.int32)
         found = {}
         for name, rows in inputs.items():
-            found[name] = joined(whole(rows, name), name, pad_id)
+            found[name] = joined(as_int32(rows, name), name, pad_id)
             prefix = "" if name == "token_ids" else name.removesuffix("ids")
             found[f"{prefix}segment_ids"] = joined(for_each_token(segments, rows), name)
-            found[f"{prefix}positions"] = joined(places(rows), name)
+            found[f"{prefix}positions"] = joined(positions(rows), name)
         if with_weights:
             answers.append(tf.ones(tf.shape(answers[0])))
         if one_weight:
@@ -93,19 +96,19 @@ def pack(dataset, length, window=1024, pad_id=0):
 
 
 def first_fit(sizes, lengths):
-    """Which examples share a row: each is in the first one with room for it.
+    """Assigns each example to the first row with room for it.
 
     Args:
         sizes: int64 (W, number of inputs), the tokens of each example.
-        lengths: dict of the rows' lengths, of each input.
+        lengths: dict of the length of a row of each input.
 
     Returns:
         order: int64 (W,), the examples row by row.
-        counts: int64 (R,), how many there are in each row.
+        counts: int64 (R,), the number of examples in each row.
     """
     room = tf.constant(list(lengths.values()), "int64")
     too_long = tf.boolean_mask(sizes, tf.reduce_any(sizes > room, axis=1))
-    message = f"`length` must be that of each example at least, and is {lengths}; received examples of the lengths"
+    message = f"`length` must be that of each example or more, not {lengths}; received examples of the lengths"
     count = asserted(tf.shape(sizes)[0], tf.size(too_long) == 0, message, too_long)
 
     def place(index, room, rows):
@@ -119,42 +122,56 @@ def first_fit(sizes, lengths):
 
 
 def known_parts(dataset):
-    """The specs of a data set's inputs, by name, and of its targets and weights."""
+    """Returns the specs of a data set's inputs, by name, and of its targets and weights."""
     not_empty(dataset)
     has_rows(dataset)
     inputs, *answers = in_parts(dataset.element_spec)
     if len(answers) > 2 or any(isinstance(spec, (dict, tuple)) for spec in (*inputs.values(), *answers)):
-        raise ValueError(f"`dataset` must hold inputs, targets and weights, one tensor each; received {short_repr(dataset.element_spec)}.")
+        raise ValueError(
+            "`dataset` must hold inputs, targets and weights, one tensor each; received "
+            f"{short_repr(dataset.element_spec)}."
+        )
     for name, spec in inputs.items():
         if not name.endswith("_ids") or spec.shape.rank != 1:
-            raise ValueError(f"`dataset` must have inputs of rows, whose names end in '_ids'; received {short_repr(name)} of {short_repr(spec)}.")
+            raise ValueError(
+                f"`dataset` must have inputs of rows, whose names end in '_ids'; received {short_repr(name)} of "
+                f"{short_repr(spec)}."
+            )
         if not spec.dtype.is_integer:
-            raise ValueError(f"`dataset` must have ids that are integers; received {spec.dtype.name} of {short_repr(name)}.")
+            raise ValueError(
+                f"`dataset` must have ids that are integers; received {spec.dtype.name} of {short_repr(name)}."
+            )
     if answers and len(inputs) > 1 and "target_ids" not in inputs:
-        raise ValueError(f"`dataset` must have `target_ids` among its inputs, for its targets; received {sorted(inputs)}.")
+        raise ValueError(
+            f"`dataset` must have `target_ids` among its inputs, for its targets; received {sorted(inputs)}."
+        )
     return inputs, answers
 
 
 def in_parts(element):
-    """[inputs by name, targets if there are any, weights]."""
+    """Returns [inputs by name, targets, weights], or less without targets or weights."""
     inputs, *answers = element if isinstance(element, tuple) else (element,)
     inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
     return [inputs, *answers]
 
 
 def row_lengths(length, inputs):
-    """The length of each input's rows, by name."""
+    """Returns the length of the rows of each input, by name."""
     lengths = length if isinstance(length, dict) else dict.fromkeys(inputs, length)
     if lengths.keys() != inputs.keys():
-        raise ValueError(f"`length` must have a length for each of the inputs {sorted(inputs)}; received {sorted(lengths)}.")
+        raise ValueError(
+            f"`length` must have a length for each of the inputs {sorted(inputs)}; received {sorted(lengths)}."
+        )
     for name, spec in inputs.items():
         if (spec.shape[0] or 0) > checks.size("length", lengths[name]):
-            raise ValueError(f"`length` must be that of an example at least, {spec.shape[0]} of {name}; received {lengths[name]}.")
+            raise ValueError(
+                f"`length` must be that of an example or more, {spec.shape[0]} of {name}; received {lengths[name]}."
+            )
     return {name: lengths[name] for name in inputs}
 
 
-def whole(rows, name):
-    """The ids as int32, where they are ids of 32 bits."""
+def as_int32(rows, name):
+    """Casts ids to int32; refuses ids of more than 31 bits."""
     ids = rows.values
     fits = (ids >= 0) & (ids <= tf.cast(min(ids.dtype.max, 2**31 - 1), ids.dtype))
     message = f"`dataset` must have ids from 0 to 2**31 - 1; received in {name}"
@@ -163,17 +180,17 @@ def whole(rows, name):
 
 
 def for_each_token(values, rows):
-    """A value of each example (W,), for each of its tokens: RaggedTensor (W, L)."""
+    """Repeats a value of each example (W,) for each of its tokens: RaggedTensor (W, L)."""
     return rows.with_values(tf.gather(values, rows.value_rowids()))
 
 
-def places(rows):
-    """0, 1, 2, ... in each row: int32 RaggedTensor (W, L)."""
+def positions(rows):
+    """Counts 0, 1, 2, ... in each row: int32 RaggedTensor (W, L)."""
     return rows.with_values(tf.cast(tf.ragged.range(rows.row_lengths()).flat_values, tf.int32))
 
 
 def for_tokens(answer, rows):
-    """Targets or weights as rows (W, L): one for each token, or that of the example at its first token and 0 elsewhere."""
+    """Returns targets or weights as rows (W, L); a value of an example goes to its first token, 0 to the others."""
     if isinstance(answer, tf.RaggedTensor) or answer.shape.rank == 2:
         answer = as_ragged(answer)
         matching = tf.reduce_all(answer.row_lengths() == rows.row_lengths())
@@ -182,4 +199,4 @@ def for_tokens(answer, rows):
     message = "An example with a label must have a token; received none."
     answer = asserted(answer, tf.reduce_all(rows.row_lengths() > 0), message)
     values = for_each_token(answer, rows).values
-    return rows.with_values(tf.where(places(rows).values == 0, values, tf.zeros_like(values)))
+    return rows.with_values(tf.where(positions(rows).values == 0, values, tf.zeros_like(values)))

@@ -4,14 +4,18 @@ import base64
 import binascii
 import functools
 import io
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.text.lazy import sentencepiece, tf, tf_text
+from keras_txf.layers.serialization import register
+from keras_txf.text.corpus import first_tokens, lines
+from keras_txf.text.lazy_imports import sentencepiece, tf, tf_text
 from keras_txf.text.sentence_piece_model import AS_IT_IS, WITH_PREFIX, WITHOUT_PREFIX, read_model
 from keras_txf.text.shapes import marked
-from keras_txf.text.sources import first_tokens, lines
-from keras_txf.text.tokenizer import Tokenizer, register
+from keras_txf.text.tokenizer import Tokenizer
 from keras_txf.text.vocabulary import from_files, read_bytes
 
 NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")
@@ -19,23 +23,23 @@ NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")
 
 @register
 class SentencePieceTokenizer(Tokenizer):
-    """Pieces of text, spaces among them, by a SentencePiece model: the ids of the package `sentencepiece`.
+    """Splits text into the pieces of a SentencePiece model, spaces included: the ids of the package `sentencepiece`.
 
-    For T5, Llama 1 and 2, ALBERT, XLM-RoBERTa and others whose vocabulary is a `.model` file. Unlike words' pieces they
-    can be undone, but for what the model's own normalisation changes.
+    For T5, Llama 1 and 2, ALBERT, XLM-RoBERTa and others whose vocabulary is a `.model` file. Unlike WordPiece, it
+    restores the text from the ids, except for the changes of the model's own normalisation.
 
     Args:
-        model: bytes of the model file, or str, those bytes in base64. `from_file` reads one.
-        extra_tokens: list of str, special tokens whose ids follow those of the model, such as T5's `<extra_id_99>`, ...,
-            `<extra_id_0>`.
-        prefix_space: whether text gets a space before its first word: "always", each piece between special tokens too;
-            "first", only the beginning; "never". Default, "always" or "never" as the model says. "always" is `legacy=True`
-            of Hugging Face's T5 and Llama, "first" is `legacy=False`.
-        pad_token: special token of padding; default `<pad>` where there is one, else None. A model without one, such as
-            Llama's, can pad with any special token.
+        model: bytes of the model file, or str, the bytes in base64. `from_file` reads a file.
+        extra_tokens: list of str, special tokens whose ids follow those of the model, such as T5's `<extra_id_99>`,
+            ..., `<extra_id_0>`.
+        prefix_space: where to add a space: "first", before the first word of a text; "always", after special tokens
+            too; "never". Default, "always" or "never" as in the model. "always" is `legacy=True` of Hugging Face's T5
+            and Llama, "first" is `legacy=False`.
+        pad_token: special token of padding; default `<pad>` where the model has it, else None. A model without one,
+            such as Llama's, can pad with any special token.
         **kwargs: `length`, `start`, `end`, `special_tokens_in_text`, `padding_side`, `truncation_side` of every
-            tokenizer, see `Tokenizer`. Special are the control symbols of the model, the unknown token and the extra
-            tokens. A user-defined symbol of the model is found in any text, as the model wants it.
+            tokenizer, see `Tokenizer`. The special tokens are the control symbols of the model, the unknown token and
+            the extra tokens. A user-defined symbol of the model is one token in any text.
 
     Call arguments:
         inputs: str, nested lists of str, or a string tensor (...), dense or ragged.
@@ -44,7 +48,7 @@ class SentencePieceTokenizer(Tokenizer):
         int32 (..., length), ragged where `length` is None.
 
     Raises:
-        ValueError: what is no model, extra tokens that it has already; see also `Tokenizer`.
+        ValueError: no SentencePiece model, extra tokens that the model has already; see also `Tokenizer`.
 
     Reference:
         [SentencePiece](https://arxiv.org/abs/1808.06226),
@@ -58,7 +62,14 @@ class SentencePieceTokenizer(Tokenizer):
     ['a dog', 'a cat sees']
     """
 
-    def __init__(self, model, extra_tokens=(), prefix_space=None, pad_token=None, **kwargs):
+    def __init__(
+        self,
+        model: bytes | str,
+        extra_tokens: Sequence[str] = (),
+        prefix_space: str | None = None,
+        pad_token: str | None = None,
+        **kwargs: Any,
+    ):
         model = as_bytes(model)
         parsed = read_model(model)
         extra_tokens = [extra_tokens] if isinstance(extra_tokens, str) else checks.strings("extra_tokens", extra_tokens)
@@ -68,7 +79,9 @@ class SentencePieceTokenizer(Tokenizer):
             pad_token = "<pad>"
         super().__init__(vocabulary, special_tokens, pad_token, parsed.unk_token, **kwargs)
         default = "always" if parsed.adds_prefix else "never"
-        self.prefix_space = checks.one_of("prefix_space", default if prefix_space is None else prefix_space, ("always", "first", "never"))
+        self.prefix_space = checks.one_of(
+            "prefix_space", default if prefix_space is None else prefix_space, ("always", "first", "never")
+        )
         self._model = model
         self._removes_spaces = parsed.removes_spaces
         self._extra_tokens = tuple(extra_tokens)
@@ -76,11 +89,13 @@ class SentencePieceTokenizer(Tokenizer):
             with tf.init_scope():
                 self._kernel(WITH_PREFIX).tokenize(["a"])
         except tf.errors.OpError as error:
-            raise ValueError(f"`model` must be a SentencePiece model; received one that cannot be loaded: {short_repr(str(error))}.") from None
+            raise ValueError(
+                f"`model` must be a SentencePiece model; received bytes that do not load: {short_repr(str(error))}."
+            ) from None
 
     @classmethod
-    def from_file(cls, path, **kwargs):
-        """The tokenizer of a model file, such as `spiece.model` or `tokenizer.model`.
+    def from_file(cls, path: str | os.PathLike, **kwargs: Any) -> Self:
+        """Makes the tokenizer of a model file, such as `spiece.model` or `tokenizer.model`.
 
         Args:
             path: the file.
@@ -94,31 +109,31 @@ class SentencePieceTokenizer(Tokenizer):
     @classmethod
     def train(
         cls,
-        source,
-        vocab_size,
-        algorithm="unigram",
-        special_tokens=("<pad>", "<unk>", "<s>", "</s>"),
-        byte_fallback=False,
-        normalization="nmt_nfkc",
-        character_coverage=0.9995,
-        **kwargs,
-    ):
-        """The tokenizer of a model that is learnt from text, by the package `sentencepiece`.
+        source: str | os.PathLike | Iterable[str | os.PathLike],
+        vocab_size: int,
+        algorithm: str = "unigram",
+        special_tokens: Sequence[str] = ("<pad>", "<unk>", "<s>", "</s>"),
+        byte_fallback: bool = False,
+        normalization: str = "nmt_nfkc",
+        character_coverage: float = 0.9995,
+        **kwargs: Any,
+    ) -> Self:
+        """Trains a model on text with the package `sentencepiece`, and makes its tokenizer.
 
         Args:
             source: path of a text file in UTF-8, or a list of paths; or an iterable of strings.
-            vocab_size: the number of tokens. With little text "unigram" learns fewer.
+            vocab_size: the number of tokens. With little text "unigram" finds fewer.
             algorithm: "unigram", as T5's, or "bpe", as Llama's.
             special_tokens: the first tokens: padding, unknown, start and end, and then any others.
-            byte_fallback: whether characters that are not in the vocabulary become their bytes instead of unknown, which
-                takes 256 of the tokens.
-            normalization: "nmt_nfkc", "nfkc", "nmt_nfkc_cf" or "nfkc_cf" (which fold case), or "identity": text is kept
-                as it is, all its spaces too.
-            character_coverage: share of the text's characters that must be in the vocabulary.
+            byte_fallback: whether characters outside of the vocabulary become their bytes instead of the unknown token,
+                which takes 256 of the tokens.
+            normalization: "nmt_nfkc", "nfkc", "nmt_nfkc_cf" or "nfkc_cf" (which fold case), or "identity", which
+                changes no text and no space.
+            character_coverage: the share of the text's characters that the vocabulary must have.
             **kwargs: options of the tokenizer.
 
         Raises:
-            ImportError: the package is not there.
+            ImportError: `sentencepiece` is not installed.
             ValueError: an empty source, a wrong encoding, a size that does not go with the text.
         """
         options = dict(
@@ -132,7 +147,10 @@ class SentencePieceTokenizer(Tokenizer):
         )
         special_tokens = first_tokens(special_tokens)
         if len(special_tokens) < 4:
-            raise ValueError(f"`special_tokens` must be padding, unknown, start and end, at least; received {short_repr(special_tokens)}.")
+            raise ValueError(
+                "`special_tokens` must be padding, unknown, start and end, at least; received "
+                f"{short_repr(special_tokens)}."
+            )
         needed = len(special_tokens) + 256 * byte_fallback
         if vocab_size <= needed:
             raise ValueError(
@@ -144,16 +162,22 @@ class SentencePieceTokenizer(Tokenizer):
         text, model = list(lines(source)), io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(text), model_writer=model, control_symbols=special_tokens[4:],
-                max_sentence_length=1 << 20, minloglevel=2, **options,
+                sentence_iterator=iter(text),
+                model_writer=model,
+                control_symbols=special_tokens[4:],
+                max_sentence_length=1 << 20,
+                minloglevel=2,
+                **options,
             )
         except (OSError, RuntimeError) as error:
             reason = str(error).rpartition("] ")[2] or str(error)
-            raise ValueError(f"`vocab_size` does not go with `source`: sentencepiece cannot learn {vocab_size} tokens: {reason}") from None
+            raise ValueError(
+                f"`vocab_size` does not go with `source`: sentencepiece cannot learn {vocab_size} tokens: {reason}"
+            ) from None
         return cls(model.getvalue(), **{"pad_token": special_tokens[0], **kwargs})
 
     def _kernel(self, setting):
-        """Made for each call: the model belongs to an operation of TensorFlow, and `set_random_seed` drops those."""
+        """Makes the kernel for each call: it holds a resource of TensorFlow, which `set_random_seed` drops."""
         return tf_text.SentencepieceTokenizer(self._model + setting)
 
     def _encode(self, texts, splits=None):
@@ -162,7 +186,10 @@ class SentencePieceTokenizer(Tokenizer):
         if self.prefix_space == "always" or splits is None:
             return self._kernel(WITH_PREFIX).tokenize(texts)
         first = marked(splits, texts)
-        parts = {WITH_PREFIX: tf.where(first, texts, ""), WITHOUT_PREFIX: tf.where(first, "", texts)}  # one is empty
+        parts = {
+            WITH_PREFIX: tf.where(first, texts, ""),
+            WITHOUT_PREFIX: tf.where(first, "", texts),
+        }  # one of the two is empty
         return tf.concat([self._kernel(setting).tokenize(part) for setting, part in parts.items()], axis=1)
 
     def _decode(self, rows):
@@ -172,7 +199,7 @@ class SentencePieceTokenizer(Tokenizer):
         )
 
     def _decode_parts(self, rows, is_special):
-        """Special tokens, which the kernels do not show, and the text between them."""
+        """Decodes special tokens, which the kernels skip, and the text between them."""
         ids, tokens = self._shown_whole()
         after_special = tf.concat([[False], is_special], 0)[:-1]
         starts = tf.where(marked(rows.row_splits, rows.values) | is_special | after_special)[:, 0]
@@ -192,13 +219,13 @@ class SentencePieceTokenizer(Tokenizer):
         prefix = self.prefix_space != "never"
         if self._removes_spaces or not prefix:
             return self._kernel(WITH_PREFIX if prefix else WITHOUT_PREFIX).detokenize(rows)
-        # The kernel would drop every space at the beginning, where the package drops the one that was put there.
+        # The kernel would drop every space at the beginning; the package drops only the space that it has added.
         text = self._kernel(AS_IT_IS).detokenize(rows)
-        unknown = tf.reduce_any(rows[:, :1] == self.unk_id, axis=1)  # it shows as ` ⁇ `
+        unknown = tf.reduce_any(rows[:, :1] == self.unk_id, axis=1)  # its text is ` ⁇ `
         return tf.where(unknown, text, tf.strings.regex_replace(text, "^ ", ""))
 
     def _shown_whole(self):
-        """The special tokens but the unknown one: ids and strings."""
+        """Returns the ids and strings of the special tokens without the unknown one."""
         shown = {token: id for token, id in self.special_tokens.items() if token != self.unk_token}
         return tf.constant(list(shown.values()), "int32"), tf.constant(list(shown), "string")
 
@@ -208,15 +235,17 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def as_bytes(model):
-    """The bytes of base64, as in a config."""
+    """Returns the bytes of a model, which a configuration holds in base64."""
     if isinstance(model, str):
         try:
             return base64.b64decode(model, validate=True)
         except (binascii.Error, ValueError):
             raise ValueError(
-                f"`model` must be the bytes of a SentencePiece model, or those in base64 (`from_file` reads a file); "
+                f"`model` must be the bytes of a SentencePiece model, or these in base64 (`from_file` reads a file); "
                 f"received {short_repr(model[:40])}."
             ) from None
     if not isinstance(model, (bytes, bytearray)):
-        raise ValueError(f"`model` must be the bytes of a SentencePiece model, or those in base64; received {short_repr(model)}.")
+        raise ValueError(
+            f"`model` must be the bytes of a SentencePiece model, or these in base64; received {short_repr(model)}."
+        )
     return bytes(model)

@@ -1,4 +1,4 @@
-"""What a SentencePiece model file says of its pieces; TensorFlow's kernels do the rest.
+"""Reads the pieces of a SentencePiece model file; TensorFlow's kernels read the rest.
 
 The file is a protocol buffer, `sentencepiece_model.proto` of https://github.com/google/sentencepiece.
 """
@@ -12,21 +12,21 @@ from keras_txf.checks import short_repr
 UNKNOWN, CONTROL, BYTE = 2, 3, 6  # types of pieces
 PIECES, NORMALIZER, DENORMALIZER = 1, 3, 5  # fields of the model
 
-# A later field overrides an earlier one. Appended to a model, these set `normalizer_spec.add_dummy_prefix`; the last one
-# sets `remove_extra_whitespaces` to False as well.
+# A later field overrides an earlier one. Appended to a model, these set `normalizer_spec.add_dummy_prefix`; the last
+# one sets `remove_extra_whitespaces` to False as well.
 WITH_PREFIX, WITHOUT_PREFIX, AS_IT_IS = b"\x1a\x02\x18\x01", b"\x1a\x02\x18\x00", b"\x1a\x04\x18\x00\x20\x00"
 
 
 class Model(typing.NamedTuple):
     pieces: list  # of str
     unk_token: str
-    control: list  # of str, what no text becomes: `</s>` and the like
-    adds_prefix: bool  # whether text gets a space before its first word
-    removes_spaces: bool  # whether text loses spaces at its ends, and all but one between words
+    control: list  # of str, control symbols such as `</s>`
+    adds_prefix: bool  # whether the model adds a space before the first word
+    removes_spaces: bool  # whether the model removes spaces at the ends, and all but one between words
 
 
 def read_model(content):
-    """The Model of the bytes of a file; ValueError where it is none."""
+    """Returns the `Model` of the bytes of a file; ValueError for other bytes."""
     pieces, scores, normalizer = [], [], {}
     try:
         for number, value in fields(content):
@@ -40,19 +40,24 @@ def read_model(content):
                 normalizer.update(rules if number == NORMALIZER else {})
         if not np.isfinite(np.frombuffer(b"".join(scores), "<f4")).all():
             raise ValueError
-    except (IndexError, KeyError, TypeError, ValueError):  # of what are no fields, or not those of a model
+    except (IndexError, KeyError, TypeError, ValueError):  # no fields, or not those of a model
         pieces = []
     unknown = [piece for piece, kind in pieces if kind == UNKNOWN]
     if len(unknown) != 1:
-        raise ValueError(f"`model` must be a SentencePiece model; received {len(content)} bytes that are none: {short_repr(content[:20])}...")
+        raise ValueError(
+            f"`model` must be a SentencePiece model; received {len(content)} bytes that are none: "
+            f"{short_repr(content[:20])}..."
+        )
     control = [piece for piece, kind in pieces if kind == CONTROL]
-    return Model([piece for piece, _ in pieces], unknown[0], control, bool(normalizer.get(3, 1)), bool(normalizer.get(4, 1)))
+    return Model(
+        [piece for piece, _ in pieces], unknown[0], control, bool(normalizer.get(3, 1)), bool(normalizer.get(4, 1))
+    )
 
 
 def check_characters(rules):
-    """Refuses rules of characters by which TensorFlow's kernels would read beyond them.
+    """Refuses normalisation rules with which TensorFlow's kernels would read beyond the rules' memory.
 
-    They are the size of a double array of `darts-clone`, that array, and the texts to which its values point.
+    Rules are the size of a double array of `darts-clone`, the array, and the texts to which its values point.
     """
     if not rules:
         return
@@ -60,20 +65,20 @@ def check_characters(rules):
     units, texts = np.frombuffer(rules[4 : 4 + size], "<u4").astype("int64"), rules[4 + size :]
     if not size or size % 1024 or 4 * len(units) != size or not texts.endswith(b"\0"):
         raise ValueError
-    texts.decode()  # or what a text becomes is none
-    places = np.flatnonzero(units < 1 << 31)  # the others are values
+    texts.decode()  # raises where a normalised text is no UTF-8
+    places = np.flatnonzero(units < 1 << 31)  # the other units are values
     nodes = units[places]
     children = places ^ (nodes >> 10 << ((nodes & 1 << 9) >> 6))
-    if (children >= len(units)).any():  # of blocks of 256, whichever byte comes next
+    if (children >= len(units)).any():  # a child for any next byte lies in the same block of 256
         raise ValueError
     values = units[children[nodes & 1 << 8 > 0]] & (1 << 31) - 1
     starts = [0, *(np.flatnonzero(np.frombuffer(texts, "uint8") == 0)[:-1] + 1)]
-    if set(values.tolist()) != set(starts):  # a text that nothing becomes tells that a part of the array is lost
+    if set(values.tolist()) != set(starts):  # a text without a value: a part of the array is lost
         raise ValueError
 
 
 def fields(message):
-    """The numbers and values of a message's fields: an int, or bytes of text, of a message or of a float."""
+    """Yields the numbers and values of a message's fields: an int, or bytes of text, of a message or of a float."""
     place = 0
     while place < len(message):
         key, place = variable_integer(message, place)
@@ -87,7 +92,7 @@ def fields(message):
         yield key >> 3, value
 
 
-SIZES = {1: 8, 5: 4}  # of the kinds of fields that have always the same
+SIZES = {1: 8, 5: 4}  # bytes of the types of fields of a fixed size
 
 
 def variable_integer(message, place):
@@ -96,7 +101,7 @@ def variable_integer(message, place):
         byte = message[place]
         value |= (byte & 127) << shift
         if shift > 63:
-            raise ValueError  # one of many bytes would take long
+            raise ValueError  # a long integer would take long to read
         place, shift = place + 1, shift + 7
         if byte < 128:
             return value, place

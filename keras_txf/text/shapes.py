@@ -1,4 +1,4 @@
-"""Text and ids of any shape, as rows; and the answers back in that shape.
+"""Flattens text and ids of any shape to rows, and restores the shape of the answers.
 
 Legend: R rows, L length in tokens.
 """
@@ -7,11 +7,11 @@ import keras
 import numpy as np
 
 from keras_txf.checks import short_repr
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 
 
 def as_text(value, name="`text`"):
-    """A string tensor, dense or ragged, of a str, nested lists, an array or a tensor."""
+    """Converts a str, nested lists, an array or a tensor to a string tensor, dense or ragged."""
     expected = f"{name} must be a string, nested lists of strings, or a string tensor"
     nested = isinstance(value, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in value)
     make = tf.ragged.constant if nested and not is_even(value) else tf.convert_to_tensor
@@ -34,7 +34,7 @@ def has_surrogate(value):
 
 
 def as_ids(value, vocab_size):
-    """An int32 tensor, dense or ragged, of nested lists, an array or a tensor of any backend."""
+    """Converts nested lists, an array or a tensor of any backend to an int32 tensor, dense or ragged."""
     expected = f"`ids` must be token ids from 0 to {vocab_size - 1}, in a list or tensor of at least one axis"
     if not tf.is_tensor(value):
         value = keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value
@@ -53,12 +53,12 @@ def as_ids(value, vocab_size):
 
 
 def as_ragged(rows):
-    """Rows (R, L), a RaggedTensor whether they were one or not."""
+    """Converts rows (R, L) to a RaggedTensor."""
     return rows if isinstance(rows, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(rows)
 
 
 def is_even(value):
-    """Whether nested lists make an array: no two beside each other differ in length."""
+    """Whether nested lists make an array: lists of one level have one length."""
     try:
         return np.asarray(value).dtype != object
     except ValueError:
@@ -66,7 +66,7 @@ def is_even(value):
 
 
 def flatten(tensor, inner=0):
-    """The rows of a tensor, and the function that puts an answer for each row into the tensor's shape.
+    """Returns the rows of a tensor, and a function that gives an answer for each row the tensor's shape.
 
     Args:
         tensor: dense or ragged. Its last `inner` axes, 0 or 1, belong to the rows.
@@ -96,7 +96,7 @@ def flatten(tensor, inner=0):
 
 
 def all_ragged(tensor):
-    """A ragged tensor each of whose axes but the first is ragged."""
+    """Makes each axis but the first ragged."""
     values = tensor.flat_values
     if values.shape.rank == 1:
         return tensor
@@ -108,7 +108,7 @@ def in_rows(answer, splits):
 
 
 def stacked(answer, shape, static):
-    """Rows in a dense shape; where they are ragged, all but its first axis become ragged."""
+    """Gives rows a dense shape; ragged rows make all but its first axis ragged."""
     if isinstance(answer, tf.RaggedTensor):
         for axis in range(len(static) - 1, 0, -1):
             count = tf.reduce_prod(shape[:axis])
@@ -120,7 +120,7 @@ def stacked(answer, shape, static):
 
 
 def as_strings(tensor):
-    """Nested lists of str, or one, of a string tensor."""
+    """Converts a string tensor to nested lists of str, or to one str."""
     values = tensor.to_list() if isinstance(tensor, tf.RaggedTensor) else tensor.numpy()
     return _decoded(values.tolist() if isinstance(values, np.ndarray) else values)
 
@@ -130,6 +130,6 @@ def _decoded(value):
 
 
 def marked(splits, values):
-    """True for the first value of each row."""
+    """Marks the first value of each row with True."""
     marks = tf.scatter_nd(splits[:, None], tf.ones_like(splits), [tf.size(values, tf.int64) + 1])
     return marks[:-1] > 0

@@ -1,65 +1,66 @@
-"""What all tokenizers share: text of any shape in, ids out, and back.
+"""Tokenizer: the base of all tokenizers, from text of any shape to ids, and from ids to text.
 
 Legend: R texts, N pieces of text, L length in tokens, V vocabulary.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 from keras_txf.text.shapes import as_ids, as_strings, as_text, flatten
-from keras_txf.text.special import split_at
+from keras_txf.text.special_tokens import split_at
 from keras_txf.text.vocabulary import Vocabulary
 
 
-def register(cls):
-    """Registers a class with Keras, so that `.keras` files load in safe mode."""
-    return keras.saving.register_keras_serializable(package="keras_txf")(cls)
-
-
 class Tokenizer(keras.layers.Layer):
-    """The interface of every tokenizer; each adds how one text becomes ids, `_encode`, and back, `_decode`.
+    """The interface of every tokenizer; a subclass implements `_encode`, texts to ids, and `_decode`, ids to texts.
 
-    A tokenizer is a layer: call it on strings, map a `tf.data.Dataset` with it, or let it be the first layer of a
+    A tokenizer is a layer: call it on strings, map a `tf.data.Dataset` with it, or make it the first layer of a
     functional model on TensorFlow, whose files then hold the vocabulary.
 
     Args:
         vocabulary: list of str, every token in the order of the ids.
-        special_tokens: list of str, tokens that no ordinary text becomes.
-        pad_token, unk_token: str, or None where there is none. The padding must be special.
-        length: None for ragged ids; "longest" for ids padded to the longest text of the batch; or an integer, to
-            which every text is padded or cut. What `start` and `end` add is not cut off.
+        special_tokens: list of str, the special tokens, which no ordinary text is tokenized to.
+        pad_token, unk_token: str or None. The padding must be special.
+        length: None for ragged ids; "longest" to pad ids to the longest text of the batch; or an integer, to pad or
+            truncate each text to. Truncation keeps the tokens of `start` and `end`.
         start, end: a special token, or a list of them, before and after the ids of each text. Calling the tokenizer
             adds them, `tokenize` does not.
-        special_tokens_in_text: "escape", the special tokens that stand in a text are text like any other, so nobody
-            can slip one in; "keep", each becomes its own id.
+        special_tokens_in_text: "escape" takes the special tokens in a text for ordinary text, so that no user can
+            insert one; "keep" gives each its own id.
         padding_side, truncation_side: "right" or "left".
 
     Raises:
-        ValueError: a special token that is not in the vocabulary, a padding that is not special, `length` without a token
-            of padding or shorter than what `start` and `end` add, an option out of its range.
+        ValueError: a special token that is not in the vocabulary, a padding that is not special, `length` without a
+            token of padding or without room for `start` and `end`, an option out of its range.
     """
 
     def __init__(
         self,
-        vocabulary,
-        special_tokens,
-        pad_token=None,
-        unk_token=None,
-        length=None,
-        start=None,
-        end=None,
-        special_tokens_in_text="escape",
-        padding_side="right",
-        truncation_side="right",
-        **kwargs,
+        vocabulary: Sequence[str],
+        special_tokens: Sequence[str],
+        pad_token: str | None = None,
+        unk_token: str | None = None,
+        length: int | str | None = None,
+        start: str | Sequence[str] | None = None,
+        end: str | Sequence[str] | None = None,
+        special_tokens_in_text: str = "escape",
+        padding_side: str = "right",
+        truncation_side: str = "right",
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self._convert_input_args = False  # strings are not tensors on every backend
         self._allow_non_tensor_positional_args = True
         self._vocabulary = Vocabulary(vocabulary)
-        ids = {token: self._vocabulary.id_of("special_tokens", token) for token in checks.strings("special_tokens", special_tokens)}
+        ids = {
+            token: self._vocabulary.id_of("special_tokens", token)
+            for token in checks.strings("special_tokens", special_tokens)
+        }
         self._special_ids = tuple(ids.items())
         self.pad_token = pad_token
         self.unk_token = unk_token
@@ -75,7 +76,9 @@ class Tokenizer(keras.layers.Layer):
         self.padding_side = checks.one_of("padding_side", padding_side, ("right", "left"))
         self.truncation_side = checks.one_of("truncation_side", truncation_side, ("right", "left"))
         if length is not None and self.pad_id is None:
-            raise ValueError(f"`length` needs a token of padding; received length={short_repr(length)} and pad_token=None.")
+            raise ValueError(
+                f"`length` needs a token of padding; received length={short_repr(length)} and pad_token=None."
+            )
         if is_number and length < len(self.start) + len(self.end):
             raise ValueError(
                 f"`length` must leave room for `start` and `end`; received length={length}, "
@@ -92,30 +95,30 @@ class Tokenizer(keras.layers.Layer):
             if not isinstance(token, str) or token not in self.special_tokens:
                 known = sorted(self.special_tokens)
                 raise ValueError(
-                    f"`{name}` must be of the special tokens, `special_tokens`: {short_repr(known)}; received {short_repr(token)}."
+                    f"`{name}` must be one of `special_tokens`, {short_repr(known)}; received {short_repr(token)}."
                 )
         return tuple(tokens)
 
     @property
-    def vocab_size(self):
+    def vocab_size(self) -> int:
         """The number of tokens, V."""
         return len(self._vocabulary)
 
     @property
     def special_tokens(self):
-        """Dict of the special tokens and their ids."""
+        """A dict of the special tokens and their ids."""
         return dict(self._special_ids)
 
-    def token_to_id(self, token):
-        """The id of a token; ValueError for a string that is none."""
+    def token_to_id(self, token: str) -> int:
+        """Returns the id of a token; ValueError for a string that is not in the vocabulary."""
         return self._id_of("token", token)
 
-    def id_to_token(self, id):
-        """The token of an id; ValueError for one outside of the vocabulary."""
+    def id_to_token(self, id: int) -> str:
+        """Returns the token of an id; ValueError for an id outside of the vocabulary."""
         return self._vocabulary.token_of("id", id)
 
-    def tokenize(self, text):
-        """The ids of the text alone, without `start`, `end`, padding and truncation.
+    def tokenize(self, text: Any) -> Any:
+        """Converts text to ids, without `start`, `end`, padding and truncation.
 
         Args:
             text: str, nested lists of str, or a string tensor, dense or ragged.
@@ -124,14 +127,16 @@ class Tokenizer(keras.layers.Layer):
             int32 RaggedTensor (..., L); of a single string a tensor (L,).
 
         Raises:
-            ValueError: what is no text.
+            ValueError: another value than text.
         """
         texts, restore = flatten(as_text(text))
         return restore(self._rows(texts))
 
     def call(self, inputs):
-        """The ids of text, strings (...): int32 (..., `length`), ragged where `length` is None. Outside of a graph a dense
-        answer is a tensor of Keras' backend."""
+        """Converts strings (...) to ids, int32 (..., `length`), ragged where `length` is None.
+
+        Outside of a graph dense ids are a tensor of Keras' backend.
+        """
         texts, restore = flatten(as_text(inputs))
         rows = self._rows(texts)
         if self.length not in (None, "longest"):
@@ -153,26 +158,28 @@ class Tokenizer(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.length if isinstance(self.length, int) else None)
 
-    def detokenize(self, ids, skip_special_tokens=True):
-        """The text of ids.
+    def detokenize(self, ids: Any, skip_special_tokens: bool = True) -> Any:
+        """Converts ids to text.
 
         Args:
             ids: int (..., L), nested lists or a tensor, dense or ragged.
-            skip_special_tokens: whether special tokens, the padding among them, are left out. The unknown token
-                stands for text, and is shown, unless it is the padding, `start` or `end` too.
+            skip_special_tokens: whether to skip special tokens, padding included. The unknown token stands for text:
+                it is skipped only if it is the padding, `start` or `end` too.
 
         Returns:
-            A str or nested lists of them; inside a TensorFlow graph a string tensor (...). In a str U+FFFD stands for
-            bytes that are no UTF-8.
+            A str or nested lists of str; inside a TensorFlow graph a string tensor (...). U+FFFD replaces bytes that
+            are no UTF-8.
 
         Raises:
-            ValueError: what is no ids, or ids outside of the vocabulary.
+            ValueError: another value than ids, or ids outside of the vocabulary.
         """
         rows, restore = flatten(as_ids(ids, self.vocab_size), inner=1)
         if checks.boolean("skip_special_tokens", skip_special_tokens):
             added = {self.pad_token, *self.start, *self.end}
             skipped = [id for token, id in self._special_ids if token != self.unk_token or token in added]
-            shown = ~tf.scatter_nd([[id] for id in skipped], [True] * len(skipped), [self.vocab_size]) if skipped else None
+            shown = (
+                ~tf.scatter_nd([[id] for id in skipped], [True] * len(skipped), [self.vocab_size]) if skipped else None
+            )
             rows = rows if shown is None else tf.ragged.boolean_mask(rows, tf.gather(shown, rows))
         text = restore(self._decode(rows))
         return as_strings(text) if tf.executing_eagerly() else text
@@ -186,24 +193,26 @@ class Tokenizer(keras.layers.Layer):
         return tf.RaggedTensor.from_row_splits(ids, splits, validate=False).merge_dims(1, 2)
 
     def _encode(self, texts, splits=None):
-        """The ids of ordinary text, int32 RaggedTensor (R, L).
+        """Converts ordinary texts (R,) to ids, int32 RaggedTensor (R, L).
 
-        With `splits`, int64, the texts are the pieces between special tokens; all from one split to the next are of
-        the same text.
+        With `splits`, int64, the texts are the pieces between special tokens; the pieces from one split to the next
+        are of one text.
         """
         raise NotImplementedError
 
     def _decode(self, rows):
-        """The text of ids, RaggedTensor (R, L), special tokens too: string (R,)."""
+        """Converts ids, RaggedTensor (R, L), special tokens included, to texts, string (R,)."""
         raise NotImplementedError
 
     def _between(self, rows):
-        """The rows with `start` before them and `end` after them."""
+        """Puts `start` before the rows and `end` after them."""
         if not self.start + self.end:
             return rows
         count = rows.nrows()
-        start, end = (tf.constant([self.special_tokens[token] for token in tokens], "int32", [len(tokens)])
-                      for tokens in (self.start, self.end))
+        start, end = (
+            tf.constant([self.special_tokens[token] for token in tokens], "int32", [len(tokens)])
+            for tokens in (self.start, self.end)
+        )
         parts = [tf.repeat(start[None], count, axis=0), rows, tf.repeat(end[None], count, axis=0)]
         return tf.concat(parts, axis=1)
 
@@ -220,7 +229,7 @@ def cut(rows, length, side):
 
 
 def pad(rows, length, pad_id, side):
-    """Dense (R, length), where None is the longest row's."""
+    """Pads rows to dense ids (R, length); None is the length of the longest row."""
     if side == "right":
         return rows.to_tensor(pad_id, shape=[None, length])
     return rows[:, ::-1].to_tensor(pad_id, shape=[None, length])[:, ::-1]

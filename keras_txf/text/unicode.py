@@ -1,7 +1,7 @@
-"""What BERT's tokenizer takes Unicode's characters for, exactly as Hugging Face's `tokenizers` does.
+"""The classes of Unicode's characters in BERT's tokenizer, exactly as in Hugging Face's `tokenizers`.
 
-Its categories are those of Unicode 8 and its decompositions those of Unicode 12, whatever version Python, TensorFlow
-or ICU have: a mark that came later is a letter to it. Ranges are hexadecimal, both ends included.
+The package has the categories of Unicode 8 and the decompositions of Unicode 12, whatever version Python, TensorFlow or
+ICU have: it takes later marks for letters. Ranges are hexadecimal, both ends included.
 """
 
 import functools
@@ -9,7 +9,7 @@ import unicodedata
 
 
 def code_points(ranges):
-    """The code points of ranges, a list of int."""
+    """Returns the code points of ranges, a list of int."""
     found = []
     for part in ranges.split():
         first, _, last = part.partition("-")
@@ -66,7 +66,7 @@ AAB0 AAB2-AAB4 AAB7-AAB8 AABE-AABF AAC1 AAEC-AAED AAF6 ABE5 ABE8 ABED FB1E FE00-
 E0100-E01EF
 """
 
-# What is no mark above, but has a canonical combining class: only its order changes.
+# Characters that are no marks above, but have a canonical combining class: only their order changes.
 REORDERED = """
 8D4-8E1 1B44 1BAA 1BF2-1BF3 1DFB 302E-302F A953 A9C0 111C0 11235 1134D 11442 11446 116B6 11C3F 1D165-1D166 1D16D-1D172
 1E000-1E006 1E008-1E018 1E01B-1E021 1E023-1E024 1E026-1E02A 1E944-1E94A
@@ -80,17 +80,31 @@ NOT_DECOMPOSED = "105C9 105E4 11383 11385 1138E 11391 113C5 113C7-113C8 11938 16
 
 # Capitals of Unicode 14 to 17, which Python may not know yet: first, last, and how far the small letters are.
 NEW_CAPITALS = [
-    (0x1C89, 0x1C89, 1), (0x2C2F, 0x2C2F, 0x30), (0xA7C0, 0xA7C0, 1), (0xA7CB, 0xA7CB, 0x264 - 0xA7CB),
-    (0xA7CC, 0xA7CC, 1), (0xA7CE, 0xA7CE, 1), (0xA7D0, 0xA7D0, 1), (0xA7D2, 0xA7D2, 1), (0xA7D4, 0xA7D4, 1),
-    (0xA7D6, 0xA7D6, 1), (0xA7D8, 0xA7D8, 1), (0xA7DA, 0xA7DA, 1), (0xA7DC, 0xA7DC, 0x19B - 0xA7DC),
-    (0x10570, 0x1057A, 0x27), (0x1057C, 0x1058A, 0x27), (0x1058C, 0x10592, 0x27), (0x10594, 0x10595, 0x27),
-    (0x10D50, 0x10D65, 0x20), (0x16EA0, 0x16EB8, 0x1B),
+    (0x1C89, 0x1C89, 1),
+    (0x2C2F, 0x2C2F, 0x30),
+    (0xA7C0, 0xA7C0, 1),
+    (0xA7CB, 0xA7CB, 0x264 - 0xA7CB),
+    (0xA7CC, 0xA7CC, 1),
+    (0xA7CE, 0xA7CE, 1),
+    (0xA7D0, 0xA7D0, 1),
+    (0xA7D2, 0xA7D2, 1),
+    (0xA7D4, 0xA7D4, 1),
+    (0xA7D6, 0xA7D6, 1),
+    (0xA7D8, 0xA7D8, 1),
+    (0xA7DA, 0xA7DA, 1),
+    (0xA7DC, 0xA7DC, 0x19B - 0xA7DC),
+    (0x10570, 0x1057A, 0x27),
+    (0x1057C, 0x1058A, 0x27),
+    (0x1058C, 0x10592, 0x27),
+    (0x10594, 0x10595, 0x27),
+    (0x10D50, 0x10D65, 0x20),
+    (0x16EA0, 0x16EB8, 0x1B),
 ]
 SMALL = {code: code + step for first, last, step in NEW_CAPITALS for code in range(first, last + 1)}
 
 
 def lower(character):
-    """Each character alone: no final sigma, and a dotted capital I becomes two characters."""
+    """Lower-cases a single character: no final sigma, and a dotted capital I becomes two characters."""
     return chr(SMALL[ord(character)]) if ord(character) in SMALL else character.lower()
 
 
@@ -98,12 +112,12 @@ _NOT_DECOMPOSED = frozenset(code_points(NOT_DECOMPOSED))
 
 
 def decompose(character):
-    """NFD."""
+    """Decomposes a character by NFD."""
     return character if ord(character) in _NOT_DECOMPOSED else unicodedata.normalize("NFD", character)
 
 
 @functools.cache
 def letters():
-    """The code points that have a small letter or a decomposition; there are none beyond the third plane."""
+    """Returns the code points with a small letter or a decomposition, which all lie in the first three planes."""
     every = map(chr, range(0x30000))
     return [ord(character) for character in every if lower(character) != character or decompose(character) != character]

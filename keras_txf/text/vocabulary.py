@@ -1,4 +1,4 @@
-"""Tokens and their ids, and the files that hold them."""
+"""Tokens and their ids, and the reading of files with them."""
 
 import difflib
 
@@ -14,7 +14,7 @@ class Vocabulary:
         tokens: list of str, each once.
 
     Raises:
-        ValueError: no tokens, an empty one, one that comes twice, or what is no string.
+        ValueError: no tokens, an empty token, a token that occurs twice, a token that is no string.
     """
 
     def __init__(self, tokens):
@@ -22,16 +22,22 @@ class Vocabulary:
         self.index = {}
         for place, token in enumerate(self.tokens):
             if not isinstance(token, str) or not token:
-                raise ValueError(f"`vocabulary` must hold strings that are not empty; received {short_repr(token)} at place {place}.")
+                raise ValueError(
+                    f"`vocabulary` must hold strings that are not empty; received {short_repr(token)} at place {place}."
+                )
             if token in self.index:
                 raise ValueError(
-                    f"`vocabulary` must hold each token once; received {short_repr(token)} at the places {self.index[token]} and {place}."
+                    f"`vocabulary` must hold each token once; received {short_repr(token)} at the places "
+                    f"{self.index[token]} and {place}."
                 )
             self.index[token] = place
         try:
             "".join(self.tokens).encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"`vocabulary` must hold text; received half of a surrogate pair, {short_repr(error.object[error.start])}.") from None
+            raise ValueError(
+                "`vocabulary` must hold text; received half of a surrogate pair, "
+                f"{short_repr(error.object[error.start])}."
+            ) from None
         if not self.tokens:
             raise ValueError("`vocabulary` must hold at least one token; received none.")
 
@@ -39,11 +45,13 @@ class Vocabulary:
         return len(self.tokens)
 
     def id_of(self, name, token):
-        """The id of a token that must be there."""
+        """Returns the id of a token; refuses a token that is not in the vocabulary."""
         if not isinstance(token, str) or token not in self.index:
             near = difflib.get_close_matches(token, self.tokens, 1) if isinstance(token, str) else []
             hint = f" Did you mean {short_repr(near[0])}?" if near else ""
-            raise ValueError(f"`{name}` must be among the {len(self)} tokens of the vocabulary; received {short_repr(token)}.{hint}")
+            raise ValueError(
+                f"`{name}` must be among the {len(self)} tokens of the vocabulary; received {short_repr(token)}.{hint}"
+            )
         return self.index[token]
 
     def token_of(self, name, number):
@@ -51,7 +59,7 @@ class Vocabulary:
 
 
 def from_files(make, files, options, kwargs):
-    """A tokenizer of files, by options of theirs and the caller's own; an error without these too is the files' and names them."""
+    """Makes a tokenizer with the options of files and of the caller; names the files where these cause an error."""
     try:
         return make(**{**options, **kwargs})
     except Exception:
@@ -61,17 +69,22 @@ def from_files(make, files, options, kwargs):
 
 
 def as_list(tokens):
-    """The tokens in their order: what has none is no vocabulary."""
+    """Returns the list of tokens; refuses values without an order."""
     if isinstance(tokens, (str, bytes, dict, set)) or not hasattr(tokens, "__iter__"):
-        raise ValueError(f"`vocabulary` must be a list of tokens (`from_file` reads one); received {short_repr(tokens)}.")
+        raise ValueError(
+            f"`vocabulary` must be a list of tokens (`from_file` reads one); received {short_repr(tokens)}."
+        )
     return list(tokens)
 
 
 def read_bytes(name, path):
-    """The content of a file that must be there and hold something."""
+    """Reads a file; refuses a missing or empty one."""
     path = checks.path(name, path)
     if not path.is_file():
-        raise ValueError(f"`{name}` must be a file; received {short_repr(str(path))}, which is {'a folder' if path.is_dir() else 'missing'}.")
+        raise ValueError(
+            f"`{name}` must be a file; received {short_repr(str(path))}, which is "
+            f"{'a folder' if path.is_dir() else 'missing'}."
+        )
     content = path.read_bytes()
     if not content:
         raise ValueError(f"`{name}` must hold something; received {short_repr(str(path))}, which is empty.")
@@ -79,7 +92,7 @@ def read_bytes(name, path):
 
 
 def read_text(name, path):
-    """The text of a file in UTF-8."""
+    """Reads the text of a file in UTF-8."""
     try:
         return read_bytes(name, path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -87,13 +100,16 @@ def read_text(name, path):
 
 
 def read_tokens(name, path):
-    """The lines of a vocabulary file: one token a line, as BERT's `vocab.txt`."""
+    """Reads the lines of a vocabulary file: one token in each line, as in BERT's `vocab.txt`."""
     lines = read_text(name, path).split("\n")
     if not lines[-1]:
         lines.pop()
     lines = [line.removesuffix("\r") for line in lines]
     if "" in lines:
-        raise ValueError(f"`{name}` must hold one token a line; received {short_repr(str(path))}, whose line {lines.index('') + 1} is empty.")
+        raise ValueError(
+            f"`{name}` must hold one token a line; received {short_repr(str(path))}, whose line {lines.index('') + 1} "
+            "is empty."
+        )
     return lines
 
 

@@ -1,32 +1,36 @@
-"""WordPieceTokenizer: BERT's."""
+"""WordPieceTokenizer: the subwords of BERT."""
 
 import functools
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 from keras_txf import checks
+from keras_txf.layers.serialization import register
 from keras_txf.text import bert
-from keras_txf.text.lazy import tf, tf_text, tokenizers
-from keras_txf.text.sources import LARGEST_VOCABULARY, first_tokens, lines
-from keras_txf.text.tokenizer import Tokenizer, register
+from keras_txf.text.corpus import LARGEST_VOCABULARY, first_tokens, lines
+from keras_txf.text.lazy_imports import tf, tf_text, tokenizers
+from keras_txf.text.tokenizer import Tokenizer
 from keras_txf.text.vocabulary import as_list, from_files, read_tokens
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-LONGEST_WORD = 100  # in characters; longer ones are unknown
+LONGEST_WORD = 100  # in characters; longer words are unknown
 
 
 @register
 class WordPieceTokenizer(Tokenizer):
-    """Cuts words into the longest pieces that the vocabulary has, with the ids of Hugging Face's BERT tokenizers.
+    """Splits words into the longest pieces of the vocabulary, with the ids of Hugging Face's BERT tokenizers.
 
-    For BERT and its relatives, such as DistilBERT, ELECTRA and MiniLM. Text is normalised first, which cannot be undone:
-    `detokenize` puts one space between words and signs, and keeps lower case.
+    For BERT and its relatives, such as DistilBERT, ELECTRA and MiniLM. It normalises text first:
+    `detokenize` puts one space between words and signs, and does not restore upper case.
 
     Args:
         vocabulary: list of str, the tokens in the order of their ids. A token that begins with `##` continues a word.
-        lowercase: whether text is lower-cased.
-        strip_accents: whether accents are dropped; default, where text is lower-cased.
+        lowercase: whether to lower-case text.
+        strip_accents: whether to drop accents; default, as `lowercase`.
         split_chinese: whether each Chinese character is a word.
         clean: whether control characters are dropped.
-        special_tokens: list of str, those of the vocabulary that are special; default those of `[PAD]`, `[UNK]`, `[CLS]`,
+        special_tokens: list of str, the special tokens of the vocabulary; default those of `[PAD]`, `[UNK]`, `[CLS]`,
             `[SEP]` and `[MASK]` that it has.
         pad_token, unk_token: the special tokens of padding and of unknown words, among them those longer than 100
             characters.
@@ -60,20 +64,22 @@ class WordPieceTokenizer(Tokenizer):
 
     def __init__(
         self,
-        vocabulary,
-        lowercase=True,
-        strip_accents=None,
-        split_chinese=True,
-        clean=True,
-        special_tokens=None,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        **kwargs,
+        vocabulary: Sequence[str],
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_chinese: bool = True,
+        clean: bool = True,
+        special_tokens: Sequence[str] | None = None,
+        pad_token: str | None = "[PAD]",
+        unk_token: str | None = "[UNK]",
+        **kwargs: Any,
     ):
         vocabulary = as_list(vocabulary)
         if special_tokens is None:
             known = {token for token in vocabulary if isinstance(token, str)}
-            special_tokens = [token for token in (*SPECIAL_TOKENS, pad_token, unk_token) if isinstance(token, str) and token in known]
+            special_tokens = [
+                token for token in (*SPECIAL_TOKENS, pad_token, unk_token) if isinstance(token, str) and token in known
+            ]
         super().__init__(vocabulary, special_tokens, pad_token, unk_token, **kwargs)
         self.lowercase = checks.boolean("lowercase", lowercase)
         self.strip_accents = checks.optional(checks.boolean, "strip_accents", strip_accents)
@@ -81,7 +87,7 @@ class WordPieceTokenizer(Tokenizer):
         self.clean = checks.boolean("clean", clean)
         if self.unk_id is None:
             raise ValueError("`unk_token` must be a token, what unknown words become; received None.")
-        # Words have no blanks: no text becomes a special token but by being unknown.
+        # With a blank, which words do not have: only an unknown word becomes a special token.
         hidden = [f" {token}" if token in self.special_tokens else token for token in self._vocabulary.tokens]
         with tf.init_scope():
             self._kernel = tf_text.FastWordpieceTokenizer(
@@ -93,8 +99,8 @@ class WordPieceTokenizer(Tokenizer):
             )
 
     @classmethod
-    def from_file(cls, path, **kwargs):
-        """The tokenizer of a file with one token a line, such as `vocab.txt`.
+    def from_file(cls, path: str | os.PathLike, **kwargs: Any) -> Self:
+        """Makes the tokenizer of a file with one token in each line, such as `vocab.txt`.
 
         Args:
             path: the file, in UTF-8.
@@ -106,27 +112,39 @@ class WordPieceTokenizer(Tokenizer):
         return from_files(functools.partial(cls, read_tokens("path", path)), [path], {}, kwargs)
 
     @classmethod
-    def train(cls, source, vocab_size, special_tokens=SPECIAL_TOKENS, min_frequency=2, lowercase=True, strip_accents=None,
-              split_chinese=True, clean=True, **kwargs):
-        """The tokenizer of a vocabulary that is learnt from text, by the package `tokenizers`.
+    def train(
+        cls,
+        source: str | os.PathLike | Iterable[str | os.PathLike],
+        vocab_size: int,
+        special_tokens: Sequence[str] = SPECIAL_TOKENS,
+        min_frequency: int = 2,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_chinese: bool = True,
+        clean: bool = True,
+        **kwargs: Any,
+    ) -> Self:
+        """Trains a vocabulary on text with the package `tokenizers`, and makes its tokenizer.
 
         Args:
             source: path of a text file in UTF-8, or a list of paths; or an iterable of strings.
-            vocab_size: the most tokens that are learnt, special tokens and single characters among them.
+            vocab_size: the largest number of tokens, special tokens and single characters included.
             special_tokens: the first tokens.
-            min_frequency: how often a pair of pieces must come to be joined.
-            lowercase, strip_accents, split_chinese, clean: how text is normalised, as of the tokenizer.
+            min_frequency: how often a pair of pieces must occur in the text to be merged.
+            lowercase, strip_accents, split_chinese, clean: normalisation, as for the tokenizer.
             **kwargs: other options of the tokenizer.
 
         Raises:
-            ImportError: the package is not there.
+            ImportError: `tokenizers` is not installed.
             ValueError: an empty source, a wrong encoding, a size too small for the special tokens.
         """
         vocab_size = checks.integer_between("vocab_size", vocab_size, 1, LARGEST_VOCABULARY)
         min_frequency = checks.integer_between("min_frequency", min_frequency, 0, 2**31 - 1)
         special_tokens = first_tokens(special_tokens)
         if vocab_size <= len(special_tokens):
-            raise ValueError(f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}.")
+            raise ValueError(
+                f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}."
+            )
         clean, split_chinese = checks.boolean("clean", clean), checks.boolean("split_chinese", split_chinese)
         options = dict(
             lowercase=checks.boolean("lowercase", lowercase),
@@ -144,19 +162,23 @@ class WordPieceTokenizer(Tokenizer):
         learner.train_from_iterator(lines(source), trainer)
         ids = learner.get_vocab()
         vocabulary = sorted(ids, key=ids.get)
-        return cls(vocabulary, special_tokens=special_tokens, split_chinese=split_chinese, clean=clean, **options, **kwargs)
+        return cls(
+            vocabulary, special_tokens=special_tokens, split_chinese=split_chinese, clean=clean, **options, **kwargs
+        )
 
     def _encode(self, texts, splits=None):
         strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents
         words, lengths, limits = bert.words(texts, self.lowercase, strip_accents, self.split_chinese, self.clean)
-        words = tf.where(lengths > LONGEST_WORD, " ", words)  # nothing has blanks: it is unknown
+        words = tf.where(lengths > LONGEST_WORD, " ", words)  # a blank is in no token: the word is unknown
         pieces = self._kernel.tokenize(words)
         return tf.RaggedTensor.from_row_splits(pieces.values, tf.gather(pieces.row_splits, limits), validate=False)
 
     def _decode(self, rows):
         tokens = self._vocabulary.tokens
         strings = [token[2:] if token.startswith("##") and len(token) > 2 else f" {token}" for token in tokens]
-        return tf.strings.regex_replace(tf.strings.reduce_join(tf.gather(tf.constant(strings), rows), axis=-1), "^ ", "")
+        return tf.strings.regex_replace(
+            tf.strings.reduce_join(tf.gather(tf.constant(strings), rows), axis=-1), "^ ", ""
+        )
 
     def get_config(self):
         names = ("lowercase", "strip_accents", "split_chinese", "clean", "pad_token", "unk_token")

@@ -4,6 +4,7 @@ from keras_txf.training.adapter_files import load_adapter, save_adapter
 from keras_txf.training.adapters import add_adapter, merge_adapter, remove_adapter, use_adapter
 from keras_txf.training.averaging import KeepCheckpoints, average_checkpoints
 from keras_txf.training.freezing import freeze, unfreeze
+from keras_txf.training.label_shift import next_token_windows, shift_labels, teacher_forcing
 from keras_txf.training.layerwise import layerwise_decay
 from keras_txf.training.losses import TokenCrossEntropy
 from keras_txf.training.metrics import Perplexity, TokenAccuracy
@@ -11,7 +12,6 @@ from keras_txf.training.r_drop import RDrop
 from keras_txf.training.resuming import Resume
 from keras_txf.training.schedules import InverseSquareRoot, warmup_cosine
 from keras_txf.training.scores import GenerationScores
-from keras_txf.training.targets import next_token, next_token_windows, teacher_forcing
 
 __all__ = [
     "GenerationScores",
@@ -28,10 +28,10 @@ __all__ = [
     "layerwise_decay",
     "load_adapter",
     "merge_adapter",
-    "next_token",
     "next_token_windows",
     "remove_adapter",
     "save_adapter",
+    "shift_labels",
     "teacher_forcing",
     "unfreeze",
     "use_adapter",

@@ -1,31 +1,29 @@
 """LoRA: fine-tuning by a few numbers beside a frozen base."""
 
 import re
+from collections.abc import Sequence
 
 import keras
 
-from keras_txf import checks
+from keras_txf.backend.keras_private import flatten_layers, trainable_by_nature
 from keras_txf.checks import short_repr
-from keras_txf.layers import (
-    CrossAttention,
-    DecoderBlock,
-    EncoderBlock,
-    FeedForward,
-    MultiHeadSelfAttention,
-    PositionalEmbedding,
-)
-from keras_txf.layers.adapters import QUANTIZED, shape_of
-from keras_txf.layers.heads import LogitAdjustment
-from keras_txf.layers.tuning import layers_with_adapters, trainable_by_nature
+from keras_txf.layers import adapters
+from keras_txf.layers.class_change import keep_in_files
+from keras_txf.layers.projections import Projection
 from keras_txf.training.freezing import set_trainable
+from keras_txf.training.heads import heads_of, outermost_layers
 from keras_txf.training.patterns import check_model, select
 
-BASE = (CrossAttention, DecoderBlock, EncoderBlock, FeedForward, MultiHeadSelfAttention)
-LOW_RANK = {"rank": checks.positive_integer, "alpha": checks.positive_number, "dropout": checks.rate}  # options of "low_rank"
-NORMS = (keras.layers.LayerNormalization, keras.layers.RMSNormalization)
 
-
-def add_adapter(model, name="default", rank=8, alpha=16, dropout=0.0, targets=("*/query", "*/value"), heads=None):
+def add_adapter(
+    model: keras.Model,
+    name: str = "default",
+    rank: int = 8,
+    alpha: float = 16,
+    dropout: float = 0.0,
+    targets: str | Sequence[str] = ("*/query", "*/value"),
+    heads: str | Sequence[str] | None = None,
+) -> None:
     """Adds a LoRA adapter and makes it the active one: from now on training changes it alone, and new heads.
 
     A target computes x W + alpha / rank · x A B, where W stays as it is, and B begins with zeros: at first the model
@@ -34,25 +32,26 @@ def add_adapter(model, name="default", rank=8, alpha=16, dropout=0.0, targets=("
     quantized to int8, before or after.
 
     Args:
-        model: from a builder, or any model with layers of this package.
+        model: from a builder, or any model with Dense layers.
         name: what to call it: letters, digits, `_` and `-`.
         rank: number of columns of A.
         alpha: the scale of the update, times `rank`.
         dropout: rate on x on its way to A, in training only.
-        targets: patterns of paths of projections, such as "*/query", "decoder_[2-5]/attention/*" or
-            "*/feed_forward/*". A `*` stands for anything, slashes included.
+        targets: patterns of paths of Dense layers, those in parts of your own included, such as "*/query",
+            "decoder_[2-5]/attention/*" or "*/feed_forward/*". A `*` stands for anything, slashes included. Of a
+            recurrent model its attention and readout alone have such, "decoder/*": the kernels of Keras' LSTM and GRU
+            take no adapter, nor does a subclass of Dense with a `call` of its own.
         heads: patterns of paths of layers that are trained as a whole. Default: what comes after the last block,
             such as a classifier's `logits`; but for norms, and for logits over the vocabulary, which are no new head.
-            The model's own projections become a part of the adapter, which
-            begins with their values, and come back when another is used. Layers of others are trained themselves, and so
-            go with one adapter alone.
+            Projections of this package become a part of the adapter, which begins with their values, and come back when
+            another is used. Layers of others are trained themselves, and so go with one adapter alone.
 
     Everything else is frozen, and stays so without the adapter: see `unfreeze`.
 
     Raises:
-        ValueError: a pattern that matches nothing, no targets, a rank above their width, a name that is taken, a second adapter beside heads that are trained
-            themselves, a base quantized otherwise than to int8, two models inside of this one whose layers have the same
-            paths.
+        ValueError: a pattern that matches nothing, no targets, a rank above their width, a name that is taken, a second
+            adapter beside heads that are trained themselves, a base quantized otherwise than to int8, two models inside
+            of this one whose layers have the same paths.
 
     Reference:
         [LoRA](https://arxiv.org/abs/2106.09685)
@@ -65,31 +64,34 @@ def add_adapter(model, name="default", rank=8, alpha=16, dropout=0.0, targets=("
     >>> int(sum(np.prod(variable.shape) for variable in model.trainable_variables))  # 8 x 4 x (32 + 32), the head 99
     2147
     """
-    check_paths(model)
-    given = {"rank": rank, "alpha": alpha, "dropout": dropout}
-    options = {option: check(option, given[option]) for option, check in LOW_RANK.items()}
     check_new_name(model, name)
-    projections = layers_with_adapters(model)
-    targets = select("targets", targets, projections, "projections")
-    widest = max(max(shape_of(projections[path])) for path in targets)
+    given = {"rank": rank, "alpha": alpha, "dropout": dropout}
+    options = {option: check(option, given[option]) for option, check in adapters.LowRank.checks.items()}
+    layers = dense_layers(model)
+    targets = select("targets", targets, layers, "Dense layers")
+    widest = max(max(adapters.shape_of(layers[path])) for path in targets)
     if options["rank"] > widest:
-        raise ValueError(f"`rank` must be at most {widest}, the greatest width of a target; received {short_repr(rank)}.")
-    heads = _default_heads(model) if heads is None else _layers_by_path(model, heads)
-    inside = [path for head in heads for path in layers_with_adapters(head) if path not in targets]
-    kinds = {path: ("low_rank", options) for path in targets} | {path: ("whole", {}) for path in inside}
-    shared = [v for head in heads for v in _own_variables(head)]
+        raise ValueError(
+            f"`rank` must be at most {widest}, the greatest width of a target; received {short_repr(options['rank'])}."
+        )
+    heads = heads_of(model, heads)
+    inside = {inner.path for head in heads for inner in flatten_layers(head)}
+    own = [path for path, layer in layers.items() if path in inside and isinstance(layer, Projection)]
+    kinds = dict.fromkeys(own, ("whole", {})) | dict.fromkeys(targets, ("low_rank", options))
+    within = {id(variable) for path in kinds for variable in layers[path].variables}
+    shared = [v for head in heads for v in trainable_by_nature(head) if id(v) not in within]
     insert_adapter(model, name, kinds, shared)
 
 
-def use_adapter(model, name):
+def use_adapter(model: keras.Model, name: str | None) -> None:
     """Switches to another adapter of the model, or to none: the bare base, just as it was.
 
-    It holds for `fit`, `predict`, `generate` and all that the model does from now on, and only its variables are trained.
-    What was compiled before is compiled again, loops of `generate` once for each adapter. An optimizer that has trained
-    another adapter begins anew, at its current learning rate; a schedule begins anew too.
+    It holds for `fit`, `predict`, `generate` and all that the model does from now on, and only its variables are
+    trained. What was compiled before is compiled again, loops of `generate` once for each adapter. An optimizer that
+    has trained another adapter begins anew, at its current learning rate; a schedule begins anew too.
 
-    Functions of your own in which a compiler has traced the model, other models that share its layers and have been run,
-    and what was exported keep the adapter that they have seen.
+    Functions of your own in which a compiler has traced the model, other models that share its layers and have been
+    run, and what was exported keep the adapter that they have seen.
 
     Args:
         model: with adapters.
@@ -106,16 +108,16 @@ def use_adapter(model, name):
     >>> txf.training.use_adapter(model, "verse")
     >>> verse = model.generate([[5, 6, 7]], max_new_tokens=4)
     """
-    check_paths(model) if name is None else check_known_name(model, name)
+    dense_layers(model) if name is None else check_known_name(model, name)
     flags = {}
-    for layer in layers_with_adapters(model).values():
+    for layer in adapted_layers(model).values():
         layer.active = name if name in layer.adapters else None
         for other, adapter in layer.adapters.items():
             flags.update((id(variable), other == name) for variable in adapter.variables.values())
     set_trainable(model, flags)
 
 
-def merge_adapter(model, name="default"):
+def merge_adapter(model: keras.Model, name: str = "default") -> None:
     """Adds an adapter to the kernels for good, and removes it: the model gives the same, and costs what the base does.
 
     Args:
@@ -137,15 +139,16 @@ def merge_adapter(model, name="default"):
     others = _names(model) - {name}
     if others:
         raise ValueError(
-            f"`model` must have no other adapter when {short_repr(name)} is merged; it has {sorted(others)}: remove them first."
+            f"`model` must have no other adapter when {short_repr(name)} is merged; it has {sorted(others)}. "
+            "Remove them first."
         )
-    layers = [layer for layer in layers_with_adapters(model).values() if name in layer.adapters]
-    quantized = [layer.path for layer in layers if layer.quantization_mode is not None]
+    layers = adapted_layers(model, name)
+    quantized = [path for path, layer in layers.items() if layer.quantization_mode is not None]
     if quantized:
         raise ValueError(
             f"`model` must be a float model when an adapter is merged; received one with {quantized[0]} in int8."
         )
-    for layer in layers:
+    for layer in layers.values():
         with layer.using(name):
             kernel, bias = layer.kernel, layer.bias
         with layer.using(None):
@@ -155,7 +158,7 @@ def merge_adapter(model, name="default"):
     remove_adapter(model, name)
 
 
-def remove_adapter(model, name="default"):
+def remove_adapter(model: keras.Model, name: str = "default") -> None:
     """Removes an adapter. If it is the active one the bare base is left, which stays frozen: see `unfreeze`.
 
     Args:
@@ -174,9 +177,9 @@ def remove_adapter(model, name="default"):
     0
     """
     check_known_name(model, name)
-    for layer in layers_with_adapters(model).values():
-        if name in layer.adapters:
-            layer.remove_adapter(name)
+    for layer in adapted_layers(model, name).values():
+        adapters.detach(layer, name)
+    keep_in_files(outermost_layers(model))
     set_trainable(model, {})
 
 
@@ -186,43 +189,50 @@ def insert_adapter(model, name, kinds, shared, fill=None):
     `fill` gives them their values, before an optimizer begins anew: some keep copies. After an error the model has the
     layers and variables that it had.
     """
-    projections = layers_with_adapters(model)
+    layers = dense_layers(model)
     _check_shared(model, name, shared)
     for path in kinds:
-        layer = projections[path]
-        if layer.quantization_mode not in QUANTIZED:
-            raise ValueError(f"`model` must be float or int8 to have adapters; {path} is {layer.quantization_mode}.")
-        if layer.lora_enabled:
+        mode = layers[path].quantization_mode
+        if mode not in adapters.QUANTIZED:
+            raise ValueError(f"`model` must be float or int8 to have adapters; {path} is {mode}.")
+        if layers[path].lora_enabled:
             raise ValueError(f"`model` must not have Keras' own LoRA beside adapters; {path} has, from `enable_lora`.")
     kept = {id(variable) for variable in shared}
     before = [(variable, variable.trainable) for variable in trainable_by_nature(model)]
     try:
         for path, (kind, options) in kinds.items():
-            projections[path].add_adapter(name, kind, **options)
+            adapters.attach(layers[path], name, kind, **options)
         for variable in trainable_by_nature(model):
             variable.trainable = id(variable) in kept
         if fill is not None:
             fill()
     except BaseException:  # such as a device that is full
-        for path in kinds:
-            if name in projections[path].adapters:
-                projections[path].remove_adapter(name)
+        for layer in adapted_layers(model, name).values():
+            adapters.detach(layer, name)
         for variable, trainable in before:
             variable.trainable = trainable
         raise
+    keep_in_files(outermost_layers(model))
     use_adapter(model, name)
 
 
-def check_paths(model):
-    """Adapters are known by the paths of their layers."""
+def dense_layers(model):
+    """The layers of a model that take adapters by their paths, by which adapters are known."""
     check_model(model)
-    found = layers_with_adapters(model)
-    for layer in model._flatten_layers():
-        if hasattr(layer, "describe_adapters") and found[layer.path] is not layer:
+    found = {}
+    for layer in filter(adapters.takes_adapters, flatten_layers(model)):
+        if found.setdefault(layer.path, layer) is not layer:
             raise ValueError(
-                "`model` must have one layer of each path, for adapters are known by them; received a model with two of "
-                f"{short_repr(layer.path)}. See to each of the models inside of it by itself."
+                "`model` must have one layer of each path, for adapters are known by them; received a model with two "
+                f"of {short_repr(layer.path)}. See to each of the models inside of it by itself."
             )
+    return found
+
+
+def adapted_layers(model, name=None):
+    """The layers of a model that have an adapter, or that of a name, by their paths."""
+    layers = {path: layer for path, layer in dense_layers(model).items() if adapters.adapters_of(layer)}
+    return {path: layer for path, layer in layers.items() if name is None or name in layer.adapters}
 
 
 def check_new_name(model, name):
@@ -233,20 +243,21 @@ def check_new_name(model, name):
 
 
 def check_known_name(model, name):
-    check_paths(model)
     if not isinstance(name, str) or name not in _names(model):
-        raise ValueError(f"`name` must be one of the model's adapters, {sorted(_names(model))}; received {short_repr(name)}.")
+        raise ValueError(
+            f"`name` must be one of the model's adapters, {sorted(_names(model))}; received {short_repr(name)}."
+        )
 
 
 def trained_beside(model):
     """The variables that are trained themselves beside the active adapter."""
-    adapters = [adapter for layer in layers_with_adapters(model).values() for adapter in layer.adapters.values()]
-    own = {id(variable) for adapter in adapters for variable in adapter.variables.values()}
+    layers = adapted_layers(model).values()
+    own = {id(v) for layer in layers for adapter in layer.adapters.values() for v in adapter.variables.values()}
     return [variable for variable in model.trainable_variables if id(variable) not in own]
 
 
 def _names(model):
-    return {name for layer in layers_with_adapters(model).values() for name in layer.adapters}
+    return {name for layer in adapted_layers(model).values() for name in layer.adapters}
 
 
 def _check_shared(model, name, shared):
@@ -258,38 +269,3 @@ def _check_shared(model, name, shared):
             f"`heads` must be projections of this package where a model has several adapters; received {path}, which "
             f"{short_repr(name)} would train while {others} rely on it. Freeze it, or remove the others first."
         )
-
-
-def _own_variables(head):
-    """What is trained itself in a head: all but its projections, whose place an adapter takes."""
-    projections = layers_with_adapters(head).values()
-    within = {id(variable) for layer in projections for variable in layer.variables}
-    return [variable for variable in trainable_by_nature(head) if id(variable) not in within]
-
-
-def _layers_by_path(model, patterns):
-    layers = {layer.path: layer for layer in model._flatten_layers() if layer.path and trainable_by_nature(layer)}
-    return [layers[path] for path in select("heads", patterns, layers, "layers", least=0)]
-
-
-def _default_heads(model):
-    """What comes after the last block, without norms and what makes logits over the vocabulary."""
-    layers = list(_parts(model))
-    last = max((i for i, layer in enumerate(layers) if isinstance(layer, BASE)), default=-1)
-    vocabularies = {layer.vocab_size for layer in layers if isinstance(layer, PositionalEmbedding)}
-    return [
-        layer
-        for layer in layers[last + 1 :]
-        if trainable_by_nature(layer)
-        and not isinstance(layer, (*NORMS, LogitAdjustment))
-        and not (layer.name == "logits" and getattr(layer, "units", None) in vocabularies)
-    ]
-
-
-def _parts(model):
-    """The layers of a model and of the models inside of it, in order."""
-    for layer in model.layers:
-        if isinstance(layer, keras.Model):
-            yield from _parts(layer)
-        else:
-            yield layer

@@ -1,4 +1,4 @@
-"""Reading a `.npz` file without trust: no pickle, and never more memory than the file has bytes."""
+"""Reads a `.npz` file that may be damaged or hostile: without pickle, in no more memory than the file has bytes."""
 
 import io
 import math
@@ -10,10 +10,10 @@ from keras_txf.checks import short_repr
 
 
 def read_arrays(path, names=None):
-    """The arrays of a file of `np.savez` by name, all or those of `names`, each checked against its checksum.
+    """Reads the arrays of a file of `np.savez` by name, all or those of `names`, and checks their checksums.
 
     Raises:
-        Exception: what is broken, by `zipfile`, NumPy or this function; see `keras_txf.reading`.
+        Exception: `zipfile`, NumPy or this function names the damage; see `keras_txf.reading`.
     """
     with zipfile.ZipFile(path) as archive:
         found = [member.filename.removesuffix(".npy") for member in archive.infolist()]
@@ -26,7 +26,9 @@ def read_arrays(path, names=None):
 def _array(archive, member):
     name, size = short_repr(member.filename), archive.fp.seek(0, io.SEEK_END)
     if member.compress_type != zipfile.ZIP_STORED or not member.file_size == member.compress_size <= size:
-        raise ValueError(f"{name} of {member.file_size} bytes must be stored as it is in the {size} bytes of the file")
+        raise ValueError(
+            f"{name} of {member.file_size} bytes must be stored without compression in the {size} bytes of the file"
+        )
     content = io.BytesIO(archive.read(member))
     version = np.lib.format.read_magic(content)
     if version not in HEADERS:
@@ -34,8 +36,11 @@ def _array(archive, member):
     shape, in_columns, dtype = HEADERS[version](content)
     data = content.read()
     if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(data):
-        raise ValueError(f"{name} of shape {short_repr(shape)} and type {short_repr(str(dtype))} does not fit its {len(data)} bytes")
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if in_columns else "C").copy(order="K")  # which may be written to
+        raise ValueError(
+            f"{name} of shape {short_repr(shape)} and type {short_repr(str(dtype))} does not fit its {len(data)} bytes"
+        )
+    array = np.frombuffer(data, dtype).reshape(shape, order="F" if in_columns else "C")
+    return array.copy(order="K")  # a buffer is read-only
 
 
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

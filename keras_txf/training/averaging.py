@@ -1,8 +1,9 @@
-"""The mean of the last checkpoints: a callback that keeps them, a function that averages them."""
+"""The mean of the last checkpoints: a callback that keeps them, and a function that averages them."""
 
 import math
 import os
 import re
+from collections.abc import Sequence
 
 import keras
 import ml_dtypes  # noqa: F401  NumPy learns bfloat16 from it
@@ -10,30 +11,29 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.atomic_write import atomic_file, check_room, writing
 from keras_txf.checks import short_repr
 from keras_txf.reading import reading
-from keras_txf.training.whole import WholeEpochs, whole
-from keras_txf.writing import check_room, writing
+from keras_txf.training.complete_epochs import CompleteEpochs
 
 SUFFIX = ".weights.h5"
-OVERHEAD = 2048  # bytes at most that Keras' files need for a variable beside its values; mostly some 1,050
+OVERHEAD = 2048  # bytes of a variable in Keras' files beside its values, at most; 1,050 are usual
 
 
-class KeepCheckpoints(WholeEpochs):
-    """Saves the weights at the end of each epoch, and keeps the last of them for `average_checkpoints`.
+class KeepCheckpoints(CompleteEpochs):
+    """Saves the weights at the end of each epoch, and keeps the last files for `average_checkpoints`.
 
-    The files are those of `model.save_weights`, `epoch_00001.weights.h5` and so on. Each is written under
-    another name and moved into place, so that what bears a number is whole. Keras' `ModelCheckpoint` keeps
-    one file or all of them. An epoch that was stopped inside leaves none: put this after what stops there,
-    such as `TerminateOnNaN`, or a NaN would be part of every mean.
+    `model.save_weights` writes the files `epoch_00001.weights.h5` and so on, atomically: to a temporary path, which is
+    then renamed. Keras' `ModelCheckpoint` keeps one file or all of them. An epoch that a callback stops within is not
+    saved: put this callback after the one that stops, such as `TerminateOnNaN`, or a NaN would be part of every mean.
 
     Args:
         folder: a folder for this training alone.
-        keep: the number of files that stay, those of the highest epochs.
+        keep: the number of files to keep, those of the last epochs.
 
     Raises:
-        ValueError: `folder` is a file or no path; `fit` begins at an epoch and the folder has files of later ones; the disk
-            is full or read-only. The files of earlier epochs are then as they were.
+        ValueError: `folder` is a file or no path; the folder has files of later epochs than the first of `fit`; the
+            disk is full or read-only. The files of earlier epochs are then as they were.
 
     Example:
 
@@ -43,7 +43,7 @@ class KeepCheckpoints(WholeEpochs):
     ```
     """
 
-    def __init__(self, folder, keep=10):
+    def __init__(self, folder: str | os.PathLike, keep: int = 10):
         super().__init__()
         self.folder = checks.path("folder", folder)
         if self.folder.exists() and not self.folder.is_dir():
@@ -57,41 +57,42 @@ class KeepCheckpoints(WholeEpochs):
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def on_epoch_begin(self, epoch, logs=None):
-        # A training that goes on may repeat one epoch, whose file was written just before the kill.
+        # A training that resumes may repeat one epoch, whose file was written just before the kill.
         later = [file.name for file in _checkpoints(self.folder) if _epoch(file) > epoch + 1]
         if later and not self._begun:
             raise ValueError(
                 f"`folder` must have no checkpoints beyond the epoch at which `fit` begins, {epoch}; {self.folder} "
-                f"has {', '.join(later[:3])}{' ...' * (len(later) > 3)}, of another training. Remove them or choose another folder."
+                f"has {', '.join(later[:3])}{' ...' * (len(later) > 3)}, of another training. Remove these "
+                "files or choose another folder."
             )
         self._begun = True
 
     def on_epoch_end(self, epoch, logs=None):
         if self._stopped_inside:
             return
-        with whole(self.folder / f"epoch_{epoch + 1:05}{SUFFIX}", "folder") as unfinished:
+        file = self.folder / f"epoch_{epoch + 1:05}{SUFFIX}"
+        with writing("folder", file), atomic_file(file) as temporary:
             variables = _all_variables(self.model)
-            check_room(unfinished, sum(_bytes(variable) + OVERHEAD for variable in variables) + 16 * OVERHEAD)
-            self.model.save_weights(unfinished, overwrite=True)
+            check_room(temporary, sum(_bytes(variable) + OVERHEAD for variable in variables) + 16 * OVERHEAD)
+            self.model.save_weights(temporary, overwrite=True)
         for file in _checkpoints(self.folder)[: -self.keep]:
             file.unlink()
 
 
-def average_checkpoints(model, checkpoints):
-    """Sets the model's weights to the mean of several checkpoints', as the paper does with its last 5 to 20.
+def average_checkpoints(model: keras.Model, checkpoints: str | os.PathLike | Sequence[str | os.PathLike]) -> None:
+    """Sets the model's weights to the mean of several checkpoints, as the paper does with its last 5 to 20.
 
-    All count alike, and the training knows nothing of it. For an average that is exponential and at hand
-    during the training, Keras has `use_ema=True` of every optimizer and the callback `SwapEMAWeights`.
+    Use it after the training. For an exponential average during the training, Keras has `use_ema=True` of every
+    optimizer and the callback `SwapEMAWeights`.
 
     Args:
         model: a built model.
-        checkpoints: the folder of `KeepCheckpoints`, or a list of files that `model.load_weights` reads.
-
-    Weights that are not floats, and the optimizer's state where the files have it, are the last file's.
+        checkpoints: the folder of `KeepCheckpoints`, or a list of files that `model.load_weights` reads. The last file
+            gives the weights that are not floats, and the optimizer's state where the files have it.
 
     Raises:
-        ValueError: no checkpoint, a file that is missing, broken or of another model. The weights of the model are then as
-            they were.
+        ValueError: no checkpoint, a file that is missing, broken or of another model. The weights of the model are then
+            as they were.
 
     Reference:
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 6.1.
@@ -119,7 +120,7 @@ def average_checkpoints(model, checkpoints):
 
 
 def _files(checkpoints):
-    """The files to average, which are all there."""
+    """Returns the files to average; refuses missing ones."""
     if isinstance(checkpoints, (str, os.PathLike)):
         folder = checks.path("checkpoints", checkpoints)
         if folder.is_dir() and (found := _checkpoints(folder)):
@@ -128,20 +129,23 @@ def _files(checkpoints):
         files = [checks.path("checkpoints", file) for file in checkpoints]
         for file in files:
             if not file.is_file():
-                raise ValueError(f"`checkpoints` must be files that are there; received {short_repr(str(file))}, which is none.")
+                raise ValueError(
+                    f"`checkpoints` must be files that exist; received {short_repr(str(file))}, which does not."
+                )
         return files
     raise ValueError(
-        f"`checkpoints` must be a folder with files of `KeepCheckpoints`, or a list of files; received {short_repr(checkpoints)}."
+        "`checkpoints` must be a folder with files of `KeepCheckpoints`, or a list of files; received "
+        f"{short_repr(checkpoints)}."
     )
 
 
 def _checkpoints(folder):
-    """The files of a folder in the order of their epochs."""
+    """Returns the files of a folder in the order of their epochs."""
     return sorted((file for file in folder.iterdir() if _epoch(file) is not None), key=_epoch)
 
 
 def _epoch(file):
-    """The number in the name of a file of `KeepCheckpoints`; None for another one. By name, 100000 comes before 99999."""
+    """Returns the epoch in the name of a file of `KeepCheckpoints`, None for other files: 100000 sorts before 99999."""
     match = re.fullmatch(rf"epoch_(\d{{5,}}){re.escape(SUFFIX)}", file.name, re.ASCII)
     return int(match[1]) if match else None
 

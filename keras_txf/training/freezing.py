@@ -1,11 +1,17 @@
 """Which variables a training changes, by pattern."""
 
-from keras_txf.layers.tuning import layers_with_adapters, trainable_by_nature
-from keras_txf.training.following import follow_changes
+from collections.abc import Sequence
+
+import keras
+
+from keras_txf.backend.keras_private import accept_trainable_state, flatten_layers, kept_kernel, trainable_by_nature
+from keras_txf.layers.adapters import adapters_of
+from keras_txf.layers.saved_state import keeps_state
 from keras_txf.training.patterns import check_model, select
+from keras_txf.training.recompile import follow_changes
 
 
-def freeze(model, patterns="*"):
+def freeze(model: keras.Model, patterns: str | Sequence[str] = "*") -> None:
     """Keeps variables as they are in training, by patterns of their paths or of their layers'.
 
     For fine-tuning with little data, or a part after the other. `model.summary()` says how much is left to train.
@@ -13,8 +19,8 @@ def freeze(model, patterns="*"):
 
     Args:
         model: a built Keras model, compiled or not. A compiled one goes on with other variables to train, and with
-            an optimizer that begins anew, at its current learning rate; a schedule begins anew too. Compile it again for
-            another optimizer.
+            an optimizer that begins anew, at its current learning rate; a schedule begins anew too. Compile it again
+            for another optimizer.
         patterns: one or several, such as "embedding", "encoder_[0-3]", "*/attention/*" or "*/bias". A `*`
             stands for anything, slashes included.
 
@@ -32,7 +38,7 @@ def freeze(model, patterns="*"):
     set_trainable(model, dict.fromkeys(map(id, _matching(model, patterns)), False))
 
 
-def unfreeze(model, patterns="*"):
+def unfreeze(model: keras.Model, patterns: str | Sequence[str] = "*") -> None:
     """Trains variables again, by patterns of their paths or of their layers': the reverse of `freeze`.
 
     For gradual unfreezing call it between two `fit`. The variables of adapters that are not active stay as they are.
@@ -62,29 +68,28 @@ def set_trainable(model, flags):
     """Sets which variables are trainable, by their ids; the others stay as they are."""
     variables = trainable_by_nature(model)
     flags = {**{id(variable): variable.trainable for variable in variables}, **flags}
-    for layer in model._flatten_layers():
+    for layer in flatten_layers(model):
         own = trainable_by_nature(layer)
         trainable = any(flags[id(variable)] for variable in own)
         # Layers of ours keep it by variable in their files, Keras' own by layer. None may hide what is trainable.
-        keeps = getattr(layer.get_build_config, "keeps_tuning", False)
-        if own and layer.trainable != trainable and (trainable or not (keeps or layer._layers)):
+        keeps = keeps_state(layer) or isinstance(layer, keras.Model)
+        if own and layer.trainable != trainable and (trainable or not keeps):
             layer.trainable = trainable
     for variable in variables:
         variable.trainable = flags[id(variable)]
-    # Of what Keras finds changed here since `compile` it would warn, and it is seen to below.
-    getattr(model, "_compiled_trainable_state", {}).update((layer, layer.trainable) for layer in model._flatten_layers())
+    accept_trainable_state(model)  # what was compiled is seen to below
     follow_changes(model)
 
 
 def _matching(model, patterns):
     """The variables that training could change and whose path, or that of a layer around them, a pattern matches."""
     idle = set()
-    for layer in layers_with_adapters(model).values():
-        for name, adapter in layer.adapters.items():
+    for layer in flatten_layers(model):
+        for name, adapter in adapters_of(layer).items():
             if name != layer.active:
                 idle |= {id(variable) for variable in adapter.variables.values()}
             elif not adapter.adds:  # it stands in the place of the layer's own
-                idle |= {id(layer._kernel), id(layer._bias)}
+                idle |= {id(kept_kernel(layer)), id(vars(layer)["bias"])}
     variables = [variable for variable in trainable_by_nature(model) if id(variable) not in idle]
     around = {}
     for variable in variables:

@@ -1,42 +1,48 @@
-"""Layer-wise decay of the learning rate: the deeper a layer, the less fine-tuning moves it."""
+"""Layer-wise decay of the learning rate: fine-tuning changes lower layers less."""
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.layers.options import register
-from keras_txf.training.following import renew
+from keras_txf.layers.serialization import register
 from keras_txf.training.patterns import as_patterns
+from keras_txf.training.recompile import renew
 
 REFUSED = (keras.optimizers.LossScaleOptimizer, keras.optimizers.MultiOptimizer)
 BLOCKS = ("encoder_#/*", "decoder_#/*")
 EMBEDDINGS = ("*embedding/*", "*embedding_norm/*", "*embedding_projection/*", "*_position/*")
 
 
-def layerwise_decay(optimizer, decay=0.9, blocks=BLOCKS, embeddings=EMBEDDINGS):
-    """An optimizer like the one given, whose rate for a variable is multiplied by `decay` to the power of its depth.
+def layerwise_decay(
+    optimizer: Any,
+    decay: float = 0.9,
+    blocks: str | Sequence[str] = BLOCKS,
+    embeddings: str | Sequence[str] = EMBEDDINGS,
+) -> Any:
+    """Returns an optimizer that multiplies the rate of each variable by `decay` to the power of its depth.
 
-    The head and all else that is neither a block nor an embedding has depth 0, the last block 1, the first of L blocks
-    L, the embeddings L + 1. Encoder and decoder are counted each by itself; the embeddings lie below the taller one.
-    Decoupled weight decay, such as AdamW's, is scaled as the rate is. The result is of the same class and does
-    all that one does: schedules, callbacks that set the rate, `.keras` files, mixed float16 (Keras wraps it in a
-    `LossScaleOptimizer`). Adafactor takes the smaller of its rate and 1 / sqrt(step), so that late in a training it tells the
-    blocks apart no more.
+    The head, and every variable outside of blocks and embeddings, has depth 0, the last block 1, the first of L blocks
+    L, the embeddings L + 1. Encoder and decoder are counted separately; the embeddings lie below the deeper of the two.
+    Decoupled weight decay, such as AdamW's, is multiplied too. The result is of the same class and supports schedules,
+    callbacks that set the rate, `.keras` files and mixed float16 (Keras wraps it in a `LossScaleOptimizer`). Adafactor
+    takes the smaller of its rate and 1 / sqrt(step): late in a training all its blocks have one rate.
 
     Args:
-        optimizer: any Keras optimizer but a wrapper, not yet used.
-        decay: of the rate from one block to the one below, in (0, 1]. 1 changes nothing.
-        blocks: patterns of the paths of variables in blocks, with `#` for the number of the block. Depths are counted
-            from the largest number among the variables that are trained.
-        embeddings: patterns of paths of what lies below the blocks; default the embeddings, their norm and projection, and
-            the tables of positions that all blocks share. Of both the first that matches counts, blocks first. Each pattern of
-            your own must match a variable that is trained.
+        optimizer: any new Keras optimizer but a wrapper.
+        decay: factor on the rate from one block to the one below, in (0, 1]. 1 changes nothing.
+        blocks: patterns of the paths of variables in blocks, with `#` for the number of the block. The largest number
+            among the trained variables is the last block.
+        embeddings: patterns of the paths of variables below the blocks; default the embeddings, their norm and
+            projection, and the tables of positions that all blocks share. The first pattern that matches a path counts,
+            those of blocks first. Each pattern of your own must match a trained variable.
 
     Raises:
-        ValueError: a decay out of range, a wrapper or an optimizer that is already built; when it is built, variables
-            without any block, a pattern of your own that matches none.
+        ValueError: a decay out of range, a wrapper or an optimizer that is already built; at the build, variables
+            without any block, a pattern of your own that matches no variable.
 
     Reference:
         [ELECTRA](https://arxiv.org/abs/2003.10555), appendix B;
@@ -52,8 +58,8 @@ def layerwise_decay(optimizer, decay=0.9, blocks=BLOCKS, embeddings=EMBEDDINGS):
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer) or isinstance(optimizer, (*REFUSED, LayerwiseDecay)):
         raise ValueError(
-            f"`optimizer` must be a Keras optimizer that updates all variables itself; received {short_repr(optimizer)}. "
-            "A LossScaleOptimizer goes around the result."
+            "`optimizer` must be a Keras optimizer that updates all variables itself; received "
+            f"{short_repr(optimizer)}. Wrap the result in a LossScaleOptimizer."
         )
     if optimizer.built:
         raise ValueError(f"`optimizer` must be new; received {short_repr(optimizer)}, which is already built.")
@@ -61,30 +67,28 @@ def layerwise_decay(optimizer, decay=0.9, blocks=BLOCKS, embeddings=EMBEDDINGS):
         raise ValueError(f"`decay` must be in (0, 1]; received {short_repr(decay)}.")
     blocks, embeddings = as_patterns("blocks", blocks), as_patterns("embeddings", embeddings, least=0)
     if any(pattern.count("#") != 1 for pattern in blocks):
-        raise ValueError(f"`blocks` must be patterns with one `#`, for the number of a block; received {short_repr(blocks)}.")
+        raise ValueError(
+            f"`blocks` must be patterns with one `#`, for the number of a block; received {short_repr(blocks)}."
+        )
     plain = type(optimizer)
     if isinstance(optimizer, keras.optimizers.Nadam) and hasattr(optimizer, "_parallel_update_step"):
-        plain = keras.optimizers.Nadam  # PyTorch's own would count each group of variables as a step
-    # Registered under one name: from there `LayerwiseDecay.from_config` finds the class again.
+        plain = keras.optimizers.Nadam  # Keras' class for PyTorch would count each group of variables as a step
+    # All classes are registered under one name, from which `LayerwiseDecay.from_config` makes them again.
     cls = keras.saving.register_keras_serializable(package="keras_txf", name="LayerwiseDecay")(
         type(f"Layerwise{plain.__name__}", (LayerwiseDecay, plain), {"__doc__": LayerwiseDecay.__doc__})
     )
     result = renew(optimizer, cls)
-    result.layerwise = {
-        "decay": decay,
-        "blocks": list(blocks),
-        "embeddings": list(embeddings),
-    }
+    result.layerwise = {"decay": decay, "blocks": list(blocks), "embeddings": list(embeddings)}
     result._plain = keras.optimizers.serialize(optimizer)
     return result
 
 
 @register
 class LayerwiseDecay:
-    """What `layerwise_decay` puts before a class of optimizers: its own rate for each variable."""
+    """The base class that `layerwise_decay` adds to a class of optimizers: a rate for each variable."""
 
-    _share = 1.0  # of the rate, while the weights of a group decay
-    _restored = False  # what its patterns match may be frozen since
+    _share = 1.0  # factor on the rate, while the weights of a group decay
+    _restored = False  # a restored optimizer may have patterns of variables that are frozen now
 
     @property
     def rates(self):
@@ -102,7 +106,7 @@ class LayerwiseDecay:
     def update_step(self, gradient, variable, learning_rate):
         super().update_step(gradient, variable, learning_rate * self._rates[self._get_variable_index(variable)])
 
-    def _parallel_update_step(self, grads, variables, learning_rate):  # PyTorch's, of most optimizers
+    def _parallel_update_step(self, grads, variables, learning_rate):  # of most optimizers on PyTorch
         for rate, pairs in self._groups(zip(variables, grads)):
             variables, grads = zip(*pairs)
             super()._parallel_update_step(list(grads), list(variables), learning_rate * rate)
@@ -121,7 +125,7 @@ class LayerwiseDecay:
         return rate if self._share == 1.0 else rate * self._share
 
     def _groups(self, rows):
-        """Rows that begin with a variable, by the rate of that."""
+        """Groups rows, each of which begins with a variable, by the rate of the variable."""
         groups = {}
         for row in rows:
             groups.setdefault(self._rates[self._get_variable_index(row[0])], []).append(row)
@@ -148,9 +152,9 @@ def _rates(paths, decay, blocks, embeddings):
     counts = {}
     for stack, number in filter(None, numbers.values()):
         counts[stack] = max(counts.get(stack, 0), number + 1)
-    if paths and not counts:  # a file may be of a model with nothing to train
+    if paths and not counts:  # a restored model may have nothing to train
         raise ValueError(
-            f"`blocks` must match variables that are trained; received {blocks}, which match none of {paths[:3]} ..."
+            f"`blocks` must match trained variables; received {blocks}, which match none of {paths[:3]} ..."
         )
 
     def depth(path):
@@ -163,17 +167,17 @@ def _rates(paths, decay, blocks, embeddings):
 
 
 def _refuse_idle(name, patterns, default, paths):
-    """Refuses a pattern that matches nothing; those by default are for models of many kinds."""
+    """Refuses a pattern that matches no variable, but for the defaults, which are for models of many kinds."""
     idle = [pattern for pattern in patterns if not any(_matches(pattern, path) for path in paths)]
     if paths and idle and tuple(patterns) != default:
         raise ValueError(
-            f"`{name}` must match variables that are trained; received {short_repr(idle[0])}, which matches none of "
+            f"`{name}` must match trained variables; received {short_repr(idle[0])}, which matches none of "
             f"{short_repr(paths[:3])} ..."
         )
 
 
 def _block(path, patterns):
-    """The pattern that a path matches and the number in it, or None."""
+    """Returns the pattern that a path matches and the number in the path, or None."""
     found = ((pattern, _matches(pattern, path)) for pattern in patterns)
     return next(((pattern, int(match[1])) for pattern, match in found if match), None)
 

@@ -1,20 +1,22 @@
 """Metrics over all real tokens of an epoch."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.layers.options import register
+from keras_txf.layers.serialization import register
 from keras_txf.training.losses import token_cross_entropy, token_weights
 
 
 @register
 class TokenAccuracy(keras.metrics.Mean):
-    """Share of the real tokens whose largest logit is the target.
+    """The share of real tokens whose largest logit is that of the target.
 
     Args:
         pad_id: target id that does not count; None counts every position.
-        name, dtype: as of Keras' metrics.
+        name, dtype: as for Keras' metrics.
 
     Call arguments:
         y_true: int (B, T), or any shape.
@@ -31,8 +33,10 @@ class TokenAccuracy(keras.metrics.Mean):
     0.5
     """
 
-    def __init__(self, pad_id=0, name="token_accuracy", dtype=None):
-        super().__init__(name=checks.optional(checks.string, "name", name), dtype=checks.optional(checks.dtype, "dtype", dtype))
+    def __init__(self, pad_id: int | None = 0, name: str = "token_accuracy", dtype: Any = None):
+        super().__init__(
+            name=checks.optional(checks.string, "name", name), dtype=checks.optional(checks.dtype, "dtype", dtype)
+        )
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -46,11 +50,11 @@ class TokenAccuracy(keras.metrics.Mean):
 
 @register
 class Perplexity(keras.metrics.Mean):
-    """exp of the mean cross-entropy over the real tokens; the mean is taken before the exp.
+    """The exponential of the mean cross-entropy over all real tokens of an epoch.
 
     Args:
         pad_id: target id that does not count; None counts every position.
-        name, dtype: as of Keras' metrics.
+        name, dtype: as for Keras' metrics.
 
     Call arguments:
         y_true: int (B, T), or any shape.
@@ -67,8 +71,10 @@ class Perplexity(keras.metrics.Mean):
     4.0
     """
 
-    def __init__(self, pad_id=0, name="perplexity", dtype=None):
-        super().__init__(name=checks.optional(checks.string, "name", name), dtype=checks.optional(checks.dtype, "dtype", dtype))
+    def __init__(self, pad_id: int | None = 0, name: str = "perplexity", dtype: Any = None):
+        super().__init__(
+            name=checks.optional(checks.string, "name", name), dtype=checks.optional(checks.dtype, "dtype", dtype)
+        )
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id)
 
     def update_state(self, y_true, y_pred, sample_weight=None):

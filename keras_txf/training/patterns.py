@@ -1,4 +1,4 @@
-"""Names of layers and variables by pattern."""
+"""Patterns of the paths of layers and variables."""
 
 import difflib
 import fnmatch
@@ -9,17 +9,23 @@ from keras_txf.checks import short_repr
 
 
 def as_patterns(name, patterns, least=1):
-    """The patterns of an argument, which may be one text."""
+    """Returns the list of patterns of an argument, which may be one string."""
     patterns = [patterns] if isinstance(patterns, str) else patterns
-    if not isinstance(patterns, (list, tuple)) or not all(isinstance(pattern, str) for pattern in patterns) or len(patterns) < least:
-        raise ValueError(f"`{name}` must be a pattern such as '*/query', or a list of them; received {short_repr(patterns)}.")
+    if (
+        not isinstance(patterns, (list, tuple))
+        or not all(isinstance(pattern, str) for pattern in patterns)
+        or len(patterns) < least
+    ):
+        raise ValueError(
+            f"`{name}` must be a pattern such as '*/query', or a list of them; received {short_repr(patterns)}."
+        )
     return patterns
 
 
 def select(name, patterns, paths, kind, least=1):
-    """Those of the paths that a pattern matches, where a pattern that matches none is an error.
+    """Returns the paths that a pattern matches; refuses a pattern without a match.
 
-    A `*` stands for anything, slashes included, `?` for one letter, `[0-3]` for one of these.
+    `*` matches any text, slashes included, `?` one character, `[0-3]` one of these characters.
     """
     chosen = {}
     for pattern in as_patterns(name, patterns, least):

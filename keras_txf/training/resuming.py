@@ -1,60 +1,60 @@
-"""Resume: after a kill `fit` goes on from the last saved epoch, and ends with the weights of an unbroken run."""
+"""Resume: after a kill `fit` resumes at the last saved epoch, and ends with the weights of an unbroken run."""
 
 import functools
 import json
+import os
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.atomic_write import atomic_file, writing
 from keras_txf.checks import short_repr
 from keras_txf.reading import reading
 from keras_txf.training.arrays import read_arrays
-from keras_txf.training.whole import WholeEpochs, whole
-from keras_txf.writing import writing
+from keras_txf.training.complete_epochs import CompleteEpochs
 
 PLAIN = (bool, int, float, str, type(None))
 
 
-class Resume(WholeEpochs):
-    """Saves the state of the training at the end of each epoch, and goes on from there when it is run again.
+class Resume(CompleteEpochs):
+    """Saves the state of the training at the end of each epoch, and restores it when `fit` runs again.
 
-    Saved are the weights, the state of the optimizer and so its step, the seeds of dropout, the number of the
-    epoch, and what other callbacks count. With data whose order is fixed, a training that was
-    killed and started again has the weights of one that was not, bit for bit where the backend computes the
-    same twice (on TensorFlow see `tf.config.experimental.enable_op_determinism`).
+    The state is the weights, the optimizer with its step, the seeds of dropout, the number of the epoch, and the state
+    of other callbacks. With data of a fixed order, a training that was killed and started again has the weights of an
+    unbroken one, bit for bit where the backend is deterministic (on TensorFlow see
+    `tf.config.experimental.enable_op_determinism`).
 
-    An epoch is what you make it: with `steps_per_epoch` any number of steps of an endless stream. A kill
-    loses at most one. The data must begin where the saved epoch does, and this object knows the place
-    before `fit` starts, as its `epoch`: skip `resume.epoch * steps_per_epoch` batches, or seed the shuffling
-    of each epoch by its number.
+    With `steps_per_epoch` an epoch is any number of steps of an endless stream. A kill loses one epoch at most. The
+    data must begin at the saved epoch, which `epoch` tells before `fit` starts: skip `resume.epoch * steps_per_epoch`
+    batches, or seed the shuffling of each epoch by its number.
 
-    Keras' `BackupAndRestore` saves neither the seeds of dropout nor other callbacks, goes back to the start
-    of an epoch with weights of its middle, shows a restarted data set the order of its first epoch again,
-    and writes over its only copy. `CSVLogger(append=True)` has the row of an epoch twice that was complete
-    but not yet saved.
+    Keras' `BackupAndRestore` saves neither the seeds of dropout nor other callbacks, returns to the start of an epoch
+    with the weights of its middle, repeats the order of the first epoch of a data set, and overwrites its only copy.
+    `CSVLogger(append=True)` repeats the row of an epoch that was complete but not yet saved.
 
     Args:
-        file: where to save, such as "runs/resume.npz". It is written under another name and moved into place.
-            It stays when the training is complete: delete it to begin anew.
-        callbacks: other callbacks of the same `fit` that carry something from epoch to epoch, such as
-            `EarlyStopping`, `ReduceLROnPlateau` or `ModelCheckpoint`. Of their attributes it keeps the
-            numbers, texts and lists of arrays that the training has changed.
+        file: the file, such as "runs/resume.npz", written atomically: to a temporary path, which is then renamed. It
+            stays when the training is complete: delete it to begin anew.
+        callbacks: other callbacks of the same `fit` with a state from epoch to epoch, such as `EarlyStopping`,
+            `ReduceLROnPlateau` or `ModelCheckpoint`. The file keeps those of their attributes that the training has
+            changed and that are numbers, texts or lists of arrays.
 
     Attributes:
-        epoch: the number of complete epochs; for `initial_epoch` and for the data. A training that another
-            callback has stopped at the end of an epoch is complete. An epoch that was stopped inside, such as
-            by `TerminateOnNaN`, is not saved.
+        epoch: the number of complete epochs; for `initial_epoch` and for the data. A training that another callback
+            stopped at the end of an epoch is complete. An epoch that a callback stopped within, such as
+            `TerminateOnNaN`, is not saved.
 
     Raises:
-        ValueError: a `file` that is a folder; a disk that is full or read-only, where an older file stays as it is; a file
-            that is broken, or of another model, optimizer or list of callbacks, all of which then stay as they
-            are; a `fit` that begins elsewhere.
+        ValueError: a `file` that is a folder; a disk that is full or read-only, where an older file is as it was; a
+            file that is broken, or of another model, optimizer or list of callbacks, all of which are then as they
+            were; a `fit` that begins at another epoch.
 
     Example:
 
-    Put it last in the list, for the others to have done their work when it saves.
+    Put it last in the list, so that the other callbacks have finished when it saves.
 
     ```python
     stopping = keras.callbacks.EarlyStopping("val_loss", patience=5)
@@ -67,12 +67,17 @@ class Resume(WholeEpochs):
     ```
     """
 
-    def __init__(self, file, callbacks=()):
+    def __init__(self, file: str | os.PathLike, callbacks: Sequence[keras.callbacks.Callback] = ()):
         super().__init__()
         self.file = checks.path("file", file)
         if self.file.exists() and not self.file.is_file():
-            raise ValueError(f"`file` must be a file, such as 'runs/resume.npz'; received {short_repr(str(file))}, which is a folder.")
-        if not isinstance(callbacks, (list, tuple)) or not all(isinstance(one, keras.callbacks.Callback) for one in callbacks):
+            raise ValueError(
+                f"`file` must be a file, such as 'runs/resume.npz'; received {short_repr(str(file))}, which is a "
+                "folder."
+            )
+        if not isinstance(callbacks, (list, tuple)) or not all(
+            isinstance(one, keras.callbacks.Callback) for one in callbacks
+        ):
             raise ValueError(f"`callbacks` must be a list of Keras callbacks; received {short_repr(callbacks)}.")
         self.callbacks = list(callbacks)
         self._at_begin = None
@@ -83,10 +88,10 @@ class Resume(WholeEpochs):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        with writing("file", self.file):  # rather than after an epoch
+        with writing("file", self.file):  # before the first epoch rather than after it
             self.file.parent.mkdir(parents=True, exist_ok=True)
         self._begun, self._generators, self._undo = False, {}, None
-        if self._at_begin is None:  # what later fits of the same objects find has changed since
+        if self._at_begin is None:  # once: a second `fit` begins with changed attributes
             self._at_begin = [_plain_state(callback) for callback in self.callbacks]
         if self.file.exists():
             with reading(self.file):
@@ -103,7 +108,7 @@ class Resume(WholeEpochs):
         self._begun, self._undo = True, None
 
     def on_train_batch_begin(self, batch, logs=None):
-        # Not before: an iterator over the data draws from PyTorch's generator when it is made.
+        # Not earlier: a new iterator over the data draws from PyTorch's generator.
         _set_torch_generators(self._generators)
         self._generators = {}
 
@@ -122,19 +127,21 @@ class Resume(WholeEpochs):
             for name, values in _array_lists(callback):
                 arrays.update({f"callback_{i}.{name}.{j}": value for j, value in enumerate(values)})
         arrays["callbacks"] = np.array(json.dumps(plain))
-        with whole(self.file) as unfinished, open(unfinished, "wb") as stream:
+        with writing("file", self.file), atomic_file(self.file) as temporary, open(temporary, "wb") as stream:
             np.savez(stream, **arrays)
 
     def _restore(self, saved):
-        """All that is saved is looked at before anything is changed."""
+        """Restores the saved state; checks all of it before any change."""
         variables, plain = _variables(self.model), _plain_states(saved.pop("callbacks"))
         epoch, values = _epoch(saved.pop("epoch")), _numbered(saved, "variable_")
         kinds, expected = list(map(_shape_and_kind, values)), [_shape_and_kind(_as_numpy(v)) for v in variables]
         if kinds != expected or len(plain) != len(self.callbacks):
             raise ValueError(
-                f"{short_repr(str(self.file))} must hold the state of this training, {len(expected)} variables of certain "
-                f"shapes and {len(self.callbacks)} callbacks; received {len(kinds)} variables and {len(plain)} callbacks, of "
-                "another model, optimizer or list. Delete it to begin anew."
+                f"{short_repr(str(self.file))} must hold the state of this training, {len(expected)} variables of "
+                "certain "
+                f"shapes and {len(self.callbacks)} callbacks; received {len(kinds)} variables and {len(plain)} "
+                "callbacks, of "
+                "another model, optimizer or list of callbacks. Delete the file to begin anew."
             )
         for i, (callback, state) in enumerate(zip(self.callbacks, plain)):
             prefix = f"callback_{i}."
@@ -147,13 +154,18 @@ class Resume(WholeEpochs):
         generators = {name: saved.pop(name) for name in sorted(saved) if name.startswith("torch_generator_")}
         for name in own.keys() & generators.keys():
             if _shape_and_kind(generators[name]) != _shape_and_kind(own[name]):
-                raise ValueError(f"{name} must be a state of PyTorch's generator; received {short_repr(generators[name])}")
+                raise ValueError(
+                    f"{name} must be a state of PyTorch's generator; received {short_repr(generators[name])}"
+                )
         if saved:
             raise ValueError(f"it has arrays that no part of the training has; received {short_repr(sorted(saved))}")
         self.epoch, self._generators = epoch, generators
         before = [_as_numpy(variable) for variable in variables]
-        states = [{name: getattr(callback, name, None) for name in state} for callback, state in zip(self.callbacks, plain)]
-        self._undo = functools.partial(_assign, variables, before, self.callbacks, states)  # of a `fit` that is refused later
+        states = [
+            {name: getattr(callback, name, None) for name in state} for callback, state in zip(self.callbacks, plain)
+        ]
+        # For a `fit` that is refused later.
+        self._undo = functools.partial(_assign, variables, before, self.callbacks, states)
         _assign(variables, values, self.callbacks, plain)
 
 
@@ -172,7 +184,7 @@ def _epoch(saved):
 
 
 def _plain_states(saved):
-    """The numbers and texts of each callback by name."""
+    """Parses the numbers and texts of each callback by name."""
     plain = json.loads(str(saved))
     are_dicts = isinstance(plain, list) and all(isinstance(state, dict) for state in plain)
     if not are_dicts or not all(isinstance(value, PLAIN) for state in plain for value in state.values()):
@@ -181,12 +193,12 @@ def _plain_states(saved):
 
 
 def _numbered(saved, prefix):
-    """Takes the arrays of a list out of `saved`, by their places."""
+    """Takes the arrays of a list out of `saved`, in their order."""
     return [saved.pop(f"{prefix}{i}") for i in range(sum(name.startswith(prefix) for name in saved))]
 
 
 def _may_become(before, value):
-    """Whether an attribute may have another value: numbers, texts and lists stay such, unless they are None."""
+    """Whether an attribute may get a value: numbers, texts and lists keep their type, or are None."""
     kinds = ((bool, int, float, np.generic), str, list)
     if before is None or value is None:
         return isinstance(before, (type(None), *kinds[0], *kinds[1:]))
@@ -198,14 +210,14 @@ def _shape_and_kind(array):
 
 
 def _variables(model):
-    """All that a training step changes, in an order that depends on the model alone: metrics start anew each epoch."""
+    """The variables that a training step changes, in an order of the model alone, without metrics."""
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-    return [*model.variables, *model.optimizer.variables]  # `model.variables` has the seed generators, `weights` not
+    return [*model.variables, *model.optimizer.variables]  # unlike `weights`, with seed generators
 
 
 def _torch_generators():
-    """The states of PyTorch's own generators: its dropout draws from them where it was given no seed."""
+    """Returns the states of PyTorch's own generators, from which dropout without a seed draws."""
     if keras.backend.backend() != "torch":
         return {}
     import torch
@@ -215,7 +227,7 @@ def _torch_generators():
 
 
 def _set_torch_generators(states):
-    """From `_torch_generators`; none changes nothing."""
+    """Sets the states that `_torch_generators` returns; an empty dict changes nothing."""
     for i, state in enumerate(states.values()):
         import torch
 
@@ -224,16 +236,16 @@ def _set_torch_generators(states):
 
 
 def _as_numpy(x):
-    """NumPy's files know no bfloat16; float32 holds it exactly."""
+    """Converts a tensor to NumPy, and bfloat16, which NumPy's files do not have, to float32, which is exact."""
     array = ops.convert_to_numpy(x)
     return array.astype("float32") if array.dtype.kind == "V" else array
 
 
 def _plain_state(callback):
-    """The attributes of a callback that JSON can hold."""
+    """Returns the attributes of a callback that JSON can hold."""
     attributes = vars(callback).items()
     numbers = {name: value.item() if isinstance(value, np.generic) else value for name, value in attributes}
-    # `min_delta` is an option whose sign Keras turns once for each new object: brought back, it would be turned again.
+    # Not `min_delta`: Keras changes its sign in each new object, and would change that of a restored one again.
     return {name: value for name, value in numbers.items() if isinstance(value, PLAIN) and name != "min_delta"}
 
 

@@ -1,30 +1,31 @@
-"""Learning rates over the steps of training."""
+"""Schedules of the learning rate."""
 
 import keras
 from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.layers.options import register
+from keras_txf.layers.serialization import register
 
 
 @register
 class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     """The paper's schedule: scale · dim^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
 
-    The first step is step 1. The peak, at `warmup_steps`, is scale / sqrt(dim · warmup_steps). After four times as many steps
-    the rate is still half of it: for a training to settle at its end, a cooldown multiplies the rate of the last steps by what
-    goes from 1 to 0 in a straight line.
+    The first step is step 1. The peak, at `warmup_steps`, is scale / sqrt(dim · warmup_steps). After four times as many
+    steps the rate is still half of the peak: a cooldown at the end of a training multiplies the rate of the last steps
+    by a factor that falls linearly from 1 to 0.
 
     Args:
         dim: model width.
         warmup_steps: steps of linear growth; 4,000 in the paper.
-        scale: factor on the whole.
-        total_steps: steps of the whole training; after them the rate is 0. None: there is no cooldown.
-        cooldown_steps: how many of them belong to the cooldown, such as a fifth.
+        scale: factor on the rate.
+        total_steps: steps of the whole training, after which the rate is 0; None for no cooldown.
+        cooldown_steps: steps of the cooldown, such as a fifth of `total_steps`.
 
     Raises:
-        ValueError: one of `total_steps` and `cooldown_steps` without the other; a warm-up or a cooldown longer than the training.
+        ValueError: one of `total_steps` and `cooldown_steps` without the other; a warm-up or a cooldown longer than the
+            training.
 
     Reference:
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 5.3; the cooldown is that of
@@ -36,7 +37,14 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     >>> optimizer = keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
     """
 
-    def __init__(self, dim, warmup_steps=4000, scale=1.0, total_steps=None, cooldown_steps=None):
+    def __init__(
+        self,
+        dim: int,
+        warmup_steps: int = 4000,
+        scale: float = 1.0,
+        total_steps: int | None = None,
+        cooldown_steps: int | None = None,
+    ):
         super().__init__()
         self.dim = checks.positive_integer("dim", dim)
         self.warmup_steps = checks.positive_integer("warmup_steps", warmup_steps)
@@ -57,7 +65,8 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
                 )
             if cooldown_steps > total_steps:
                 raise ValueError(
-                    f"`cooldown_steps` must be at most `total_steps`; received cooldown_steps={short_repr(cooldown_steps)} and total_steps={short_repr(total_steps)}."
+                    "`cooldown_steps` must be at most `total_steps`; received "
+                    f"cooldown_steps={short_repr(cooldown_steps)} and total_steps={short_repr(total_steps)}."
                 )
 
     def __call__(self, step):
@@ -72,17 +81,19 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         return {name: getattr(self, name) for name in names}
 
 
-def warmup_cosine(peak, warmup_steps, total_steps, final=0.0):
-    """Linear growth to `peak`, then half a cosine down to `final`: Keras' CosineDecay in those terms.
+def warmup_cosine(
+    peak: float, warmup_steps: int, total_steps: int, final: float = 0.0
+) -> keras.optimizers.schedules.CosineDecay:
+    """Returns a schedule of linear growth to `peak`, then half a cosine down to `final`, as Keras' CosineDecay.
 
     Args:
         peak: highest learning rate.
         warmup_steps: steps of linear growth from 0.
-        total_steps: step at which `final` is reached, warm-up included.
+        total_steps: the step at which the rate is `final`, warm-up included.
         final: learning rate from there on.
 
     Raises:
-        ValueError: a warm-up as long as the whole, a rate out of order.
+        ValueError: a warm-up as long as the training, a `final` above the peak.
 
     Example:
 

@@ -1,4 +1,7 @@
-"""BLEU and chrF of what a model generates, during `fit`."""
+"""GenerationScores: BLEU and chrF of generated texts, during `fit`."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -7,37 +10,37 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.checks import short_repr
 
-# Of `model.generate`.
+# Options of `model.generate`.
 OPTIONS = ("max_new_tokens", "sampler", "stop_ids", "seed", "start_id", "max_length", "stop_sequences", "processors")
 FIXED = ("padded", "num_return_sequences", "return_scores", "stream")
 
 
 class GenerationScores(keras.callbacks.Callback):
-    """Generates for held-out pairs at the end of each epoch, and puts BLEU and chrF into its logs.
+    """Generates texts for held-out pairs at the end of each epoch, and adds BLEU and chrF to the logs.
 
-    They are `val_bleu` and `val_chrf`, from 0 to 100, as sacrebleu computes them over the whole corpus. The
-    callbacks after this one find them there: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`,
-    `CSVLogger`; the history and the progress bar too. Needs sacrebleu.
+    `val_bleu` and `val_chrf`, from 0 to 100, are those of sacrebleu over the whole corpus. Later callbacks read them
+    from the logs: `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`, `CSVLogger`; the history and the progress
+    bar have them too. Needs sacrebleu.
 
     Args:
-        inputs: what `model.generate` takes: N rows of ids.
+        inputs: N rows of ids for `model.generate`.
         references: N texts.
         detokenize: a function of a list of ids that returns a text, or an object with such a method, as
-            tokenizers have. It sees what `generate` returns, its stop token and a decoder's prompt included, but no
-            ids beyond the tokenizer's, of which models may have some: they stand for no text.
-        tokenize: sacrebleu's tokenization of both sides: "13a", its default; "none" where texts are
-            tokenized; "intl", "zh", "char" and so on.
-        lowercase: whether case counts for nothing.
-        batch_size: rows that are generated together, of like length.
-        samples: so many of the first rows are printed, with their references.
-        prefix: of the names in the logs.
-        **options: of `model.generate`: `max_new_tokens`, `sampler`, `stop_ids`, `start_id` ...
+            tokenizers have. It receives the ids that `generate` returns, stop token and prompt of a decoder included,
+            without ids beyond the tokenizer's vocabulary.
+        tokenize: sacrebleu's tokenization of both sides: "13a", its default; "none" for tokenized texts; "intl", "zh",
+            "char" and so on.
+        lowercase: whether to ignore case.
+        batch_size: the number of rows of similar length in a call of `generate`.
+        samples: the number of rows to print with their references.
+        prefix: prefix of the names in the logs.
+        **options: options of `model.generate`: `max_new_tokens`, `sampler`, `stop_ids`, `start_id` ...
 
     Raises:
-        ImportError: sacrebleu is missing.
-        ValueError: inputs that are no rows of ids, references that are no strings, unequal numbers of them, none at all,
-            an option that `generate` does not have or that changes the form of what it returns, an argument out of range.
-            What `generate` itself refuses comes up at the end of the first epoch: call `score` before to see it.
+        ImportError: sacrebleu is not installed.
+        ValueError: inputs that are no rows of ids, references that are no strings, different numbers of the two, none
+            at all, an option that `generate` does not have or that changes the form of its result, an argument out of
+            range. Errors of `generate` itself come at the end of the first epoch: call `score` before to see them.
 
     Reference:
         [A Call for Clarity in Reporting BLEU Scores](https://arxiv.org/abs/1804.08771).
@@ -55,18 +58,29 @@ class GenerationScores(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, inputs, references, detokenize, tokenize="13a", lowercase=False, batch_size=64, samples=0, prefix="val_",
-        **options,
-    ):  # fmt: skip
+        self,
+        inputs: Any,
+        references: Sequence[str],
+        detokenize: Any,
+        tokenize: str = "13a",
+        lowercase: bool = False,
+        batch_size: int = 64,
+        samples: int = 0,
+        prefix: str = "val_",
+        **options: Any,
+    ):
         super().__init__()
         inputs, references = _rows(inputs), _texts(references)
         if len(inputs) != len(references) or not len(inputs):
             raise ValueError(
-                f"`inputs` and `references` must be of one number, at least 1; received {len(inputs)} and {len(references)}."
+                f"`inputs` and `references` must be of one number, at least 1; received {len(inputs)} and "
+                f"{len(references)}."
             )
         for name in FIXED:
             if name in options:
-                raise ValueError(f"`{name}` must be left to the callback; received {name}={short_repr(options[name])}.")
+                raise ValueError(
+                    f"`{name}` must not be given, as the callback sets it; received {name}={short_repr(options[name])}."
+                )
         checks.known_names("an option of `model.generate`", options, OPTIONS)
         self.inputs = inputs
         self.references = references
@@ -91,22 +105,22 @@ class GenerationScores(keras.callbacks.Callback):
         texts = self.generate(self.model)
         if logs is not None:
             logs.update(self._scores(texts))
-        print(end="\n" if self.samples else "")  # the progress bar's line is not at its end
+        print(end="\n" if self.samples else "")  # ends the line of the progress bar
         for text, reference in zip(texts[: self.samples], self.references):
             print(f"reference  {reference}\nmodel      {text}")
 
     def score(self, model):
-        """The scores of a model, a dict."""
+        """Returns the scores of a model, a dict."""
         return self._scores(self.generate(model))
 
     def generate(self, model):
-        """The texts that a model generates, in the order of the inputs."""
+        """Generates the texts of a model, in the order of the inputs."""
         _generating(model)
         texts = [None] * len(self.inputs)
         by_length = np.array(sorted(range(len(self.inputs)), key=lambda i: len(self.inputs[i])))
         for start in range(0, len(texts), self.batch_size):
             rows = by_length[start : start + self.batch_size]
-            filled = np.resize(rows, self.batch_size)  # a last batch of another size would be compiled anew
+            filled = np.resize(rows, self.batch_size)  # a last batch of another size would compile again
             answers = model.generate([self.inputs[i] for i in filled], padded=False, **self.options)
             for i, answer in zip(rows, answers):
                 texts[i] = self.detokenize([token for token in answer if token < self.known])
@@ -131,7 +145,7 @@ def _generating(model):
 
 
 def _rows(inputs):
-    """The inputs, rows of ids each."""
+    """Returns the inputs as rows of ids."""
     inputs = inputs.to_list() if hasattr(inputs, "to_list") else inputs  # a tf.RaggedTensor
     inputs = ops.convert_to_numpy(inputs) if ops.is_tensor(inputs) else inputs
     if not isinstance(inputs, (list, tuple, np.ndarray)) or not all(map(_is_row, inputs)):
@@ -158,5 +172,5 @@ def _metrics(tokenize, lowercase):
     except ImportError as error:
         raise ImportError("BLEU and chrF need sacrebleu: pip install sacrebleu") from error
     checks.one_of("tokenize", tokenize, [*BLEU.TOKENIZERS])
-    # `force` silences its warning about texts that look tokenized: that is what `tokenize` is for.
+    # `force` silences the warning about texts that look tokenized, for which there is `tokenize`.
     return {"bleu": BLEU(lowercase=lowercase, tokenize=tokenize, force=True), "chrf": CHRF(lowercase=lowercase)}

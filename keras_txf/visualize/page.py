@@ -1,53 +1,62 @@
-"""A page for the browser and the notebook in which one looks through a model's attention, as BertViz does for PyTorch."""
+"""A page that shows a model's attention in the browser or a notebook, as BertViz does for PyTorch."""
 
 import base64
 import html
 import json
+import os
 import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.atomic_write import atomic_file, writing
 from keras_txf.checks import short_repr
-from keras_txf.training.whole import whole
 from keras_txf.visualize.kinds import KINDS, attention_kind
 
 TEMPLATE = pathlib.Path(__file__).with_name("page.html")
 DATA = "{{data}}"  # where the template takes the tokens and weights
 
 
-def view_attention(scores, tokens, source_tokens=None, path=None, example=0):
+def view_attention(
+    scores: dict[str, Any],
+    tokens: Sequence[str],
+    source_tokens: Sequence[str] | None = None,
+    path: str | os.PathLike | None = None,
+    example: int = 0,
+) -> "AttentionPage":
     """Makes a page that shows attention weights: lines between tokens for one head, and a small map of every head.
 
     Use it to look through all layers and heads of a model, in a notebook (the result shows itself) or in a browser
-    (`path`). The page is one HTML file: it loads nothing, so it also works without a network. The kind of attention, the
-    layer, the head and the token are chosen with the mouse, by touch or with the keyboard.
+    (`path`). The page is one HTML file: it loads nothing, so it also works without a network. The kind of attention,
+    the layer, the head and the token are chosen with the mouse, by touch or with the keyboard.
 
     The name of a layer says what attends to what. Where its last part has "cross_attention" in it, `tokens` attend to
-    `source_tokens`. With `source_tokens`, a layer whose name starts with "encoder" is the encoder's: `source_tokens` attend
-    to themselves. In every other layer `tokens` attend to themselves.
+    `source_tokens`. With `source_tokens`, a layer whose name starts with "encoder" is the encoder's: `source_tokens`
+    attend to themselves. In every other layer `tokens` attend to themselves.
 
     Args:
         scores: dict of layer names -> weights of shape (B, N, T, S), from 0 to 1, in the order of the model, as
             `attention_scores` returns it. B batch, N heads, T queries, S keys. A row of zeros is shown as such.
-        tokens: list of strings, the sequence that attends; of an encoder-decoder the target's. A list that is shorter than
-            the weights leaves the padding on the right out.
+        tokens: list of strings, the sequence that attends; of an encoder-decoder the target's. A list that is shorter
+            than the weights leaves the padding on the right out.
         source_tokens: list of strings, the encoder's sequence; None for a model with one sequence.
         path: where the page is written to, atomically, in a folder that is made; None writes nothing.
         example: the row of the batch that is shown.
 
     Returns:
-        An `AttentionPage`. It shows weights to within 0.005, for it keeps 8 bits of each square root: 12 layers of 12 heads
-        over 128 tokens are 3.2 MB.
+        An `AttentionPage`. It shows weights to within 0.005, for it keeps 8 bits of each square root: 12 layers of 12
+        heads over 128 tokens are 3.2 MB.
 
     Raises:
-        ValueError: more tokens than a layer has weights for, a layer of cross-attention without `source_tokens`, weights
-            below 0 or above 1, or a path that cannot be written to.
+        ValueError: more tokens than a layer has weights for, a layer of cross-attention without `source_tokens`,
+            weights below 0 or above 1, or a path that cannot be written to.
 
     Example:
 
-    >>> scores = {"encoder_0/attention": np.full((1, 2, 3, 3), 1 / 3)}  # or txf.visualize.attention_scores(model, inputs)
+    >>> scores = {"encoder_0/attention": np.full((1, 2, 3, 3), 1 / 3)}  # or those of `attention_scores`
     >>> page = txf.visualize.view_attention(scores, ["the", "cat", "sat"])
     >>> page.html[:15]
     '<!doctype html>'
@@ -81,22 +90,23 @@ class AttentionPage:
         html: the whole page, a string.
     """
 
-    def __init__(self, html):
+    def __init__(self, html: str):
         self.html = checks.string("html", html)
 
     def _repr_html_(self):
         """The page in a frame of its own: its ids, styles and keys stay apart from the notebook's and other pages'."""
         style = "width: 100%; height: 680px; border: 0"
-        return f'<iframe title="Attention" sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(self.html)}"></iframe>'
+        page = html.escape(self.html)
+        return f'<iframe title="Attention" sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
 
-    def save(self, path):
+    def save(self, path: str | os.PathLike) -> None:
         """Writes the page atomically: to a temporary path, then renames it.
 
         Raises:
             ValueError: `path` cannot be written to; an older file is as it was.
         """
-        with whole(checks.path("path", path), name="path") as unfinished:
-            unfinished.write_text(self.html, encoding="utf-8")
+        with writing("path", checks.path("path", path)), atomic_file(path) as temporary:
+            temporary.write_text(self.html, encoding="utf-8")
 
 
 def _some_strings(name, value):
@@ -108,7 +118,9 @@ def _some_strings(name, value):
 def _sequence(name, side, sequences):
     """(argument, tokens) of one side of the layer of that name."""
     if side not in sequences:
-        raise ValueError(f"`source_tokens` must be given for {short_repr(name)}, which attends to another sequence; received None.")
+        raise ValueError(
+            f"`source_tokens` must be given for {short_repr(name)}, which attends to another sequence; received None."
+        )
     return side, sequences[side]
 
 
@@ -120,14 +132,18 @@ def _weights(name, value, example, queries, keys):
         array = np.array(None)
     if array.ndim != 4 or not array.size:
         received = f"shape {array.shape}" if array.ndim else short_repr(value)
-        raise ValueError(f"`scores` must hold weights (batch, heads, queries, keys); received {received} for {short_repr(name)}.")
+        raise ValueError(
+            f"`scores` must hold weights (batch, heads, queries, keys); received {received} for {short_repr(name)}."
+        )
     for (argument, tokens), length, axis in ((queries, array.shape[2], "queries"), (keys, array.shape[3], "keys")):
         if len(tokens) > length:
             raise ValueError(
-                f"`{argument}` must be no more than the {axis} of {short_repr(name)}, {length} in weights of shape {array.shape}; "
-                f"received {len(tokens)} tokens."
+                f"`{argument}` must be no more than the {axis} of {short_repr(name)}, {length} in weights of shape "
+                f"{array.shape}; received {len(tokens)} tokens."
             )
     array = array[checks.integer_between("example", example, 0, len(array) - 1), :, : len(queries[1]), : len(keys[1])]
     if not (array.min() >= 0 and array.max() <= 1.01):  # half precision rounds; NaN fails too
-        raise ValueError(f"`scores` must be from 0 to 1; received {array.min()} to {array.max()} for {short_repr(name)}.")
+        raise ValueError(
+            f"`scores` must be from 0 to 1; received {array.min()} to {array.max()} for {short_repr(name)}."
+        )
     return np.minimum(array, 1)

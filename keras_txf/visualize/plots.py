@@ -1,10 +1,10 @@
-"""Pictures with matplotlib: maps of attention, positions, and the course of a training."""
+"""Pictures with matplotlib: maps of attention, and positions."""
 
-import csv
 import math
 import numbers
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -15,11 +15,21 @@ from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
 from keras_txf.ops.positions import rotary_frequencies
 from keras_txf.visualize.kinds import KINDS, attention_kind
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 LINE = 0.14  # inches that a label takes
 SMALL, LARGE = 1.7, 5.0  # inches of a map
 
 
-def plot_attention(scores, tokens=None, source_tokens=None, layers=None, heads=None, example=0):
+def plot_attention(
+    scores: dict[str, Any],
+    tokens: Sequence[str] | None = None,
+    source_tokens: Sequence[str] | None = None,
+    layers: str | Sequence[str] | None = None,
+    heads: int | str | Sequence[int] | None = None,
+    example: int = 0,
+) -> "Figure":
     """Draws attention weights as heat maps: a row of maps for each layer, a map for each head, tokens on the axes.
 
     Queries stand on the y axis and keys on the x axis. All maps share one scale of colours, from 0 to the
@@ -34,7 +44,8 @@ def plot_attention(scores, tokens=None, source_tokens=None, layers=None, heads=N
             T queries, S keys.
         tokens: list of strings, the sequence that attends; of an encoder-decoder the target's. Fewer than T leave the
             padding on the right out. None: numbers.
-        source_tokens: list of strings, the encoder's sequence; None for a model with one sequence, or for numbers.
+        source_tokens: list of strings, the encoder's sequence; None for a model with one sequence, or, with
+            `tokens=None`, for numbers.
         layers: name or list of names of the layers that are drawn. Default all.
         heads: index or list of indices of the heads that are drawn, or "mean": one map of the heads' mean. Default all.
         example: the row of the batch.
@@ -54,8 +65,14 @@ def plot_attention(scores, tokens=None, source_tokens=None, layers=None, heads=N
     ['encoder_0/attention\\nhead 0', 'head 1']
     """
     checks.optional(checks.strings, "source_tokens", source_tokens)
-    rows = []
-    for name, weights in chosen_layers(scores, layers).items():
+    rows, chosen = [], chosen_layers(scores, layers)
+    has_source = any(attention_kind(name, False) == "cross" for name in scores)
+    reads_source = any(attention_kind(name, has_source) != "decoder" for name in chosen)
+    if isinstance(tokens, (list, tuple)) and source_tokens is None and has_source and reads_source:
+        raise ValueError(
+            "`source_tokens` must be given with `tokens` where `scores` have a cross-attention; received None."
+        )
+    for name, weights in chosen.items():
         queries, keys = axis_tokens(name, weights.shape, tokens, source_tokens)
         maps = chosen_heads(name, weights[checks.integer_between("example", example, 0, len(weights) - 1)], heads)
         rows.append((name, queries, keys, {title: map[: len(queries), : len(keys)] for title, map in maps.items()}))
@@ -73,7 +90,7 @@ def plot_attention(scores, tokens=None, source_tokens=None, layers=None, heads=N
             axes.set_anchor("W")
             _label(axes, "x", keys, width)
             _label(axes, "y", queries if column == 0 else [], _inches(queries))
-            axes.set_title(title if column else f"{name}\n{title}", fontsize=9, loc="left")
+            axes.set_title(as_text(title if column else f"{name}\n{title}"), fontsize=9, loc="left")
     figure.colorbar(image, ax=figure.axes, shrink=min(1.0, 3 / sum(heights)), fraction=0.05, label="weight")
     return figure
 
@@ -96,7 +113,7 @@ def axis_tokens(name, shape, tokens, source_tokens):
 
 def chosen_layers(scores, layers):
     """The dict of layer names -> NumPy weights (B, N, T, S) of those that are named."""
-    if not isinstance(scores, dict) or not scores:
+    if not isinstance(scores, dict) or not scores or not all(isinstance(name, str) for name in scores):
         raise ValueError(f"`scores` must be a dict of names -> weights (B, N, T, S); received {short_repr(scores)}.")
     layers = [layers] if isinstance(layers, str) else layers
     names = list(scores) if layers is None else checks.strings("layers", layers)
@@ -113,12 +130,17 @@ def chosen_layers(scores, layers):
 
 def chosen_heads(name, weights, heads):
     """The dict of titles -> maps (T, S) of weights (N, T, S), or of maps (B, T, S) of weights (N, B, T, S)."""
+    heads = (
+        list(heads)
+        if hasattr(heads, "__iter__") and not isinstance(heads, str) and not getattr(heads, "shape", None) == ()
+        else heads
+    )
     if isinstance(heads, str) and heads == "mean":
         return {"mean of heads": weights.mean(axis=0)}
     indices = range(len(weights)) if heads is None else [heads] if isinstance(heads, numbers.Integral) else heads
     there = f"{short_repr(name)} has heads 0 to {len(weights) - 1}"
     if isinstance(indices, str) or not hasattr(indices, "__iter__") or not len(indices):
-        raise ValueError(f"`heads` must be indices, \"mean\" or None, and {there}; received {short_repr(heads)}.")
+        raise ValueError(f'`heads` must be indices, "mean" or None, and {there}; received {short_repr(heads)}.')
     for head in indices:
         if isinstance(head, bool) or not isinstance(head, numbers.Integral) or not 0 <= head < len(weights):
             raise ValueError(f"`heads` must be of heads that are there, and {there}; received {short_repr(head)}.")
@@ -142,11 +164,16 @@ def _label(axes, axis, labels, inches):
     step = max(1, math.ceil(len(labels) * LINE / (inches + 1e-6)))
     short = [label if len(label) <= 16 else f"{label[:15]}…" for label in labels[::step]]
     steep = {"rotation": 90} if axis == "x" and max(map(len, short), default=0) > 1 else {}
-    short = [label.replace("$", r"\$") for label in short]  # or matplotlib would set it as mathematics
+    short = list(map(as_text, short))
     getattr(axes, f"set_{axis}ticks")(range(0, len(labels), step), short, fontsize=7, **steep)
 
 
-def plot_positions(layer, length=None, dim=64, num_heads=8, head=0):
+def as_text(label):
+    """The label as matplotlib shows it: a "$" would begin mathematics, and half a surrogate pair has no glyph."""
+    return label.replace("$", r"\$").encode("utf-8", "replace").decode()
+
+
+def plot_positions(layer: Any, length: int | None = None, dim: int = 64, num_heads: int = 8, head: int = 0) -> "Figure":
     """Draws what a position layer knows: its encoding on the left, on the right how alike positions are to each other.
 
     Args:
@@ -159,12 +186,12 @@ def plot_positions(layer, length=None, dim=64, num_heads=8, head=0):
 
     Returns:
         A `matplotlib.figure.Figure`. Embeddings: the vectors, and their cosine similarity. Rotary: the cosines of the
-        angles, and the mean cosine of the angles between two positions, which is the share of a logit that is left of two equal
-        vectors. Biases: the bias of each head over the distance, and that of `head` for each query and key.
+        angles, and the mean cosine of the angles between two positions, which is the share of a logit that is left of
+        two equal vectors. Biases: the bias of each head over the distance, and that of `head` for each query and key.
 
     Raises:
-        ValueError: another layer or name, a layer with encoding=None, a length beyond `max_length`, a head that is
-            not there.
+        ValueError: another layer or name, a layer with position_encoding=None, a length beyond `max_length`, a head
+            that is not there.
         ImportError: matplotlib is not installed.
 
     Example:
@@ -176,11 +203,7 @@ def plot_positions(layer, length=None, dim=64, num_heads=8, head=0):
     checks.size("dim", dim)
     checks.size("num_heads", num_heads)
     checks.integer_between("head", head, 0, checks.LARGEST_INTEGER)
-    names = {
-        "sinusoidal": lambda: PositionalEmbedding(None, dim),
-        "rotary": Rotary,
-        "alibi": lambda: ALiBi(num_heads),
-    }
+    names = {"sinusoidal": lambda: PositionalEmbedding(None, dim), "rotary": Rotary, "alibi": lambda: ALiBi(num_heads)}
     if not isinstance(layer, (PositionalEmbedding, Rotary, ALiBi, RelativeBias)):
         layer = names[checks.one_of("layer", layer, names)]()
     most = getattr(layer, "max_length", None)
@@ -196,12 +219,12 @@ def plot_positions(layer, length=None, dim=64, num_heads=8, head=0):
         waves = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
         alike = waves @ waves.T / angles.shape[1]
         panels = (np.cos(angles), "cosine of the angle", "pair of features"), (alike, "mean cosine")
-    elif layer.encoding is None:
-        raise ValueError("`layer` must have positions; received one with encoding=None.")
+    elif layer.position_encoding is None:
+        raise ValueError("`layer` must have positions; received one with position_encoding=None.")
     else:
         vectors = ops.convert_to_numpy(layer._vectors_at(ops.arange(length), known=True)).astype("float64")
         units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        panels = (vectors, f"{layer.encoding} encoding", "feature"), (units @ units.T, "cosine similarity")
+        panels = (vectors, f"{layer.position_encoding} encoding", "feature"), (units @ units.T, "cosine similarity")
     figure = new_figure(10, 4.2)
     left, right = figure.subplots(1, 2)
     (values, title, legend), (alike, similarity) = panels
@@ -235,75 +258,3 @@ def _draw_bias(layer, length, head):
     right.set(title=f"bias of head {head}", xlabel="key position", ylabel="query position")
     figure.colorbar(image, ax=right)
     return figure
-
-
-def plot_history(history):
-    """Draws the course of a training: a panel for each metric, with that of the validation beside it.
-
-    Losses have a logarithmic axis where they are positive.
-
-    Args:
-        history: the `History` that `fit` returns, its dict `history.history`, or the path of the .csv of a `CSVLogger`.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
-
-    Raises:
-        ValueError: another kind of object, or a history without a finished epoch.
-        ImportError: matplotlib is not installed.
-
-    Example:
-
-    >>> figure = txf.visualize.plot_history({"loss": [2.0, 1.0], "val_loss": [2.1, 1.3], "accuracy": [0.2, 0.6]})
-    >>> [axes.get_title() for axes in figure.axes]
-    ['loss', 'accuracy']
-    """
-    epochs, values = _read_history(history)
-    metrics = [name for name in values if not (name.startswith("val_") and name.removeprefix("val_") in values)]
-    columns = min(len(metrics), 3)
-    rows = -(-len(metrics) // columns)
-    figure = new_figure(max(4.2 * columns, 5), 3.2 * rows)
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in grid[len(metrics) :]:
-        axes.remove()
-    for axes, name in zip(grid, metrics):
-        twins = {"training": name, "validation": f"val_{name}"}
-        curves = {label: values[key] for label, key in twins.items() if key in values}
-        for label, curve in curves.items():
-            axes.plot(epochs[-len(curve) :], curve, "o-", markersize=3, label=label)
-        axes.set(title=name, xlabel="epoch")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        known = np.concatenate(list(curves.values()))
-        if "loss" in name and (known[~np.isnan(known)] > 0).all():
-            axes.set_yscale("log")
-        if len(curves) > 1:
-            axes.legend()
-    return figure
-
-
-def _read_history(history):
-    """The epochs, counted from 1, and a dict of metrics -> values."""
-    epochs = None
-    if isinstance(history, keras.callbacks.History):
-        epochs, history = [epoch + 1 for epoch in history.epoch], history.history
-    elif not isinstance(history, dict):
-        path = checks.path("history", history)
-        try:
-            with path.open(newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
-            history = {name: [_number(row[name]) for row in rows] for name in (rows[0] if rows else ())}
-            epochs = [int(epoch) + 1 for epoch in history.pop("epoch", range(len(rows)))]
-        except (OSError, ValueError, TypeError) as error:
-            raise ValueError(
-                f"`history` must be a History, its dict, or the path of a .csv of a CSVLogger; received {short_repr(str(path))}: {error}."
-            ) from error
-    values = {name: np.asarray(curve, "float64") for name, curve in history.items()}
-    if not values or not all(curve.size and curve.ndim == 1 for curve in values.values()):
-        raise ValueError(f"`history` must hold the values of at least one epoch; received {short_repr(history)}.")
-    longest = max(map(len, values.values()))
-    return list(range(1, longest + 1)) if epochs is None else epochs, values
-
-
-def _number(text):
-    """CSVLogger writes NA, or nothing, where an epoch has no value."""
-    return float("nan") if text in ("NA", "", None) else float(text)

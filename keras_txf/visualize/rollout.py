@@ -1,14 +1,20 @@
 """What an image model looks at: attention rollout, and maps of attention over the image."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.visualize.plots import chosen_heads, chosen_layers, new_figure
+from keras_txf.visualize.plots import as_text, chosen_heads, chosen_layers, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def attention_rollout(scores):
+def attention_rollout(scores: dict[str, Any] | Sequence[Any]) -> np.ndarray:
     """Follows attention through all layers: how much of each input is in each output.
 
     Each layer's weights are the mean of its heads, half of them, with half of the identity for the residual connection.
@@ -53,7 +59,15 @@ def attention_rollout(scores):
     return rollout
 
 
-def plot_attention_on_image(image, scores, patch_size, rollout=True, layers=None, heads="mean", example=0):
+def plot_attention_on_image(
+    image: Any,
+    scores: dict[str, Any],
+    patch_size: int | tuple[int, int],
+    rollout: bool = True,
+    layers: str | Sequence[str] | None = None,
+    heads: int | str | Sequence[int] | None = "mean",
+    example: int = 0,
+) -> "Figure":
     """Draws images, and what a vision transformer looks at in them, as heat maps over the patches.
 
     With a class token the maps are its attention to the patches; without one they are the mean over all patches that
@@ -85,7 +99,7 @@ def plot_attention_on_image(image, scores, patch_size, rollout=True, layers=None
 
     >>> scores = {"encoder_0/attention": np.full((1, 2, 5, 5), 1 / 5)}  # or attention_scores(model, images)
     >>> figure = txf.visualize.plot_attention_on_image(np.zeros((8, 8, 1)), scores, patch_size=4)
-    >>> [axes.get_title() for axes in figure.axes]
+    >>> [axes.get_title() for axes in figure.axes[:2]]
     ['image', 'rollout']
     """
     images = as_floats("image", image)
@@ -93,8 +107,8 @@ def plot_attention_on_image(image, scores, patch_size, rollout=True, layers=None
     if images.shape[-1] not in (1, 3):
         raise ValueError(f"`image` must have one channel or three; received shape {images.shape}.")
     everything = chosen_layers(scores, None)
-    for name, weights in everything.items():
-        chosen_heads(name, weights[0], heads)
+    if not len(images):
+        raise ValueError("`image` must hold at least one image; received none.")
     batch = len(next(iter(everything.values())))
     if images.ndim == 3:
         images, examples = images[None], [checks.integer_between("example", example, 0, batch - 1)]
@@ -104,24 +118,36 @@ def plot_attention_on_image(image, scores, patch_size, rollout=True, layers=None
         examples = range(len(images))
     grid = _patches(images.shape[1:3], checks.pair("patch_size", patch_size), everything)
     columns = [("rollout", attention_rollout(everything))] if checks.boolean("rollout", rollout) else []
+    for name, weights in everything.items():  # `heads` is judged even where no layer's own attention is drawn
+        chosen_heads(name, weights.swapaxes(0, 1), heads)
     for name, weights in ({} if layers is None else chosen_layers(scores, layers)).items():
         of_heads = chosen_heads(name, weights.swapaxes(0, 1), heads)
         columns += [(f"{name}\n{title}", maps) for title, maps in of_heads.items()]
-    figure = new_figure(1.9 * (1 + len(columns)), 1.9 * len(images) + 0.6)
+    figure = new_figure(1.9 * (1 + len(columns)) + 0.6, 1.9 * len(images) + 0.6)
+    from matplotlib.cm import ScalarMappable  # after `new_figure`, which says where matplotlib is not installed
+
     axes = figure.subplots(len(images), 1 + len(columns), squeeze=False)
     for row, picture, number in zip(axes, images, examples):
         span = picture.max() - picture.min()
         picture = (picture - picture.min()) / (span or 1)
         for panel in row:
             panel.set_axis_off()
-            panel.imshow(picture[..., 0] if picture.shape[-1] == 1 else picture, cmap="gray", vmin=0, vmax=1)
+            dim = 1 if panel is row[0] else 0.3  # under a map, where light and dark would change its colours
+            shade = 0.5 + dim * (picture - 0.5)
+            panel.imshow(shade[..., 0] if shade.shape[-1] == 1 else shade, cmap="gray", vmin=0, vmax=1)
         for panel, (_, maps) in zip(row[1:], columns):
             heat = maps[number][0, 1:] if maps.shape[-1] > grid[0] * grid[1] else maps[number].mean(axis=0)
             patch = [pixels // patches for pixels, patches in zip(picture.shape, grid)]
             heat = np.kron(heat.reshape(grid), np.ones(patch))
-            panel.imshow(heat, cmap="inferno", alpha=0.6)
+            drawn = panel.imshow(heat, cmap="inferno", alpha=0.75)
     for panel, title in zip(axes[0], ["image", *(title for title, _ in columns)]):
-        panel.set_title(title, fontsize=8)
+        panel.set_title(as_text(title), fontsize=8)
+    if columns:
+        bar = figure.colorbar(
+            ScalarMappable(cmap=drawn.cmap), ax=axes, alpha=0.75, shrink=min(1.0, 2 / len(images)), fraction=0.04
+        )
+        bar.set_ticks([0, 1], labels=["least", "most"], fontsize=7)
+        bar.set_label("weight in its map", fontsize=7)
     return figure
 
 

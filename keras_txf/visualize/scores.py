@@ -1,6 +1,8 @@
 """attention_scores: the weights of every attention of a model, from the model as it is."""
 
+import collections
 import inspect
+from typing import Any
 
 import keras
 from keras import ops
@@ -11,7 +13,7 @@ from keras_txf.layers import DecoderBlock, EncoderBlock, RecurrentDecoder
 from keras_txf.models.checked_model import CheckedModel
 
 
-def attention_scores(model, inputs):
+def attention_scores(model: keras.Model, inputs: Any) -> dict[str, Any]:
     """Computes the attention weights of every layer and head of a model, by the layer's name.
 
     The model need not be built with `return_attention_scores`: its graph is run once more, and each layer whose `call`
@@ -27,9 +29,10 @@ def attention_scores(model, inputs):
             when it chose token t of the answer.
 
     Returns:
-        A dict, in the order of the calls: the path of the attention layer, as in the paths of its weights
-        (`"encoder_0/attention"`, `"decoder_0/cross_attention"`), -> float32 NumPy array (B, N, T, S), weights of query t
-        on key s, before dropout. A layer that is called again has `":1"`, `":2"`, ... after its path.
+        A dict, in the order in which the graph runs: the path of the attention layer, as in the paths of its weights
+        (`"encoder_0/attention"`, `"decoder_0/cross_attention"`), -> float32 NumPy array (B, N, T, S), weights of query
+        t on key s, before dropout. A layer that is called again has `":1"`, `":2"`, ... after its path, in the
+        same order: of two calls that do not need each other's result the graph may run the later one first.
 
     Raises:
         ValueError: `model` is not functional, has no attention, or does not take `inputs`.
@@ -43,9 +46,15 @@ def attention_scores(model, inputs):
     (1, 4, 2, 3)
     """
     if not is_functional(model):
-        received = short_repr(model) if not isinstance(model, keras.Model) else f"{type(model).__name__} without a graph"
+        received = (
+            short_repr(model) if not isinstance(model, keras.Model) else f"{type(model).__name__} without a graph"
+        )
         raise ValueError(f"`model` must be a functional keras.Model; received {received}.")
-    scores = {}
+    if isinstance(model, CheckedModel) and isinstance(model.input, dict) and not isinstance(inputs, dict):
+        raise ValueError(
+            f"`inputs` must be a dict with the keys {short_repr(sorted(model.input))}; received {short_repr(inputs)}."
+        )
+    scores, calls = {}, collections.Counter()
 
     def call(layer, *args, **kwargs):
         names = _score_names(layer)
@@ -53,8 +62,13 @@ def attention_scores(model, inputs):
             return layer(*args, **kwargs)
         asked = kwargs.pop("return_attention_scores", False)
         outputs = layer(*args, **kwargs, return_attention_scores=True)
-        for name, weights in zip(names, outputs[1:], strict=True):
-            scores[_unused(name, scores)] = _as_array(weights)
+        if not isinstance(outputs, (list, tuple)) or len(outputs) != 1 + len(names):
+            raise ValueError(
+                f"the layer {short_repr(layer.name)} must return its output and {len(names)} tensors of weights"
+            )
+        for name, weights in zip(names, outputs[1:]):
+            scores[f"{name}:{calls[name]}" if calls[name] else name] = _as_array(weights)
+            calls[name] += 1
         return outputs if asked else outputs[0]
 
     try:
@@ -81,11 +95,6 @@ def _score_names(layer):
     if call is None or "return_attention_scores" not in inspect.signature(call).parameters:
         return []
     return [getattr(layer, "path", None) or layer.name]
-
-
-def _unused(name, scores):
-    number = sum(other.partition(":")[0] == name for other in scores)
-    return f"{name}:{number}" if number else name
 
 
 def _as_array(weights):

@@ -1,6 +1,6 @@
 """Writes the folders of tests/checkpoints/golden: needs transformers and PyTorch, which the tests then do without.
 
-    python tests/checkpoints/make_golden.py
+python tests/checkpoints/make_golden.py
 """
 
 import dataclasses
@@ -13,15 +13,15 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
-import checkpoint_cases  # noqa: E402
+import checkpoint_cases
 
 FOLDER = pathlib.Path(__file__).parent / "golden"
 # Smaller than in the comparison with transformers, for these lie in the repository.
 SMALL = dict(
-    hidden_size=8, dim=8, n_embd=8, d_model=8, num_hidden_layers=2, n_layers=2, n_layer=2, decoder_layers=2, num_decoder_layers=2,
-    num_attention_heads=2, n_heads=2, n_head=2, num_heads=2, encoder_attention_heads=2, num_key_value_heads=1, head_dim=6, d_kv=6,
-    intermediate_size=12, hidden_dim=12, ffn_dim=12, d_ff=12, encoder_ffn_dim=12, decoder_ffn_dim=14, embedding_size=6,
-    word_embed_proj_dim=6,
+    hidden_size=8, dim=8, n_embd=8, d_model=8, num_hidden_layers=2, n_layers=2, n_layer=2, decoder_layers=2,
+    num_decoder_layers=2, num_attention_heads=2, n_heads=2, n_head=2, num_heads=2, encoder_attention_heads=2,
+    num_key_value_heads=1, head_dim=6, d_kv=6, intermediate_size=12, hidden_dim=12, ffn_dim=12, d_ff=12,
+    encoder_ffn_dim=12, decoder_ffn_dim=14, embedding_size=6, word_embed_proj_dim=6,
 )  # fmt: skip
 
 
@@ -37,7 +37,9 @@ def main():
         case = dataclasses.replace(case, options={**case.options, **small})
         model = case.model()
         for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
-            if name in model.state_dict() and ("embed_positions" not in name or family != "marian"):  # those are sinusoids
+            if name in model.state_dict() and (
+                "embed_positions" not in name or family != "marian"
+            ):  # those are sinusoids
                 parameter.data = parameter.data.half().float()  # so that half the bytes hold it
         values, ours, real = checkpoint_cases.inputs(case, model.config)
         with torch.no_grad():
@@ -50,7 +52,9 @@ def main():
         model.half().save_pretrained(FOLDER / family)
         (FOLDER / family / "generation_config.json").unlink(missing_ok=True)
         ours = ours if isinstance(ours, dict) else {"inputs": ours}
-        np.savez_compressed(FOLDER / family / "expected.npz", logits=logits, real=real if real is not None else True, **ours)
+        np.savez_compressed(
+            FOLDER / family / "expected.npz", logits=logits, real=real if real is not None else True, **ours
+        )
 
 
 if __name__ == "__main__":

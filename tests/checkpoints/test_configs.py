@@ -9,10 +9,10 @@ from folders import BERT, CONFIGS, GPT2, LLAMA, tensors, write
 from refusals import refused
 
 import keras_txf as txf
-from keras_txf.checks import short_repr
 from keras_txf.checkpoints import families
 from keras_txf.checkpoints.config import Config
-from keras_txf.checkpoints.kinds import KEYS, KINDS, NULL
+from keras_txf.checkpoints.config_schema import KEYS, KINDS, NULL
+from keras_txf.checks import short_repr
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,9 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("config, key, values", [pytest.param(*row, id=f"{row[0]['model_type']}-{row[1]}") for row in WRONG])
+@pytest.mark.parametrize(
+    "config, key, values", [pytest.param(*row, id=f"{row[0]['model_type']}-{row[1]}") for row in WRONG]
+)
 def test_a_value_of_another_kind(folders, config, key, values):
     for value in values:
         words = ["config.json", key]
@@ -159,7 +161,13 @@ def test_every_key_has_a_kind():
 
 def test_no_key_has_two_kinds_or_none_that_asks_for_it():
     assert sum(map(len, KEYS.values())) == len(KINDS)
-    others = {"model_type", "architectures", "id2label", "num_labels", "tie_word_embeddings"}  # in loading.py and config.py
+    others = {
+        "model_type",
+        "architectures",
+        "id2label",
+        "num_labels",
+        "tie_word_embeddings",
+    }  # in loading.py and config.py
     assert KINDS.keys() <= set(keys_asked_for()) | others
     assert NULL <= KINDS.keys()
 

@@ -108,7 +108,21 @@ def test_a_folder_full_of_other_files(folder):
     assert len(str(error.value)) < 1000
 
 
-NOWHERE = ["no/folder/here", "nowhere", "", "/no/such", "../x", "..", "a b/c", "\0", "x" * 5000, "x/" * 5000, None, 7, b"x"]
+NOWHERE = [
+    "no/folder/here",
+    "nowhere",
+    "",
+    "/no/such",
+    "../x",
+    "..",
+    "a b/c",
+    "\0",
+    "x" * 5000,
+    "x/" * 5000,
+    None,
+    7,
+    b"x",
+]
 
 
 @pytest.mark.parametrize("path", NOWHERE)
@@ -175,7 +189,7 @@ BROKEN = {
     "three offsets": header({"a": {**entry([2], 0, 8), "data_offsets": [0, 4, 8]}}, b"\0" * 8),
     "no type": header({"a": {"shape": [2], "data_offsets": [0, 8]}}, b"\0" * 8),
     "a shape twice": header(b'{"a":{"dtype":"F32","shape":[2],"shape":[2],"data_offsets":[0,8]}}', b"\0" * 8),
-    "a name twice": header(f'{{{A},{A.replace("[2]", "[1]").replace("[0,8]", "[8,12]")}}}'.encode(), b"\0" * 12),
+    "a name twice": header(f"{{{A},{A.replace('[2]', '[1]').replace('[0,8]', '[8,12]')}}}".encode(), b"\0" * 12),
     "metadata that are no text": header({"__metadata__": {"a": 1}}),
 }
 
@@ -226,7 +240,11 @@ def test_a_file_that_shrinks_while_it_is_open(folder):
 
 
 def test_reading(tmp_path):
-    arrays = {"a": np.arange(6, dtype="float16").reshape(2, 3), "b": np.array(7, "int64"), "c": np.zeros((0, 5), "float32")}
+    arrays = {
+        "a": np.arange(6, dtype="float16").reshape(2, 3),
+        "b": np.array(7, "int64"),
+        "c": np.zeros((0, 5), "float32"),
+    }
     (tmp_path / ONE).write_bytes(save(arrays))
     with open_tensors(tmp_path) as found:
         assert set(found) == set(arrays) and len(found) == 3 and "a" in found and "x" not in found
@@ -269,7 +287,18 @@ def test_a_message_of_a_large_index_is_short(sharded):
     assert len(str(error.value)) < 2000
 
 
-OUTSIDE = ["../out.safetensors", "./x.safetensors", "a/b.safetensors", "a/../b", "..\\x.safetensors", "C:\\x", "..", ".", "", "/"]
+OUTSIDE = [
+    "../out.safetensors",
+    "./x.safetensors",
+    "a/b.safetensors",
+    "a/../b",
+    "..\\x.safetensors",
+    "C:\\x",
+    "..",
+    ".",
+    "",
+    "/",
+]
 
 
 @pytest.mark.parametrize("place", [*OUTSIDE, "{outside}"])

@@ -1,4 +1,6 @@
-"""Files and configurations with random damage: they are read, or refused with a ValueError, and nothing else happens."""
+"""Files and configurations with random damage: they are read, or refused with a ValueError, and nothing else
+happens.
+"""
 
 import copy
 import json
@@ -66,7 +68,10 @@ def swap(draw, content):
     length = struct.unpack("<Q", content[:8])[0]
     header = json.loads(content[8 : 8 + length])
     first, second = draw.sample(sorted(header.keys() - {"__metadata__"}), 2)
-    header[first]["data_offsets"], header[second]["data_offsets"] = header[second]["data_offsets"], header[first]["data_offsets"]
+    header[first]["data_offsets"], header[second]["data_offsets"] = (
+        header[second]["data_offsets"],
+        header[first]["data_offsets"],
+    )
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + content[8 + length :]
 
@@ -106,15 +111,17 @@ def test_many_damaged_files(tmp_path):
 
 
 VALUES = [
-    -1, 0, 1, 2, 3, 4, 5, 8, 16, 12.0, 0.5, 1e9, 1e-300, 10**9, 2**24, 2**63, 10**400, float("nan"), float("inf"), True, False,
-    None, "", "x", "32", "gelu", "relu", "é\0", [], [0], [1, 2], [None], ["full_attention"] * 2, ["sliding_attention"] * 2, {},
-    {"a": 1}, {"0": "x"}, [[]], {"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn"}, {"rope_theta": -1.0},
+    -1, 0, 1, 2, 3, 4, 5, 8, 16, 12.0, 0.5, 1e9, 1e-300, 10**9, 2**24, 2**63, 10**400, float("nan"), float("inf"), True,
+    False, None, "", "x", "32", "gelu", "relu", "é\0", [], [0], [1, 2], [None], ["full_attention"] * 2,
+    ["sliding_attention"] * 2, {}, {"a": 1}, {"0": "x"}, [[]], {"rope_type": "linear", "factor": 2.0},
+    {"rope_type": "yarn"}, {"rope_theta": -1.0},
 ]  # fmt: skip
 # Keys that the tiny configurations do not have and a reader asks for, or must refuse.
 MORE = [
-    "pad_token_id", "classifier_dropout", "hidden_dropout_prob", "id2label", "num_labels", "rope_scaling", "rope_parameters",
-    "rope_theta", "head_dim", "attention_bias", "mlp_bias", "attn_pdrop", "scale_attn_weights", "layer_norm_epsilon",
-    "partial_rotary_factor", "is_decoder", "pruned_heads", "quantization_config", "position_embedding_type", "bos_token_id",
+    "pad_token_id", "classifier_dropout", "hidden_dropout_prob", "id2label", "num_labels", "rope_scaling",
+    "rope_parameters", "rope_theta", "head_dim", "attention_bias", "mlp_bias", "attn_pdrop", "scale_attn_weights",
+    "layer_norm_epsilon", "partial_rotary_factor", "is_decoder", "pruned_heads", "quantization_config",
+    "position_embedding_type", "bos_token_id",
 ]  # fmt: skip
 
 

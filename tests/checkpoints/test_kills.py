@@ -31,7 +31,13 @@ USERS = {"notes.txt": "mine", "runs/log.txt": "mine, too", "model-00001-of-00009
 def models(tmp_path_factory):
     """Models from folders that hold a tokenizer of their own: by name, with what `load` must find of them."""
     found = {}
-    for name, config, seed in (("old", SMALL, 1), ("same", SMALL, 2), ("deeper", DEEPER, 3), ("relu", RELU, 4), ("third", SMALL, 5)):
+    for name, config, seed in (
+        ("old", SMALL, 1),
+        ("same", SMALL, 2),
+        ("deeper", DEEPER, 3),
+        ("relu", RELU, 4),
+        ("third", SMALL, 5),
+    ):
         folder = write(tmp_path_factory.mktemp("models") / name, config, tensors(config, seed=seed))
         for file in TOKENIZER:
             (folder / file).write_text(json.dumps({"of": name}))
@@ -72,7 +78,9 @@ def which(folder, expected):
 
 
 def plainly(folder):
-    """What a reader finds who knows nothing of a save that was cut off, as transformers: config.json and tensors, or None."""
+    """What a reader finds who knows nothing of a save that was cut off, as transformers: config.json and tensors, or
+    None.
+    """
     if not (folder / "config.json").is_file():
         return None
     files = {ONE} if (folder / ONE).is_file() else set()
@@ -82,11 +90,16 @@ def plainly(folder):
         return None
     config = json.loads((folder / "config.json").read_text())
     found = [load_file(folder / file) for file in sorted(files)]
-    return {"config": np.array(sorted(map(str, config.items()))), **{name: array for one in found for name, array in one.items()}}
+    return {
+        "config": np.array(sorted(map(str, config.items()))),
+        **{name: array for one in found for name, array in one.items()},
+    }
 
 
 @pytest.mark.parametrize("new", ["same", "deeper", "relu"])
-@pytest.mark.parametrize("before, after", [(SHARDS, SHARDS), (SHARDS, WHOLE), (WHOLE, SHARDS), (WHOLE, WHOLE), (None, SHARDS), (None, WHOLE)])
+@pytest.mark.parametrize(
+    "before, after", [(SHARDS, SHARDS), (SHARDS, WHOLE), (WHOLE, SHARDS), (WHOLE, WHOLE), (None, SHARDS), (None, WHOLE)]
+)
 def test_old_or_new_at_every_point(new, before, after, models, tmp_path):
     begin, clean, folder = tmp_path / "begin", tmp_path / "clean", tmp_path / "folder"
     begin.mkdir()
@@ -99,7 +112,11 @@ def test_old_or_new_at_every_point(new, before, after, models, tmp_path):
     save(models[new], clean, max_shard_size=after)
     names = {*contents(clean), *users}
     save(models["third"], tmp_path / "third")
-    expected = {name: read(place) for name, place in (("old", begin), (new, clean), ("third", tmp_path / "third")) if any(place.iterdir())}
+    expected = {
+        name: read(place)
+        for name, place in (("old", begin), (new, clean), ("third", tmp_path / "third"))
+        if any(place.iterdir())
+    }
     old, whole, seen, plain = plainly(begin), plainly(clean), ["old"], []
 
     def run():
@@ -154,7 +171,9 @@ def test_the_tokenizer_goes_with_the_weights(tmp_path):
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words[name]]))
         models[name] = load(folder)
-    expected = {name: np.asarray(txf.text.from_checkpoint(tmp_path / name, length=3)("Hello")).tolist() for name in words}
+    expected = {
+        name: np.asarray(txf.text.from_checkpoint(tmp_path / name, length=3)("Hello")).tolist() for name in words
+    }
     assert expected == {"old": [2, 4, 3], "new": [2, 5, 3]}
     begin, folder, seen = tmp_path / "begin", tmp_path / "folder", []
     save(models["old"], begin)
@@ -162,7 +181,11 @@ def test_the_tokenizer_goes_with_the_weights(tmp_path):
     for _, complete in every_kill(lambda: save(models["new"], folder), WRITER):
         with open_tensors(folder) as opened:
             name = "transformer.ln_f.weight"
-            [weights] = [which for which in words if np.array_equal(opened.read(name), tensors(SMALL, seed=[*words].index(which))[name])]
+            [weights] = [
+                which
+                for which in words
+                if np.array_equal(opened.read(name), tensors(SMALL, seed=[*words].index(which))[name])
+            ]
         assert np.asarray(txf.text.from_checkpoint(folder, length=3)("Hello")).tolist() == expected[weights]
         seen.append(weights)
         if not complete:
@@ -178,7 +201,14 @@ def test_old_shards_go(models, tmp_path):
     assert contents(tmp_path).keys() == {"config.json", ONE, *TOKENIZER}
 
 
-@pytest.mark.parametrize("index", ["{", '{"weight_map": {"a": "../precious.safetensors", "b": "notes.txt", "c": "runs"}}', '{"weight_map": {"b": "notes.txt"}}'])
+@pytest.mark.parametrize(
+    "index",
+    [
+        "{",
+        '{"weight_map": {"a": "../precious.safetensors", "b": "notes.txt", "c": "runs"}}',
+        '{"weight_map": {"b": "notes.txt"}}',
+    ],
+)
 def test_an_index_takes_no_other_files_along(index, models, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -186,7 +216,11 @@ def test_an_index_takes_no_other_files_along(index, models, tmp_path):
     (folder / "notes.txt").write_text("mine")
     (folder / INDEX).write_text(index)
     save(models["old"], folder)
-    assert (tmp_path / "precious.safetensors").exists() and (folder / "notes.txt").exists() and not (folder / INDEX).exists()
+    assert (
+        (tmp_path / "precious.safetensors").exists()
+        and (folder / "notes.txt").exists()
+        and not (folder / INDEX).exists()
+    )
 
 
 @pytest.mark.parametrize("name", [ONE, INDEX, "config.json", "model-00002-of-00004.safetensors", "tokenizer.json"])
@@ -196,7 +230,10 @@ def test_a_directory_in_a_files_place_is_refused_before_anything_is_written(name
         pytest.skip("one file, and no shards")
     (tmp_path / name / "inner").mkdir(parents=True)
     with killed_at(1, WRITER):
-        refused(lambda: save(models["old"], tmp_path, max_shard_size=size), ["`folder`", "no directory", name, str(tmp_path)])
+        refused(
+            lambda: save(models["old"], tmp_path, max_shard_size=size),
+            ["`folder`", "no directory", name, str(tmp_path)],
+        )
     assert [path.name for path in tmp_path.rglob("*")] == [name, "inner"]
 
 

@@ -85,7 +85,12 @@ def test_old_names_of_norms(plain, tmp_path):
 
 @pytest.mark.parametrize(
     "name, prefix, changed",
-    [("gpt2", r"^transformer\.", {}), ("bert", r"^bert\.", {}), ("llama", r"^model\.", {}), ("bert", r"^bert\.", {"cls": False})],
+    [
+        ("gpt2", r"^transformer\.", {}),
+        ("bert", r"^bert\.", {}),
+        ("llama", r"^model\.", {}),
+        ("bert", r"^bert\.", {"cls": False}),
+    ],
 )
 def test_without_the_prefix(plain, tmp_path, name, prefix, changed):
     arrays = rename(tensors(CONFIGS[name]), (prefix, ""))
@@ -141,7 +146,10 @@ def test_a_head_that_is_missing_is_tied(tmp_path):
 
 def test_buffers_are_passed_over(plain, tmp_path):
     positions = np.arange(7)[None]
-    same(load(write(tmp_path / "bert", BERT, {**tensors(BERT), "bert.embeddings.position_ids": positions})), plain["bert"])
+    same(
+        load(write(tmp_path / "bert", BERT, {**tensors(BERT), "bert.embeddings.position_ids": positions})),
+        plain["bert"],
+    )
     masks = {f"transformer.h.{i}.attn.bias": np.tril(np.ones((1, 1, 7, 7), "bool")) for i in range(2)}
     same(load(write(tmp_path / "gpt2", GPT2, {**tensors(GPT2), **masks})), plain["gpt2"])
 
@@ -161,7 +169,10 @@ def test_a_tensor_of_another_name_is_one_too_few_and_one_too_many(tmp_path):
     """One error says both, as each explains the other."""
     arrays = tensors(GPT2)
     arrays["transformer.h.1.mlp.fc_in.bias"] = arrays.pop("transformer.h.1.mlp.c_fc.bias")
-    refused(lambda: load(write(tmp_path, GPT2, arrays)), ["'h.1.mlp.c_fc.bias'", "no weight", "'transformer.h.1.mlp.fc_in.bias'"])
+    refused(
+        lambda: load(write(tmp_path, GPT2, arrays)),
+        ["'h.1.mlp.c_fc.bias'", "no weight", "'transformer.h.1.mlp.fc_in.bias'"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,7 +181,11 @@ def test_a_tensor_of_another_name_is_one_too_few_and_one_too_many(tmp_path):
         (WTE, np.zeros((12, 8), "float32"), ["(12, 8)", "embedding/token/embeddings", "(11, 8)"]),
         (WTE, np.zeros((88,), "float32"), ["(88,)", "(11, 8)"]),
         (WTE, np.zeros((), "float32"), ["()", "(11, 8)"]),
-        ("transformer.h.0.attn.c_attn.weight", np.zeros((8, 25), "float32"), ["(8, 25)", "decoder_0/attention/value/kernel"]),
+        (
+            "transformer.h.0.attn.c_attn.weight",
+            np.zeros((8, 25), "float32"),
+            ["(8, 25)", "decoder_0/attention/value/kernel"],
+        ),
         ("transformer.h.0.mlp.c_fc.weight", np.zeros((12, 8), "float32"), ["(12, 8)", "(8, 12)"]),
         (WTE, np.zeros((11, 8), "int64"), ["type", "I64"]),
         (WTE, np.zeros((11, 8), "complex64"), ["type", "C64"]),

@@ -41,7 +41,8 @@ def test_the_peak_while_loading(tmp_path, shards, dtype):
     arrays = {name: np.full(shape, 0.5, ml_dtypes.bfloat16) for name, shape in shapes(WIDE).items()}
     write(tmp_path, WIDE, arrays, shards)
     environment = {
-        **os.environ, "KERAS_BACKEND": keras.backend.backend(), "PYTHONPATH": str(pathlib.Path(txf.__file__).parents[1]),
+        **os.environ, "KERAS_BACKEND": keras.backend.backend(),
+        "PYTHONPATH": str(pathlib.Path(txf.__file__).parents[1]),
     }  # fmt: skip
     command = [sys.executable, "-c", LOAD, str(tmp_path), dtype]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

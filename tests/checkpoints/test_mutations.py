@@ -14,7 +14,6 @@ import keras_txf as txf
 from keras_txf.checkpoints.config import NEUTRAL
 from keras_txf.checkpoints.families import FAMILIES
 
-
 FILE_DECIDES = {"tie_word_embeddings"}
 BOTH = {"layer_types": ["full_attention", "sliding_attention"]}
 WINDOW = {**BOTH, "use_sliding_window": True, "sliding_window": 3}

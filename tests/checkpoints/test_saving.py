@@ -37,7 +37,9 @@ def test_rows_of_no_position_come_back_under_the_names_of_another_class(family, 
 
 
 def test_rows_of_no_position_come_back_where_the_file_has_no_prefix(tmp_path):
-    arrays = {name.removeprefix("model."): array for name, array in load_file(GOLDEN / "bart" / "model.safetensors").items()}
+    arrays = {
+        name.removeprefix("model."): array for name, array in load_file(GOLDEN / "bart" / "model.safetensors").items()
+    }
     shutil.copy(GOLDEN / "bart" / "config.json", tmp_path)
     save_file(arrays, tmp_path / "model.safetensors", metadata={"format": "pt"})
     model = load(tmp_path)
@@ -59,7 +61,10 @@ def test_config_says_whether_the_head_is_tied(tied, tmp_path):
 
 
 def test_a_new_head_begins_with_what_the_file_has_of_it(tmp_path):
-    pooler = {"bert.pooler.dense.weight": np.eye(8, dtype="float32")[::-1].copy(), "bert.pooler.dense.bias": np.ones(8, "float32")}
+    pooler = {
+        "bert.pooler.dense.weight": np.eye(8, dtype="float32")[::-1].copy(),
+        "bert.pooler.dense.bias": np.ones(8, "float32"),
+    }
     model = load(write(tmp_path / "one", BERT, {**tensors(BERT), **pooler}), "sequence_classification", num_classes=3)
     kernel, bias = model.get_layer("head").get_weights()
     np.testing.assert_array_equal(kernel, pooler["bert.pooler.dense.weight"].T)
@@ -70,7 +75,8 @@ def test_a_new_head_begins_with_what_the_file_has_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("config, pad, ends, expected", [
-    (GPT2, 3, 3, None), (GPT2, 3, [5, 3], None), (GPT2, 3, 5, 3), (GPT2, None, 5, None), (LLAMA, 4, 4, None), (LLAMA, 4, 5, 4),
+    (GPT2, 3, 3, None), (GPT2, 3, [5, 3], None), (GPT2, 3, 5, 3), (GPT2, None, 5, None), (LLAMA, 4, 4, None),
+    (LLAMA, 4, 5, 4),
 ])  # fmt: skip
 def test_a_token_that_ends_texts_is_no_padding_of_a_decoder(config, pad, ends, expected, tmp_path):
     """As in transformers, which attends to it without a mask."""
@@ -134,7 +140,11 @@ def test_a_body_that_goes_by_the_name_of_its_pretraining_is_an_encoder(tmp_path)
 
 def test_a_head_of_other_classes_has_another_problem(tmp_path):
     config = {**BERT, "architectures": ["BertForSequenceClassification"]}
-    old = {"problem_type": "single_label_classification", "id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
+    old = {
+        "problem_type": "single_label_classification",
+        "id2label": {"0": "no", "1": "yes"},
+        "label2id": {"no": 0, "yes": 1},
+    }
     model = load(write(tmp_path / "file", {**config, **old}, tensors(BERT)), "sequence_classification", num_classes=1)
     save(model, tmp_path / "saved")
     values = json.loads((tmp_path / "saved" / "config.json").read_text())
@@ -178,14 +188,18 @@ def test_arguments_of_another_kind(wrong, tmp_path):
         (dict(scale_embedding=True), ["scale_embedding"]),
         (dict(window=2), ["window=None", "window=2"]),
         (dict(scale=1.0), ["scale=0.353553", "scale=1.0"]),
-        (dict(position=None, encoding="sinusoidal"), ["encoding=None", "encoding='sinusoidal'"]),
+        (
+            dict(position=None, position_encoding="sinusoidal"),
+            ["position_encoding=None", "position_encoding='sinusoidal'"],
+        ),
     ],
     ids=str,
 )
 def test_options_without_weights_that_are_not_those_of_the_config_are_refused(options, words, tmp_path):
     """Such a folder would load, and have other logits."""
     config = {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 11, "hidden_size": 32, "num_hidden_layers": 1,
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 11, "hidden_size": 32,
+        "num_hidden_layers": 1,
         "num_attention_heads": 4, "intermediate_size": 40, "max_position_embeddings": 16,
     }  # fmt: skip
     right = dict(

@@ -13,8 +13,9 @@ def shallow(monkeypatch):
     """Models of one block, or two where a decoder has a depth of its own: deeper ones take longer, and show no more."""
     most = {"num_layers": 1, "num_decoder_layers": 2}
     for name in ("encoder_decoder", "masked_language_model"):
+        whole = getattr(txf.models, name)
 
-        def build(*sizes, _build=getattr(txf.models, name), **options):
-            return _build(*sizes, **options | {key: min(options[key], most[key]) for key in most if key in options})
+        def build(*sizes, whole=whole, **options):
+            return whole(*sizes, **options | {key: min(options[key], most[key]) for key in most if key in options})
 
         monkeypatch.setattr(txf.models, name, build)

@@ -32,7 +32,9 @@ def solve(story, question):
     asked, found = subject, []
     while subject not in place:
         known = subject in inside
-        found.append(f"the {subject} is in the {inside[subject]} ." if known else f"{holder[subject]} took the {subject} .")
+        found.append(
+            f"the {subject} is in the {inside[subject]} ." if known else f"{holder[subject]} took the {subject} ."
+        )
         subject = inside[subject] if known else holder[subject]
     found.append(f"{subject} went to the {place[subject]} . so in the {place[subject]}")
     return " ".join([f"{asked} :", *found]), len(found)
@@ -53,7 +55,9 @@ def test_no_example_is_longer_than_the_rows_of_a_batch():
     examples = stories.make_stories(2000, seed=3)
     batches = list(answer_questions.make_batches(examples, tokenizer).as_numpy_iterator())
     assert sum(len(targets) for inputs, targets in batches) == 2000
-    assert not any((ids == tokenizer.token_to_id("[UNK]")).any() for inputs, targets in batches for ids in inputs.values())
+    assert not any(
+        (ids == tokenizer.token_to_id("[UNK]")).any() for inputs, targets in batches for ids in inputs.values()
+    )
 
 
 def test_the_last_place_counts_and_not_the_last_of_anyones():
@@ -103,10 +107,19 @@ def test_the_script_trains_first_then_answers_with_the_saved_model(tmp_path, sha
     assert [f"{facts} of the story's facts: " in first.stdout for facts in (1, 2, 3, 4, 5)] == [True] * 5
     *_, exact, answer = first.stdout.splitlines()
     assert 0 <= float(re.fullmatch(r"Exact answers on 1000 fresh stories: (\S+)%", exact)[1]) < 50
-    assert sorted(os.listdir(tmp_path)) == ["answers.keras", "attention.png", "log.csv", "results.txt", "training.png", "vocabulary.txt"]
+    assert sorted(os.listdir(tmp_path)) == [
+        "answers.keras",
+        "attention.png",
+        "log.csv",
+        "results.txt",
+        "training.png",
+        "vocabulary.txt",
+    ]
     script_cases.assert_kept(tmp_path, first.stdout, log=2)
     assert run(question).stdout == answer + "\n"
     useless = run("--steps", "7", question)
     assert useless.returncode == 2 and "--steps: is for training" in useless.stderr
     refused = run("Where is Zoe?")
-    assert refused.returncode == 1 and refused.stderr.splitlines()[-1].startswith("error: cannot answer 'Where is Zoe?': ")
+    assert refused.returncode == 1 and refused.stderr.splitlines()[-1].startswith(
+        "error: cannot answer 'Where is Zoe?': "
+    )

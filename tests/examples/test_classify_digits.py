@@ -9,7 +9,7 @@ from script_cases import assert_kept, run
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
-import classify_digits  # noqa: E402  needs scikit-learn
+import classify_digits
 
 
 def test_no_image_is_both_in_training_and_held_out():

@@ -138,18 +138,29 @@ def test_translate(tmp_path, shallow):
     again = run("translate", "A dog runs.", "--out", tmp_path / "out", "--view", page)
     assert set(again.stdout.split()) <= {"<start>", "<unknown>", "ein", "hund", "rennt", "."}, again.stderr
     shown = json.loads(re.search(r"<script[^>]*json[^>]*>(.*?)</script>", page.read_text(), re.S)[1])
-    assert shown["tokens"] == [*again.stdout.split(), "<stop>"][:40] and shown["source_tokens"] == ["a", "dog", "runs", "."]
-    assert [kind["title"] for kind in shown["kinds"]] == ["Encoder self-attention", "Decoder self-attention", "Cross-attention"]
+    assert shown["tokens"] == [*again.stdout.split(), "<stop>"][:40] and shown["source_tokens"] == [
+        "a",
+        "dog",
+        "runs",
+        ".",
+    ]
+    assert [kind["title"] for kind in shown["kinds"]] == [
+        "Encoder self-attention",
+        "Decoder self-attention",
+        "Cross-attention",
+    ]
 
 
 def test_the_view_of_a_translation_has_the_steps_that_chose_its_words(tmp_path, monkeypatch):
-    english, german = (translate.Vocabulary.of([words.split()] * 3) for words in ("a dog runs .", "ein hund rennt ."))
-    sizes = len(english.words), len(german.words)
+    english, german = (
+        translate.tokenizer(translate.frequent([words] * 3)) for words in ("a dog runs .", "ein hund rennt .")
+    )
+    sizes = english.vocab_size, german.vocab_size
     model = keras_txf.models.encoder_decoder(*sizes, 1, dim=8, num_heads=2, share_embeddings=False)
     asked = []
     monkeypatch.setattr(keras_txf.visualize, "view_attention", lambda *arguments: asked.append(arguments))
-    translate.view(tmp_path, ["a", "dog"], "ein <unknown> hund", model, english, german)
-    translate.view(tmp_path, ["a", "dog"], " ".join(["hund"] * translate.LONGEST), model, english, german)
+    translate.view(tmp_path, "a dog", "ein <unknown> hund", model, english, german)
+    translate.view(tmp_path, "a dog", " ".join(["hund"] * translate.LONGEST), model, english, german)
     scores, *rest = asked[0]
     assert rest == [["ein", "<unknown>", "hund", "<stop>"], ["a", "dog"], tmp_path]
     ids = {"source_ids": np.array([[4, 5]]), "target_ids": np.array([[1, 4, 3, 5]])}  # start, ein, unknown, hund
@@ -159,10 +170,10 @@ def test_the_view_of_a_translation_has_the_steps_that_chose_its_words(tmp_path, 
 
 
 def test_a_model_without_attention_has_no_view(tmp_path):
-    words = translate.Vocabulary.of([])
+    words = translate.tokenizer(translate.frequent([]))
     model = keras_txf.models.recurrent_encoder_decoder(4, 4, num_layers=1, dim=8, attention=None)
     with pytest.raises(SystemExit, match="^error: --view: `model` must have an attention layer"):
-        translate.view(tmp_path / "page.html", ["a"], "", model, words, words)
+        translate.view(tmp_path / "page.html", "a", "", model, words, words)
     assert not (tmp_path / "page.html").exists()
 
 
@@ -179,13 +190,18 @@ def test_pretrain_encoder(tmp_path, shallow):
     once = ("--pretraining-epochs", "1", "--epochs", "1", "--dim", "16")
     done = run("pretrain_encoder", "--data", tmp_path, "--out", tmp_path / "out", *once)
     assert done.returncode == 0, done.stderr
-    assert re.findall(r"^BLEU \d+\.\d\d, chrF \d+\.\d\d on test 2016, (.*)$", done.stdout, re.M) == ["from scratch", "pretrained"]
+    assert re.findall(r"^BLEU \d+\.\d\d, chrF \d+\.\d\d on test 2016, (.*)$", done.stdout, re.M) == [
+        "from scratch",
+        "pretrained",
+    ]
     assert (tmp_path / "out" / "translation.png").stat().st_size > 0
     assert_kept(tmp_path / "out", done.stdout, pretraining=1, from_scratch=1, pretrained=1)
     again = run("pretrain_encoder", "A [MASK] runs [MASK]", "--out", tmp_path / "out")
     assert [len(re.findall(r"\S+ \d+%", line)) for line in again.stdout.splitlines()] == [5, 5], again.stderr
     nothing = run("pretrain_encoder", "A dog", "--out", tmp_path / "out")
-    assert nothing.returncode == 1 and nothing.stderr.splitlines()[-1].startswith("error: there is no [MASK] in 'A dog'")
+    assert nothing.returncode == 1 and nothing.stderr.splitlines()[-1].startswith(
+        "error: there is no [MASK] in 'A dog'"
+    )
 
 
 def test_a_translator_begins_with_the_encoder_of_the_masked_language_model():

@@ -16,7 +16,9 @@ import semantic_search
 import keras_txf as txf
 
 WORDS = "a the good dull warm film story man eats food plays flute cat sits on mat".split()
-TINY = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, max_position_embeddings=128)
+TINY = dict(
+    hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, max_position_embeddings=128
+)
 pytestmark = pytest.mark.slow
 
 
@@ -32,8 +34,8 @@ def bert(tmp_path_factory):
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
     config = dict(model_type="bert", architectures=["BertModel"], vocab_size=len(vocabulary), **TINY)
     model = txf.models.encoder(
-        len(vocabulary), 2, 16, 2, intermediate_dim=24, activation="gelu", encoding="learned", max_length=128, token_types=2,
-        scale_embedding=False, embedding_norm=True,
+        len(vocabulary), 2, 16, 2, intermediate_dim=24, activation="gelu", position_encoding="learned", max_length=128,
+        token_types=2, scale_embedding=False, embedding_norm=True,
     )  # fmt: skip
     txf.checkpoints.save(model, folder, config)
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
@@ -71,7 +73,9 @@ def test_rows_are_padded_with_the_tokenizers_own_padding(tmp_path):
 def test_a_training_with_other_options_does_not_go_on(tmp_path):
     for _ in range(2):
         data.claim(tmp_path, seed=1, updates=8)
-    with pytest.raises(SystemExit, match=r"holds a training with \{'seed': 1, 'updates': 8\}, this one has \{'seed': 2"):
+    with pytest.raises(
+        SystemExit, match=r"holds a training with \{'seed': 1, 'updates': 8\}, this one has \{'seed': 2"
+    ):
         data.claim(tmp_path, seed=2, updates=8)
 
 
@@ -98,7 +102,11 @@ def test_a_training_with_other_options_does_not_go_on(tmp_path):
         ("multi30k", ["--variant", "reverse"], "--published: is for --variant reverse or diverse, which must have it"),
         ("multi30k", ["--published", "DIR"], "--published: is for --variant reverse or diverse"),
         ("multi30k", ["--variant", "diverse", "--published", "DIR"], "--reverse: is for --variant diverse, which"),
-        ("multi30k", ["--variant", "diverse-2", "--published", "DIR"], "--published: is for --variant reverse or diverse, which"),
+        (
+            "multi30k",
+            ["--variant", "diverse-2", "--published", "DIR"],
+            "--published: is for --variant reverse or diverse, which",
+        ),
         ("translate", ["--beams", "0"], "--beams: expected at least 1, got 0"),
         ("classify_sentiment", ["..."], "text: expected a sentence with at least one word, got '...'"),
     ],
@@ -116,7 +124,9 @@ def test_finetune_sentiment(how, bert, tmp_path):
     for name in ("train.tsv", "dev.tsv"):
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     common = ("--out", tmp_path / "out")
-    out = run("finetune_sentiment", *common, "--checkpoint", bert, "--data", tmp_path, "--epochs", 2, "--batch", 128, *how)
+    out = run(
+        "finetune_sentiment", *common, "--checkpoint", bert, "--data", tmp_path, "--epochs", 2, "--batch", 128, *how
+    )
     assert 0 <= float(re.search(r"^Dev accuracy (\d\.\d{4})$", out, re.M)[1]) <= 1
     script_cases.assert_kept(tmp_path / "out", out, log=2)
     trained = int(re.search(r"^([\d,]+) weights are trained", out, re.M)[1].replace(",", ""))
@@ -128,9 +138,17 @@ def test_finetune_sentiment(how, bert, tmp_path):
 
 
 def test_semantic_search(bert, tmp_path):
-    rows = [("a man eats food", "the man eats", 5.0), ("a cat sits", "the cat on a mat", 4.0), ("a film", "food", 0.5), ("flute", "a man plays", 2.5)]
+    rows = [
+        ("a man eats food", "the man eats", 5.0),
+        ("a cat sits", "the cat on a mat", 4.0),
+        ("a film", "food", 0.5),
+        ("flute", "a man plays", 2.5),
+    ]
     for name in ("sts-train.csv", "sts-dev.csv"):
-        lines = ["\t".join(["main", "x", "2012", str(i), str(points), first, second]) for i, (first, second, points) in enumerate(rows)]
+        lines = [
+            "\t".join(["main", "x", "2012", str(i), str(points), first, second])
+            for i, (first, second, points) in enumerate(rows)
+        ]
         (tmp_path / name).write_text("\n".join(lines) + "\n")
     (tmp_path / "lines.txt").write_text("a man plays the flute\n\na cat sits on the mat\nthe film\n")
     out = run(
@@ -151,19 +169,21 @@ def test_finetune_generator(tmp_path):
     folder, text = tmp_path / "gpt2", " ".join(WORDS * 40)
     tokenizer = txf.text.BytePairTokenizer.train([text], 270, special_tokens=["<end>"])
     config = dict(
-        model_type="gpt2", architectures=["GPT2LMHeadModel"], vocab_size=tokenizer.vocab_size, n_embd=16, n_layer=2, n_head=2,
-        n_positions=64,
+        model_type="gpt2", architectures=["GPT2LMHeadModel"], vocab_size=tokenizer.vocab_size, n_embd=16, n_layer=2,
+        n_head=2, n_positions=64,
     )  # fmt: skip
     model = txf.models.decoder_generator(
-        tokenizer.vocab_size, 2, 16, 2, activation="gelu_tanh", norm_placement="pre", encoding="learned", max_length=64, pad_id=None,
-        scale_embedding=False,
+        tokenizer.vocab_size, 2, 16, 2, activation="gelu_tanh", norm_placement="pre", position_encoding="learned",
+        max_length=64, pad_id=None, scale_embedding=False,
     )  # fmt: skip
     txf.checkpoints.save(model, folder, config)
     (folder / "tokenizer.json").write_text(tokenizer.get_config()["definition"])
     (tmp_path / "mine.txt").write_text(text)
     common = ("--checkpoint", folder, "--out", tmp_path / "out", "--length", 5, "--prompt", "a good")
     out = run("finetune_generator", *common, "--epochs", 1, "--context", 16, tmp_path / "mine.txt")
-    before, after = (float(re.search(rf"Held-out cross-entropy (\d+\.\d+) {when}", out)[1]) for when in ("before", "after"))
+    before, after = (
+        float(re.search(rf"Held-out cross-entropy (\d+\.\d+) {when}", out)[1]) for when in ("before", "after")
+    )
     assert after < before
     script_cases.assert_kept(tmp_path / "out", out, log=1)
     again = run("finetune_generator", *common)

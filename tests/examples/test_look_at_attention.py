@@ -24,7 +24,7 @@ def bert(tmp_path_factory):
         num_attention_heads=3, intermediate_size=20, max_position_embeddings=18,
     )  # fmt: skip
     model = txf.models.encoder(
-        len(vocabulary), 2, 12, 3, intermediate_dim=20, activation="gelu", encoding="learned", max_length=18,
+        len(vocabulary), 2, 12, 3, intermediate_dim=20, activation="gelu", position_encoding="learned", max_length=18,
         token_types=2, scale_embedding=False, embedding_norm=True,
     )  # fmt: skip
     rng = np.random.default_rng(4)  # the weights of a new model attend to all tokens nearly alike

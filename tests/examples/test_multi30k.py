@@ -158,7 +158,10 @@ def test_diverse_begins_with_trainings_that_are_complete(train, tmp_path, monkey
     done = train("diverse", "--variant", "diverse", *published, *reverse)
     assert_kept(tmp_path / "diverse", done.stdout, log=2)
     assert train("diverse-2", "--variant", "diverse-2", "--diverse", tmp_path / "diverse").returncode == 0
-    for (versions, begun), first in ((seen[0], "published"), (seen[2], "diverse")):  # seen[1], seen[3]: of the validation
+    for (versions, begun), first in (
+        (seen[0], "published"),
+        (seen[2], "diverse"),
+    ):  # seen[1], seen[3]: of the validation
         for a, b in zip(keras.models.load_model(tmp_path / first / "multi30k.keras").get_weights(), begun, strict=True):
             np.testing.assert_array_equal(a, b)
         assert any((a != b).any() for a, b in zip(begun, models[first == "diverse"].get_weights()))

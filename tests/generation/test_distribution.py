@@ -6,11 +6,11 @@ import pathlib
 import subprocess
 import sys
 
+import drawing
 import keras
 import numpy as np
 import pytest
 
-import drawing
 import keras_txf as txf
 
 VOCABULARY, NEW = 12, 4  # a vocabulary that two devices can halve
@@ -46,7 +46,7 @@ with strategy.scope():
     model.compile(here.keras.optimizers.Adam(0.01), here.txf.training.TokenCrossEntropy())
 assert "Mirrored" in type(model.trainable_variables[0].value).__name__
 ids = here.np.array([[5, 3, 8, 1], [7, 2, 4, 0], [4, 10, 6, 2], [1, 2, 0, 0]], "int32")
-data = here.txf.training.next_token(ids)
+data = here.txf.training.shift_labels(ids)
 plain = here.make(kind)
 seen = []
 for _ in range(2):  # what was compiled sees the weights of the next step

@@ -1,11 +1,11 @@
 """The prefill and step models elsewhere: saved, exported, run in a loop of one's own, with the tokens of `generate`."""
 
+import drawing
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-import drawing
 import keras_txf as txf
 
 VOCABULARY, NEW = 11, 4
@@ -15,7 +15,9 @@ OPTIONS = {
     "llama": {"num_layers": 2, "position": "rotary", "norm": "rms", "norm_placement": "pre", "gated": True,
               "use_bias": False, "num_key_value_heads": 1, "window": [3, None]},
     "t5": {"num_layers": 2, "position": "relative"},  # blocks that share a layer
-    "alibi": {"position": "alibi", "encoding": "learned", "max_length": 32, "qk_norm": True, "logit_soft_cap": 2.0},
+    "alibi": {
+        "position": "alibi", "position_encoding": "learned", "max_length": 32, "qk_norm": True, "logit_soft_cap": 2.0,
+    },
 }  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("uncompiled")  # `generate` itself
@@ -42,27 +44,27 @@ def greedy_loop(prefill, step, seq2seq, width):
     prompts = [[1]] * len(PROMPTS) if seq2seq else PROMPTS
     name = "target_ids" if seq2seq else "token_ids"
     length = -(-max(map(len, prompts)) // width) * width
-    visible = np.zeros((len(prompts), length + NEW * width), "bool")
+    attention_mask = np.zeros((len(prompts), length + NEW * width), "bool")
     for row, prompt in enumerate(prompts):
-        visible[row, length - len(prompt) : length] = True
+        attention_mask[row, length - len(prompt) : length] = True
     known = {
         name: padded(prompts, length, left=True),
-        "visible": visible,
+        "attention_mask": attention_mask,
         "source_ids": padded(PROMPTS, 5),
         "prompt_length": np.array([length], "int32"),
     }
     known |= prefill(known)
     logits = [known["logits"]]
     for index in range(length, length + (NEW - 1) * width, width):
-        own = np.repeat(visible[:, None], width, axis=1)
+        own = np.repeat(attention_mask[:, None], width, axis=1)
         own[:, range(width), range(index, index + width)] = True
         tokens = logits[-1].argmax(-1).astype("int32")
         known |= {
             name: np.repeat(tokens[:, None], width, axis=1),
-            "index": np.array([index], "int32"),
-            "visible": own[:, 0] if width == 1 else own,
+            "cache_position": np.array([index], "int32"),
+            "attention_mask": own[:, 0] if width == 1 else own,
         }
-        visible[:, index] = True
+        attention_mask[:, index] = True
         known |= step(known)
         new = known["logits"].reshape(len(prompts), width, VOCABULARY)
         drawing.assert_same(new, np.repeat(new[:, :1], width, axis=1))
@@ -85,10 +87,7 @@ def keras_function(model):
 def assert_generates(kind, options, width, carry):
     """`carry` takes a model and its part's name elsewhere, and returns a function of a dict of arrays."""
     model = make(kind, options)
-    parts = {
-        "prefill": txf.models.prefill_model(model, width),
-        "step": txf.models.step_model(model, width),
-    }
+    parts = {"prefill": txf.models.prefill_model(model, width), "step": txf.models.step_model(model, width)}
     seq2seq = kind == "encoder_decoder"
     tokens, logits = greedy_loop(*(carry(part, name) for name, part in parts.items()), seq2seq, width)
     expected = model.generate(PROMPTS, NEW, padded=False)
@@ -255,7 +254,7 @@ def test_parts_can_be_summarised():
     model = make("encoder_decoder", "defaults")
     for part, names in (
         (txf.models.prefill_model(model), ("encoder_0", "decoder_0_prefill")),
-        (txf.models.step_model(model), ("index", "decoder_0_step")),
+        (txf.models.step_model(model), ("cache_position", "decoder_0_step")),
     ):
         lines = []
         part.summary(print_fn=lambda text, **_: lines.append(text), line_length=200)

@@ -2,13 +2,13 @@
 
 import itertools
 
+import drawing
 import keras
 import numpy as np
 import pytest
 from keras import ops
 from refusals import built, refused
 
-import drawing
 import keras_txf as txf
 from keras_txf.generation.bounds import log_probabilities
 
@@ -31,7 +31,9 @@ def rows(seed):
 
 def counts():
     tokens = HISTORY.tokens[:, 1:]
-    return (HISTORY.tokens[..., None] == np.arange(VOCABULARY)).sum(1), (tokens[..., None] == np.arange(VOCABULARY)).sum(1)
+    return (HISTORY.tokens[..., None] == np.arange(VOCABULARY)).sum(1), (
+        tokens[..., None] == np.arange(VOCABULARY)
+    ).sum(1)
 
 
 def repetition(logits, penalty):
@@ -99,7 +101,9 @@ def test_distributions_are_those_of_float64(temperature, top_k, top_p, min_p):
 
 def test_a_temperature_near_zero_is_greedy():
     for seed in range(50):
-        logits = ops.convert_to_tensor(np.random.default_rng(seed).normal(size=(4, VOCABULARY)) * 10.0 ** (seed % 30), "float32")
+        logits = ops.convert_to_tensor(
+            np.random.default_rng(seed).normal(size=(4, VOCABULARY)) * 10.0 ** (seed % 30), "float32"
+        )
         found = generation.Sampling(TINY)(logits, keras.random.SeedGenerator(seed))
         np.testing.assert_array_equal(drawing.array(found), drawing.array(generation.Greedy()(logits, None)))
 
@@ -126,7 +130,9 @@ class Added:
 
 EXTREME = {
     "invited": [generation.FrequencyPenalty(-3e38), generation.PresencePenalty(-3e38)],
-    "penalized": [generation.FrequencyPenalty(3e38), generation.PresencePenalty(3e38), generation.RepetitionPenalty(3e38)],
+    "penalized": [
+        generation.FrequencyPenalty(3e38), generation.PresencePenalty(3e38), generation.RepetitionPenalty(3e38),
+    ],
     "repeated": [generation.RepetitionPenalty(TINY)],
     "large": [Added(3e38, -3e38), Added(3e38, -3e38)],
     "infinite": [Added(np.inf, 0, -np.inf)],
@@ -138,9 +144,17 @@ EXTREME = {
         generation.FrequencyPenalty(-3e38), generation.RepetitionPenalty(3e38), generation.ForbiddenTokens([3, [4, 4]]),
     ],
 }  # fmt: skip
-SAMPLERS = ["greedy", generation.Sampling(TINY), generation.Sampling(3e38, top_p=1e-38), generation.Beam(2), generation.Contrastive(2, 1.0)]
+SAMPLERS = [
+    "greedy",
+    generation.Sampling(TINY),
+    generation.Sampling(3e38, top_p=1e-38),
+    generation.Beam(2),
+    generation.Contrastive(2, 1.0),
+]
 # XLA compiles each: all processors with one sampler, and all samplers with one list.
-PAIRS = [("greedy", name) for name in EXTREME] + [(sampler, name) for sampler in SAMPLERS[1:] for name in ("invited", "nothing")]
+PAIRS = [("greedy", name) for name in EXTREME] + [
+    (sampler, name) for sampler in SAMPLERS[1:] for name in ("invited", "nothing")
+]
 
 
 @pytest.mark.parametrize("sampler, name", PAIRS, ids=str)
@@ -171,7 +185,10 @@ def test_beams_of_an_extreme_length_penalty_return_tokens(penalty, early_stoppin
 def test_a_vocabulary_of_which_nothing_is_left_is_refused():
     halves = [generation.ForbiddenTokens(range(6)), generation.ForbiddenTokens(range(5, VOCABULARY))]
     for processors in (halves, [generation.ForbiddenTokens(range(VOCABULARY))]):
-        refused(lambda: built("decoder_generator").generate(PROMPTS, 2, processors=processors), ["`ids`", "ForbiddenTokens", "11"])
+        refused(
+            lambda: built("decoder_generator").generate(PROMPTS, 2, processors=processors),
+            ["`ids`", "ForbiddenTokens", "11"],
+        )
 
 
 @pytest.mark.parametrize(
@@ -189,7 +206,10 @@ def test_a_vocabulary_of_which_nothing_is_left_is_refused():
     ],
 )
 def test_what_no_loop_can_use_is_refused(arguments, words):
-    refused(lambda: built("decoder_generator").generate(**{"prompt_ids": [[1, 2], [3]], "max_new_tokens": 2, **arguments}), words)
+    refused(
+        lambda: built("decoder_generator").generate(**{"prompt_ids": [[1, 2], [3]], "max_new_tokens": 2, **arguments}),
+        words,
+    )
 
 
 @pytest.mark.parametrize("build", [txf.models.prefill_model, txf.models.step_model])
@@ -213,7 +233,10 @@ def test_a_weight_that_is_not_finite_is_refused_by_its_path(sampler, uncompiled)
     model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
     kernel = next(weight for weight in model.weights if weight.path.endswith("query/kernel"))
     kernel.assign(np.full(kernel.shape, np.nan))
-    with pytest.raises(ValueError, match="must be finite; received NaN or infinity in 1 of them, the first is decoder_0/attention/query/kernel"):
+    with pytest.raises(
+        ValueError,
+        match="must be finite; received NaN or infinity in 1 of them, the first is decoder_0/attention/query/kernel",
+    ):
         model.generate(PROMPTS, 4, sampler)
 
 

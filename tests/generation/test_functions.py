@@ -2,15 +2,15 @@
 
 import functools
 
+import drawing
 import keras
 import numpy as np
 import pytest
 from generation.test_generate import enliven
 from refusals import built, refused
 
-import drawing
 import keras_txf as txf
-from keras_txf.generation import Beam, Contrastive, RepetitionPenalty, Sampling, layouts
+from keras_txf.generation import Beam, Contrastive, RepetitionPenalty, Sampling
 
 VOCABULARY, NEW = 11, 4
 PROMPTS = [[5, 3, 8, 1], [7], [4, 10, 6]]
@@ -19,7 +19,7 @@ OPTIONS = {
     "llama": {"num_layers": 2, "position": "rotary", "norm": "rms", "norm_placement": "pre", "num_key_value_heads": 1},
     "alibi and window": {"num_layers": 2, "position": "alibi", "window": 3},
     "gemma": {"num_layers": 2, "position": "rotary", "qk_norm": True, "logit_soft_cap": 2.0, "window": [2, None]},
-    "learned": {"encoding": "learned", "max_length": 9},
+    "learned": {"position_encoding": "learned", "max_length": 9},
     "without padding": {"pad_id": None, "position": "relative"},
     "scores too": {"return_attention_scores": True, "return_hidden_states": True},
     "start": {"start_id": 0, "position": "relative"},
@@ -97,7 +97,8 @@ def test_equals_generate():
 @slow
 @on_tensorflow
 @pytest.mark.parametrize(
-    "kind, name, options, jit_compile", [(*case, i in (1, 3, 4, 7)) for i, case in enumerate(CASES)]  # each sampler
+    "kind, name, options, jit_compile",
+    [(*case, i in (1, 3, 4, 7)) for i, case in enumerate(CASES)],  # each sampler
 )
 def test_equals_generate_where_shapes_are_unknown(kind, name, options, jit_compile):
     assert_same(kind, name, **options, jit_compile=jit_compile)
@@ -106,11 +107,10 @@ def test_equals_generate_where_shapes_are_unknown(kind, name, options, jit_compi
 @on_tensorflow
 @pytest.mark.parametrize("sampler", ["greedy", Beam(2)])
 @pytest.mark.parametrize("kind", ["decoder_generator", "encoder_decoder"])
-def test_a_batch_of_one_that_alone_is_known(kind, sampler, monkeypatch):
-    """The kernels then lie as they are best for one row, though inside the model TensorFlow loses the one."""
+def test_a_batch_of_one_that_alone_is_known(kind, sampler):
+    """Inside of the model TensorFlow loses the one."""
     import tensorflow as tf
 
-    monkeypatch.setattr(layouts, "SMALLEST", 1)
     model, prompt = make(kind, "llama"), PROMPTS[0]
     inputs = [[prompt], [len(prompt)]] if kind == "decoder_generator" else [[prompt]]
     generate = model.make_generate_function(NEW, sampler=sampler)

@@ -4,12 +4,12 @@ import functools
 import gc
 import weakref
 
+import drawing
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-import drawing
 import keras_txf as txf
 
 VOCABULARY, NEW = 11, 4
@@ -22,7 +22,7 @@ OPTIONS = {
     "alibi and window": {"num_layers": 2, "position": "alibi", "window": 3},
     "gemma": {"num_layers": 2, "position": "rotary", "norm_placement": "sandwich", "qk_norm": True,
               "logit_soft_cap": 2.0, "window": [2, None], "head_dim": 6},
-    "learned": {"encoding": "learned", "max_length": 9, "norm_placement": "pre"},
+    "learned": {"position_encoding": "learned", "max_length": 9, "norm_placement": "pre"},
     "concat": {"combine": "concat", "tie_embeddings": False},
     "without padding": {"pad_id": None, "position": "rotary"},
     "heads alone": {"num_layers": 2, "position": "rotary", "norm_placement": "pre", "num_key_value_heads": 1,
@@ -159,7 +159,9 @@ def test_each_row_stops_at_its_own_token(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stop_that_is_the_pad_token_ends_the_row(kind):
     model = make(kind, "defaults")
-    forced = model.generate(PROMPTS, NEW, sampler=lambda logits, seed: ops.zeros_like(logits[:, 0], "int32"), stop_ids=0)
+    forced = model.generate(
+        PROMPTS, NEW, sampler=lambda logits, seed: ops.zeros_like(logits[:, 0], "int32"), stop_ids=0
+    )
     expected = [[0]] * 3 if kind == "encoder_decoder" else [prompt + [0] for prompt in PROMPTS]
     np.testing.assert_array_equal(forced, padded(expected))
 
@@ -178,9 +180,7 @@ def test_reloaded_model_generates_the_same(kind, tmp_path):
     other = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(other.generate(PROMPTS, NEW), model.generate(PROMPTS, NEW))
     arguments = {"sampler": "sampling", "seed": 3}
-    np.testing.assert_array_equal(
-        other.generate(PROMPTS, NEW, **arguments), model.generate(PROMPTS, NEW, **arguments)
-    )
+    np.testing.assert_array_equal(other.generate(PROMPTS, NEW, **arguments), model.generate(PROMPTS, NEW, **arguments))
 
 
 @pytest.mark.parametrize("kind", FEWER)
@@ -192,7 +192,7 @@ def test_generate_leaves_everything_as_it_was(kind):
     if kind == "encoder_decoder":
         inputs, targets = txf.training.teacher_forcing(ids, ids)
     else:
-        inputs, targets = txf.training.next_token(ids)
+        inputs, targets = txf.training.shift_labels(ids)
     model.fit(inputs, targets, verbose=0)
     state = [*model.variables, *model.optimizer.variables]  # the seeds of dropout among them
     before = [drawing.array(variable).copy() for variable in state]
@@ -290,7 +290,7 @@ def test_max_length_bounds_prompt_and_answer_together():
 
 @drawing.not_on_jax
 @pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize("options", [dict(position="rotary"), dict(encoding="learned")])
+@pytest.mark.parametrize("options", [dict(position="rotary"), dict(position_encoding="learned")])
 def test_a_model_of_few_positions_generates_up_to_the_last(options):
     """Prompts are padded to more columns than it has positions."""
     model = txf.models.decoder_generator(11, 1, 12, 3, max_length=9, **options)

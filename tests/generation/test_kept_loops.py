@@ -4,15 +4,15 @@ import concurrent.futures
 import gc
 import weakref
 
+import drawing
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-import drawing
 import keras_txf as txf
 from keras_txf.generation import compilers, engine
-from keras_txf.generation.decoding import StepSeed
+from keras_txf.generation.step_seeds import StepSeed
 
 VOCABULARY = 11
 PROMPTS = [[1, 2, 3], [4, 5]]
@@ -29,7 +29,7 @@ def kept():
 
 
 def test_a_process_keeps_so_many_loops(monkeypatch):
-    monkeypatch.setattr(engine, "KEPT", 3)
+    monkeypatch.setattr(engine, "MAX_LOOPS", 3)
     first, second = make(), make(2)
     for model in (first, second):
         for rows in (1, 2, 3, 4):
@@ -42,7 +42,7 @@ def test_a_process_keeps_so_many_loops(monkeypatch):
 
 
 def test_what_is_forgotten_is_freed(monkeypatch):
-    monkeypatch.setattr(engine, "KEPT", 1)
+    monkeypatch.setattr(engine, "MAX_LOOPS", 1)
     model = make()
     model.generate(PROMPTS, 2)
     mine = next(one for one in engine._engines if one._loops)
@@ -81,7 +81,7 @@ def test_a_loop_is_traced_once_for_its_shapes():
 
 
 def test_threads_that_forget_each_others_loops(monkeypatch):
-    monkeypatch.setattr(engine, "KEPT", 2)
+    monkeypatch.setattr(engine, "MAX_LOOPS", 2)
     models = [make(seed) for seed in (1, 2)]
     calls = [
         (model, prompts, sampler)
@@ -140,7 +140,9 @@ def test_shares_are_uniform_and_of_each_other_independent():
     from scipy import stats
 
     seeds = [tf.constant([seed, 0], "int64") for seed in range(40)]
-    shares = np.array([[compilers.uniform(50, StepSeed(seed, tf.constant(count))) for count in range(20)] for seed in seeds])
+    shares = np.array(
+        [[compilers.uniform(50, StepSeed(seed, tf.constant(count))) for count in range(20)] for seed in seeds]
+    )
     shares = shares[..., 0]  # (seed, step, row)
     assert shares.min() >= 0 and shares.max() < 1
     assert stats.kstest(shares.ravel(), "uniform").pvalue > 1e-3

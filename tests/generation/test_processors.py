@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import drawing
 import keras
 import numpy as np
 import pytest
@@ -11,18 +12,15 @@ from hypothesis import strategies as st
 from keras import ops
 from refusals import refused
 
-import drawing
 from keras_txf.generation import processors
 from keras_txf.generation.compilers import compiled
+from keras_txf.generation.history import History
+from keras_txf.generation.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
 from keras_txf.generation.processors import (
     ForbiddenTokens,
     ForcedTokens,
-    FrequencyPenalty,
-    History,
     MinimumLength,
     NoRepeatNgrams,
-    PresencePenalty,
-    RepetitionPenalty,
     check_processors,
 )
 
@@ -140,9 +138,7 @@ TOKENS = np.pad(RANDOM.integers(0, VOCABULARY, (40, 8)), ((0, 0), (0, 3)), const
 @pytest.mark.parametrize("processor, argument, reference", CASES, ids=IDS)
 def test_situations_are_telling(processor, argument, reference):
     """In these something changes, and something does not: but for what never or always applies."""
-    changed = [
-        expect(reference, argument, LOGITS, TOKENS[:, :8], 8 - count, count) != LOGITS for count in range(6)
-    ]
+    changed = [expect(reference, argument, LOGITS, TOKENS[:, :8], 8 - count, count) != LOGITS for count in range(6)]
     assert np.any(changed) == ((processor, argument) != (NoRepeatNgrams, 20))
     assert not np.all(changed)
 
@@ -244,7 +240,7 @@ BAD = [
     *((FrequencyPenalty, value, "finite number") for value in (np.nan, np.inf, True, "1", None, -1e60)),
     *((NoRepeatNgrams, value, "positive integer") for value in NOT_POSITIVE_INTEGERS),
     *((MinimumLength, value, "positive integer") for value in NOT_POSITIVE_INTEGERS),
-    *((ForcedTokens, value, "dict of places and ids") for value in (*EMPTY, 5, [5], "ab", [1, 2])),
+    *((ForcedTokens, value, "dict of positions and ids") for value in (*EMPTY, 5, [5], "ab", [1, 2])),
     (ForcedTokens, {-1: 5}, "from 0 on; received -1"),
     (ForcedTokens, {True: 5}, "from 0 on; received True"),
     (ForcedTokens, {"0": 5}, "from 0 on; received '0'"),

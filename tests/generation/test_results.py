@@ -5,13 +5,13 @@ import functools
 import gc
 import weakref
 
+import drawing
 import keras
 import numpy as np
 import pytest
 from generation.test_generate import FEWER, KINDS, NEW, PROMPTS, VOCABULARY, make, naive, padded
 from keras import ops
 
-import drawing
 import keras_txf as txf
 from keras_txf.generation import Beam, Contrastive, ForbiddenTokens, Sampling, engine
 
@@ -147,9 +147,15 @@ def test_stop_sequences_of_any_form():
 @drawing.not_on_jax
 def test_integers_of_numpy_are_integers():
     model, two = make("decoder_generator", "llama"), np.int64(2)
-    for sampler, same in ((Beam(two), Beam(2)), (Contrastive(two), Contrastive(2)), (Sampling(top_k=two), Sampling(top_k=2))):
+    for sampler, same in (
+        (Beam(two), Beam(2)),
+        (Contrastive(two), Contrastive(2)),
+        (Sampling(top_k=two), Sampling(top_k=2)),
+    ):
         assert sampler == same and repr(sampler) == repr(same)
-        np.testing.assert_array_equal(model.generate(PROMPTS, two, sampler, seed=1), model.generate(PROMPTS, 2, same, seed=1))
+        np.testing.assert_array_equal(
+            model.generate(PROMPTS, two, sampler, seed=1), model.generate(PROMPTS, 2, same, seed=1)
+        )
     assert model.generate(PROMPTS, 2, "sampling", num_return_sequences=two).shape == (3, 2, 6)
 
 
@@ -168,7 +174,7 @@ def test_each_filter_of_a_sampler_is_its_own():
 
 
 def test_loops_that_are_long_unused_are_forgotten(monkeypatch):
-    monkeypatch.setattr(engine, "KEPT", 2)
+    monkeypatch.setattr(engine, "MAX_LOOPS", 2)
     model, functions = txf.models.decoder_generator(VOCABULARY, 1, 8, 2), []
     for _ in range(4):
         functions.append(lambda logits, history: logits)
@@ -204,8 +210,8 @@ def test_max_length_is_of_each_row(kind):
 
 @pytest.mark.parametrize("sampler", [Beam(2), Contrastive(num_candidates=2)])
 def test_rows_that_end_early_stay_within_the_models_positions(sampler):
-    """The others go on for longer than an ended row could; where positions can be seen, the model refuses those it lacks."""
-    model = txf.models.decoder_generator(VOCABULARY, 1, 12, 3, encoding="learned", max_length=9, pad_id=None)
+    """The other rows go on for longer than an ended row could: the model would refuse positions that it lacks."""
+    model = txf.models.decoder_generator(VOCABULARY, 1, 12, 3, position_encoding="learned", max_length=9, pad_id=None)
     prompts, start = [[5, 3, 8, 1], [7]], model.generate
     rows = start(prompts, max_length=9, sampler=sampler, padded=False)
     assert rows == [start([prompt], max_length=9, sampler=sampler, padded=False)[0] for prompt in prompts]
@@ -365,7 +371,10 @@ def test_results_are_padded_with_the_model_s_padding():
         model = make("decoder_generator", "llama", pad_id=pad_id)
         stop = naive(model, PROMPTS[1], 1)[0]
         rows = [prompt + naive(model, prompt) for prompt in PROMPTS]
-        ends = [row.index(stop, len(prompt)) + 1 if stop in row[len(prompt) :] else None for row, prompt in zip(rows, PROMPTS)]
+        ends = [
+            row.index(stop, len(prompt)) + 1 if stop in row[len(prompt) :] else None
+            for row, prompt in zip(rows, PROMPTS)
+        ]
         rows = [row[:end] for row, end in zip(rows, ends)]
         assert len(set(map(len, rows))) > 1
         result = model.generate(padded(PROMPTS, pad=pad_id), NEW, stop_ids=stop)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import drawing
 import keras
 import numpy as np
 import pytest
@@ -12,11 +13,10 @@ from keras import ops
 from refusals import refused
 from scipy import stats
 
-import drawing
 import keras_txf as txf
-from keras_txf.generation import filters, samplers
+from keras_txf.generation import logits_warpers, samplers
 from keras_txf.generation.compilers import compiled
-from keras_txf.generation.decoding import StepSeed
+from keras_txf.generation.step_seeds import StepSeed
 
 Greedy, Sampling = txf.generation.Greedy, txf.generation.Sampling
 VOCABULARY = 6
@@ -121,7 +121,9 @@ def test_rounding_draws_nothing_that_is_forbidden(monkeypatch):
     sums = drawing.array(compiled(lambda logits: ops.cumsum(ops.exp(logits - ops.max(logits))), [])(logits))
     shares = [np.nextafter(sums / sums[-1], side) for side in np.float32([0, 0.5, 1])]
     shares = np.concatenate([[0, 1], *shares]).astype("float32")  # 1 stands for a sum that ends too low
-    function = compiled(lambda logits, shares: filters.draw(ops.repeat(logits, shares.shape[0], axis=0), shares), [])
+    function = compiled(
+        lambda logits, shares: logits_warpers.draw(ops.repeat(logits, shares.shape[0], axis=0), shares), []
+    )
     tokens = drawing.array(function(logits, ops.convert_to_tensor(shares[:, None]))).astype(int)
     assert np.isfinite(row[0, tokens]).all()
     assert len(set(tokens)) == np.isfinite(row).sum()
@@ -162,7 +164,7 @@ def test_top_k_of_any_numbers(rows, k):
     """Zeros of both signs, the largest and the smallest, -inf: in the order of their integers."""
     logits = np.array(rows, "float32")
     expected = np.where(logits >= np.sort(logits)[:, -k, None], logits, -np.inf)
-    found = filters.keep_top_k(ops.convert_to_tensor(logits), k)
+    found = logits_warpers.keep_top_k(ops.convert_to_tensor(logits), k)
     np.testing.assert_array_equal(drawing.array(found), expected)
 
 
@@ -338,6 +340,7 @@ def test_a_function_may_choose():
 
 def test_draws_of_one_step_are_independent_and_repeat():
     """A sampler of a user's own may draw more than once."""
+
     def draws(seed, count):
         seeds = StepSeed(ops.convert_to_tensor(keras.random.SeedGenerator(seed).state), ops.convert_to_tensor(count))
         return [drawing.array(keras.random.uniform((2000,), seed=seeds)) for _ in range(3)]

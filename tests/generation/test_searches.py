@@ -3,12 +3,12 @@
 import functools
 import itertools
 
+import drawing
 import numpy as np
 import pytest
 from generation.test_generate import FEWER, KINDS, OPTIONS, PROMPTS, VOCABULARY, enliven, make, naive
 from keras import ops
 
-import drawing
 import keras_txf as txf
 from keras_txf.generation import Beam, Contrastive
 
@@ -84,7 +84,9 @@ def unpadded(kind, name):
 @pytest.mark.parametrize(
     "kind, name",
     [
-        pytest.param(kind, name, marks=[pytest.mark.slow] * (name not in ("llama", "alibi and window", "gemma", "heads alone")))
+        pytest.param(
+            kind, name, marks=[pytest.mark.slow] * (name not in ("llama", "alibi and window", "gemma", "heads alone"))
+        )
         for kind in KINDS
         for name in OPTIONS
     ],
@@ -252,7 +254,9 @@ def test_compiled_searches_are_the_same(kind, search, request):
 
 def slow_contrastive(model, prompt, new, width, penalty):
     """`model` returns hidden states."""
-    names = sorted((name for name in model.output if "hidden_states" in name), key=lambda name: int(name.split("_")[-1]))
+    names = sorted(
+        (name for name in model.output if "hidden_states" in name), key=lambda name: int(name.split("_")[-1])
+    )
     ids = list(prompt)
     for _ in range(new):
         log_probs = log_probs_after(model, ids, [[]])[0]

@@ -1,15 +1,15 @@
 """The prefill and step models: cached logits equal uncached ones at every position, whatever the options."""
 
+import drawing
 import keras
 import numpy as np
 import pytest
 from hypothesis import given
 from keras import ops
 
-import drawing
 import keras_txf as txf
 from keras_txf.generation.compilers import compiled
-from keras_txf.models.stepping import prefill_model, step_model
+from keras_txf.models import prefill_model, step_model
 
 VOCABULARY, COLUMNS, PROMPT = 11, 14, 5  # columns in all, and of the padded prompts
 ROWS = [[5, 3, 8, 1, 2, 9, 4, 7, 6, 1], [7, 2, 2, 3, 3, 4, 5, 1, 8, 10], [4, 10, 6, 1, 1, 1, 9, 8, 2, 3]]
@@ -39,18 +39,18 @@ def cached(model, steps):
     seq2seq = isinstance(model.input, dict)
     name = "target_ids" if seq2seq else "token_ids"
     prompts = [row[:length] for row, length in zip(ROWS, LENGTHS, strict=True)]
-    visible = np.zeros((len(ROWS), COLUMNS), "bool")
+    attention_mask = np.zeros((len(ROWS), COLUMNS), "bool")
     for row, length in enumerate(LENGTHS):
-        visible[row, PROMPT - length : PROMPT] = True
-    inputs = {name: padded(prompts, PROMPT, left=True), "visible": visible}
+        attention_mask[row, PROMPT - length : PROMPT] = True
+    inputs = {name: padded(prompts, PROMPT, left=True), "attention_mask": attention_mask}
     if seq2seq:
         inputs["source_ids"] = padded(SOURCES, 6)
     known = {**inputs, **prefill(inputs)}
     logits = [drawing.array(known["logits"])]
     for count in range(steps):
-        visible[:, PROMPT + count] = True
+        attention_mask[:, PROMPT + count] = True
         known[name] = np.array([[row[length + count]] for row, length in zip(ROWS, LENGTHS, strict=True)], "int32")
-        known["index"] = np.array([PROMPT + count], "int32")
+        known["cache_position"] = np.array([PROMPT + count], "int32")
         known |= step(known)
         logits.append(drawing.array(known["logits"]))
     return np.stack(logits), known
@@ -88,7 +88,7 @@ def test_cached_logits_equal_uncached(kind, options):
 RARE = {  # what no draw has
     "electra": {"embedding_dim": 6, "embedding_norm": True, "tie_embeddings": False},
     "gemma": {"final_logit_soft_cap": 2.0, "logit_scale": 0.5, "logit_bias": True},
-    "opt": {"token_dim": 6, "encoding": "learned", "max_length": 20},
+    "opt": {"token_dim": 6, "position_encoding": "learned", "max_length": 20},
     "modern": {"norm_placement": "pre", "norm_attention": [False, True], "embedding_norm": True},
 }
 
@@ -99,7 +99,7 @@ def test_cached_logits_equal_uncached_with_options_of_checkpoints(name):
 
 
 def test_cached_logits_equal_uncached_where_tokens_alone_are_shared():
-    options = {"share_embeddings": "tokens", "encoding": "learned", "max_length": 20, "embedding_norm": True}
+    options = {"share_embeddings": "tokens", "position_encoding": "learned", "max_length": 20, "embedding_norm": True}
     assert_cached_equals_uncached(make("encoder_decoder", options))
 
 
@@ -115,8 +115,8 @@ def test_cached_logits_equal_uncached_over_many_options(kind, options):
 def test_a_cache_is_no_longer_than_the_window(window):
     model = make("decoder_generator", {"window": [window, None], "position": "rotary"})
     known = assert_cached_equals_uncached(model)
-    assert known["decoder_0_key"].shape == (3 * 2, min(window, COLUMNS), 4)
-    assert known["decoder_1_value"].shape == (3 * 2, COLUMNS, 4)
+    assert known["decoder_0_key"].shape == (3, 2, min(window, COLUMNS), 4)
+    assert known["decoder_1_value"].shape == (3, 2, COLUMNS, 4)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the names are those of Keras on every backend")
@@ -143,10 +143,10 @@ def test_a_step_is_a_model_that_shares_its_weights():
 
 @pytest.mark.parametrize("part", [prefill_model, step_model])
 def test_other_models_are_refused(part):
-    encoder = txf.models.encoder(VOCABULARY, 1, 8, 2)
-    decoder = txf.models.decoder(VOCABULARY, 1, 8, 2)
-    for other in (encoder, decoder):
-        with pytest.raises(ValueError, match="`model` must come from .* received '(en|de)coder'"):
-            part(other)
+    classifier, encoder = txf.models.encoder_classifier(VOCABULARY, 3, 1, 8, 2), txf.models.encoder(VOCABULARY, 1, 8, 2)
+    with pytest.raises(ValueError, match="`model` must return logits"):
+        part(classifier)
+    with pytest.raises(ValueError, match="layer 'encoder_0' has causal=False"):
+        part(encoder)
     with pytest.raises(ValueError, match="packed=False"):
         part(txf.models.encoder_decoder(VOCABULARY, VOCABULARY, 1, 8, 2, packed=True))

@@ -3,12 +3,12 @@
 Legend: B batch, T length, D dim, V vocabulary.
 """
 
+import drawing
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-import drawing
 import keras_txf as txf
 
 V, D = 13, 6
@@ -34,10 +34,10 @@ def sinusoids(places, dim):
 
 
 def vectors(layer, places, width):
-    return weight(layer, "position")[places] if layer.encoding == "learned" else sinusoids(places, width)
+    return weight(layer, "position")[places] if layer.position_encoding == "learned" else sinusoids(places, width)
 
 
-ENCODINGS = [{"encoding": "sinusoidal"}, {"encoding": "learned", "max_length": 7}]
+ENCODINGS = [{"position_encoding": "sinusoidal"}, {"position_encoding": "learned", "max_length": 7}]
 
 
 def test_each_token_has_the_vector_of_its_own_type():
@@ -73,12 +73,14 @@ def test_positions_of_the_callers_own(options, combine, places):
     layer = embedding(**options, combine=combine)
     places = np.array(places, "int32")
     tokens = weight(layer, "token")[IDS]
-    own = np.broadcast_to(vectors(layer, places, 3 if combine == "concat" else D), (*IDS.shape, D - tokens.shape[-1] or D))
+    own = np.broadcast_to(
+        vectors(layer, places, 3 if combine == "concat" else D), (*IDS.shape, D - tokens.shape[-1] or D)
+    )
     expected = tokens + own if combine == "add" else np.concatenate([tokens, own], axis=-1)
     drawing.assert_same(layer(IDS, positions=places), expected)
 
 
-@pytest.mark.parametrize("options", [*ENCODINGS, {"encoding": None}])
+@pytest.mark.parametrize("options", [*ENCODINGS, {"position_encoding": None}])
 def test_mask_says_where_the_padding_is(options):
     output = embedding(**options)(IDS)
     np.testing.assert_array_equal(drawing.array(keras.src.backend.get_keras_mask(output)), IDS != 0)
@@ -86,11 +88,11 @@ def test_mask_says_where_the_padding_is(options):
     np.testing.assert_array_equal(drawing.array(other.compute_mask(IDS)), IDS != 5)
 
 
-@pytest.mark.parametrize("options", [*ENCODINGS, {"encoding": None}])
+@pytest.mark.parametrize("options", [*ENCODINGS, {"position_encoding": None}])
 def test_without_pad_id_every_token_counts(options):
     layer = embedding(**options, pad_id=None)
     expected = weight(layer, "token")[IDS]
-    if layer.encoding is not None:
+    if layer.position_encoding is not None:
         expected = expected + vectors(layer, np.arange(5), D)
     output = layer(IDS)
     drawing.assert_same(output, expected)
@@ -129,7 +131,7 @@ def test_dtype_policies(options, policy, compute, variable):
 
 def test_whole_ids_survive_half_precision():
     """Above 256 bfloat16 has no odd numbers: an id that passed through it would be another token."""
-    layer = txf.layers.PositionalEmbedding(1000, 4, encoding=None, dtype="mixed_bfloat16")
+    layer = txf.layers.PositionalEmbedding(1000, 4, position_encoding=None, dtype="mixed_bfloat16")
     ids = np.array([[257, 259, 999]])
     output = layer(ids.astype("float32"))
     table = ops.cast(layer.token.embeddings, "bfloat16")
@@ -158,7 +160,7 @@ def test_half_precision_rounds_sinusoids_once(policy):
 
 
 def test_length_over_max_length_is_refused_under_every_encoding():
-    for options in ({"encoding": "sinusoidal"}, {"encoding": "learned"}, {"encoding": None}):
+    for options in ({"position_encoding": "sinusoidal"}, {"position_encoding": "learned"}, {"position_encoding": None}):
         layer = embedding(**options, max_length=4)
         assert layer(IDS[:, :4]).shape == (2, 4, D)
         with pytest.raises(ValueError, match="max_length=4.*length 5"):
@@ -166,10 +168,10 @@ def test_length_over_max_length_is_refused_under_every_encoding():
 
 
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="computes step by step, and raises")
-@pytest.mark.parametrize("encoding", ["sinusoidal", "learned"])
-def test_beyond_max_length_a_compiled_function_gives_nan(encoding):
+@pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned"])
+def test_beyond_max_length_a_compiled_function_gives_nan(position_encoding):
     symbols = [keras.Input((None,), dtype="int32") for _ in range(2)]
-    layer = embedding(encoding=encoding, max_length=5)
+    layer = embedding(position_encoding=position_encoding, max_length=5)
     model = keras.Model(symbols, layer(symbols[0], positions=symbols[1]))
     model.compile(jit_compile=True)
     places = np.array([[0, 1, 2, 3, 5], [3, 2, 1, 0, -1]])

@@ -11,7 +11,11 @@ layers = txf.layers
 EMPTY = [(0, 5, 4), (2, 0, 4), (2, 5, 0), (2, 0, 0), (0, 0, 0), (0, 0, 4)]  # batch, length, length of the context
 if keras.backend.backend() == "jax":  # which compiles each operation anew
     EMPTY = EMPTY[1::3]
-OPTIONS = {"plain": {}, "grouped": {"num_key_value_heads": 2}, "single": {"num_key_value_heads": 1, "qk_norm": True, "logit_soft_cap": 2.0}}
+OPTIONS = {
+    "plain": {},
+    "grouped": {"num_key_value_heads": 2},
+    "single": {"num_key_value_heads": 1, "qk_norm": True, "logit_soft_cap": 2.0},
+}
 POSITIONS = (None, "rotary", "alibi", "relative")
 
 
@@ -44,7 +48,10 @@ def test_attention(options, batch, length, source):
 @pytest.mark.parametrize("batch, length, source", EMPTY)
 @pytest.mark.parametrize("training", [False, True])
 def test_blocks(training, batch, length, source):
-    encoder, decoder = layers.EncoderBlock(4, dropout=0.5), layers.DecoderBlock(4, cross_attention=True, attention_dropout=0.5)
+    encoder, decoder = (
+        layers.EncoderBlock(4, dropout=0.5),
+        layers.DecoderBlock(4, cross_attention=True, attention_dropout=0.5),
+    )
     assert_shapes(encoder(x(batch, length), training=training), (batch, length, 8))
     assert_shapes(decoder(x(batch, length), x(batch, source, 6), training=training), (batch, length, 8))
     assert_shapes(layers.FeedForward(gated=True)(x(batch, length), training=training), (batch, length, 8))
@@ -53,7 +60,12 @@ def test_blocks(training, batch, length, source):
 @pytest.mark.parametrize("batch, length", [(0, 5), (2, 0), (0, 0)])
 def test_the_others(batch, length):
     ids = np.ones((batch, length), "int32")
-    for options in ({}, {"encoding": "learned", "max_length": 9}, {"combine": "concat"}, {"token_dim": 4, "token_types": 2, "pad_id": None}):
+    for options in (
+        {},
+        {"position_encoding": "learned", "max_length": 9},
+        {"combine": "concat"},
+        {"token_dim": 4, "token_types": 2, "pad_id": None},
+    ):
         assert_shapes(layers.PositionalEmbedding(11, 8, **options)(ids), (batch, length, 8))
     assert_shapes(layers.PositionalEmbedding(11, 8)(x(batch, length), reverse=True), (batch, length, 11))
     for kind in ("mean", "max", "first", "last", "attention"):

@@ -1,10 +1,10 @@
 """Each kind of pooling against NumPy."""
 
+import drawing
 import keras
 import numpy as np
 import pytest
 
-import drawing
 import keras_txf as txf
 
 KINDS = ["mean", "max", "first", "last", "attention"]
@@ -71,7 +71,9 @@ def test_bfloat16_adds_up_in_float32(kind):
     x = drawing.array(keras.ops.cast(drawing.normal(1, 1000, 64) + 2, "bfloat16")).astype("float32")
     score = drawing.array(layer.score.kernel) if kind == "attention" else None
     if kind != "attention":  # a score of bfloat16 moves its weights by more
-        np.testing.assert_allclose(drawing.array(layer(x))[0], pooled(kind, x[0].astype("float64"), score), rtol=1.01 * 2**-8)
+        np.testing.assert_allclose(
+            drawing.array(layer(x))[0], pooled(kind, x[0].astype("float64"), score), rtol=1.01 * 2**-8
+        )
 
 
 def test_a_single_token_is_no_cause_for_a_warning():

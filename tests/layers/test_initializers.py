@@ -9,12 +9,21 @@ import keras_txf as txf
 models, layers = txf.models, txf.layers
 SIZES = dict(num_layers=2, dim=8, num_heads=2)
 BUILDERS = {
-    "encoder": lambda **options: models.encoder(11, **SIZES, gated=True, encoding="learned", max_length=11, token_types=11, **options),
+    "encoder": lambda **options: models.encoder(
+        11, **SIZES, gated=True, position_encoding="learned", max_length=11, token_types=11, **options
+    ),
     "decoder_generator": lambda **options: models.decoder_generator(11, **SIZES, norm_placement="pre", **options),
     "encoder_decoder": lambda **options: models.encoder_decoder(11, 11, **SIZES, share_embeddings=False, **options),
-    "image_encoder": lambda **options: models.image_encoder((2, 2), 1, **SIZES, channels=8, class_token=True, **options),
+    "image_encoder": lambda **options: models.image_encoder(
+        (2, 2), 1, **SIZES, channels=8, class_token=True, **options
+    ),
 }
-KINDS = (keras.initializers.RandomNormal, keras.initializers.GlorotUniform, keras.initializers.Orthogonal, keras.initializers.HeNormal)
+KINDS = (
+    keras.initializers.RandomNormal,
+    keras.initializers.GlorotUniform,
+    keras.initializers.Orthogonal,
+    keras.initializers.HeNormal,
+)
 
 
 def seeded(kind=keras.initializers.RandomNormal, seed=1):
@@ -31,14 +40,18 @@ def weights(model):
 @pytest.mark.parametrize("name", BUILDERS)
 def test_each_weight_has_its_own_numbers(name):
     drawn = weights(BUILDERS[name](**seeded()))
-    rows = {path: tuple(np.round(value.reshape(-1)[:8], 6)) for path, value in drawn.items()}  # a draw begins alike whatever its shape
+    rows = {
+        path: tuple(np.round(value.reshape(-1)[:8], 6)) for path, value in drawn.items()
+    }  # a draw begins alike whatever its shape
     assert len(set(rows.values())) == len(rows), rows
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_models_built_alike_are_equal(kind):
     options = seeded(kind)
-    first, again, other, another_seed = (weights(BUILDERS["encoder"](**o)) for o in (options, options, seeded(kind), seeded(kind, 2)))
+    first, again, other, another_seed = (
+        weights(BUILDERS["encoder"](**o)) for o in (options, options, seeded(kind), seeded(kind, 2))
+    )
     for path, value in first.items():
         np.testing.assert_array_equal(value, again[path])
         np.testing.assert_array_equal(value, other[path])
@@ -47,7 +60,9 @@ def test_two_models_built_alike_are_equal(kind):
 
 def test_the_numbers_are_drawn_by_the_initializer():
     """Of the scale that it gives, not some other one."""
-    layer = layers.MultiHeadSelfAttention(4, kernel_initializer=keras.initializers.RandomNormal(mean=3.0, stddev=0.1, seed=1))
+    layer = layers.MultiHeadSelfAttention(
+        4, kernel_initializer=keras.initializers.RandomNormal(mean=3.0, stddev=0.1, seed=1)
+    )
     layer.build((None, None, 64))
     for kernel in (layer.query.kernel, layer.key.kernel, layer.value.kernel, layer.output_dense.kernel):
         values = keras.ops.convert_to_numpy(kernel)
@@ -67,7 +82,10 @@ def test_two_layers_of_one_initializer_differ_and_two_of_one_name_are_equal():
 def test_configurations_keep_the_initializer_as_it_was_given():
     model = BUILDERS["encoder"](**seeded())
     expected = keras.initializers.RandomNormal(seed=1).get_config()
-    for layer, option in ((model.get_layer("embedding"), "embeddings_initializer"), (model.get_layer("encoder_1"), "kernel_initializer")):
+    for layer, option in (
+        (model.get_layer("embedding"), "embeddings_initializer"),
+        (model.get_layer("encoder_1"), "kernel_initializer"),
+    ):
         assert layer.get_config()[option]["config"] == expected
     clone = weights(keras.models.clone_model(model))
     for path, value in weights(model).items():
@@ -75,6 +93,8 @@ def test_configurations_keep_the_initializer_as_it_was_given():
 
 
 def test_a_generator_of_seeds_goes_on():
-    drawn = weights(BUILDERS["encoder"](kernel_initializer=keras.initializers.RandomNormal(seed=keras.random.SeedGenerator(1))))
+    drawn = weights(
+        BUILDERS["encoder"](kernel_initializer=keras.initializers.RandomNormal(seed=keras.random.SeedGenerator(1)))
+    )
     starts = {tuple(value.reshape(-1)[:8]) for value in drawn.values()}
     assert len(starts) == len(drawn)

@@ -3,12 +3,12 @@
 Legend: B batch, T query length, S context length, D model dim, N heads, K key-value heads, H head dim.
 """
 
+import drawing
 import keras
 import numpy as np
 import pytest
 from refusals import refused
 
-import drawing
 import keras_txf as txf
 
 B, T, S, DIM, WIDTH = 2, 5, 7, 12, 10
@@ -30,7 +30,8 @@ def concatenated_heads(layer, inputs, context, mask=None):
     kv_heads = layer.num_key_value_heads or heads
     query = projected(layer.query, inputs, heads)
     key, value = (
-        np.repeat(projected(projection, context, kv_heads), heads // kv_heads, axis=2) for projection in (layer.key, layer.value)
+        np.repeat(projected(projection, context, kv_heads), heads // kv_heads, axis=2)
+        for projection in (layer.key, layer.value)
     )
     logits = np.einsum("btnh,bsnh->bnts", query, key) / np.sqrt(query.shape[-1])
     if mask is not None:
@@ -65,7 +66,13 @@ def test_cross_attention_is_its_heads(num_heads, head_dim, kv_heads):
 @pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
 @pytest.mark.parametrize("cross_attention", [False, True])
 def test_a_block_is_one_whose_output_projection_changes_nothing(placement, cross_attention):
-    options = dict(norm_placement=placement, position="rotary", num_key_value_heads=1, qk_norm=True, cross_attention=cross_attention)
+    options = dict(
+        norm_placement=placement,
+        position="rotary",
+        num_key_value_heads=1,
+        qk_norm=True,
+        cross_attention=cross_attention,
+    )
     without, full = (layers.DecoderBlock(3, output_projection=switch, **options) for switch in (False, True))
     inputs = [HIDDEN, CONTEXT] if cross_attention else [HIDDEN]
     drawing.built(without, *inputs), drawing.built(full, *inputs)
@@ -87,7 +94,9 @@ def make(builder, **options):
     return builder(*sizes, 2, DIM, 3, **options)
 
 
-@pytest.mark.parametrize("builder, attentions", [(models.encoder, 2), (models.decoder_generator, 2), (models.encoder_decoder, 2 + 4)])
+@pytest.mark.parametrize(
+    "builder, attentions", [(models.encoder, 2), (models.decoder_generator, 2), (models.encoder_decoder, 2 + 4)]
+)
 @pytest.mark.parametrize("use_bias", [True, False])
 def test_what_a_model_lacks_are_its_output_projections(builder, attentions, use_bias):
     full, without = (make(builder, use_bias=use_bias, output_projection=switch) for switch in (True, False))
@@ -120,8 +129,15 @@ def test_low_rank_adapters_and_int8_go_with_it(tmp_path):
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_bias_of_no_projection_is_refused(bias):
     for cls in (layers.MultiHeadSelfAttention, layers.CrossAttention):
-        refused(lambda: cls(3, output_bias=bias, output_projection=False), ["`output_bias`", "output_projection=False", str(bias)])
-    for make_one in (layers.EncoderBlock, layers.DecoderBlock, lambda heads, **options: models.encoder(11, 1, 12, heads, **options)):
+        refused(
+            lambda: cls(3, output_bias=bias, output_projection=False),
+            ["`output_bias`", "output_projection=False", str(bias)],
+        )
+    for make_one in (
+        layers.EncoderBlock,
+        layers.DecoderBlock,
+        lambda heads, **options: models.encoder(11, 1, 12, heads, **options),
+    ):
         words = ["`attention_output_bias`", "output_projection=False", str(bias)]
         refused(lambda: make_one(3, attention_output_bias=bias, output_projection=False), words)
 
@@ -132,22 +148,27 @@ def test_heads_of_another_width_than_the_block_are_refused():
     refused(lambda: layers.EncoderBlock(**options)(HIDDEN), words)
     refused(lambda: layers.DecoderBlock(cross_attention=True, **options)(HIDDEN, CONTEXT), words)
     refused(lambda: models.decoder_generator(11, 1, 12, **options), words)
-    refused(lambda: layers.EncoderBlock(5, output_projection=False)(HIDDEN), ["`num_heads` must divide `dim`", "num_heads=5"])
+    refused(
+        lambda: layers.EncoderBlock(5, output_projection=False)(HIDDEN),
+        ["`num_heads` must divide `dim`", "num_heads=5"],
+    )
     assert layers.EncoderBlock(3, head_dim=4, output_projection=False)(HIDDEN).shape == (B, T, DIM)
 
 
 def test_no_checkpoint_is_written(tmp_path):
     """Every family has the weights of W^O: the folder would not load."""
     config = {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 11, "hidden_size": 12, "num_hidden_layers": 2,
-        "num_attention_heads": 3, "intermediate_size": 40, "max_position_embeddings": 16,
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 11, "hidden_size": 12,
+        "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40, "max_position_embeddings": 16,
     }  # fmt: skip
     options = dict(
-        intermediate_dim=40, gated=True, activation="silu", use_bias=False, norm="rms", norm_epsilon=1e-6, norm_placement="pre",
-        position="rotary", scale_embedding=False, pad_id=None,
+        intermediate_dim=40, gated=True, activation="silu", use_bias=False, norm="rms", norm_epsilon=1e-6,
+        norm_placement="pre", position="rotary", scale_embedding=False, pad_id=None,
     )  # fmt: skip
     model = make(models.decoder_generator, output_projection=[True, False], **options)
-    refused(lambda: txf.checkpoints.save(model, tmp_path / "no", config), ["`model`", "output_projection=True", "decoder_1"])
+    refused(
+        lambda: txf.checkpoints.save(model, tmp_path / "no", config), ["`model`", "output_projection=True", "decoder_1"]
+    )
     assert not (tmp_path / "no").exists()
     txf.checkpoints.save(make(models.decoder_generator, **options), tmp_path / "yes", config)
     refused(lambda: txf.checkpoints.load(tmp_path / "yes", output_projection=False), ["o_proj"])

@@ -3,12 +3,12 @@
 Patches are (2, 3), images (6, 9) of 4 channels: 3 rows of 3 patches.
 """
 
+import drawing
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-import drawing
 import keras_txf as txf
 
 PATCH, SIZE, CHANNELS, D = (2, 3), (6, 9), 4, 8
@@ -40,13 +40,13 @@ def test_output_is_class_token_and_patches_with_their_positions():
 
 
 def test_without_class_token_and_positions_patches_are_left():
-    layer = embedding(class_token=False, encoding=None)
+    layer = embedding(class_token=False, position_encoding=None)
     assert len(layer.weights) == 2
     drawing.assert_same(layer(IMAGES), projected(layer, IMAGES))
 
 
 def test_kernel_is_that_of_a_convolution():
-    layer = embedding(class_token=False, encoding=None)
+    layer = embedding(class_token=False, position_encoding=None)
     kernel = ops.reshape(layer.patch.kernel, (*PATCH, CHANNELS, D))
     convolved = ops.conv(IMAGES, kernel, strides=PATCH, data_format="channels_last") + layer.patch.bias
     drawing.assert_same(layer(IMAGES), ops.reshape(convolved, (2, 9, D)))
@@ -55,7 +55,7 @@ def test_kernel_is_that_of_a_convolution():
 @pytest.mark.parametrize("dim", [8, 7])
 @pytest.mark.parametrize("class_token", [True, False])
 def test_sinusoids_are_of_rows_and_columns(class_token, dim):
-    layer = embedding(dim, encoding="sinusoidal", image_size=None, class_token=class_token)
+    layer = embedding(dim, position_encoding="sinusoidal", image_size=None, class_token=class_token)
     for images, rows, columns in ((IMAGES, 3, 3), (LARGER, 5, 2)):
         places = np.arange(rows * columns)
         halves = [(places // columns, dim - dim // 2), (places % columns, dim // 2)]
@@ -120,7 +120,9 @@ def test_channels_are_last_whatever_keras_is_set_to():
         keras.config.set_image_data_format(before)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the other backends know every size when they trace")
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="the other backends know every size when they trace"
+)
 def test_a_graph_of_unknown_sizes_refuses_what_the_patches_do_not_divide():
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""What is done to built layers - int8, adapters, frozen variables - comes back from files, wherever the layer stands."""
+"""Files keep what was done to built layers (int8, adapters, frozen variables), wherever the layer is in a model."""
 
 import keras
 import numpy as np
@@ -10,8 +10,12 @@ import keras_txf as txf
 IDS = np.random.default_rng(0).integers(1, 11, (3, 5))
 HIDDEN = np.random.default_rng(1).normal(size=(3, 5, 12)).astype("float32")
 MODELS = {  # what stands alone, and within another layer, where paths begin otherwise
-    "builder": (lambda: txf.models.decoder_generator(11, 1, 12, 3, token_dim=8, encoding="learned", max_length=9), IDS),
-    "sequential": (lambda: keras.Sequential([keras.Input((None, 12)), txf.layers.EncoderBlock(3, name="block")]), HIDDEN),
+    "builder": (
+        lambda: txf.models.decoder_generator(11, 1, 12, 3, token_dim=8, position_encoding="learned", max_length=9), IDS,
+    ),
+    "sequential": (
+        lambda: keras.Sequential([keras.Input((None, 12)), txf.layers.EncoderBlock(3, name="block")]), HIDDEN,
+    ),
     "wrapper": (
         lambda: keras.Sequential([
             keras.Input((2, 5, 12)), keras.layers.TimeDistributed(txf.layers.EncoderBlock(3, position="relative"))

@@ -2,12 +2,13 @@
 
 import inspect
 
+import drawing
 import keras
 import numpy as np
 import pytest
+from block_options import BLOCK_OPTIONS
 from cases import assert_same, numpy
 
-import drawing
 import keras_txf as txf
 
 IDS = np.array([[5, 6, 7, 9, 0, 0], [3, 2, 1, 4, 8, 10]], "int32")
@@ -68,7 +69,11 @@ def test_base_model_has_the_papers_size():
         ({"norm_placement": "pre", "norm": "rms", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 24, 11 * 12 + 12),
         ({"norm_placement": "sandwich", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 4 * 12, 11 * 12 + 12),
         ({"position": "relative", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12 + 32 * 3),
-        ({"encoding": "learned", "max_length": 9, "use_bias": False}, 4 * 144 + 2 * 576 + 24, 11 * 12 + 9 * 12),
+        (
+            {"position_encoding": "learned", "max_length": 9, "use_bias": False},
+            4 * 144 + 2 * 576 + 24,
+            11 * 12 + 9 * 12,
+        ),
         ({"tie_embeddings": False, "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 2 * 11 * 12),
     ],
 )
@@ -110,18 +115,21 @@ def test_deeper_blocks_and_heads_are_named_by_number():
     )
 
 
-# A value that is no default for each option of the blocks, all of which go together.
-BLOCK_OPTIONS = {
-    "intermediate_dim": 14, "head_dim": 8, "num_key_value_heads": 1, "window": 4, "position": "rotary",
-    "qk_norm": True, "logit_soft_cap": 9.0, "scale": 0.3, "activation": "silu", "gated": True, "use_bias": False,
-    "norm": "rms", "norm_placement": "sandwich", "norm_epsilon": 1e-3, "dropout": 0.05, "attention_dropout": 0.15,
-    "feed_forward_dropout": 0.25, "stochastic_depth": (0.35, 0.45), "kernel_initializer": "he_normal",
-    "attention_bias": True, "attention_output_bias": False, "feed_forward_bias": True, "norm_bias": False,
-}
-APART = {"norm_attention", "token_dim", "output_projection"}  # these do not go with the others: see "apart" and "heads-alone" among the contracts
+APART = {
+    "norm_attention",
+    "token_dim",
+    "output_projection",
+    "attention",
+    "feed_forward",
+}  # these do not go with the others: see "apart" and "heads-alone" among the contracts
 ONE_SIDED = {"causal": True}  # what encoders alone can choose
 EMBEDDING_OPTIONS = {
-    "encoding": "learned", "max_length": 9, "combine": "concat", "position_dim": 5, "pad_id": 2, "token_types": 3,
+    "position_encoding": "learned",
+    "max_length": 9,
+    "combine": "concat",
+    "position_dim": 5,
+    "pad_id": 2,
+    "token_types": 3,
     "embeddings_initializer": "zeros",
 }
 
@@ -145,15 +153,20 @@ def test_every_option_reaches_every_builder(name):
             value = value[i % 2] if isinstance(value, tuple) else value
             assert value != parameters[option].default, option
             actual = getattr(block, option)
-            assert (keras.initializers.serialize(actual)["class_name"] == "HeNormal"
-                    if option == "kernel_initializer" else actual == value), option
+            assert (
+                keras.initializers.serialize(actual)["class_name"] == "HeNormal"
+                if option == "kernel_initializer"
+                else actual == value
+            ), option
     for embedding in embeddings:
         parameters = inspect.signature(type(embedding)).parameters
         assert parameters.keys() - {"vocab_size", "dim", "scale", "kwargs", *APART} == EMBEDDING_OPTIONS.keys()
         assert embedding.scale is False
         for option, value in EMBEDDING_OPTIONS.items():
             actual = getattr(embedding, option)
-            assert isinstance(actual, keras.initializers.Zeros) if option == "embeddings_initializer" else actual == value
+            assert (
+                isinstance(actual, keras.initializers.Zeros) if option == "embeddings_initializer" else actual == value
+            )
     assert bool(embeddings)
 
 
@@ -178,7 +191,7 @@ def test_lists_decide_as_their_values_would():
         return "encoder_norm" in [layer.name for layer in build(**options).layers]
 
     assert has_final_norm(norm_placement=["post", "pre"]) and not has_final_norm(norm_placement=["pre", "post"])
-    assert build(position=[None, None]).get_layer("embedding").encoding == "sinusoidal"
+    assert build(position=[None, None]).get_layer("embedding").position_encoding == "sinusoidal"
     for causal in (True, False):
         model = build(causal=[causal, causal], position="relative")
         assert model.get_layer("encoder_0").position.bidirectional is not causal
@@ -192,7 +205,9 @@ def test_an_activation_with_weights_is_each_blocks_own(tmp_path):
     assert_same(numpy(keras.saving.load_model(tmp_path / "model.keras")(inputs)), numpy(model(inputs)))
 
 
-@pytest.mark.parametrize("initializer", [None, lambda shape, dtype: keras.ops.zeros(shape, dtype)], ids=["none", "function"])
+@pytest.mark.parametrize(
+    "initializer", [None, lambda shape, dtype: keras.ops.zeros(shape, dtype)], ids=["none", "function"]
+)
 def test_initializers_are_all_that_keras_takes(initializer):
     build, _ = BUILDERS["encoder"]
     kernel = numpy(build(kernel_initializer=initializer).get_layer("encoder_0").attention.query.kernel)[0]
@@ -335,10 +350,12 @@ def test_sizes_may_be_integers_of_numpy():
         model.generate([[5, 3]], 4, "sampling", seed="three")
 
 
-@pytest.mark.parametrize("encoding", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned"])
 @pytest.mark.parametrize("start_id", [None, 2])
-def test_padding_before_a_start_that_is_no_padding_changes_nothing(start_id, encoding):
-    model = txf.models.encoder_decoder(20, 20, 1, 8, 2, start_id=start_id, encoding=encoding, max_length=9)
+def test_padding_before_a_start_that_is_no_padding_changes_nothing(start_id, position_encoding):
+    model = txf.models.encoder_decoder(
+        20, 20, 1, 8, 2, start_id=start_id, position_encoding=position_encoding, max_length=9
+    )
     source, target = np.array([[5, 6, 7]]), np.array([[2, 8, 9]])
     (logits,) = numpy(model({"source_ids": source, "target_ids": target}))
     (padded,) = numpy(model({"source_ids": source, "target_ids": np.pad(target, ((0, 0), (2, 0)))}))

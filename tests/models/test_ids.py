@@ -47,13 +47,22 @@ def test_each_input_of_several_has_its_name():
     for name in rows:
         refused(lambda: packed({**rows, name: IDS + 0.5}), [f"`{name}`", "fractions"])
     decoder = models.decoder(11, **SIZES)
-    refused(lambda: decoder({"target_ids": IDS + 0.5, "context": np.ones((2, 3, 8), "float32")}), ["`target_ids`", "fractions"])
+    refused(
+        lambda: decoder({"target_ids": IDS + 0.5, "context": np.ones((2, 3, 8), "float32")}),
+        ["`target_ids`", "fractions"],
+    )
 
 
 def test_ids_in_every_form_are_the_same_ids():
     model = BUILDERS["encoder"]()
     expected = numpy(model(IDS))
-    forms = [IDS.tolist(), IDS.astype("float32"), IDS.astype("float64"), IDS.astype("uint8"), keras.ops.convert_to_tensor(IDS)]
+    forms = [
+        IDS.tolist(),
+        IDS.astype("float32"),
+        IDS.astype("float64"),
+        IDS.astype("uint8"),
+        keras.ops.convert_to_tensor(IDS),
+    ]
     for form in forms:
         assert_same(numpy(model(form)), expected, 1e-6)
     for form in (IDS, IDS.astype("float64")):
@@ -86,10 +95,14 @@ def test_a_key_too_many_is_refused_by_name():
     rows = {"token_ids": IDS, "segment_ids": np.ones_like(IDS), "positions": IDS}
     refused(lambda: packed({**rows, "labels": IDS}), ["`inputs`", "labels"])
     prefill = models.prefill_model(BUILDERS["decoder_generator"]())
-    refused(lambda: prefill({"token_ids": IDS, "visible": np.ones((2, 5), bool), "more": IDS}), ["`inputs`", "more"])
+    refused(
+        lambda: prefill({"token_ids": IDS, "attention_mask": np.ones((2, 5), bool), "more": IDS}), ["`inputs`", "more"]
+    )
 
 
-@pytest.mark.parametrize("build", [models.image_encoder, lambda *sizes: models.image_classifier(*sizes[:2], 3, *sizes[2:])])
+@pytest.mark.parametrize(
+    "build", [models.image_encoder, lambda *sizes: models.image_classifier(*sizes[:2], 3, *sizes[2:])]
+)
 def test_bytes_of_images_are_refused(build):
     model = build(4, 2, 1, 8, 2)
     refused(lambda: model(np.full((1, 4, 4, 3), 200, "uint8")), ["`images` must be floats", "uint8"])

@@ -1,5 +1,6 @@
-"""recurrent_encoder_decoder: PyTorch's LSTM and GRU, attention as the papers have it, and `generate` as the naive loop."""
+"""recurrent_encoder_decoder against PyTorch's LSTM and GRU, the papers' attention, and a naive loop of `generate`."""
 
+import concurrent.futures
 import itertools
 
 import keras
@@ -8,7 +9,7 @@ import pytest
 from keras import ops
 
 import keras_txf as txf
-from keras_txf.layers.recurrent import RecurrentAttention
+from keras_txf.layers.recurrent_attention import RecurrentAttention
 
 SOURCES = np.array([[4, 8, 2, 10, 3, 0, 0], [0, 7, 6, 5, 9, 2, 1]])  # padding on either side
 KINDS = list(itertools.product(("lstm", "gru"), (None, "additive", "multiplicative"), (False, True)))
@@ -201,3 +202,68 @@ def test_bad_options(options, message):
 def test_bad_calls(options, arguments, message):
     with pytest.raises(ValueError, match=message):
         txf.layers.RecurrentDecoder(8, **options)(*(np.ones(shape, "float32") for shape in arguments))
+
+
+def test_three_layers_with_additive_attention_run():
+    model = build("gru", "additive", num_layers=3)
+    ids = np.ones((2, 1), "int32")
+    for _ in range(4):
+        ids = np.append(ids, logits(model, SOURCES, ids)[:, -1:].argmax(axis=-1), axis=1)
+    np.testing.assert_array_equal(model.generate(SOURCES, 4), ids[:, 1:])
+
+
+def test_threads_do_not_read_each_others_source():
+    model = build("gru", "additive", num_layers=1)
+    sources = [np.array([[3 + i, 5, 2 + i]]) for i in range(3)]
+    target = np.array([[1, 4, 6]])
+    expected = [logits(model, source, target) for source in sources]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda i: logits(model, sources[i % 3], target), range(12)))
+    for i, answer in enumerate(found):
+        np.testing.assert_allclose(answer, expected[i % 3], atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["additive", "multiplicative"])
+def test_scores_do_not_depend_on_padding_on_the_left(attention):
+    model = build("lstm", attention, num_layers=1)
+    plain, padded = (
+        txf.visualize.attention_scores(model, {"source_ids": SOURCES[:1], "target_ids": np.array([ids])})
+        for ids in ([1, 5], [0, 0, 1, 5])
+    )
+    [name] = plain
+    np.testing.assert_allclose(padded[name][:, :, 2:], plain[name], atol=1e-5)
+
+
+def test_bfloat16_and_sizes_of_numpy():
+    model = txf.models.recurrent_encoder_decoder(
+        11, 11, np.int64(1), np.int64(8), attention="multiplicative", dtype="bfloat16"
+    )
+    assert logits(model, SOURCES[:, :1], np.array([[1], [1]])).shape == (
+        2,
+        1,
+        11,
+    )  # a source of one token warns of nothing
+
+
+X, STATES, CONTEXT = np.zeros((2, 3, 5), "float32"), np.zeros((2, 8), "float32"), np.zeros((2, 4, 6), "float32")
+
+
+@pytest.mark.parametrize("attention, arguments, words", [
+    (None, {"context_mask": np.ones((2, 4), bool)}, "`context_mask` was passed"),
+    (None, {"return_attention_scores": True}, "`return_attention_scores` needs `attention`"),
+    ("additive", {"context": CONTEXT[:1]}, "`context` must have shape"),
+    ("additive", {"context": CONTEXT, "inputs_mask": np.ones((2, 1), bool)}, "`inputs_mask` must have shape"),
+    ("multiplicative", {"context": CONTEXT, "states": STATES[:1]}, "`states` must have shape"),
+])  # fmt: skip
+def test_arguments_of_other_shapes_are_refused(attention, arguments, words):
+    layer = txf.layers.RecurrentDecoder(4, attention=attention)
+    layer(X, STATES, *([] if attention is None else [CONTEXT]))
+    arguments = {"inputs": X, "states": STATES, **arguments}
+    with pytest.raises(ValueError, match=words):
+        layer(**arguments)
+    symbols = {
+        name: keras.KerasTensor(value.shape, str(value.dtype)) if hasattr(value, "shape") else value
+        for name, value in arguments.items()
+    }
+    with pytest.raises(ValueError, match=words):
+        layer(**symbols)

@@ -136,7 +136,9 @@ def gradients(layer, *inputs):
         import jax
 
         def loss(weights, inputs):
-            outputs, _ = layer.stateless_call(weights, [v.value for v in layer.non_trainable_variables], *inputs, training=False)
+            outputs, _ = layer.stateless_call(
+                weights, [v.value for v in layer.non_trainable_variables], *inputs, training=False
+            )
             return (outputs**2).sum()
 
         result = jax.grad(loss, argnums=(0, 1))([v.value for v in layer.trainable_variables], inputs)
@@ -203,7 +205,11 @@ def test_activations_are_truly_computed_again():
     assert uses_of_tangent(keras.RematScope("activations"))[0] > 2
     assert uses_of_tangent(keras.RematScope("list_of_layers", layer_names=["feed_forward"]))[0] > 2
     none = keras.RematScope("list_of_layers", layer_names=["no_layer"])
-    assert uses_of_tangent(none)[0] == uses_of_tangent(keras.RematScope("larger_than", output_size_threshold=10**6))[0] == 2
+    assert (
+        uses_of_tangent(none)[0]
+        == uses_of_tangent(keras.RematScope("larger_than", output_size_threshold=10**6))[0]
+        == 2
+    )
 
 
 def test_generate_saving_and_cloning_are_as_ever(tmp_path):
@@ -221,7 +227,9 @@ def test_generate_saving_and_cloning_are_as_ever(tmp_path):
         np.testing.assert_allclose(other.predict(SOURCES, verbose=0), model.predict(SOURCES, verbose=0), atol=1e-6)
 
 
-@pytest.mark.xfail(BACKEND == "tensorflow", reason="Keras passes `training` by keyword, which TensorFlow refuses", strict=True)
+@pytest.mark.xfail(
+    BACKEND == "tensorflow", reason="Keras passes `training` by keyword, which TensorFlow refuses", strict=True
+)
 def test_keras_trains_a_functional_model_of_its_own():
     with keras.RematScope():
         inputs = keras.Input((12,))

@@ -2,12 +2,13 @@
 
 import inspect
 
+import drawing
 import keras
 import numpy as np
 import pytest
+from block_options import BLOCK_OPTIONS
 from cases import assert_same, numpy
 
-import drawing
 import keras_txf as txf
 
 IMAGES = drawing.normal(2, 6, 8, 3)
@@ -40,7 +41,7 @@ def test_defaults_are_the_papers(name):
     for block in blocks_of(model):
         assert (block.norm_placement, block.activation, block.dropout) == ("pre", "gelu", 0.1)
     embedding = model.get_layer("embedding")
-    assert embedding.class_token and embedding.encoding == "learned" and embedding.use_bias
+    assert embedding.class_token and embedding.position_encoding == "learned" and embedding.use_bias
     assert "encoder_norm" in [layer.name for layer in model.layers]
 
 
@@ -60,28 +61,29 @@ def test_weights_have_the_names_that_converters_rely_on():
     assert model.get_layer("embedding").patch.kernel.shape == (2 * 4 * 3, 12)
 
 
-BLOCK_OPTIONS = {
-    "intermediate_dim": 14, "head_dim": 8, "num_key_value_heads": 1, "causal": True, "window": 4, "position": "rotary",
-    "qk_norm": True, "logit_soft_cap": 9.0, "scale": 0.3, "activation": "silu", "gated": True, "use_bias": False,
-    "norm": "rms", "norm_placement": "sandwich", "norm_epsilon": 1e-3, "dropout": 0.05, "attention_dropout": 0.15,
-    "feed_forward_dropout": 0.25, "stochastic_depth": (0.35, 0.45), "kernel_initializer": "he_normal",
-    "attention_bias": True, "attention_output_bias": False, "feed_forward_bias": True, "norm_bias": False,
-    "output_projection": True,
-}
+ENCODER_OPTIONS = {**BLOCK_OPTIONS, "causal": True, "output_projection": True}
 
 
 @drawing.not_on_jax
 @builders
 def test_every_option_reaches_the_layers(name):
     model = BUILDERS[name](
-        **BLOCK_OPTIONS, encoding="learned", interpolate_positions=True, patch_bias=False, embeddings_initializer="zeros",
+        **ENCODER_OPTIONS,
+        position_encoding="learned",
+        interpolate_positions=True,
+        patch_bias=False,
+        embeddings_initializer="zeros",
         dtype="mixed_bfloat16",
     )
     parameters = inspect.signature(txf.layers.EncoderBlock).parameters
-    apart = {"norm_attention"}  # needs norm_placement="pre"
-    assert parameters.keys() - {"num_heads", "kwargs"} - apart == BLOCK_OPTIONS.keys()
+    apart = {
+        "norm_attention",
+        "attention",
+        "feed_forward",
+    }  # the first needs norm_placement="pre"; layers are in layers/test_parts.py
+    assert parameters.keys() - {"num_heads", "kwargs"} - apart == ENCODER_OPTIONS.keys()
     for i, block in enumerate(blocks_of(model)):
-        for option, value in BLOCK_OPTIONS.items():
+        for option, value in ENCODER_OPTIONS.items():
             actual = getattr(block, option)
             if option == "kernel_initializer":
                 actual, value = type(actual).__name__, "HeNormal"
@@ -96,15 +98,18 @@ def test_every_option_reaches_the_layers(name):
 @pytest.mark.parametrize("position", ["rotary", "alibi", "relative"])
 def test_positions_of_attention_take_the_place_of_learned_ones(name, position):
     model = BUILDERS[name](position=position)
-    assert model.get_layer("embedding").encoding is None
-    assert BUILDERS[name](position=position, encoding="learned").get_layer("embedding").encoding == "learned"
+    assert model.get_layer("embedding").position_encoding is None
+    assert (
+        BUILDERS[name](position=position, position_encoding="learned").get_layer("embedding").position_encoding
+        == "learned"
+    )
     drawing.randomize(model)
     turned = IMAGES.reshape(2, 3, 2, 8, 3)[:, ::-1].reshape(2, 6, 8, 3)  # the rows of patches, the last first
     assert drawing.difference(model(IMAGES), model(turned)) > 1e-3
 
 
 def test_without_positions_the_class_token_does_not_know_where_patches_are():
-    model = drawing.randomize(BUILDERS["image_classifier"](encoding=None))
+    model = drawing.randomize(BUILDERS["image_classifier"](position_encoding=None))
     turned = IMAGES.reshape(2, 3, 2, 8, 3)[:, ::-1].reshape(2, 6, 8, 3)
     assert_same(numpy(model(IMAGES)), numpy(model(turned)), tolerance=1e-4)
 
@@ -119,7 +124,9 @@ def test_outputs_on_request():
     model = drawing.randomize(BUILDERS["image_encoder"](return_hidden_states=True, return_attention_scores=True))
     outputs = {name: numpy(output)[0] for name, output in model(IMAGES).items()}
     assert outputs.keys() == {
-        "output", *(f"hidden_states_{i}" for i in range(3)), *(f"attention_scores_{i}" for i in range(2))
+        "output",
+        *(f"hidden_states_{i}" for i in range(3)),
+        *(f"attention_scores_{i}" for i in range(2)),
     }
     x = model.get_layer("embedding")(IMAGES)
     expected = [x, *(x := block(x, return_attention_scores=True)[0] for block in blocks_of(model))]
@@ -140,7 +147,7 @@ def test_a_model_for_other_sizes_takes_the_weights(name):
 
 
 def test_images_of_any_size_and_one_channel():
-    model = txf.models.image_encoder(None, 2, 1, 12, 3, channels=1, encoding="sinusoidal")
+    model = txf.models.image_encoder(None, 2, 1, 12, 3, channels=1, position_encoding="sinusoidal")
     for size in ((4, 6), (8, 2)):
         assert model(drawing.normal(2, *size, 1)).shape == (2, size[0] * size[1] // 4 + 1, 12)
 

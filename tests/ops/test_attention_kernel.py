@@ -6,11 +6,11 @@ Legend: B batch, T query length, S key length, N heads, K key-value heads, H hea
 import itertools
 import math
 
+import drawing
 import numpy as np
 import pytest
 from keras import ops
 
-import drawing
 from keras_txf.ops import attention as kernel
 
 B, T, S, N, H = 2, 5, 7, 4, 6
@@ -25,9 +25,7 @@ def slow_attention(query, key, value, mask, bias, causal, scale, soft_cap, kept)
     output, scores = np.zeros(query.shape), np.zeros((batch, heads, length, keys))
     for b, n, t in itertools.product(range(batch), range(heads), range(length)):
         group = n // (heads // kv_heads)
-        allowed = [
-            s for s in range(keys) if (mask is None or mask[b, n, t, s]) and (not causal or s <= t)
-        ]
+        allowed = [s for s in range(keys) if (mask is None or mask[b, n, t, s]) and (not causal or s <= t)]
         if not allowed:
             continue
         logits = np.array([query[b, t, n] @ key[b, s, group] * scale for s in allowed])
@@ -85,14 +83,18 @@ def test_op_equals_the_slow_reference(kv_heads, mask_kind, bias_kind):
         dropout = None if kept is None else lambda weights: weights * ops.convert_to_tensor(some)
         arguments = {"causal": causal, "scale": scale, "logit_soft_cap": soft_cap, "dropout": dropout}
         expected, expected_scores = slow_attention(
-            query, key, value, **full, causal=causal, scale=scale, soft_cap=soft_cap,
+            query,
+            key,
+            value,
+            **full,
+            causal=causal,
+            scale=scale,
+            soft_cap=soft_cap,
             kept=np.ones_like(some) if kept is None else kept,
         )
         tensors = [ops.convert_to_tensor(x) for x in (query, key, value)]
         alone = kernel.attention(*tensors, mask, bias, **arguments, zero_empty_rows=True)
-        output, scores = kernel.attention(
-            *tensors, mask, bias, **arguments, zero_empty_rows=True, return_scores=True
-        )
+        output, scores = kernel.attention(*tensors, mask, bias, **arguments, zero_empty_rows=True, return_scores=True)
         drawing.assert_same(output, expected)
         drawing.assert_same(alone, expected)
         drawing.assert_same(scores, expected_scores)
@@ -158,7 +160,13 @@ def test_low_precision_softmaxes_in_float32(dtype):
     np.testing.assert_allclose(drawing.array(scores), 1 / 2048, rtol=1e-6)
     np.testing.assert_allclose(drawing.array(output), 1.0, rtol=1e-2)
     logits = drawing.normal(1, 300, 1, 1).astype(ops.convert_to_numpy(key).dtype)
-    _, scores = kernel.attention(ops.ones((1, 1, 1, 1), dtype), ops.convert_to_tensor(logits), value[:, :300, :, :1], scale=1.0, return_scores=True)
+    _, scores = kernel.attention(
+        ops.ones((1, 1, 1, 1), dtype),
+        ops.convert_to_tensor(logits),
+        value[:, :300, :, :1],
+        scale=1.0,
+        return_scores=True,
+    )
     weights = np.exp(logits.astype("float64").ravel())
     rounding = {"bfloat16": 2**-8, "float16": 2**-11}[dtype]  # of the result alone
     np.testing.assert_allclose(drawing.array(scores).ravel(), weights / weights.sum(), rtol=1.01 * rounding, atol=1e-7)
@@ -186,6 +194,7 @@ def test_a_single_key_is_no_cause_for_a_warning():
         result = kernel.attention(query, key, value, **arguments)
         drawing.assert_same(result[0] if isinstance(result, tuple) else result, value, 1e-6)
         found = drawing.gradient(
-            lambda x: ops.sum(ops.square(kernel.attention(x, key, value, **{**arguments, "return_scores": True})[0])), drawing.array(query)
+            lambda x: ops.sum(ops.square(kernel.attention(x, key, value, **{**arguments, "return_scores": True})[0])),
+            drawing.array(query),
         )
         np.testing.assert_array_equal(found, 0.0)  # not none: its weights are trained by other batches

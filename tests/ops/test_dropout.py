@@ -1,11 +1,11 @@
 """Dropout: the share, the scale, the seeds; on TensorFlow two numbers share one random word."""
 
+import drawing
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-import drawing
 from keras_txf.ops.dropout import dropout
 
 

@@ -2,10 +2,10 @@
 
 import math
 
+import drawing
 import numpy as np
 import pytest
 
-import drawing
 from keras_txf.ops.interpolation import interpolate_grid
 
 

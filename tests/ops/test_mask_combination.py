@@ -2,12 +2,12 @@
 
 import itertools
 
+import drawing
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import drawing
 from keras_txf.ops.masks import combine_masks, padding_positions
 
 B, T, S, N = 2, 4, 6, 3
@@ -46,9 +46,7 @@ def test_equals_the_formula(causal, window, padded, packed, explicit_shape, offs
     mask = np.broadcast_to(drawing.array(mask), (B, N, T, S))
     full = explicit[:, None] if explicit_shape == (B, T, S) else explicit
     for b, n, t, s in itertools.product(*map(range, (B, N, T, S))):
-        expected = allowed_by_formula(
-            t, s, b, n, query_index, key_index, causal, window, padding, segments, full
-        )
+        expected = allowed_by_formula(t, s, b, n, query_index, key_index, causal, window, padding, segments, full)
         assert mask[b, n, t, s] == expected
 
 

@@ -5,12 +5,12 @@ Legend: B batch, T length, N heads, H head dim.
 
 import math
 
+import drawing
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-import drawing
 from keras_txf.ops import positions
 
 
@@ -162,8 +162,6 @@ def bucket(distance, bidirectional, num_buckets, max_distance):
 @pytest.mark.parametrize("num_buckets, max_distance", [(32, 128), (8, 20)])
 def test_buckets_are_t5s(bidirectional, num_buckets, max_distance):
     distances = np.arange(-300, 301)
-    buckets = positions.relative_buckets(
-        ops.convert_to_tensor(distances), bidirectional, num_buckets, max_distance
-    )
+    buckets = positions.relative_buckets(ops.convert_to_tensor(distances), bidirectional, num_buckets, max_distance)
     expected = [bucket(d, bidirectional, num_buckets, max_distance) for d in distances.tolist()]
     np.testing.assert_array_equal(drawing.array(buckets), expected)

@@ -45,7 +45,11 @@ def check(theirs, ours, inputs, mask, padding, causal=False):
     ours.build(*[x.shape for x in inputs])
     copy_random_weights(theirs, ours)
     expected, expected_scores = theirs(
-        inputs[0], inputs[-1], value_mask=padding, attention_mask=mask, use_causal_mask=causal,
+        inputs[0],
+        inputs[-1],
+        value_mask=padding,
+        attention_mask=mask,
+        use_causal_mask=causal,
         return_attention_scores=True,
     )
     where = padding if causal else None  # at padding a causal token of ours sees itself

@@ -70,9 +70,7 @@ def test_self_attention(bias, causal, case):
 @pytest.mark.parametrize("case", masks(SOURCE))
 def test_cross_attention(bias, width, case):
     """`kdim` and `vdim` are the width of the context."""
-    theirs = randomize(
-        torch.nn.MultiheadAttention(DIM, HEADS, bias=bias, kdim=width, vdim=width, batch_first=True)
-    )
+    theirs = randomize(torch.nn.MultiheadAttention(DIM, HEADS, bias=bias, kdim=width, vdim=width, batch_first=True))
     ours = CrossAttention(HEADS, use_bias=bias, name="layer")
     padding, mask = masks(SOURCE)[case]
     inputs = [normal(BATCH, TARGET, DIM), normal(BATCH, SOURCE, width, seed=1)]
@@ -111,8 +109,12 @@ def test_queries_without_a_key_get_zeros_before_the_output_projection(case):
 @pytest.mark.parametrize("causal, width", [(False, None), (True, None), (False, WIDTH)])
 def test_without_the_output_projection_it_is_pytorchs_product_of_the_projected_heads(causal, width):
     """The heads of `scaled_dot_product_attention` side by side."""
-    options = dict(head_dim=6, output_projection=False, name="layer")  # 3 heads of 6 are wider than the 12 of the inputs
-    ours = MultiHeadSelfAttention(HEADS, causal=causal, **options) if width is None else CrossAttention(HEADS, **options)
+    options = dict(
+        head_dim=6, output_projection=False, name="layer"
+    )  # 3 heads of 6 are wider than the 12 of the inputs
+    ours = (
+        MultiHeadSelfAttention(HEADS, causal=causal, **options) if width is None else CrossAttention(HEADS, **options)
+    )
     inputs = [normal(BATCH, TARGET, DIM)] + ([] if width is None else [normal(BATCH, SOURCE, width, seed=1)])
     ours.build(*[x.shape for x in inputs])
     for seed, weight in enumerate(ours.weights):

@@ -3,17 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from parity.weights import (
-    DECODER_LAYER,
-    ENCODER_LAYER,
-    both,
-    causal_mask,
-    close,
-    hide,
-    holes,
-    normal,
-    paired_blocks,
-)
+from parity.weights import DECODER_LAYER, ENCODER_LAYER, both, causal_mask, close, hide, holes, normal, paired_blocks
 
 from keras_txf.layers import DecoderBlock, EncoderBlock
 
@@ -106,11 +96,6 @@ def test_decoder(options, masks):
         memory_key_padding_mask=hide(memory_padding),
     )
     result = ours(
-        x,
-        memory,
-        mask=padding,
-        context_mask=memory_padding,
-        attention_mask=mask,
-        context_attention_mask=memory_mask,
+        x, memory, mask=padding, context_mask=memory_padding, attention_mask=mask, context_attention_mask=memory_mask
     )
     close(result, expected, where=concerned(padding, causal=True))

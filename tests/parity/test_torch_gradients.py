@@ -56,14 +56,7 @@ def test_encoder(norm_first, activation):
     theirs, ours = paired_blocks(
         torch.nn.TransformerEncoderLayer, EncoderBlock, ENCODER_LAYER, norm_first, activation, shapes=shapes
     )
-    check(
-        theirs,
-        ours,
-        ENCODER_LAYER,
-        [normal(*shapes[0])],
-        {"src_key_padding_mask": hide(PADDING)},
-        {"mask": PADDING},
-    )
+    check(theirs, ours, ENCODER_LAYER, [normal(*shapes[0])], {"src_key_padding_mask": hide(PADDING)}, {"mask": PADDING})
 
 
 @pytest.mark.parametrize("norm_first, activation", [(False, "relu"), (True, "gelu")])
@@ -71,7 +64,12 @@ def test_encoder(norm_first, activation):
 def test_decoder(norm_first, activation, padding):
     shapes = [(BATCH, TARGET, DIM), (BATCH, SOURCE, DIM)]
     theirs, ours = paired_blocks(
-        torch.nn.TransformerDecoderLayer, DecoderBlock, DECODER_LAYER, norm_first, activation, shapes=shapes,
+        torch.nn.TransformerDecoderLayer,
+        DecoderBlock,
+        DECODER_LAYER,
+        norm_first,
+        activation,
+        shapes=shapes,
         cross_attention=True,
     )
     their_masks = {

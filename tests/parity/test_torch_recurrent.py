@@ -9,7 +9,8 @@ import keras_txf as txf
 torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.parity
-# Keras keeps the gates of a GRU in the order update, reset, new; PyTorch reset, update, new. Those of an LSTM are alike.
+# Keras keeps the gates of a GRU in the order update, reset, new; PyTorch reset, update, new. Those of an LSTM are
+# alike.
 ORDER = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
 
 

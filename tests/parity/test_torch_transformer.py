@@ -83,8 +83,17 @@ def test_encoder_decoder(placement, final_norm, tie, share):
     source_ids = np.minimum(SOURCE_IDS, source_vocab - 1)
     theirs = randomize(Reference(source_vocab, placement == "pre", final_norm, tie, share))
     ours = encoder_decoder(
-        source_vocab, TARGET_VOCAB, 2, DIM, HEADS, num_decoder_layers=3, intermediate_dim=WIDTH,
-        norm_placement=placement, final_norm=final_norm, tie_embeddings=tie, return_hidden_states=True,
+        source_vocab,
+        TARGET_VOCAB,
+        2,
+        DIM,
+        HEADS,
+        num_decoder_layers=3,
+        intermediate_dim=WIDTH,
+        norm_placement=placement,
+        final_norm=final_norm,
+        tie_embeddings=tie,
+        return_hidden_states=True,
     )
     copy_weights(state_of(theirs), ours.weights, TABLE)
     outputs = ours({"source_ids": source_ids, "target_ids": TARGET_IDS})

@@ -29,14 +29,29 @@ def their_config(cls, **options):
 def of_llama(**options):
     """What the configurations of Llama and its heirs have in common."""
     return dict(
-        hidden_size=DIM, num_hidden_layers=LAYERS, num_attention_heads=HEADS, num_key_value_heads=2,
-        head_dim=HEAD_DIM, intermediate_size=WIDTH, max_position_embeddings=64, **options,
+        hidden_size=DIM,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=2,
+        head_dim=HEAD_DIM,
+        intermediate_size=WIDTH,
+        max_position_embeddings=64,
+        **options,
     )
 
 
 OUR_LLAMA = dict(
-    num_heads=HEADS, head_dim=HEAD_DIM, num_key_value_heads=2, norm="rms", norm_placement="pre",
-    norm_epsilon=1e-5, activation="silu", gated=True, use_bias=False, scale_embedding=False, tie_embeddings=False,
+    num_heads=HEADS,
+    head_dim=HEAD_DIM,
+    num_key_value_heads=2,
+    norm="rms",
+    norm_placement="pre",
+    norm_epsilon=1e-5,
+    activation="silu",
+    gated=True,
+    use_bias=False,
+    scale_embedding=False,
+    tie_embeddings=False,
 )
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
 
@@ -120,7 +135,11 @@ DECODERS = {
             transformers.GPT2Config, n_embd=DIM, n_layer=LAYERS, n_head=3, n_inner=WIDTH, n_positions=MAX_LENGTH
         ),
         dict(
-            num_heads=3, norm_placement="pre", activation=gelu_tanh, encoding="learned", max_length=MAX_LENGTH,
+            num_heads=3,
+            norm_placement="pre",
+            activation=gelu_tanh,
+            position_encoding="learned",
+            max_length=MAX_LENGTH,
             scale_embedding=False,
         ),
         GPT2,
@@ -129,7 +148,8 @@ DECODERS = {
     "llama": (
         transformers.LlamaForCausalLM,
         their_config(
-            transformers.LlamaConfig, rms_norm_eps=1e-5,
+            transformers.LlamaConfig,
+            rms_norm_eps=1e-5,
             **of_llama(rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0, **LLAMA3}),
         ),
         OUR_LLAMA | dict(position=Rotary(500000.0, scaling={"type": "llama3", **LLAMA3})),
@@ -153,13 +173,26 @@ DECODERS = {
     "gemma2": (
         transformers.Gemma2ForCausalLM,
         their_config(
-            transformers.Gemma2Config, rms_norm_eps=1e-6, query_pre_attn_scalar=9, attn_logit_softcapping=2.0,
-            final_logit_softcapping=None, hidden_activation="gelu_pytorch_tanh",
-            layer_types=["sliding_attention", "full_attention"], **of_llama(sliding_window=3),
+            transformers.Gemma2Config,
+            rms_norm_eps=1e-6,
+            query_pre_attn_scalar=9,
+            attn_logit_softcapping=2.0,
+            final_logit_softcapping=None,
+            hidden_activation="gelu_pytorch_tanh",
+            layer_types=["sliding_attention", "full_attention"],
+            **of_llama(sliding_window=3),
         ),
-        OUR_LLAMA | dict(
-            position="rotary", norm_placement="sandwich", norm_epsilon=1e-6, scale=1 / 3,
-            logit_soft_cap=2.0, activation=gelu_tanh, window=[3, None], scale_embedding=True, tie_embeddings=True,
+        OUR_LLAMA
+        | dict(
+            position="rotary",
+            norm_placement="sandwich",
+            norm_epsilon=1e-6,
+            scale=1 / 3,
+            logit_soft_cap=2.0,
+            activation=gelu_tanh,
+            window=[3, None],
+            scale_embedding=True,
+            tie_embeddings=True,
         ),
         GEMMA2,
         gemma_state,
@@ -167,12 +200,16 @@ DECODERS = {
     "mpt": (
         transformers.MptForCausalLM,
         their_config(
-            transformers.MptConfig, d_model=DIM, n_heads=3, n_layers=LAYERS, expansion_ratio=4,
-            max_seq_len=MAX_LENGTH,
+            transformers.MptConfig, d_model=DIM, n_heads=3, n_layers=LAYERS, expansion_ratio=4, max_seq_len=MAX_LENGTH
         ),
         dict(
-            num_heads=3, norm_placement="pre", activation="gelu", use_bias=False, position="alibi",
-            scale_embedding=False, intermediate_dim=4 * DIM,
+            num_heads=3,
+            norm_placement="pre",
+            activation="gelu",
+            use_bias=False,
+            position="alibi",
+            scale_embedding=False,
+            intermediate_dim=4 * DIM,
         ),
         MPT,
         functools.partial(split, fused="Wqkv"),

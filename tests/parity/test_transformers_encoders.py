@@ -47,7 +47,10 @@ def long(array):
 def test_bert():
     """The blocks only: its embedding has token types and a norm."""
     config = their_config(
-        transformers.BertConfig, hidden_size=DIM, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
+        transformers.BertConfig,
+        hidden_size=DIM,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
         intermediate_size=WIDTH,
     )
     theirs = randomize(transformers.BertModel(config, add_pooling_layer=False))
@@ -99,9 +102,17 @@ T5 = {
 def test_t5():
     """Version 1.1: gated, logits of its own, heads that are wider than the model divided by them."""
     config = their_config(
-        transformers.T5Config, d_model=DIM, d_kv=5, d_ff=WIDTH, num_layers=LAYERS, num_decoder_layers=LAYERS + 1,
-        num_heads=HEADS, relative_attention_num_buckets=8, relative_attention_max_distance=5,
-        feed_forward_proj="gated-gelu", tie_word_embeddings=False,
+        transformers.T5Config,
+        d_model=DIM,
+        d_kv=5,
+        d_ff=WIDTH,
+        num_layers=LAYERS,
+        num_decoder_layers=LAYERS + 1,
+        num_heads=HEADS,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=5,
+        feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False,
     )
     theirs = transformers.T5ForConditionalGeneration(config)
     theirs.lm_head = torch.nn.Linear(DIM, VOCAB, bias=False)  # transformers 5 ties it, the released models do not
@@ -111,11 +122,26 @@ def test_t5():
         return {"position": RelativeBias(HEADS, 8, 5, bidirectional, name=f"{name}_position")}
 
     ours = encoder_decoder(
-        VOCAB, VOCAB, LAYERS, DIM, HEADS, num_decoder_layers=LAYERS + 1, head_dim=5, intermediate_dim=WIDTH,
-        norm="rms", norm_placement="pre", norm_epsilon=1e-6, gated=True, use_bias=False, scale=1.0,
+        VOCAB,
+        VOCAB,
+        LAYERS,
+        DIM,
+        HEADS,
+        num_decoder_layers=LAYERS + 1,
+        head_dim=5,
+        intermediate_dim=WIDTH,
+        norm="rms",
+        norm_placement="pre",
+        norm_epsilon=1e-6,
+        gated=True,
+        use_bias=False,
+        scale=1.0,
         activation=functools.partial(keras.activations.gelu, approximate=True),
-        scale_embedding=False, tie_embeddings=False, return_hidden_states=True,
-        encoder_options=side("encoder", True), decoder_options=side("decoder", False),
+        scale_embedding=False,
+        tie_embeddings=False,
+        return_hidden_states=True,
+        encoder_options=side("encoder", True),
+        decoder_options=side("decoder", False),
     )
     copy_weights(state_of(theirs), ours.weights, T5)
     outputs = ours({"source_ids": SOURCE, "target_ids": TARGET})

@@ -32,7 +32,7 @@ def gpt2():
     theirs = randomize(transformers.GPT2LMHeadModel(config), seed=2)
     ours = decoder_generator(
         VOCAB, LAYERS, DIM, HEADS, intermediate_dim=WIDTH, norm_placement="pre", activation=gelu_tanh,
-        encoding="learned", max_length=MAX_LENGTH, scale_embedding=False, pad_id=None,
+        position_encoding="learned", max_length=MAX_LENGTH, scale_embedding=False, pad_id=None,
     )  # fmt: skip
     copy_weights(gpt2_state(state_of(theirs)), ours.weights, GPT2)
     return ours, theirs
@@ -95,7 +95,7 @@ def marian():
     )  # fmt: skip
     theirs = randomize(transformers.MarianMTModel(config), seed=3)
     ours = encoder_decoder(
-        VOCAB, VOCAB, LAYERS, DIM, HEADS, intermediate_dim=WIDTH, activation="gelu", encoding="learned",
+        VOCAB, VOCAB, LAYERS, DIM, HEADS, intermediate_dim=WIDTH, activation="gelu", position_encoding="learned",
         max_length=MAX_LENGTH, share_embeddings=False, decoder_options={"pad_id": None},
     )  # fmt: skip
     state = state_of(theirs)
@@ -105,7 +105,9 @@ def marian():
 
 
 @pytest.mark.parametrize("stop_ids", [None, [6, 4]], ids=str)
-@pytest.mark.parametrize("num_beams, length_penalty, early_stopping", [(1, 1.0, False), (4, 0.6, False), (4, 0.0, True)])
+@pytest.mark.parametrize(
+    "num_beams, length_penalty, early_stopping", [(1, 1.0, False), (4, 0.6, False), (4, 0.0, True)]
+)
 def test_beam_search_of_marian(num_beams, length_penalty, early_stopping, stop_ids):
     compare(*marian(), num_beams, length_penalty, early_stopping, stop_ids)
 

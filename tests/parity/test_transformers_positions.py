@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from parity.weights import close, normal, paper_sinusoid, randomize, to_numpy
 from transformers import LlamaConfig, T5Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.gpt_neox.modeling_gpt_neox import apply_rotary_pos_emb
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
-from parity.weights import close, normal, paper_sinusoid, randomize, to_numpy
 
 from keras_txf.layers import ALiBi, RelativeBias, Rotary
 from keras_txf.ops import positions as mathematics
@@ -133,7 +133,9 @@ def test_relative_buckets(bidirectional, num_buckets, max_distance):
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_relative_bias(bidirectional):
     config = T5Config(
-        num_heads=HEADS, relative_attention_num_buckets=8, relative_attention_max_distance=10,
+        num_heads=HEADS,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=10,
         is_decoder=not bidirectional,
     )
     theirs = randomize(T5Attention(config, has_relative_attention_bias=True, layer_idx=0))

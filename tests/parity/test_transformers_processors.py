@@ -9,8 +9,8 @@ from keras import ops
 from parity.weights import normal, to_numpy
 from transformers.generation import logits_process as theirs
 
+from keras_txf import generation as ours
 from keras_txf.generation import Sampling
-from keras_txf.generation import processors as ours
 
 pytestmark = pytest.mark.parity
 
@@ -36,7 +36,7 @@ def their_filters(temperature=1.0, top_k=None, top_p=None, min_p=None):
 
 
 def both(options, logits):
-    """Ours count from the largest logit, theirs from 0: a softmax sees no difference. So the largest of theirs is subtracted."""
+    """Subtracts the largest of their logits: ours count from it, theirs from 0; a softmax sees no difference."""
     ours = to_numpy(Sampling(**options).filtered(ops.convert_to_tensor(logits)))
     theirs = to_numpy(their_filters(**options)(torch.from_numpy(logits)))
     return ours, theirs - theirs.max(axis=-1, keepdims=True)

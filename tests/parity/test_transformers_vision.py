@@ -28,8 +28,15 @@ CLASSIFIER = {ours: f"vit.{theirs}" for ours, theirs in MODEL.items()} | {"logit
 
 def their_model(cls, image_size, patch_size, **options):
     config = transformers.ViTConfig(
-        hidden_size=DIM, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=WIDTH,
-        image_size=image_size, patch_size=patch_size, num_channels=CHANNELS, num_labels=CLASSES, layer_norm_eps=1e-2,
+        hidden_size=DIM,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=WIDTH,
+        image_size=image_size,
+        patch_size=patch_size,
+        num_channels=CHANNELS,
+        num_labels=CLASSES,
+        layer_norm_eps=1e-2,
         attn_implementation="eager",
     )
     return randomize(cls(config, **options))
@@ -37,8 +44,13 @@ def their_model(cls, image_size, patch_size, **options):
 
 def our_options(activation="gelu", **options):
     return dict(
-        channels=CHANNELS, intermediate_dim=WIDTH, norm_epsilon=1e-2, activation=activation, return_hidden_states=True,
-        return_attention_scores=True, **options,
+        channels=CHANNELS,
+        intermediate_dim=WIDTH,
+        norm_epsilon=1e-2,
+        activation=activation,
+        return_hidden_states=True,
+        return_attention_scores=True,
+        **options,
     )
 
 
@@ -72,9 +84,7 @@ def all_agree(outputs, expected, last):
         close(outputs[f"attention_scores_{depth}"], scores)
 
 
-@pytest.mark.parametrize(
-    "image_size, patch_size", [((6, 8), (2, 4)), (6, 2)], ids=["oblong", "square"]
-)
+@pytest.mark.parametrize("image_size, patch_size", [((6, 8), (2, 4)), (6, 2)], ids=["oblong", "square"])
 def test_vit_for_image_classification(image_size, patch_size):
     theirs = their_model(transformers.ViTForImageClassification, image_size, patch_size)
     ours = image_classifier(image_size, patch_size, CLASSES, LAYERS, DIM, HEADS, **our_options())

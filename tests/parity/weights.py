@@ -118,8 +118,17 @@ DECODER_LAYER = {
 
 
 def paired_blocks(
-    their_class, our_class, table, norm_first, activation="relu", bias=True, epsilon=1e-5, heads=3, width=20,
-    shapes=(), **own,
+    their_class,
+    our_class,
+    table,
+    norm_first,
+    activation="relu",
+    bias=True,
+    epsilon=1e-5,
+    heads=3,
+    width=20,
+    shapes=(),
+    **own,
 ):
     """A layer of PyTorch and a block of ours with the same random weights, both at inference.
 
@@ -129,13 +138,25 @@ def paired_blocks(
     """
     theirs = randomize(
         their_class(
-            shapes[0][-1], heads, width, activation=activation, layer_norm_eps=epsilon, norm_first=norm_first,
-            bias=bias, batch_first=True,
+            shapes[0][-1],
+            heads,
+            width,
+            activation=activation,
+            layer_norm_eps=epsilon,
+            norm_first=norm_first,
+            bias=bias,
+            batch_first=True,
         )
     )
     ours = our_class(
-        heads, width, activation=activation, norm_epsilon=epsilon, use_bias=bias, name="block",
-        norm_placement="pre" if norm_first else "post", **own,
+        heads,
+        width,
+        activation=activation,
+        norm_epsilon=epsilon,
+        use_bias=bias,
+        name="block",
+        norm_placement="pre" if norm_first else "post",
+        **own,
     )
     ours.build(*shapes)
     copy_weights(state_of(theirs), ours.weights, table)

@@ -6,7 +6,7 @@ from refusals import refused
 from text_cases import learnt
 
 from keras_txf import text
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 
 WORD = learnt("WordPiece", start="[CLS]", end="[SEP]")
 PLAIN = learnt("WordPiece")
@@ -41,7 +41,9 @@ COUNT = {"classification": 2, "sentence pairs": 3, "translation": 2, "question a
 
 
 @every_task
-@pytest.mark.parametrize("data", [3, None, "a fox", {"text": TEXTS}, np.zeros((2, 2)), (TEXTS,) * 5, columns(*[TEXTS] * 5)])
+@pytest.mark.parametrize(
+    "data", [3, None, "a fox", {"text": TEXTS}, np.zeros((2, 2)), (TEXTS,) * 5, columns(*[TEXTS] * 5)]
+)
 def test_structure(task, data):
     call, expected = TASKS[task]
     refused(lambda: call(data), ["`dataset`", expected])
@@ -82,14 +84,17 @@ def test_columns_of_other_lengths(task):
     refused(lambda: TASKS[task][0](tuple(parts)), ["`dataset`", "one length", "1 of", "2 of"])
 
 
-@pytest.mark.parametrize("labels, words", [
-    ([0, 3], ["0 to 2", "3", "place 1"]),
-    ([-1, 0], ["0 to 2", "-1", "place 0"]),
-    ([0.0, 1.5], ["integer", "1.5"]),
-    (["good", "bad"], ["integer", "good"]),
-    ([[0], [1]], ["integer", "[[0], [1]]"]),
-    ([None, 1], ["integer", "None"]),
-])
+@pytest.mark.parametrize(
+    "labels, words",
+    [
+        ([0, 3], ["0 to 2", "3", "place 1"]),
+        ([-1, 0], ["0 to 2", "-1", "place 0"]),
+        ([0.0, 1.5], ["integer", "1.5"]),
+        (["good", "bad"], ["integer", "good"]),
+        ([[0], [1]], ["integer", "[[0], [1]]"]),
+        ([None, 1], ["integer", "None"]),
+    ],
+)
 def test_labels_in_memory(labels, words):
     refused(lambda: text.classification((TEXTS, labels), WORD, 3), ["labels", *words])
     refused(lambda: text.sentence_pairs((TEXTS, TEXTS, labels), WORD, 3), ["labels", *words])
@@ -103,7 +108,9 @@ def test_labels_of_a_data_set(label):
 
 
 def test_labels_of_another_kind():
-    refused(lambda: text.classification(columns(TEXTS, [0.5, 1.0]), WORD, 3), ["label", "integer from 0 to 2", "float32"])
+    refused(
+        lambda: text.classification(columns(TEXTS, [0.5, 1.0]), WORD, 3), ["label", "integer from 0 to 2", "float32"]
+    )
     refused(lambda: text.classification(columns(TEXTS, TEXTS), WORD, None), ["label", "a number", "string"])
 
 
@@ -140,8 +147,14 @@ OPTIONS = [
     (lambda: text.batch_by_length(TEXTS, 9, 9), ["`dataset`", "tf.data.Dataset", "a fox"]),
     (lambda: text.batch_by_length(NONE, 9, 9), ["`dataset`", "empty"]),
     (lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3))}), ["`batch`", "positive_ids", "anchor_ids"]),
-    (lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3), int), "positive_ids": np.ones((3, 3), int)}), ["`batch`", "2 and 3"]),
-    (lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3)), "positive_ids": np.ones((2, 3), int)}), ["`batch`", "integers", "float64"]),
+    (
+        lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3), int), "positive_ids": np.ones((3, 3), int)}),
+        ["`batch`", "2 and 3"],
+    ),
+    (
+        lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3)), "positive_ids": np.ones((2, 3), int)}),
+        ["`batch`", "integers", "float64"],
+    ),
     (lambda: text.contrastive_targets([1]), ["`batch`", "[1]"]),
     (lambda: text.counted(TEXTS), ["`dataset`", "tf.data.Dataset", "a fox"]),
     (lambda: text.counted(rows(2).filter(lambda ids: False)), ["`dataset`", "empty"]),
@@ -155,7 +168,10 @@ OPTIONS = [
     (lambda: text.pack(rows(2), 10**30), ["`length`", "2**31", "10000"]),
     (lambda: text.pack(rows(2), 4, pad_id=True), ["`pad_id`", "True"]),
     (lambda: text.pack(rows(2), 4, pad_id=-1), ["`pad_id`", "-1"]),
-    (lambda: text.pack(rows(2).map(lambda ids: tf.cast(ids, "float32") + 0.5), 4), ["`dataset`", "integers", "float32"]),
+    (
+        lambda: text.pack(rows(2).map(lambda ids: tf.cast(ids, "float32") + 0.5), 4),
+        ["`dataset`", "integers", "float32"],
+    ),
     (lambda: text.pack(rows(2).map(lambda ids: ids > 1), 4), ["`dataset`", "integers", "bool"]),
     (lambda: text.pack(rows(2), 4, pad_id=2**31), ["`pad_id`", "received 2147483648"]),
     (lambda: text.pack(rows(2), 4, window=10**30), ["`window`", "2**31"]),
@@ -189,16 +205,21 @@ def test_options(call, words):
 
 
 WHILE_READING = {
-    "a row too long for every batch": (lambda: text.batch_by_length(rows(2, 9), 8, [4, 8]), r"`lengths`[\s\S]*8[\s\S]*9"),
+    "a row too long for every batch": (
+        lambda: text.batch_by_length(rows(2, 9), 8, [4, 8]),
+        r"`lengths`[\s\S]*8[\s\S]*9",
+    ),
     "a row too long to pack": (lambda: text.pack(rows(2, 9), 8), r"`length`[\s\S]*token_ids[\s\S]*8[\s\S]*9"),
     "an id of more than 32 bits": (
-        lambda: text.pack(rows(2).map(lambda ids: tf.cast(ids, "int64") + 2**40), 8), r"from 0 to 2\*\*31 - 1[\s\S]*token_ids[\s\S]*1099511627777"
+        lambda: text.pack(rows(2).map(lambda ids: tf.cast(ids, "int64") + 2**40), 8),
+        r"from 0 to 2\*\*31 - 1[\s\S]*token_ids[\s\S]*1099511627777",
     ),
     "a negative id to pack": (lambda: text.pack(rows(2).map(lambda ids: ids - 9), 8), r"from 0 to 2\*\*31 - 1"),
     "a label without a token": (lambda: text.pack(rows(2, 0).map(lambda ids: (ids, 1)), 8), "must have a token"),
     "targets of another length": (lambda: text.pack(rows(2).map(lambda ids: (ids, ids[1:])), 8), "as long as the ids"),
     "ids that the tokenizer does not have": (
-        lambda: text.mask_tokens(rows(2).map(lambda ids: ids + 10**6), WORD), "ids from 0 to",
+        lambda: text.mask_tokens(rows(2).map(lambda ids: ids + 10**6), WORD),
+        "ids from 0 to",
     ),
 }
 

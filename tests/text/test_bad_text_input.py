@@ -8,55 +8,68 @@ from refusals import refused
 from text_cases import LEARN, learnt
 
 from keras_txf import text
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 
 Word, Piece, Byte, Character, Pair = (
-    text.WordPieceTokenizer, text.SentencePieceTokenizer, text.ByteTokenizer, text.CharacterTokenizer, text.BytePairTokenizer
+    text.WordPieceTokenizer,
+    text.SentencePieceTokenizer,
+    text.ByteTokenizer,
+    text.CharacterTokenizer,
+    text.BytePairTokenizer,
 )
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "fox"]
 every_kind = pytest.mark.parametrize("kind", LEARN)
 
 
 @every_kind
-@pytest.mark.parametrize("value, words", [
-    (3, ["`text`", "string", "3"]),
-    (None, ["`text`", "None"]),
-    (["fox", 3], ["`text`", "3"]),
-    (["fox", None], ["`text`", "None"]),
-    ([["fox"], "dog"], ["`text`", "dog"]),
-    (np.zeros(2), ["`text`", "0."]),
-    ("a\ud800", ["`text`", "surrogate"]),
-    (["b", "a\udfff"], ["`text`", "surrogate"]),
-])
+@pytest.mark.parametrize(
+    "value, words",
+    [
+        (3, ["`text`", "string", "3"]),
+        (None, ["`text`", "None"]),
+        (["fox", 3], ["`text`", "3"]),
+        (["fox", None], ["`text`", "None"]),
+        ([["fox"], "dog"], ["`text`", "dog"]),
+        (np.zeros(2), ["`text`", "0."]),
+        ("a\ud800", ["`text`", "surrogate"]),
+        (["b", "a\udfff"], ["`text`", "surrogate"]),
+    ],
+)
 def test_text(kind, value, words):
     refused(lambda: learnt(kind).tokenize(value), words)
     refused(lambda: learnt(kind)(value), words)
 
 
 @every_kind
-@pytest.mark.parametrize("value, words", [
-    ("fox", ["`ids`", "fox"]),
-    (3, ["`ids`", "3", "axis"]),
-    ([1.5], ["`ids`", "1.5"]),
-    ([[1], ["fox"]], ["`ids`", "fox"]),
-    ([-1], ["`ids`", "-1"]),
-    ([2**32 + 5], ["`ids`", "4294967301"]),
-    ([1, 10**6], ["`ids`", "1000000"]),
-])
+@pytest.mark.parametrize(
+    "value, words",
+    [
+        ("fox", ["`ids`", "fox"]),
+        (3, ["`ids`", "3", "axis"]),
+        ([1.5], ["`ids`", "1.5"]),
+        ([[1], ["fox"]], ["`ids`", "fox"]),
+        ([-1], ["`ids`", "-1"]),
+        ([2**32 + 5], ["`ids`", "4294967301"]),
+        ([1, 10**6], ["`ids`", "1000000"]),
+    ],
+)
 def test_ids(kind, value, words):
     refused(lambda: learnt(kind).detokenize(value), words)
 
 
 @every_kind
-@pytest.mark.parametrize("options, words", [
-    ({"length": 0}, ["`length`", "0"]),
-    ({"length": "long"}, ["`length`", "long"]),
-    ({"start": "fox"}, ["`start`", "special", "fox"]),
-    ({"end": 3}, ["`end`", "3"]),
-    ({"special_tokens_in_text": "drop"}, ["`special_tokens_in_text`", "escape", "drop"]),
-    ({"padding_side": "middle"}, ["`padding_side`", "middle"]),
-    ({"truncation_side": None}, ["`truncation_side`", "None"]),
-])
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"length": 0}, ["`length`", "0"]),
+        ({"length": "long"}, ["`length`", "long"]),
+        ({"start": "fox"}, ["`start`", "special", "fox"]),
+        ({"end": 3}, ["`end`", "3"]),
+        ({"special_tokens_in_text": "drop"}, ["`special_tokens_in_text`", "escape", "drop"]),
+        ({"padding_side": "middle"}, ["`padding_side`", "middle"]),
+        ({"truncation_side": None}, ["`truncation_side`", "None"]),
+    ],
+)
 def test_options(kind, options, words):
     config = learnt(kind).get_config()
     refused(lambda: type(learnt(kind))(**{**config, **options}), words)
@@ -74,8 +87,8 @@ OTHERS = [
     (lambda: Word(VOCABULARY, length=1, start="[CLS]", end="[CLS]"), ["`length`", "room", "length=1"]),
     (lambda: Word(VOCABULARY, lowercase="yes"), ["`lowercase`", "yes"]),
     (lambda: Word(VOCABULARY, special_tokens=["[SEP]"]), ["`special_tokens`", "[SEP]"]),
-    (lambda: Word(VOCABULARY, special_tokens=["[CLS]"]), ["`pad_token`", "special tokens", "['[CLS]']", "[PAD]"]),
-    (lambda: Character(["[PAD]", "[UNK]", "a"], pad_token="a"), ["`pad_token`", "special tokens", "'a'"]),
+    (lambda: Word(VOCABULARY, special_tokens=["[CLS]"]), ["`pad_token`", "special_tokens", "['[CLS]']", "[PAD]"]),
+    (lambda: Character(["[PAD]", "[UNK]", "a"], pad_token="a"), ["`pad_token`", "special_tokens", "'a'"]),
     (lambda: Word(VOCABULARY).token_to_id("dog"), ["`token`", "dog"]),
     (lambda: Word(VOCABULARY).id_to_token(4), ["`id`", "4"]),
     (lambda: Word(VOCABULARY).detokenize([1], skip_special_tokens=3), ["`skip_special_tokens`", "3"]),
@@ -107,11 +120,16 @@ OTHERS = [
     (lambda: Word.from_file(3), ["`path`", "3"]),
     (lambda: Word.train(["a fox"], 30, clean="yes"), ["`clean`", "'yes'"]),
     (lambda: Word.train(["a fox"], 30, lowercase=None), ["`lowercase`", "None"]),
-    *((lambda cls=cls, bad=bad: cls.train(["a fox"], 300, min_frequency=bad), ["`min_frequency`", str(bad)])
-      for cls in (Word, Pair) for bad in (-1, 1.5, True, 10**30)),
+    *(
+        (lambda cls=cls, bad=bad: cls.train(["a fox"], 300, min_frequency=bad), ["`min_frequency`", str(bad)])
+        for cls in (Word, Pair)
+        for bad in (-1, 1.5, True, 10**30)
+    ),
     *((lambda cls=cls: cls.train(["a fox"], 10**30), ["`vocab_size`", "10000000"]) for cls in (Word, Pair, Piece)),
-    *((lambda cls=cls: cls.train(["a fox"], 300, special_tokens="[PAD]"), ["`special_tokens`", "'[PAD]'"])
-      for cls in (Word, Pair, Piece, Character)),
+    *(
+        (lambda cls=cls: cls.train(["a fox"], 300, special_tokens="[PAD]"), ["`special_tokens`", "'[PAD]'"])
+        for cls in (Word, Pair, Piece, Character)
+    ),
     (lambda: Pair("{}"), ["`definition`", "{}"]),
     (lambda: Pair.train(["a fox"], 200), ["`vocab_size`", "256", "200"]),
 ]
@@ -127,34 +145,40 @@ every_training = pytest.mark.parametrize("cls", TRAINED.values(), ids=TRAINED)
 
 
 @every_training
-@pytest.mark.parametrize("source, words", [
-    ([], ["`source`", "none"]),
-    (["", " \n"], ["`source`", "none"]),
-    (["fox", 3], ["`source`", "3", "place 1"]),
-    ([b"fox", b"\xff"], ["`source`", "UTF-8", "0xff", "place 1"]),
-    ("nowhere.txt", ["`source`", "nowhere.txt", "missing"]),
-    (3, ["`source`", "3"]),
-    (b"fox", ["`source`", "fox"]),
-    (["nowhere.txt"], ["`source`", "'nowhere.txt'", "no file", "iter(source)"]),
-    (("data/train.en", "my data/train.de"), ["`source`", "'data/train.en'", "no file"]),
-    (np.array(["/nowhere/train"]), ["`source`", "/nowhere/train", "no file"]),
-    ([__file__, "~/nowhere.txt"], ["`source`", "'~/nowhere.txt'", "no file"]),
-    ([str(pathlib.Path(__file__).parent)], ["`source`", "tests/text", "a folder"]),
-    ([pathlib.Path("nowhere.txt")], ["`source`", "nowhere.txt", "no file"]),
-    (map(pathlib.Path, ["nowhere.txt"] * 4), ["`source`", "nowhere.txt", "missing"]),
-    ([pathlib.Path(__file__), "a fox"], ["`source`", "'a fox'", "no file"]),
-])
+@pytest.mark.parametrize(
+    "source, words",
+    [
+        ([], ["`source`", "none"]),
+        (["", " \n"], ["`source`", "none"]),
+        (["fox", 3], ["`source`", "3", "place 1"]),
+        ([b"fox", b"\xff"], ["`source`", "UTF-8", "0xff", "place 1"]),
+        ("nowhere.txt", ["`source`", "nowhere.txt", "missing"]),
+        (3, ["`source`", "3"]),
+        (b"fox", ["`source`", "fox"]),
+        (["nowhere.txt"], ["`source`", "'nowhere.txt'", "no file", "iter(source)"]),
+        (("data/train.en", "my data/train.de"), ["`source`", "'data/train.en'", "no file"]),
+        (np.array(["/nowhere/train"]), ["`source`", "/nowhere/train", "no file"]),
+        ([__file__, "~/nowhere.txt"], ["`source`", "'~/nowhere.txt'", "no file"]),
+        ([str(pathlib.Path(__file__).parent)], ["`source`", "tests/text", "a folder"]),
+        ([pathlib.Path("nowhere.txt")], ["`source`", "nowhere.txt", "no file"]),
+        (map(pathlib.Path, ["nowhere.txt"] * 4), ["`source`", "nowhere.txt", "missing"]),
+        ([pathlib.Path(__file__), "a fox"], ["`source`", "'a fox'", "no file"]),
+    ],
+)
 def test_sources(cls, source, words):
     refused(lambda: cls.train(source, vocab_size=300), words)
 
 
 @every_training
-@pytest.mark.parametrize("content, words", [
-    (b"", ["`source`", "empty"]),
-    (b"\n \n", ["`source`", "none"]),
-    ("läuft".encode("latin-1"), ["`source`", "UTF-8", "0xe4 at 1"]),
-    ("läuft".encode("utf-16"), ["`source`", "UTF-8", "0xff at 0"]),
-])
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (b"", ["`source`", "empty"]),
+        (b"\n \n", ["`source`", "none"]),
+        ("läuft".encode("latin-1"), ["`source`", "UTF-8", "0xe4 at 1"]),
+        ("läuft".encode("utf-16"), ["`source`", "UTF-8", "0xff at 0"]),
+    ],
+)
 def test_source_files(cls, content, words, tmp_path):
     (tmp_path / "text").write_bytes(content)
     refused(lambda: cls.train(tmp_path / "text", vocab_size=300), words)
@@ -178,8 +202,10 @@ def test_a_file_and_an_iterator_are_the_same(cls, tmp_path):
     lines = ["the fox sees the dog", "the dog sees the fox fox"] * 3
     (tmp_path / "text").write_text("\n".join(lines))
     dataset = tf.data.Dataset.from_tensor_slices(lines)
-    sizes = {cls.train(source, vocab_size=280).vocab_size
-             for source in (str(tmp_path / "text"), tmp_path / "text", lines, iter(lines), dataset)}
+    sizes = {
+        cls.train(source, vocab_size=280).vocab_size
+        for source in (str(tmp_path / "text"), tmp_path / "text", lines, iter(lines), dataset)
+    }
     assert len(sizes) == (2 if cls is Character else 1)  # the ends of the file's lines are characters
 
 
@@ -197,20 +223,30 @@ def test_a_list_of_files_is_their_text(cls, tmp_path, monkeypatch):
     end = "\n" if cls is Character else ""
     expected = tokens(cls, [line + end for file in files for line in file.read_text().splitlines()])
     monkeypatch.chdir(tmp_path)
-    for source in (files, tuple(files), iter(files), [str(file) for file in files], ["first.txt", "second"], np.array(["first.txt", "second"])):
+    for source in (
+        files,
+        tuple(files),
+        iter(files),
+        [str(file) for file in files],
+        ["first.txt", "second"],
+        np.array(["first.txt", "second"]),
+    ):
         assert tokens(cls, source) == expected
 
 
 @every_training
 @pytest.mark.parametrize("lines", [
-    ["nowhere.txt", "a fox"], ["3/3/2018", "4/5/2018"], ["fox", "dog."], ["a file train.txt", "and/or we"], [b"nowhere.txt"],
+    ["nowhere.txt", "a fox"], ["3/3/2018", "4/5/2018"], ["fox", "dog."], ["a file train.txt", "and/or we"],
+    [b"nowhere.txt"],
 ])  # fmt: skip
 def test_text_that_is_no_list_of_paths(cls, lines):
     assert tokens(cls, lines * 3) == tokens(cls, iter(lines * 3))
     assert cls.train(iter(["nowhere.txt"] * 3), vocab_size=300).vocab_size > 10  # what looks like a path is text there
 
 
-@pytest.mark.parametrize("kind", ["WordPieceTokenizer", "BytePairTokenizer", "CharacterTokenizer", "SentencePieceTokenizer"])
+@pytest.mark.parametrize(
+    "kind", ["WordPieceTokenizer", "BytePairTokenizer", "CharacterTokenizer", "SentencePieceTokenizer"]
+)
 def test_a_special_token_twice(kind):
     tokens = ["[PAD]", "[UNK]", "<s>", "</s>", "<s>"]
     with pytest.raises(ValueError, match="`special_tokens` must hold each token once; received .*'<s>', '</s>', '<s>'"):

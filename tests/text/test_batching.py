@@ -9,18 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_txf import text
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 
 LENGTHS = st.lists(st.integers(0, 20), min_size=1, max_size=30)
 
 
 def examples(sizes):
     """Rows of the given sizes with their numbers: each is another."""
+
     def generate():
         for number, size in enumerate(sizes):
             yield np.full(size, 1 + number, "int32"), number
 
-    return tf.data.Dataset.from_generator(generate, output_signature=(tf.TensorSpec([None], "int32"), tf.TensorSpec([], "int32")))
+    return tf.data.Dataset.from_generator(
+        generate, output_signature=(tf.TensorSpec([None], "int32"), tf.TensorSpec([], "int32"))
+    )
 
 
 @settings(deadline=None, max_examples=10)
@@ -51,7 +54,9 @@ def test_lengths_are_the_best_of_all(sizes, count):
     assert found == sorted(set(found)) and len(found) <= count and found[-1] == max(sizes)
     others = sorted(set(sizes) - {max(sizes)})
     best = min(
-        cost([*chosen, max(sizes)]) for number in range(count) for chosen in itertools.combinations(others, min(number, len(others)))
+        cost([*chosen, max(sizes)])
+        for number in range(count)
+        for chosen in itertools.combinations(others, min(number, len(others)))
     )
     assert cost(found) == best
 
@@ -88,7 +93,9 @@ def test_counted():
     known = text.counted(batches)
     assert int(batches.cardinality()) == tf.data.UNKNOWN_CARDINALITY
     assert len(known) == 5 == len(list(known)) and len(known.prefetch(1).batch(2)) == 3
-    assert [ids.tolist() for ids, _ in known.as_numpy_iterator()] == [ids.tolist() for ids, _ in batches.as_numpy_iterator()]
+    assert [ids.tolist() for ids, _ in known.as_numpy_iterator()] == [
+        ids.tolist() for ids, _ in batches.as_numpy_iterator()
+    ]
 
 
 @pytest.mark.parametrize("then", [4, 6])

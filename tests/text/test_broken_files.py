@@ -1,4 +1,6 @@
-"""Files of tokenizers with random damage: read as the packages of Hugging Face and Google read them, or refused by name."""
+"""Files of tokenizers with random damage: read as the packages of Hugging Face and Google read them, or refused by
+name.
+"""
 
 import functools
 import io
@@ -32,17 +34,22 @@ def sound():
     words = [word_piece.id_to_token(id) for id in range(word_piece.vocab_size)]
     added = {str(len(words)): {"content": "[A]", "special": True}, "0": {"content": "[PAD]", "special": True}}
     bert = {
-        "tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True,
-        "cls_token": "[CLS]", "sep_token": {"content": "[SEP]"}, "pad_token": "[PAD]", "unk_token": "[UNK]", "mask_token": "[MASK]",
-        "additional_special_tokens": ["[A]"], "added_tokens_decoder": added,
+        "tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": None,
+        "tokenize_chinese_chars": True, "cls_token": "[CLS]", "sep_token": {"content": "[SEP]"}, "pad_token": "[PAD]",
+        "unk_token": "[UNK]", "mask_token": "[MASK]", "additional_special_tokens": ["[A]"],
+        "added_tokens_decoder": added,
     }  # fmt: skip
     llama = {
-        "tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": False, "legacy": False, "bos_token": "<s>",
-        "eos_token": {"content": "</s>"}, "pad_token": None,
+        "tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": False, "legacy": False,
+        "bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": None,
     }  # fmt: skip
     fast = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>"}
-    unigram = tokenizers.Tokenizer(tokenizers.models.Unigram([("<unk>", 0.0), ("a", -1.0), ("▁the", -2.0), ("é", -3.5)], 0, False))
-    unigram.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.NFKC(), tokenizers.normalizers.Lowercase()])
+    unigram = tokenizers.Tokenizer(
+        tokenizers.models.Unigram([("<unk>", 0.0), ("a", -1.0), ("▁the", -2.0), ("é", -3.5)], 0, False)
+    )
+    unigram.normalizer = tokenizers.normalizers.Sequence(
+        [tokenizers.normalizers.NFKC(), tokenizers.normalizers.Lowercase()]
+    )
     unigram.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     unigram.decoder = tokenizers.decoders.Metaspace()
     unigram.add_special_tokens(["<pad>", "<s>", "</s>"])
@@ -50,13 +57,33 @@ def sound():
         single="<s> $A </s>", special_tokens=[("<s>", 5), ("</s>", 6)]
     )
     files = {
-        "bert": {"vocab.txt": "\n".join(words) + "\n", "tokenizer_config.json": bert, "added_tokens.json": {"[A]": len(words)},
-                 "tokenizer.json": {"normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": None}}},
-        "t5": {"spiece.model": trained_pieces(vocab_size=200, pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
-               "tokenizer_config.json": {"tokenizer_class": "T5Tokenizer", "extra_ids": 7, "eos_token": "</s>", "pad_token": "<pad>"}},
-        "llama": {"tokenizer.model": trained_pieces(vocab_size=480, model_type="bpe", byte_fallback=True), "tokenizer_config.json": llama},
-        "byt5": {"tokenizer_config.json": {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 9}, "config.json": {"model_type": "t5"}},
-        "byte pairs": {"tokenizer.json": learnt("byte pairs").get_config()["definition"], "tokenizer_config.json": fast},
+        "bert": {
+            "vocab.txt": "\n".join(words) + "\n",
+            "tokenizer_config.json": bert,
+            "added_tokens.json": {"[A]": len(words)},
+            "tokenizer.json": {"normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": None}},
+        },
+        "t5": {
+            "spiece.model": trained_pieces(vocab_size=200, pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
+            "tokenizer_config.json": {
+                "tokenizer_class": "T5Tokenizer",
+                "extra_ids": 7,
+                "eos_token": "</s>",
+                "pad_token": "<pad>",
+            },
+        },
+        "llama": {
+            "tokenizer.model": trained_pieces(vocab_size=480, model_type="bpe", byte_fallback=True),
+            "tokenizer_config.json": llama,
+        },
+        "byt5": {
+            "tokenizer_config.json": {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 9},
+            "config.json": {"model_type": "t5"},
+        },
+        "byte pairs": {
+            "tokenizer.json": learnt("byte pairs").get_config()["definition"],
+            "tokenizer_config.json": fast,
+        },
         "unigram": {"tokenizer.json": unigram.to_str(), "tokenizer_config.json": fast},
     }
     return {kind: {name: as_bytes(content) for name, content in folder.items()} for kind, folder in files.items()}
@@ -68,7 +95,9 @@ def as_bytes(content):
 
 
 def reference(folder, name):
-    """The ids of LINES by the package that the file is of, without special tokens; None where this one refuses what we read."""
+    """The ids of LINES by the package that the file is of, without special tokens; None where this one refuses what we
+    read.
+    """
     if name == "tokenizer.json":
         package = tokenizers.Tokenizer.from_file(str(folder / name))
         package.no_padding(), package.no_truncation()
@@ -77,7 +106,9 @@ def reference(folder, name):
     try:
         package = sentencepiece.SentencePieceProcessor(model_proto=(folder / name).read_bytes())
     except RuntimeError as error:
-        assert "precompiled_charsmap is invalid" in str(error)  # later versions want more of its rules than TensorFlow's
+        assert "precompiled_charsmap is invalid" in str(
+            error
+        )  # later versions want more of its rules than TensorFlow's
         return None
     return package.encode(LINES)
 

@@ -11,11 +11,13 @@ import pytest
 from text_cases import LEARN, START_AND_END, learnt
 
 import keras_txf as txf
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 
 TEXTS = ["The fox sleeps.", "", "dogs", "läuft die Straße 狗 和"]
 every_kind = pytest.mark.parametrize("kind", LEARN)
-on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="models with strings need TensorFlow")
+on_tensorflow = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="models with strings need TensorFlow"
+)
 
 
 def rows(kind, texts=TEXTS):
@@ -95,7 +97,9 @@ def test_special_tokens_in_text(kind):
     escaped = plain.tokenize(text).numpy().tolist()
     assert not set(escaped) & {plain.special_tokens[token] for token in special}
     ids = keep.tokenize([text, "fox", *special]).to_list()
-    assert [id for id in ids[0] if keep.id_to_token(id) in special] == [plain.special_tokens[token] for token in special] * 2
+    assert [id for id in ids[0] if keep.id_to_token(id) in special] == [
+        plain.special_tokens[token] for token in special
+    ] * 2
     assert ids[1] == plain.tokenize("fox").numpy().tolist()
     assert ids[2:] == [[plain.special_tokens[token]] for token in special]
     shown = keep.detokenize(ids[0], skip_special_tokens=False)
@@ -207,7 +211,10 @@ def test_escaping_where_a_vocabulary_is_looked_up(kind):
     import tokenizers
 
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    pieces = [*((token, 0.0) for token in special), *((piece, -5.0) for piece in "▁fine ▁ < s p a d > / u n k m".split())]
+    pieces = [
+        *((token, 0.0) for token in special),
+        *((piece, -5.0) for piece in "▁fine ▁ < s p a d > / u n k m".split()),
+    ]
     if kind == "Unigram":
         model = tokenizers.models.Unigram(pieces, unk_id=3)
     else:

@@ -3,19 +3,20 @@
 import functools
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
+import drawing
 import keras
 import numpy as np
 import pytest
 from refusals import built, refused
 from text_cases import CORPUS, LEARN, START_AND_END, learnt
 
-import drawing
 import keras_txf as txf
 from keras_txf.generation import Beam, Contrastive, NoRepeatNgrams
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports from TensorFlow")
 slow = pytest.mark.slow
@@ -56,7 +57,11 @@ def embedder():
 
 def classes(model, ids, labels):
     logits = drawing.array(model(ids))
-    return {"logits": logits, "label": [labels[i] for i in logits.argmax(1)], "probabilities": keras.ops.softmax(logits)}
+    return {
+        "logits": logits,
+        "label": [labels[i] for i in logits.argmax(1)],
+        "probabilities": keras.ops.softmax(logits),
+    }
 
 
 def embeddings(model, ids):
@@ -76,7 +81,7 @@ CASES = {  # how Python answers, a model, options
     "embed": (embeddings, embedder, {}),
     "complete": (generated, lambda: make("decoder_generator"), NEW),
     "complete within a length": (
-        generated, lambda: make("decoder_generator", encoding="learned", max_length=20),
+        generated, lambda: make("decoder_generator", position_encoding="learned", max_length=20),
         {"max_length": 15, "stop_sequences": [[3], [9, 4]]},
     ),
     "complete by beams": (generated, lambda: make("decoder_generator", position="rotary", window=5), BEAMS),
@@ -173,7 +178,7 @@ def test_every_tokenizer(tmp_path):
         if kind == "byte pairs":  # not in a graph
             continue
         ids = tokenizer(kind, special_tokens_in_text="keep")
-        writer = make("decoder_generator", kind, encoding="learned", max_length=40)
+        writer = make("decoder_generator", kind, position_encoding="learned", max_length=40)
         txf.text.export(writer, ids, tmp_path / kind, max_new_tokens=5)
         expected[kind] = generated(writer, ids(TEXTS), ids.detokenize, max_new_tokens=5)
     for name, found in in_a_fresh_process(tmp_path, list(expected)).items():
@@ -271,35 +276,44 @@ def refuses(words, kind="decoder_generator", tokenizer=LETTERS, model=None, **op
     assert not os.path.exists("nowhere")
 
 
-@pytest.mark.parametrize("words, options", [
-    (["`model`", "3"], {"model": 3}),
-    (["`tokenizer`", "None"], {"tokenizer": None}),
-    (["`tokenizer`", "BytePairTokenizer"], {"tokenizer": learnt("byte pairs")}),
-    (["`target_tokenizer`", "BytePairTokenizer"], {"kind": "encoder_decoder", "target_tokenizer": learnt("byte pairs")}),
-    (["`target_tokenizer`", "11 tokens", "259"], {"kind": "encoder_decoder", "target_tokenizer": learnt("bytes")}),
-    (["`target_tokenizer`", "'decoder_generator'"], {"target_tokenizer": LETTERS}),
-    (["`tokenizer`", "11 tokens", "259"], {"tokenizer": learnt("bytes")}),
-    (["`tokenizer`", "11 tokens", "259"], {"kind": "encoder_classifier", "tokenizer": learnt("bytes")}),
-    (["`tokenizer`", "pad_id=0", "pad_id=3"], {"tokenizer": letters(pad_token="[END]")}),
-    (["`tokenizer`", "pad_id=0", "None"], {"kind": "encoder_classifier", "tokenizer": letters(pad_token=None, length=None)}),
-    (["'stream'", "an option of `export`", "Known"], {"stream": True}),
-    (["'stop_id'", "Did you mean 'stop_ids'"], {"stop_id": 2}),
-    (["`labels`", "'decoder_generator'"], {"labels": LABELS}),
-    (["`stop_ids`", "'encoder_classifier'", "labels"], {"kind": "encoder_classifier", "stop_ids": 2}),
-    (["`labels`", "3, one for each class"], {"kind": "encoder_classifier", "labels": ["good", "bad"]}),
-    (["`labels`", "different strings"], {"kind": "encoder_classifier", "labels": ["good", "bad", "bad"]}),
-    (["`labels`", "different strings", "1"], {"kind": "encoder_classifier", "labels": [0, 1, 2]}),
-    (["`labels`", "different strings", "'abc'"], {"kind": "encoder_classifier", "labels": "abc"}),
-    (["one vector for each text", "Pooling"], {"kind": "encoder"}),
-    (["token ids", "nothing else", "context"], {"kind": "decoder"}),
-    (["`stop_ids`", "11"], {"stop_ids": 11}),
-    (["`start_id`", "11"], {"start_id": 11}),
-    (["`start_id`", "11"], {"kind": "encoder_decoder", "start_id": 11}),
-    (["`max_length`", "6", "prompt of 6"], {"max_length": 6}),
-    (["`length`", "max_length=9"], {"max_length": 9, "tokenizer": letters(length=None)}),
-    (["`jit_compile`", "yes"], {"jit_compile": "yes"}),
-    (["`overwrite`", "yes"], {"overwrite": "yes"}),
-])
+@pytest.mark.parametrize(
+    "words, options",
+    [
+        (["`model`", "3"], {"model": 3}),
+        (["`tokenizer`", "None"], {"tokenizer": None}),
+        (["`tokenizer`", "BytePairTokenizer"], {"tokenizer": learnt("byte pairs")}),
+        (
+            ["`target_tokenizer`", "BytePairTokenizer"],
+            {"kind": "encoder_decoder", "target_tokenizer": learnt("byte pairs")},
+        ),
+        (["`target_tokenizer`", "11 tokens", "259"], {"kind": "encoder_decoder", "target_tokenizer": learnt("bytes")}),
+        (["`target_tokenizer`", "'decoder_generator'"], {"target_tokenizer": LETTERS}),
+        (["`tokenizer`", "11 tokens", "259"], {"tokenizer": learnt("bytes")}),
+        (["`tokenizer`", "11 tokens", "259"], {"kind": "encoder_classifier", "tokenizer": learnt("bytes")}),
+        (["`tokenizer`", "pad_id=0", "pad_id=3"], {"tokenizer": letters(pad_token="[END]")}),
+        (
+            ["`tokenizer`", "pad_id=0", "None"],
+            {"kind": "encoder_classifier", "tokenizer": letters(pad_token=None, length=None)},
+        ),
+        (["'stream'", "an option of `export`", "Known"], {"stream": True}),
+        (["'stop_id'", "Did you mean 'stop_ids'"], {"stop_id": 2}),
+        (["`labels`", "'decoder_generator'"], {"labels": LABELS}),
+        (["`stop_ids`", "'encoder_classifier'", "labels"], {"kind": "encoder_classifier", "stop_ids": 2}),
+        (["`labels`", "3, one for each class"], {"kind": "encoder_classifier", "labels": ["good", "bad"]}),
+        (["`labels`", "different strings"], {"kind": "encoder_classifier", "labels": ["good", "bad", "bad"]}),
+        (["`labels`", "different strings", "1"], {"kind": "encoder_classifier", "labels": [0, 1, 2]}),
+        (["`labels`", "different strings", "'abc'"], {"kind": "encoder_classifier", "labels": "abc"}),
+        (["one vector for each text", "Pooling"], {"kind": "encoder"}),
+        (["token ids", "nothing else", "context"], {"kind": "decoder"}),
+        (["`stop_ids`", "11"], {"stop_ids": 11}),
+        (["`start_id`", "11"], {"start_id": 11}),
+        (["`start_id`", "11"], {"kind": "encoder_decoder", "start_id": 11}),
+        (["`max_length`", "6", "prompt of 6"], {"max_length": 6}),
+        (["`length`", "max_length=9"], {"max_length": 9, "tokenizer": letters(length=None)}),
+        (["`jit_compile`", "yes"], {"jit_compile": "yes"}),
+        (["`overwrite`", "yes"], {"overwrite": "yes"}),
+    ],
+)
 def test_refuses(tmp_path, monkeypatch, words, options):
     monkeypatch.chdir(tmp_path)
     refuses(words, **options)
@@ -308,12 +322,14 @@ def test_refuses(tmp_path, monkeypatch, words, options):
 def test_refuses_lengths_and_padding_that_a_model_does_not_have(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sizes = dict(num_layers=1, dim=8, num_heads=2)
-    short = txf.models.encoder_classifier(11, 3, **sizes, encoding="learned", max_length=5)
+    short = txf.models.encoder_classifier(11, 3, **sizes, position_encoding="learned", max_length=5)
     refuses(["`length`", "max_length=5", "6"], model=short)
     refuses(["`length`", "max_length=5", "None"], model=short, tokenizer=letters(length=None))
-    short = txf.models.encoder_decoder(11, 11, **sizes, share_embeddings="tokens", encoding="learned", max_length=5)
+    short = txf.models.encoder_decoder(
+        11, 11, **sizes, share_embeddings="tokens", position_encoding="learned", max_length=5
+    )
     refuses(["`length`", "max_length=5", "6"], model=short)
-    short = txf.models.decoder_generator(11, **sizes, encoding="learned", max_length=8)
+    short = txf.models.decoder_generator(11, **sizes, position_encoding="learned", max_length=8)
     refuses(["max_length=8", "6 prompt tokens", "max_new_tokens=3"], model=short, max_new_tokens=3)
     unpadded = txf.models.encoder_classifier(11, 3, **sizes, pad_id=None)
     refuses(["fixed `length`", "'longest'"], model=unpadded, tokenizer=letters(length="longest"))
@@ -324,14 +340,21 @@ def test_refuses_lengths_and_padding_that_a_model_does_not_have(tmp_path, monkey
 
 
 def test_a_sequential_model_that_was_never_called(tmp_path):
-    layers = [keras.layers.Embedding(11, 4), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(3, name="logits")]
+    layers = [
+        keras.layers.Embedding(11, 4),
+        keras.layers.GlobalAveragePooling1D(),
+        keras.layers.Dense(3, name="logits"),
+    ]
     model = keras.Sequential([keras.Input((6,), dtype="int32"), *layers])
     txf.text.export(model, LETTERS, tmp_path / "m")
     texts = ["abc", "", "cabbage"]
     expected = model.predict(LETTERS(texts), verbose=0)
     loaded = tf.saved_model.load(str(tmp_path / "m"))
     np.testing.assert_allclose(loaded.serve(tf.constant(texts))["logits"], expected, atol=1e-6)
-    refused(lambda: txf.text.export(keras.Sequential(layers[:1]), LETTERS, tmp_path / "n"), ["`model`", "built", "Sequential"])
+    refused(
+        lambda: txf.text.export(keras.Sequential(layers[:1]), LETTERS, tmp_path / "n"),
+        ["`model`", "built", "Sequential"],
+    )
     refused(lambda: txf.text.export(model, LETTERS, 3), ["`folder`", "3"])
 
 
@@ -348,11 +371,11 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     assert "label" in serve(folder, ["abc"])
 
     def fail(module, path, signatures):
-        os.makedirs(path)
+        (pathlib.Path(path) / "assets").mkdir()
         raise OSError("the disk is full")
 
     monkeypatch.setattr(tf.saved_model, "save", fail)
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(ValueError, match="`folder` must be a place that can be written to; .*full"):
         txf.text.export(model, LETTERS, folder, overwrite=True)
     assert os.listdir(folder.parent) == ["model"] and (folder / "saved_model.pb").is_file()
 
@@ -361,11 +384,12 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(tf.saved_model, "save", forbid)
-        with pytest.raises(OSError, match="`folder` must be a place that can be written to") as error:
+        with pytest.raises(ValueError, match="`folder` must be a place that can be written to") as error:
             txf.text.export(model, LETTERS, folder, overwrite=True)
-        assert "Permission denied" in str(error.value) and ".model-" not in str(error.value)
-    kept = [f".model-{'0' * 31}", f".models-{'0' * 32}"]
-    for name in (*kept, f".model-{'0a' * 16}"):  # the last as a kill leaves it
+        assert "Permission denied" in str(error.value) and "unfinished" not in str(error.value)
+    kept = [f".replaced-{'0' * 31}.model", f".unfinished-{'0' * 32}.models"]
+    left = [f".{kind}-{'0a' * 16}.model" for kind in ("unfinished", "replaced")]  # by a kill
+    for name in (*kept, *left):
         (folder.parent / name).mkdir()
     monkeypatch.undo()
     txf.text.export(model, LETTERS, folder, overwrite=True)
@@ -390,12 +414,12 @@ def test_a_prompt_keeps_what_is_padding_to_the_tokenizer_alone(tmp_path):
 def test_answers_begin_and_end_as_the_tokenizer_says(tmp_path):
     """With its `start` and `end`, not with the ids that `generate` takes unless it is told."""
     first, last = LETTERS.token_to_id("[START]"), LETTERS.token_to_id("[END]")
-    ids, texts = letters(start="[START]", end="[END]"), ["abc", "g", "dead"]
+    one, texts = letters(start="[START]", end="[END]"), ["abc", "g", "dead"]
     several = letters(start=["[START]", "[END]"], end="[END]")  # the model has learnt to go on with the others
     for kind, ids, prompts, options in (
-        ("encoder_decoder", ids, ids(texts), {"start_id": first}),
+        ("encoder_decoder", one, one(texts), {"start_id": first}),
         ("encoder_decoder", several, several(texts), {"start_id": first}),
-        ("decoder_generator", ids, letters(start="[START]")(texts), {}),
+        ("decoder_generator", one, letters(start="[START]")(texts), {}),
     ):
         model = built(kind)
         txf.text.export(model, ids, tmp_path / kind, max_new_tokens=12, overwrite=True)
@@ -404,3 +428,13 @@ def test_answers_begin_and_end_as_the_tokenizer_says(tmp_path):
         txf.text.export(model, ids, tmp_path / kind, max_new_tokens=12, stop_ids=[], overwrite=True, **options)
         answers = model.generate(prompts, 12, padded=False, **options)
         assert [text.decode() for text in serve(tmp_path / kind, texts)["text"].numpy()] == ids.detokenize(answers)
+
+
+def test_a_model_that_is_wired_by_hand_completes_texts(tmp_path):
+    ids = keras.Input((None,), dtype="int32", name="token_ids")
+    x = txf.layers.DecoderBlock(2)(txf.layers.PositionalEmbedding(11, 8)(ids))
+    model = txf.models.generative(keras.Model(ids, keras.layers.Dense(11)(x)))
+    txf.text.export(model, LETTERS, tmp_path / "model", max_new_tokens=3)
+    text = serve(tmp_path / "model", ["abc"])["text"].numpy()[0]
+    expected = model.generate(LETTERS(["abc"]).numpy(), 3, padded=False)
+    assert text.decode() == LETTERS.detokenize(expected)[0]

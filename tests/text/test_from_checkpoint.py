@@ -6,17 +6,19 @@ import json
 import pytest
 import sentencepiece
 import transformers
+from drawing import few
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
 from text_cases import CORPUS, STRINGS, learnt
 
-from drawing import few
 from keras_txf import text
 
 WORDS = "The fox dogs naïve ÄÖÜ 狗和 ﬁne é zzz ! </s> <extra_id_7> [MASK] <s> <unk> ##s".split()
 LINES = st.lists(
-    st.one_of(*(st.lists(st.sampled_from(WORDS), max_size=8).map(glue.join) for glue in (" ", "", "  "))), min_size=1, max_size=20
+    st.one_of(*(st.lists(st.sampled_from(WORDS), max_size=8).map(glue.join) for glue in (" ", "", "  "))),
+    min_size=1,
+    max_size=20,
 )
 
 
@@ -40,11 +42,18 @@ def folders(tmp_path_factory):
     word_piece = learnt("WordPiece")
     vocabulary = "".join(word_piece.id_to_token(id) + "\n" for id in range(word_piece.vocab_size))
     llama = piece_model(
-        vocab_size=480, model_type="bpe", byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False
+        vocab_size=480,
+        model_type="bpe",
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
     )
     llama_config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True}
     files = {
-        "bert": {"vocab.txt": vocabulary, "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "do_lower_case": True}},
+        "bert": {
+            "vocab.txt": vocabulary,
+            "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "do_lower_case": True},
+        },
         "cased": {
             "vocab.txt": vocabulary,
             "tokenizer_config.json": {"tokenizer_class": "BertTokenizerFast", "do_lower_case": False},
@@ -80,7 +89,10 @@ class Named(dict):
 @given(lines=LINES)
 @pytest.mark.parametrize("name", ["bert", "cased", "t5", "legacy", "llama", "byt5", "bpe"])
 def test_ids(name, lines, folders, references):
-    if name in ("legacy", "llama"):  # transformers puts no second space before text that begins with one; sentencepiece does
+    if name in (
+        "legacy",
+        "llama",
+    ):  # transformers puts no second space before text that begins with one; sentencepiece does
         lines = [line.strip() for line in lines]
     if name in ("legacy", "byt5"):  # and takes spaces away beside those of ByT5
         lines = [line for line in lines if not any(token in line for token in ("<s>", "</s>", "<unk>"))]
@@ -111,7 +123,10 @@ def test_t5_sentinels(folders):
 def test_added_tokens(folders, tmp_path):
     vocabulary = (folders["bert"] / "vocab.txt").read_bytes()
     size = learnt("WordPiece").vocab_size
-    config = {"tokenizer_class": "BertTokenizer", "added_tokens_decoder": {str(size): {"content": "[A]", "special": True}}}
+    config = {
+        "tokenizer_class": "BertTokenizer",
+        "added_tokens_decoder": {str(size): {"content": "[A]", "special": True}},
+    }
     folder = folder_of(tmp_path, {"vocab.txt": vocabulary, "tokenizer_config.json": config})
     tokenizer = text.from_checkpoint(folder, special_tokens_in_text="keep")
     assert tokenizer.special_tokens["[A]"] == size == tokenizer.vocab_size - 1
@@ -136,7 +151,10 @@ REFUSED = [
     ({"tokenizer_config.json": BERT, "vocab.txt": "fox\n"}, ["`pad_token`", "[PAD]"]),
     ({"tokenizer_config.json": BERT, "vocab.txt": ""}, ["`folder`", "empty"]),
     ({"tokenizer.json": "{}"}, ["`definition`", "tokenizer.json"]),
-    ({"tokenizer_config.json": {"tokenizer_class": "T5Tokenizer"}, "spiece.model": b"no"}, ["`model`", "SentencePiece", "no"]),
+    (
+        {"tokenizer_config.json": {"tokenizer_class": "T5Tokenizer"}, "spiece.model": b"no"},
+        ["`model`", "SentencePiece", "no"],
+    ),
 ]
 
 

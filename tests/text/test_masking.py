@@ -9,7 +9,7 @@ from refusals import refused
 from text_cases import CORPUS, LEARN, learnt
 
 from keras_txf import text
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "fox", "##es", "dog", "##gy", "!", "a"]
 TOKENIZER = text.WordPieceTokenizer(VOCABULARY)
@@ -27,14 +27,17 @@ def begins_word(row):
     """Where words begin, one token after the other."""
     special = row < 5
     return [
-        place == 0 or special[place] or special[place - 1] or not VOCABULARY[id].startswith("##") for place, id in enumerate(row)
+        place == 0 or special[place] or special[place - 1] or not VOCABULARY[id].startswith("##")
+        for place, id in enumerate(row)
     ]
 
 
 @settings(deadline=None, max_examples=5)
 @given(
     st.lists(st.lists(st.integers(0, 10), max_size=9).map(lambda row: np.array(row, "int32")), min_size=1, max_size=4),
-    st.floats(0, 1), st.booleans(), st.integers(0, 99),
+    st.floats(0, 1),
+    st.booleans(),
+    st.integers(0, 99),
 )
 def test_only_ordinary_tokens_are_hidden_and_words_whole(rows, rate, whole_words, seed):
     for row, (hidden, targets) in zip(rows, masked(rows, rate=rate, whole_words=whole_words, seed=seed), strict=True):
@@ -61,7 +64,11 @@ def test_shares(whole_words):
     chosen = targets != PAD
     assert abs(chosen.mean() - 0.15) < 0.01
     # Of six ordinary tokens, one in six that is drawn is the token itself.
-    shares = [(hidden == MASK)[chosen].mean(), ((hidden != MASK) & (hidden != row))[chosen].mean(), (hidden == row)[chosen].mean()]
+    shares = [
+        (hidden == MASK)[chosen].mean(),
+        ((hidden != MASK) & (hidden != row))[chosen].mean(),
+        (hidden == row)[chosen].mean(),
+    ]
     np.testing.assert_allclose(shares, [0.8, 0.1 * 5 / 6, 0.1 + 0.1 / 6], atol=0.015)
     drawn = hidden[chosen & (hidden != MASK) & (hidden != row)]
     np.testing.assert_allclose(np.bincount(drawn, minlength=11)[5:] / len(drawn), 1 / 6, atol=0.05)
@@ -128,7 +135,9 @@ def groups(tokenizer, row):
     """The words of a row: the tokens that are hidden or not together."""
     result = []
     rows = [np.array(row)] * 40
-    found = np.stack([targets != tokenizer.pad_id for _, targets in masked(rows, tokenizer, rate=0.5, whole_words=True)])
+    found = np.stack(
+        [targets != tokenizer.pad_id for _, targets in masked(rows, tokenizer, rate=0.5, whole_words=True)]
+    )
     for place, id in enumerate(row):
         if place and (found[:, place] == found[:, place - 1]).all():
             result[-1].append(id)
@@ -174,6 +183,8 @@ def test_words_of_a_tokenizer_json_that_is_not_of_bytes():
     unigram = of_tokenizers(unigram, pre_tokenizer=pre.Metaspace())
     assert unigram.tokenize("the foxes the").numpy().tolist() == row
     assert groups(unigram, row) == [[1], [2, 3], [1]]
-    unmarked = of_tokenizers(models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]"), pre_tokenizer=pre.Whitespace())
+    unmarked = of_tokenizers(
+        models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]"), pre_tokenizer=pre.Whitespace()
+    )
     refused(lambda: masked([row], unmarked, whole_words=True), ["`whole_words`", "▁", "Ġ", "none"])
     assert len(masked([row[:1]], unmarked)) == 1

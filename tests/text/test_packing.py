@@ -9,7 +9,7 @@ from text_cases import CORPUS, learnt
 
 import keras_txf as txf
 from keras_txf import text
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 
 SIZE = learnt("WordPiece").vocab_size
 LINES = [word for line in CORPUS[:6] for word in (line[:25], line[5:14], line[30:])]
@@ -23,8 +23,11 @@ def first_fit(sizes, lengths, window):
         rows = []
         for place in range(start, min(start + window, len(sizes))):
             fits = (
-                row for row in rows
-                if all(sum(sizes[other][i] for other in row) + sizes[place][i] <= lengths[i] for i in range(len(lengths)))
+                row
+                for row in rows
+                if all(
+                    sum(sizes[other][i] for other in row) + sizes[place][i] <= lengths[i] for i in range(len(lengths))
+                )
             )
             row = next(fits, None)
             if row is None:
@@ -38,7 +41,9 @@ def first_fit(sizes, lengths, window):
 @settings(deadline=None, max_examples=3)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 7)), min_size=1, max_size=23),
-    st.integers(5, 12), st.integers(7, 12), st.sampled_from([1, 4, 50]),
+    st.integers(5, 12),
+    st.integers(7, 12),
+    st.sampled_from([1, 4, 50]),
 )
 def test_equals_first_fit_in_python(sizes, source_length, target_length, window):
     random = np.random.default_rng(0)
@@ -79,7 +84,9 @@ def test_shapes_are_static():
 
 def test_labels_and_weights_of_examples_and_of_tokens():
     ids, label = tf.ragged.constant([[5, 6], [7], [8, 9, 3]], dtype="int32"), [0, 2, 1]
-    inputs, labels, weights = next(iter(text.pack(tf.data.Dataset.from_tensor_slices((ids, label)).map(dense), 4).batch(9)))
+    inputs, labels, weights = next(
+        iter(text.pack(tf.data.Dataset.from_tensor_slices((ids, label)).map(dense), 4).batch(9))
+    )
     np.testing.assert_array_equal(inputs["token_ids"], [[5, 6, 7, 0], [8, 9, 3, 0]])
     np.testing.assert_array_equal(labels, [[0, 0, 2, 0], [1, 0, 0, 0]])
     np.testing.assert_array_equal(weights, [[1, 0, 1, 0], [1, 0, 0, 0]])
@@ -121,7 +128,9 @@ def masked_model(packed):
     if not packed:
         ids = keras.Input((None,), dtype="int32")
         return keras.Model(ids, head(inner(ids)))
-    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "segment_ids", "positions")}
+    inputs = {
+        name: keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "segment_ids", "positions")
+    }
     return keras.Model(inputs, head(inner(inputs)))
 
 
@@ -141,7 +150,9 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize("task", [pytest.param(task, marks=pytest.mark.slow) if task == "question answering" else task for task in TASKS])
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=pytest.mark.slow) if task == "question answering" else task for task in TASKS]
+)
 def test_loss_and_gradients_are_those_of_the_examples_alone(task):
     """One step of plain descent at rate 1 moves each weight by its gradient."""
     make, build = TASKS[task]
@@ -186,12 +197,17 @@ def test_packed_labels_give_the_loss_of_the_first_token():
 
 FITS = {
     "next token": lambda: (generator(True), text.pack(TASKS["next token"][0](), 64).batch(2)),
-    "translation": lambda: (pair(True), text.pack(TASKS["translation"][0](), 64).shuffle(9).batch(2, drop_remainder=True)),
+    "translation": lambda: (
+        pair(True),
+        text.pack(TASKS["translation"][0](), 64).shuffle(9).batch(2, drop_remainder=True),
+    ),
     "buckets": lambda: (pair(False), text.batch_by_length(TASKS["translation"][0]().shuffle(9), 200, [8, 16, 64])),
 }
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind == "translation" else pytest.mark.slow) for kind in FITS])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind == "translation" else pytest.mark.slow) for kind in FITS]
+)
 def test_fit_takes_them_and_warns_of_nothing(kind):
     model, batches = FITS[kind]()
     model.compile("adam", txf.training.TokenCrossEntropy(), metrics=[txf.training.TokenAccuracy()], run_eagerly=True)

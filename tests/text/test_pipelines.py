@@ -8,7 +8,7 @@ from text_cases import CORPUS, LEARN, learnt
 
 from keras_txf import text
 from keras_txf.models import encoder_classifier
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 
 LINES = [f"{line} {number}" for number, line in enumerate(CORPUS)]
 OTHERS = [line[::-1] for line in LINES]
@@ -30,11 +30,17 @@ PIPELINES = {
     "sentence pairs": lambda *how: text.sentence_pairs(columns(LINES, OTHERS, LABELS), how[0], 3, *how[1:]),
     "next token": lambda *how: text.next_token(columns(LINES), *how),
     "translation": lambda *how: text.translation(columns(LINES, OTHERS), how[0], None, *how[1:]),
-    "question answering": lambda *how: text.question_answering(columns(LINES, OTHERS, LINES[::-1]), how[0], None, *how[1:]),
+    "question answering": lambda *how: text.question_answering(
+        columns(LINES, OTHERS, LINES[::-1]), how[0], None, *how[1:]
+    ),
     "masking": lambda *how: text.masked_language_modelling(columns(LINES), *how),
     "contrastive": lambda *how: text.contrastive_pairs(columns(LINES, OTHERS), *how),
 }
-FEW = ("next token", "translation", "masking")  # these take their own way from text to examples; all go when there is time
+FEW = (
+    "next token",
+    "translation",
+    "masking",
+)  # these take their own way from text to examples; all go when there is time
 every_pipeline = pytest.mark.parametrize("name", PIPELINES)
 
 
@@ -61,7 +67,7 @@ def body(line):
 
 def test_classification():
     found = elements(PIPELINES["classification"](word_piece(), 9))
-    assert found == [(tuple([CLS, *body(line)[:7], SEP]), label) for line, label in zip(LINES, LABELS)]
+    assert found == [((CLS, *body(line)[:7], SEP), label) for line, label in zip(LINES, LABELS)]
     scores = text.classification((LINES, np.linspace(0, 5, len(LINES))), word_piece(), None)
     assert scores.element_spec[1].dtype == tf.float32 and scores.element_spec[0].shape.rank == 1
 
@@ -134,7 +140,7 @@ def test_question_answering_cuts_the_context():
 def test_contrastive_pairs_and_their_targets():
     examples = PIPELINES["contrastive"](word_piece(), 9)
     assert elements(examples) == [
-        (tuple([CLS, *body(line)[:7], SEP]), tuple([CLS, *body(other)[:7], SEP])) for line, other in zip(LINES, OTHERS)
+        ((CLS, *body(line)[:7], SEP), (CLS, *body(other)[:7], SEP)) for line, other in zip(LINES, OTHERS)
     ]
     batches = list(examples.padded_batch(5).map(text.contrastive_targets).as_numpy_iterator())
     assert [targets.tolist() for _, targets in batches] == [[0, 1, 2, 3, 4]] * 3 + [[0, 1, 2]]
@@ -149,7 +155,7 @@ def test_the_tokenizers_length_is_the_default():
 def test_every_tokenizer(kind):
     many = LINES * 20  # more than are tokenized at once
     found = elements(text.token_ids(columns(many), learnt(kind)))
-    assert [list(row) for row, in found] == learnt(kind).tokenize(many).to_list()
+    assert [list(row) for (row,) in found] == learnt(kind).tokenize(many).to_list()
 
 
 @every_pipeline
@@ -173,7 +179,9 @@ def in_any_order(dataset):
     return collections.Counter(elements(dataset))
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in PIPELINES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in PIPELINES]
+)
 def test_shuffled_sharded_repeated_and_cached_they_are_the_same(name):
     examples = PIPELINES[name](BYTES, 60)
     if name == "masking":
@@ -205,8 +213,13 @@ ENDS = {
 }
 
 
-RESUMED = [pytest.param(name, end, marks=[] if name in FEW and (end == "alone") == (name != "translation") else pytest.mark.slow)
-           for name in PIPELINES for end in ENDS]
+RESUMED = [
+    pytest.param(
+        name, end, marks=[] if name in FEW and (end == "alone") == (name != "translation") else pytest.mark.slow
+    )
+    for name in PIPELINES
+    for end in ENDS
+]
 
 
 @pytest.mark.parametrize("name, end", RESUMED)

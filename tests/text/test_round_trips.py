@@ -3,13 +3,13 @@
 import pytest
 import sentencepiece
 import tokenizers
+from drawing import few
 from hypothesis import given
 from hypothesis import strategies as st
 from text_cases import CORPUS, STRINGS, learnt
 
-from drawing import few
 from keras_txf.text import ByteTokenizer, CharacterTokenizer
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 
 
 @pytest.mark.parametrize("kind", ["bytes", "byte pairs", "bpe"])

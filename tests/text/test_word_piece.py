@@ -5,13 +5,13 @@ import itertools
 import numpy as np
 import pytest
 import tokenizers
+from drawing import few
 from hypothesis import given
 from hypothesis import strategies as st
 from text_cases import HARD, STRINGS, learnt
 
-from drawing import few
 from keras_txf.text import bert
-from keras_txf.text.lazy import tf
+from keras_txf.text.lazy_imports import tf
 from keras_txf.text.word_piece import WordPieceTokenizer
 
 OPTIONS = list(itertools.product([True, False], [None, True, False], [True, False], [True, False]))

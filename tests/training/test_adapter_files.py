@@ -7,6 +7,7 @@ from adapter_cases import IDS, OPTIONS, array, every_builder, fit, run, same, tr
 from refusals import refused
 
 import keras_txf as txf
+from keras_txf.layers.adapters import describe
 from keras_txf.layers.projections import Projection
 from keras_txf.training import add_adapter, remove_adapter, use_adapter
 
@@ -60,7 +61,7 @@ def test_keras_files_keep_everything(builder, tmp_path):
     model.save(tmp_path / "model.keras")
     reloaded = keras.saving.load_model(tmp_path / "model.keras")
     described = [
-        [layer.describe_adapters() for layer in one._flatten_layers() if isinstance(layer, Projection)]
+        [describe(layer) for layer in one._flatten_layers() if isinstance(layer, Projection)]
         for one in (model, reloaded)
     ]
     assert described[0] == described[1]
@@ -84,7 +85,7 @@ def test_weights_files_refuse_another_set_of_adapters(tmp_path):
     use_adapter(model, "default")
     np.testing.assert_array_equal(run(model, inputs), tuned)
     remove_adapter(model)
-    with pytest.raises(ValueError, match="must have the adapters of the file, and no other: it has "):
+    with pytest.raises(ValueError, match="expected 2 variables, but received 4 variables"):
         model.load_weights(tmp_path / "with.weights.h5")
 
 
@@ -105,7 +106,9 @@ def test_heads_of_others(tmp_path):
     other = build()
     txf.training.load_adapter(other, tmp_path / "one.safetensors")
     np.testing.assert_array_equal(run(other, IDS), tuned)
-    with pytest.raises(ValueError, match="`heads` must be projections .*; received mine/kernel, which 'two' would train"):
+    with pytest.raises(
+        ValueError, match="`heads` must be projections .*; received mine/kernel, which 'two' would train"
+    ):
         add_adapter(model, "two")
     with pytest.raises(ValueError, match="must have the sizes of .*: 'mine/bias' is .4,.; received a model with .5,"):
         txf.training.load_adapter(build(5), tmp_path / "one.safetensors")

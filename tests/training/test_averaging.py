@@ -83,7 +83,9 @@ def test_what_is_no_float_is_the_last_files(tmp_path):
 def test_a_training_that_goes_on_keeps_counting(tmp_path):
     model = build()
     fit(model, tmp_path)
-    os.rename(tmp_path / "epoch_00005.weights.h5", tmp_path / "unfinished.epoch_00005.weights.h5")  # killed while saving
+    os.rename(
+        tmp_path / "epoch_00005.weights.h5", tmp_path / "unfinished.epoch_00005.weights.h5"
+    )  # killed while saving
     fit(model, tmp_path, epochs=6, initial_epoch=4)
     assert files(tmp_path) == [f"epoch_{epoch:05}.weights.h5" for epoch in (4, 5, 6)]
     fit(model, tmp_path, epochs=6, initial_epoch=5)  # killed after saving, before the training knew
@@ -99,7 +101,9 @@ def test_an_epoch_that_is_stopped_inside_leaves_none(batch, tmp_path):
 
         def on_train_batch_begin(self, at, logs=None):
             if self.third and at == batch:
-                self.model.layers[0].kernel.assign(np.full((3, 5), np.nan))  # on JAX `model` has no state within an epoch
+                self.model.layers[0].kernel.assign(
+                    np.full((3, 5), np.nan)
+                )  # on JAX `model` has no state within an epoch
 
     model, keep = build(), txf.training.KeepCheckpoints(tmp_path, 2)
     stops = [Spoil(), keras.callbacks.TerminateOnNaN(), keep]
@@ -130,14 +134,21 @@ def test_epochs_are_ordered_by_number(tmp_path):
     first = model.get_weights()
     txf.training.average_checkpoints(model, tmp_path)
     for variable, *values in zip(model.weights, first, *weights):
-        np.testing.assert_allclose(array(variable), np.mean(np.asarray(values, "float64"), axis=0), rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(
+            array(variable), np.mean(np.asarray(values, "float64"), axis=0), rtol=1e-6, atol=1e-7
+        )
     assert int(model.optimizer.iterations) == 4  # of the last file: two epochs of two steps
     with pytest.raises(ValueError, match="beyond the epoch at which `fit` begins, 99999; .* has .*epoch_100001"):
         fit(model, tmp_path, epochs=100_002, initial_epoch=99_999)
 
 
 def test_other_files_of_the_folder_are_none_of_its(tmp_path):
-    names = ["epoch_best.weights.h5", "epoch_00009.weights.h5.old", "epoch_9.weights.h5", "unfinished.epoch_00004.weights.h5"]
+    names = [
+        "epoch_best.weights.h5",
+        "epoch_00009.weights.h5.old",
+        "epoch_9.weights.h5",
+        "unfinished.epoch_00004.weights.h5",
+    ]
     for name in names:
         (tmp_path / name).write_text("mine")
     fit(build(), tmp_path, keep=1, epochs=2)
@@ -187,7 +198,12 @@ def test_a_full_disk_leaves_the_epochs_before(tmp_path):
     [before] = tmp_path.iterdir()
     content, limit = before.read_bytes(), 1
     while limit < len(content):  # HDF5 itself would end the process at some of these sizes
-        with pytest.raises(ValueError, match="`folder` must be a place that can be written to; received '.*epoch_00002") as error, full_disk(limit):
+        with (
+            pytest.raises(
+                ValueError, match="`folder` must be a place that can be written to; received '.*epoch_00002"
+            ) as error,
+            full_disk(limit),
+        ):
             fit(model, tmp_path, epochs=2, initial_epoch=1)
         assert "\n" not in str(error.value) and len(str(error.value)) < 700
         assert [before] == list(tmp_path.iterdir()) and before.read_bytes() == content

@@ -11,8 +11,9 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import keras_txf as txf
-from keras_txf.layers.adapters import LowRank
-from keras_txf.layers.tuning import layers_with_adapters, trainable_by_nature
+from keras_txf.backend.keras_private import trainable_by_nature
+from keras_txf.layers.adapters import LowRank, describe
+from keras_txf.training.adapters import dense_layers
 
 QUERY, SCORE = "encoder_0/attention/query", "pooling/score"
 
@@ -30,10 +31,14 @@ def sound(tmp_path_factory):
 
 def state(model):
     """All that a load may change; the values apart."""
-    layers = layers_with_adapters(model)
-    adapters = {path: (layer.describe_adapters(), layer.active, sorted(layer.seeds)) for path, layer in layers.items()}
+    adapters = {path: (describe(layer), getattr(layer, "active", None)) for path, layer in dense_layers(model).items()}
     flags = [(variable.path, variable.trainable) for variable in trainable_by_nature(model)]
-    return adapters, flags, [layer.path for layer in model._flatten_layers()], [id(variable) for variable in model.variables]
+    return (
+        adapters,
+        flags,
+        [(layer.path, type(layer)) for layer in model._flatten_layers()],
+        [id(variable) for variable in model.variables],
+    )
 
 
 def unchanged(model, call, words):
@@ -85,8 +90,14 @@ THINGS = [None, True, 3, -1.5, "x", [], [1], {"a": 1}]
 DAMAGES = [
     *[(put(("format",), value), ["format"]) for value in [*THINGS, "keras_txf adapter 2", ...]],
     *[(put(("layers",), value), ["`layers`"]) for value in [None, True, 3, "x", [], [1], {}, {"a": 1}, ...]],
-    *[(put(("shared",), value), ["`shared`"]) for value in [None, True, 3, "x", [1], [None], {"a": 1}, [["a"]], ["a", "a"], ...]],
-    *[(put(("layers", QUERY), value), [QUERY]) for value in [*THINGS, ["low_rank"], ["low_rank", {}, {}], ["low_rank", 3]]],
+    *[
+        (put(("shared",), value), ["`shared`"])
+        for value in [None, True, 3, "x", [1], [None], {"a": 1}, [["a"]], ["a", "a"], ...]
+    ],
+    *[
+        (put(("layers", QUERY), value), [QUERY])
+        for value in [*THINGS, ["low_rank"], ["low_rank", {}, {}], ["low_rank", 3]]
+    ],
     *[(put(("layers", QUERY, 0), value), [QUERY, "`kind`"]) for value in [*THINGS, "LOW_RANK", "lora"]],
     *at("rank", None, True, 0, -2, 2.0, "2", [2], {}, 1.5, 1e300),
     *at("alpha", None, True, 0, -2, "16", [16], float("nan"), float("inf"), 10**400, 1e300),
@@ -140,8 +151,20 @@ def test_a_folder(sound, tmp_path):
     unchanged(sound[0], lambda: txf.training.load_adapter(sound[0], tmp_path), [str(tmp_path)])
 
 
-METADATA = [None, {}, {"format": "pt"}, {"keras_txf": ""}, {"keras_txf": "{"}, {"keras_txf": "[]"}, {"keras_txf": "null"}]
-METADATA += [{"keras_txf": "[" * 100_000}, {"keras_txf": '{"format": 1, "format": 2}'}, {"keras_txf": '{"a": ' + "9" * 5000 + "}"}]
+METADATA = [
+    None,
+    {},
+    {"format": "pt"},
+    {"keras_txf": ""},
+    {"keras_txf": "{"},
+    {"keras_txf": "[]"},
+    {"keras_txf": "null"},
+]
+METADATA += [
+    {"keras_txf": "[" * 100_000},
+    {"keras_txf": '{"format": 1, "format": 2}'},
+    {"keras_txf": '{"a": ' + "9" * 5000 + "}"},
+]
 
 
 @pytest.mark.parametrize("metadata", METADATA)
@@ -154,7 +177,9 @@ def test_metadata_of_others(metadata, sound, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 8, b"\x08" + b"\0" * 7 + b"{      }", b"PK\3\4" * 9])
 def test_files_of_others(content, sound, tmp_path):
     (tmp_path / "other.safetensors").write_bytes(content)
-    unchanged(sound[0], lambda: txf.training.load_adapter(sound[0], tmp_path / "other.safetensors"), ["other.safetensors"])
+    unchanged(
+        sound[0], lambda: txf.training.load_adapter(sound[0], tmp_path / "other.safetensors"), ["other.safetensors"]
+    )
 
 
 def test_an_error_on_the_way_leaves_nothing(sound, tmp_path, monkeypatch):

@@ -16,12 +16,14 @@ from adapter_cases import trained, values
 
 import keras_txf as txf
 from keras_txf.checkpoints.files import open_tensors
-from keras_txf.layers.tuning import layers_with_adapters
+from keras_txf.training.adapters import adapted_layers
 
 
 def names(file, error):
     """Whether an error is of a kind that a caller expects, in a line, and names the file."""
-    assert isinstance(error, ValueError) and str(file) in str(error) and "\n" not in str(error) and len(str(error)) < 1200, error
+    assert (
+        isinstance(error, ValueError) and str(file) in str(error) and "\n" not in str(error) and len(str(error)) < 1200
+    ), error
 
 
 def edit_adapter(draw, content):
@@ -63,11 +65,11 @@ def load_broken_adapters(folder, number, seed):
 
             for key, array in load_file(file).items():  # what is loaded is what the file says
                 path, _, part = key.rpartition("/")
-                adapter = layers_with_adapters(model)[path].adapters["default"]
+                adapter = adapted_layers(model)[path].adapters["default"]
                 np.testing.assert_array_equal(keras.ops.convert_to_numpy(adapter.variables[part]), array)
             txf.training.remove_adapter(model)
         assert [id(variable) for variable in model.variables] == ids
-        assert not any(layer.adapters for layer in layers_with_adapters(model).values())
+        assert not adapted_layers(model)
     after = values(model.variables)
     assert all((before[path] == after[path]).all() for path in before)
     return loaded
@@ -101,7 +103,9 @@ def load_broken_keras_files(folder, number, seed):
                 keras.saving.load_model(folder / "broken.keras")
             loaded += 1
         except Exception as error:
-            ours = [frame.filename for frame in traceback.extract_tb(error.__traceback__) if "keras_txf/" in frame.filename]
+            ours = [
+                frame.filename for frame in traceback.extract_tb(error.__traceback__) if "keras_txf/" in frame.filename
+            ]
             assert isinstance(error, ValueError) or not ours, (ours, error)
     return loaded
 
@@ -121,7 +125,15 @@ def edit_array(draw, name, content):
         plain = json.loads(str(np.load(io.BytesIO(content))))
         changed = np.array(json.dumps(mutations.edit_json(draw, plain)))
     else:
-        things = [np.zeros(3), np.array(-1), np.array(2.5), np.array("x"), np.array(True), np.zeros((0, 2)), np.zeros(4, "complex64")]
+        things = [
+            np.zeros(3),
+            np.array(-1),
+            np.array(2.5),
+            np.array("x"),
+            np.array(True),
+            np.zeros((0, 2)),
+            np.zeros(4, "complex64"),
+        ]
         changed = draw.choice(things)
     stream = io.BytesIO()
     np.save(stream, changed)
@@ -151,7 +163,10 @@ def saved_training(folder):
 
 
 def state(model, callbacks):
-    kinds, others = (bool, int, float, str, type(None)), ("params", "min_delta", "monitor_op")  # which `fit` sets each time
+    kinds, others = (
+        (bool, int, float, str, type(None)),
+        ("params", "min_delta", "monitor_op"),
+    )  # which `fit` sets each time
     plain = [{k: v for k, v in vars(c).items() if isinstance(v, kinds) and k not in others} for c in callbacks]
     arrays = [keras.ops.convert_to_numpy(v) for v in [*model.variables, *model.optimizer.variables]]
     arrays += callbacks[0].best_weights or []
@@ -200,6 +215,9 @@ def test_many_files_of_resume(folder):
 def test_a_message_is_short_whatever_the_file_holds(tmp_path):
     header = json.dumps({"a": {"dtype": "x" * 200_000, "shape": [1], "data_offsets": [0, 4]}}).encode()
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"0000")
-    with pytest.raises(ValueError, match="no sound safetensors file: .*unknown variant .* [.]{3} ") as error, open_tensors(tmp_path):
+    with (
+        pytest.raises(ValueError, match="no sound safetensors file: .*unknown variant .* [.]{3} ") as error,
+        open_tensors(tmp_path),
+    ):
         pass
     assert "model.safetensors" in str(error.value) and len(str(error.value)) < 900

@@ -129,6 +129,19 @@ def test_layers_of_keras(tmp_path):
     assert len(reloaded.get_layer("two").trainable_variables) == 1
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_layers_of_keras_with_layers_within(bidirectional, tmp_path):
+    model = txf.models.recurrent_encoder_decoder(11, 11, 2, 12, bidirectional=bidirectional, share_embeddings=False)
+    freeze(model, ["*encoder_0*", "source_embedding"])
+    trained = sorted(variable.path for variable in model.trainable_variables)
+    assert not any("encoder_0" in path for path in trained) and any("encoder_1" in path for path in trained)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert sorted(variable.path for variable in again.trainable_variables) == trained
+    unfreeze(again)
+    assert len(again.trainable_variables) == len(again.weights)
+
+
 def test_what_is_no_ones_to_train_stays_so():
     model = build()
     model.quantize("int8")
@@ -142,7 +155,9 @@ def test_what_is_no_ones_to_train_stays_so():
 
 def test_refuses():
     model = build()
-    with pytest.raises(ValueError, match="`patterns` must match the paths of layers or .*; received 'encoder_7', which"):
+    with pytest.raises(
+        ValueError, match="`patterns` must match the paths of layers or .*; received 'encoder_7', which"
+    ):
         freeze(model, ["encoder_0", "encoder_7"])
     with pytest.raises(ValueError, match="`patterns` must be a pattern such as '.*', or a list of them; received None"):
         unfreeze(model, None)

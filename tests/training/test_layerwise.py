@@ -108,7 +108,20 @@ def a_tenth():
     return ops.convert_to_tensor(0.1)
 
 
-NAMES = ["Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl", "Lion", "Muon", "Nadam", "RMSprop", "SGD"]
+NAMES = [
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "Adamax",
+    "AdamW",
+    "Ftrl",
+    "Lion",
+    "Muon",
+    "Nadam",
+    "RMSprop",
+    "SGD",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -135,7 +148,9 @@ def test_without_decay_it_is_the_plain_optimizer():
     for wrap in (lambda optimizer: optimizer, lambda optimizer: layerwise_decay(optimizer, 1.0)):
         keras.utils.set_random_seed(1)
         model = build()
-        model.compile(wrap(keras.optimizers.AdamW(1e-2, weight_decay=0.1, global_clipnorm=1.0)), "mse", run_eagerly=True)
+        model.compile(
+            wrap(keras.optimizers.AdamW(1e-2, weight_decay=0.1, global_clipnorm=1.0)), "mse", run_eagerly=True
+        )
         model.fit(IDS, TARGETS, batch_size=3, shuffle=False, verbose=0)
         results.append([array(v) for v in model.weights])
     for one, other in zip(*results):
@@ -149,13 +164,16 @@ def test_depths():
     rates = {path.split("/")[0]: rate for path, rate in optimizer.rates.items()}
     assert rates == {
         "source_embedding": 1 / 16, "target_embedding": 1 / 16, "encoder_position": 1 / 16, "decoder_position": 1 / 16,
-        "encoder_0": 1 / 8, "encoder_1": 1 / 4, "encoder_2": 1 / 2, "decoder_0": 1 / 4, "decoder_1": 1 / 2, "logits": 1.0,
+        "encoder_0": 1 / 8, "encoder_1": 1 / 4, "encoder_2": 1 / 2, "decoder_0": 1 / 4, "decoder_1": 1 / 2,
+        "logits": 1.0,
     }  # fmt: skip
     mine = layerwise_decay(keras.optimizers.SGD(0.1), 0.5, blocks="*coder_#/*", embeddings="target_embedding/*")
     mine.build(pair.trainable_variables)  # here both stacks are one
     assert mine.rates["decoder_0/attention/query/kernel"] == 1 / 8
     assert mine.rates["source_embedding/token/embeddings"] == 1.0
-    small = build(embedding_norm=True, embedding_dim=6)  # as ELECTRA's: its norm and projection lie below the blocks too
+    small = build(
+        embedding_norm=True, embedding_dim=6
+    )  # as ELECTRA's: its norm and projection lie below the blocks too
     optimizer = layerwise_decay(keras.optimizers.SGD(0.1), 0.5)
     optimizer.build(small.trainable_variables)
     outside = {path.split("/")[0] for path, rate in optimizer.rates.items() if rate == 1 / 16}
@@ -240,17 +258,19 @@ def test_refuses():
         "`decay` must be in (0, 1]; received 1.5": lambda: layerwise_decay(sgd(0.1), 1.5),
         "`decay` must be a positive number; received 0": lambda: layerwise_decay(sgd(0.1), 0),
         "`optimizer` must be a Keras optimizer that updates": lambda: layerwise_decay("adam"),
-        "A LossScaleOptimizer goes around": lambda: layerwise_decay(keras.optimizers.LossScaleOptimizer(sgd(0.1))),
+        "Wrap the result in a LossScaleOptimizer": lambda: layerwise_decay(
+            keras.optimizers.LossScaleOptimizer(sgd(0.1))
+        ),
         "updates all variables itself": lambda: layerwise_decay(layerwise_decay(sgd(0.1))),
         "`optimizer` must be new": lambda: layerwise_decay(used),
         "`blocks` must be a pattern such as": lambda: layerwise_decay(sgd(0.1), blocks=3),
-        "`blocks` must match variables that are trained; received ['layer_#/*']": (
+        "`blocks` must match trained variables; received ['layer_#/*']": (
             lambda: layerwise_decay(sgd(0.1), blocks="layer_#/*").build(trainable())
         ),
-        "`embeddings` must match variables that are trained; received 'embeding/*', which matches none": (
+        "`embeddings` must match trained variables; received 'embeding/*', which matches none": (
             lambda: layerwise_decay(sgd(0.1), embeddings="embeding/*").build(trainable())
         ),
-        "`blocks` must match variables that are trained; received 'encodr_#/*'": (
+        "`blocks` must match trained variables; received 'encodr_#/*'": (
             lambda: layerwise_decay(sgd(0.1), blocks=["encoder_#/*", "encodr_#/*"]).build(trainable())
         ),
     }.items():

@@ -6,6 +6,7 @@ Legend: B batch, T length, V vocabulary.
 import json
 import math
 
+import drawing
 import keras
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ import torch
 from keras import ops
 from refusals import refused
 
-import drawing
 import keras_txf as txf
 
 B, T, V = 3, 5, 7
@@ -61,7 +61,9 @@ def test_each_token_weighs_as_much_as_its_class(smoothing, pad_id, sample_weight
     expected = (token_losses(smoothing=smoothing) * real).sum() / real.sum()
     assert float(loss(TARGETS, LOGITS, sample_weight)) == pytest.approx(expected, rel=1e-5)
     plain = txf.training.TokenCrossEntropy(pad_id, smoothing)
-    assert float(loss(TARGETS, LOGITS, sample_weight)) != pytest.approx(float(plain(TARGETS, LOGITS, sample_weight)), rel=1e-2)
+    assert float(loss(TARGETS, LOGITS, sample_weight)) != pytest.approx(
+        float(plain(TARGETS, LOGITS, sample_weight)), rel=1e-2
+    )
     again = keras.losses.deserialize(json.loads(json.dumps(keras.losses.serialize(loss))))
     assert again.class_weight == CLASS_WEIGHT and again.get_config() == loss.get_config()
 
@@ -102,7 +104,9 @@ class Rows(keras.utils.PyDataset):
 
 WITH_CLASS_WEIGHT = {
     "arrays": lambda model: model.fit(TARGETS, TARGETS, class_weight={2: 9.0}, shuffle=False, verbose=0),
-    "a data set": lambda model: model.fit(tf.data.Dataset.from_tensors((TARGETS, TARGETS)), class_weight={2: 9.0}, shuffle=False, verbose=0),
+    "a data set": lambda model: model.fit(
+        tf.data.Dataset.from_tensors((TARGETS, TARGETS)), class_weight={2: 9.0}, shuffle=False, verbose=0
+    ),
     "batches": lambda model: model.fit(Rows(), class_weight={2: 9.0}, shuffle=False, verbose=0),
     "one batch": lambda model: model.train_on_batch(TARGETS, TARGETS, class_weight={2: 9.0}),
 }
@@ -111,7 +115,9 @@ WITH_CLASS_WEIGHT = {
 @pytest.mark.parametrize("train", WITH_CLASS_WEIGHT.values(), ids=WITH_CLASS_WEIGHT)
 def test_class_weights_of_fit_are_refused(train):
     for loss in (txf.training.TokenCrossEntropy(), txf.training.TokenCrossEntropy(class_weight={2: 9.0})):
-        with pytest.raises(ValueError, match=r"`class_weight` of `fit` must be left out .* TokenCrossEntropy\(class_weight=\.\.\.\)"):
+        with pytest.raises(
+            ValueError, match=r"`class_weight` of `fit` must be left out .* TokenCrossEntropy\(class_weight=\.\.\.\)"
+        ):
             train(tagger(loss))
     keras_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     metric = tagger(keras_loss, weighted_metrics=[txf.training.TokenAccuracy()])
@@ -139,8 +145,9 @@ METRICS = [txf.training.TokenAccuracy, txf.training.Perplexity]
 
 
 @pytest.mark.parametrize("value, words", [
-    ({}, ["dict"]), ([1.0, 9.0], ["dict", "[1.0, 9.0]"]), ({1: -1.0}, ["0 or more", "-1.0"]), ({1: float("nan")}, ["finite", "nan"]),
-    ({"1": 2.0}, ["token id", "'1'"]), ({-1: 2.0}, ["token id", "-1"]), ({0: 2.0}, ["`pad_id`", "{0: 2.0}"]), ({1: "2"}, ["finite", "'2'"]),
+    ({}, ["dict"]), ([1.0, 9.0], ["dict", "[1.0, 9.0]"]), ({1: -1.0}, ["0 or more", "-1.0"]),
+    ({1: float("nan")}, ["finite", "nan"]), ({"1": 2.0}, ["token id", "'1'"]), ({-1: 2.0}, ["token id", "-1"]),
+    ({0: 2.0}, ["`pad_id`", "{0: 2.0}"]), ({1: "2"}, ["finite", "'2'"]),
 ])  # fmt: skip
 @pytest.mark.parametrize("loss", LOSSES)
 def test_bad_class_weights(loss, value, words):
@@ -148,7 +155,10 @@ def test_bad_class_weights(loss, value, words):
 
 
 def test_a_class_weight_beyond_the_logits():
-    refused(lambda: txf.training.TokenCrossEntropy(class_weight={V: 2.0})(TARGETS, LOGITS), ["`class_weight`", f"{V}", f"{{{V}: 2.0}}"])
+    refused(
+        lambda: txf.training.TokenCrossEntropy(class_weight={V: 2.0})(TARGETS, LOGITS),
+        ["`class_weight`", f"{V}", f"{{{V}: 2.0}}"],
+    )
 
 
 @pytest.mark.parametrize("call", [*(cls() for cls in LOSSES), *(cls().update_state for cls in METRICS)])
@@ -272,7 +282,9 @@ def test_half_precision_logits_are_summed_in_float32(dtype):
     rounded = drawing.array(ops.cast(LOGITS, dtype))
     real = weights()
     expected = (token_losses(logits=rounded) * real).sum() / real.sum()
-    assert float(txf.training.TokenCrossEntropy()(TARGETS, ops.cast(LOGITS, dtype))) == pytest.approx(expected, rel=1e-5)
+    assert float(txf.training.TokenCrossEntropy()(TARGETS, ops.cast(LOGITS, dtype))) == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("target", [-1, V])
@@ -280,7 +292,10 @@ def test_a_target_outside_the_vocabulary_never_counts_as_another(target):
     targets = TARGETS.copy()
     targets[1, 1] = target
     loss = txf.training.TokenCrossEntropy()
-    with pytest.raises(ValueError, match=f"`y_true` must hold ids from 0 to {V - 1}, or pad_id=0; received ids from {target} to {target}"):
+    with pytest.raises(
+        ValueError,
+        match=f"`y_true` must hold ids from 0 to {V - 1}, or pad_id=0; received ids from {target} to {target}",
+    ):
         loss(targets, LOGITS)
     if keras.backend.backend() == "jax":
         import jax

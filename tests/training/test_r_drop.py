@@ -8,13 +8,13 @@ import pathlib
 import subprocess
 import sys
 
+import drawing
 import keras
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-import drawing
 import keras_txf as txf
 
 B, T, V = 2, 4, 6
@@ -48,7 +48,12 @@ def test_equals_the_paper(strength, smoothing, weighted):
 
 def test_class_weights_weigh_both_parts():
     class_weight = {1: 9.0, 2: 0.5}
-    value = paper(torch.tensor(LOGITS, dtype=torch.float64), 5.0, 0.1, np.vectorize(lambda tag: class_weight.get(tag, 1.0))(TARGETS) * (TARGETS != 0))
+    value = paper(
+        torch.tensor(LOGITS, dtype=torch.float64),
+        5.0,
+        0.1,
+        np.vectorize(lambda tag: class_weight.get(tag, 1.0))(TARGETS) * (TARGETS != 0),
+    )
     loss = txf.training.RDrop(label_smoothing=0.1, class_weight=class_weight)
     assert float(loss(TARGETS, LOGITS)) == pytest.approx(value.item(), rel=1e-5)
     assert keras.losses.deserialize(keras.losses.serialize(loss)).class_weight == class_weight
@@ -81,7 +86,9 @@ def test_what_both_forbid_counts_for_nothing():
 def test_equal_draws_leave_the_cross_entropy():
     logits = np.concatenate([LOGITS[:B]] * 2)
     plain = txf.training.TokenCrossEntropy(label_smoothing=0.1)
-    assert float(txf.training.RDrop(label_smoothing=0.1)(TARGETS, logits)) == pytest.approx(float(plain(TARGETS, logits)))
+    assert float(txf.training.RDrop(label_smoothing=0.1)(TARGETS, logits)) == pytest.approx(
+        float(plain(TARGETS, logits))
+    )
 
 
 def test_halves_that_differ_are_no_number():
@@ -96,7 +103,7 @@ def test_halves_that_differ_are_no_number():
 
 def test_fit_brings_the_draws_together():
     ids = np.random.default_rng(3).integers(1, 20, (16, 9))
-    inputs, targets = (np.concatenate([x, x]) for x in txf.training.next_token(ids))
+    inputs, targets = (np.concatenate([x, x]) for x in txf.training.shift_labels(ids))
     apart = {}
     for strength in (1e-6, 20.0):
         keras.utils.set_random_seed(1)
@@ -114,7 +121,8 @@ def test_a_saved_loss_is_the_same():
     assert keras.losses.deserialize(config).get_config() == loss.get_config()
 
 
-# In a process of its own, for devices can be split only before TensorFlow first uses them. Of the last batch one replica has all.
+# In a process of its own, for devices can be split only before TensorFlow first uses them. Of the last batch one
+# replica has all.
 MIRRORED = """
 import sys
 import numpy as np
@@ -123,12 +131,14 @@ cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 import keras
 import keras_txf as txf
-inputs, targets = (np.repeat(x, 2, 0) for x in txf.training.next_token(np.random.default_rng(3).integers(1, 20, (5, 8))))
+ids = np.random.default_rng(3).integers(1, 20, (5, 8))
+inputs, targets = (np.repeat(x, 2, 0) for x in txf.training.shift_labels(ids))
 options = tf.data.Options()
 options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
 data = tf.data.Dataset.from_tensor_slices((inputs, targets)).batch(4).with_options(options)
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-sizes = [[len(part) for part in strategy.experimental_local_results(x)] for x, _ in strategy.experimental_distribute_dataset(data)]
+replicas = [strategy.experimental_local_results(x) for x, _ in strategy.experimental_distribute_dataset(data)]
+sizes = [[len(part) for part in parts] for parts in replicas]
 assert sizes == [[2, 2], [2, 2], [2, 0]], sizes
 with strategy.scope():
     model = txf.models.decoder_generator(20, 1, 8, 2, dropout=0.0)

@@ -41,7 +41,9 @@ def batches(first):
         yield generator.normal(size=(4, 3)).astype("float32"), generator.normal(size=(4, 1)).astype("float32")
 
 
-def train(file, seed=1, cut=None, epochs=EPOCHS, patience=99, units=5, rate=0.01, first_epoch=None, min_delta=0, more=()):
+def train(
+    file, seed=1, cut=None, epochs=EPOCHS, patience=99, units=5, rate=0.01, first_epoch=None, min_delta=0, more=()
+):
     """A training with dropout, moments, and callbacks that count; its model, callbacks and history."""
     keras.utils.set_random_seed(seed)
     layers = [keras.Input((3,)), keras.layers.Dense(units), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
@@ -159,7 +161,10 @@ def test_a_refused_fit_changes_nothing(tmp_path, epochs):
     x, y = next(batches(0))
 
     def fit(epochs):
-        model, plateau = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]), keras.callbacks.ReduceLROnPlateau("loss", patience=9)
+        model, plateau = (
+            keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
+            keras.callbacks.ReduceLROnPlateau("loss", patience=9),
+        )
         model.compile("adam", "mse", run_eagerly=True)
         model.optimizer.build(model.trainable_variables)
         variables = [*model.variables, *model.optimizer.variables]
@@ -181,7 +186,13 @@ def test_bfloat16_is_kept(tmp_path):
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, dtype="bfloat16")])
         model.compile("sgd", "mse", run_eagerly=True)
         resume = txf.training.Resume(file)
-        options = {"steps_per_epoch": 1, "epochs": epochs, "initial_epoch": resume.epoch, "shuffle": False, "verbose": 0}
+        options = {
+            "steps_per_epoch": 1,
+            "epochs": epochs,
+            "initial_epoch": resume.epoch,
+            "shuffle": False,
+            "verbose": 0,
+        }
         model.fit(batches(resume.epoch), callbacks=[resume], **options)
         return [keras.ops.convert_to_numpy(keras.ops.cast(w, "float32")) for w in model.weights]
 
@@ -301,7 +312,10 @@ def test_a_full_disk_leaves_the_epoch_before(tmp_path):
     train(file, epochs=1)
     content = file.read_bytes()
     for limit in range(1, len(content), 1 + len(content) // 15):
-        with pytest.raises(ValueError, match="`file` must be a place that can be written to; received .*one.npz"), full_disk(limit):
+        with (
+            pytest.raises(ValueError, match="`file` must be a place that can be written to; received .*one.npz"),
+            full_disk(limit),
+        ):
             train(file, epochs=2)
         assert [file] == list(tmp_path.iterdir()) and file.read_bytes() == content
     assert_same(train(file, 2, epochs=2)[0], train(tmp_path / "two.npz", epochs=2)[0])

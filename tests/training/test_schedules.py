@@ -2,11 +2,11 @@
 
 import math
 
+import drawing
 import keras
 import numpy as np
 import pytest
 
-import drawing
 import keras_txf as txf
 
 
@@ -73,7 +73,10 @@ LOGITS = drawing.normal(4, 4, 8)
 
 @pytest.mark.parametrize(
     "schedule",
-    [txf.training.InverseSquareRoot(8, 10), pytest.param(txf.training.warmup_cosine(0.05, 3, 30), marks=pytest.mark.slow)],
+    [
+        txf.training.InverseSquareRoot(8, 10),
+        pytest.param(txf.training.warmup_cosine(0.05, 3, 30), marks=pytest.mark.slow),
+    ],
     ids=["inverse square root", "cosine"],
 )
 def test_a_saved_model_goes_on_training(schedule, tmp_path):
@@ -84,7 +87,7 @@ def test_a_saved_model_goes_on_training(schedule, tmp_path):
         metrics=[txf.training.TokenAccuracy(), txf.training.Perplexity()],
         run_eagerly=True,  # to trace takes longer than these few steps
     )
-    x, y = txf.training.next_token(IDS)
+    x, y = txf.training.shift_labels(IDS)
     model.fit(x, y, epochs=3, batch_size=2, verbose=0, shuffle=False)
     model.save(tmp_path / "model.keras")
     other = keras.saving.load_model(tmp_path / "model.keras")
@@ -102,7 +105,7 @@ def test_fit_reports_means_over_tokens():
     model = txf.models.decoder_generator(8, 1, 8, 2)
     metrics = [txf.training.Perplexity(), txf.training.TokenAccuracy()]
     model.compile(loss=txf.training.TokenCrossEntropy(), metrics=metrics, run_eagerly=True)
-    x, y = txf.training.next_token(IDS)
+    x, y = txf.training.shift_labels(IDS)
     results = model.evaluate(x, y, batch_size=3, verbose=0, return_dict=True)
     logits = drawing.array(model(x))
     whole = txf.training.TokenCrossEntropy()

@@ -10,7 +10,8 @@ import sacrebleu
 from refusals import refused
 
 import keras_txf as txf
-from keras_txf.models.generative import Generator, Seq2Seq
+from keras_txf.models.generative import Generator
+from keras_txf.models.seq2seq_model import Seq2Seq
 from keras_txf.training import scores
 
 WORDS = "- a dog runs in the snow . cat sleeps here now".split()
@@ -46,7 +47,9 @@ def test_scores_are_those_of_sacrebleu():
     result = scores.score(Echo())
     assert result == pytest.approx(expected())
     assert 0 < result["val_bleu"] < 100 and 0 < result["val_chrf"] < 100
-    perfect = txf.training.GenerationScores(SOURCES, [text.replace("dog", "cat") for text in TEXTS], Tokenizer().detokenize)
+    perfect = txf.training.GenerationScores(
+        SOURCES, [text.replace("dog", "cat") for text in TEXTS], Tokenizer().detokenize
+    )
     assert perfect.score(Echo()) == pytest.approx({"val_bleu": 100.0, "val_chrf": 100.0})
 
 
@@ -57,7 +60,9 @@ def test_tokenization_and_case_are_chosen():
         scores = txf.training.GenerationScores(SOURCES, references, Tokenizer(), tokenize=how, prefix="")
         assert scores.score(Echo())["bleu"] == pytest.approx(expected(how, references=references)["val_bleu"])
     scores = txf.training.GenerationScores(SOURCES, references, Tokenizer(), lowercase=True)
-    assert scores.score(Echo())["val_bleu"] == pytest.approx(expected(lowercase=True, references=references)["val_bleu"])
+    assert scores.score(Echo())["val_bleu"] == pytest.approx(
+        expected(lowercase=True, references=references)["val_bleu"]
+    )
 
 
 def test_rows_go_in_full_batches_of_like_length():
@@ -67,7 +72,10 @@ def test_rows_go_in_full_batches_of_like_length():
     assert [[len(source) for source in sources] for sources, _ in model.calls] == [[2, 3], [5, 5], [7, 7]]
     assert all(options == {"padded": False, "stop_ids": STOP, "max_new_tokens": 9} for _, options in model.calls)
     array = np.array([[1, 2, 3], [4, 5, 6]])
-    assert txf.training.GenerationScores(array, ["a", "b"], Tokenizer()).generate(Echo()) == ["a cat runs", "in the snow"]
+    assert txf.training.GenerationScores(array, ["a", "b"], Tokenizer()).generate(Echo()) == [
+        "a cat runs",
+        "in the snow",
+    ]
 
 
 def test_other_callbacks_find_the_scores(tmp_path, capsys):
@@ -75,7 +83,12 @@ def test_other_callbacks_find_the_scores(tmp_path, capsys):
     model.compile("sgd", txf.training.TokenCrossEntropy(), run_eagerly=True)
     inputs, targets = txf.training.teacher_forcing(np.array([[1, 2], [3, 4]]), np.array([[1, 5, 6], [1, 7, 8]]))
     scores = txf.training.GenerationScores(
-        SOURCES[:2], TEXTS[:2], Tokenizer(), samples=1, max_new_tokens=3, processors=[lambda logits, history: logits * 0 + keras.ops.one_hot(1, 12)]
+        SOURCES[:2],
+        TEXTS[:2],
+        Tokenizer(),
+        samples=1,
+        max_new_tokens=3,
+        processors=[lambda logits, history: logits * 0 + keras.ops.one_hot(1, 12)],
     )
     callbacks = [
         scores,
@@ -109,21 +122,32 @@ REFUSED = [
 def test_the_options_are_those_of_generate():
     fixed = {*scores.FIXED, *scores.OPTIONS}
     for kind in (Generator, Seq2Seq):
-        assert {*list(inspect.signature(kind.generate).parameters)[2:]} <= fixed
+        # `inputs` of `generate` are those beside the ids, which the callback does not have.
+        assert {*list(inspect.signature(kind.generate).parameters)[2:]} - {"inputs"} <= fixed
     assert {*inspect.signature(Generator.generate).parameters, *inspect.signature(Seq2Seq.generate).parameters} >= fixed
 
 
 def test_early_errors(monkeypatch):
     with pytest.raises(ValueError, match="must be of one number, at least 1; received 5 and 4"):
         txf.training.GenerationScores(SOURCES, TEXTS[:4], Tokenizer())
-    with pytest.raises(ValueError, match="`padded` must be left to the callback; received padded=True"):
+    with pytest.raises(ValueError, match="`padded` must not be given, as the callback sets it; received padded=True"):
         txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer(), padded=True)
     for options, words in REFUSED:
-        refused(lambda: txf.training.GenerationScores(**{"inputs": SOURCES, "references": TEXTS, "detokenize": Tokenizer(), **options}), words)
+        refused(
+            lambda: txf.training.GenerationScores(
+                **{"inputs": SOURCES, "references": TEXTS, "detokenize": Tokenizer(), **options}
+            ),
+            words,
+        )
     with pytest.raises(ValueError, match="`detokenize` must return a string; received None"):
         txf.training.GenerationScores(SOURCES, TEXTS, lambda ids: None).score(Echo())
-    refused(lambda: txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer), ["`detokenize`", "not its class", "Tokenizer"])
-    callback, plain = txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer()), keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    refused(
+        lambda: txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer), ["`detokenize`", "not its class", "Tokenizer"]
+    )
+    callback, plain = (
+        txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer()),
+        keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]),
+    )
     for call in (callback.set_model, callback.score):
         refused(lambda: call(plain), ["`model`", "`generate`", "Sequential"])
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)

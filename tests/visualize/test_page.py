@@ -24,7 +24,7 @@ def weights(heads, queries, keys, batch=1, seed=0):
 
 
 def of_pair():
-    """Scores of an encoder of 2 layers and 3 heads and a decoder of 3 layers and 4 heads, in another order than the page's."""
+    """Scores of an encoder (2 layers, 3 heads) and a decoder (3 layers, 4 heads), not in the page's order."""
     scores = {f"encoder_{i}/attention": weights(3, 5, 5, seed=i) for i in range(2)}
     for i in range(3):
         scores[f"decoder_{i}/attention"] = np.tril(weights(4, 7, 7, seed=10 + i))
@@ -53,7 +53,10 @@ def decoded(layer, queries, keys):
 def test_layers_are_grouped_by_what_attends_to_what():
     data = data_of(view_attention(of_pair(), TARGET, SOURCE))
     assert (data["tokens"], data["source_tokens"]) == (TARGET, SOURCE)
-    kinds = {kind["title"]: (kind["queries"], kind["keys"], [layer["name"] for layer in kind["layers"]]) for kind in data["kinds"]}
+    kinds = {
+        kind["title"]: (kind["queries"], kind["keys"], [layer["name"] for layer in kind["layers"]])
+        for kind in data["kinds"]
+    }
     assert kinds == {
         "Encoder self-attention": ("source_tokens", "source_tokens", [f"encoder_{i}/attention" for i in range(2)]),
         "Decoder self-attention": ("tokens", "tokens", [f"decoder_{i}/attention" for i in range(3)]),
@@ -61,7 +64,9 @@ def test_layers_are_grouped_by_what_attends_to_what():
     }
 
 
-@pytest.mark.parametrize("name", ["encoder_0/attention", "decoder_0/attention", "mine", "cross_attention_lookalike/attention"])
+@pytest.mark.parametrize(
+    "name", ["encoder_0/attention", "decoder_0/attention", "mine", "cross_attention_lookalike/attention"]
+)
 def test_a_model_with_one_sequence_has_self_attention(name):
     (kind,) = data_of(view_attention({name: weights(2, 3, 3)}, ["a", "b", "c"]))["kinds"]
     assert kind["title"] == "Self-attention" and kind["layers"][0]["name"] == name
@@ -97,7 +102,10 @@ def test_the_example_is_chosen_and_padding_on_the_right_is_left_out():
         ({"scores": {"a": weights(2, 3, 3)[0]}}, r"`scores` must hold weights .* received shape \(2, 3, 3\) for 'a'"),
         ({"scores": {"a": weights(2, 3, 3) - 1}}, "`scores` must be from 0 to 1; .* for 'a'"),
         ({"scores": {"a": weights(2, 3, 3) * np.nan}}, "`scores` must be from 0 to 1; received nan"),
-        ({"tokens": ["x"] * 4}, r"`tokens` must be no more than the queries of 'a', 3 in .*\(1, 2, 3, 3\); received 4 tokens"),
+        (
+            {"tokens": ["x"] * 4},
+            r"`tokens` must be no more than the queries of 'a', 3 in .*\(1, 2, 3, 3\); received 4 tokens",
+        ),
         ({"tokens": "abc"}, "`tokens` must be a list of strings"),
         ({"tokens": []}, "`tokens` must hold a string for each token"),
         ({"source_tokens": []}, "`source_tokens` must hold a string for each token"),
@@ -129,7 +137,11 @@ def test_the_page_names_nothing_outside_of_it():
 
 
 def test_twelve_layers_of_twelve_heads_over_128_tokens_are_below_5_megabytes(tmp_path):
-    view_attention({f"encoder_{i}/attention": weights(12, 128, 128) for i in range(12)}, ["Ġtoken"] * 128, path=tmp_path / "page.html")
+    view_attention(
+        {f"encoder_{i}/attention": weights(12, 128, 128) for i in range(12)},
+        ["Ġtoken"] * 128,
+        path=tmp_path / "page.html",
+    )
     assert 2e6 < os.path.getsize(tmp_path / "page.html") < 5e6
 
 
@@ -238,7 +250,11 @@ class Reader:
     def requests(self):
         """What was loaded or tried since this was last asked, without the page itself and what lies in it."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        urls = [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
+        urls = [
+            message["params"]["request"]["url"]
+            for message in messages
+            if message["method"] == "Network.requestWillBeSent"
+        ]
         return [url for url in urls if url != self.file.as_uri() and not url.startswith("data:")]
 
 
@@ -268,7 +284,9 @@ def test_a_layer_a_head_and_a_token_are_chosen_with_the_mouse(reader, size):
     reader.hover(reader.token("queries", 4))
     np.testing.assert_allclose(reader.weights("keys"), shown[4], atol=0.005)
     top = SOURCE[shown[4].argmax()]
-    assert reader.one("#readout").text.startswith(f"“Hund” attends to “{top}”: {reader.weights('keys')[shown[4].argmax()]:.3f}")
+    assert reader.one("#readout").text.startswith(
+        f"“Hund” attends to “{top}”: {reader.weights('keys')[shown[4].argmax()]:.3f}"
+    )
     reader.hover(reader.token("keys", 2))
     np.testing.assert_allclose(reader.weights("queries"), shown[:, 2], atol=0.005)
     assert reader.weights("keys") is None
@@ -277,7 +295,9 @@ def test_a_layer_a_head_and_a_token_are_chosen_with_the_mouse(reader, size):
     reader.one("[aria-label='Layer 2, head 1']").click()  # of the model view
     reader.token("queries", 0).click()
     reader.hover(reader.one("h1"))
-    np.testing.assert_allclose(reader.weights("keys"), scores["decoder_2/cross_attention"][0, 1, 0], atol=0.005)  # it stays
+    np.testing.assert_allclose(
+        reader.weights("keys"), scores["decoder_2/cross_attention"][0, 1, 0], atol=0.005
+    )  # it stays
     reader.one("#clear").click()
     reader.settle()
     assert reader.weights("keys") is None
@@ -287,7 +307,9 @@ def test_a_layer_a_head_and_a_token_are_chosen_with_the_mouse(reader, size):
 def test_a_layer_a_head_and_a_token_are_chosen_with_keys(reader, size):
     scores = of_pair()
     reader.open(view_attention(scores, TARGET, SOURCE).html, size)
-    reader.press("ARROW_RIGHT", "ARROW_DOWN", "ARROW_RIGHT", "ARROW_RIGHT", "ARROW_DOWN", "ARROW_LEFT")  # some lead nowhere
+    reader.press(
+        "ARROW_RIGHT", "ARROW_DOWN", "ARROW_RIGHT", "ARROW_RIGHT", "ARROW_DOWN", "ARROW_LEFT"
+    )  # some lead nowhere
     assert reader.one("#one").text == "Layer 1, head 1"
     reader.press("TAB")
     reader.press("ARROW_RIGHT")  # among the kinds, where arrows choose as in every group of radio buttons
@@ -312,7 +334,15 @@ def test_tokens_are_text(reader):
     assert [found.text for found in reader.all("#keys bdi")] == SOURCE
     reader.all("#kinds input")[1].click()
     reader.settle()
-    assert [found.text for found in reader.all("#keys bdi")] == ["<s>", "</script><b>x", "␣␣", "ein", "Hund", "ein", "↵"]
+    assert [found.text for found in reader.all("#keys bdi")] == [
+        "<s>",
+        "</script><b>x",
+        "␣␣",
+        "ein",
+        "Hund",
+        "ein",
+        "↵",
+    ]
     assert not reader.all("b")
     reader.hover(reader.token("queries", 5))
     assert reader.one("#readout").text.startswith("“ein” at 5 attends to ")  # there are two

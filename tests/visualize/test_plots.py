@@ -8,7 +8,8 @@ import pytest
 
 import keras_txf as txf
 from keras_txf.ops.positions import alibi_slopes
-from keras_txf.visualize.plots import axis_tokens, plot_attention, plot_history, plot_positions
+from keras_txf.visualize.plot_history import plot_history
+from keras_txf.visualize.plots import axis_tokens, plot_attention, plot_positions
 from keras_txf.visualize.rollout import attention_rollout, plot_attention_on_image
 
 pytest.importorskip("matplotlib")
@@ -82,12 +83,19 @@ def test_a_source_labels_the_encoder_and_the_keys_of_cross_attention_alone():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"layers": "encoder_1/attention"}, "`layers` must be of \\['encoder_0/attention'.*received 'encoder_1/attention'"),
+        (
+            {"layers": "encoder_1/attention"},
+            "`layers` must be of \\['encoder_0/attention'.*received 'encoder_1/attention'",
+        ),
         ({"layers": []}, "`layers` must name at least one"),
         ({"heads": 3}, "`heads` must be .*'encoder_0/attention' has heads 0 to 2; received 3"),
         ({"heads": "sum"}, "`heads` must be indices.*received 'sum'"),
         ({"heads": []}, "`heads` must be indices"),
-        ({"tokens": list("abcde")}, "`tokens` must be from 1 to 4 strings, for 'decoder_0/.* has 4 queries; received 5"),
+        (
+            {"tokens": list("abcde"), "source_tokens": list("abcde")},
+            "`tokens` must be from 1 to 4 strings, for 'decoder_0/.* has 4 queries; received 5",
+        ),
+        ({"tokens": list("abcd")}, "`source_tokens` must be given with `tokens`"),
         ({"tokens": "abc"}, "`tokens` must be a list of strings"),
         ({"source_tokens": list("abcdef")}, "`source_tokens` must be from 1 to 5 strings.*received 6"),
         ({"example": 2}, "`example` must be an integer from 0 to 1; received 2"),
@@ -154,13 +162,13 @@ def test_attention_on_images(class_token):
     for row in range(2):
         image, rollout, own = figure.axes[3 * row : 3 * row + 3]
         expected = (images[row] - images[row].min()) / (images[row].max() - images[row].min())
-        np.testing.assert_allclose(drawn(image), expected)
+        np.testing.assert_allclose(drawn(image), expected, atol=1e-12)
         for axes, maps in ((rollout, attention_rollout(scores)[row]), (own, scores["encoder_1/attention"][row, 2])):
             heat = maps[0, 1:] if class_token else maps.mean(axis=0)
             patches = drawn(axes)[::2, ::3]
             np.testing.assert_allclose(patches.ravel(), heat)
             np.testing.assert_array_equal(drawn(axes)[1::2, 2::3], patches)  # a patch has one colour
-    [_, second] = plot_attention_on_image(images[1], scores, (2, 3), example=1).axes
+    [_, second, _] = plot_attention_on_image(images[1], scores, (2, 3), example=1).axes
     np.testing.assert_array_equal(drawn(second), drawn(figure.axes[4]))
     assert len(plot_attention_on_image(images[0], scores, (2, 3), rollout=False).axes) == 1
 
@@ -181,7 +189,7 @@ def test_attention_on_images_refuses(shape, patch_size, message):
 
 
 def test_positions_that_are_added():
-    layer = txf.layers.PositionalEmbedding(None, 6, encoding="learned", max_length=5)
+    layer = txf.layers.PositionalEmbedding(None, 6, position_encoding="learned", max_length=5)
     layer(np.array([[1, 2, 3]]))
     figure = plot_positions(layer)
     table = keras.ops.convert_to_numpy(layer.position.embeddings)
@@ -227,8 +235,8 @@ def test_biases():
 def test_positions_refuse(arguments, message):
     with pytest.raises(ValueError, match=message):
         plot_positions(**arguments)
-    with pytest.raises(ValueError, match="encoding=None"):
-        plot_positions(txf.layers.PositionalEmbedding(9, 4, encoding=None))
+    with pytest.raises(ValueError, match="position_encoding=None"):
+        plot_positions(txf.layers.PositionalEmbedding(9, 4, position_encoding=None))
     with pytest.raises(ValueError, match="`length` must be an integer from 1 to 5; received 6"):
         plot_positions(txf.layers.PositionalEmbedding(9, 4, max_length=5), length=6)
 

@@ -29,7 +29,7 @@ OPTIONS = [
     {"position": "rotary"},
     {"position": "alibi"},
     {"position": "relative"},
-    {"encoding": "learned", "max_length": 9},
+    {"position_encoding": "learned", "max_length": 9},
     {"window": 2},
     {"logit_soft_cap": 2.0},
     {"scale": 0.7},
@@ -150,3 +150,33 @@ def test_padding_that_comes_as_a_mask_passes_through_a_model_within_a_model():
 def test_bad_input(model, inputs, message):
     with pytest.raises(ValueError, match=message):
         txf.visualize.attention_scores(model, inputs)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Layer 'functional.* was passed an input with a mask:UserWarning"
+)  # Keras, of its own mask
+def test_a_mask_that_is_passed_to_a_model_within_a_model_counts():
+    x, mask = keras.Input((4, 12)), keras.Input((4,), dtype="bool")
+    inner_input = keras.Input((4, 12))
+    inner = keras.Model(inner_input, txf.layers.MultiHeadSelfAttention(3, name="inner")(inner_input))
+    model = keras.Model([x, mask], inner(x, mask=mask))
+    values = np.random.default_rng(3).normal(size=(2, 4, 12)).astype("float32")
+    seen = np.array([[True, True, False, False], [True, True, True, False]])
+    [weights] = txf.visualize.attention_scores(model, [values, seen]).values()
+    assert not weights[~np.broadcast_to(seen[:, None, None], weights.shape)].any()
+
+
+def test_a_model_within_a_model_keeps_a_call_of_its_own():
+    class Doubles(keras.Model):
+        def call(self, inputs, training=None, mask=None):
+            return 2 * super().call(inputs)
+
+    inner_input = keras.Input((4, 12))
+    inner = Doubles(inner_input, keras.layers.Dense(12)(inner_input))
+    x = keras.Input((4, 12))
+    attention = txf.layers.MultiHeadSelfAttention(3)
+    model = keras.Model(x, attention(inner(x)))
+    values = np.random.default_rng(3).normal(size=(2, 4, 12)).astype("float32")
+    [weights] = txf.visualize.attention_scores(model, values).values()
+    _, expected = attention(inner(values), return_attention_scores=True)
+    np.testing.assert_allclose(weights, ops.convert_to_numpy(expected), atol=1e-6)

@@ -1,8 +1,8 @@
-"""BERT and what grew from it: RoBERTa, MPNet, ELECTRA, DistilBERT. Post-norm encoders with learned positions."""
+"""BERT, RoBERTa, MPNet, ELECTRA and DistilBERT: post-norm encoders with learned positions."""
 
 from keras_txf import models
 from keras_txf.checkpoints.family import POOLER, Family, Task, classes, encoder_task
-from keras_txf.checkpoints.tables import Tensor, skip
+from keras_txf.checkpoints.weight_map import Tensor, skip
 from keras_txf.layers import RelativeBias
 
 BODY = {
@@ -46,7 +46,7 @@ TWO_LAYERS = {"head": "classifier.dense", "logits": "classifier.out_proj"}
 
 
 def body(c, skipped=0, types=2):
-    """The options of all but DistilBERT, which has other keys."""
+    """Returns the options of all but DistilBERT, which has other keys."""
     if types:
         types = c("type_vocab_size", types)
     return {
@@ -66,11 +66,11 @@ def body(c, skipped=0, types=2):
     }
 
 
-COMMON = {"encoding": "learned", "scale_embedding": False, "embedding_norm": True}
+COMMON = {"position_encoding": "learned", "scale_embedding": False, "embedding_norm": True}
 
 
 def offset(c):
-    """Positions begin after the padding token's number."""
+    """Returns the first position, which is after the padding token's id."""
     return c("pad_token_id", 1) + 1
 
 
@@ -81,13 +81,13 @@ def electra(c):
 
 def mpnet(c):
     options = body(c, 2, types=0)
-    c.only("relative_attention_num_buckets", 32)  # transformers has 32, whatever is said
+    c.only("relative_attention_num_buckets", 32)  # transformers ignores the key and has 32
     bias = RelativeBias(options["num_heads"], name="encoder_position")
     return {**options, "pad_id": c.pad_id(1), "position": bias}
 
 
 def distilbert(c):
-    c.only("sinusoidal_pos_embds", False, True)  # they are in the file all the same
+    c.only("sinusoidal_pos_embds", False, True)  # the file has them in either case
     return {
         "vocab_size": c("vocab_size"),
         "num_layers": c("n_layers"),
@@ -115,7 +115,7 @@ def dropout(c):
 
 def masked(architecture, dense, norm, decoder, bias, activation=None):
     rows = {"head": dense, "head_norm": norm, "logits": decoder, "logit_adjustment/bias": bias}
-    untied = {"logit_adjustment/bias": f"{decoder}.bias"}  # tied, it is the same tensor
+    untied = {"logit_adjustment/bias": f"{decoder}.bias"}  # the same tensor if tied
     return Task(architecture, models.masked_language_model, rows, activation or (lambda c: {}), untied=untied)
 
 
@@ -126,7 +126,9 @@ def tasks(name, masked_lm, sequence_rows, sequence_options, token_options=lambda
         "sequence_classification": classes(
             f"{name}ForSequenceClassification", models.encoder_classifier, sequence_rows, sequence_options
         ),
-        "token_classification": classes(f"{name}ForTokenClassification", models.token_classifier, CLASSES, token_options),
+        "token_classification": classes(
+            f"{name}ForTokenClassification", models.token_classifier, CLASSES, token_options
+        ),
     }
 
 
@@ -161,8 +163,12 @@ FAMILIES = {
         tasks(
             "Bert",
             masked(
-                "BertForMaskedLM", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm",
-                "cls.predictions.decoder", "cls.predictions.bias", activation_of("hidden_act"),
+                "BertForMaskedLM",
+                "cls.predictions.transform.dense",
+                "cls.predictions.transform.LayerNorm",
+                "cls.predictions.decoder",
+                "cls.predictions.bias",
+                activation_of("hidden_act"),
             ),  # fmt: skip
             {"head": Tensor("pooler.dense", inner=True), **CLASSES},
             pooled("tanh"),
@@ -171,8 +177,15 @@ FAMILIES = {
         BUFFERS,
         (POOLER, r"cls\.seq_relationship\.(weight|bias)"),
         {"cls.predictions.decoder.bias": "cls.predictions.bias"},
-        # Of the first BERTs, which nothing reads any more.
-        ("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"),
+        # In the first BERTs; nothing reads these keys any more.
+        (
+            "directionality",
+            "pooler_fc_size",
+            "pooler_num_attention_heads",
+            "pooler_num_fc_layers",
+            "pooler_size_per_head",
+            "pooler_type",
+        ),
     ),
     "roberta": roberta("Roberta"),
     "xlm-roberta": roberta("XLMRoberta"),
@@ -197,8 +210,11 @@ FAMILIES = {
         tasks(
             "Electra",
             masked(
-                "ElectraForMaskedLM", "generator_predictions.dense", "generator_predictions.LayerNorm",
-                "generator_lm_head", "generator_lm_head.bias",
+                "ElectraForMaskedLM",
+                "generator_predictions.dense",
+                "generator_predictions.LayerNorm",
+                "generator_lm_head",
+                "generator_lm_head.bias",
             ),  # fmt: skip
             TWO_LAYERS,
             pooled("gelu"),
@@ -206,7 +222,12 @@ FAMILIES = {
         "electra.",
         BUFFERS,
         (r"discriminator_predictions\..*",),
-        neutral=("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),  # of another head
+        neutral=(
+            "summary_type",
+            "summary_use_proj",
+            "summary_activation",
+            "summary_last_dropout",
+        ),  # keys of another head
     ),
     "distilbert": Family(
         distilbert,
@@ -214,8 +235,12 @@ FAMILIES = {
         tasks(
             "DistilBert",
             masked(
-                "DistilBertForMaskedLM", "vocab_transform", "vocab_layer_norm", "vocab_projector",
-                "vocab_projector.bias", activation_of("activation"),
+                "DistilBertForMaskedLM",
+                "vocab_transform",
+                "vocab_layer_norm",
+                "vocab_projector",
+                "vocab_projector.bias",
+                activation_of("activation"),
             ),  # fmt: skip
             {"head": "pre_classifier", **CLASSES},
             lambda c: {"pooling": "first", "head_activation": "relu", "head_dropout": c("seq_classif_dropout", 0.2)},

@@ -4,7 +4,7 @@ import math
 
 from keras_txf import models
 from keras_txf.checkpoints.family import Family, Task
-from keras_txf.checkpoints.tables import SAME, Tensor, beside, skip
+from keras_txf.checkpoints.weight_map import SAME, Tensor, beside, skip
 
 GPT2 = {  # its kernels are (inputs, outputs), as ours
     "embedding/token": "wte",
@@ -38,7 +38,7 @@ def gpt2(c):
     number, dim, heads = c("n_layer"), c("n_embd"), c("n_head")
     scale = 1 / math.sqrt(dim // heads) if c("scale_attn_weights", True) else 1.0
     by_depth = c("scale_attn_by_inverse_layer_idx", False)
-    c.only("embd_pdrop", c("resid_pdrop", 0.1))  # one rate is for both here; they differ in no published file
+    c.only("embd_pdrop", c("resid_pdrop", 0.1))  # the builder has one rate for both; no published file has two
     return {
         "vocab_size": c("vocab_size"),
         "num_layers": number,
@@ -51,7 +51,7 @@ def gpt2(c):
         "scale": [scale / (i + 1) if by_depth else scale for i in range(number)],
         "dropout": c("resid_pdrop", 0.1),
         "attention_dropout": c("attn_pdrop", 0.1),
-        "encoding": "learned",
+        "position_encoding": "learned",
         "max_length": c("n_positions", 1024),
         "pad_id": c.pad_id_of_decoder(None),
         "scale_embedding": False,
@@ -76,7 +76,7 @@ def opt(c):
         "final_norm": before and not without,
         "dropout": c("dropout", 0.1),
         "attention_dropout": c("attention_dropout", 0.0),
-        "encoding": "learned",
+        "position_encoding": "learned",
         "max_length": c("max_position_embeddings", 2048),
         "token_dim": None if width in (None, dim) else width,
         "pad_id": c.pad_id_of_decoder(1),
@@ -95,10 +95,17 @@ FAMILIES = {
         task("GPT2LMHeadModel"),
         "transformer.",
         (r"h\.\d+\.attn\.(masked_)?bias",),
-        # These are of another head, or the same numbers.
+        # Tensors of another head, or copies.
         neutral=(
-            "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation",
-            "summary_proj_to_labels", "summary_first_dropout", "n_ctx", "n_special", "predict_special_tokens",
+            "reorder_and_upcast_attn",
+            "summary_type",
+            "summary_use_proj",
+            "summary_activation",
+            "summary_proj_to_labels",
+            "summary_first_dropout",
+            "n_ctx",
+            "n_special",
+            "predict_special_tokens",
         ),  # fmt: skip
     ),
     "opt": Family(opt, OPT, task("OPTForCausalLM"), "model.", neutral=("layerdrop", "activation_dropout")),

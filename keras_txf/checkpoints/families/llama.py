@@ -1,4 +1,4 @@
-"""Llama and what grew from it: Mistral, Qwen 2 and 3, SmolLM 3, Gemma 1 to 3. Pre-norm decoders with RMS norms, rotary
+"""Llama, Mistral, Qwen 2 and 3, SmolLM 3, Gemma 1 to 3: pre-norm decoders with RMS norms, rotary
 positions, groups of heads and gated feed-forward.
 """
 
@@ -7,7 +7,7 @@ import math
 from keras_txf import models
 from keras_txf.checkpoints.families.rotary import positions, windows
 from keras_txf.checkpoints.family import Family, Task
-from keras_txf.checkpoints.tables import PLUS_ONE, Tensor
+from keras_txf.checkpoints.weight_map import PLUS_ONE, Tensor
 
 BODY = {
     "embedding/token": "embed_tokens",
@@ -56,7 +56,7 @@ def options(c, base=10000.0, pad_id=None):
         "dropout": 0.0,
         "attention_dropout": c("attention_dropout", 0.0),
         "position": positions(c, ["full_attention"] * number, {"full_attention": c("rope_theta", base)}),
-        "encoding": None,
+        "position_encoding": None,
         "max_length": c("max_position_embeddings"),
         "pad_id": c.pad_id_of_decoder(pad_id),
         "scale_embedding": False,
@@ -72,7 +72,7 @@ def mistral(c):
 
 
 def layered(c, number, kinds):
-    """The window of each block by `layer_types`; `use_sliding_window` may take them all away."""
+    """Returns the window of each block by `layer_types`; none where `use_sliding_window` is False."""
     kinds, window = c.each("layer_types", number, kinds), c("sliding_window", 4096)
     return windows(kinds, window if c("use_sliding_window", False) else None)
 
@@ -87,7 +87,13 @@ def qwen2(c):
 
 def qwen3(c):
     bias = c("attention_bias", False)
-    return {**qwen2(c), "head_dim": c("head_dim", 128), "attention_bias": bias, "attention_output_bias": bias, "qk_norm": True}
+    return {
+        **qwen2(c),
+        "head_dim": c("head_dim", 128),
+        "attention_bias": bias,
+        "attention_output_bias": bias,
+        "qk_norm": True,
+    }
 
 
 def smollm3(c):
@@ -107,7 +113,7 @@ def smollm3(c):
 def gemma(c):
     c.only("use_bidirectional_attention", None, False)
     name, new = c("hidden_act", "gelu_pytorch_tanh"), c("hidden_activation", None)
-    if name == "gelu":  # the first configurations say so and mean the approximation
+    if name == "gelu":  # "gelu" of the first configurations is the tanh approximation
         name = "gelu_pytorch_tanh"
     return {
         **options(c, pad_id=0),
@@ -132,7 +138,7 @@ def gemma2(c):
 
 
 def gemma3(c):
-    c.only("attn_logit_softcapping", None)  # transformers passes over it
+    c.only("attn_logit_softcapping", None)  # transformers ignores the key
     number, every, own = c("num_hidden_layers"), c("sliding_window_pattern", None), c("_sliding_window_pattern", 6)
     every = every or own  # a file that was loaded and saved again has both
     kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(number)]

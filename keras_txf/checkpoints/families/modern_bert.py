@@ -3,7 +3,7 @@
 from keras_txf import models
 from keras_txf.checkpoints.families.rotary import positions, windows
 from keras_txf.checkpoints.family import Family, Task, classes, encoder_task
-from keras_txf.checkpoints.tables import beside
+from keras_txf.checkpoints.weight_map import beside
 
 BODY = {
     "embedding/token": "embeddings.tok_embeddings",
@@ -35,7 +35,7 @@ def options(c):
         "activation": c.activation("hidden_activation", "gelu"),
         "gated": True,
         "norm_placement": "pre",
-        "norm_attention": [i > 0 for i in range(number)],  # the first block's inputs come from a norm
+        "norm_attention": [i > 0 for i in range(number)],  # the inputs of the first block are normed
         "norm_epsilon": c("norm_eps", 1e-5),
         "norm_bias": c("norm_bias", False),
         "attention_bias": c("attention_bias", False),
@@ -43,10 +43,10 @@ def options(c):
         "dropout": c("embedding_dropout", 0.0),
         "attention_dropout": c("attention_dropout", 0.0),
         "feed_forward_dropout": c("mlp_dropout", 0.0),
-        # A token sees half of `local_attention` on each side, besides itself.
+        # A token attends to half of `local_attention` on each side, and to itself.
         "window": windows(kinds, c("local_attention", 128) // 2 + 1),
         "position": positions(c, kinds, bases, scaled=tuple(bases)),
-        "encoding": None,
+        "position_encoding": None,
         "max_length": c("max_position_embeddings", 8192),
         "pad_id": c.pad_id(50283),
         "scale_embedding": False,
@@ -89,7 +89,7 @@ FAMILIES = {
         },
         "model.",
         (r".*rotary_emb\..*inv_freq",),
-        # Its position_embedding_type says that there are no such embeddings, which is so whatever it says.
+        # The model has no position embeddings, whatever position_embedding_type says.
         neutral=(
             "reference_compile", "repad_logits_with_grad", "deterministic_flash_attn", "sparse_pred_ignore_index",
             "layer_norm_eps", "position_embedding_type",

@@ -1,19 +1,21 @@
-"""Rotary positions and windows as configurations say them, block by block."""
+"""Rotary positions and windows of a configuration, block by block."""
 
 from keras_txf.checks import short_repr
 from keras_txf.layers import Rotary
 
 
 def windows(kinds, window):
-    """The window of each block: of those of the kind "sliding_attention"."""
+    """Returns the window of each block, None but for the kind "sliding_attention"."""
     unknown = sorted(map(str, set(kinds) - {"full_attention", "sliding_attention"}))
     if unknown:
-        raise ValueError(f"config.json must have `layer_types` of 'full_attention' and 'sliding_attention'; received {unknown}.")
+        raise ValueError(
+            f"config.json must have `layer_types` of 'full_attention' and 'sliding_attention'; received {unknown}."
+        )
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
 def positions(c, kinds, bases, used=None, scaled=("full_attention",)):
-    """A `Rotary` for each block, one for all blocks of a kind.
+    """Returns a `Rotary` for each block, one for all blocks of a kind.
 
     Args:
         c: the config, old or new: `rope_theta` and `rope_scaling`, or `rope_parameters`, with kinds or without.
@@ -42,7 +44,9 @@ def rotary(c, parameters, name):
     scaling.pop("type", None)
     if kind == "default":
         if scaling:
-            raise ValueError(f"config.json has rotary positions of type 'default', which take no {short_repr(sorted(scaling))}.")
+            raise ValueError(
+                f"config.json has rotary positions of type 'default', which take no {short_repr(sorted(scaling))}."
+            )
         return Rotary(base, fraction, name=name)
     if kind == "yarn":
         scaling.setdefault("original_max_position_embeddings", c("max_position_embeddings"))

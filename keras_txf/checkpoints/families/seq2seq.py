@@ -4,7 +4,7 @@ import math
 
 from keras_txf import models
 from keras_txf.checkpoints.family import Family, Task
-from keras_txf.checkpoints.tables import ONE_ROW, Tensor, skip
+from keras_txf.checkpoints.weight_map import ONE_ROW, Tensor, skip
 from keras_txf.layers import RelativeBias
 
 T5 = {
@@ -36,7 +36,7 @@ T5 = {
 
 
 def t5_table(c):
-    """The one feed-forward projection is called `wi`, one of two that are gated `wi_1`."""
+    """Names the one feed-forward projection `wi`; of a gated pair it is `wi_1`."""
     wide = "wi_1" if gated(c) else "wi"
     return {
         **T5,
@@ -80,12 +80,12 @@ def t5(c):
         "dropout": rate,
         "attention_dropout": rate,
         "feed_forward_dropout": rate,
-        "encoding": None,
+        "position_encoding": None,
         "pad_id": c.pad_id(0),
         "start_id": c("decoder_start_token_id", 0),
         "scale_embedding": False,
         "share_embeddings": True,
-        # Transformers 4 ties where it scales, and says it with one key; 5 has a key for each.
+        # Transformers 4 has one key for tying and scaling, transformers 5 one for each.
         "logit_scale": 1 / math.sqrt(dim) if c("scale_decoder_outputs", c("tie_word_embeddings", True)) else None,
         "encoder_options": bias("encoder"),
         "decoder_options": bias("decoder"),
@@ -119,11 +119,7 @@ BART = {
     },
     "decoder_{i}/cross_attention_norm": "decoder.layers.{i}.encoder_attn_layer_norm",
 }
-MARIAN = {
-    **BART,
-    "source_embedding/token": "encoder.embed_tokens",
-    "target_embedding/token": "decoder.embed_tokens",
-}
+MARIAN = {**BART, "source_embedding/token": "encoder.embed_tokens", "target_embedding/token": "decoder.embed_tokens"}
 
 
 def bart(c, pad_id=1, start_id=2, embedding_norm=True):
@@ -143,7 +139,7 @@ def bart(c, pad_id=1, start_id=2, embedding_norm=True):
         "dropout": c("dropout", 0.1),
         "attention_dropout": c("attention_dropout", 0.0),
         "feed_forward_dropout": c("activation_dropout", 0.0),
-        "encoding": "learned",
+        "position_encoding": "learned",
         "max_length": c("max_position_embeddings", 1024),
         "pad_id": c.pad_id(pad_id),
         "start_id": c("decoder_start_token_id", start_id),
@@ -158,11 +154,11 @@ def bart(c, pad_id=1, start_id=2, embedding_norm=True):
 def marian(c):
     options = bart(c, 58100, 58100, embedding_norm=False)
     shared, target = c("share_encoder_decoder_embeddings", True), c("decoder_vocab_size", None) or c("vocab_size")
-    # A table of positions may be in the file; it holds these.
+    # The file may hold a table of these same positions.
     return {
         **options,
         "target_vocab_size": target,
-        "encoding": "sinusoidal_halves",
+        "position_encoding": "sinusoidal_halves",
         "share_embeddings": shared,
     }
 
@@ -179,7 +175,7 @@ FAMILIES = {
         t5,
         t5_table,
         {"seq2seq": Task("T5ForConditionalGeneration", models.encoder_decoder, {"logits": "lm_head"})},
-        # A table that one old file has and no model uses.
+        # A table in one old file, which no model uses.
         ignore=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
         aliases=dict.fromkeys(TABLES, "shared.weight"),
         neutral=("n_positions", "classifier_dropout", "is_encoder_decoder", "num_hidden_layers"),
@@ -191,8 +187,8 @@ FAMILIES = {
         task("BartForConditionalGeneration"),
         "model.",
         aliases=dict.fromkeys(TABLES, "shared.weight"),
-        neutral=("classifier_dropout", "classif_dropout", "encoder_layerdrop", "decoder_layerdrop", "is_encoder_decoder",
-                 "num_hidden_layers", "extra_pos_embeddings"),
+        neutral=("classifier_dropout", "classif_dropout", "encoder_layerdrop", "decoder_layerdrop",
+                 "is_encoder_decoder", "num_hidden_layers", "extra_pos_embeddings"),
     ),
     "marian": Family(
         marian,
@@ -201,7 +197,7 @@ FAMILIES = {
         "model.",
         (r"(encoder|decoder)\.embed_positions\.weight",),
         aliases=dict.fromkeys(TABLES, "shared.weight"),
-        neutral=("classifier_dropout", "classif_dropout", "encoder_layerdrop", "decoder_layerdrop", "is_encoder_decoder",
-                 "num_hidden_layers", "extra_pos_embeddings"),
+        neutral=("classifier_dropout", "classif_dropout", "encoder_layerdrop", "decoder_layerdrop",
+                 "is_encoder_decoder", "num_hidden_layers", "extra_pos_embeddings"),
     ),
 }  # fmt: skip

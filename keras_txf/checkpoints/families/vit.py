@@ -4,11 +4,15 @@ import numpy as np
 
 from keras_txf import checks, models
 from keras_txf.checkpoints.family import POOLER, Family, Task, classes
-from keras_txf.checkpoints.tables import Tensor, Way
+from keras_txf.checkpoints.weight_map import Tensor, Transform
 
 BODY = {
-    "embedding/class_token": Tensor("embeddings.cls_token", other=Way(lambda x: x[0, 0], lambda x: x[None, None])),
-    "embedding/position/embeddings": Tensor("embeddings.position_embeddings", other=Way(lambda x: x[0], lambda x: x[None])),
+    "embedding/class_token": Tensor(
+        "embeddings.cls_token", other=Transform(lambda x: x[0, 0], lambda x: x[None, None])
+    ),
+    "embedding/position/embeddings": Tensor(
+        "embeddings.position_embeddings", other=Transform(lambda x: x[0], lambda x: x[None])
+    ),
     "encoder_{i}/attention/query": "encoder.layer.{i}.attention.attention.query",
     "encoder_{i}/attention/key": "encoder.layer.{i}.attention.attention.key",
     "encoder_{i}/attention/value": "encoder.layer.{i}.attention.attention.value",
@@ -25,7 +29,7 @@ def table(c):
     """With the kernel of patches: (dim, channels, height, width) there, (height · width · channels, dim) here."""
     height, width = checks.pair("patch_size", c("patch_size", 16))
     shape = (height, width, c("num_channels", 3), c("hidden_size"))
-    kernel = Way(
+    kernel = Transform(
         lambda x: np.transpose(x, (2, 3, 1, 0)).reshape(-1, x.shape[0]),
         lambda x: np.transpose(x.reshape(shape), (3, 2, 0, 1)),
     )
@@ -56,10 +60,12 @@ FAMILIES = {
         table,
         {
             "image_encoder": Task("ViTModel", models.image_encoder, whole=False),
-            "image_classification": classes("ViTForImageClassification", models.image_classifier, {"logits": "classifier"}),
+            "image_classification": classes(
+                "ViTForImageClassification", models.image_classifier, {"logits": "classifier"}
+            ),
         },
         "vit.",
         kept=(POOLER,),
         neutral=("encoder_stride", "pooler_act", "pooler_output_size"),  # of other heads
-    ),
+    )
 }

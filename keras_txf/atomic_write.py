@@ -1,0 +1,105 @@
+"""Atomic writes: whenever a process is killed, a file or folder is complete, or as it was before.
+
+The content goes to a temporary path beside the target; a rename then puts it in its place.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import uuid
+
+from safetensors import SafetensorError
+
+from keras_txf.checks import short_repr
+
+
+@contextlib.contextmanager
+def atomic_file(path):
+    """Writes a file atomically: to a temporary path, which it yields, then renames it to `path`.
+
+    Makes the folder of the file. An error within the scope removes the temporary file and leaves an older file as it
+    was.
+
+    Example:
+
+    ```python
+    with writing("file", file), atomic_file(file) as temporary:
+        temporary.write_bytes(content)
+    ```
+    """
+    path = pathlib.Path(path)
+    temporary = path.with_name(f"unfinished.{path.name}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def atomic_folder(folder):
+    """Writes a folder atomically: to a temporary folder beside it, which it yields, then renames it to `folder`.
+
+    Makes the folders above. An older folder is renamed first and removed last: no folder has the name between these two
+    renames. An error within the scope leaves the older folder as it was. The next call removes what a kill left behind,
+    so one process at a time may write a folder.
+    """
+    folder = pathlib.Path(folder)
+    new, old = (folder.with_name(f".{kind}-{uuid.uuid4().hex}.{folder.name}") for kind in ("unfinished", "replaced"))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers("unfinished", folder)
+    try:
+        new.mkdir()
+        yield new
+        replaced = folder.exists()
+        if replaced:
+            os.rename(folder, old)
+        try:
+            os.rename(new, folder)
+        except OSError:
+            if replaced:
+                os.rename(old, folder)
+            raise
+        _remove_leftovers("replaced", folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def writing(name, path, *errors):
+    """Turns an error of the disk within the scope into a ValueError that names the argument `name` and the path.
+
+    Args:
+        name: the argument that the caller gave the path as.
+        path: the target.
+        *errors: exceptions of the library that writes, beside those of Python and of safetensors.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError, *errors) as error:
+        reason = re.sub(r"\s+", " ", re.sub(r"(\.unfinished-[0-9a-f]{32}|unfinished)\.", "", str(error)))[:300]
+        raise ValueError(
+            f"`{name}` must be a place that can be written to; received {short_repr(str(path))}: {reason}."
+        ) from error
+
+
+def check_room(path, size):
+    """Raises OSError where `size` bytes do not fit on the disk; leaves a file of that size at `path`.
+
+    HDF5 may end the process where it finds a full disk itself: h5py 3 does so while it closes the file.
+    """
+    if hasattr(os, "posix_fallocate"):  # on Linux
+        with open(path, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+
+
+def _remove_leftovers(kind, folder):
+    """Removes the temporary folders of one kind that earlier calls left beside `folder`."""
+    for name in os.listdir(folder.parent):
+        if re.fullmatch(rf"\.{kind}-[0-9a-f]{{32}}\.{re.escape(folder.name)}", name):
+            shutil.rmtree(folder.parent / name, ignore_errors=True)

@@ -1,0 +1,128 @@
+"""Private names of Keras that layers and training need, each behind a function that says what for.
+
+`functional_graph` has those of graphs.
+"""
+
+import contextlib
+
+import keras
+from keras.src.backend import AutocastScope
+from keras.src.backend import compute_output_spec as infer_outputs
+from keras.src.backend.common import global_state
+from keras.src.saving.saving_lib import _walk_saveable
+
+WAITING = "uninitialized_variables"  # Keras' list of the variables whose values it has put off
+
+
+def flatten_layers(layer, include_self=True):
+    """The layers inside of a layer or a model, at any depth, each once; the layer itself is the first."""
+    return layer._flatten_layers(include_self)
+
+
+def layers_by_attribute(layer):
+    """The layers inside of a layer by their attributes, such as "attention/query", as in Keras' files of weights.
+
+    Names and paths may be others when the layer is made again. The layer itself stands under "".
+    """
+    found, known = {}, set()
+
+    def add(place, value):
+        if isinstance(value, keras.layers.Layer) and id(value) not in known:
+            known.add(id(value))
+            found[place] = value
+            for attribute, inner in _walk_saveable(value):
+                add(f"{place}/{attribute}".lstrip("/"), inner)
+        elif isinstance(value, (list, tuple, dict)):
+            for number, inner in enumerate(value.values() if isinstance(value, dict) else value):
+                add(f"{place}/{number}", inner)
+
+    add("", layer)
+    return found
+
+
+def trainable_by_nature(layer):
+    """The variables that training may change, frozen or not: not the statistics of a norm, nor an int8 kernel."""
+    variables = [variable for inner in flatten_layers(layer) for variable in inner._trainable_variables]
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def own_trainable_by_nature(layer):
+    """Those of the layer alone, without the layers inside of it, in the order in which they were made."""
+    return list(layer._trainable_variables)
+
+
+def accept_trainable_state(model):
+    """Keeps Keras from a warning that what is trainable has changed since `compile`."""
+    getattr(model, "_compiled_trainable_state", {}).update((layer, layer.trainable) for layer in flatten_layers(model))
+
+
+def trained_by(optimizer):
+    """The variables that an optimizer was built for."""
+    return optimizer._trainable_variables
+
+
+@contextlib.contextmanager
+def unlocked(layer):
+    """A scope in which a built layer takes new variables."""
+    layer._tracker.unlock()
+    try:
+        yield
+    finally:
+        layer._tracker.lock()
+
+
+def untrack(layer, thing):
+    """Has a layer forget one of its variables or generators of seeds."""
+    if isinstance(thing, keras.Variable):
+        layer._untrack_variable(thing)
+    else:
+        with unlocked(layer):
+            layer._tracker.untrack(thing)
+
+
+def kept_kernel(dense):
+    """The variable that holds the kernel of a Dense layer, quantized or not."""
+    return dense._kernel
+
+
+def training_of_call(layer):
+    """The `training` of the outermost call that is under way."""
+    return layer._get_call_context().get_value("training")
+
+
+def remat_mode(layer):
+    """The mode of the `keras.RematScope` in which a layer was made, or None."""
+    return layer._remat_mode
+
+
+def without_autocast():
+    """A scope in which variables have their own dtype, whatever the policy of the layer that is called."""
+    return AutocastScope(None)
+
+
+def infer_spec(function, *symbols):
+    """The symbolic tensors that a function returns for symbolic tensors."""
+    return infer_outputs(function, *symbols)
+
+
+@contextlib.contextmanager
+def without_values():
+    """A scope whose new variables have no values yet. Gives the list of them."""
+    before, made = global_state.get_global_attribute(WAITING), []
+    global_state.set_global_attribute(WAITING, made)
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            yield made
+    finally:  # in Keras' list, it would give them values after the next such scope of anyone
+        global_state.set_global_attribute(WAITING, before)
+
+
+def has_value(variable):
+    return variable._value is not None
+
+
+def initialize(variable, initializer=None):
+    """Gives a variable that has no value yet that of an initializer, or of its own."""
+    if initializer is not None:
+        variable._initializer = initializer
+    variable._deferred_initialize()

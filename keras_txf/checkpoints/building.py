@@ -1,0 +1,129 @@
+"""What a checkpoint's config.json asks for: a family, a task, and the model of a builder."""
+
+import contextlib
+import dataclasses
+
+import keras
+
+from keras_txf import checks
+from keras_txf.checkpoints.config import Config
+from keras_txf.checkpoints.config_schema import KINDS
+from keras_txf.checkpoints.families import FAMILIES
+from keras_txf.checkpoints.family import LANGUAGE_MODELS, modules_of
+from keras_txf.checkpoints.weight_map import as_tensor
+from keras_txf.checks import short_repr
+
+
+def find_family(values):
+    kind = Config(values)("model_type", None)
+    if kind not in FAMILIES:
+        raise ValueError(f"config.json must have a `model_type` of {sorted(FAMILIES)}; received {short_repr(kind)}.")
+    return FAMILIES[kind]
+
+
+def task_of(values, tasks):
+    """The name of the task of the class in a config.json, or None."""
+    architecture = (Config(values)("architectures", None) or [None])[0]
+    return next((name for name, known in tasks.items() if known.architecture == architecture), None)
+
+
+def choose_task(source, task, num_classes):
+    """Returns the name of the task, and whether the model gets a new head."""
+    config, tasks = Config(source.values), source.family.tasks
+    if task is None:
+        task = task_of(source.values, tasks) or next(iter(tasks))
+        if task == "masked_lm" and not any(source.has(name) for name in modules_of(tasks[task].rows(config))):
+            task = "encoder"  # a body alone, under the class that it was pretrained as
+    checks.one_of("task", task, tasks)
+    checks.optional(checks.positive_integer, "num_classes", num_classes)
+    if "num_classes" not in tasks[task].options(config):
+        if num_classes is not None:
+            raise ValueError(
+                f"`num_classes` is for classifiers; received {short_repr(num_classes)} for the task {short_repr(task)}."
+            )
+        return task, False
+    last = as_tensor(tasks[task].rows(config)["logits"]).name
+    new_head = f"{last}.weight" not in source.names or num_classes not in (None, config.num_classes())
+    if new_head and num_classes is None:
+        raise ValueError(
+            f"The file has no head for {short_repr(task)}; `num_classes` must say how many classes the new one has."
+        )
+    return task, new_head
+
+
+def table_of(family, task, config, model):
+    """The rows of body and head of a model's checkpoint; those of the body have its prefix."""
+    body = {path: dataclasses.replace(as_tensor(row), inner=True) for path, row in family.rows(config).items()}
+    untied = family.tasks[task].untied if has_own_logits(model) else {}
+    return {**body, **family.tasks[task].rows(config), **untied}
+
+
+def has_own_logits(model):
+    """Whether a layer of its own makes the logits: a classifier's, or an LM head not tied to the embedding."""
+    return any(layer.name == "logits" for layer in model.layers)
+
+
+def build(source, task, num_classes, dtype, options):
+    """Builds the model; under `without_values` its weights take no memory."""
+    family, config = source.family, Config(source.values)
+    found, tied = options_of(family, task, config, options)
+    if num_classes is not None:
+        found["num_classes"] = num_classes
+    blocks = max(found["num_layers"], found.get("num_decoder_layers", 0))
+    if blocks > len(source.names):  # before the builder makes so many
+        raise ValueError(
+            f"config.json says that there are {blocks} blocks; the file has only {len(source.names)} tensors."
+        )
+    if task in LANGUAGE_MODELS:
+        found["tie_embeddings"] = is_tied(source, task, config, tied)
+    found.update({option: name in source.names for option, name in family.tasks[task].optional.items()})
+    dtype = None if dtype is None else keras.dtype_policies.get(dtype)
+    with in_words_of_config(config.values, options):
+        return family.tasks[task].build(**{**found, "dtype": dtype, **options})
+
+
+def options_of(family, task, config, own):
+    """Returns the builder's options in a config.json, and whether it says that the logits are tied.
+
+    `own` are the caller's options.
+    """
+    with in_words_of_config(config.values, own):
+        found = family.options(config)
+        heads = {name: known.options(config) for name, known in family.tasks.items()}
+    tied = config("tie_word_embeddings", True)
+    config.check_all_known(family.neutral)
+    return {**found, **heads[task]}, tied
+
+
+@contextlib.contextmanager
+def in_words_of_config(values, options):
+    """Adds the values of config.json to an error of a builder, which names its own arguments.
+
+    Catches every exception: each backend has its own for sizes that no machine holds.
+    """
+    try:
+        yield
+    except Exception as error:
+        words = str(error)
+        if isinstance(error, ValueError) and "config.json" in words or any(name in words for name in options):
+            raise
+        known = {key: value for key, value in values.items() if key in KINDS}
+        received = ", ".join(f"{key}={short_repr(value)}" for key, value in known.items())
+        raise ValueError(
+            f"config.json must describe a model that can be built; received {received}: {words}"
+        ) from error
+
+
+def is_tied(source, task, config, tied):
+    """Whether the logits use the embedding, by the tensors of the file, which may hold a tied table twice.
+
+    Not tied are logits without a tensor where config.json says so: `check_names` then reports the missing tensor.
+    """
+    rows = source.family.tasks[task].rows(config)
+    head = f"{rows['logits']}.weight"
+    if head not in source.names:
+        return tied or not source.family.says_tied
+    body = source.family.rows(config)
+    tables = [f"{body[path]}.weight" for path in ("target_embedding/token", "embedding/token") if path in body]
+    table = next((name for name in tables if name in source.names), None)
+    return tied and table is not None and source.same(head, table)

@@ -1,0 +1,100 @@
+"""The type of the value of each key of a `config.json`, checked before a builder fails on a wrong one."""
+
+from keras_txf import checks
+from keras_txf.checks import short_repr
+
+# No checkpoint has sizes near these, and no machine has the memory for a model of larger ones.
+LARGEST_SIZE = 2**24
+MOST_BLOCKS = 2**12
+
+
+def size(name, value, most=LARGEST_SIZE):
+    if checks.positive_integer(name, value) > most:
+        raise ValueError(f"`{name}` must be at most {most}; received {short_repr(value)}.")
+
+
+def size_or_zero(name, value):
+    if value != 0 or isinstance(value, bool):
+        size(name, value)
+
+
+def id_or_none(name, value):
+    if value != -1:
+        checks.id_below(name, value)
+
+
+def blocks(name, value):
+    size(name, value, MOST_BLOCKS)
+
+
+def sides(name, value):
+    for side in checks.pair(name, value):
+        size(name, side)
+
+
+def text(name, value):
+    if not isinstance(value, str):
+        raise ValueError(f"`{name}` must be a string; received {short_repr(value)}.")
+
+
+def texts(name, value):
+    if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
+        raise ValueError(f"`{name}` must be a list of strings; received {short_repr(value)}.")
+
+
+def flags(name, value):
+    if not isinstance(value, list) or not all(isinstance(x, (bool, int)) for x in value):
+        raise ValueError(f"`{name}` must be a list of true and false, or of 1 and 0; received {short_repr(value)}.")
+
+
+def mapping(name, value):
+    if not isinstance(value, dict):
+        raise ValueError(f"`{name}` must be a JSON object; received {short_repr(value)}.")
+
+
+KEYS = {
+    size: (
+        "vocab_size", "decoder_vocab_size", "hidden_size", "dim", "n_embd", "d_model", "embedding_size",
+        "word_embed_proj_dim", "num_attention_heads", "n_heads", "n_head", "num_heads", "encoder_attention_heads",
+        "decoder_attention_heads", "num_key_value_heads", "head_dim", "d_kv", "intermediate_size", "hidden_dim",
+        "n_inner", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings", "n_positions",
+        "relative_attention_num_buckets", "relative_attention_max_distance", "sliding_window", "local_attention",
+        "global_attn_every_n_layers", "no_rope_layer_interval", "sliding_window_pattern", "_sliding_window_pattern",
+        "num_channels", "num_labels",
+    ),
+    size_or_zero: ("type_vocab_size", "max_window_layers"),
+    blocks: (
+        "num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers",
+        "decoder_layers",
+    ),
+    sides: ("image_size", "patch_size"),
+    checks.rate: (
+        "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "activation_dropout",
+        "classifier_dropout", "seq_classif_dropout", "resid_pdrop", "attn_pdrop", "embedding_dropout", "mlp_dropout",
+        "dropout_rate",
+    ),
+    checks.positive_number: (
+        "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps", "rope_theta", "rope_local_base_freq",
+        "global_rope_theta", "local_rope_theta", "query_pre_attn_scalar", "attn_logit_softcapping",
+        "final_logit_softcapping",
+    ),
+    checks.fraction: ("partial_rotary_factor",),
+    checks.boolean: (
+        "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "do_layer_norm_before", "enable_bias",
+        "_remove_final_layer_norm", "attention_bias", "mlp_bias", "norm_bias", "decoder_bias", "classifier_bias",
+        "qkv_bias", "use_sliding_window", "scale_embedding", "share_encoder_decoder_embeddings", "tie_word_embeddings",
+        "scale_decoder_outputs",
+    ),
+    checks.id_below: ("decoder_start_token_id",),
+    id_or_none: ("pad_token_id",),
+    text: (
+        "model_type", "hidden_act", "activation", "activation_function", "hidden_activation", "feed_forward_proj",
+        "classifier_activation", "classifier_pooling",
+    ),
+    texts: ("architectures", "layer_types"),
+    flags: ("no_rope_layers",),
+    mapping: ("rope_parameters", "rope_scaling", "id2label"),
+}  # fmt: skip
+KINDS = {key: check for check, keys in KEYS.items() for key in keys}
+# Keys where null means None, and a missing key means the default.
+NULL = {"pad_token_id", "sliding_window", "head_dim", "attn_logit_softcapping", "final_logit_softcapping"}

@@ -1,0 +1,116 @@
+"""The tensors of an open checkpoint, and the checks that they are those of a model."""
+
+import re
+
+import numpy as np
+
+from keras_txf.checkpoints.config import Config
+from keras_txf.checkpoints.family import LANGUAGE_MODELS, POOLER, modules_of
+from keras_txf.checks import short_repr
+
+FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+class Source:
+    """An open checkpoint.
+
+    Each tensor has one name: without the prefix of the body, and with `weight` and `bias` in place of the older names
+    `gamma` and `beta` of the weights of norms.
+    """
+
+    def __init__(self, values, family, tensors):
+        self.values, self.family, self.tensors = values, family, tensors
+        self.names = {}
+        for name in tensors:
+            known = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name.removeprefix(family.prefix)))
+            if known in self.names:
+                raise ValueError(
+                    f"The file has two tensors for {short_repr(known)}: {short_repr(self.names[known])} and "
+                    f"{short_repr(name)}."
+                )
+            self.names[known] = name
+
+    def read(self, name):
+        return self.tensors.read(self.names[name])
+
+    def has(self, name):
+        """Whether there is a tensor of this name, or of a module of this name."""
+        return any(known == name or known.startswith(f"{name}.") for known in self.names)
+
+    def shape(self, name):
+        return self.tensors.shape(self.names[name])
+
+    def same(self, name, other):
+        """Whether two tensors hold the same numbers."""
+        return self.shape(name) == self.shape(other) and np.array_equal(self.read(name), self.read(other))
+
+
+def resolve_aliases(source, wanted):
+    """Takes an alias for the tensor that it stands for; refuses an alias beside that tensor with other numbers."""
+    aliases = {alias: name for alias, name in source.family.aliases.items() if alias not in wanted and name in wanted}
+    for alias, name in aliases.items():
+        if alias not in source.names:
+            continue
+        if name in source.names and not source.same(alias, name):
+            raise ValueError(
+                f"{short_repr(source.names[alias])} and {short_repr(source.names[name])} must be the same tensor; they "
+                "differ."
+            )
+        source.names.setdefault(name, source.names[alias])
+        del source.names[alias]
+
+
+def check_names(source, task, wanted):
+    """Refuses missing and unknown tensors; known are also buffers, heads of other tasks and copies of a tied table.
+
+    Returns the names of the known tensors without a weight that the same class in transformers uses.
+    """
+    family, config = source.family, Config(source.values)
+    missing, offences = sorted(wanted - source.names.keys()), []
+    if missing:
+        offences.append(
+            f"The file must have a tensor for each weight of the model; there is none named {short_repr(missing)}."
+        )
+    heads = [known.rows(config) for known in family.tasks.values()]
+    of_heads = set().union(*map(modules_of, heads))
+    tied = {
+        f"{rows['logits']}.weight"
+        for name, rows in zip(family.tasks, heads)
+        if name in LANGUAGE_MODELS and name == task
+    }
+    left = [
+        name
+        for name in source.names.keys() - wanted
+        if name not in tied
+        and not any(re.fullmatch(pattern, name) for pattern in (*family.ignore, *family.kept))
+        and not (name in of_heads or name.rpartition(".")[0] in of_heads)
+    ]
+    if left:
+        left = sorted(source.names[name] for name in left)
+        offences.append(f"The file has tensors that no weight of the model is for: {short_repr(left)}.")
+    if offences:
+        raise ValueError(" ".join(offences))
+    if family.tasks[task].architecture not in (source.values.get("architectures") or ()):
+        return [] if family.tasks[task].whole else [name for name in source.names if re.fullmatch(POOLER, name)]
+    head = modules_of(family.tasks[task].rows(config)) - wanted
+    return [
+        name for name in source.names if name in head or any(re.fullmatch(pattern, name) for pattern in family.kept)
+    ]
+
+
+def check_tensors(source, wanted):
+    """Refuses tensors whose dtype or shape does not fit their weights."""
+    kinds = {source.names[link.name]: source.tensors.dtype(source.names[link.name]) for link in wanted}
+    wrong = {name: kind for name, kind in kinds.items() if kind not in FLOATS}
+    if wrong:
+        raise ValueError(f"Weights must be of a type of {FLOATS}; received {short_repr(wrong)}.")
+    wrong = [
+        f"{short_repr(source.names[link.name])} of shape {source.shape(link.name)} for "
+        + ", ".join(f"{short_repr(weight.path)} of shape {tuple(weight.shape)}" for weight in link.variables)
+        for link in wanted
+        if not link.fits(source.shape(link.name))
+    ]
+    if wrong:
+        raise ValueError(
+            f"Tensors and config.json must go together; received {'; '.join(wrong[:3])}{' ...' * (len(wrong) > 3)}."
+        )

@@ -1,0 +1,169 @@
+"""The table language: which tensor of a checkpoint is which weight of a model, and in which layout.
+
+A family's table maps paths of our layers to modules of the checkpoint, with {i} for the number of a block:
+
+    "encoder_{i}/attention/query": "encoder.layer.{i}.attention.self.query"
+
+The weights of the layer follow: its kernel is `...query.weight`, transposed, its bias `...query.bias`. A path of the
+weight itself maps to the tensor of exactly that name. A `Tensor` describes other layouts. Each transform has an
+inverse, so one table both loads and saves.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from keras_txf.checks import short_repr
+
+# The last part of our weight's path -> that of the tensor.
+SUFFIXES = {
+    "kernel": "weight",
+    "embeddings": "weight",
+    "gamma": "weight",
+    "scale": "weight",
+    "bias": "bias",
+    "beta": "bias",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Transform:
+    """A transform from tensor to weight, `read`, and its inverse, `write`."""
+
+    read: Callable
+    write: Callable
+    skipped: int = 0  # first rows of a table that become no weight
+
+
+SAME = Transform(lambda x: x, lambda x: x)
+TRANSPOSED = Transform(np.transpose, np.transpose)
+PLUS_ONE = Transform(lambda x: x.astype("float32") + 1, lambda x: x - 1)  # norms that multiply by 1 + weight
+ONE_ROW = Transform(lambda x: x[0], lambda x: x[None])
+
+
+def skip(rows):
+    """A table whose first rows are no position of a real token."""
+    return Transform(lambda x: x[rows:], lambda x: np.concatenate([np.zeros((rows, *x.shape[1:]), x.dtype), x]), rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A module or tensor of the checkpoint, and its layout.
+
+    Args:
+        name: its name, with {i} for the number of a block.
+        kernel: transform of a kernel; default transposed.
+        other: transform of the other weights.
+        part, parts: index and number of our layers in a module that concatenates several.
+        inner: whether the name has the prefix of the body.
+    """
+
+    name: str
+    kernel: Transform = TRANSPOSED
+    other: Transform = SAME
+    part: int = 0
+    parts: int = 1
+    inner: bool = False
+
+
+def as_tensor(row):
+    return row if isinstance(row, Tensor) else Tensor(row)
+
+
+def beside(name, paths, kernel=TRANSPOSED):
+    """Rows for layers that a module concatenates in this order."""
+    return {path: Tensor(name, kernel, part=part, parts=len(paths)) for part, path in enumerate(paths)}
+
+
+@dataclasses.dataclass
+class Link:
+    """A tensor of the checkpoint and its weights, one for each part."""
+
+    name: str
+    way: Transform
+    inner: bool
+    variables: list
+
+    def shape(self):
+        """Returns the shape of the tensor."""
+        like = [np.broadcast_to(np.float32(0), variable.shape) for variable in self.variables]
+        return self._joined([self.way.write(x) for x in like]).shape
+
+    def fits(self, shape):
+        """Whether a tensor of this shape holds the variables.
+
+        Computes with shapes alone: arrays of the sizes in a wrong config.json may exceed the memory.
+        """
+        try:
+            values = self.read(np.broadcast_to(np.float32(0), shape))
+        except (ValueError, IndexError):  # it cannot be transposed or split
+            return False
+        same = all(value.shape == tuple(variable.shape) for value, variable in zip(values, self.variables, strict=True))
+        return same and self.shape() == shape
+
+    def read(self, tensor):
+        """Converts the tensor to the values of the variables."""
+        axis = self._axis(tensor)
+        return [self.way.read(part) for part in np.split(tensor, len(self.variables), axis)]
+
+    def write(self, values):
+        """Converts the values of the variables to the tensor."""
+        return self._joined([self.way.write(value) for value in values])
+
+    def _joined(self, parts):
+        return np.concatenate(parts, self._axis(parts[0])) if len(parts) > 1 else parts[0]
+
+    def _axis(self, tensor):
+        """Returns the axis of a layer's outputs, along which layers are concatenated."""
+        return 0 if self.way is TRANSPOSED else tensor.ndim - 1
+
+
+def links(table, variables):
+    """Returns a list of `Link`s, one for each tensor of a model's weights.
+
+    Args:
+        table: dict of our paths -> names or `Tensor`.
+        variables: the model's weights.
+
+    Raises:
+        ValueError: weights that the table does not name, or a tensor some of whose parts are no weights.
+    """
+    rows = [(_pattern(path), as_tensor(row)) for path, row in table.items()]
+    found, unknown = {}, []
+    for variable in variables:
+        match = _find(rows, variable.path)
+        if match is None:
+            unknown.append(variable.path)
+            continue
+        name, way, tensor = match
+        link = found.setdefault(name, Link(name, way, tensor.inner, [None] * tensor.parts))
+        link.variables[tensor.part] = variable
+    if unknown:
+        raise ValueError(
+            f"The model has weights that its checkpoint's family has no tensors for: {short_repr(unknown)}."
+        )
+    for name, link in found.items():
+        if any(variable is None for variable in link.variables):  # not `in`, which compares values on PyTorch
+            raise ValueError(
+                f"The model lacks some of the {len(link.variables)} weights that make up {short_repr(name)}."
+            )
+    return list(found.values())
+
+
+def _pattern(path):
+    return re.compile(re.escape(path).replace(r"\{i\}", r"(\d+)"))
+
+
+def _find(rows, path):
+    """Returns the name of the tensor of a weight, its transform and its row."""
+    layer, _, weight = path.rpartition("/")
+    for pattern, tensor in rows:
+        exact, match = pattern.fullmatch(path), pattern.fullmatch(layer)
+        if exact or (match and weight in SUFFIXES):
+            number = (exact or match).groups()
+            name = tensor.name.format(i=number[0]) if number else tensor.name
+            way = tensor.kernel if weight == "kernel" else tensor.other
+            return (name if exact else f"{name}.{SUFFIXES[weight]}"), way, tensor
+    return None

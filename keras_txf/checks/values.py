@@ -1,0 +1,192 @@
+"""Checks of values: numbers, strings, paths, choices."""
+
+import difflib
+import numbers
+import os
+import pathlib
+import re
+import reprlib
+
+import keras
+
+LARGEST_INTEGER = 2**31 - 1  # of int32
+LARGEST = float(2**128 - 2**104)  # of float32
+LONGEST = 200  # characters of a value in a message: about a line
+
+
+def short_repr(value):
+    """`repr(value)` for a message: one line, cut in the middle where it is longer than `LONGEST` characters."""
+    try:
+        text = re.sub(r"\s*\n\s*", " ", _repr.repr(value))
+    except Exception:  # of an object's own, or of an integer too long for Python to print
+        text = f"<{type(value).__name__}>"
+    half = LONGEST // 2
+    return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
+
+
+_repr = reprlib.Repr()
+_repr.maxlist = _repr.maxtuple = _repr.maxset = _repr.maxfrozenset = _repr.maxdict = _repr.maxdeque = _repr.maxarray = (
+    20
+)
+_repr.maxstring = _repr.maxother = _repr.maxlong = LONGEST
+
+
+def positive_integer(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise ValueError(f"`{name}` must be a positive integer; received {short_repr(value)}.")
+    return int(value)
+
+
+def size(name, value):
+    """A positive integer that tensors can be of."""
+    if positive_integer(name, value) > LARGEST_INTEGER:
+        raise ValueError(f"`{name}` must be a positive integer below 2**31; received {short_repr(value)}.")
+    return int(value)
+
+
+def positive_int32(name, value):
+    if positive_integer(name, value) >= 2**31:
+        raise ValueError(f"`{name}` must be below 2**31; received {short_repr(value)}.")
+    return int(value)
+
+
+def integer(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ValueError(f"`{name}` must be an integer; received {short_repr(value)}.")
+    return int(value)
+
+
+def integer_between(name, value, least, most):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= value <= most:
+        raise ValueError(f"`{name}` must be an integer from {least} to {most}; received {short_repr(value)}.")
+    return int(value)
+
+
+def pair(name, value):
+    """Two positive integers, of an image's height and width; one stands for both."""
+    values = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
+    whole = all(
+        isinstance(size, numbers.Integral) and not isinstance(size, bool) and 0 < size <= LARGEST_INTEGER
+        for size in values
+    )
+    if len(values) != 2 or not whole:
+        raise ValueError(
+            f"`{name}` must be a positive integer or a pair of them, (height, width); received {short_repr(value)}."
+        )
+    return tuple(map(int, values))
+
+
+def positive_number(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value <= LARGEST:
+        raise ValueError(f"`{name}` must be a positive number; received {short_repr(value)}.")
+    return float(value)
+
+
+def finite_number(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not -LARGEST <= value <= LARGEST:
+        raise ValueError(f"`{name}` must be a finite number; received {short_repr(value)}.")
+    return float(value)
+
+
+def boolean(name, value):
+    if not isinstance(value, bool):
+        raise ValueError(f"`{name}` must be True or False; received {short_repr(value)}.")
+    return value
+
+
+def built_model(name, value):
+    if not isinstance(value, keras.Model) or not value.built:
+        raise ValueError(f"`{name}` must be a built Keras model; received {short_repr(value)}.")
+    return value
+
+
+def rate(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < 1:
+        raise ValueError(f"`{name}` must be a rate in [0, 1); received {short_repr(value)}.")
+    return value
+
+
+def fraction(name, value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value <= 1:
+        raise ValueError(f"`{name}` must be in [0, 1]; received {short_repr(value)}.")
+    return float(value)
+
+
+def string(name, value):
+    if not isinstance(value, str):
+        raise ValueError(f"`{name}` must be a string; received {short_repr(value)}.")
+    return value
+
+
+def strings(name, value):
+    """A list of strings, perhaps empty."""
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f"`{name}` must be a list of strings; received {short_repr(value)}.")
+    return list(value)
+
+
+def path(name, value):
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError(f"`{name}` must be a path, a string or a pathlib.Path; received {short_repr(value)}.")
+    return pathlib.Path(text)
+
+
+def dtype(name, value):
+    """A type of numbers or a policy of Keras, by its name or itself."""
+    try:
+        if isinstance(value, (str, dict, keras.DTypePolicy)) and value:
+            keras.dtype_policies.get(value)
+            return value
+    except Exception:  # of what the name or dict holds
+        pass
+    raise ValueError(
+        f"`{name}` must be the name of a dtype such as 'float32', or a policy; received {short_repr(value)}."
+    )
+
+
+def hashable(name, value):
+    """What a compiled function is kept under."""
+    try:
+        hash(value)
+    except TypeError:
+        raise ValueError(
+            f"`{name}` must be hashable, as functions and objects of a @dataclass(frozen=True) are; received "
+            f"{short_repr(value)}."
+        ) from None
+    return value
+
+
+def optional(check, name, value, *more):
+    return None if value is None else check(name, value, *more)
+
+
+def one_of(name, value, choices):
+    if not isinstance(value, (str, bool, type(None))) or value not in choices:
+        raise ValueError(f"`{name}` must be one of {sorted(choices, key=str)}; received {short_repr(value)}.")
+    return value
+
+
+def divides(divisor_name, divisor, name, value):
+    if value % divisor:
+        raise ValueError(
+            f"`{divisor_name}` must divide `{name}`; received {divisor_name}={divisor} and {name}={value}."
+        )
+
+
+def known_names(kind, names, known):
+    """Refuses misspelt option names and offers the nearest one."""
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f" Did you mean {short_repr(near[0])}?" if near else ""
+            raise ValueError(f"{short_repr(name)} is not {kind}.{hint} Known: {sorted(known)}.")
+
+
+def id_below(name, value, vocab_size=None):
+    """A token id: not negative and, where it is known, below the size of the vocabulary."""
+    is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_integer or not 0 <= value < (2**31 if vocab_size is None else vocab_size):
+        limit = "" if vocab_size is None else f" below the vocabulary's size, {vocab_size}"
+        raise ValueError(f"`{name}` must be a token id, an integer from 0 on{limit}; received {short_repr(value)}.")
+    return int(value)

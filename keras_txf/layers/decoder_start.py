@@ -1,0 +1,68 @@
+"""Rows that begin with a start token, which is no padding even where it is the padding token."""
+
+import keras
+from keras import ops
+
+from keras_txf.layers.serialization import get_config, register
+from keras_txf.ops.masks import padding_positions
+
+
+@register
+class StartPositions(keras.layers.Layer):
+    """Positions (B, T), int32, of the ids (B, T) of rows whose start token is also the padding token.
+
+    Args:
+        pad_id: the token of padding, which the first column is never taken for.
+    """
+
+    def __init__(self, pad_id, **kwargs):
+        super().__init__(**kwargs)
+        self.pad_id = pad_id
+
+    def call(self, ids):
+        return padding_positions(_real(ids, self.pad_id))
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
+@register
+class Start(keras.layers.Layer):
+    """Says which token rows begin with, and gives embedded rows the mask that follows from it.
+
+    Args:
+        start_id: the token.
+        pad_id: the token of padding, or None: no mask.
+
+    Call arguments:
+        inputs: the embedded rows (B, T, D), and their ids (B, T), in a list.
+
+    Returns:
+        (B, T, D), as it came.
+    """
+
+    def __init__(self, start_id, pad_id, **kwargs):
+        super().__init__(**kwargs)
+        self.start_id, self.pad_id = start_id, pad_id
+        self.supports_masking = True
+
+    def call(self, inputs):
+        return ops.copy(inputs[0])  # Keras leaves a tensor its mask that comes out as it went in
+
+    def compute_mask(self, inputs, previous_mask=None):
+        if self.pad_id is None:
+            return None
+        return _real(inputs[1], self.pad_id) if self.is_padding else inputs[1] != self.pad_id
+
+    @property
+    def is_padding(self):
+        """Whether the start token is the padding token."""
+        return self.start_id == self.pad_id
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
+def _real(ids, pad_id):
+    first = ops.cumsum(ops.ones_like(ids), axis=1) == 1  # Keras asks for masks before lengths are known
+    return ops.logical_or(ids != pad_id, first)

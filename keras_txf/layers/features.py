@@ -1,0 +1,138 @@
+"""FeatureEmbedding: sequences of float vectors, such as sensor data or audio frames, in place of tokens."""
+
+from typing import Any, Unpack
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.embeddings import ENCODINGS, PositionalEmbedding, check_length
+from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.projections import make_projection
+from keras_txf.layers.serialization import get_config, get_initializer, register
+
+
+@register
+@named_arguments
+class FeatureEmbedding(keras.layers.Layer):
+    """Projects float vectors to the width of a model, and adds positions.
+
+    Positions count the real vectors only, so that padding on the left shifts nothing.
+
+    Args:
+        dim: width D of the output.
+        position_encoding: "sinusoidal", "sinusoidal_halves", "learned", or None, see `PositionalEmbedding`.
+        max_length: number of learned positions; longer input without `positions` is refused.
+        use_bias: whether the projection has a bias.
+        kernel_initializer: of the projection.
+        embeddings_initializer: of learned positions; default normal with standard deviation 1 / sqrt(dim).
+
+    Call arguments:
+        inputs: float (B, T, F).
+        mask: bool (B, T), True at real vectors. Keras fills it from the layer before, such as `keras.layers.Masking`.
+        positions: int (T,) or (B, T); default 0, 1, 2, ... over the real vectors.
+
+    Returns:
+        (B, T, D).
+
+    Raises:
+        ValueError: an unknown `position_encoding`, learned positions without `max_length`, input longer than
+            `max_length`, `positions` with neither.
+
+    Reference:
+        [wav2vec 2.0](https://arxiv.org/abs/2006.11477) projects audio frames so;
+        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.5, for the positions.
+
+    Example:
+
+    >>> layer = txf.layers.FeatureEmbedding(dim=32)
+    >>> layer(keras.random.normal((2, 7, 12))).shape
+    (2, 7, 32)
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        position_encoding: str | None = "sinusoidal",
+        max_length: int | None = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        embeddings_initializer: Any = None,
+        **kwargs: Unpack[LayerOptions],
+    ):
+        super().__init__(**kwargs)
+        self.dim = checks.size("dim", dim)
+        self.position_encoding = checks.one_of("position_encoding", position_encoding, (*ENCODINGS, None))
+        self.max_length = checks.optional(checks.size, "max_length", max_length)
+        self.use_bias = checks.boolean("use_bias", use_bias)
+        self.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
+        self.embeddings_initializer = get_initializer("embeddings_initializer", embeddings_initializer)
+        self.supports_masking = True
+        self.position_layer = None
+        if position_encoding is not None:
+            self.position_layer = PositionalEmbedding(
+                None,
+                dim,
+                position_encoding,
+                max_length,
+                embeddings_initializer=self.embeddings_initializer,
+                dtype=self.dtype_policy,
+                name="position",
+            )
+
+    def build(self, inputs_shape):
+        if len(inputs_shape) != 3 or inputs_shape[-1] is None:
+            raise ValueError(
+                f"`inputs` must have shape (batch, length, features); received shape {tuple(inputs_shape)}."
+            )
+        self.projection = make_projection(self, "projection", self.dim, inputs_shape)
+        if self.position_layer is not None:
+            self.position_layer.build(inputs_shape[:-1])
+
+    def call(self, inputs, mask=None, positions=None):
+        checks.rank("inputs", inputs, (3, "(batch, length, features)"))
+        if positions is None:
+            check_length(inputs, self.max_length)
+        if mask is not None:
+            mask = checks.dense_tensor("mask", mask)
+            checks.mask("mask", mask, (2, "(batch, length)"))
+            checks.broadcasts("mask", mask, *inputs.shape[:2])
+            inputs = ops.where(ops.cast(mask, "bool")[..., None], inputs, 0)  # padding may hold anything, NaN too
+        x = self.projection(inputs)
+        if self.position_layer is None:
+            if positions is not None:
+                raise ValueError("`positions` was passed, but position_encoding=None: it would not be used.")
+            return x
+        # The positions of a PositionalEmbedding count the ids that are not its `pad_id`, 0.
+        real = ops.ones(ops.shape(inputs)[:2], "int32") if mask is None else ops.cast(mask, "int32")
+        given = {} if positions is None else {"positions": positions}
+        return x + self.position_layer(real, **given)
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
+@register
+class AttachMask(keras.layers.Layer):
+    """Gives a tensor the mask that another input holds.
+
+    Call arguments:
+        inputs: a tensor (B, T, ...), and bool (B, T) or None, in a list.
+
+    Returns:
+        The tensor.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, inputs):
+        return ops.copy(inputs[0])  # Keras would leave the same tensor the mask that it had
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs[0].shape, inputs[0].dtype)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return inputs[1]

@@ -1,0 +1,131 @@
+"""KVCache: what decoding adds to attention.
+
+The sequences of a batch lie side by side in L columns, padded on the left, so that all rows write the same columns. A
+step reads W tokens of each sequence: one, or W alternatives, such as the beams of a search, which share one position of
+the sequence. After a prompt of P columns the tokens of step n lie in columns P + n W, ..., P + n W + W - 1.
+
+A cache has C slots, and column c lies in slot c mod C. Without a window C is L; a window needs W slots for each of its
+tokens.
+
+Legend: B batch, P prompt length, L columns, W width, T new tokens (P or W), C slots, S context length, K key-value
+    heads, H head dim.
+"""
+
+from typing import Any, Self
+
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.ops.attention import swap_heads
+from keras_txf.ops.masks import combine_masks
+
+
+class KVCache:
+    """Keys and values of the tokens that an attention layer has read, and where the new tokens stand among them.
+
+    A layer decodes if its `call` takes a `cache`. `generate` then passes a `KVCache`, and the layer does three things:
+    it takes `positions` from the cache, replaces its keys and values by `cache.update(key, value)`, and attends where
+    `cache.attention_mask` allows. A layer that attends to a context takes `context` and `cache`, has a method
+    `project_context(context)` that returns keys and values, and calls `cache.read()` in place of it.
+
+    Attributes:
+        attention_mask: bool (B, 1, T, keys), True where a new token may attend; None: everywhere.
+        positions: int (B, T), positions of the new tokens in their sequences; None in the cache of a context.
+        key_positions: int (B, keys), positions of the keys; None in the cache of a context.
+
+    Example:
+
+    >>> cache = txf.layers.KVCache.of_prompt(np.ones((2, 5), bool), length=5)
+    >>> layer = txf.layers.MultiHeadSelfAttention(num_heads=4, causal=True)
+    >>> outputs = layer(keras.random.normal((2, 5, 32)), cache=cache)
+    >>> cache.key.shape
+    (2, 4, 5, 8)
+    """
+
+    def __init__(
+        self,
+        attention_mask: Any,
+        positions: Any = None,
+        key_positions: Any = None,
+        slots: Any = None,
+        key: Any = None,
+        value: Any = None,
+    ):
+        self.attention_mask, self.positions, self.key_positions = attention_mask, positions, key_positions
+        self.key, self.value = key, value  # (B, K, C, H): XLA updates them in place, and multiplies them without a copy
+        self._slots, self._is_new = slots, True
+
+    @classmethod
+    def of_prompt(cls, attention_mask: Any, length: int, window: int | None = None, width: int = 1) -> Self:
+        """Makes the cache with which an attention layer reads a prompt.
+
+        Args:
+            attention_mask: bool (B, L), True at the real tokens of the prompt.
+            length: the number P of the prompt's columns.
+            window: of the attention, or None.
+            width: how many tokens of each sequence the steps after it read.
+        """
+        attention_mask = checks.tensor("attention_mask", attention_mask)
+        checks.mask("attention_mask", attention_mask, (2, "(batch, columns)"))
+        checks.integer_between("length", length, 1, attention_mask.shape[1])
+        checks.optional(checks.size, "window", window)
+        checks.size("width", width)
+        mask, positions = prompt_mask(attention_mask, length, window)
+        return cls(mask, positions, positions, prompt_slots(window, width, attention_mask, length))
+
+    def update(self, key: Any, value: Any) -> tuple[Any, Any]:
+        """Writes the new tokens' keys and values (B, T, K, H); returns those to attend to, (B, keys, K, H)."""
+        if not self._is_new:
+            raise ValueError(
+                "`update` must be called once for each call of the layer: a cache holds one pair of keys and values."
+            )
+        self._is_new = False
+        if self.key is None:  # a prompt attends to itself, and its columns become the cache
+            columns = ops.maximum(self._slots, 0)
+            self.key, self.value = (swap_heads(ops.take(x, columns, axis=1)) for x in (key, value))
+            return key, value
+        start = (0, 0, self._slots, 0)
+        self.key = ops.slice_update(self.key, start, ops.cast(swap_heads(key), self.key.dtype))
+        self.value = ops.slice_update(self.value, start, ops.cast(swap_heads(value), self.value.dtype))
+        return self.read()
+
+    def read(self) -> tuple[Any, Any]:
+        """Keys and values as they are, (B, keys, K, H)."""
+        return swap_heads(self.key), swap_heads(self.value)
+
+
+def prompt_mask(attention_mask, length, window):
+    """Where the P tokens of a prompt may attend, bool (B, 1, P, P), and their positions, int (B, P)."""
+    columns = ops.arange(length)
+    mask = combine_masks(columns, columns, True, window, attention_mask[:, :length])
+    return mask, positions_of(attention_mask, columns)
+
+
+def prompt_slots(window, width, attention_mask, length):
+    """The column of the prompt that each slot takes, (C,); negative where it takes none."""
+    return columns_in_slots(length - 1, cache_slots(window, width, ops.shape(attention_mask)[1]))
+
+
+def cache_slots(window, width, columns):
+    """The number of slots of a cache for so many columns."""
+    if window is None:
+        return columns
+    slots = window * width
+    if isinstance(columns, int):
+        return min(slots, columns)
+    return ops.minimum(slots, columns) if ops.is_tensor(columns) else slots  # unknown while JAX infers shapes
+
+
+SLOT_AXES = {"key": 2, "value": 2, "attention_mask": 3, "key_positions": 1}  # of the arguments of a step
+
+
+def positions_of(real, columns):
+    """(B, number of columns): each row counts from its first real token."""
+    start = ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")
+    return ops.maximum(columns[None] - start[:, None], 0)
+
+
+def columns_in_slots(last, slots):
+    """The latest column up to `last` that each slot holds, (C,); negative where it holds none."""
+    # What `mod` takes is never negative: ONNX rounds the other way.
+    return last - ops.mod(last + slots - ops.arange(slots), slots)

@@ -1,0 +1,170 @@
+"""MixtureOfExperts: several feed-forward networks, of which each token takes a few."""
+
+from typing import Any, Unpack
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.feed_forward import FeedForward, network_widths, set_network_options
+from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.serialization import get_config, own_initializer, register
+
+SCORES = {"softmax": lambda logits: ops.softmax(logits, axis=-1), "sigmoid": ops.sigmoid}
+
+
+@register
+@named_arguments
+class MixtureOfExperts(keras.layers.Layer):
+    """A feed-forward layer of E experts: a router sends each token to the k experts that it scores highest.
+
+    The output is the sum of the chosen experts, weighted by their scores, and of the shared experts, which every token
+    takes. Pass it as `feed_forward` to a block or a builder. All shapes are static, so that every backend compiles it:
+    each expert computes every token, and what a token did not choose counts 0. A layer therefore costs as much as E
+    experts.
+
+    Args:
+        num_experts: number E of experts.
+        top_k: number k of experts that a token takes.
+        intermediate_dim: width F of an expert; default 4 times the input's.
+        activation: any Keras activation, see `FeedForward`.
+        gated: whether a second projection gates the first (SwiGLU with "silu", as in Mixtral and DeepSeek).
+        num_shared_experts: number of experts that every token takes; they are one `FeedForward` of so many times F.
+        router_activation: how the logits of the router become scores: "softmax" (Mixtral), or "sigmoid" (DeepSeek-V3).
+        normalize: whether the scores of the chosen experts are divided by their sum (Mixtral; Qwen1.5-MoE does not).
+        load_balancing: weight of the loss that training adds, E · Σ_e f_e · P_e, where f_e is the share of choices that
+            are expert e, k times, and P_e the mean softmax of the router: it is least, k, where all experts are used
+            alike. None: no such loss.
+        use_bias: whether experts have biases.
+        kernel_initializer: of every expert and the router.
+
+    Call arguments:
+        inputs: float (B, T, D).
+        mask: bool (B, T), True at real tokens: only they count for the load-balancing loss.
+
+    Returns:
+        (B, T, D).
+
+    Raises:
+        ValueError: `top_k` above `num_experts`, a size that is no positive integer, an unknown `router_activation`.
+
+    Reference:
+        [Outrageously Large Neural Networks](https://arxiv.org/abs/1701.06538);
+        [Switch Transformers](https://arxiv.org/abs/2101.03961) for the loss;
+        [Mixtral](https://arxiv.org/abs/2401.04088); [DeepSeek-V3](https://arxiv.org/abs/2412.19437) for the sigmoid and
+        shared experts.
+
+    Example:
+
+    >>> experts = txf.layers.MixtureOfExperts(num_experts=4, top_k=2, intermediate_dim=24)
+    >>> model = txf.models.decoder_generator(100, num_layers=2, dim=32, num_heads=4, feed_forward=[None, experts])
+    >>> model.generate([[5, 6, 7]], max_new_tokens=4).shape
+    (1, 7)
+    """
+
+    def __init__(
+        self,
+        num_experts: int,
+        top_k: int = 2,
+        intermediate_dim: int | None = None,
+        activation: Any = "silu",
+        gated: bool = True,
+        num_shared_experts: int = 0,
+        router_activation: str = "softmax",
+        normalize: bool = True,
+        load_balancing: float | None = 0.01,
+        use_bias: bool = False,
+        kernel_initializer: Any = "glorot_uniform",
+        **kwargs: Unpack[LayerOptions],
+    ):
+        super().__init__(**kwargs)
+        self.num_experts = checks.size("num_experts", num_experts)
+        self.top_k = checks.integer_between("top_k", top_k, 1, self.num_experts)
+        set_network_options(
+            self,
+            intermediate_dim,
+            activation,
+            gated,
+            use_bias,
+            "glorot_uniform" if kernel_initializer is None else kernel_initializer,
+        )
+        self.num_shared_experts = num_shared_experts
+        if not (isinstance(num_shared_experts, int) and num_shared_experts == 0):
+            checks.size("num_shared_experts", num_shared_experts)
+        self.router_activation = checks.one_of("router_activation", router_activation, SCORES)
+        self.normalize = checks.boolean("normalize", normalize)
+        self.load_balancing = checks.optional(checks.positive_number, "load_balancing", load_balancing)
+
+    def build(self, inputs_shape):
+        dim, width = network_widths(self, inputs_shape)
+        self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: dim})
+        router = own_initializer(self.kernel_initializer, self, "router")
+        self.router = self.add_weight(name="router", shape=(dim, self.num_experts), initializer=router, autocast=False)
+        if self.gated:
+            self.gate, self.gate_bias = self._experts("gate", dim, width)
+        self.intermediate, self.intermediate_bias = self._experts("intermediate", dim, width)
+        self.output_kernel, self.output_bias = self._experts("output", width, dim)
+        if isinstance(self.activation_function, keras.layers.Layer):
+            self.activation_function.build((*inputs_shape[:-1], self.num_experts, width))
+        if self.num_shared_experts:
+            self.shared_experts = FeedForward(
+                self.num_shared_experts * width, self.activation, self.gated, use_bias=self.use_bias,
+                kernel_initializer=own_initializer(self.kernel_initializer, self, "shared_experts"),
+                dtype=self.dtype_policy, name="shared_experts",
+            )  # fmt: skip
+            self.shared_experts.build(inputs_shape)
+
+    def _experts(self, name, height, width):
+        """One projection's kernels (E, height, width), each drawn by itself, and its biases (E, width)."""
+        initializers = [own_initializer(self.kernel_initializer, self, f"{name}_{i}") for i in range(self.num_experts)]
+
+        def draw(shape, dtype=None):
+            return ops.stack([initializer(shape[1:], dtype=dtype) for initializer in initializers])
+
+        kernel = self.add_weight(name=f"{name}_kernel", shape=(self.num_experts, height, width), initializer=draw)
+        bias = None
+        if self.use_bias:
+            bias = self.add_weight(name=f"{name}_bias", shape=(self.num_experts, width), initializer="zeros")
+        return kernel, bias
+
+    def call(self, inputs, mask=None, training=None):
+        weights, chosen, logits = self._route(inputs)
+        if training and self.load_balancing:
+            self.add_loss(self.load_balancing * self._imbalance(chosen, logits, mask))
+        x = self.activation_function(_project(inputs, self.gate, self.gate_bias)) if self.gated else None
+        inner = _project(inputs, self.intermediate, self.intermediate_bias)
+        x = x * inner if self.gated else self.activation_function(inner)
+        x = ops.einsum("btef,efd->bted", x, self.output_kernel)
+        if self.output_bias is not None:
+            x = x + self.output_bias
+        outputs = ops.einsum("bted,bte->btd", x, ops.cast(weights, x.dtype))
+        return outputs + self.shared_experts(inputs) if self.num_shared_experts else outputs
+
+    def _route(self, inputs):
+        """The router's weights, choices (0 or 1) and logits for each token and expert, all float32 (B, T, E)."""
+        logits = ops.matmul(ops.cast(inputs, "float32"), ops.cast(self.router, "float32"))
+        scores = SCORES[self.router_activation](logits)
+        _, best = ops.top_k(scores, self.top_k)
+        chosen = ops.sum(ops.one_hot(best, self.num_experts, dtype="float32"), axis=-2)
+        weights = scores * chosen
+        if self.normalize:
+            weights = weights / ops.maximum(ops.sum(weights, axis=-1, keepdims=True), 1e-20)
+        return weights, chosen, logits
+
+    def _imbalance(self, chosen, logits, mask):
+        """E · Σ_e f_e · P_e over the real tokens."""
+        real = ops.ones_like(chosen[..., :1]) if mask is None else ops.cast(mask, "float32")[..., None]
+        count = ops.maximum(ops.sum(real), 1.0)
+        share = ops.sum(chosen * real, axis=(0, 1)) / count
+        probability = ops.sum(ops.softmax(logits, axis=-1) * real, axis=(0, 1)) / count
+        return self.num_experts * ops.sum(share * probability)
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
+def _project(x, kernel, bias):
+    """(B, T, D) by each expert -> (B, T, E, F)."""
+    x = ops.einsum("btd,edf->btef", x, kernel)
+    return x if bias is None else x + bias

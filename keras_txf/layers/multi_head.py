@@ -1,0 +1,168 @@
+"""What both attention layers do with heads: their options, projections and masks, and the way to the kernel.
+
+Legend: B batch, T query length, S context length, D model dim, N heads, K key-value heads, H head dim.
+"""
+
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.dropout import Dropout
+from keras_txf.layers.norms import make_norm
+from keras_txf.layers.projections import make_projection
+from keras_txf.layers.serialization import get_initializer
+from keras_txf.ops.attention import attention, batch_size
+from keras_txf.ops.masks import ATTENTION_MASKS
+
+
+def set_attention_options(layer, num_heads, options):
+    """Keeps the options under their names, and checks those that both attentions have."""
+    for name, value in {"num_heads": num_heads, **options}.items():
+        setattr(layer, name, value)
+    layer.num_heads = checks.size("num_heads", num_heads)
+    layer.head_dim = checks.optional(checks.size, "head_dim", layer.head_dim)
+    layer.num_key_value_heads = checks.optional(checks.size, "num_key_value_heads", layer.num_key_value_heads)
+    if layer.num_key_value_heads is not None:
+        checks.divides("num_key_value_heads", layer.num_key_value_heads, "num_heads", layer.num_heads)
+    checks.rate("dropout", layer.dropout)
+    checks.boolean("use_bias", layer.use_bias)
+    checks.optional(checks.boolean, "output_bias", layer.output_bias)
+    checks.boolean("output_projection", layer.output_projection)
+    check_output_bias("output_bias", layer.output_bias, layer.output_projection)
+    checks.one_of("qk_norm", layer.qk_norm, (True, False, "head", "full"))
+    checks.boolean("sinks", layer.sinks)
+    layer.norm_epsilon = checks.positive_number("norm_epsilon", layer.norm_epsilon)
+    layer.logit_soft_cap = checks.optional(checks.positive_number, "logit_soft_cap", layer.logit_soft_cap)
+    layer.scale = checks.optional(checks.positive_number, "scale", layer.scale)
+    layer.kernel_initializer = get_initializer("kernel_initializer", layer.kernel_initializer)
+    layer.supports_masking = True
+
+
+def check_output_bias(name, bias, output_projection):
+    if bias is not None and not output_projection:
+        raise ValueError(
+            f"`{name}` must be None where output_projection=False: no projection would have it; received {bias}."
+        )
+
+
+def build_projections(layer, inputs_shape, context_shape):
+    for name, shape in (("inputs", inputs_shape), ("context", context_shape)):
+        if len(shape) != 3:
+            raise ValueError(f"`{name}` must have shape (batch, length, dim); received shape {tuple(shape)}.")
+    dim = inputs_shape[-1]
+    if dim is None or context_shape[-1] is None:
+        raise ValueError("`inputs` must have a known dim, their last axis; received None.")
+    if layer.head_dim is None:
+        checks.divides("num_heads", layer.num_heads, "dim", dim)
+    head_dim = layer.head_dim or dim // layer.num_heads
+    kv_heads = layer.num_key_value_heads or layer.num_heads
+    heads_shape = (*inputs_shape[:-1], layer.num_heads * head_dim)
+    layer.query = make_projection(layer, "query", layer.num_heads * head_dim, inputs_shape)
+    layer.key = make_projection(layer, "key", kv_heads * head_dim, context_shape)
+    layer.value = make_projection(layer, "value", kv_heads * head_dim, context_shape)
+    layer.output_dense = None
+    if layer.output_projection:
+        layer.output_dense = make_projection(layer, "output", dim, heads_shape, layer.output_bias)
+    layer.sink_logits = None
+    if layer.sinks:
+        layer.sink_logits = layer.add_weight(
+            name="sinks", shape=(layer.num_heads,), initializer="zeros", autocast=False
+        )
+    layer.dropout_layer = Dropout(layer.dropout, dtype=layer.dtype_policy, name="dropout")
+    if layer.qk_norm:
+        layer.query_norm = make_norm("rms", layer.norm_epsilon, layer.dtype_policy, "query_norm")
+        layer.key_norm = make_norm("rms", layer.norm_epsilon, layer.dtype_policy, "key_norm")
+        for norm, heads in ((layer.query_norm, layer.num_heads), (layer.key_norm, kv_heads)):
+            norm.build((None, None, heads * head_dim) if layer.qk_norm == "full" else (None, None, heads, head_dim))
+
+
+def check_masks(layer, inputs, context, attention_mask, **others):
+    """What a wrong shape would otherwise meet inside the backend, or not at all; `others` are (B, T)."""
+    for name, tensor in (("inputs", inputs), ("context", context)):
+        checks.rank(name, tensor, (3, "(batch, length, dim)"))
+    batch, length, _ = inputs.shape
+    checks.broadcasts("context", context, batch, *context.shape[1:])
+    for name, tensor in others.items():
+        checks.broadcasts(name, tensor, batch, length)
+    check_attention_mask("attention_mask", attention_mask, layer.num_heads, inputs, context)
+
+
+def check_attention_mask(name, mask, num_heads, inputs, context):
+    if mask is not None:
+        checks.mask(name, mask, *ATTENTION_MASKS)
+        heads = () if len(mask.shape) == 3 else (num_heads,)
+        checks.broadcasts(name, mask, inputs.shape[0], *heads, inputs.shape[1], context.shape[1])
+
+
+def project_query(layer, inputs):
+    """(B, T, D) -> queries (B, T, N, H)."""
+    return _norm_heads(layer, "query_norm", layer.query(inputs), layer.num_heads)
+
+
+def project_context(layer, context):
+    """(B, S, width) -> keys and values (B, S, K, H)."""
+    kv_heads = layer.num_key_value_heads or layer.num_heads
+    key = _norm_heads(layer, "key_norm", layer.key(context), kv_heads)
+    return key, _split_heads(layer.value(context), kv_heads)
+
+
+def _norm_heads(layer, name, x, heads):
+    """Heads (B, T, heads, H) of a projection (B, T, heads * H), normalised where `qk_norm` asks for it."""
+    if layer.qk_norm == "full":
+        return _split_heads(getattr(layer, name)(x), heads)
+    x = _split_heads(x, heads)
+    return getattr(layer, name)(x) if layer.qk_norm else x
+
+
+def _split_heads(x, num_heads):
+    return ops.reshape(x, (batch_size(x), ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
+
+
+def refuse_with_cache(**arguments):
+    """Refuses what a cache brings itself, or cannot go with."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise ValueError(f"`{name}` does not go with `cache`, which holds the keys and says where to attend.")
+
+
+def check_context(context):
+    if context is None:
+        raise ValueError("`context` must be passed unless a `cache` holds its keys and values; received None.")
+
+
+def attend(
+    layer,
+    query,
+    key,
+    value,
+    mask=None,
+    bias=None,
+    causal=False,
+    zero_empty_rows=False,
+    return_attention_scores=False,
+    training=False,
+):
+    """What both attentions do with queries, keys and values: (B, T, D or N * H), and the scores if asked for."""
+
+    def drop(weights):
+        return layer.dropout_layer(weights, training=True)
+
+    result = attention(
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        causal=causal,
+        scale=layer.scale,
+        logit_soft_cap=layer.logit_soft_cap,
+        dropout=drop if training and layer.dropout else None,
+        return_scores=return_attention_scores,
+        zero_empty_rows=zero_empty_rows,
+        sinks=layer.sink_logits,
+    )
+    output, scores = result if return_attention_scores else (result, None)
+    heads, head_dim = query.shape[2], query.shape[3]
+    output = ops.reshape(output, (batch_size(query), ops.shape(query)[1], heads * head_dim))
+    if layer.output_dense is not None:
+        output = layer.output_dense(output)
+    return (output, scores) if return_attention_scores else output

@@ -1,0 +1,89 @@
+"""Layers in the place of a block's parts: which options they replace, how they are copied, built and called.
+
+A block's `attention`, `cross_attention`, `feed_forward` and `norm` take a layer. The block uses it as it is; a norm, of
+which a block has several, is copied.
+"""
+
+import keras
+
+from keras_txf.checks import short_repr
+from keras_txf.layers.arguments import call_parameters
+from keras_txf.layers.option_tables import CausalOptions, HeadOptions, PlaceOptions, default_options
+from keras_txf.layers.serialization import own_initializer, revive
+
+OPTIONS = {  # part of a block -> the options of the block that a layer in place of the part replaces
+    "attention": (
+        "num_heads", "attention_bias", "attention_output_bias", "attention_dropout",
+        *(name for table in (HeadOptions, PlaceOptions, CausalOptions) for name in default_options(table)
+          if name != "kernel_initializer"),
+    ),
+    "feed_forward": ("intermediate_dim", "activation", "gated", "feed_forward_bias", "feed_forward_dropout"),
+    "norm": ("norm_bias",),
+}  # fmt: skip
+
+
+class Pattern:
+    """A layer that others are copied from. Keras does not look into it for weights."""
+
+    def __init__(self, layer):
+        self.layer = layer
+
+
+def is_layer(value):
+    """Whether an option is a layer, or the configuration of one."""
+    return isinstance(value, (keras.layers.Layer, Pattern)) or (isinstance(value, dict) and "class_name" in value)
+
+
+def take_layer(name, value):
+    """Returns the layer of an option, made from its configuration where that is given; None stays None."""
+    layer = revive(value) if isinstance(value, dict) and "class_name" in value else value
+    if layer is not None and not isinstance(layer, keras.layers.Layer):
+        raise ValueError(f"`{name}` must be None or a layer; received {short_repr(value)}.")
+    return layer
+
+
+def refuse_replaced(part, given, defaults, keep=()):
+    """Refuses the options of a part in whose place there is a layer, unless they are the defaults."""
+    for name in OPTIONS[part]:
+        if name not in keep and name in given and given[name] is not defaults[name] and given[name] != defaults[name]:
+            raise ValueError(
+                f"`{name}` does not go with a layer as `{part}`, which replaces what it is for; received "
+                f"{short_repr(given[name])}."
+            )
+
+
+def copy_layer(layer, name, owner_name=""):
+    """A layer made from the configuration of another, with weights of its own.
+
+    An initializer with a seed is mixed with the name of the owner, so that copies do not begin alike.
+    """
+    copy = type(layer).from_config({**layer.get_config(), "name": name})
+    if owner_name and isinstance(getattr(copy, "kernel_initializer", None), keras.initializers.Initializer):
+        copy.kernel_initializer = own_initializer(copy.kernel_initializer, copy, owner_name)
+    return copy
+
+
+def build_part(layer, *shapes):
+    """Builds a layer within the `build` of another: by its own `build`, or by a call on symbols where it has none."""
+    if type(layer).build is not keras.layers.Layer.build:
+        if not layer.built:
+            layer.build(*shapes)
+    else:
+        layer(*(keras.KerasTensor(shape, layer.compute_dtype) for shape in shapes))
+
+
+def call_part(name, layer, *inputs, **arguments):
+    """Calls an attention with the arguments that are given, and refuses those that the layer does not take.
+
+    Padding is no argument that a caller passes: a layer that takes no `mask` is called without.
+    """
+    known = call_parameters(type(layer))
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    given = {key: value for key, value in arguments.items() if value is not None and value is not False}
+    for key in [key for key in given if key not in known and not takes_all]:
+        if key not in ("mask", "context_mask"):
+            raise ValueError(
+                f"`{key}` must be an argument of the `call` of the layer {short_repr(layer.name)}, passed as `{name}`."
+            )
+        del given[key]
+    return layer(*inputs, **given)

@@ -1,0 +1,78 @@
+"""Token ids in the graph of a model: the name of their input; vocabulary, padding and length of its embeddings."""
+
+import dataclasses
+
+import keras
+
+from keras_txf.backend.functional_graph import layers_called_on
+from keras_txf.checks import short_repr
+from keras_txf.layers.embeddings import PositionalEmbedding
+
+NAMES = ("target_ids", "token_ids")  # of the input of new tokens, where a model has several of integers
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenInput:
+    """An input of token ids.
+
+    Args:
+        name: of the input.
+        vocab_size: number of tokens; where no embedding tells it, that of the model's logits.
+        pad_id: the token of padding, or None.
+        max_length: the most tokens that the model has positions for, or None.
+    """
+
+    name: str
+    vocab_size: int
+    pad_id: int | None
+    max_length: int | None
+
+
+def inputs_by_name(model):
+    """The input tensors of a functional model, by their names, or by the keys of the dict that it takes."""
+    if isinstance(model.input, dict):
+        return dict(model.input)
+    return {tensor.name: tensor for tensor in model.inputs}
+
+
+def target_name(model):
+    """The name of the input of the tokens that a generative model continues."""
+    inputs = inputs_by_name(model)
+    ids = [name for name, tensor in inputs.items() if len(tensor.shape) == 2 and "int" in tensor.dtype]
+    for name in NAMES:
+        if name in ids:
+            return name
+    if len(ids) != 1:
+        raise ValueError(
+            f"`model` must have one input of token ids, int (batch, length), or call it one of {list(NAMES)}; "
+            f"received inputs {short_repr(sorted(inputs))}."
+        )
+    return ids[0]
+
+
+def embedded_input(model, name):
+    """Reads the `TokenInput` of one input off the `PositionalEmbedding`s called on it; None where there are none."""
+    layers = layers_called_on(model, inputs_by_name(model)[name])
+    ours = [layer for layer in layers if isinstance(layer, PositionalEmbedding)]
+    if not ours:
+        return None
+    tokens = [layer for layer in ours if layer.vocab_size is not None] or ours
+    lengths = [layer.max_length for layer in ours if layer.max_length is not None]
+    return TokenInput(name, tokens[0].vocab_size, tokens[0].pad_id, min(lengths, default=None))
+
+
+def token_input(model, name):
+    """Reads the `TokenInput` of one input of a generative model off the embeddings called on it, or off the logits."""
+    ours = embedded_input(model, name)
+    if ours is not None:
+        return ours
+    layers = layers_called_on(model, inputs_by_name(model)[name])
+    theirs = [layer for layer in layers if isinstance(layer, keras.layers.Embedding)]
+    if theirs:
+        return TokenInput(name, theirs[0].input_dim, 0 if theirs[0].mask_zero else None, None)
+    return TokenInput(name, logits_of(model).shape[-1], None, None)
+
+
+def logits_of(model):
+    """The output tensor of a model that returns logits alone, or in a dict as "logits"."""
+    return model.output["logits"] if isinstance(model.output, dict) else model.output

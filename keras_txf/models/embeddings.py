@@ -1,0 +1,143 @@
+"""The wiring of inputs: token ids, float vectors, positions, and their embeddings."""
+
+import keras
+
+from keras_txf import checks
+from keras_txf.checks import short_repr
+from keras_txf.layers import PositionalEmbedding
+from keras_txf.layers.decoder_start import Start, StartPositions
+from keras_txf.layers.features import AttachMask, FeatureEmbedding
+from keras_txf.layers.option_tables import default_options
+
+# Embedding options of the builders, by the name they have there -> their name on PositionalEmbedding.
+EMBEDDING_OPTIONS = {
+    "position_encoding": "position_encoding",
+    "max_length": "max_length",
+    "combine": "combine",
+    "position_dim": "position_dim",
+    "token_dim": "token_dim",
+    "token_types": "token_types",
+    "pad_id": "pad_id",
+    "scale_embedding": "scale",
+    "embeddings_initializer": "embeddings_initializer",
+}
+
+# The embedding options of float vectors, with their names on FeatureEmbedding. The others are for tokens alone.
+FEATURE_OPTIONS = {name: name for name in ("position_encoding", "max_length", "embeddings_initializer")}
+
+
+def make_embedding(vocab_size, dim, options, name):
+    dim = options.embedding_dim or dim
+    return PositionalEmbedding(vocab_size, dim, **options.embedding, dtype=options.dtype, name=name)
+
+
+def check_source(name, vocab_size, input_dim):
+    """Refuses both a vocabulary, the argument `name`, and float vectors, and neither of them."""
+    if (vocab_size is None) == (input_dim is None):
+        raise ValueError(
+            f"One of `{name}` and `input_dim` must be given, the other be None; received "
+            f"{name}={short_repr(vocab_size)} and input_dim={short_repr(input_dim)}."
+        )
+
+
+def refuse_token_options(options, table):
+    """Refuses the options that are for tokens alone, where `input_dim` asks for float vectors."""
+    defaults = default_options(table)
+    for name in EMBEDDING_OPTIONS.keys() - FEATURE_OPTIONS.keys():
+        if name in options and options[name] != defaults[name]:
+            raise ValueError(
+                f"`{name}` does not go with `input_dim`: it is for tokens; received {short_repr(options[name])}."
+            )
+
+
+def embed_features(input_dim, dim, options, packed, name, prefix=""):
+    """The inputs for float vectors by name, the vectors (B, T, dim), segment ids and positions (None unless packed)."""
+    features_name = f"{prefix}features"
+    features = keras.Input((None, checks.size("input_dim", input_dim)), name=features_name)
+    mask = keras.Input((None,), dtype="bool", name=f"{features_name}_mask", optional=True)
+    places, segment_ids, positions = packed_inputs(packed, prefix)
+    embedding = FeatureEmbedding(options.embedding_dim or dim, **options.embedding, dtype=options.dtype, name=name)
+    masked = AttachMask(dtype=options.dtype, name=f"{features_name}_masked")([features, mask])
+    own = {} if embedding.position_encoding is None else given(positions=positions)
+    inputs = {features_name: features, mask.name: mask, **places}
+    return inputs, embedding(masked, **own), segment_ids, positions
+
+
+def resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size):
+    """The caller's `share_embeddings`; by default whether both vocabularies have one size, which sharing needs."""
+    if share_embeddings is None:
+        return source_vocab_size == target_vocab_size
+    if share_embeddings and source_vocab_size != target_vocab_size:
+        raise ValueError(
+            "`share_embeddings` needs vocabularies of one size; received "
+            f"source_vocab_size={source_vocab_size} and target_vocab_size={target_vocab_size}."
+        )
+    return share_embeddings
+
+
+def separate_positions(dim, options):
+    """The positions of the source and of the target, each a layer of its own; the embedding is left without."""
+    if options.embedding_dim is not None:
+        raise ValueError("share_embeddings='tokens' does not go with `embedding_dim`.")
+    if options.embedding["position_encoding"] is None or options.embedding.get("combine", "add") != "add":
+        raise ValueError(
+            "share_embeddings='tokens' needs positions that are added: a `position_encoding`, and combine='add'; "
+            f"received position_encoding={short_repr(options.embedding['position_encoding'])}, "
+            f"combine={short_repr(options.embedding.get('combine', 'add'))}."
+        )
+    own = {
+        name: options.embedding[name]
+        for name in ("position_encoding", "max_length", "pad_id")
+        if name in options.embedding
+    }
+    options.embedding.update(position_encoding=None, max_length=None)
+    names = ("source_position_embedding", "target_position_embedding")
+    return tuple(PositionalEmbedding(None, dim, **own, dtype=options.dtype, name=name) for name in names)
+
+
+def embed(embedding, ids, options, name, positions=None, token_type_ids=None, position_embedding=None, start_id=None):
+    """Token ids -> (B, T, D).
+
+    Args:
+        embedding: a PositionalEmbedding.
+        ids: int (B, T).
+        positions: int (B, T) of packed sequences, or None.
+        token_type_ids: int (B, T), or None.
+        position_embedding: a PositionalEmbedding without tokens, where `embedding` has no positions of its own, or
+            None.
+        start_id: the token that every row begins with, or None.
+    """
+    pad_id = embedding.pad_id
+    if start_id is not None and start_id == pad_id and (position_embedding or embedding).position_encoding is not None:
+        positions = StartPositions(pad_id, dtype=options.dtype, name=f"{name}_positions")(ids)
+    counts = embedding.position_encoding is not None or embedding.max_length is not None
+    x = embedding(ids, **given(positions=positions if counts else None, token_type_ids=token_type_ids))
+    if position_embedding is not None:
+        x = keras.layers.Add(dtype=options.dtype)([x, position_embedding(ids, **given(positions=positions))])
+    if start_id is not None:
+        x = Start(start_id, pad_id, dtype=options.dtype, name=f"{name}_start")([x, ids])
+    return x
+
+
+def given(**call):
+    """The arguments that are not None."""
+    return {name: value for name, value in call.items() if value is not None}
+
+
+def token_inputs(packed, ids_name="token_ids", prefix=""):
+    """The inputs for a sequence by name, then its ids, segment ids and positions (None unless packed)."""
+    ids = integer_input(ids_name)
+    places, segment_ids, positions = packed_inputs(packed, prefix)
+    return {ids_name: ids, **places}, ids, segment_ids, positions
+
+
+def packed_inputs(packed, prefix=""):
+    """The inputs that packed rows have beside their sequences by name, then segment ids and positions, or None."""
+    if not packed:
+        return {}, None, None
+    inputs = {name: integer_input(name) for name in (f"{prefix}segment_ids", f"{prefix}positions")}
+    return inputs, *inputs.values()
+
+
+def integer_input(name):
+    return keras.Input((None,), dtype="int32", name=name)

@@ -1,0 +1,172 @@
+"""The common part of every model's `generate`: checks of the arguments, the engine, the results."""
+
+import functools
+import weakref
+
+import numpy as np
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.backend.functional_graph import mask_of, optional_inputs
+from keras_txf.checks import short_repr
+from keras_txf.generation.engine import Engine
+from keras_txf.generation.processors import check_processors
+from keras_txf.generation.prompts import new_token_limits, stop_lists
+from keras_txf.generation.results import pack
+from keras_txf.generation.samplers import check_sequences, check_stream, get_sampler
+from keras_txf.layers.adapters import active_adapters
+from keras_txf.layers.decoder_start import Start
+from keras_txf.layers.token_input import inputs_by_name
+from keras_txf.models.decoding_models import decoding_models
+from keras_txf.models.prefix import PLACEHOLDER, prefix_length
+
+
+def run_generate(
+    model,
+    tokens,
+    prompts,
+    prefixes,
+    inputs,
+    max_new_tokens,
+    max_length,
+    sampler,
+    processors,
+    num_return_sequences,
+    stop_ids,
+    stop_sequences,
+    seed,
+    padded,
+    return_scores,
+    stream,
+):
+    """Runs `generate` of any model; `prefixes` are the ids that the result has before the new ones, for each prompt."""
+    limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, tokens.max_length)
+    prefix = prefix_length(model, inputs_by_name(model)[tokens.name])
+    prompts = [[PLACEHOLDER] * prefix + prompt for prompt in prompts]
+    options = _engine_options(tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
+    for name, value in (("padded", padded), ("return_scores", return_scores), ("stream", stream)):
+        checks.boolean(name, value)
+    build_models = functools.partial(decoding_models, model)
+    run = functools.partial(_engine(model, tokens).generate, build_models, prompts, limits, *options, seed, inputs)
+    if stream:
+        check_stream(options[0], padded, return_scores)
+        shape = (-1,) if num_return_sequences is None else (-1, num_return_sequences)
+        return (tokens.reshape(shape) for tokens in run(stream=True))
+    return pack(*run(), prefixes, num_return_sequences, tokens.pad_id or 0, padded, return_scores)
+
+
+def make_function(
+    model,
+    tokens,
+    longest_prompt,
+    max_new_tokens,
+    max_length,
+    sampler,
+    processors,
+    num_return_sequences,
+    stop_ids,
+    stop_sequences,
+    jit_compile,
+):
+    """The engine's function of tensors, and a function from prompt lengths to the limits of new tokens."""
+    model_length = tokens.max_length
+    limited = model_length is not None or max_length is not None
+    if limited and longest_prompt is None:
+        raise ValueError(
+            "A `longest_prompt` (the tokenizer's `length`) must be given where tokens are limited; received None, the "
+            f"model's max_length={model_length} and max_length={max_length}."
+        )
+    lengths = [1, checks.optional(checks.positive_integer, "longest_prompt", longest_prompt) or 1]
+    most = max(new_token_limits(lengths, max_new_tokens, max_length, model_length))
+    options = _engine_options(tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
+    checks.boolean("jit_compile", jit_compile)
+    follow = _engine(model, tokens).function(functools.partial(decoding_models, model), most, *options, jit_compile)
+    prefix = prefix_length(model, inputs_by_name(model)[tokens.name])
+
+    def run(ids, lengths, limits, seed, inputs):
+        if prefix:  # the placeholders stand right before the tokens
+            ids = ops.pad(ids, ((0, 0), (prefix, 0)))
+            place = ops.arange(ops.shape(ids)[1])[None] - (ops.shape(ids)[1] - lengths[:, None])
+            ids = ops.where(ops.logical_and(place >= -prefix, place < 0), PLACEHOLDER, ids)
+        inputs = {name: ops.convert_to_tensor(value) for name, value in inputs.items()}
+        return follow(ids, lengths + prefix, limits, seed, inputs)
+
+    def limit(lengths):
+        return ops.full_like(lengths, most) if max_length is None else ops.minimum(most, max_length - lengths)
+
+    return run, limit
+
+
+def _engine_options(tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences):
+    """Sampler, processors, sequences for each prompt and stops, checked, as the engine takes them."""
+    sampler = get_sampler(sampler, tokens.vocab_size)
+    return (
+        sampler,
+        check_processors(processors, tokens.vocab_size),
+        check_sequences(sampler, num_return_sequences),
+        stop_lists(stop_ids, stop_sequences, tokens.vocab_size),
+    )
+
+
+def other_inputs(model, ids_name, inputs):
+    """The model's inputs beside the token ids, as arrays by their names."""
+    if inputs is not None and not isinstance(inputs, dict):
+        raise ValueError(
+            f"`inputs` must be a dict of arrays by the names of the model's inputs; received {short_repr(inputs)}."
+        )
+    inputs, needed = dict(inputs or {}), set(inputs_by_name(model)) - {ids_name}
+    optional = set(optional_inputs(model))  # masks of float vectors
+    if not needed - optional <= set(inputs) <= needed:
+        also = f", and maybe {short_repr(sorted(optional))}" if optional else ""
+        raise ValueError(
+            f"`inputs` must be the model's inputs beside {short_repr(ids_name)}, "
+            f"{short_repr(sorted(needed - optional))}{also}; received {short_repr(sorted(map(str, inputs)))}."
+        )
+    for name in optional:
+        vectors = name.removesuffix("_mask")
+        inputs[vectors] = checks.dense_tensor(vectors, inputs[vectors])
+        if inputs.get(name) is None:
+            inputs[name] = ops.ones(ops.shape(inputs[vectors])[:2], "bool")
+    for name, value in inputs.items():
+        if mask_of(value) is not None and f"{name}_mask" not in needed:
+            raise ValueError(
+                f"`inputs` must have no Keras mask: `generate` would lose that of {name!s}. Give the model an input "
+                f"{name!s}_mask."
+            )
+    inputs = model.check_inputs(inputs)
+    for name, value in inputs.items():
+        _check_shape(name, value, inputs_by_name(model)[name].shape)
+    return inputs
+
+
+def _check_shape(name, value, expected):
+    shape = tuple(getattr(value, "shape", np.shape(value)))
+    known = [pair for pair in zip(shape, expected) if None not in pair]
+    if len(shape) != len(expected) or any(size != needed for size, needed in known):
+        raise ValueError(f"`inputs` must hold {name!s} of shape {expected}; received shape {shape}.")
+
+
+def _start_layer(model):
+    return next((layer for layer in model.layers if isinstance(layer, Start)), None)
+
+
+def start_id_of(model):
+    """The token that every target of an encoder-decoder begins with, unless the caller gives another."""
+    layer = _start_layer(model)
+    return 1 if layer is None else layer.start_id
+
+
+_ENGINES = weakref.WeakKeyDictionary()
+
+
+def _engine(model, tokens):
+    """The model's engine for its active adapters; a new one when the model's variables are new, as after `quantize`."""
+    variables, engines = _ENGINES.get(model, ([], {}))
+    if len(variables) != len(model.variables) or any(a is not b for a, b in zip(variables, model.variables)):
+        engines = {}
+        _ENGINES[model] = model.variables, engines
+    active = active_adapters(model)
+    if active not in engines:
+        start = _start_layer(model)
+        engines[active] = Engine(tokens.name, tokens.pad_id, start is not None and start.is_padding)
+    return engines[active]

@@ -1,0 +1,97 @@
+"""The options that builders share beside those of their blocks: see `layers.option_tables`."""
+
+from typing import Annotated, Any, TypedDict
+
+from keras_txf.layers.option_tables import BlockOptions, CausalOptions, Each
+
+
+class StackOptions(TypedDict, total=False):
+    """Options of every builder."""
+
+    share_blocks: Annotated[
+        int | None,
+        None,
+        "number of distinct blocks: each stands at several places, one after the other, with the same weights: 4 "
+        "layers of 2 blocks are A A B B (ALBERT has 1). Default `num_layers`: no block is shared. A list of values for "
+        "each block then has so many.",
+    ]
+    final_norm: Annotated[
+        bool | None, None, 'whether a norm follows the last block; default: unless the norms are "post".'
+    ]
+    dtype: Annotated[Any, None, "dtype policy of all layers; default Keras' own."]
+
+
+class EmbeddingOptions(StackOptions, total=False):
+    """Options of every builder that reads token ids."""
+
+    position_encoding: Annotated[
+        str | None, "auto",
+        'absolute positions at the embedding: "sinusoidal" (the paper\'s), "sinusoidal_halves" (Marian), "learned", '
+        'or None. "auto" is '
+        "the paper's, or None where `position` has attention see to it.",
+    ]  # fmt: skip
+    max_length: Annotated[
+        int | None, None, "number of learned positions; longer input is refused whatever `position_encoding`."
+    ]
+    combine: Annotated[str, "add", '"add", or "concat": the last `position_dim` features are the position\'s.']
+    position_dim: Annotated[int | None, None, 'width of the positions under "concat"; default half of `dim`.']
+    token_dim: Annotated[
+        int | None, None, "width of the table of tokens, where projections take it to `dim` and back (OPT)."
+    ]
+    token_types: Annotated[
+        int | None, None, "number of kinds of tokens, each with a learned vector to add (BERT's sentences A and B)."
+    ]
+    pad_id: Annotated[int | None, 0, "the token of padding; None: no token is padding."]
+    scale_embedding: Annotated[bool, True, "whether token embeddings are multiplied by sqrt(dim), as in the paper."]
+    embeddings_initializer: Annotated[Any, None, "of all tables; default normal with standard deviation 1 / sqrt(dim)."]
+    embedding_norm: Annotated[bool, False, "whether a norm follows the embedding, as in BERT."]
+    embedding_dim: Annotated[
+        int | None, None, "width of the embedding, where a projection takes it to `dim` (ELECTRA)."
+    ]
+
+
+class EncoderOptions(BlockOptions, CausalOptions, EmbeddingOptions, total=False):
+    """Options of the masked language model, which reads tokens alone."""
+
+
+class SequenceEncoderOptions(EncoderOptions, total=False):
+    """Options of the encoders of tokens or of float vectors."""
+
+    input_dim: Annotated[
+        int | None,
+        None,
+        "width F of float vectors in place of tokens, with vocab_size=None. The inputs are then a dict of `features`, "
+        "float (B, T, F), and `features_mask`, bool (B, T), True at real vectors, which may be left out; a tensor "
+        "alone stands for `features`.",
+    ]
+
+
+class DecoderOptions(BlockOptions, EmbeddingOptions, total=False):
+    """Options of the decoders, and of an encoder-decoder."""
+
+
+class ImageOptions(BlockOptions, CausalOptions, StackOptions, total=False):
+    """Options of the encoders of images."""
+
+    position_encoding: Annotated[
+        str | None,
+        "auto",
+        'positions of patches: "learned", "sinusoidal", or None. "auto" is "learned", or None where `position` has '
+        "attention see to it.",
+    ]
+    norm_placement: Annotated[Each[str], "pre", '"pre", the paper\'s, "post" or "sandwich", see `EncoderBlock`.']
+    activation: Annotated[
+        Any, "gelu", "of the feed-forward network, the paper's; any Keras activation, see `EncoderBlock`."
+    ]
+    class_token: Annotated[
+        bool | str,
+        "auto",
+        'whether a learned token stands before the patches; "auto": it does, in a classifier if pooling="first".',
+    ]
+    interpolate_positions: Annotated[
+        bool, False, "whether images of other sizes are taken, and learned positions are interpolated for them."
+    ]
+    patch_bias: Annotated[bool, True, "whether the projection of patches has a bias."]
+    embeddings_initializer: Annotated[
+        Any, None, "of positions and class token; default normal with standard deviation 0.02."
+    ]

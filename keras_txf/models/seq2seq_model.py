@@ -1,0 +1,146 @@
+"""Seq2Seq: the model of an encoder-decoder, and its `generate`."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.checks import short_repr
+from keras_txf.generation.engine import bucket
+from keras_txf.generation.prompts import prompt_lists
+from keras_txf.generation.results import pad_rows
+from keras_txf.layers.serialization import register
+from keras_txf.layers.token_input import inputs_by_name, token_input
+from keras_txf.models.checked_model import CheckedModel
+from keras_txf.models.decoding_models import refuse_packed
+from keras_txf.models.generate_calls import make_function, other_inputs, run_generate, start_id_of
+
+
+@register
+class Seq2Seq(CheckedModel):
+    """An encoder-decoder."""
+
+    def generate(
+        self,
+        source_ids: Any = None,
+        max_new_tokens: int | None = None,
+        sampler: Any = "greedy",
+        stop_ids: int | Sequence[int] | None = None,
+        seed: int | None = None,
+        start_id: int | None = None,
+        max_length: int | None = None,
+        stop_sequences: Sequence[Sequence[int]] | None = None,
+        processors: Sequence[Callable] = (),
+        num_return_sequences: int | None = None,
+        padded: bool = True,
+        return_scores: bool = False,
+        stream: bool = False,
+        inputs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Answers each source.
+
+        Args:
+            source_ids: token ids: lists of unequal lengths, a ragged tensor, or an array (B, S) padded on
+                either side. None where the source is float vectors.
+            max_new_tokens: at most this many tokens are generated for each source; default 64, where
+                `max_length` is not given either.
+            start_id: the token that every target begins with in training, such as the `start` of the targets'
+                tokenizer; default the model's, or else 1.
+            max_length: at most so many tokens in an answer, the start token included.
+            sampler, stop_ids, seed, stop_sequences, processors, num_return_sequences, padded, return_scores,
+            stream: see `Generator.generate`.
+            inputs: the source in a dict where it is float vectors: `source_features`, (B, S, F), and
+                `source_features_mask`, bool (B, S), which may be left out.
+
+        Returns:
+            NumPy int32 (B, longest): the answers without the start token, padded on the right.
+
+        Raises:
+            ValueError: no source, ids outside the vocabulary, more tokens than the model has positions,
+                options that do not go together.
+        """
+        refuse_packed(self)
+        target = token_input(self, "target_ids")
+        start_id = start_id_of(self) if start_id is None else start_id
+        checks.id_below("start_id", start_id, target.vocab_size)
+        if source_ids is None or "source_ids" not in inputs_by_name(self):
+            if source_ids is not None or "source_ids" in inputs_by_name(self):
+                wanted = short_repr(sorted(set(inputs_by_name(self)) - {target.name}))
+                raise ValueError(
+                    f"`source_ids` must be given where the model reads tokens, `inputs` where not: it reads {wanted}."
+                )
+            inputs = other_inputs(self, target.name, inputs)
+            if not all(len(value) for value in inputs.values()):
+                raise ValueError("`inputs` must hold at least one source; received none.")
+            if len({len(value) for value in inputs.values()}) > 1:
+                lengths = {name: len(value) for name, value in inputs.items()}
+                raise ValueError(
+                    f"`inputs` must have one row each for each source; received {short_repr(lengths)} rows."
+                )
+        else:
+            if inputs is not None:
+                raise ValueError("`inputs` does not go with `source_ids`, which is all that the model reads.")
+            inputs = {"source_ids": self._padded_sources(source_ids)}
+        rows = len(next(iter(inputs.values())))
+        return run_generate(
+            self, target, [[start_id]] * rows, [[]] * rows, inputs, max_new_tokens, max_length,
+            sampler, processors, num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
+        )  # fmt: skip
+
+    def _padded_sources(self, source_ids):
+        """Source ids (B, S), padded on the right to a length for which many sources share a compiled loop."""
+        source = token_input(self, "source_ids")
+        sources = prompt_lists("source_ids", source_ids, source.pad_id, source.vocab_size)
+        width = max(1, *map(len, sources))
+        if source.pad_id is None and any(len(row) != width for row in sources):
+            raise ValueError("`source_ids` must be of one length, since the model has pad_id=None.")
+        if source.pad_id is not None:
+            width = max(width, min(bucket(width), source.max_length or math.inf))
+        return pad_rows(sources, source.pad_id or 0, width)
+
+    def make_generate_function(
+        self,
+        max_new_tokens: int | None = None,
+        sampler: Any = "greedy",
+        stop_ids: int | Sequence[int] | None = None,
+        start_id: int | None = None,
+        max_length: int | None = None,
+        stop_sequences: Sequence[Sequence[int]] | None = None,
+        processors: Sequence[Callable] = (),
+        num_return_sequences: int | None = None,
+        jit_compile: bool = False,
+    ) -> Callable:
+        """`generate` as a function of tensors, for a TensorFlow graph in which batch and lengths are unknown.
+
+        Args:
+            others: see `generate`, and `Generator.make_generate_function`.
+
+        Returns:
+            A function of `source_ids`, int32 (B, S), padded, S at least 1, and `seed`, int (2,), that returns what that
+            of `Generator.make_generate_function` does. Where the source is float vectors, it takes their dict instead
+            of the ids.
+
+        Raises:
+            ValueError: see `generate`.
+        """
+        refuse_packed(self)
+        target = token_input(self, "target_ids")
+        start_id = start_id_of(self) if start_id is None else start_id
+        checks.id_below("start_id", start_id, target.vocab_size)
+        run, limit = make_function(
+            self, target, 1, max_new_tokens, max_length, sampler, processors,
+            num_return_sequences, stop_ids, stop_sequences, jit_compile,
+        )  # fmt: skip
+
+        def generate(source_ids, seed):
+            if isinstance(source_ids, dict):
+                inputs = other_inputs(self, target.name, source_ids)
+            else:
+                inputs = {"source_ids": ops.cast(source_ids, "int32")}
+            first = next(iter(inputs.values()))
+            lengths = ops.ones((ops.shape(first)[0],), "int32")
+            return run(start_id * lengths[:, None], lengths, limit(lengths), ops.convert_to_tensor(seed), inputs)
+
+        return generate

@@ -1,0 +1,108 @@
+"""Texts in, generated texts out: in batches of similar length, or as a stream of whole characters."""
+
+import keras
+import numpy as np
+
+from keras_txf import checks
+from keras_txf.checks import short_repr
+from keras_txf.tasks.columns import one_or_many
+
+UNFINISHED = "\ufffd"  # what an incomplete character of bytes decodes to
+
+
+class Answers:
+    """Generates the answers of a model to texts.
+
+    Args:
+        model: a model with `generate`.
+        reader: the tokenizer of the texts.
+        writer: the tokenizer of the answers.
+        options: of `generate`.
+        return_prompt: whether an answer begins with its text; None where a model writes answers alone.
+    """
+
+    def __init__(self, model, reader, writer, options, return_prompt=None):
+        self.model, self.reader, self.writer, self.options = model, reader, writer, options
+        self.return_prompt = return_prompt and checks.boolean("return_prompt", return_prompt)
+        self.continues = return_prompt is not None
+        for name in ("padded", "stream", "return_scores", "num_return_sequences"):
+            if name in options:
+                raise ValueError(f"`{name}` must not be given; received {short_repr(options[name])}.")
+
+    def all(self, texts, batch_size):
+        """The answer to a text, or a list of answers."""
+        texts, back = one_or_many("texts", texts)
+        checks.positive_integer("batch_size", batch_size)
+        rows, answers = self._read(texts), [None] * len(texts)
+        order = np.argsort([len(row) for row in rows], kind="stable")
+        starts = range(0, len(rows), batch_size)
+        bar = keras.utils.Progbar(len(starts), unit_name="batch") if len(starts) >= 10 else None
+        for start in starts:
+            places = order[start : start + batch_size]
+            found = self.model.generate([rows[i] for i in places], padded=False, **self.options)
+            for place, ids in zip(places, found):
+                read = len(rows[place]) * self.continues
+                answers[place] = self._write(list(ids[read:]), rows[place])
+            if bar is not None:
+                bar.add(1)
+        return back(answers)
+
+    def stream(self, texts):
+        """Yields pieces of the answer to a text, or lists of pieces: whole characters."""
+        texts, back = one_or_many("texts", texts)
+        rows = self._read(texts)
+        tokens = self.model.generate(rows, stream=True, **self.options)
+
+        def pieces():
+            ids, shown = [[] for _ in rows], [""] * len(rows)
+            if self.return_prompt:
+                shown = [self._write([], row) for row in rows]
+                yield back(shown[:])
+            for step in tokens:
+                new = []
+                for row, token in enumerate(step):
+                    if token >= 0:
+                        ids[row].append(int(token))
+                    text = self._write(ids[row], rows[row]) if token >= 0 else shown[row]
+                    text = text if whole_characters(text) else shown[row]
+                    new.append(text[len(shown[row]) :])
+                    shown[row] = text
+                yield back(new)
+            rest = [self._write(row, prompt)[len(text) :] for row, prompt, text in zip(ids, rows, shown)]
+            if any(rest):  # bytes that are no character
+                yield back(rest)
+
+        return pieces()
+
+    def _read(self, texts):
+        ids = self.reader(texts)
+        rows = ids.to_list() if hasattr(ids, "to_list") else np.asarray(ids).tolist()
+        rows = [[token for token in row if token != self.reader.pad_id] for row in rows]  # as `generate` returns them
+        for place, row in enumerate(rows):
+            if not row:
+                raise ValueError(
+                    f"`texts` must each have a token; received {short_repr(texts[place])} at place {place}."
+                )
+        return rows
+
+    def _write(self, ids, prompt):
+        """The text of new ids. A continuation is cut from the whole text, as a blank belongs to the piece after it."""
+        stop = self.options.get("stop_ids")
+        ends = {stop} if isinstance(stop, int) else set(stop or ())
+        ids = [token for token in ids if token not in ends and token < self.writer.vocab_size]
+        if not self.continues:
+            return self.writer.detokenize(ids)
+        before, whole = (self.writer.detokenize([*prompt, *more]) for more in ([], ids))
+        if self.return_prompt:
+            return whole
+        return whole[len(before) :] if whole.startswith(before) else self.writer.detokenize(ids)
+
+
+def whole_characters(text):
+    """Whether a text does not end within a character, which has four bytes at most."""
+    return not text.endswith(UNFINISHED) or text.endswith(4 * UNFINISHED)
+
+
+def stop_ids_of(tokenizer):
+    """The option `stop_ids` of `generate`: the token that ends a text."""
+    return {"stop_ids": tokenizer.token_to_id(tokenizer.end[0])} if tokenizer.end else {}

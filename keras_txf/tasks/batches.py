@@ -1,0 +1,92 @@
+"""Batches of examples of similar length, for `fit` and `predict` on every backend.
+
+Legend: B batch, L length in tokens.
+"""
+
+import keras
+import numpy as np
+
+from keras_txf.text.batching import bucket_list
+
+WINDOW = 64  # batches within which examples are sorted by length
+
+
+class Batches(keras.utils.PyDataset):
+    """Pads examples of similar length to the length of their bucket: few shapes, little padding.
+
+    Shuffled batches are drawn anew for each epoch: rows are sorted by length within windows of `WINDOW` batches, and
+    then the batches are shuffled.
+
+    Args:
+        make: a function that returns the examples, a list of one structure: (inputs, targets) or (inputs, targets,
+            weight), of NumPy arrays of ranks 0 and 1. It is called again for each epoch where `renew`.
+        padding: the value that fills up the rows, of the structure of an example.
+        batch_size: number B of rows.
+        limit: the largest length, or None.
+        shuffle: whether to shuffle; else the order is that of the examples' lengths, see `order`.
+        renew: whether each epoch has other examples.
+        seed: of the order.
+        finish: a function of a batch, or None.
+    """
+
+    def __init__(self, make, padding, batch_size, limit, shuffle=False, renew=False, seed=0, finish=None):
+        super().__init__()
+        self.make, self.padding, self.batch_size, self.limit = make, padding, batch_size, limit
+        self.finish = finish
+        self.shuffle, self.renew, self.random = shuffle, renew, np.random.default_rng(seed)
+        self.examples = make()
+        self._arrange()
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        batch = pad([self.examples[i] for i in self.batches[index]], self.padding, self.limit)
+        return batch if self.finish is None else self.finish(batch)
+
+    def on_epoch_end(self):
+        if self.renew:
+            self.examples = self.make()
+        if self.shuffle:
+            self._arrange()
+
+    def _arrange(self):
+        lengths = np.array([max(map(np.size, keras.tree.flatten(example))) for example in self.examples])
+        order = self.random.permutation(len(lengths)) if self.shuffle else np.arange(len(lengths))
+        window = WINDOW * self.batch_size if self.shuffle else len(order)
+        parts = [order[start : start + window] for start in range(0, len(order), window)]
+        parts = [part[np.argsort(lengths[part], kind="stable")] for part in parts]
+        batches = [part[i : i + self.batch_size] for part in parts for i in range(0, len(part), self.batch_size)]
+        self.batches = [batches[i] for i in self.random.permutation(len(batches))] if self.shuffle else batches
+
+
+def pad(examples, padding, limit):
+    """Stacks the leaves of B examples; rows (L,) become (B, bucket's L)."""
+
+    def stack(value, *leaves):
+        if np.ndim(leaves[0]) == 0:
+            return np.stack(leaves)
+        longest = max(map(len, leaves))
+        length = next(length for length in bucket_list(limit or 2 * longest + 8) if length >= longest)
+        rows = np.full((len(leaves), length), value, leaves[0].dtype)
+        for row, leaf in zip(rows, leaves):
+            row[: len(leaf)] = leaf
+        return rows
+
+    return keras.tree.map_structure(stack, padding, *examples)
+
+
+def in_batches(function, examples, padding, batch_size, limit, verbose=1):
+    """Applies a function to batches of examples of similar length; returns its rows in the order of the examples.
+
+    Shows a progress bar from ten batches on, unless `verbose` is 0.
+    """
+    batches = Batches(lambda: examples, padding, batch_size, limit)
+    bar = keras.utils.Progbar(len(batches), unit_name="batch") if verbose and len(batches) >= 10 else None
+    answers = [None] * len(examples)
+    for index, places in enumerate(batches.batches):
+        for place, answer in zip(places, function(batches[index])):
+            answers[place] = answer
+        if bar is not None:
+            bar.update(index + 1)
+    return answers

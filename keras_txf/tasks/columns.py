@@ -1,0 +1,134 @@
+"""Columns of texts and labels, from lists, arrays, data frames, data sets and files."""
+
+import importlib
+import os
+
+import numpy as np
+
+from keras_txf import checks
+from keras_txf.checks import short_repr
+
+# TSV has no quotes: a quotation mark is text.
+READERS = {
+    ".csv": ("read_csv", {}),
+    ".tsv": ("read_csv", {"sep": "\t", "quoting": 3}),
+    ".jsonl": ("read_json", {"lines": True}),
+    ".parquet": ("read_parquet", {}),
+}
+
+
+def read_columns(data, others, columns):
+    """Returns the columns of a data set in memory, a list for each name.
+
+    Args:
+        data: the first column; or what holds all columns: the path of a .csv, .tsv, .jsonl or .parquet file, a
+            `pandas.DataFrame`, a `datasets.Dataset`, or a `tf.data.Dataset` of tuples in the order of `columns` or of
+            dicts.
+        others: the other columns, each None where `data` holds them.
+        columns: dict of the names of the arguments of the caller -> names of the columns in a table.
+
+    Raises:
+        ValueError: a file that is missing or of another kind, a column that is missing, columns of different lengths or
+            none, both a table and further columns.
+    """
+    table = _table(data, list(columns.values()))
+    if table is None:
+        found = dict(zip(columns, [data, *others]))
+        for name, values in found.items():
+            found[name] = _as_list(name, values)
+    else:
+        given = [name for name, values in zip(list(columns)[1:], others) if values is not None]
+        if given:
+            raise ValueError(
+                f"`{given[0]}` must be left out where `{next(iter(columns))}` is a table of all columns; received both."
+            )
+        found = {name: _as_list(name, table(column)) for name, column in columns.items()}
+    lengths = {name: len(values) for name, values in found.items()}
+    if len(set(lengths.values())) > 1 or not all(lengths.values()):
+        raise ValueError(
+            f"{', '.join(f'`{name}`' for name in columns)} must be of one length, at least 1; received {lengths}."
+        )
+    return list(found.values())
+
+
+def texts(name, values):
+    """Returns a list of str; refuses another value, such as a missing one of a table."""
+    values = _as_list(name, values)
+    for place, value in enumerate(values):
+        if not isinstance(value, str):
+            raise ValueError(f"`{name}` must hold strings; received {short_repr(value)} at place {place}.")
+    return values
+
+
+def one_or_many(name, values):
+    """Returns a list of texts, and a function that gives the answer to one text alone where there was one."""
+    if isinstance(values, str):
+        return [values], lambda answers: answers[0]
+    return texts(name, values), lambda answers: answers
+
+
+def _as_list(name, values):
+    if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
+        raise ValueError(f"`{name}` must be a list or a column of values; received {short_repr(values)}.")
+    values = values.tolist() if hasattr(values, "tolist") else list(values)
+    return [_plain(value) for value in values]
+
+
+def _plain(value):
+    """A value of Python: text of bytes, a list of an array."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _table(data, columns):
+    """Returns a function from the name of a column to its values, or None where `data` is a column itself."""
+    if isinstance(data, (str, os.PathLike)):
+        data = _read(checks.path("data", data), columns)
+    if hasattr(data, "element_spec"):
+        return _dataset(data, columns)
+    known = getattr(data, "column_names", getattr(data, "columns", None))  # of `datasets`, of pandas
+    if known is None:
+        return None
+
+    def column(name):
+        if name not in list(known):
+            raise ValueError(f"`columns` must name columns of the table, {short_repr(list(known))}; received {name!s}.")
+        return data[name]
+
+    return column
+
+
+def _read(path, columns):
+    if path.suffix not in READERS:
+        raise ValueError(f"A file must be one of {sorted(READERS)}; received {short_repr(str(path))}.")
+    if not path.is_file():
+        raise ValueError(f"A file of data must exist; received {short_repr(str(path))}.")
+    try:
+        pandas = importlib.import_module("pandas")
+    except ImportError as error:
+        raise ImportError("Files of data need pandas: pip install 'keras_txf[tasks]'.") from error
+    name, options = READERS[path.suffix]
+    if name == "read_csv":  # "NA" and "null" are texts, and a text of digits is no number
+        options = {**options, "keep_default_na": False, "dtype": dict.fromkeys(columns, str)}
+    try:
+        return getattr(pandas, name)(path, **options)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{short_repr(str(path))} cannot be read: {error}") from error
+
+
+def _dataset(data, columns):
+    elements = list(data.as_numpy_iterator())
+    if elements and isinstance(elements[0], dict):
+        known = sorted(elements[0])
+        if not set(columns) <= set(known):
+            raise ValueError(f"`columns` must name parts of the elements, {known}; received {short_repr(columns)}.")
+        return lambda name: [element[name] for element in elements]
+    elements = [element if isinstance(element, tuple) else (element,) for element in elements]
+    if elements and len(elements[0]) != len(columns):
+        raise ValueError(f"The data set must have elements of {columns}; received {len(elements[0])} parts.")
+    return lambda name: [element[columns.index(name)] for element in elements]

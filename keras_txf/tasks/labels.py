@@ -1,0 +1,68 @@
+"""The labels of a classifier: names and numbers, weights, and the macro F1 of each epoch."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.checks import short_repr
+from keras_txf.layers.serialization import register
+
+
+def label_list(labels: Any) -> list:
+    """The different labels: of a list without repetition in its order, of a column sorted."""
+    if isinstance(labels, (str, bytes)) or not hasattr(labels, "__iter__"):
+        raise ValueError(f"`labels` must be a list of the labels, or a column of them; received {short_repr(labels)}.")
+    labels = labels.tolist() if hasattr(labels, "tolist") else list(labels)
+    for label in labels:
+        if isinstance(label, bool) or not isinstance(label, (str, int)):
+            raise ValueError(f"`labels` must be strings or integers; received {short_repr(label)}.")
+    different = list(dict.fromkeys(labels))
+    if len({type(label) for label in different}) != 1 or len(different) < 2:
+        raise ValueError(
+            f"`labels` must be two different ones at least, of one type; received {short_repr(different)}."
+        )
+    return different if len(different) == len(labels) else sorted(different)
+
+
+def numbers_of(name, values, labels):
+    """The place of each value among the labels. A file may hold integers as text."""
+    places = {label: i for i, label in enumerate(labels)}
+    if isinstance(labels[0], int):
+        values = [int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else value for value in values]
+    for place, value in enumerate(values):
+        if isinstance(value, (list, dict)) or value not in places:
+            raise ValueError(
+                f"`{name}` must be of the labels {short_repr(labels)}; received {short_repr(value)} at place {place}."
+            )
+    return [places[value] for value in values]
+
+
+def class_weights(class_weight, labels, numbers):
+    """The weight of each label, or None: of a dict of labels, or "balanced", so that all labels weigh the same."""
+    if class_weight is None:
+        return None
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        counts = np.bincount(numbers, minlength=len(labels))
+        return (len(numbers) / (len(labels) * np.maximum(counts, 1))).astype("float32")
+    if not isinstance(class_weight, dict) or not set(class_weight) <= set(labels):
+        raise ValueError(
+            f"`class_weight` must be 'balanced' or a dict of weights by labels of {short_repr(labels)}; received "
+            f"{short_repr(class_weight)}."
+        )
+    weights = {label: checks.positive_number("class_weight", weight) for label, weight in class_weight.items()}
+    return np.array([weights.get(label, 1.0) for label in labels], "float32")
+
+
+@register
+class MacroF1(keras.metrics.F1Score):
+    """The mean of the F1 scores of all classes, of integer targets and logits (B, C)."""
+
+    def __init__(self, average="macro", name="f1", **kwargs):
+        super().__init__(average=average, name=name, **kwargs)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        targets = ops.one_hot(ops.cast(ops.reshape(y_true, (-1,)), "int32"), ops.shape(y_pred)[-1])
+        return super().update_state(targets, y_pred)  # each example counts once, whatever its weight in the loss

@@ -1,0 +1,167 @@
+"""MaskedLanguageModel: fills in hidden words."""
+
+import os
+from typing import Any, Self, Unpack
+
+import keras
+import numpy as np
+
+from keras_txf import checkpoints, checks, models, text, training
+from keras_txf.checks import short_repr
+from keras_txf.layers.option_tables import shows_options
+from keras_txf.tasks.batches import in_batches
+from keras_txf.tasks.columns import one_or_many, read_columns, texts
+from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of
+from keras_txf.text.truncation import row
+
+
+class MaskedLanguageModel(Task):
+    """Guesses hidden tokens, as BERT is pretrained.
+
+    Args:
+        model: a model of `masked_language_model`.
+        tokenizer: tokenizer of the texts, with a special token for what is hidden.
+        mask_token: that token; default the special token with "mask" in its name.
+        max_length: truncates longer texts; default the number of positions of the model, or 512.
+        learning_rate: default of `fit`.
+
+    Example:
+
+    >>> lines = ["the cat sat on the mat", "the dog sat on the rug"] * 8
+    >>> model = txf.tasks.MaskedLanguageModel.from_scratch(lines, vocab_size=60, num_layers=1, dim=16)
+    >>> history = model.fit(lines, epochs=2, verbose=0)
+    >>> len(model.fill("the [MASK] sat on the mat", k=2))
+    2
+    """
+
+    columns = ("text",)
+    renews = True
+
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: Any,
+        mask_token: str | None = None,
+        max_length: int | None = None,
+        learning_rate: float = 1e-3,
+    ):
+        super().__init__(model, tokenizer, max_length, learning_rate)
+        found = [token for token in tokenizer.special_tokens if "mask" in token.lower()]
+        if mask_token is None and len(found) != 1:
+            raise ValueError(f"`mask_token` must be one of the special tokens {short_repr(found)}; received None.")
+        self.mask_token = mask_token or found[0]
+        self._reader = tokenizer.from_config({**tokenizer.get_config(), "special_tokens_in_text": "keep"})
+
+    @classmethod
+    def from_scratch(
+        cls,
+        texts: Any,
+        columns: Any = ("text",),
+        vocab_size: int = 8000,
+        num_layers: int = 4,
+        dim: int = 256,
+        num_heads: int = 4,
+        tokenizer: Any = None,
+        max_length: int = 128,
+        **options: Any,
+    ) -> Self:
+        """Makes an untrained model, with a WordPiece vocabulary of the texts.
+
+        Args:
+            texts, columns: the texts to train on, see `fit`.
+            vocab_size: the largest number of tokens.
+            num_layers, dim, num_heads: of `txf.models.masked_language_model`.
+            tokenizer: a tokenizer in place of a new one.
+            max_length: truncates longer texts.
+            **options: further options of `masked_language_model`.
+        """
+        [texts] = read_columns(texts, [], {"texts": columns if isinstance(columns, str) else columns[0]})
+        if tokenizer is None:
+            tokenizer = text.WordPieceTokenizer.train(_checked(texts), vocab_size, start="[CLS]", end="[SEP]")
+        model = models.masked_language_model(
+            tokenizer.vocab_size, num_layers, dim, num_heads, pad_id=tokenizer.pad_id, **options
+        )
+        return cls(model, tokenizer, max_length=max_length)
+
+    @classmethod
+    def from_checkpoint(cls, path: str | os.PathLike, max_length: int | None = None, **options: Any) -> Self:
+        """Makes a model of a Hugging Face checkpoint.
+
+        Args:
+            path: folder, or the name of a repository on the Hub.
+            max_length: truncates longer texts.
+            **options: of `txf.checkpoints.load`.
+        """
+        folder, tokenizer = tokenizer_of(path)
+        return cls(checkpoints.load(folder, "masked_lm", **options), tokenizer, None, max_length, learning_rate=5e-5)
+
+    @shows_options
+    def fit(self, texts: Any, **options: Unpack[FitOptions]) -> keras.callbacks.History:
+        """Trains on texts; 15 % of the tokens are hidden, others in each epoch. The logs have accuracy and perplexity.
+
+        Args:
+            texts: list or column of strings, or a table with the column "text": see `TextClassifier.fit`.
+            {options}
+
+        Returns:
+            Keras' history.
+        """
+        return self._fit(texts, [], options)
+
+    def fill(self, texts: Any, k: int = 5, batch_size: int = 32) -> list:
+        """Guesses the hidden token of each text.
+
+        Args:
+            texts: a text, or a list of texts, each with the mask token once.
+            k: number of guesses.
+            batch_size: texts in a batch.
+
+        Returns:
+            List of (token, probability), the likeliest first; of a list of texts a list of such lists.
+
+        Raises:
+            ValueError: a text without the mask token, or with several.
+        """
+        texts, back = one_or_many("texts", texts)
+        checks.integer_between("k", k, 1, self.tokenizer.vocab_size)
+        mask = self.tokenizer.token_to_id(self.mask_token)
+        rows = rows_of(row(self._reader, texts, self.max_length))
+        for one, ids in zip(texts, rows):
+            if (ids == mask).sum() != 1:
+                raise ValueError(
+                    f"`texts` must each have {self.mask_token!s} once, in the first {self.max_length} tokens; received "
+                    f"{short_repr(one)}."
+                )
+
+        def guess(ids):
+            logits = self.model.predict_on_batch(ids)
+            logits = keras.ops.cast(logits["logits"] if isinstance(logits, dict) else logits, "float32")
+            return keras.ops.convert_to_numpy(keras.ops.softmax(logits))[ids == mask]
+
+        found = []
+        for scores in in_batches(guess, rows, self._pad_id(), batch_size, self.max_length):
+            best = np.argsort(-scores, kind="stable")[:k]
+            found.append([(self.tokenizer.id_to_token(int(i)), float(scores[i])) for i in best])
+        return back(found)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"mask_token": self.mask_token, **super().get_config()}
+
+    def _checked(self, values):
+        return [_checked(values[0])]
+
+    def _examples(self, values):
+        ids = text.token_ids(values[0], self.tokenizer, self.max_length).cache()
+        return text.mask_tokens(ids, self.tokenizer, mask_token=self.mask_token)
+
+    def _padding(self):
+        return self._pad_id(), self._pad_id()
+
+    def _compilation(self):
+        pad_id = self.tokenizer.pad_id
+        metrics = [training.TokenAccuracy(pad_id=pad_id), training.Perplexity(pad_id=pad_id)]
+        return training.TokenCrossEntropy(pad_id=pad_id), metrics
+
+
+def _checked(values):
+    return texts("texts", values)

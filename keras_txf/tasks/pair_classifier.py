@@ -1,0 +1,258 @@
+"""PairClassifier: one label or score for a pair of texts, read together."""
+
+import os
+from typing import Any, Self, Unpack
+
+import keras
+import numpy as np
+
+from keras_txf import checkpoints, models, text
+from keras_txf.checkpoints.labels import config_with_labels, labels_of
+from keras_txf.checks import short_repr
+from keras_txf.layers.option_tables import shows_options
+from keras_txf.layers.token_input import inputs_by_name, logits_of
+from keras_txf.reading import file_of, read_json
+from keras_txf.tasks.batches import in_batches
+from keras_txf.tasks.columns import one_or_many, read_columns, texts
+from keras_txf.tasks.epoch_scores import EpochScores, spearman
+from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
+from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of
+from keras_txf.text.truncation import joining, longer_first, pair_row
+
+WITH_TOKEN_TYPES = ("bert", "electra")
+WITH_TWO_SEPARATORS = ("roberta", "xlm-roberta", "mpnet")
+
+
+class PairClassifier(Task):
+    """Reads two texts together, a cross-encoder: entailment, paraphrase, and how well a text answers a query.
+
+    Args:
+        model: a model of `encoder_classifier`, or one like it: ids (B, T) -> logits (B, C), with the input
+            `token_type_ids` where it has one.
+        tokenizer: tokenizer of the texts.
+        labels: list of the C labels; None for a score, a number, of a model with one logit. A score of labels that are
+            0 or 1, or between, goes through a sigmoid.
+        separator: special token between the texts, or a list of them; default the tokenizer's `end`.
+        max_length: truncates the longer text of longer pairs; default the number of positions of the model, or 512.
+        learning_rate: default of `fit`.
+
+    Raises:
+        ValueError: labels that are not as many as the model's classes.
+
+    Example:
+
+    >>> first, second = ["who sings", "who runs"] * 8, ["a singer", "a runner"] * 8
+    >>> ranker = txf.tasks.PairClassifier.from_scratch(first, second, vocab_size=80, num_layers=1, dim=16)
+    >>> history = ranker.fit(first + first, second + second[::-1], [1.0] * 16 + [0.0] * 16, epochs=2, verbose=0)
+    >>> [text for text, score in ranker.rank("who sings", ["a runner", "a singer"])] != []
+    True
+    """
+
+    columns = ("first", "second", "label")
+
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: Any,
+        labels: Any = None,
+        separator: Any = None,
+        max_length: int | None = None,
+        learning_rate: float = 1e-3,
+    ):
+        super().__init__(model, tokenizer, max_length, learning_rate)
+        self.labels = None if labels is None else label_list(labels)
+        self.separator = separator
+        classes, needed = logits_of(self.model).shape[-1], 1 if labels is None else len(self.labels)
+        if classes != needed:
+            raise ValueError(
+                f"`labels` must be one for each class of the model, {classes}; received {short_repr(labels)}."
+            )
+        self._token_types = "token_type_ids" in inputs_by_name(model)
+        joining(tokenizer, separator)  # refuses a separator that the tokenizer has not
+
+    @classmethod
+    def from_scratch(
+        cls,
+        first: Any,
+        second: Any = None,
+        labels: Any = None,
+        columns: Any = ("first", "second"),
+        vocab_size: int = 8000,
+        num_layers: int = 2,
+        dim: int = 128,
+        num_heads: int = 4,
+        tokenizer: Any = None,
+        max_length: int = 256,
+        **options: Any,
+    ) -> Self:
+        """Makes an untrained classifier of pairs, with a WordPiece vocabulary of the texts.
+
+        Args:
+            first, second, columns: the texts to train on, see `fit`.
+            labels: list of the labels; None for a score.
+            vocab_size: the largest number of tokens.
+            num_layers, dim, num_heads: of `txf.models.encoder_classifier`.
+            tokenizer: a tokenizer in place of a new one.
+            max_length: truncates longer pairs.
+            **options: further options of `encoder_classifier`.
+        """
+        read = read_columns(first, [second], dict(zip(("first", "second"), columns)))
+        if tokenizer is None:
+            known = [one for name, column in zip(("first", "second"), read) for one in texts(name, column)]
+            tokenizer = text.WordPieceTokenizer.train(known, vocab_size, start="[CLS]", end="[SEP]")
+        labels = None if labels is None else label_list(labels)
+        classes = 1 if labels is None else len(labels)
+        model = models.encoder_classifier(
+            tokenizer.vocab_size, classes, num_layers, dim, num_heads, token_type_ids=True,
+            token_types=2, pad_id=tokenizer.pad_id, **options,
+        )  # fmt: skip
+        return cls(model, tokenizer, labels, max_length=max_length)
+
+    @classmethod
+    def from_checkpoint(
+        cls, path: str | os.PathLike, labels: Any = None, max_length: int | None = None, **options: Any
+    ) -> Self:
+        """Makes a classifier of a Hugging Face checkpoint; a new head where the checkpoint has none for these labels.
+
+        Args:
+            path: folder, or the name of a repository on the Hub.
+            labels: list of the labels; default those of the checkpoint, or a score where it has one class or none.
+            max_length: truncates longer pairs.
+            **options: of `txf.checkpoints.load`.
+        """
+        folder, tokenizer = tokenizer_of(path)
+        labels = labels_of(folder) if labels is None else label_list(labels)
+        labels = None if labels is not None and len(labels) == 1 else labels
+        family = read_json(file_of(folder, "config.json")).get("model_type")
+        if family in WITH_TOKEN_TYPES:
+            options = {"token_type_ids": True, **options}
+        separator = ["</s>", "</s>"] if family in WITH_TWO_SEPARATORS else None
+        classes = 1 if labels is None else len(labels)
+        model = checkpoints.load(folder, "sequence_classification", num_classes=classes, **options)
+        return cls(model, tokenizer, labels, separator, max_length, learning_rate=5e-5)
+
+    @shows_options
+    def fit(
+        self,
+        first: Any,
+        second: Any = None,
+        labels: Any = None,
+        class_weight: Any = None,
+        **options: Unpack[FitOptions],
+    ) -> keras.callbacks.History:
+        """Trains on labelled pairs. The logs have accuracy and macro F1; of a score Spearman's correlation.
+
+        Args:
+            first, second: lists or columns of strings; or `first` alone a table of all three columns, "first",
+                "second" and "label" unless `columns` says otherwise: see `TextClassifier.fit`.
+            labels: list or column of labels; numbers for a score.
+            class_weight: dict of labels -> weight in the loss, or "balanced".
+            {options}
+
+        Returns:
+            Keras' history, with `val_f1`, or `val_spearman`, of held-out examples.
+
+        Raises:
+            ValueError: columns of different lengths, another label than those of the task, weights for a score.
+        """
+        if class_weight is not None and self.labels is None:
+            raise ValueError(f"`class_weight` must be None for a score; received {short_repr(class_weight)}.")
+
+        def weigh(values):
+            return class_weights(class_weight, self.labels, values[2])[values[2]]
+
+        return self._fit(first, [second, labels], options, None if class_weight is None else weigh)
+
+    def predict(
+        self, first: Any, second: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int = 1
+    ) -> Any:
+        """Labels or scores pairs.
+
+        Args:
+            first, second: a text each, or a list of texts each.
+            batch_size: pairs in a batch.
+            return_probabilities: whether to return the probabilities float32 (N, C) in place of the labels.
+            verbose: 0 shows no progress bar; it comes from ten batches on.
+
+        Returns:
+            The label of a pair, or a list of labels; a score, or float32 (N,).
+        """
+        (first, back), (second, _) = one_or_many("first", first), one_or_many("second", second)
+        if len(first) != len(second):
+            raise ValueError(f"`second` must hold as many texts as `first`, {len(first)}; received {len(second)}.")
+        rows = in_batches(
+            self._outputs, self._pairs(first, second), self._padding()[0], batch_size, self.max_length, verbose
+        )
+        if self.labels is None:
+            return back(np.array(rows, "float32"))
+        return back(np.stack(rows) if return_probabilities else [self.labels[int(row.argmax())] for row in rows])
+
+    def rank(self, query: str, texts: Any, batch_size: int = 32) -> list[tuple[str, float]]:
+        """Orders texts by how well each answers a query, the best first.
+
+        Args:
+            query: a text.
+            texts: list of texts.
+            batch_size: pairs in a batch.
+
+        Returns:
+            List of (text, score): the score, or the probability of the last label.
+        """
+        scores = self.predict([query] * len(texts), list(texts), batch_size, return_probabilities=True)
+        scores = scores if self.labels is None else scores[:, -1]
+        return [(texts[i], float(scores[i])) for i in np.argsort(-scores, kind="stable")]
+
+    def get_config(self) -> dict[str, Any]:
+        return {"labels": self.labels, "separator": self.separator, **super().get_config()}
+
+    def _pairs(self, first, second):
+        """The inputs of the model for each pair, as `sentence_pairs` makes them."""
+        separator = joining(self.tokenizer, self.separator)
+        rows, before = pair_row(self.tokenizer, first, second, separator, self.max_length, longer_first)
+        ids = rows_of(rows)
+        if not self._token_types:
+            return ids
+        types = [(np.arange(len(row)) >= start).astype("int32") for row, start in zip(ids, before.numpy())]
+        return [{"token_ids": row, "token_type_ids": kind} for row, kind in zip(ids, types)]
+
+    def _outputs(self, inputs):
+        logits = self.model.predict_on_batch(inputs)
+        logits = keras.ops.cast(logits["logits"] if isinstance(logits, dict) else logits, "float32")
+        if self.labels is None:
+            return keras.ops.convert_to_numpy(keras.ops.sigmoid(logits))[:, 0]
+        return keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+
+    def _checked(self, values):
+        first, second, labels = texts("first", values[0]), texts("second", values[1]), values[2]
+        if self.labels is not None:
+            return [first, second, numbers_of("labels", labels, self.labels)]
+        numbers = np.array([float(label) for label in labels])
+        if not ((numbers >= 0) & (numbers <= 1)).all():
+            raise ValueError(f"`labels` must be scores from 0 to 1; received {numbers.min()} to {numbers.max()}.")
+        return [first, second, numbers.tolist()]
+
+    def _examples(self, values):
+        classes = None if self.labels is None else len(self.labels)
+        return text.sentence_pairs(
+            tuple(values), self.tokenizer, classes, self.max_length, self.separator, token_types=self._token_types
+        )
+
+    def _padding(self):
+        ids = self._pad_id()
+        return ({"token_ids": ids, "token_type_ids": 0} if self._token_types else ids), 0
+
+    def _compilation(self):
+        if self.labels is None:
+            return keras.losses.BinaryCrossentropy(from_logits=True), []
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy", MacroF1()]
+
+    def _scores(self, values, batch_size):
+        if self.labels is not None:
+            return []
+        first, second, numbers = values
+        return [
+            EpochScores(lambda: {"spearman": spearman(self.predict(first, second, batch_size, verbose=0), numbers)})
+        ]
+
+    def _checkpoint_config(self):
+        return None if self.labels is None else config_with_labels(self.model, self.labels)

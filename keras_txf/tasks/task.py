@@ -1,0 +1,251 @@
+"""Task: what all tasks share, a model and a tokenizer, training on columns of text, files."""
+
+import os
+import sys
+from typing import Annotated, Any, Self, TypedDict
+
+import keras
+import numpy as np
+
+from keras_txf import checkpoints, checks, text, training
+from keras_txf.checks import short_repr
+from keras_txf.layers.token_input import embedded_input, inputs_by_name
+from keras_txf.tasks import folder as task_folder
+from keras_txf.tasks.batches import Batches
+from keras_txf.tasks.columns import read_columns
+from keras_txf.text.datasets import checked_tokenizer
+from keras_txf.text.truncation import row
+
+LONGEST = 512  # tokens of a text, where the model has no limit of its own
+
+
+class FitOptions(TypedDict, total=False):
+    """Options of every task's `fit`."""
+
+    columns: Annotated[Any, None, "names of the columns, where the first argument is a table or a file of all of them."]
+    validation_data: Annotated[Any, None, "a tuple of such columns, or a table, for the scores of each epoch."]
+    validation_split: Annotated[float, 0.0, "share of the examples, drawn by `seed`, to hold out for these scores."]
+    epochs: Annotated[int, 3, "passes over the data."]
+    batch_size: Annotated[int, 32, "examples in a batch. They are of similar length, so that little is padding."]
+    learning_rate: Annotated[
+        float | None,
+        None,
+        "peak of the learning rate of AdamW, which grows for a tenth of the steps and falls by a cosine to 0. Default "
+        "5e-5 for a checkpoint, else 1e-3. Not with a task that you compiled.",
+    ]
+    callbacks: Annotated[Any, (), "Keras callbacks, which find the scores in the logs."]
+    seed: Annotated[int, 0, "of the held-out examples and of the order of the rest."]
+    verbose: Annotated[Any, "auto", "as of Keras' `fit`."]
+
+
+class Task:
+    """A model, a tokenizer, and what joins them.
+
+    Everything beneath stays usable: `model` is a functional Keras model, `tokenizer` a tokenizer of `txf.text`.
+
+    Args:
+        model: the model of the task's builder.
+        tokenizer: the tokenizer of its ids.
+        max_length: truncates longer texts; default the number of positions of the model, or 512.
+        learning_rate: the default of `fit`.
+    """
+
+    columns = ("text",)  # of `fit`
+    renews = False  # whether each epoch has other examples
+
+    def __init__(self, model, tokenizer, max_length=None, learning_rate=1e-3):
+        self.model = checks.built_model("model", model)
+        self.tokenizer = checked_tokenizer("tokenizer", tokenizer)
+        limit = self._limit()
+        self.max_length = checks.size("max_length", max_length or min(limit or LONGEST, LONGEST))
+        if limit is not None and self.max_length > limit:
+            raise ValueError(f"`max_length` must be at most the model's {limit} positions; received {max_length}.")
+        self.learning_rate = checks.positive_number("learning_rate", learning_rate)
+        self.record = []  # what `fit` did, for the model card
+        self._is_compiled = False
+
+    def compile(self, optimizer: Any = "adamw", loss: Any = None, metrics: Any = None, **options: Any) -> None:
+        """Compiles the model with an optimizer, loss or metrics of your own, which `fit` then keeps.
+
+        Args:
+            optimizer: of Keras.
+            loss, metrics: of Keras; default the task's.
+            **options: of Keras' `compile`, such as `jit_compile`.
+        """
+        own_loss, own_metrics = self._compilation()
+        loss, metrics = own_loss if loss is None else loss, own_metrics if metrics is None else metrics
+        self._trained().compile(optimizer, loss=loss, metrics=metrics, **options)
+        self._is_compiled = True
+
+    def save(self, folder: str | os.PathLike, format: str = "keras") -> None:
+        """Writes the task to a folder: the model, the tokenizer, the labels and a model card, without pickle.
+
+        Args:
+            folder: the folder. What `save` wrote there before is replaced at once when all is written; other files
+                stay, a README.md too.
+            format: "keras", for `load`; or "huggingface", a folder that transformers loads, for a task of a checkpoint.
+
+        Raises:
+            ValueError: "huggingface" for a model that is of no checkpoint, a disk that is full or read-only.
+        """
+        checks.one_of("format", format, ("keras", "huggingface"))
+        path = checks.path("folder", folder)
+        if format == "huggingface":
+            checkpoints.save(self._checkpoint_model(), path, config=self._checkpoint_config())
+            self._save_beside(path)
+            task_folder.write_card(path, self)
+        else:
+            task_folder.save(path, self)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> Self:
+        """Loads a task that `save` wrote, or a checkpoint in the format of Hugging Face.
+
+        Raises:
+            ValueError: no such folder, or one of another task.
+        """
+        path = checks.path("folder", folder)
+        if not (path / task_folder.FILE).is_file():
+            return cls.from_checkpoint(path)
+        return task_folder.load(path, cls)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor beside model and tokenizer, of JSON's types."""
+        return {"max_length": self.max_length, "learning_rate": self.learning_rate}
+
+    @classmethod
+    def from_checkpoint(cls, path: str | os.PathLike) -> Self:
+        raise NotImplementedError
+
+    def _limit(self):
+        """The number of positions of the model, or None."""
+        found = [embedded_input(self.model, name) for name in inputs_by_name(self.model)]
+        return min((tokens.max_length for tokens in found if tokens and tokens.max_length), default=None)
+
+    def _read(self, data, others, columns):
+        names = self.columns if columns is None else columns
+        if isinstance(names, str):
+            names = (names,)
+        if not isinstance(names, (list, tuple)) or len(names) != len(self.columns):
+            raise ValueError(f"`columns` must be names for {self.columns}; received {short_repr(names)}.")
+        return read_columns(data, others, dict(zip(self.columns, names)))
+
+    def _fit(self, data, others, options, weigh=None):
+        """Trains on columns; `weigh` makes the weight of each example from its columns."""
+        options = {**options}
+        values = self._checked(self._read(data, others, options["columns"]))
+        held, split = options["validation_data"], checks.rate("validation_split", options["validation_split"])
+        if held is not None and split:
+            raise ValueError("`validation_split` must be left out where `validation_data` is given; received both.")
+        if held is not None:
+            held = tuple(held) if isinstance(held, (list, tuple)) and len(self.columns) > 1 else (held,)
+            held = self._checked(
+                self._read(held[0], [*held[1:], *[None] * (len(self.columns) - len(held))], options["columns"])
+            )
+        elif split:
+            values, held = _divide(values, split, options["seed"])
+        epochs, batch_size = (checks.positive_integer(name, options[name]) for name in ("epochs", "batch_size"))
+        batches = self._batches(values, batch_size, weigh, shuffle=True, seed=options["seed"])
+        validation = None if held is None else self._batches(held, batch_size, None)
+        self._prepare(options["learning_rate"], epochs * len(batches))
+        history = self._trained().fit(
+            batches,
+            epochs=epochs,
+            validation_data=validation,
+            callbacks=[*([] if held is None else self._scores(held, batch_size)), *options["callbacks"]],
+            verbose=options["verbose"],
+        )
+        scores = {name: float(found[-1]) for name, found in history.history.items()}
+        self.record.append(
+            {"examples": len(values[0]), "epochs": epochs, "scores": scores, "command": " ".join(sys.argv)}
+        )
+        return history
+
+    def _batches(self, values, batch_size, weigh, shuffle=False, seed=0):
+        examples = self._examples(values)
+        weights = None if weigh is None else weigh(values)
+
+        def make():
+            found = list(examples.as_numpy_iterator())
+            return found if weights is None else [(*example, weight) for example, weight in zip(found, weights)]
+
+        padding = self._padding() if weights is None else (*self._padding(), 0)
+        return Batches(make, padding, batch_size, self.max_length, shuffle, shuffle and self.renews, seed, self._finish)
+
+    def _prepare(self, learning_rate, steps):
+        if self._is_compiled:
+            if learning_rate is not None:
+                raise ValueError("`learning_rate` must be left out where you compiled the task; received both.")
+            return
+        peak = self.learning_rate if learning_rate is None else checks.positive_number("learning_rate", learning_rate)
+        schedule = training.warmup_cosine(peak, max(1, steps // 10), max(2, steps))
+        optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.01, global_clipnorm=1.0)
+        loss, metrics = self._compilation()
+        self._trained().compile(optimizer, loss=loss, metrics=metrics)
+
+    # What a task says of itself.
+
+    def _checked(self, values):
+        """The columns of `fit`, checked."""
+        return values
+
+    def _examples(self, values):
+        """A `tf.data.Dataset` of (inputs, targets)."""
+        raise NotImplementedError
+
+    def _padding(self):
+        """The value that fills up each part of an example."""
+        return self._pad_id(), 0
+
+    _finish = None  # a function of a batch
+
+    def _compilation(self):
+        """Loss and metrics."""
+        raise NotImplementedError
+
+    def _scores(self, values, batch_size):
+        """Callbacks that add scores of the held-out columns to the logs."""
+        return []
+
+    def _trained(self):
+        """The model that `fit` trains."""
+        return self.model
+
+    def _pad_id(self):
+        return 0 if self.tokenizer.pad_id is None else self.tokenizer.pad_id
+
+    def _ids(self, texts):
+        """Ids of each text, with `start` and `end`, truncated."""
+        return rows_of(row(self.tokenizer, texts, self.max_length))
+
+    def _checkpoint_config(self):
+        """The values of config.json of a Hugging Face folder; None: those of the checkpoint."""
+        return None
+
+    def _checkpoint_model(self):
+        """The model that a Hugging Face folder holds."""
+        return self.model
+
+    def _save_beside(self, folder):
+        """Writes further files of a Hugging Face folder."""
+
+
+def rows_of(ragged):
+    """The rows of a ragged tensor, as NumPy arrays. A data set would take a second to make."""
+    return np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
+
+
+def tokenizer_of(path, revision=None):
+    """The folder of a checkpoint, and its tokenizer."""
+    found = checkpoints.find(path, revision)
+    return found, text.from_checkpoint(found)
+
+
+def _divide(values, share, seed):
+    """Draws the examples to hold out: two lists of columns."""
+    count = len(values[0])
+    held = round(count * share)
+    if not 0 < held < count:
+        raise ValueError(f"`validation_split` must leave examples on both sides; received {share} of {count} examples.")
+    order = np.random.default_rng(seed).permutation(count)
+    return ([[column[i] for i in part] for column in values] for part in (np.sort(order[held:]), np.sort(order[:held])))

@@ -1,0 +1,252 @@
+"""TextEmbedder: a vector for each text, and search by meaning."""
+
+import json
+import os
+from typing import Any, Self, Unpack
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_txf import checkpoints, checks, layers, models, text
+from keras_txf.checks import short_repr
+from keras_txf.layers.option_tables import shows_options
+from keras_txf.layers.token_input import inputs_by_name
+from keras_txf.reading import file_of, read_json
+from keras_txf.tasks.batches import in_batches
+from keras_txf.tasks.columns import one_or_many, read_columns, texts
+from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
+
+POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first", "pooling_mode_max_tokens": "max",
+            "pooling_mode_lasttoken": "last"}  # of sentence-transformers -> kind of `Pooling`  # fmt: skip
+
+
+class TextEmbedder(Task):
+    """Gives each text a vector of length 1; texts of like meaning have vectors of a large product.
+
+    Args:
+        model: ids (B, T) -> embeddings (B, D), such as an encoder with `Pooling` and `UnitNormalization` on it.
+        tokenizer: tokenizer of the texts.
+        max_length: truncates longer texts; default the number of positions of the model, or 512.
+        temperature: divides the similarities in the loss of `fit`.
+        learning_rate: default of `fit`.
+
+    Reference:
+        [Sentence-BERT](https://arxiv.org/abs/1908.10084).
+
+    Example:
+
+    >>> pairs = ["a dog", "a cat", "the sea"] * 8, ["dogs", "cats", "seas"] * 8
+    >>> embedder = txf.tasks.TextEmbedder.from_scratch(*pairs, vocab_size=60, num_layers=1, dim=16)
+    >>> history = embedder.fit(*pairs, epochs=2, batch_size=3, verbose=0)
+    >>> embedder.index(["dogs", "seas"]).search("a dog", k=1)[0][0] in ("dogs", "seas")
+    True
+    """
+
+    columns = ("anchor", "positive")
+
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: Any,
+        max_length: int | None = None,
+        temperature: float = 0.05,
+        learning_rate: float = 1e-3,
+    ):
+        super().__init__(model, tokenizer, max_length, learning_rate)
+        if len(getattr(model.output, "shape", ())) != 2 or len(inputs_by_name(model)) != 1:
+            raise ValueError(f"`model` must turn ids (B, T) into vectors (B, D); received {short_repr(model.output)}.")
+        self.temperature = checks.positive_number("temperature", temperature)
+        self._towers = self._encoder = None
+        self.texts, self.embeddings = [], None
+
+    @classmethod
+    def from_scratch(
+        cls,
+        anchors: Any,
+        positives: Any = None,
+        columns: Any = ("anchor", "positive"),
+        vocab_size: int = 8000,
+        num_layers: int = 2,
+        dim: int = 128,
+        num_heads: int = 4,
+        tokenizer: Any = None,
+        max_length: int = 256,
+        **options: Any,
+    ) -> Self:
+        """Makes an untrained embedder, with a WordPiece vocabulary of the texts.
+
+        Args:
+            anchors, positives, columns: the texts to train on, see `fit`.
+            vocab_size: the largest number of tokens.
+            num_layers, dim, num_heads: of `txf.models.encoder`.
+            tokenizer: a tokenizer in place of a new one.
+            max_length: truncates longer texts.
+            **options: further options of `encoder`.
+        """
+        read = read_columns(anchors, [positives], dict(zip(("anchors", "positives"), columns)))
+        if tokenizer is None:
+            known = [one for name, column in zip(("anchors", "positives"), read) for one in texts(name, column)]
+            tokenizer = text.WordPieceTokenizer.train(known, vocab_size, start="[CLS]", end="[SEP]")
+        encoder = models.encoder(tokenizer.vocab_size, num_layers, dim, num_heads, pad_id=tokenizer.pad_id, **options)
+        return cls(_pooled(encoder, "mean"), tokenizer, max_length)
+
+    @classmethod
+    def from_checkpoint(
+        cls, path: str | os.PathLike, pooling: str | None = None, max_length: int | None = None, **options: Any
+    ) -> Self:
+        """Makes an embedder of a Hugging Face checkpoint, such as those of sentence-transformers.
+
+        Args:
+            path: folder, or the name of a repository on the Hub.
+            pooling: the kind of `Pooling`; default that of the folder's `1_Pooling`, or "mean".
+            max_length: truncates longer texts; default that of the folder's `sentence_bert_config.json`.
+            **options: of `txf.checkpoints.load`.
+        """
+        folder, tokenizer = tokenizer_of(path)
+        if max_length is None and file_of(folder, "sentence_bert_config.json").is_file():
+            max_length = read_json(file_of(folder, "sentence_bert_config.json")).get("max_seq_length")
+        encoder = checkpoints.load(folder, "encoder", **options)
+        task = cls(_pooled(encoder, pooling or _pooling_of(folder)), tokenizer, max_length, learning_rate=2e-5)
+        task._encoder = encoder
+        return task
+
+    @shows_options
+    def fit(self, anchors: Any, positives: Any = None, **options: Unpack[FitOptions]) -> keras.callbacks.History:
+        """Trains on pairs of texts of one meaning; the other positives of a batch are the negatives of a pair.
+
+        Args:
+            anchors, positives: lists or columns of strings; or `anchors` alone a table of both, "anchor" and
+                "positive" unless `columns` says otherwise: see `TextClassifier.fit`.
+            {options}
+
+        Returns:
+            Keras' history: the accuracy is the share of anchors whose own positive is the most similar of its batch.
+        """
+        self.embeddings = None
+        return self._fit(anchors, [positives], options)
+
+    def encode(self, texts: Any, batch_size: int = 64, verbose: int = 1) -> np.ndarray:
+        """Embeds texts.
+
+        Args:
+            texts: a text, or a list of texts.
+            batch_size: texts in a batch, of similar length.
+            verbose: 0 shows no progress bar; it comes from ten batches on.
+
+        Returns:
+            float32 (D,) of a text, or (N, D).
+        """
+        texts, back = one_or_many("texts", texts)
+
+        def embed(ids):
+            return ops.convert_to_numpy(ops.cast(self.model.predict_on_batch(ids), "float32"))
+
+        rows = in_batches(embed, self._ids(texts), self._pad_id(), batch_size, self.max_length, verbose)
+        return back(np.stack(rows))
+
+    def index(self, texts: Any, batch_size: int = 64, verbose: int = 1) -> Self:
+        """Embeds the texts that `search` looks among; returns the task.
+
+        Args:
+            texts: list of texts.
+            batch_size, verbose: see `encode`.
+        """
+        self.texts = list(texts)
+        self.embeddings = self.encode(self.texts, batch_size, verbose)
+        return self
+
+    def search(self, queries: Any, k: int = 5, batch_size: int = 64) -> list:
+        """Finds the k texts of `index` that are most similar to a query: exact, one matrix product.
+
+        Args:
+            queries: a text, or a list of texts.
+            k: number of texts.
+            batch_size: queries in a batch.
+
+        Returns:
+            List of (text, similarity), the most similar first; of a list of queries a list of such lists.
+
+        Raises:
+            ValueError: no texts were indexed since the task was made or trained.
+        """
+        if self.embeddings is None:
+            raise ValueError("`index` must be called before `search`, and again after `fit`; received no texts.")
+        checks.positive_integer("k", k)
+        queries, back = one_or_many("queries", queries)
+        found = []
+        for start in range(0, len(queries), batch_size):
+            similarity = self.encode(queries[start : start + batch_size], batch_size, verbose=0) @ self.embeddings.T
+            best = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+            found += [[(self.texts[i], float(row[i])) for i in places] for row, places in zip(similarity, best)]
+        return back(found)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"temperature": self.temperature, **super().get_config()}
+
+    def _trained(self):
+        """The model of both sides, with the weights of `model`: the similarity of each anchor with each positive."""
+        if self._towers is None:
+            inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("anchor_ids", "positive_ids")}
+            anchors, positives = map(self.model, inputs.values())
+            similarity = ops.matmul(anchors, ops.transpose(positives)) / self.temperature
+            self._towers = keras.Model(inputs, similarity)
+        return self._towers
+
+    def _checked(self, values):
+        return [texts("anchors", values[0]), texts("positives", values[1])]
+
+    def _examples(self, values):
+        pairs = text.contrastive_pairs(tuple(values), self.tokenizer, self.max_length)
+        return pairs.map(lambda pair: (pair, np.int32(0)))  # `_finish` makes the target, the place in the batch
+
+    def _finish(self, batch):
+        inputs, targets = batch
+        return inputs, np.arange(len(targets), dtype="int32")
+
+    def _padding(self):
+        return {"anchor_ids": self._pad_id(), "positive_ids": self._pad_id()}, 0
+
+    def _compilation(self):
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
+
+    def _checkpoint_model(self):
+        return self._encoder or self.model
+
+    def _save_beside(self, folder):
+        """Writes the modules of sentence-transformers."""
+        pooling = next(layer.kind for layer in self.model.layers if isinstance(layer, layers.Pooling))
+        width, known = self.model.output.shape[-1], {kind: mode for mode, kind in POOLINGS.items()}
+        if pooling not in known:
+            raise ValueError(f"`format` 'huggingface' has poolings {sorted(known)}; received {short_repr(pooling)}.")
+        modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+        content = {
+            "modules.json": [
+                {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+                for i, (path, name) in enumerate(modules)
+            ],
+            "1_Pooling/config.json": {
+                "word_embedding_dimension": width, **{mode: kind == pooling for mode, kind in POOLINGS.items()}
+            },
+            "sentence_bert_config.json": {"max_seq_length": self.max_length, "do_lower_case": False},
+        }  # fmt: skip
+        (folder / "2_Normalize").mkdir(exist_ok=True)
+        for name, values in content.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(json.dumps(values, indent=2), encoding="utf-8")
+
+
+def _pooled(encoder, pooling):
+    pooled = layers.Pooling(pooling, name="pooling")(encoder.output)
+    return keras.Model(encoder.input, keras.layers.UnitNormalization(name="embedding_norm")(pooled))
+
+
+def _pooling_of(folder):
+    path = folder / "1_Pooling" / "config.json"
+    if not path.is_file():
+        return "mean"
+    values = read_json(path)
+    chosen = [mode for mode, is_used in values.items() if mode.startswith("pooling_mode") and is_used is True]
+    if len(chosen) != 1 or chosen[0] not in POOLINGS:
+        raise ValueError(f"1_Pooling/config.json must ask for one of {sorted(POOLINGS)}; received {chosen}.")
+    return POOLINGS[chosen[0]]

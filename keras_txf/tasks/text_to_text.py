@@ -1,0 +1,176 @@
+"""TextToText: answers a text with a text."""
+
+import os
+from typing import Any, Self, Unpack
+
+import keras
+
+from keras_txf import checkpoints, models, text, training
+from keras_txf.layers.option_tables import shows_options
+from keras_txf.tasks.answers import Answers, stop_ids_of
+from keras_txf.tasks.columns import read_columns, texts
+from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
+from keras_txf.text.datasets import checked_tokenizer
+
+
+class TextToText(Task):
+    """Answers a text with a text: translation, summaries, corrections.
+
+    Args:
+        model: a model of `encoder_decoder`.
+        tokenizer: tokenizer of the sources.
+        target_tokenizer: tokenizer of the answers, with `start` and `end`; default that of the sources.
+        max_length: truncates longer sources and targets; default the number of positions of the model, or 512.
+        learning_rate: default of `fit`.
+
+    Example:
+
+    >>> sources, targets = ["one dog", "two cats"] * 8, ["ein Hund", "zwei Katzen"] * 8
+    >>> translator = txf.tasks.TextToText.from_scratch(sources, targets, vocab_size=40, num_layers=1, dim=16)
+    >>> history = translator.fit(sources, targets, epochs=2, verbose=0)
+    >>> isinstance(translator.generate("two dogs", max_new_tokens=3), str)
+    True
+    """
+
+    columns = ("source", "target")
+
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: Any,
+        target_tokenizer: Any = None,
+        max_length: int | None = None,
+        learning_rate: float = 1e-3,
+    ):
+        super().__init__(model, tokenizer, max_length, learning_rate)
+        self.target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
+        checked_tokenizer("target_tokenizer", self.target_tokenizer, needs=("end",))
+
+    @classmethod
+    def from_scratch(
+        cls,
+        sources: Any,
+        targets: Any = None,
+        columns: Any = ("source", "target"),
+        vocab_size: int = 8000,
+        num_layers: int = 3,
+        dim: int = 256,
+        num_heads: int = 4,
+        tokenizer: Any = None,
+        target_tokenizer: Any = None,
+        max_length: int = 128,
+        norm_placement: str = "pre",
+        **options: Any,
+    ) -> Self:
+        """Makes an untrained model, with a SentencePiece vocabulary of each side.
+
+        Args:
+            sources, targets, columns: the texts to train on, see `fit`.
+            vocab_size: the largest number of tokens of each side.
+            num_layers, dim, num_heads, norm_placement: of `txf.models.encoder_decoder`.
+            tokenizer, target_tokenizer: tokenizers in place of new ones.
+            max_length: truncates longer texts.
+            **options: further options of `encoder_decoder`.
+        """
+        read = read_columns(sources, [targets], dict(zip(("sources", "targets"), columns)))
+        sources, targets = (texts(name, column) for name, column in zip(("sources", "targets"), read))
+        if tokenizer is None:
+            tokenizer = text.SentencePieceTokenizer.train(sources, vocab_size, end="</s>")
+        if target_tokenizer is None:
+            target_tokenizer = text.SentencePieceTokenizer.train(targets, vocab_size, start="<s>", end="</s>")
+        model = models.encoder_decoder(
+            tokenizer.vocab_size, target_tokenizer.vocab_size, num_layers, dim, num_heads,
+            norm_placement=norm_placement, share_embeddings=False, pad_id=tokenizer.pad_id, **options,
+        )  # fmt: skip
+        return cls(model, tokenizer, target_tokenizer, max_length)
+
+    @classmethod
+    def from_checkpoint(cls, path: str | os.PathLike, max_length: int | None = None, **options: Any) -> Self:
+        """Makes a model of a Hugging Face checkpoint, whose tokenizer is that of both sides.
+
+        Args:
+            path: folder, or the name of a repository on the Hub.
+            max_length: truncates longer texts.
+            **options: of `txf.checkpoints.load`.
+        """
+        folder, tokenizer = tokenizer_of(path)
+        model = checkpoints.load(folder, "seq2seq", **options)
+        return cls(model, tokenizer, None, max_length, learning_rate=5e-5)
+
+    @shows_options
+    def fit(self, sources: Any, targets: Any = None, **options: Unpack[FitOptions]) -> keras.callbacks.History:
+        """Trains on pairs of texts. The logs have perplexity and token accuracy, and BLEU of held-out pairs.
+
+        Args:
+            sources, targets: lists or columns of strings; or `sources` alone a table of both, "source" and "target"
+                unless `columns` says otherwise: see `TextClassifier.fit`.
+            {options}
+
+        Returns:
+            Keras' history.
+        """
+        return self._fit(sources, [targets], options)
+
+    def generate(
+        self,
+        texts: Any,
+        max_new_tokens: int = 64,
+        sampler: Any = "greedy",
+        batch_size: int = 16,
+        stream: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Answers texts.
+
+        Args:
+            texts, max_new_tokens, sampler, batch_size, stream, **options: see `TextGenerator.generate`.
+
+        Returns:
+            The answer to a text, or a list of answers, without special tokens.
+        """
+        options = {"max_new_tokens": max_new_tokens, "sampler": sampler, **self._ends(), **options}
+        answers = Answers(self.model, self._reader(), self.target_tokenizer, options)
+        return answers.stream(texts) if stream else answers.all(texts, batch_size)
+
+    def export(self, folder: str | os.PathLike, overwrite: bool = False, **options: Any) -> None:
+        """Writes a SavedModel from texts to answers.
+
+        Args:
+            folder, overwrite: see `txf.text.export`.
+            **options: of the model's `generate`, such as `max_new_tokens`, `sampler`.
+        """
+        text.export(self.model, self._reader(), folder, self.target_tokenizer, overwrite=overwrite, **options)
+
+    def _ends(self):
+        """The first token of an answer, where its tokenizer has one, and the last."""
+        start = self.target_tokenizer.start
+        start = {"start_id": self.target_tokenizer.token_to_id(start[0])} if start else {}
+        return {**start, **stop_ids_of(self.target_tokenizer)}
+
+    def _reader(self):
+        length = self.max_length if self.tokenizer.pad_id is not None else None
+        return self.tokenizer.from_config({**self.tokenizer.get_config(), "length": length})
+
+    def _checked(self, values):
+        return [texts("sources", values[0]), texts("targets", values[1])]
+
+    def _examples(self, values):
+        return text.translation(tuple(values), self.tokenizer, self.target_tokenizer, self.max_length)
+
+    def _padding(self):
+        ids = self._pad_id()
+        return {"source_ids": ids, "target_ids": ids}, ids
+
+    def _compilation(self):
+        pad_id = self.tokenizer.pad_id
+        metrics = [training.TokenAccuracy(pad_id=pad_id), training.Perplexity(pad_id=pad_id)]
+        return training.TokenCrossEntropy(pad_id=pad_id, label_smoothing=0.1), metrics
+
+    def _scores(self, values, batch_size):
+        sources = [row.tolist() for row in self._ids(values[0])]
+        return [
+            training.GenerationScores(
+                sources, values[1], self.target_tokenizer, batch_size=batch_size,
+                max_length=min(self.max_length, 128), **self._ends(),
+            )
+        ]  # fmt: skip

@@ -1,0 +1,175 @@
+"""What a SavedModel of `export` serves: functions of texts in a TensorFlow graph.
+
+Legend: B texts, C classes, D model dim, L length in tokens, R rows, several for each text with `num_return_sequences`,
+    N new tokens.
+"""
+
+import keras
+
+from keras_txf import checks
+from keras_txf.checks import short_repr
+from keras_txf.layers.decoder_start import Start
+from keras_txf.layers.token_input import embedded_input, inputs_by_name, target_name, token_input
+from keras_txf.text.lazy_imports import tf
+from keras_txf.text.tokenizer import pad
+from keras_txf.text.truncation import row
+
+
+def classifier(model, tokenizer, labels=None):
+    """Returns the function for a model of one vector for each text: logits, probabilities and labels, or embeddings."""
+    if len(model.inputs) != 1 or len(model.inputs[0].shape) != 2 or "int" not in model.inputs[0].dtype:
+        raise ValueError(
+            f"`model` must take token ids (B, L), and nothing else; received a model of {short_repr(model.input)}."
+        )
+    [name] = inputs_by_name(model)
+    pad_id = _check_fit("tokenizer", tokenizer, embedded_input(model, name))
+    named = isinstance(model.output, dict) or model.output_names == ["logits"]
+    output = model.output.get("logits") if isinstance(model.output, dict) else model.output
+    if len(getattr(output, "shape", ())) != 2:
+        raise ValueError(
+            "`model` must return one vector for each text, (B, C) or (B, D); received a model that returns "
+            f"{short_repr(model.output)}. `txf.layers.Pooling` pools hidden states."
+        )
+    if labels is not None:
+        is_list = isinstance(labels, (list, tuple)) and all(isinstance(label, str) for label in labels)
+        if not is_list or len(set(labels)) != len(labels) or len(labels) < 2:
+            raise ValueError(
+                f"`labels` must be a list of different strings, at least two; received {short_repr(labels)}."
+            )
+        if len(labels) != output.shape[1]:
+            raise ValueError(f"`labels` must be {output.shape[1]}, one for each class; received {short_repr(labels)}.")
+
+    def answer(text):
+        vectors = model(_padded(tokenizer(text), pad_id), training=False)
+        vectors = vectors["logits"] if isinstance(vectors, dict) else vectors
+        if labels is None:
+            return {"logits" if named else "embeddings": vectors}
+        label = tf.gather(tf.constant(labels), tf.argmax(vectors, axis=1))
+        return {"label": label, "probabilities": tf.nn.softmax(tf.cast(vectors, tf.float32)), "logits": vectors}
+
+    return answer
+
+
+def completer(model, tokenizer, seed=None, start_id=None, **options):
+    """Returns the function for a model that continues texts."""
+    prompt = token_input(model, target_name(model))
+    _check_ids("tokenizer", tokenizer, prompt)
+    checks.optional(checks.id_below, "start_id", start_id, prompt.vocab_size)
+    options = _ending(tokenizer, options) | options
+    tokenizer = tokenizer.from_config({**tokenizer.get_config(), "end": []})
+    most = tokenizer.length if isinstance(tokenizer.length, int) else None
+    longest = most and most + (start_id is not None)
+    generate = model.make_generate_function(**options, longest_prompt=longest)
+    seed, each = _seed(seed), options.get("num_return_sequences")
+
+    def answer(text):
+        rows = _real(row(tokenizer, text, most), prompt.pad_id)
+        if start_id is not None:
+            rows = tf.concat([tf.fill([rows.nrows(), 1], start_id), rows], axis=1)
+        lengths = tf.cast(rows.row_lengths(), tf.int32)
+        tokens, _, scores = generate(_padded(pad(rows, None, 0, "left"), 0), lengths, seed())
+        owners = tf.repeat(tf.range(rows.nrows()), each or 1)
+        text = _text(tf.concat([tf.gather(rows, owners), _until_end(tokens)], axis=1), tokenizer)
+        said = tf.gather(lengths > 0, owners)
+        return _result(tf.where(said, text, ""), tf.where(said, scores, 0.0), each)
+
+    return answer
+
+
+def translator(model, tokenizer, target_tokenizer=None, seed=None, **options):
+    """Returns the function for an encoder-decoder."""
+    pad_id = _check_fit("tokenizer", tokenizer, token_input(model, "source_ids"))
+    target_tokenizer = target_tokenizer or tokenizer
+    _check_ids("target_tokenizer", target_tokenizer, token_input(model, "target_ids"))
+    options = _beginning(model, target_tokenizer) | _ending(target_tokenizer, options) | options
+    generate = model.make_generate_function(**options)
+    seed, each = _seed(seed), options.get("num_return_sequences")
+
+    def answer(text):
+        tokens, _, scores = generate(_padded(tokenizer(text), pad_id), seed())
+        return _result(_text(_until_end(tokens), target_tokenizer), scores, each)
+
+    return answer
+
+
+def _beginning(model, tokenizer):
+    """The default of the option `start_id` of `generate`: the token that the targets of the training begin with."""
+    known = tokenizer.start and not any(isinstance(layer, Start) for layer in model.layers)
+    return {"start_id": tokenizer.token_to_id(tokenizer.start[0])} if known else {}
+
+
+def _ending(tokenizer, options):
+    """The default of the option `stop_ids` of `generate`: the token that the targets of the training end with."""
+    known = tokenizer.end and not {"stop_ids", "stop_sequences"} & options.keys()
+    return {"stop_ids": tokenizer.token_to_id(tokenizer.end[0])} if known else {}
+
+
+def _check_ids(name, tokenizer, tokens):
+    """Refuses a tokenizer with ids that the model does not have, or with another padding."""
+    if tokenizer.vocab_size > tokens.vocab_size:
+        raise ValueError(
+            f"`{name}` must have at most the model's {tokens.vocab_size} tokens; received a tokenizer of "
+            f"{tokenizer.vocab_size}."
+        )
+    if tokens.pad_id is not None and tokenizer.pad_id != tokens.pad_id:
+        raise ValueError(
+            f"`{name}` must have the model's padding, pad_id={tokens.pad_id}; received pad_id={tokenizer.pad_id}."
+        )
+
+
+def _check_fit(name, tokenizer, tokens):
+    """Refuses a tokenizer whose rows an encoder cannot read; returns the id of padding."""
+    pad_id, longest = tokenizer.pad_id, None
+    if tokens is not None:
+        _check_ids(name, tokenizer, tokens)
+        pad_id, longest = tokens.pad_id, tokens.max_length
+    if pad_id is None and not isinstance(tokenizer.length, int):
+        raise ValueError(
+            f"`{name}` must have a fixed `length`, as no token is padding; received {short_repr(tokenizer.length)}."
+        )
+    if longest is not None and not (isinstance(tokenizer.length, int) and tokenizer.length <= longest):
+        raise ValueError(
+            f"`{name}` must have a `length` of at most the model's max_length={longest}; received "
+            f"{short_repr(tokenizer.length)}."
+        )
+    return pad_id
+
+
+def _padded(ids, pad_id):
+    """Dense ids (B, L), L at least 1."""
+    if isinstance(ids, tf.RaggedTensor):
+        ids = ids.to_tensor(pad_id)
+    missing = tf.cast(tf.shape(ids)[1] == 0, tf.int32)
+    return tf.pad(ids, [[0, 0], [missing, 0]], constant_values=pad_id or 0)
+
+
+def _real(rows, pad_id):
+    """Ragged ids (B, L) without the model's padding."""
+    return rows if pad_id is None else tf.ragged.boolean_mask(rows, rows != pad_id)
+
+
+def _until_end(tokens):
+    """Dense new tokens (R, N), -1 after the end -> ragged new tokens."""
+    return tf.ragged.boolean_mask(tokens, tokens >= 0)
+
+
+def _text(rows, tokenizer):
+    """The texts of ids; leaves out ids beyond the tokenizer's vocabulary."""
+    return tokenizer.detokenize(tf.ragged.boolean_mask(rows, rows < tokenizer.vocab_size))
+
+
+def _result(text, scores, each):
+    scores = tf.where(scores > -5e8, scores, float("-inf"))  # beams without a sequence
+    return {
+        name: value if each is None else tf.reshape(value, [-1, each])
+        for name, value in (("text", text), ("scores", scores))
+    }
+
+
+def _seed(seed):
+    """A function that returns a seed, int64 (2,): the same at each call, or with None another at each call."""
+    if seed is None:
+        draw = tf.raw_ops.RandomUniformInt  # whose draws Keras' seed does not fix
+        return lambda: draw(shape=[2], minval=tf.constant(0, tf.int64), maxval=tf.int64.max, seed=0, seed2=0)
+    state = keras.ops.convert_to_numpy(keras.random.SeedGenerator(seed).state.value)
+    return lambda: tf.constant(state, tf.int64)

@@ -1,0 +1,83 @@
+"""Names of repositories on the Hub."""
+
+import fnmatch
+import sys
+import types
+
+import pytest
+from folders import GPT2, tensors, write
+
+import keras_txf as txf
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """What a stand-in for the Hub's package was asked for; it has one repository."""
+    folder, asked = write(tmp_path / "snapshot", GPT2, tensors(GPT2)), []
+
+    def snapshot_download(repo_id, **arguments):
+        asked.append((repo_id, arguments))
+        return str(folder)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
+    return asked
+
+
+@pytest.mark.parametrize("revision", [None, "v1.0"])
+def test_a_repository_is_fetched(asked, revision):
+    model = txf.checkpoints.load("openai-community/gpt2", revision=revision)
+    assert model.generate([[5, 6]], 3).shape == (1, 5)
+    [(name, arguments)] = asked
+    assert name == "openai-community/gpt2" and arguments["revision"] == revision
+
+
+def test_only_what_is_read_is_fetched(asked):
+    txf.checkpoints.load("org/name")
+    arguments = asked[0][1]
+
+    def fetched(file):  # as the package decides
+        def matches(key):
+            return any(fnmatch.fnmatch(file, pattern) for pattern in arguments[key])
+
+        return matches("allow_patterns") and not matches("ignore_patterns")
+
+    names = [
+        "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json", "merges.txt",
+        "model-00001-of-00002.safetensors", "vocab.txt", "spiece.model", "source.spm",
+    ]  # fmt: skip
+    assert all(map(fetched, names))
+    assert not any(
+        map(fetched, ["pytorch_model.bin", "onnx/config.json", "consolidated.safetensors", "run.py", "tf_model.h5"])
+    )
+
+
+def test_a_folder_goes_before_a_repository(asked, tmp_path, monkeypatch):
+    write(tmp_path / "org", {}, {})
+    write(tmp_path / "org" / "name", GPT2, tensors(GPT2))
+    monkeypatch.chdir(tmp_path)
+    txf.checkpoints.load("org/name")
+    assert not asked
+
+
+def test_errors_of_the_hub_come_through(monkeypatch):
+    def snapshot_download(*args, **kwargs):
+        raise ConnectionError("no such repository")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
+    with pytest.raises(ConnectionError, match="no such repository"):
+        txf.checkpoints.load("org/name")
+
+
+def test_without_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ImportError, match=r"'org/name' is no folder.*pip install huggingface_hub"):
+        txf.checkpoints.load("org/name")
+
+
+def test_the_real_package_has_these_arguments():
+    import inspect
+
+    hub = pytest.importorskip("huggingface_hub")
+    assert {"revision", "allow_patterns", "ignore_patterns"} <= inspect.signature(
+        hub.snapshot_download
+    ).parameters.keys()

@@ -1,0 +1,117 @@
+"""Parallel residuals, layer scale, sinks, and the norm over all heads: each against its own few lines of NumPy."""
+
+import drawing
+import keras
+import numpy as np
+import pytest
+from refusals import refused
+
+import keras_txf as txf
+
+X = np.random.default_rng(0).normal(size=(2, 5, 12)).astype("float32")
+
+
+def array(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+def randomised(layer, *inputs):
+    """The layer, built, with weights that are all different."""
+    layer(*inputs)
+    rng = np.random.default_rng(1)
+    for weight in layer.weights:
+        if "seed" not in weight.path:
+            weight.assign(rng.normal(size=weight.shape) * 0.5)
+    return layer
+
+
+@pytest.mark.parametrize("placement", ["pre", "sandwich"])
+def test_a_parallel_residual_has_all_sublayers_read_the_same(placement):
+    context = np.random.default_rng(2).normal(size=(2, 3, 7)).astype("float32")
+    block = txf.layers.DecoderBlock(
+        3, cross_attention=True, norm_placement=placement, residual="parallel", layer_scale=0.1
+    )
+    block = randomised(block, X, context)
+    expected = X.astype("float64")
+    parts = {
+        "attention": lambda x: block.attention(x),
+        "cross_attention": lambda x: block.cross_attention_layer(x, context),
+        "feed_forward": lambda x: block.feed_forward(x),
+    }
+    for name, part in parts.items():
+        update = part(getattr(block, f"{name}_norm")(X))
+        if placement == "sandwich":
+            update = getattr(block, f"{name}_post_norm")(update)
+        expected = expected + array(update) * array(getattr(block, f"{name}_scale").gamma)
+    drawing.assert_same(block(X, context), expected, 1e-5)
+
+
+def test_layer_scale_begins_as_its_number_and_is_learned():
+    block = txf.layers.EncoderBlock(3, norm_placement="pre", dropout=0.0, layer_scale=1e-3)
+    outputs = array(block(X))
+    assert 0 < np.abs(outputs - X).max() < 0.05
+    [gamma] = [weight for weight in block.trainable_weights if weight.path.endswith("attention_scale/gamma")]
+    np.testing.assert_allclose(array(gamma), np.full(12, 1e-3), rtol=1e-6)
+    again = type(block).from_config(block.get_config())
+    assert again.layer_scale == 1e-3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sinks_take_weight_from_the_keys(causal):
+    layer = randomised(txf.layers.MultiHeadSelfAttention(3, num_key_value_heads=1, sinks=True, causal=causal), X)
+    heads = {name: array(getattr(layer, name)(X)).astype("float64") for name in ("query", "key", "value")}
+    query = heads["query"].reshape(2, 5, 3, 4)
+    logits = np.einsum("btnh,bsh->bnts", query, heads["key"]) / 2
+    if causal:
+        logits = np.where(np.tril(np.ones((5, 5), bool)), logits, -np.inf)
+    weights = np.exp(logits)
+    sinks = np.exp(array(layer.sink_logits).astype("float64"))[None, :, None, None]
+    weights = weights / (weights.sum(-1, keepdims=True) + sinks)
+    outputs = np.einsum("bnts,bsh->btnh", weights, heads["value"]).reshape(2, 5, 12)
+    result, scores = layer(X, return_attention_scores=True)
+    drawing.assert_same(result, array(layer.output_dense(outputs.astype("float32"))), 1e-5)
+    drawing.assert_same(scores, weights, 1e-5)
+    drawing.assert_same(layer(X), result, 1e-6)
+    assert (array(scores).sum(-1) < 1).all()
+
+
+def test_a_token_that_sees_nothing_gets_zeros_beside_a_sink():
+    layer = randomised(txf.layers.MultiHeadSelfAttention(3, sinks=True, output_projection=False), X)
+    mask = np.ones((5, 5), bool)
+    mask[2] = False
+    outputs = array(layer(X, attention_mask=mask))
+    assert np.isfinite(outputs).all() and (outputs[:, 2] == 0).all() and (outputs[:, 1] != 0).any()
+
+
+def test_the_full_norm_is_over_all_heads():
+    layer = randomised(
+        txf.layers.MultiHeadSelfAttention(3, num_key_value_heads=1, qk_norm="full", norm_epsilon=1e-5), X
+    )
+    assert tuple(layer.query_norm.scale.shape) == (12,) and tuple(layer.key_norm.scale.shape) == (4,)
+    heads = {}
+    for name in ("query", "key"):
+        x = array(getattr(layer, name)(X)).astype("float64")
+        scale = array(getattr(layer, f"{name}_norm").scale)
+        heads[name] = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * scale
+    logits = np.einsum("btnh,bsh->bnts", heads["query"].reshape(2, 5, 3, 4), heads["key"]) / 2
+    weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    drawing.assert_same(layer(X, return_attention_scores=True)[1], weights, 1e-5)
+
+
+def test_head_is_another_word_for_true():
+    layers = [randomised(txf.layers.MultiHeadSelfAttention(3, qk_norm=value), X) for value in (True, "head")]
+    np.testing.assert_array_equal(*(array(layer(X)) for layer in layers))
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"residual": "parallel"}, ["residual='parallel'", "norm_placement", "'post'"]),
+        ({"residual": "side by side"}, ["`residual`", "side by side"]),
+        ({"layer_scale": 0.0}, ["`layer_scale`", "0.0"]),
+        ({"qk_norm": "heads"}, ["`qk_norm`", "heads"]),
+        ({"sinks": 1}, ["`sinks`", "1"]),
+    ],
+)
+def test_bad_options_are_refused(options, words):
+    refused(lambda: txf.layers.EncoderBlock(3, **options), words)

@@ -1,0 +1,127 @@
+"""MixtureOfExperts equals a slow loop over experts in float64; its loss, its options, and generation with it."""
+
+import drawing
+import keras
+import numpy as np
+import pytest
+
+import keras_txf as txf
+
+X = np.random.default_rng(1).normal(size=(2, 5, 6)).astype("float32")
+OPTIONS = [
+    {}, {"top_k": 1}, {"router_activation": "sigmoid"}, {"normalize": False},
+    {"gated": False, "activation": "relu", "use_bias": True}, {"num_shared_experts": 2, "router_activation": "sigmoid"},
+    {"top_k": 3, "use_bias": True},
+]  # fmt: skip
+
+
+def make(**options):
+    layer = txf.layers.MixtureOfExperts(**{"num_experts": 3, "intermediate_dim": 4, **options})
+    layer(X)
+    return drawing.randomize(layer, seed=2)
+
+
+def slow(layer, x):
+    """One token and one expert after the other, in float64."""
+    values = {
+        w.path.rpartition("mixture_of_experts")[2].partition("/")[2]: drawing.array(w).astype("float64")
+        for w in layer.weights
+    }
+    act = {"silu": lambda a: a / (1 + np.exp(-a)), "relu": lambda a: np.maximum(a, 0)}[layer.activation]
+
+    def network(token, kernel, bias):
+        inner = token @ kernel("intermediate") + bias("intermediate")
+        inner = act(token @ kernel("gate") + bias("gate")) * inner if layer.gated else act(inner)
+        return inner @ kernel("output") + bias("output")
+
+    outputs = np.zeros(x.shape)
+    for place in np.ndindex(x.shape[:2]):
+        token = x[place].astype("float64")
+        logits = token @ values["router"]
+        scores = (
+            1 / (1 + np.exp(-logits)) if layer.router_activation == "sigmoid" else np.exp(logits) / np.exp(logits).sum()
+        )
+        best = np.argsort(-scores)[: layer.top_k]
+        total = scores[best].sum() if layer.normalize else 1.0
+        for e in best:
+            kernel, bias = (
+                (lambda name: values[f"{name}_kernel"][e]),
+                (lambda name: values[f"{name}_bias"][e] if layer.use_bias else 0.0),
+            )
+            outputs[place] += scores[e] / total * network(token, kernel, bias)
+        if layer.num_shared_experts:
+            shared = {name: values[f"shared_experts/{name}/kernel"] for name in ("gate", "intermediate", "output")}
+            outputs[place] += network(token, shared.get, lambda name: 0.0)
+    return outputs
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_equals_a_slow_loop_in_float64(options):
+    layer = make(**options)
+    drawing.assert_same(layer(X), slow(layer, X), 1e-5)
+
+
+def test_the_loss_is_that_of_a_slow_count():
+    layer = make(load_balancing=0.5)
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+    layer(X, mask=mask, training=True)
+    logits = X[mask].astype("float64") @ drawing.array(layer.router)
+    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    counts = np.zeros(3)
+    for row in probabilities:
+        counts[np.argsort(-row)[:2]] += 1
+    expected = 0.5 * 3 * (counts / len(logits) * probabilities.mean(0)).sum()
+    [loss] = layer.losses
+    drawing.assert_same(loss, expected, 1e-5)
+
+
+def test_there_is_no_loss_outside_of_training_or_without_weight():
+    for layer, training in ((make(), False), (make(load_balancing=None), True)):
+        layer(X, training=training)
+        assert layer.losses == []
+
+
+def test_training_uses_all_experts_alike():
+    layer = txf.layers.MixtureOfExperts(4, top_k=1, intermediate_dim=8, load_balancing=1.0)
+    model = keras.Sequential([keras.Input((5, 6)), layer])
+    layer.router.assign(np.random.default_rng(0).normal(size=(6, 4)) * 0.01 + np.array([1.0, 0, 0, 0]) * 0.5)
+    model.compile(keras.optimizers.Adam(0.02), loss="mse", jit_compile=False)
+    x = np.abs(np.random.default_rng(5).normal(size=(64, 5, 6))).astype("float32")
+    model.fit(x, 0 * x, epochs=30, batch_size=64, verbose=0)
+    chosen = drawing.array(layer._route(x)[1]).mean((0, 1))
+    assert chosen.max() < 0.6  # it was 1.0 for the first expert
+
+
+def test_a_generator_with_experts_in_every_second_block():
+    experts = txf.layers.MixtureOfExperts(3, intermediate_dim=4)
+    model = drawing.randomize(txf.models.decoder_generator(11, 4, 8, 2, feed_forward=[None, experts] * 2), seed=1)
+    kinds = [type(model.get_layer(f"decoder_{i}").feed_forward).__name__ for i in range(4)]
+    assert kinds == ["FeedForward", "MixtureOfExperts"] * 2
+    ids = np.array([[5, 3, 8]])
+    for _ in range(4):
+        ids = np.concatenate([ids, drawing.array(model(ids))[:, -1:].argmax(-1)], axis=1)
+    np.testing.assert_array_equal(model.generate([[5, 3, 8]], 4), ids)
+    first, second = (model.get_layer(f"decoder_{i}").feed_forward for i in (1, 3))
+    assert np.abs(drawing.array(first.router) - drawing.array(second.router)).max() > 0
+
+
+def test_an_activation_layer_with_weights_is_built_with_the_layer():
+    experts = txf.layers.MixtureOfExperts(3, intermediate_dim=4, activation=keras.layers.PReLU(shared_axes=[1, 2]))
+    experts.build((None, None, 6))
+    assert [tuple(w.shape) for w in experts.weights if "alpha" in w.path] == [(1, 1, 4)]
+    experts.activation_function.alpha.assign(np.full((1, 1, 4), 0.5))
+    model = txf.models.decoder_generator(20, 1, dim=6, num_heads=2, feed_forward=experts)
+    copied = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(experts))
+    copied.set_weights(experts.get_weights())
+    np.testing.assert_allclose(drawing.array(copied(X)), drawing.array(experts(X)), atol=1e-6)
+    assert any("alpha" in w.path for w in model.trainable_weights)
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"num_experts": 0}, "`num_experts`"), ({"top_k": 4}, "`top_k` must be an integer from 1 to 3"),
+    ({"router_activation": "tanh"}, "`router_activation`"), ({"num_shared_experts": -1}, "`num_shared_experts`"),
+    ({"load_balancing": -0.1}, "`load_balancing`"), ({"activation": "no"}, "`activation`"),
+])  # fmt: skip
+def test_bad_options_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        txf.layers.MixtureOfExperts(**{"num_experts": 3, **options})

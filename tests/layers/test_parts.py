@@ -1,0 +1,183 @@
+"""Layers of the user's in place of a block's attention, feed-forward and norm: trained, saved, copied, refused."""
+
+import drawing
+import keras
+import numpy as np
+import pytest
+from user_layers import Bottleneck, Center, DifferentialAttention, SquaredReLU
+
+import keras_txf as txf
+
+IDS = np.array([[5, 3, 8, 1, 0, 0], [7, 2, 4, 9, 6, 10]], "int32")
+PARTS = {
+    "attention": lambda: {"attention": DifferentialAttention(2)},
+    "feed_forward": lambda: {"feed_forward": SquaredReLU(6)},
+    "without build": lambda: {"feed_forward": Bottleneck(3, 8)},
+    "norm": lambda: {"norm": Center()},
+    "ours": lambda: {"attention": txf.layers.MultiHeadSelfAttention(4, causal=True, position="alibi"), "norm": "rms"},
+    "all": lambda: {
+        "attention": DifferentialAttention(2),
+        "feed_forward": SquaredReLU(6),
+        "norm": Center(),
+        "norm_placement": "sandwich",
+    },
+}
+
+
+def heads(parts):
+    return {} if "attention" in parts else {"num_heads": 2}
+
+
+def generator(name):
+    parts = PARTS[name]()
+    model = txf.models.decoder_generator(11, num_layers=2, dim=8, **heads(parts), **parts)
+    return drawing.randomize(model, seed=3)
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("block", [txf.layers.EncoderBlock, txf.layers.DecoderBlock])
+def test_a_block_uses_the_layer_itself(block, name):
+    parts = PARTS[name]()
+    layer = block(**heads(parts), **parts)
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    assert layer(x).shape == (2, 5, 8)
+    for part in ("attention", "feed_forward"):
+        if part in parts:
+            assert getattr(layer, part) is parts[part]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_each_block_of_a_model_has_weights_of_its_own(name):
+    parts = PARTS[name]()
+    model = txf.models.decoder_generator(11, num_layers=2, dim=8, **heads(parts), **parts)
+    paths = [weight.path for weight in model.weights]
+    assert len(set(paths)) == len(paths)
+    first, second = ([w for w in model.weights if w.path.startswith(f"decoder_{i}/")] for i in range(2))
+    assert [w.path.partition("/")[2] for w in first] == [w.path.partition("/")[2] for w in second] and first
+    assert {w.path.split("/")[1] for w in first} <= {
+        "attention", "attention_norm", "attention_post_norm",
+        "feed_forward", "feed_forward_norm", "feed_forward_post_norm",
+    }  # fmt: skip
+
+
+def test_copies_of_a_seeded_layer_do_not_begin_alike():
+    attention = txf.layers.MultiHeadSelfAttention(
+        2, causal=True, kernel_initializer=keras.initializers.GlorotUniform(seed=1)
+    )
+    models = [txf.models.decoder_generator(11, num_layers=2, dim=8, attention=attention) for _ in range(2)]
+    kernels = [
+        [
+            drawing.array(block.attention.query.kernel)
+            for block in (model.get_layer("decoder_0"), model.get_layer("decoder_1"))
+        ]
+        for model in models
+    ]
+    assert np.abs(kernels[0][0] - kernels[0][1]).max() > 0.1
+    np.testing.assert_array_equal(kernels[0], kernels[1])
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_keras_file_in_safe_mode_keeps_the_parts(tmp_path, name):
+    model = generator(name)
+    expected = drawing.array(model(IDS))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    drawing.assert_same(again(IDS), expected)
+    drawing.assert_same(again.generate([[5, 3]], 3), model.generate([[5, 3]], 3))
+    assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
+
+
+@pytest.mark.parametrize("name", ["all", "without build"])
+def test_parts_train(name):
+    parts = PARTS[name]()
+    model = txf.models.decoder_generator(11, num_layers=2, dim=8, **heads(parts), **parts)
+    before = [drawing.array(weight) for weight in model.trainable_weights]
+    model.compile(
+        keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False
+    )
+    inputs, targets = IDS[:, :-1], IDS[:, 1:]
+    losses = model.fit(inputs, targets, epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    moved = [np.abs(drawing.array(w) - b).max() > 0 for w, b in zip(model.trainable_weights, before)]
+    assert all(moved)
+
+
+def test_a_list_gives_one_layer_to_a_block():
+    model = txf.models.encoder(11, 3, 8, 2, feed_forward=[None, SquaredReLU(6), None], intermediate_dim=5)
+    kinds = [type(model.get_layer(f"encoder_{i}").feed_forward).__name__ for i in range(3)]
+    assert kinds == ["FeedForward", "SquaredReLU", "FeedForward"]
+    assert model.get_layer("encoder_2").feed_forward.intermediate.units == 5
+
+
+def test_all_builders_take_parts():
+    parts = {"feed_forward": SquaredReLU(6), "norm": Center()}
+    sizes = dict(num_layers=1, dim=8, num_heads=2, **parts)
+    models = txf.models
+    for model in (
+        models.encoder(11, **sizes), models.encoder_classifier(11, 3, **sizes), models.token_classifier(11, 3, **sizes),
+        models.masked_language_model(11, **sizes), models.decoder(11, **sizes), models.decoder_generator(11, **sizes),
+        models.encoder_decoder(11, 11, **sizes), models.image_encoder(6, 2, **sizes),
+        models.image_classifier(6, 2, 3, **sizes),
+    ):  # fmt: skip
+        blocks = [layer for layer in model.layers if hasattr(layer, "feed_forward")]
+        assert blocks and all(isinstance(block.feed_forward, SquaredReLU) for block in blocks)
+    own = models.encoder_decoder(11, 11, 1, 8, 2, decoder_options={"attention": DifferentialAttention(2)})
+    assert isinstance(own.get_layer("decoder_0").attention, DifferentialAttention)
+    assert own.generate([[5, 6]], 3).shape == (1, 3)
+
+
+REPLACED = [
+    ({"attention": lambda: DifferentialAttention(2)}, "num_heads", 2),
+    ({"attention": lambda: DifferentialAttention(2)}, "window", 3),
+    ({"attention": lambda: DifferentialAttention(2)}, "position", "rotary"),
+    ({"attention": lambda: DifferentialAttention(2)}, "qk_norm", True),
+    ({"feed_forward": lambda: SquaredReLU(6)}, "intermediate_dim", 5),
+    ({"feed_forward": lambda: SquaredReLU(6)}, "gated", True),
+    ({"feed_forward": lambda: SquaredReLU(6)}, "activation", "gelu"), ({"norm": lambda: Center()}, "norm_bias", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("part, option, value", REPLACED)
+@pytest.mark.parametrize("block", [txf.layers.EncoderBlock, txf.layers.DecoderBlock])
+def test_options_of_what_a_layer_replaces_are_refused_by_name(block, part, option, value):
+    part = {name: make() for name, make in part.items()}
+    needed = {} if "attention" in part or option == "num_heads" else {"num_heads": 2}
+    with pytest.raises(ValueError, match=f"`{option}` does not go with a layer as `{next(iter(part))}`"):
+        block(**{**needed, **part, option: value})
+
+
+@pytest.mark.parametrize(
+    "option, value", [("attention", "mine"), ("attention", 3), ("feed_forward", "mine"), ("norm", 3)]
+)
+def test_what_is_no_layer_is_refused(option, value):
+    with pytest.raises(ValueError, match=f"`{option}` must be"):
+        txf.layers.EncoderBlock(2, **{option: value})
+
+
+def test_a_decoder_block_refuses_attention_that_sees_the_future():
+    with pytest.raises(ValueError, match="`attention` must be causal"):
+        txf.layers.DecoderBlock(attention=txf.layers.MultiHeadSelfAttention(2))
+
+
+def test_an_argument_that_the_attention_does_not_take_is_refused():
+    block = txf.layers.EncoderBlock(attention=DifferentialAttention(2))
+    with pytest.raises(ValueError, match="`segment_ids` must be an argument of the `call` of the layer"):
+        block(np.zeros((2, 5, 8), "float32"), segment_ids=np.zeros((2, 5), "int32"))
+
+
+def test_num_heads_is_needed_where_no_layer_brings_them():
+    with pytest.raises(ValueError, match="`num_heads` must be given"):
+        txf.layers.EncoderBlock()
+
+
+def test_a_decoder_block_takes_a_layer_as_cross_attention(tmp_path):
+    cross = txf.layers.CrossAttention(4, qk_norm=True)
+    block = txf.layers.DecoderBlock(2, cross_attention=cross, name="block")
+    assert block.cross_attention_layer is cross and block.cross_attention is True
+    x, context = keras.Input((None, 8)), keras.Input((None, 6))
+    model = keras.Model([x, context], block(x, context))
+    arrays = [np.random.default_rng(i).normal(size=(2, 3 + i, 8 - 2 * i)).astype("float32") for i in range(2)]
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    drawing.assert_same(again(arrays), drawing.array(model(arrays)))
+    assert again.get_layer("block").cross_attention_layer.qk_norm and len(again.weights) == len(model.weights)

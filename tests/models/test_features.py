@@ -1,0 +1,170 @@
+"""Float vectors in place of tokens: encoders, classifiers, and the source of an encoder-decoder."""
+
+import drawing
+import keras
+import numpy as np
+import pytest
+from refusals import refused
+
+import keras_txf as txf
+
+X = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
+MASK = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+IDS = np.array([[3, 1, 4, 0, 0], [5, 2, 3, 1, 4]])
+POSITIONS = [
+    {"position_encoding": "sinusoidal"},
+    {"position_encoding": "learned", "max_length": 9},
+    {"position": "rotary"},
+]
+
+
+def array(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+def encoder(**options):
+    return txf.models.encoder(None, 2, 8, 2, input_dim=6, **options)
+
+
+@pytest.mark.parametrize("options", POSITIONS)
+def test_one_hot_vectors_through_a_table_are_tokens(options):
+    tokens = txf.models.encoder(6, 2, 8, 2, scale_embedding=False, **options)
+    features = encoder(**options)
+    values = {weight.path: weight for weight in tokens.weights}
+    for weight in features.weights:
+        renamed = weight.path.replace("embedding/position/position/", "embedding/position/")
+        if "projection" not in weight.path:
+            weight.assign(values[renamed])
+    [kernel] = [weight for weight in features.weights if weight.path == "embedding/projection/kernel"]
+    kernel.assign(values["embedding/token/embeddings"])
+    vectors = np.eye(6, dtype="float32")[IDS]
+    found = array(features({"features": vectors, "features_mask": IDS != 0}))
+    drawing.assert_same(found[IDS != 0], array(tokens(IDS))[IDS != 0], 1e-5)
+
+
+@pytest.mark.parametrize("options", POSITIONS)
+def test_padding_on_either_side_changes_nothing(options):
+    model = encoder(**options)
+    alone = array(model(X[:1, :3]))
+    right = array(model({"features": X[:1], "features_mask": MASK[:1]}))
+    left = array(model({"features": X[:1, [3, 4, 0, 1, 2]], "features_mask": MASK[:1, ::-1].copy()}))
+    drawing.assert_same(right[:, :3], alone, 1e-5)
+    drawing.assert_same(left[:, 2:], alone, 1e-5)
+
+
+def test_the_mask_may_be_left_out():
+    model = encoder()
+    expected = array(model({"features": X, "features_mask": np.ones((2, 5), bool)}))
+    for inputs in (X, {"features": X}, {"features": X, "features_mask": None}):
+        drawing.assert_same(model(inputs), expected, 1e-6)
+
+
+def test_padding_may_hold_anything():
+    model, spoilt = encoder(), X.copy()
+    spoilt[~MASK] = np.nan
+    expected = array(model({"features": X, "features_mask": MASK}))
+    found = array(model({"features": spoilt, "features_mask": MASK}))
+    drawing.assert_same(found[MASK], expected[MASK], 1e-6)
+
+
+def test_a_classifier_is_trained_saved_and_reloaded(tmp_path):
+    model = txf.models.encoder_classifier(None, 3, 2, 8, 2, input_dim=6, dropout=0.0)
+    model.compile(keras.optimizers.Adam(1e-2), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    inputs = {"features": X, "features_mask": MASK}
+    losses = model.fit(inputs, np.array([0, 2]), epochs=5, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    model.fit(X, np.array([0, 2]), verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again.predict(inputs, verbose=0), model.predict(inputs, verbose=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(again.predict(X, verbose=0), model.predict(X, verbose=0), rtol=1e-5, atol=1e-6)
+
+
+def test_frames_are_classified_one_by_one():
+    model = txf.models.token_classifier(None, 4, 1, 8, 2, input_dim=6)
+    assert model(X).shape == (2, 5, 4)
+
+
+def test_packed_sequences_do_not_see_each_other():
+    model = encoder(packed=True)
+    segments, positions = np.array([[1, 1, 1, 2, 2]]), np.array([[0, 1, 2, 0, 1]])
+    packed = array(model({"features": X[:1], "segment_ids": segments, "positions": positions}))
+    drawing.assert_same(packed[:, :3], array(encoder_like(model)(X[:1, :3])), 1e-5)
+
+
+def encoder_like(model):
+    """The model that reads one sequence a row, with the weights of one of packed rows."""
+    plain = encoder()
+    plain.set_weights(model.get_weights())
+    return plain
+
+
+@drawing.not_on_jax
+@pytest.mark.parametrize("options", [{}, {"sampler": txf.generation.Beam(3)}])
+def test_a_source_of_vectors_is_answered_as_the_naive_loop_does(options):
+    model = txf.models.encoder_decoder(None, 11, 2, 8, 2, input_dim=6, tie_embeddings=False)
+    rng = np.random.default_rng(5)
+    for weight in model.weights:
+        weight.assign(rng.normal(size=weight.shape) * 0.4)
+    inputs = {"source_features": X, "source_features_mask": MASK}
+    found = model.generate(inputs=inputs, max_new_tokens=4, **options)
+    alone = model.generate(inputs={"source_features": X[:1, :3]}, max_new_tokens=4, **options)
+    np.testing.assert_array_equal(found[:1], alone)
+    if not options:
+        ids = np.ones((2, 1), int)
+        for _ in range(4):
+            logits = array(model({**inputs, "target_ids": ids}))
+            ids = np.concatenate([ids, logits[:, -1:].argmax(-1)], axis=1)
+        np.testing.assert_array_equal(found, ids[:, 1:])
+
+
+@drawing.not_on_jax
+def test_a_pair_with_a_source_of_vectors_is_trained():
+    model = txf.models.encoder_decoder(None, 11, 1, 8, 2, input_dim=6, encoder_options={"position_encoding": None})
+    model.compile(keras.optimizers.Adam(1e-2), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    inputs = {"source_features": X, "source_features_mask": MASK, "target_ids": IDS}
+    losses = model.fit(inputs, IDS, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: txf.models.encoder(11, 1, 8, 2, input_dim=6), ["`vocab_size`", "`input_dim`", "11", "6"]),
+        (lambda: txf.models.encoder(None, 1, 8, 2), ["`vocab_size`", "`input_dim`"]),
+        (lambda: txf.models.encoder(None, 1, 8, 2, input_dim=0), ["`input_dim`", "0"]),
+        (lambda: encoder(token_dim=4), ["`token_dim`", "`input_dim`", "4"]),
+        (lambda: encoder(position_encoding="learned"), ["`max_length`"]),
+        (lambda: encoder(token_type_ids=True), ["`token_types`"]),
+        (lambda: encoder(max_length=4)(X), ["`inputs`", "max_length=4", "5"]),
+        (lambda: encoder()({"features": X, "features_mask": MASK[:, :4]}), ["(2, 4)", "(2, 5)"]),
+        (lambda: encoder()({"features": X, "mask": MASK}), ["features_mask", "'mask'"]),
+        (lambda: encoder()(IDS), ["`features`", "floats"]),
+        (lambda: txf.models.masked_language_model(None, 1, 8, 2), ["`vocab_size`", "None"]),
+        (lambda: txf.models.masked_language_model(11, 1, 8, 2, input_dim=6), ["input_dim", "masked_language_model"]),
+        (lambda: pair(share_embeddings=True), ["`share_embeddings`", "`input_dim`"]),
+        (lambda: pair(encoder_options={"pad_id": None}), ["`pad_id`", "`input_dim`"]),
+        (lambda: pair().generate([[1, 2]]), ["`source_ids`", "source_features"]),
+        (lambda: pair().generate(), ["`inputs`", "source_features"]),
+        (lambda: pair().generate(inputs={"source_features": X[:0]}), ["`inputs`", "none"]),
+        (lambda: pair().generate(inputs={"source_features": X[..., :4]}), ["`inputs`", "source_features", "(2, 5, 4)"]),
+        (lambda: pair().generate(inputs={"source_features": X[0]}), ["`inputs`", "(None, None, 6)", "(5, 6)"]),
+        (lambda: pair().generate(inputs={"source_features": X, "source_features_mask": MASK[:1]}), ["`inputs`", "1"]),
+    ],
+)
+def test_bad_input_is_refused(make, words):
+    refused(make, words)
+
+
+def pair(**options):
+    return txf.models.encoder_decoder(None, 11, 1, 8, 2, input_dim=6, **options)
+
+
+def test_rows_longer_than_max_length_take_given_positions():
+    layer = txf.layers.FeatureEmbedding(8, "learned", max_length=3)
+    positions = np.array([0, 1, 0, 1, 2])
+    found = array(layer(X, positions=positions))
+    drawing.assert_same(found[:, :2], array(layer(X[:, :2])), 1e-6)
+    drawing.assert_same(found[:, 2:], array(layer(X[:, 2:])), 1e-6)
+    with pytest.raises(ValueError, match="must not be longer than max_length=3; received length 5"):
+        layer(X)

@@ -1,0 +1,58 @@
+"""Batches hold each example once an epoch, with little padding and few shapes."""
+
+import numpy as np
+
+from keras_txf.tasks.batches import Batches, in_batches
+
+RNG = np.random.default_rng(0)
+ROWS = [np.arange(1, length + 1, dtype="int32") for length in RNG.integers(1, 60, 301)]
+
+
+def example(place):
+    return {"token_ids": ROWS[place]}, np.int32(place)
+
+
+def epoch(batches):
+    return [batches[i] for i in range(len(batches))]
+
+
+def test_an_epoch_holds_each_example_once_padded():
+    batches = Batches(lambda: list(map(example, range(301))), ({"token_ids": -1}, 0), 8, 64, shuffle=True, seed=1)
+    orders = []
+    for _ in range(2):
+        seen = []
+        for inputs, places in epoch(batches):
+            ids = inputs["token_ids"]
+            assert len(ids) == len(places) <= 8 and ids.shape[1] <= 64
+            for row, place in zip(ids, places):
+                np.testing.assert_array_equal(row[: len(ROWS[place])], ROWS[place])
+                assert (row[len(ROWS[place]) :] == -1).all()
+            seen += places.tolist()
+        assert sorted(seen) == list(range(301))
+        orders.append(seen)
+        batches.on_epoch_end()
+    assert orders[0] != orders[1]
+
+
+def test_padding_is_little_and_shapes_are_few():
+    batches = Batches(lambda: list(map(example, range(301))), ({"token_ids": -1}, 0), 8, 64, shuffle=True)
+    ids = [inputs["token_ids"] for inputs, _ in epoch(batches)]
+    padding = sum((x == -1).sum() for x in ids) / sum(x.size for x in ids)
+    assert padding < 0.25 and len({x.shape[1] for x in ids}) <= 10
+
+
+def test_a_row_as_long_as_the_limit_is_not_padded_beyond():
+    [(inputs, _)] = epoch(Batches(lambda: [({"token_ids": ROWS[0][:1].repeat(50)}, 0)], ({"token_ids": 0}, 0), 4, 50))
+    assert inputs["token_ids"].shape == (1, 50)
+
+
+def test_renewed_examples_are_made_for_each_epoch():
+    made = []
+    batches = Batches(lambda: made.append(1) or [example(0)], ({"token_ids": 0}, 0), 2, None, renew=True)
+    batches.on_epoch_end()
+    assert len(made) == 2
+
+
+def test_answers_come_in_the_order_of_the_examples():
+    found = in_batches(lambda rows: rows.max(axis=1), ROWS, 0, 7, 64, verbose=0)
+    assert found == [len(row) for row in ROWS]

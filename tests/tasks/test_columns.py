@@ -1,0 +1,98 @@
+"""Columns are the same from every source; what is missing or of another kind is refused by name."""
+
+import json
+
+import numpy as np
+import pandas
+import pytest
+import tensorflow as tf
+
+from keras_txf.tasks.columns import one_or_many, read_columns, texts
+
+TEXTS, LABELS = ['say "yes"', "NA", "007", "zwölf, null"], ["a", "b", "a", "None"]
+NAMES = {"texts": "text", "labels": "label"}
+FRAME = pandas.DataFrame({"label": LABELS, "text": TEXTS, "other": range(4)})
+
+
+def csv(folder):
+    FRAME.to_csv(folder / "data.csv", index=False)
+    return folder / "data.csv"
+
+
+def tsv(folder):
+    lines = ["text\tlabel", *map("\t".join, zip(TEXTS, LABELS))]
+    (folder / "data.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(folder / "data.tsv")
+
+
+def jsonl(folder):
+    lines = [json.dumps({"text": text, "label": label}) for text, label in zip(TEXTS, LABELS)]
+    (folder / "data.jsonl").write_text("\n".join(lines))
+    return folder / "data.jsonl"
+
+
+def parquet(folder):
+    FRAME.to_parquet(folder / "data.parquet")
+    return folder / "data.parquet"
+
+
+class HuggingFace:
+    """The interface of `datasets.Dataset` that tasks use."""
+
+    column_names = ["text", "label"]
+
+    def __getitem__(self, name):
+        return iter({"text": TEXTS, "label": LABELS}[name])
+
+
+TABLES = {
+    "csv": csv, "tsv": tsv, "jsonl": jsonl, "parquet": parquet, "pandas": lambda _: FRAME,
+    "datasets": lambda _: HuggingFace(),
+    "tf.data": lambda _: tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)),
+    "tf.data of dicts": lambda _: tf.data.Dataset.from_tensor_slices({"label": LABELS, "text": TEXTS}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", TABLES)
+def test_a_table_gives_its_columns(source, tmp_path):
+    assert read_columns(TABLES[source](tmp_path), [None], NAMES) == [TEXTS, LABELS]
+
+
+@pytest.mark.parametrize("make", [list, tuple, np.array, pandas.Series, lambda x: iter(x), tf.constant], ids=repr)
+def test_columns_give_themselves(make):
+    make = (lambda values: tf.constant(values).numpy()) if make is tf.constant else make
+    assert read_columns(make(TEXTS), [make(LABELS)], NAMES) == [TEXTS, LABELS]
+
+
+def test_numbers_stay_numbers():
+    assert read_columns(["a", "b"], [np.array([1, 0])], NAMES) == [["a", "b"], [1, 0]]
+    assert read_columns(["a"], [np.array([0.5])], NAMES) == [["a"], [0.5]]
+
+
+@pytest.mark.parametrize("data, others, words", [
+    ("none.csv", [None], "must exist.*none.csv"),
+    ("data.txt", [None], "must be one of.*'.csv'.*data.txt"),
+    (FRAME.drop(columns="label"), [None], "`columns` must name columns.*received label"),
+    (FRAME, [LABELS], "`labels` must be left out"),
+    (TEXTS, [LABELS[:2]], "`texts`, `labels` must be of one length.*{'texts': 4, 'labels': 2}"),
+    ([], [[]], "at least 1"),
+    (TEXTS, [None], "`labels` must be a list or a column"),
+    (3, [None], "`texts` must be a list or a column"),
+    (tf.data.Dataset.from_tensor_slices(TEXTS), [None], "must have elements of"),
+    (tf.data.Dataset.from_tensor_slices({"text": TEXTS}), [None], "`columns` must name parts"),
+], ids=range(10))  # fmt: skip
+def test_bad_columns_are_refused(data, others, words):
+    with pytest.raises(ValueError, match=words):
+        read_columns(data, others, NAMES)
+
+
+def test_a_missing_text_is_refused_with_its_place():
+    with pytest.raises(ValueError, match="`texts` must hold strings; received nan at place 1"):
+        texts("texts", pandas.Series(["a", float("nan")]))
+
+
+def test_one_text_has_one_answer():
+    values, back = one_or_many("texts", "a")
+    assert values == ["a"] and back([7]) == 7
+    values, back = one_or_many("texts", ["a"])
+    assert values == ["a"] and back([7]) == [7]

@@ -1,0 +1,269 @@
+"""Every task learns from strings, answers in strings, and is the same after a folder."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import sklearn.metrics
+
+import keras_txf as txf
+from keras_txf.tasks.labels import MacroF1
+
+tasks = txf.tasks
+GOOD, BAD = ["a good film", "what a fine cast", "fine and good"], ["a bad film", "what a dull cast", "dull and bad"]
+TEXTS, LABELS = (GOOD + BAD) * 4, (["+"] * 3 + ["-"] * 3) * 4
+SMALL = dict(vocab_size=60, num_layers=1, dim=16, num_heads=2, dropout=0.0)
+LINES = ["the cat sat on the mat", "the dog sat on the rug", "a bird sang"] * 8
+SOURCES, TARGETS = ["one dog", "two cats", "one cat"] * 8, ["ein Hund", "zwei Katzen", "eine Katze"] * 8
+
+MAKE = {
+    "TextClassifier": lambda: tasks.TextClassifier.from_scratch(TEXTS, LABELS, **SMALL),
+    "PairClassifier": lambda: tasks.PairClassifier.from_scratch(SOURCES, TARGETS, ["no", "yes"], **SMALL),
+    "PairClassifier of a score": lambda: tasks.PairClassifier.from_scratch(SOURCES, TARGETS, **SMALL),
+    "TextEmbedder": lambda: tasks.TextEmbedder.from_scratch(SOURCES, TARGETS, **SMALL),
+    "TextGenerator": lambda: tasks.TextGenerator.from_scratch(LINES, **{**SMALL, "vocab_size": 30}),
+    "TextToText": lambda: tasks.TextToText.from_scratch(SOURCES, TARGETS, **{**SMALL, "vocab_size": 24}),
+    "MaskedLanguageModel": lambda: tasks.MaskedLanguageModel.from_scratch(LINES, **SMALL),
+}
+DATA = {
+    "TextClassifier": (TEXTS, LABELS),
+    "PairClassifier": (SOURCES, TARGETS, ["no", "yes", "yes"] * 8),
+    "PairClassifier of a score": (SOURCES, TARGETS, [0, 0.5, 1] * 8),
+    "TextEmbedder": (SOURCES, TARGETS), "TextGenerator": (LINES,), "TextToText": (SOURCES, TARGETS),
+    "MaskedLanguageModel": (LINES,),
+}  # fmt: skip
+SCORES = {
+    "TextClassifier": {"accuracy", "f1"}, "PairClassifier": {"accuracy", "f1"},
+    "PairClassifier of a score": {"spearman"}, "TextEmbedder": {"accuracy"}, "TextGenerator": {"perplexity"},
+    "TextToText": {"perplexity", "token_accuracy", "bleu", "chrf"},
+    "MaskedLanguageModel": {"perplexity", "token_accuracy"},
+}  # fmt: skip
+
+
+def ask(task):
+    """An answer of a task that its weights and tokenizers decide."""
+    if isinstance(task, tasks.TextClassifier):
+        return task.predict(["a fine film", "dull"], return_probabilities=True)
+    if isinstance(task, tasks.PairClassifier):
+        return task.predict(["one dog"], ["eine Katze"], return_probabilities=True)
+    if isinstance(task, tasks.TextEmbedder):
+        return task.encode(["one dog", "a much longer text of a cat"])
+    if isinstance(task, tasks.MaskedLanguageModel):
+        return np.array([score for _, score in task.fill("the [MASK] sat", k=3)])
+    return task.generate(["the cat", "one dog"], max_new_tokens=4)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_task_trains_and_is_the_same_after_a_folder(name, tmp_path):
+    task = MAKE[name]()
+    data = DATA[name]
+    before = ask(task)
+    history = task.fit(*data, validation_split=0.25, epochs=4, batch_size=6, learning_rate=0.01, verbose=0)
+    held = {f"val_{score}" for score in SCORES[name]}
+    assert held <= set(history.history) and history.history["loss"][-1] < history.history["loss"][0]
+    after = ask(task)
+    assert isinstance(before, list) or not np.array_equal(before, after)
+    task.save(tmp_path / "new" / "folder")
+    again = type(task).load(tmp_path / "new" / "folder")
+    assert ask(again) == after if isinstance(after, list) else np.allclose(ask(again), after, atol=1e-6)
+    assert again.get_config() == task.get_config() and again.record == task.record
+    card = (tmp_path / "new" / "folder" / "README.md").read_text()
+    assert type(task).__name__ in card and "on 18 examples" in card and f"{sorted(held)[-1]} |" in card
+
+
+def test_callbacks_find_the_scores():
+    stopping = keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=0)
+    task = MAKE["TextToText"]()
+    data = (SOURCES, TARGETS)
+    history = task.fit(*data, validation_data=data, epochs=5, learning_rate=1e-9, callbacks=[stopping], verbose=0)
+    assert len(history.history["val_bleu"]) < 5
+
+
+def test_saving_again_keeps_other_files_and_the_card(tmp_path):
+    task = MAKE["TextClassifier"]()
+    task.save(tmp_path / "task")
+    (tmp_path / "task" / "README.md").write_text("mine")
+    (tmp_path / "task" / "notes").mkdir()
+    (tmp_path / "task" / "notes" / "a.txt").write_text("mine, too")
+    task.save(tmp_path / "task")
+    assert (tmp_path / "task" / "README.md").read_text() == "mine"
+    assert (tmp_path / "task" / "notes" / "a.txt").read_text() == "mine, too"
+    with pytest.raises(ValueError, match="`folder` must hold a TextGenerator"):
+        tasks.TextGenerator.load(tmp_path / "task")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "a.txt").write_text("mine")
+    with pytest.raises(ValueError, match="`folder` must be new, empty or of a task"):
+        task.save(tmp_path / "thesis")
+    assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["a.txt"]
+
+
+def test_macro_f1_is_that_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    targets, logits = rng.integers(0, 4, 50), rng.normal(size=(50, 4)).astype("float32")
+    metric = MacroF1()
+    for start in range(0, 50, 7):
+        metric.update_state(targets[start : start + 7], logits[start : start + 7])
+    expected = sklearn.metrics.f1_score(targets, logits.argmax(1), average="macro")
+    np.testing.assert_allclose(float(metric.result()), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("weight, expected", [({"+": 3.0}, {"+": 3.0, "-": 1.0}), ("balanced", {"+": 2.0, "-": 2 / 3})])
+def test_class_weights_weigh_the_loss(weight, expected):
+    task = MAKE["TextClassifier"]()
+    texts, labels = [*GOOD[:1], *BAD], ["+", "-", "-", "-"]
+    probabilities = task.predict(texts, return_probabilities=True)
+    own = np.array([probabilities[i, task.labels.index(label)] for i, label in enumerate(labels)])
+    loss = (-np.log(own) * [expected[label] for label in labels]).mean()
+    task.compile(keras.optimizers.SGD(1e-12))
+    history = task.fit(texts, labels, class_weight=weight, epochs=1, verbose=0)
+    np.testing.assert_allclose(history.history["loss"][0], loss, rtol=1e-5)
+
+
+def test_labels_may_be_integers_or_a_column(tmp_path):
+    task = tasks.TextClassifier.from_scratch(TEXTS, [3 if label == "+" else 1 for label in LABELS], **SMALL)
+    assert task.labels == [1, 3]
+    task.fit(TEXTS, np.array([3 if label == "+" else 1 for label in LABELS]), epochs=1, verbose=0)
+    assert task.predict("a good film") in (1, 3)
+    lines = ["text,label", *(f"{text},{3 if label == '+' else 1}" for text, label in zip(TEXTS, LABELS))]
+    (tmp_path / "data.csv").write_text("\n".join(lines))
+    assert set(task.evaluate(tmp_path / "data.csv")) == {"loss", "accuracy", "f1"}
+    with pytest.raises(ValueError, match="`labels` must be of the labels .1, 3.; received 2 at place 1"):
+        task.fit(["a", "b"], [1, 2])
+
+
+def test_a_classifier_is_served(tmp_path):
+    import tensorflow as tf
+
+    task = MAKE["TextClassifier"]()
+    task.export(tmp_path / "served")
+    loaded = tf.saved_model.load(str(tmp_path / "served"))
+    served = loaded.serve(tf.constant(TEXTS[:4]))
+    found = task.predict(TEXTS[:4], return_probabilities=True)
+    np.testing.assert_allclose(served["probabilities"], found, atol=1e-6)
+    assert [label.decode() for label in served["label"].numpy()] == task.predict(TEXTS[:4])
+
+
+def test_search_is_the_order_of_all_products():
+    task = MAKE["TextEmbedder"]()
+    corpus = [f"{source} and {target}" for source in set(SOURCES) for target in set(TARGETS)]
+    task.index(corpus)
+    products = task.encode(["one dog", "zwei"]) @ task.encode(corpus).T
+    for found, row in zip(task.search(["one dog", "zwei"], k=4), products):
+        assert [text for text, _ in found] == [corpus[i] for i in np.argsort(-row, kind="stable")[:4]]
+        np.testing.assert_allclose([score for _, score in found], np.sort(row)[::-1][:4], atol=1e-6)
+    assert task.search("one dog", k=2) == task.search(["one dog"], k=2)[0]
+    np.testing.assert_allclose(np.linalg.norm(task.encode(corpus), axis=1), 1, atol=1e-5)
+    task.fit(SOURCES, TARGETS, epochs=1, verbose=0)
+    with pytest.raises(ValueError, match="`index` must be called before `search`, and again after `fit`"):
+        task.search("one dog")
+
+
+def test_rank_orders_by_the_scores_of_pairs():
+    task = MAKE["PairClassifier of a score"]()
+    ranked = task.rank("one dog", list(dict.fromkeys(TARGETS)))
+    scores = [score for _, score in ranked]
+    assert scores == sorted(scores, reverse=True)
+    expected = [task.predict("one dog", text) for text, _ in ranked]
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["TextGenerator", "TextToText"])
+@pytest.mark.parametrize("tokenizer", ["pieces", "bytes"])
+def test_a_stream_is_the_answer_in_whole_characters(name, tokenizer):
+    lines = ["größer über äöü", "ßüß äöü größe"] * 8
+    bytes_ = txf.text.ByteTokenizer(start="<pad>", end="</s>") if tokenizer == "bytes" else None
+    options = {**SMALL, "vocab_size": 30, "tokenizer": bytes_}
+    if name == "TextGenerator":
+        task = tasks.TextGenerator.from_scratch(lines, **options)
+        task.fit(lines, epochs=30, learning_rate=0.03, verbose=0)
+    else:
+        task = tasks.TextToText.from_scratch(lines, lines, target_tokenizer=bytes_, **options)
+        task.fit(lines, lines, epochs=30, learning_rate=0.03, verbose=0)
+    asked = ["größer", "ßüß ä"]
+    answers = task.generate(asked, max_new_tokens=20)
+    pieces = list(task.generate(asked, max_new_tokens=20, stream=True))
+    assert ["".join(parts) for parts in zip(*pieces)] == answers
+    assert len(pieces) > 3 and "\ufffd" not in "".join(map("".join, pieces)) or "\ufffd" in "".join(answers)
+    if name == "TextGenerator":
+        whole = task.generate(asked, max_new_tokens=20, return_prompt=True)
+        assert whole == [f"{text}{answer}" for text, answer in zip(asked, answers)]
+        told = list(task.generate(asked[0], max_new_tokens=20, stream=True, return_prompt=True))
+        assert told[0] == asked[0] and "".join(told) == whole[0]
+
+
+def test_generated_answers_do_not_depend_on_the_batch():
+    task = MAKE["TextGenerator"]()
+    asked = [" ".join(line.split()[:count]) for count in (1, 2, 3) for line in LINES[:3]]
+    together = task.generate(asked, max_new_tokens=5)
+    assert together == task.generate(asked, max_new_tokens=5, batch_size=2)
+    assert together == [task.generate(text, max_new_tokens=5) for text in asked]
+
+
+def test_fill_guesses_by_the_models_softmax():
+    task = MAKE["MaskedLanguageModel"]()
+    [(token, score)] = task.fill(["the [MASK] sat"], k=1)[0]
+    ids = np.array([[task.tokenizer.token_to_id(t) for t in ("[CLS]", "the", "[MASK]", "sat", "[SEP]")]])
+    row = keras.ops.convert_to_numpy(keras.ops.softmax(task.model(ids)[0, 2]))
+    assert token == task.tokenizer.id_to_token(int(row.argmax()))
+    np.testing.assert_allclose(score, row.max(), atol=1e-6)
+    for text in ("the cat sat", "[MASK] and [MASK]"):
+        with pytest.raises(ValueError, match=r"`texts` must each have \[MASK\] once"):
+            task.fill(text)
+
+
+def test_a_pair_is_read_in_training_as_in_prediction():
+    task = MAKE["PairClassifier"]()
+    values = [["one dog", "two"], ["ein Hund", "zwei Katzen und Hund"], [0, 1]]
+    trained = [inputs for inputs, _ in task._examples(values).as_numpy_iterator()]
+    asked = task._pairs(*values[:2])
+    for one, other in zip(trained, asked, strict=True):
+        assert one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one)
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda task: task.fit(TEXTS, LABELS, epochs=0), "`epochs` must be a positive integer"),
+    (lambda task: task.fit(TEXTS, LABELS, validation_split=0.001), "`validation_split` must leave examples"),
+    (lambda task: task.fit(TEXTS, LABELS, validation_split=0.5, validation_data=(TEXTS, LABELS)), "`validation_split`"),
+    (lambda task: task.fit(TEXTS, LABELS, columns=("text",)), "`columns` must be names for"),
+    (lambda task: task.fit(TEXTS, LABELS, class_weight={"x": 1.0}), "`class_weight` must be 'balanced' or a dict"),
+    (lambda task: task.fit(TEXTS, LABELS, learning_rate=-1.0), "`learning_rate` must be a positive number"),
+    (lambda task: task.predict([1]), "`texts` must hold strings; received 1 at place 0"),
+    (lambda task: task.save("x", format="pickle"), "`format` must be one of"),
+    (lambda task: task.save("x", format="huggingface"), "`config` must describe the checkpoint"),
+    (lambda task: tasks.TextClassifier(task.model, task.tokenizer, ["a", "b", "c"]), "`labels` must be 2"),
+    (lambda task: tasks.TextClassifier(task.model, task.tokenizer, ["a", 1]), "`labels` must be two different ones"),
+    (lambda task: tasks.TextClassifier("model", task.tokenizer, ["a", "b"]), "`model` must be a built Keras model"),
+    (lambda task: tasks.TextClassifier(task.model, "tokenizer", ["a", "b"]), "`tokenizer` must be a tokenizer"),
+    (lambda task: tasks.TextEmbedder(task.model, task.tokenizer).search("a"), "`index` must be called"),
+], ids=range(14))  # fmt: skip
+def test_bad_calls_are_refused_by_name(call, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=words):
+        call(MAKE["TextClassifier"]())
+
+
+def test_a_compiled_task_keeps_its_optimizer():
+    task = MAKE["TextClassifier"]()
+    task.compile(keras.optimizers.SGD(0.5))
+    task.fit(TEXTS, LABELS, epochs=1, verbose=0)
+    assert isinstance(task.model.optimizer, keras.optimizers.SGD)
+    with pytest.raises(ValueError, match="`learning_rate` must be left out"):
+        task.fit(TEXTS, LABELS, learning_rate=0.1)
+
+
+def test_a_checkpoint_becomes_a_task_and_a_folder_of_hugging_face(tmp_path):
+    source = tmp_path / "checkpoint"
+    shutil.copytree("tests/checkpoints/golden/bert", source)
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
+    (source / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    (source / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    task = tasks.TextClassifier.from_checkpoint(source, labels=["no", "yes"], max_length=8)
+    task.fit(["a b", "c d"] * 3, ["no", "yes"] * 3, epochs=1, verbose=0)
+    task.save(tmp_path / "tuned", format="huggingface")
+    config = json.loads((tmp_path / "tuned" / "config.json").read_text())
+    assert config["id2label"] == {"0": "no", "1": "yes"} and (tmp_path / "tuned" / "vocab.txt").is_file()
+    again = tasks.TextClassifier.load(tmp_path / "tuned")
+    assert again.labels == ["no", "yes"]
+    np.testing.assert_array_equal(ask(again), ask(task))

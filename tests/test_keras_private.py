@@ -1,0 +1,151 @@
+"""Private names of Keras stand in backend/ alone. A failure names what a new Keras broke."""
+
+import ast
+import pathlib
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_txf as txf
+from keras_txf.backend import functional_graph, keras_private
+
+ROOT = pathlib.Path(txf.__file__).parent
+PRIVATE = re.compile(
+    r"^_(keras_|tracker$|untrack|trainable_variables$|flatten_layers$|deferred_|nodes_by_depth$|run_through)"
+)
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in sorted(ROOT.rglob("*.py")) if file.parent.name != "backend"], ids=str
+)
+def test_no_other_file_has_a_private_name_of_keras(file):
+    found = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("keras.src"):
+            found.append(node.module)
+        if isinstance(node, ast.Attribute) and PRIVATE.match(node.attr):
+            found.append(node.attr)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and PRIVATE.match(node.value):
+            found.append(node.value)
+    assert not found
+
+
+def dense():
+    layer = keras.layers.Dense(3)
+    layer.build((None, 2))
+    return layer
+
+
+def test_flatten_layers():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), keras.Sequential([keras.layers.Dense(4)])])
+    names = [type(layer).__name__ for layer in keras_private.flatten_layers(model)]
+    assert names[0] == "Sequential" and names.count("Dense") == 2
+    assert keras_private.layers_by_attribute(model)[""] is model
+
+
+def test_trainable_by_nature():
+    layer = dense()
+    layer.trainable = False
+    assert not layer.trainable_variables
+    assert keras_private.trainable_by_nature(layer) == keras_private.own_trainable_by_nature(layer) == layer.weights
+
+
+def test_accept_trainable_state_and_trained_by(recwarn):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.layers[0].trainable = False
+    keras_private.accept_trainable_state(model)
+    model.fit(np.ones((2, 2)), np.ones((2, 1)), verbose=0)
+    assert not recwarn.list
+    assert len(keras_private.trained_by(model.optimizer)) == 2
+
+
+def test_unlocked_and_untrack():
+    layer = dense()
+    with keras_private.unlocked(layer):
+        more = layer.add_weight(shape=(1,), name="more")
+    assert len(layer.weights) == 3
+    keras_private.untrack(layer, more)
+    assert len(layer.weights) == 2
+
+
+def test_kept_kernel():
+    layer = dense()
+    assert keras_private.kept_kernel(layer) is layer.weights[0]
+
+
+def test_training_of_call():
+    seen = []
+
+    class Look(keras.layers.Layer):
+        def call(self, x):
+            seen.append(keras_private.training_of_call(self))
+            return x
+
+    layer = Look()
+    model = keras.Sequential([layer])
+    for training in (True, False):
+        model(np.ones((1, 2)), training=training)
+    assert seen[-2:] == [True, False]
+
+
+def test_remat_mode():
+    with keras.RematScope(mode="full"):
+        assert getattr(keras_private.remat_mode(keras.layers.Dense(1)), "mode", None) == "full"
+    assert keras_private.remat_mode(keras.layers.Dense(1)) is None
+
+
+def test_without_autocast():
+    seen = []
+
+    class Look(keras.layers.Layer):
+        def build(self, shape):
+            self.weight = self.add_weight(shape=(1,))
+
+        def call(self, x):
+            seen.append(keras.backend.standardize_dtype((self.weight + 0).dtype))
+            with keras_private.without_autocast():
+                seen.append(keras.backend.standardize_dtype((self.weight + 0).dtype))
+            return x
+
+    Look(dtype="mixed_bfloat16")(np.ones((1, 2)))
+    assert seen == ["bfloat16", "float32"]
+
+
+def test_infer_spec():
+    symbol = keras.KerasTensor((None, 2))
+    assert keras_private.infer_spec(lambda x: keras.ops.concatenate([x, x], axis=1), symbol).shape == (None, 4)
+
+
+def test_variables_without_values():
+    with keras_private.without_values() as made:
+        layer = dense()
+    assert len(made) == 2 and not any(map(keras_private.has_value, layer.weights))
+    keras_private.initialize(layer.weights[0], lambda shape, dtype: keras.ops.ones(shape, dtype))
+    keras_private.initialize(layer.weights[1])
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(layer.weights[0]), np.ones((2, 3)))
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(layer.weights[1]), np.zeros(3))
+
+
+def test_the_graph_of_a_model():
+    ids, other = keras.Input((None,), dtype="int32"), keras.Input((4,), name="other", optional=True)
+    embedding = keras.layers.Embedding(5, 4, mask_zero=True)
+    x = embedding(ids)
+    joined = keras.layers.Concatenate(axis=1)([x, x])
+    model = keras.Model([ids, other], keras.layers.Dense(2, name="last")(joined[:, 2:]))
+    assert functional_graph.is_functional(model) and functional_graph.optional_inputs(model) == ["other"]
+    assert functional_graph.layers_called_on(model, ids)[0] is embedding
+    assert id(model.output) in functional_graph.new_tensors(model, ids)
+    operations = [node.operation for node in functional_graph.nodes(model)]
+    assert "last" in [operation.name for operation in operations]
+    assert 1 in [functional_graph.concatenation_axis(operation) for operation in operations]
+    [cut] = [node for node in functional_graph.nodes(model) if type(node.operation).__name__ == "GetItem"]
+    assert functional_graph.sequence_start(cut.operation, cut.arguments.args, cut.arguments.kwargs) == 2
+    called = []
+    outputs = functional_graph.run_graph(
+        model, [np.array([[1, 2]]), None], lambda layer, *args, **kwargs: called.append(layer) or layer(*args, **kwargs)
+    )
+    assert outputs.shape == (1, 2, 2) and embedding in called
+    assert functional_graph.mask_of(embedding(np.array([[1, 0]]))) is not None

@@ -1,0 +1,151 @@
+"""LoRA on Dense layers that are not this package's: in a user's attention and feed-forward, and directly in a model."""
+
+import keras
+import numpy as np
+import pytest
+from adapter_cases import array, fit, run, same, train, values
+from keras import layers
+from user_layers import Bottleneck, DifferentialAttention, SquaredReLU
+
+import keras_txf as txf
+from keras_txf.training import add_adapter, merge_adapter, remove_adapter, use_adapter
+
+random = np.random.default_rng(0)
+# Products of the same matrices differ in the last bit on PyTorch, by where the memory starts.
+IDS, HIDDEN = random.integers(1, 11, (6, 5)), random.normal(size=(6, 5, 8)).astype("float32")
+PARTS = ["attention/query", "attention/key", "attention/value", "attention/output_dense"]
+DENSE = [
+    *(f"decoder_{i}/{part}" for i in range(2) for part in PARTS), "decoder_0/feed_forward/inner",
+    "decoder_0/feed_forward/outer", "decoder_1/feed_forward/down", "decoder_1/feed_forward/up",
+]  # fmt: skip
+
+
+def generator():
+    """Of a user's parts; the last feed-forward has an activation within a Dense layer, and no `build`."""
+    keras.utils.set_random_seed(3)
+    parts = {"attention": DifferentialAttention(2), "feed_forward": [SquaredReLU(6), Bottleneck(3, 8)]}
+    return txf.models.decoder_generator(11, num_layers=2, dim=8, dropout=0.0, **parts)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Doubled(layers.Dense):
+    def call(self, inputs):
+        return 2 * super().call(inputs)
+
+
+def of_keras():
+    """Dense layers of a model, in a wrapper, in layers of a user's, and one that does not compute as Dense."""
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((None, 8))
+    x = layers.TimeDistributed(layers.Dense(8, activation="relu"), name="wrapper")(inputs)
+    x = Bottleneck(3, 8, name="bottleneck")(DifferentialAttention(2, name="attention")(x))
+    x = layers.Dense(7, activation="gelu", name="mine")(x)
+    return keras.Model(inputs, layers.Dense(4, use_bias=False, name="logits")(Doubled(5, name="doubled")(x)))
+
+
+def randomize(model, scale=0.2):
+    for variable in model.trainable_variables:
+        variable.assign(scale * random.normal(size=variable.shape))
+
+
+def classes(model):
+    return [type(layer) for layer in model._flatten_layers()]
+
+
+def test_parts_of_a_users_are_trained_saved_and_merged(tmp_path):
+    model = generator()
+    plain, before, bare = classes(model), values(model.weights), run(model, IDS)
+    add_adapter(model, rank=2, dropout=0.1, targets="*")
+    np.testing.assert_allclose(run(model, IDS), bare, atol=1e-6)
+    parts = [f"{path}/default_lora_{part}" for path in DENSE for part in "ab"]
+    assert sorted(variable.path for variable in model.trainable_variables) == sorted(parts)
+    adapter = values(model.trainable_variables)
+    fit(model, IDS, rate=0.1)
+    assert all((value != adapter[path]).any() for path, value in values(model.trainable_variables).items())
+    same(values(v for v in model.weights if v.path in before), before)
+    tuned, other = run(model, IDS), generator()
+
+    txf.training.save_adapter(model, tmp_path / "one.safetensors")
+    txf.training.load_adapter(other, tmp_path / "one.safetensors", "other")
+    np.testing.assert_allclose(run(other, IDS), tuned, atol=1e-6)
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_allclose(run(reloaded, IDS), tuned, atol=1e-6)
+    same(values(reloaded.trainable_variables), values(model.trainable_variables))
+    for one in (reloaded, model):
+        train(one, IDS, epochs=1)
+    assert np.abs(run(reloaded, IDS) - tuned).max() > 1e-3
+
+    tuned = run(model, IDS)
+    merge_adapter(model)
+    np.testing.assert_allclose(run(model, IDS), tuned, atol=1e-4)
+    assert classes(model) == plain and values(model.weights).keys() == before.keys()
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_parts_of_a_users_generate(tmp_path):
+    model, prompt = generator(), [[3, 5, 8]]
+    bare = model.generate(prompt, 6)
+    add_adapter(model, rank=2, targets="*")
+    randomize(model, scale=1)
+    tuned = model.generate(prompt, 6)
+    assert (tuned != bare).any()
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    for name, expected in ((None, bare), ("default", tuned)):
+        use_adapter(reloaded, name)
+        np.testing.assert_array_equal(reloaded.generate(prompt, 6), expected)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_any_dense_layer_of_a_model_of_keras(quantized, tmp_path):
+    model = of_keras()
+    if quantized:
+        model.quantize("int8")
+    plain, bare = classes(model), run(model, HIDDEN)
+    add_adapter(model, "one", rank=2, targets="*", heads=())
+    assert not any("doubled" in variable.path for variable in model.trainable_variables)
+    np.testing.assert_allclose(run(model, HIDDEN), bare, atol=1e-6)
+    randomize(model)
+    tuned, names = run(model, HIDDEN), [type(layer).__name__ for layer in model.layers]
+    assert np.abs(tuned - bare).max() > 1e-2
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    for name, expected in (("one", tuned), (None, bare)):
+        use_adapter(reloaded, name), use_adapter(model, name)
+        np.testing.assert_allclose(run(reloaded, HIDDEN), expected, atol=1e-6)
+    assert [type(layer).__name__ for layer in reloaded.layers] == names
+    add_adapter(reloaded, "two", targets="mine", heads=())
+    (remove_adapter if quantized else merge_adapter)(model, "one")
+    np.testing.assert_allclose(run(model, HIDDEN), bare if quantized else tuned, rtol=1e-4, atol=1e-4)
+    assert classes(model) == plain
+    for name in ("one", "two"):
+        remove_adapter(reloaded, name)
+    assert classes(reloaded) == plain
+
+
+def test_a_layer_is_what_it_was_when_its_last_adapter_is_removed():
+    model = of_keras()
+    layer = model.get_layer("mine")
+    before = dict(vars(layer))
+    for name in ("one", "two"):
+        add_adapter(model, name, targets="mine", dropout=0.1, heads=())
+    with pytest.raises(ValueError, match="must be 'int8' for a layer with adapters; received 'float8' for mine"):
+        layer.quantize("float8")
+    for name in ("one", "two"):
+        remove_adapter(model, name)
+    assert type(layer) is layers.Dense and vars(layer).keys() == before.keys()
+    assert layer.quantize is before["quantize"] and layer.activation is before["activation"]
+    assert len(model.variables) == len(of_keras().variables)
+    with pytest.raises(ValueError, match="`targets` must match the paths of Dense layers; received 'doubled'"):
+        add_adapter(model, targets="doubled")
+
+
+def test_an_activation_is_computed_again_in_the_backward_pass():
+    with keras.RematScope(mode="activations"):
+        model = of_keras()
+    add_adapter(model, targets="mine", rank=2, heads=())
+    randomize(model)
+    before = array(model.trainable_variables[0])
+    fit(model, HIDDEN)
+    assert (array(model.trainable_variables[0]) != before).any()

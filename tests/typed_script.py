@@ -1,0 +1,195 @@
+"""Every public name once, as a user types it: pyright checks this file, see test_types.py. It also runs."""
+
+import pathlib
+
+import keras
+import numpy as np
+
+import keras_txf as txf
+
+IDS = np.array([[5, 6, 7, 0], [8, 9, 0, 0]])
+HIDDEN = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+CONTEXT = np.random.default_rng(1).normal(size=(2, 3, 6)).astype("float32")
+IMAGES = np.random.default_rng(2).random((2, 4, 6, 3)).astype("float32")
+TEXTS = ["a dog sees a dog", "a cat"]
+
+
+def use_layers() -> None:
+    layers = txf.layers
+    attention = layers.MultiHeadSelfAttention(
+        2, causal=True, num_key_value_heads=1, qk_norm="full", sinks=True, window=3, position=layers.Rotary(base=500.0),
+        name="attention", dtype="float32",
+    )  # fmt: skip
+    cache = layers.KVCache.of_prompt(np.ones((2, 5), bool), length=5)
+    attention(HIDDEN, cache=cache)
+    layers.CrossAttention(2, dropout=0.1, use_bias=False)(HIDDEN, CONTEXT)
+    layers.FeedForward(10, activation="silu", gated=True)(HIDDEN)
+    experts = layers.MixtureOfExperts(3, top_k=2, intermediate_dim=6, num_shared_experts=1, load_balancing=None)
+    layers.EncoderBlock(2, norm="rms", norm_placement="pre", residual="parallel", feed_forward=experts)(HIDDEN)
+    layers.DecoderBlock(2, layer_scale=0.1, cross_attention=True, position=layers.ALiBi(2))(HIDDEN, CONTEXT)
+    layers.EncoderBlock(2, position=layers.RelativeBias(2, num_buckets=8), trainable=False)(HIDDEN)
+    layers.PositionalEmbedding(11, 8, position_encoding="learned", max_length=9)(IDS)
+    layers.PatchEmbedding((2, 3), 8, image_size=(4, 6))(IMAGES)
+    layers.FeatureEmbedding(8, position_encoding="learned", max_length=9)(CONTEXT)
+    layers.Pooling("attention")(HIDDEN)
+    layers.RecurrentDecoder(4, cell="gru", attention="additive")(HIDDEN, HIDDEN[:, 0, :4], CONTEXT[:, :, :4])
+
+
+def use_models() -> None:
+    models = txf.models
+    encoder: keras.Model = models.encoder(11, 2, 8, 2, share_blocks=1, activation="gelu", return_hidden_states=True)
+    encoder.predict(IDS)
+    models.encoder_classifier(11, 3, 2, 8, 2, pooling="first", head_activation="tanh", head_dropout=0.1)
+    models.token_classifier(11, 3, 2, 8, 2, packed=True)
+    models.token_classifier(None, 3, 2, 8, 2, input_dim=6)
+    models.masked_language_model(11, 2, 8, 2, token_types=2, token_type_ids=True, embedding_dim=4)
+    models.image_encoder((4, 6), (2, 3), 2, 8, 2, class_token=False)
+    models.image_classifier(4, 2, 3, 2, 8, 2, channels=1)
+    models.decoder(11, 2, 8, [2, 4], context_dim=6, stochastic_depth=0.1)
+    # A list has a value for each block.
+    generator = models.decoder_generator(11, 2, 8, 2, window=[None, 3], residual="parallel", norm_placement="pre")
+    generator.generate([[5, 6], [7]], max_new_tokens=2, stop_ids=[2], seed=3)
+    models.prefill_model(generator)
+    models.step_model(generator, width=2)
+    translator = models.encoder_decoder(11, 9, 2, 8, 2, num_decoder_layers=1, encoder_options={"dropout": 0.0})
+    translator.generate([[5, 6], [7]], 2, return_scores=True)
+    models.recurrent_encoder_decoder(11, 9, 1, 8, cell="gru", attention="multiplicative").generate([[5]], 2)
+    ids = keras.Input((None,), dtype="int32", name="token_ids")
+    x = txf.layers.PositionalEmbedding(11, 8)(ids)
+    x = txf.layers.EncoderBlock(2, causal=True)(x)
+    wired = models.generative(keras.Model(ids, keras.layers.Dense(11)(x)), name="wired")
+    wired.generate([[5, 6]], 2)
+
+
+def use_generation() -> None:
+    generation = txf.generation
+    processors = [
+        generation.RepetitionPenalty(1.2), generation.PresencePenalty(0.5), generation.FrequencyPenalty(0.5),
+        generation.NoRepeatNgrams(3), generation.MinimumLength(1), generation.ForcedTokens({0: 4}),
+        generation.ForbiddenTokens([3, [5, 6]]),
+    ]  # fmt: skip
+
+    def forbid_zero(logits, history: txf.generation.History):
+        return keras.ops.where(keras.ops.arange(11) == 0, -1e9 * history.prompt_length, logits)
+
+    model = txf.models.decoder_generator(11, 1, 8, 2)
+    for sampler in (
+        generation.Greedy(), generation.Sampling(temperature=0.8, top_k=5, top_p=0.9), generation.Beam(2),
+        generation.Contrastive(num_candidates=3),
+    ):  # fmt: skip
+        model.generate([[5, 6]], 2, sampler=sampler)
+    scored: txf.generation.Scored = model.generate(
+        [[5, 6]], 2, "sampling", processors=[*processors, forbid_zero], return_scores=True
+    )
+    print(scored.ids, scored.log_probs, scored.scores)
+
+
+def use_training(folder: pathlib.Path) -> None:
+    training = txf.training  # Keras' optimizers take schedules, though their hints say float
+    inputs, targets = training.shift_labels(IDS)
+    training.next_token_windows(np.arange(7), length=3)
+    training.teacher_forcing(IDS, IDS)
+    model = txf.models.decoder_generator(11, 2, 8, 2)
+    training.freeze(model, "embedding")
+    training.unfreeze(model)
+    optimizer = keras.optimizers.AdamW(training.warmup_cosine(1e-3, 10, 100))  # pyright: ignore[reportArgumentType]
+    optimizer = training.layerwise_decay(optimizer, decay=0.9)
+    scores = training.GenerationScores(
+        [[5], [6]], ["a", "b"], detokenize=lambda ids: " ".join(map(str, ids)), max_new_tokens=2
+    )
+    model.compile(
+        optimizer, training.TokenCrossEntropy(label_smoothing=0.1),
+        metrics=[training.TokenAccuracy(), training.Perplexity()],
+    )  # fmt: skip
+    checkpoints = training.KeepCheckpoints(folder / "checkpoints", keep=2)
+    model.fit(inputs, targets, epochs=2, callbacks=[checkpoints, scores])
+    training.average_checkpoints(model, folder / "checkpoints")
+    optimizer = keras.optimizers.Adam(training.InverseSquareRoot(8))  # pyright: ignore[reportArgumentType]
+    model.compile(optimizer, training.RDrop(strength=1.0))
+    twice = np.concatenate([inputs, inputs]), np.concatenate([targets, targets])
+    model.fit(*twice, shuffle=False, callbacks=[training.Resume(folder / "resume.npz")])
+    training.add_adapter(model, "verse", rank=2, targets="*/attention/*")
+    training.use_adapter(model, "verse")
+    training.save_adapter(model, folder / "verse.safetensors", "verse")
+    training.remove_adapter(model, "verse")
+    training.load_adapter(model, folder / "verse.safetensors")
+    training.merge_adapter(model)
+
+
+def use_text(folder: pathlib.Path) -> None:
+    text = txf.text
+    tokenizer: txf.text.Tokenizer = text.ByteTokenizer(extra_tokens=["[MASK]"], start="<pad>", end="</s>")
+    text.BytePairTokenizer.train(TEXTS, vocab_size=261)
+    text.CharacterTokenizer.train(TEXTS)
+    text.SentencePieceTokenizer.train(TEXTS, vocab_size=18)
+    text.WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"], start="[CLS]", end="[SEP]", length=8)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+    text.from_checkpoint(folder)
+    examples = text.next_token(TEXTS, tokenizer, max_length=8)
+    text.batch_by_length(examples, tokens=32, lengths=text.bucket_lengths(text.token_ids(TEXTS, tokenizer)))
+    text.counted(text.pack(examples, length=16).batch(2))
+    text.classification((TEXTS, [0, 1]), tokenizer, num_classes=2)
+    text.sentence_pairs((TEXTS, TEXTS, [0.5, 1.0]), tokenizer, num_classes=None)
+    text.translation((TEXTS, TEXTS), tokenizer)
+    text.question_answering((TEXTS, TEXTS, TEXTS), tokenizer)
+    text.masked_language_modelling(TEXTS, tokenizer, rate=0.5)
+    text.mask_tokens(text.token_ids(TEXTS, tokenizer), tokenizer)
+    text.contrastive_pairs((TEXTS, TEXTS), tokenizer).padded_batch(2).map(text.contrastive_targets)
+    classifier = txf.models.encoder_classifier(tokenizer.vocab_size, 2, 1, 8, 2)
+    text.export(classifier, tokenizer, folder / "exported", labels=["no", "yes"])
+
+
+def use_checkpoints(folder: pathlib.Path) -> None:
+    config = {
+        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 11, "n_embd": 8, "n_layer": 1,
+        "n_head": 2, "n_positions": 16,
+    }  # fmt: skip
+    model = txf.models.decoder_generator(
+        11, 1, 8, 2, activation="gelu_tanh", norm_placement="pre", position_encoding="learned", max_length=16,
+        pad_id=None, scale_embedding=False,
+    )  # fmt: skip
+    txf.checkpoints.save(model, folder / "gpt2", config=config)
+    loaded = txf.checkpoints.load(txf.checkpoints.find(folder / "gpt2"), task="causal_lm", dtype="float32")
+    loaded.generate([[5, 6]], 2)
+
+
+def use_visualize(folder: pathlib.Path) -> None:
+    visualize = txf.visualize
+    model = txf.models.image_encoder(4, 2, 2, 8, 2)
+    images = IMAGES[:, :4, :4]
+    scores = visualize.attention_scores(model, images)
+    visualize.attention_rollout(scores)
+    visualize.plot_attention(scores, heads="mean").savefig(folder / "attention.png")
+    visualize.plot_attention_on_image(images[0], scores, patch_size=2)
+    visualize.plot_positions("rotary", length=8, dim=4)
+    visualize.plot_history({"loss": [2.0, 1.0], "val_loss": [2.1, 1.3]})
+    page: txf.visualize.AttentionPage = visualize.view_attention(scores, list("abcde"), path=folder / "page.html")
+    page.save(folder / "again.html")
+
+
+def use_tasks(folder: pathlib.Path) -> None:
+    tasks, small = txf.tasks, {"vocab_size": 40, "num_layers": 1, "dim": 8, "num_heads": 2}
+    lines, labels, answers = ["a dog runs", "a cat sits"] * 4, ["dog", "cat"] * 4, ["ein Hund", "eine Katze"] * 4
+    classifier = tasks.TextClassifier.from_scratch(lines, labels, **small)
+    classifier.fit(lines, labels, class_weight="balanced", epochs=1, validation_split=0.25)
+    classifier.save(folder / "classifier")
+    print(tasks.TextClassifier.load(folder / "classifier").predict("a dog"))
+    ranker = tasks.PairClassifier.from_scratch(lines, answers, **small)
+    print(ranker.rank("a dog", answers[:2]))
+    embedder = tasks.TextEmbedder.from_scratch(lines, answers, **small)
+    print(embedder.index(answers[:2]).search("a dog", k=1))
+    print(tasks.TextGenerator.from_scratch(lines, **{**small, "vocab_size": 20}).generate("a", max_new_tokens=2))
+    print(tasks.TextToText.from_scratch(lines, answers, **{**small, "vocab_size": 20}).generate("a", max_new_tokens=2))
+    print(tasks.MaskedLanguageModel.from_scratch(lines, **small).fill("a [MASK] runs", k=2))
+
+
+def main(folder: pathlib.Path) -> None:
+    print(txf.__version__)
+    use_layers()
+    use_models()
+    use_generation()
+    use_training(folder)
+    use_text(folder)
+    use_checkpoints(folder)
+    use_visualize(folder)
+    use_tasks(folder)
