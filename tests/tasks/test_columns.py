@@ -58,7 +58,10 @@ def test_a_table_gives_its_columns(source, tmp_path):
     assert read_columns(TABLES[source](tmp_path), [None], NAMES) == [TEXTS, LABELS]
 
 
-@pytest.mark.parametrize("make", [list, tuple, np.array, pandas.Series, lambda x: iter(x), tf.constant], ids=repr)
+MAKES = {"list": list, "tuple": tuple, "numpy": np.array, "pandas": pandas.Series, "iterator": iter, "tensor": tf.constant}
+
+
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_columns_give_themselves(make):
     make = (lambda values: tf.constant(values).numpy()) if make is tf.constant else make
     assert read_columns(make(TEXTS), [make(LABELS)], NAMES) == [TEXTS, LABELS]
