@@ -186,6 +186,8 @@ def add_training():
         "training.layerwise_decay", lambda_of(training.layerwise_decay, optimizer=keras.optimizers.Adam), optimizer=...
     )
     case("training.InverseSquareRoot", training.InverseSquareRoot, ["total_steps", "cooldown_steps"], dim=8)
+    case("training.entities", training.entities, tags=["B-PER", "O"])
+    case("training.entity_scores", training.entity_scores, true_tags=[["B-PER"]], predicted_tags=[["O"]])
     case("training.warmup_cosine", training.warmup_cosine, peak=1.0, warmup_steps=3, total_steps=9)
     logits = np.zeros((2, 5, 11), "float32")
     for name in ("TokenCrossEntropy", "RDrop"):
@@ -283,6 +285,10 @@ def add_text():
     three = (*two, ["it", "is"])
     labelled, paired = (texts, [0, 1]), (*two, [0, 1])
     whole = text_cases.learnt("WordPiece", start="[CLS]", end="[SEP]")
+    case(
+        "text.token_classification", read(text.token_classification), dataset=([["a", "b"]], [["O", "B-x"]]),
+        tokenizer=tokenizer, labels=["O", "B-x"],
+    )  # fmt: skip
     case("text.classification", read(text.classification), dataset=labelled, tokenizer=tokenizer, num_classes=2)
     case("text.sentence_pairs", read(text.sentence_pairs), dataset=paired, tokenizer=whole, num_classes=2)
     case("text.contrastive_pairs", read(text.contrastive_pairs), dataset=two, tokenizer=tokenizer)

@@ -67,7 +67,7 @@ SIZES = [
     ("pad_id negative", lambda: Embedding(11, 8, pad_id=-1), ["`pad_id`", "-1"]),
     ("pad_id too large", lambda: Embedding(11, 8, pad_id=11), ["`pad_id`", "11", "received 11"]),
     ("pad_id of a loss", lambda: training.TokenCrossEntropy(pad_id=1.5), ["`pad_id`", "1.5"]),
-    ("pad_id of a metric", lambda: training.Perplexity(pad_id=-100), ["`pad_id`", "-100"]),
+    ("pad_id of a metric", lambda: training.Perplexity(pad_id=0.5), ["`pad_id`", "0.5"]),
     ("list too short", lambda: encoder(window=[3]), ["`window`", "num_layers=2", "1 value"]),
     ("list too long", lambda: generator(stochastic_depth=[0.0, 0.1, 0.2]), ["`stochastic_depth`", "num_layers=2", "3"]),
     ("bad value in a list", lambda: encoder(window=[3, 0]), ["`window`", "positive integer", "0"]),

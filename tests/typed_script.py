@@ -181,6 +181,11 @@ def use_tasks(folder: pathlib.Path) -> None:
     print(tasks.TextGenerator.from_scratch(lines, **{**small, "vocab_size": 20}).generate("a", max_new_tokens=2))
     print(tasks.TextToText.from_scratch(lines, answers, **{**small, "vocab_size": 20}).generate("a", max_new_tokens=2))
     print(tasks.MaskedLanguageModel.from_scratch(lines, **small).fill("a [MASK] runs", k=2))
+    words, tags = [["Ada", "runs"], ["a", "dog"]], [["B-PER", "O"], ["O", "O"]]
+    print(list(txf.text.token_classification((words, tags), classifier.tokenizer, ["O", "B-PER"])))
+    tagger = tasks.TokenClassifier.from_scratch(words, tags, **small)
+    print(tagger.entities("Ada runs"), txf.training.entity_scores(tags, tagger.predict(words)))
+    print(txf.training.entities(["B-PER", "I-PER"]))
 
 
 def main(folder: pathlib.Path) -> None:

@@ -56,6 +56,10 @@ def integer(name, value):
     return int(value)
 
 
+def int32(name, value):
+    return integer_between(name, value, -(2**31), 2**31 - 1)
+
+
 def integer_between(name, value, least, most):
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not least <= value <= most:
         raise ValueError(f"`{name}` must be an integer from {least} to {most}; received {short_repr(value)}.")

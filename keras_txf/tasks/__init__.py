@@ -6,5 +6,14 @@ from keras_txf.tasks.text_classifier import TextClassifier
 from keras_txf.tasks.text_embedder import TextEmbedder
 from keras_txf.tasks.text_generator import TextGenerator
 from keras_txf.tasks.text_to_text import TextToText
+from keras_txf.tasks.token_classifier import TokenClassifier
 
-__all__ = ["MaskedLanguageModel", "PairClassifier", "TextClassifier", "TextEmbedder", "TextGenerator", "TextToText"]
+__all__ = [
+    "MaskedLanguageModel",
+    "PairClassifier",
+    "TextClassifier",
+    "TextEmbedder",
+    "TextGenerator",
+    "TextToText",
+    "TokenClassifier",
+]

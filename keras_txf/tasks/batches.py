@@ -81,6 +81,8 @@ def in_batches(function, examples, padding, batch_size, limit, verbose=1):
 
     Shows a progress bar from ten batches on, unless `verbose` is 0.
     """
+    if not examples:
+        return []
     batches = Batches(lambda: examples, padding, batch_size, limit)
     bar = keras.utils.Progbar(len(batches), unit_name="batch") if verbose and len(batches) >= 10 else None
     answers = [None] * len(examples)

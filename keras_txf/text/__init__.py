@@ -18,6 +18,7 @@ from keras_txf.text.labelled import classification, sentence_pairs
 from keras_txf.text.masking import mask_tokens, masked_language_modelling, token_ids
 from keras_txf.text.packing import pack
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
+from keras_txf.text.tags import token_classification
 from keras_txf.text.tokenizer import Tokenizer
 from keras_txf.text.word_piece import WordPieceTokenizer
 
@@ -42,6 +43,7 @@ __all__ = [
     "pack",
     "question_answering",
     "sentence_pairs",
+    "token_classification",
     "token_ids",
     "translation",
 ]

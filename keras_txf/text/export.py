@@ -14,7 +14,7 @@ from keras_txf.atomic_write import atomic_folder, writing
 from keras_txf.checks import short_repr
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.lazy_imports import tf
-from keras_txf.text.serving import classifier, completer, translator
+from keras_txf.text.serving import classifier, completer, tagger, translator
 from keras_txf.text.tokenizer import Tokenizer
 
 GENERATION = (
@@ -39,6 +39,9 @@ def export(
 
     - a classifier, from `encoder_classifier` or with `labels`: `logits` (B, C); with `labels` also `probabilities`
       (B, C) and `label`, string (B,), the most probable class;
+    - a classifier of tokens with `labels`, such as a `token_classifier`: `word`, string (B, W), the words of the texts,
+      split at blanks and around punctuation, `tag` (B, W), and `score`, the tag's probability. "" and 0 fill up shorter
+      texts; words beyond the tokenizer's `length` have the tag "";
     - any other model with one vector for a text: `embeddings` (B, D);
     - from `decoder_generator`: `text`, string (B,), the prompt and what follows it, and `scores` (B,), see `Scored`;
     - from `encoder_decoder`: `text`, the answer, and `scores`.
@@ -139,7 +142,11 @@ def _task(model, options):
             f"{short_repr(sorted(takes_more))}."
         )
     has_source = isinstance(model.input, dict) and "source_ids" in model.input
-    make = (translator if has_source else completer) if generates else classifier
+    if generates:
+        make = translator if has_source else completer
+    else:
+        output = model.output.get("logits") if isinstance(model.output, dict) else model.output
+        make = tagger if "labels" in options and len(getattr(output, "shape", ())) == 3 else classifier
     allowed = {*GENERATION} if generates else {"labels"}
     allowed |= {"target_tokenizer"} if make is translator else set()
     for name in sorted({*options} - allowed):

@@ -11,33 +11,22 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.token_input import embedded_input, inputs_by_name, target_name, token_input
 from keras_txf.text.lazy_imports import tf
+from keras_txf.text.tags import checked_names
 from keras_txf.text.tokenizer import pad
 from keras_txf.text.truncation import row
+from keras_txf.text.words import between, has_blanks_in_tokens, split_into_words, tokens_of_words
 
 
 def classifier(model, tokenizer, labels=None):
     """Returns the function for a model of one vector for each text: logits, probabilities and labels, or embeddings."""
-    if len(model.inputs) != 1 or len(model.inputs[0].shape) != 2 or "int" not in model.inputs[0].dtype:
-        raise ValueError(
-            f"`model` must take token ids (B, L), and nothing else; received a model of {short_repr(model.input)}."
-        )
-    [name] = inputs_by_name(model)
-    pad_id = _check_fit("tokenizer", tokenizer, embedded_input(model, name))
+    pad_id, output = _checked_encoder(model, tokenizer)
     named = isinstance(model.output, dict) or model.output_names == ["logits"]
-    output = model.output.get("logits") if isinstance(model.output, dict) else model.output
     if len(getattr(output, "shape", ())) != 2:
         raise ValueError(
             "`model` must return one vector for each text, (B, C) or (B, D); received a model that returns "
             f"{short_repr(model.output)}. `txf.layers.Pooling` pools hidden states."
         )
-    if labels is not None:
-        is_list = isinstance(labels, (list, tuple)) and all(isinstance(label, str) for label in labels)
-        if not is_list or len(set(labels)) != len(labels) or len(labels) < 2:
-            raise ValueError(
-                f"`labels` must be a list of different strings, at least two; received {short_repr(labels)}."
-            )
-        if len(labels) != output.shape[1]:
-            raise ValueError(f"`labels` must be {output.shape[1]}, one for each class; received {short_repr(labels)}.")
+    _check_labels(labels, output)
 
     def answer(text):
         vectors = model(_padded(tokenizer(text), pad_id), training=False)
@@ -48,6 +37,49 @@ def classifier(model, tokenizer, labels=None):
         return {"label": label, "probabilities": tf.nn.softmax(tf.cast(vectors, tf.float32)), "logits": vectors}
 
     return answer
+
+
+def tagger(model, tokenizer, labels):
+    """Returns the function for a model of logits (B, L, C): the words of each text, their tags and probabilities."""
+    pad_id, output = _checked_encoder(model, tokenizer)
+    _check_labels(labels, output)
+    blanks = has_blanks_in_tokens(tokenizer)
+    most = tokenizer.length if isinstance(tokenizer.length, int) else None
+
+    def answer(text):
+        words, _, _ = split_into_words(text)
+        ids, places, first = tokens_of_words(tokenizer, words, blanks)
+        ids, [places, first] = between(tokenizer, ids, [(places, -1), (first, False)], most)
+        logits = model(_padded(ids, pad_id), training=False)
+        logits = logits["logits"] if isinstance(logits, dict) else logits
+        probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
+        at = tf.where(first.to_tensor(False))  # the first tokens of words
+        own = tf.gather_nd(probabilities, at)
+        place, count = tf.ragged.boolean_mask(places, first).flat_values[:, None], tf.size(words.flat_values)[None]
+        tags = tf.tensor_scatter_nd_update(
+            tf.fill(count, ""), place, tf.gather(tf.constant(labels), tf.argmax(own, axis=1))
+        )
+        scores = tf.scatter_nd(place, tf.reduce_max(own, axis=1), tf.cast(count, tf.int64))
+        columns = {"word": words.flat_values, "tag": tags, "score": scores}
+        return {name: words.with_flat_values(values).to_tensor() for name, values in columns.items()}
+
+    return answer
+
+
+def _checked_encoder(model, tokenizer):
+    """Refuses a model of other inputs than token ids; returns the id of padding and the symbolic output."""
+    if len(model.inputs) != 1 or len(model.inputs[0].shape) != 2 or "int" not in model.inputs[0].dtype:
+        raise ValueError(
+            f"`model` must take token ids (B, L), and nothing else; received a model of {short_repr(model.input)}."
+        )
+    [name] = inputs_by_name(model)
+    pad_id = _check_fit("tokenizer", tokenizer, embedded_input(model, name))
+    return pad_id, model.output.get("logits") if isinstance(model.output, dict) else model.output
+
+
+def _check_labels(labels, output):
+    if labels is not None and len(checked_names(labels)) != output.shape[-1]:
+        raise ValueError(f"`labels` must be {output.shape[-1]}, one for each class; received {short_repr(labels)}.")
 
 
 def completer(model, tokenizer, seed=None, start_id=None, **options):

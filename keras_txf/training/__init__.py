@@ -3,6 +3,7 @@
 from keras_txf.training.adapter_files import load_adapter, save_adapter
 from keras_txf.training.adapters import add_adapter, merge_adapter, remove_adapter, use_adapter
 from keras_txf.training.averaging import KeepCheckpoints, average_checkpoints
+from keras_txf.training.entities import entities, entity_scores
 from keras_txf.training.freezing import freeze, unfreeze
 from keras_txf.training.label_shift import next_token_windows, shift_labels, teacher_forcing
 from keras_txf.training.layerwise import layerwise_decay
@@ -24,6 +25,8 @@ __all__ = [
     "TokenCrossEntropy",
     "add_adapter",
     "average_checkpoints",
+    "entities",
+    "entity_scores",
     "freeze",
     "layerwise_decay",
     "load_adapter",

@@ -37,7 +37,7 @@ class TokenAccuracy(keras.metrics.Mean):
         super().__init__(
             name=checks.optional(checks.string, "name", name), dtype=checks.optional(checks.dtype, "dtype", dtype)
         )
-        self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id)
+        self.pad_id = checks.optional(checks.int32, "pad_id", pad_id)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true, y_pred, weights = token_weights(self, y_true, y_pred, sample_weight)
@@ -75,7 +75,7 @@ class Perplexity(keras.metrics.Mean):
         super().__init__(
             name=checks.optional(checks.string, "name", name), dtype=checks.optional(checks.dtype, "dtype", dtype)
         )
-        self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id)
+        self.pad_id = checks.optional(checks.int32, "pad_id", pad_id)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true, y_pred, weights = token_weights(self, y_true, y_pred, sample_weight)

@@ -58,7 +58,14 @@ def test_a_table_gives_its_columns(source, tmp_path):
     assert read_columns(TABLES[source](tmp_path), [None], NAMES) == [TEXTS, LABELS]
 
 
-MAKES = {"list": list, "tuple": tuple, "numpy": np.array, "pandas": pandas.Series, "iterator": iter, "tensor": tf.constant}
+MAKES = {
+    "list": list,
+    "tuple": tuple,
+    "numpy": np.array,
+    "pandas": pandas.Series,
+    "iterator": iter,
+    "tensor": tf.constant,
+}
 
 
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)

@@ -1,0 +1,33 @@
+"""Files of tagged words, as of the shared tasks of CoNLL: a word in a line, its tag in the last column."""
+
+from keras_txf.checks import short_repr
+
+
+def read_conll(path):
+    """Returns lists of the words and of the tags of each text, from a file in UTF-8.
+
+    A blank line ends a text. Blanks or tabs separate the columns of a line: the first is the word, the last the tag.
+    Lines that begin with -DOCSTART- are left out.
+
+    Raises:
+        ValueError: no such file, a line without a tag, a file without words.
+    """
+    if not path.is_file():
+        raise ValueError(f"A file of data must exist; received {short_repr(str(path))}.")
+    texts = [([], [])]
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        fields = line.split("\t") if "\t" in line else line.split()
+        if not line.strip():
+            texts.append(([], []))
+        elif fields[0] != "-DOCSTART-":
+            if len(fields) < 2:
+                raise ValueError(
+                    f"{short_repr(str(path))} must have a word and its tag in each line; received {short_repr(line)} "
+                    f"in line {number}."
+                )
+            texts[-1][0].append(fields[0])
+            texts[-1][1].append(fields[-1].strip())
+    texts = [text for text in texts if text[0]]
+    if not texts:
+        raise ValueError(f"{short_repr(str(path))} must have words and their tags; received none.")
+    return [list(column) for column in zip(*texts)]

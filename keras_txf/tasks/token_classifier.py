@@ -1,0 +1,292 @@
+"""TokenClassifier: a tag for each word, and the entities that the tags make."""
+
+import os
+from typing import Any, Self, Unpack
+
+import keras
+import numpy as np
+
+from keras_txf import checkpoints, models, text, training
+from keras_txf.checkpoints.labels import config_with_labels, labels_of
+from keras_txf.checks import short_repr
+from keras_txf.layers.option_tables import shows_options
+from keras_txf.layers.token_input import logits_of
+from keras_txf.tasks.batches import in_batches
+from keras_txf.tasks.columns import one_or_many, read_columns
+from keras_txf.tasks.epoch_scores import EpochScores
+from keras_txf.tasks.labels import class_weights, label_list, numbers_of
+from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
+from keras_txf.tasks.word_windows import WordWindows, words_of
+from keras_txf.text.tags import checked_names
+
+IGNORED = -100  # target of tokens that do not count
+
+
+class TokenClassifier(Task):
+    """Gives each word one of the labels: names of people and places, parts of speech.
+
+    Args:
+        model: a model of `token_classifier`, or one like it: ids (B, T) -> logits (B, T, C).
+        tokenizer: tokenizer of the words.
+        labels: list of the C labels, strings, in the order of the logits. With labels like "B-PER", "I-PER" and "O"
+            the words' labels make entities.
+        label_all_tokens: whether `fit` trains on all tokens of a word, see `txf.text.token_classification`.
+        max_length: number of tokens that the model reads at once; default its number of positions, or 512. `fit`
+            truncates longer texts; `predict` reads them in parts.
+        learning_rate: default of `fit`.
+
+    Raises:
+        ValueError: labels that are not as many as the model's classes.
+
+    Example:
+
+    >>> words = [["Ada", "is", "here"], ["Who", "saw", "Ada", "?"]] * 4
+    >>> tags = [["B-PER", "O", "O"], ["O", "O", "B-PER", "O"]] * 4
+    >>> tagger = txf.tasks.TokenClassifier.from_scratch(words, tags, vocab_size=60, num_layers=1, dim=16)
+    >>> history = tagger.fit(words, tags, epochs=20, learning_rate=0.01, verbose=0)
+    >>> tagger.predict(["Ada", "is", "here"])
+    ['B-PER', 'O', 'O']
+    >>> [(entity["text"], entity["label"], entity["start"]) for entity in tagger.entities("Who is Ada?")]
+    [('Ada', 'PER', 7)]
+    """
+
+    columns = ("words", "tags")
+
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: Any,
+        labels: Any,
+        label_all_tokens: bool = False,
+        max_length: int | None = None,
+        learning_rate: float = 1e-3,
+    ):
+        super().__init__(model, tokenizer, max_length, learning_rate)
+        self.labels = checked_names(label_list(labels))
+        self.label_all_tokens = label_all_tokens
+        logits = logits_of(self.model)
+        if len(logits.shape) != 3 or len(self.labels) != logits.shape[-1]:
+            raise ValueError(
+                f"`labels` must be one for each class of a model with logits (B, T, C); received {len(self.labels)} "
+                f"for logits {logits.shape}."
+            )
+        self._windows = WordWindows(self.tokenizer, self.max_length)
+        self._weights = None
+
+    @classmethod
+    def from_scratch(
+        cls,
+        words: Any,
+        tags: Any = None,
+        labels: Any = None,
+        columns: Any = None,
+        vocab_size: int = 8000,
+        num_layers: int = 2,
+        dim: int = 128,
+        num_heads: int = 4,
+        tokenizer: Any = None,
+        label_all_tokens: bool = False,
+        max_length: int = 256,
+        **options: Any,
+    ) -> Self:
+        """Makes an untrained classifier, with a WordPiece vocabulary of the words.
+
+        Args:
+            words, tags, columns: the words to train on and their tags, see `fit`.
+            labels: list of the labels; default the different tags, sorted.
+            vocab_size: the largest number of tokens.
+            num_layers, dim, num_heads: of `txf.models.token_classifier`.
+            tokenizer: a tokenizer in place of a new one.
+            label_all_tokens, max_length: of the constructor.
+            **options: further options of `token_classifier`.
+        """
+        names = dict(zip(cls.columns, columns or cls.columns))
+        words, tags = read_columns(words, [tags], names)
+        words = words_of("words", words)
+        if tokenizer is None:
+            lines = [" ".join(row) for row in words]
+            tokenizer = text.WordPieceTokenizer.train(
+                lines, vocab_size, start="[CLS]", end="[SEP]", lowercase=False, strip_accents=False
+            )
+        labels = label_list(labels if labels is not None else [tag for row in tags for tag in row])
+        model = models.token_classifier(
+            tokenizer.vocab_size, len(labels), num_layers, dim, num_heads, pad_id=tokenizer.pad_id, **options
+        )
+        return cls(model, tokenizer, labels, label_all_tokens, max_length)
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        path: str | os.PathLike,
+        labels: Any = None,
+        label_all_tokens: bool = False,
+        max_length: int | None = None,
+        **options: Any,
+    ) -> Self:
+        """Makes a classifier of a Hugging Face checkpoint; a new head where the checkpoint has none for these labels.
+
+        Args:
+            path: folder, or the name of a repository on the Hub.
+            labels: list of the labels; default those of the checkpoint.
+            label_all_tokens, max_length: of the constructor.
+            **options: of `txf.checkpoints.load`, such as `dropout`.
+        """
+        folder, tokenizer = tokenizer_of(path)
+        labels = labels_of(folder) if labels is None else label_list(labels)
+        if labels is None:
+            raise ValueError("`labels` must be given: the checkpoint has no names of classes; received None.")
+        model = checkpoints.load(folder, "token_classification", num_classes=len(labels), **options)
+        return cls(model, tokenizer, labels, label_all_tokens, max_length, learning_rate=5e-5)
+
+    @shows_options
+    def fit(
+        self, words: Any, tags: Any = None, class_weight: Any = None, **options: Unpack[FitOptions]
+    ) -> keras.callbacks.History:
+        """Trains on tagged words. The logs have loss and accuracy of words, `val_f1` of entities of held-out examples.
+
+        Args:
+            words: list or column of lists of words; or a table of both columns, "words" and "tags" unless `columns`
+                says otherwise, see `TextClassifier.fit`; or the path of a .conll, .iob, .bio or .txt file, which has a
+                word and its tag in a line, in the first and the last column, and a blank line after each text.
+            tags: list or column of lists of tags, of the labels or their numbers.
+            class_weight: dict of labels -> weight in the loss of a word with the label, or "balanced".
+            {options}
+
+        Returns:
+            Keras' history, with `val_precision`, `val_recall` and `val_f1` of held-out examples where the labels make
+            entities.
+
+        Raises:
+            ValueError: columns of different lengths, another tag than the labels of the task.
+        """
+        if class_weight is not None:
+            values = self._checked(self._read(words, [tags], options["columns"]))
+            weights = class_weights(class_weight, self.labels, [number for row in values[1] for number in row])
+            self._weights = {number: float(weight) for number, weight in enumerate(weights)}
+        return self._fit(words, [tags], options)
+
+    def predict(self, words: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int = 1) -> Any:
+        """Labels words.
+
+        Args:
+            words: the words of a text, a list of strings; or a list of such lists.
+            batch_size: texts in a batch.
+            return_probabilities: whether to return probabilities float32 (W, C) in place of the labels of W words.
+                They are 0 for a word without a token, such as "".
+            verbose: 0 shows no progress bar; it comes from ten batches on.
+
+        Returns:
+            The list of the words' labels, or a list of such lists. A word without a token has the label "O", or None
+            where that is no label.
+        """
+        one = isinstance(words, (list, tuple)) and bool(words) and isinstance(words[0], str)
+        rows = words_of("words", [words] if one else words)
+        found = self._word_probabilities(rows, batch_size, verbose)
+        found = found if return_probabilities else [self._tags(row) for row in found]
+        return found[0] if one else found
+
+    def entities(self, texts: Any, batch_size: int = 32, verbose: int = 1) -> Any:
+        """Finds the entities of texts, of labels like "B-PER", see `txf.training.entities`.
+
+        Args:
+            texts: a text, or a list of texts. Blanks and punctuation separate their words; punctuation is a word of its
+                own.
+            batch_size: texts in a batch.
+            verbose: 0 shows no progress bar; it comes from ten batches on.
+
+        Returns:
+            A list of dicts for a text, or a list of such lists: `text`, `label`, `start` and `end`, the entity's place
+            in characters, and `score`, the mean probability of its words' labels.
+        """
+        texts, back = one_or_many("texts", texts)
+        if not self._makes_entities():
+            raise ValueError(f"`entities` needs labels like 'B-PER'; received a task of {short_repr(self.labels)}.")
+        words, places = self._windows.split(texts)
+        answers = []
+        for whole, spans, row in zip(texts, places, self._word_probabilities(words, batch_size, verbose)):
+            answers.append(
+                [
+                    {
+                        "text": whole[spans[first][0] : spans[last - 1][1]],
+                        "label": kind,
+                        "start": spans[first][0],
+                        "end": spans[last - 1][1],
+                        "score": float(row[first:last].max(axis=1).mean()),
+                    }
+                    for kind, first, last in training.entities(self._tags(row))
+                ]
+            )
+        return back(answers)
+
+    def evaluate(self, words: Any, tags: Any = None, columns: Any = None, batch_size: int = 32) -> dict[str, float]:
+        """Returns the accuracy of words, and precision, recall and F1 of entities, on tagged words, see `fit`."""
+        words, numbers = self._checked(self._read(words, [tags], columns))
+        found = self.predict(words, batch_size, verbose=0)
+        true = [[self.labels[number] for number in row] for row in numbers]
+        right = [one == other for pair in zip(true, found) for one, other in zip(*pair)]
+        scores = {"accuracy": float(np.mean(right))}
+        return {**scores, **training.entity_scores(true, found)} if self._makes_entities() else scores
+
+    def export(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
+        """Writes a SavedModel from strings to words, tags and scores, see `txf.text.export`."""
+        config = {**self.tokenizer.get_config(), "length": self.max_length}
+        tokenizer = self.tokenizer.from_config(config)
+        text.export(self.model, tokenizer, folder, labels=self.labels, overwrite=overwrite)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"labels": self.labels, "label_all_tokens": self.label_all_tokens, **super().get_config()}
+
+    def _makes_entities(self):
+        return all(label == "O" or label[:2] in ("B-", "I-", "E-", "S-") for label in self.labels)
+
+    def _tags(self, probabilities):
+        outside = "O" if "O" in self.labels else None
+        return [self.labels[int(row.argmax())] if row.any() else outside for row in probabilities]
+
+    def _word_probabilities(self, words, batch_size, verbose):
+        """For each text float32 (W, C); 0 for a word without a token."""
+        rows, owners = self._windows.rows(words)
+        found = in_batches(self._probabilities, rows, self._pad_id(), batch_size, self.max_length, verbose)
+        answers = [np.zeros((len(row), len(self.labels)), "float32") for row in words]
+        for probabilities, (place, tokens, of_word) in zip(found, owners):
+            answers[place][of_word] = probabilities[tokens]
+        return answers
+
+    def _probabilities(self, inputs):
+        logits = self.model.predict_on_batch(inputs)
+        logits = logits["logits"] if isinstance(logits, dict) else logits
+        return keras.ops.convert_to_numpy(keras.ops.softmax(keras.ops.cast(logits, "float32")))
+
+    def _checked(self, values):
+        words = words_of("words", values[0])
+        numbers = []
+        for place, (row, tags) in enumerate(zip(words, values[1])):
+            if not isinstance(tags, list) or len(tags) != len(row):
+                raise ValueError(
+                    f"`tags` must hold a list of a tag for each word; received {short_repr(tags)} for {len(row)} words "
+                    f"at place {place}."
+                )
+            numbers.append(
+                tags if all(type(tag) is int and 0 <= tag < len(self.labels) for tag in tags)
+                else numbers_of("tags", tags, self.labels)
+            )  # fmt: skip
+        return [words, numbers]
+
+    def _examples(self, values):
+        return text.token_classification(
+            tuple(values), self.tokenizer, self.labels, self.max_length, self.label_all_tokens, IGNORED
+        )
+
+    def _padding(self):
+        return self._pad_id(), IGNORED
+
+    def _compilation(self):
+        loss = training.TokenCrossEntropy(IGNORED, class_weight=self._weights)
+        return loss, [training.TokenAccuracy(IGNORED, name="accuracy")]
+
+    def _scores(self, values, batch_size):
+        words, numbers = values
+        return [EpochScores(lambda: self.evaluate(words, numbers, batch_size=batch_size))]
+
+    def _checkpoint_config(self):
+        return config_with_labels(self.model, self.labels)

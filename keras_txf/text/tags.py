@@ -1,0 +1,148 @@
+"""Tagged words as examples for a classifier of tokens.
+
+Legend: N texts, W words of a text, L length in tokens.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras_txf import checks
+from keras_txf.checks import short_repr
+from keras_txf.text.datasets import CHUNK, asserted, checked_tokenizer, limit, not_empty, one_by_one, same_length
+from keras_txf.text.lazy_imports import tf
+from keras_txf.text.shapes import as_ragged
+from keras_txf.text.tokenizer import Tokenizer
+from keras_txf.text.words import between, has_blanks_in_tokens, tokens_of_words
+
+EXPECTED = "`dataset` must be two columns, lists of words and lists of tags, or a tf.data.Dataset of (words, tags)"
+
+
+def token_classification(
+    dataset: Any,
+    tokenizer: Tokenizer,
+    labels: Sequence[str],
+    max_length: int | None = None,
+    label_all_tokens: bool = False,
+    ignore_label: int = -100,
+) -> Any:
+    """Makes examples of (words, tags) for a classifier of tokens such as `token_classifier`: names, parts of speech.
+
+    The tokenizer splits each word into tokens, alone, as Hugging Face does with `is_split_into_words`. The first token
+    of a word has the word's tag. The other tokens, `start` and `end` have `ignore_label`, which the loss leaves out:
+    `txf.training.TokenCrossEntropy(pad_id=-100)`. Pad the targets with it too:
+    `batch_by_length(examples, ..., pad_id=(0, -100))`.
+
+    Args:
+        dataset: two columns in memory, lists of N lists of W words and of W tags; or a `tf.data.Dataset` of (words
+            string (W,), tags string or int (W,)), not batched. A tag is one of `labels`, or its number.
+        tokenizer: a tokenizer, which adds its `start` and `end`.
+        labels: list of the names of the tags, in the order of the model's classes.
+        max_length: truncates longer texts; default the tokenizer's `length`, if that is a number.
+        label_all_tokens: whether all tokens of a word have its tag. After a first token of "B-X" they have "I-X", where
+            that is a label.
+        ignore_label: the target of tokens that do not count.
+
+    Returns:
+        `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)), in the same order.
+
+    Raises:
+        ValueError: no elements; other elements; a text with more words than tags, or fewer; a tag that is no label. A
+            `tf.data.Dataset` with such an element raises `tf.errors.InvalidArgumentError` when it reads the element.
+
+    Example:
+
+    >>> tokenizer = txf.text.ByteTokenizer(end="</s>")
+    >>> data = [["Ada", "and", "W"]], [["B-PER", "O", "B-LOC"]]
+    >>> examples = txf.text.token_classification(data, tokenizer, ["O", "B-PER", "B-LOC"])
+    >>> [targets.tolist() for ids, targets in examples.as_numpy_iterator()]
+    [[1, -100, -100, 0, -100, -100, -100, 2, -100, -100]]
+    """
+    checked_tokenizer("tokenizer", tokenizer)
+    labels = checked_names(labels)
+    checks.boolean("label_all_tokens", label_all_tokens)
+    if checks.integer("ignore_label", ignore_label) in range(len(labels)):
+        raise ValueError(f"`ignore_label` must be no number of a label; received {ignore_label}.")
+    max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(tokenizer.end))
+    dataset = _as_dataset(dataset, labels)
+    blanks = has_blanks_in_tokens(tokenizer)
+    following = [labels.index(f"I-{name[2:]}") if f"I-{name[2:]}" in labels else i for i, name in enumerate(labels)]
+    following = [next_ if name.startswith("B-") else i for i, (name, next_) in enumerate(zip(labels, following))]
+
+    def example(words, tags):
+        words, tags = as_ragged(words), as_ragged(tags)
+        numbers = _numbers(tags.flat_values, labels)
+        same = tf.reduce_all(words.row_lengths() == tags.row_lengths())
+        words = words.with_flat_values(
+            asserted(words.flat_values, same, "`dataset` must have as many tags as words in each text")
+        )
+        ids, places, first = tokens_of_words(tokenizer, words, blanks)
+        own = tf.gather(numbers, places.flat_values)
+        other = tf.gather(tf.constant(following), own) if label_all_tokens else tf.fill(tf.shape(own), ignore_label)
+        targets = ids.with_flat_values(tf.where(first.flat_values, own, other))
+        ids, [targets] = between(tokenizer, ids, [(targets, ignore_label)], max_length)
+        return ids, targets
+
+    chunks = dataset.ragged_batch(CHUNK).map(example, num_parallel_calls=tf.data.AUTOTUNE)
+    return one_by_one(chunks, dataset.cardinality())
+
+
+def checked_names(labels):
+    is_list = isinstance(labels, (list, tuple)) and all(isinstance(label, str) for label in labels)
+    if not is_list or len(set(labels)) != len(labels) or len(labels) < 2:
+        raise ValueError(f"`labels` must be a list of different strings, at least two; received {short_repr(labels)}.")
+    return list(labels)
+
+
+def _as_dataset(data, labels):
+    if not isinstance(data, tf.data.Dataset):
+        if not isinstance(data, (tuple, list)) or len(data) != 2:
+            raise ValueError(f"{EXPECTED}; received {short_repr(data)}.")
+        words, tags = map(_rows, data)
+        same_length([tf.zeros(len(rows)) for rows in (words, tags)], ["words", "tags"])
+        places = {label: i for i, label in enumerate(labels)} | {i: i for i in range(len(labels))}
+        for i, (row, row_of_tags) in enumerate(zip(words, tags)):
+            if len(row) != len(row_of_tags):
+                raise ValueError(
+                    f"`dataset` must have as many tags as words in each text; received {len(row)} words and "
+                    f"{len(row_of_tags)} tags at place {i}."
+                )
+            wrong = [word for word in row if not isinstance(word, str)]
+            wrong_tags = [tag for tag in row_of_tags if isinstance(tag, bool) or tag not in places]
+            if wrong:
+                raise ValueError(f"`dataset` must have strings as words; received {short_repr(wrong[0])} at place {i}.")
+            if wrong_tags:
+                raise ValueError(
+                    f"The tags of `dataset` must be of the labels {short_repr(labels)}, or their numbers; received "
+                    f"{short_repr(wrong_tags[0])} at place {i}."
+                )
+        numbers = [[places[tag] for tag in row] for row in tags]
+        ragged = [tf.ragged.constant(rows, kind, 1) for rows, kind in ((words, tf.string), (numbers, tf.int32))]
+        data = tf.data.Dataset.from_tensor_slices(tuple(ragged))
+    specs = data.element_spec
+    if not isinstance(specs, tuple) or len(specs) != 2:
+        raise ValueError(f"{EXPECTED}; received elements of {short_repr(specs)}.")
+    fits = specs[0].dtype == tf.string and (specs[1].dtype == tf.string or specs[1].dtype.is_integer)
+    if not fits or any(spec.shape.rank != 1 for spec in specs):
+        raise ValueError(f"{EXPECTED}, string (W,) and string or int (W,), not batched; received {short_repr(specs)}.")
+    not_empty(data, look=True)
+    return data
+
+
+def _rows(column):
+    """A column of lists, of arrays, or an array of them, as lists."""
+    plain = column.tolist() if hasattr(column, "tolist") else column
+    is_column = isinstance(plain, (list, tuple)) and not any(isinstance(row, (str, bytes)) for row in plain)
+    if not is_column or not all(hasattr(row, "__iter__") for row in plain):
+        raise ValueError(f"{EXPECTED}; received {short_repr(column)}.")
+    return [row.tolist() if hasattr(row, "tolist") else list(row) for row in plain]
+
+
+def _numbers(tags, labels):
+    """Tags (W,), strings or numbers -> int32 numbers; another tag stops the data set."""
+    message = f"The tags of `dataset` must be of the labels {short_repr(labels)}; received"
+    if tags.dtype == tf.string:
+        same = tags[:, None] == tf.constant(labels)
+        wrong = tf.boolean_mask(tags, ~tf.reduce_any(same, axis=1))
+        return tf.argmax(asserted(same, tf.size(wrong) == 0, message, wrong), axis=1, output_type=tf.int32)
+    wrong = tf.boolean_mask(tags, (tags < 0) | (tags >= len(labels)))
+    return tf.cast(asserted(tags, tf.size(wrong) == 0, message, wrong), tf.int32)

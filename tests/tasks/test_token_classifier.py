@@ -1,0 +1,155 @@
+"""TokenClassifier: words of any length, entities with their places in the text, files and a served model."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_txf as txf
+
+WORDS = [["Ada", "Lovelace", "is", "here"], ["Who", "saw", "Bo", "in", "Rome", "?"], ["Rome", "is", "old"]] * 4
+TAGS = [["B-PER", "I-PER", "O", "O"], ["O", "O", "B-PER", "O", "B-LOC", "O"], ["B-LOC", "O", "O"]] * 4
+SMALL = dict(vocab_size=80, num_layers=1, dim=16, num_heads=2, dropout=0.0)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    tagger = txf.tasks.TokenClassifier.from_scratch(WORDS, TAGS, max_length=8, **SMALL)
+    before = tagger.evaluate(WORDS, TAGS)
+    history = tagger.fit(
+        WORDS, TAGS, validation_split=0.25, epochs=25, batch_size=5, learning_rate=0.01, verbose=0
+    ).history
+    assert {"val_precision", "val_recall", "val_f1", "val_accuracy"} <= history.keys()
+    assert history["val_f1"][-1] > 0.9 > before["f1"]
+    return tagger
+
+
+def test_it_is_the_same_after_a_folder(trained, tmp_path):
+    trained.save(tmp_path / "task")
+    again = txf.tasks.TokenClassifier.load(tmp_path / "task")
+    for ours, theirs in zip(*(task.predict(WORDS[:3], return_probabilities=True) for task in (trained, again))):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert again.get_config() == trained.get_config()
+    assert "Labels: B-LOC, B-PER, I-PER, O." in (tmp_path / "task" / "README.md").read_text()
+
+
+def test_long_texts_are_read_in_parts(trained):
+    """What a part holds is what the model says of the part alone."""
+    words = [word for row in WORDS[:3] for word in row]
+    found = trained.predict(words)
+    assert len(found) == len(words) and None not in found
+    room = trained.max_length - 2
+    counts = [len(trained.tokenizer.tokenize(word)) for word in words]
+    start, expected = 0, []
+    while start < len(words):
+        stop = start + 1
+        while stop < len(words) and sum(counts[start : stop + 1]) <= room:
+            stop += 1
+        expected += trained.predict(words[start:stop])
+        start = stop
+    assert found == expected
+
+
+def test_a_word_of_more_tokens_than_there_is_room(trained):
+    assert len(trained.tokenizer.tokenize("here" * 9)) > trained.max_length
+    assert trained.predict(["here" * 9, "Rome"])[1] == trained.predict(["Rome"])[0]
+
+
+def test_words_without_a_token(trained):
+    assert trained.predict([["", "Rome"], []]) == [["O", "B-LOC"], []]
+    assert not trained.predict(["", "Rome"], return_probabilities=True)[0].any()
+
+
+def test_entities_are_parts_of_the_text(trained):
+    texts = ["Who saw\u00a0Bo  in Rome?", "", "Ada Lovelace is here"]
+    found = trained.entities(texts)
+    assert [[(one["text"], one["label"], one["start"], one["end"]) for one in row] for row in found] == [
+        [("Bo", "PER", 8, 10), ("Rome", "LOC", 15, 19)], [], [("Ada Lovelace", "PER", 0, 12)]
+    ]  # fmt: skip
+    assert trained.entities(texts[0]) == found[0] and all(0.5 < one["score"] <= 1 for one in found[0])
+
+
+def test_places_of_words_are_characters(trained):
+    text = "Ähm, 東京 ist 𐐀!"
+    [words], [places] = trained._windows.split([text])
+    assert words == ["Ähm", ",", "東京", "ist", "𐐀", "!"] == [text[start:end] for start, end in places]
+
+
+def test_it_is_served(trained, tmp_path):
+    trained.export(tmp_path / "served")
+    loaded = tf.saved_model.load(str(tmp_path / "served"))
+    rows = [["Rome", "is", "here"], ["Who", "saw", "Bo"], []]
+    served = loaded.serve(tf.constant([" ".join(row) for row in rows]))
+    for place, (row, tags) in enumerate(zip(rows, trained.predict(rows))):
+        found = [[value.decode() for value in served[name].numpy()[place]] for name in ("word", "tag")]
+        assert found == [[*row, *[""] * (3 - len(row))], [*tags, *[""] * (3 - len(row))]]
+    expected = [row.max(axis=1) for row in trained.predict(rows[:2], return_probabilities=True)]
+    np.testing.assert_allclose(served["score"].numpy()[:2], expected, atol=1e-6)
+
+
+def test_files_columns_and_numbers_are_the_same(trained, tmp_path):
+    lines = ["-DOCSTART- X O", ""]
+    for words, tags in zip(WORDS, TAGS):
+        lines += [*(f"{word} NN {tag}" for word, tag in zip(words, tags)), ""]
+    (tmp_path / "data.conll").write_text("\n".join(lines))
+    (tmp_path / "data.iob").write_text("\n".join(lines).replace(" ", "\t"))
+    expected = trained.evaluate(WORDS, TAGS)
+    for name in ("data.conll", "data.iob"):
+        assert trained.evaluate(tmp_path / name) == expected
+    assert trained.evaluate(WORDS, [[trained.labels.index(tag) for tag in row] for row in TAGS]) == expected
+    import pandas
+
+    frame = pandas.DataFrame({"tokens": WORDS, "ner": TAGS})
+    frame.to_parquet(tmp_path / "data.parquet")
+    for data in (frame, tmp_path / "data.parquet"):
+        assert trained.evaluate(data, columns=("tokens", "ner")) == expected
+
+
+def test_weights_of_labels_are_those_of_the_loss():
+    tagger = txf.tasks.TokenClassifier.from_scratch(WORDS[:3], TAGS[:3], max_length=30, **SMALL)
+    words, tags = WORDS[:2], TAGS[:2]
+    tagger.fit(words, tags, class_weight={"B-LOC": 5.0}, epochs=1, learning_rate=1e-12, verbose=0)
+    found = tagger.model.evaluate(tagger._batches(tagger._checked([words, tags]), 2, None), verbose=0)[0]
+    own, weights = [], []
+    for row, names in zip(tagger.predict(words, return_probabilities=True), tags):
+        own += [row[i, tagger.labels.index(tag)] for i, tag in enumerate(names)]
+        weights += [5.0 if tag == "B-LOC" else 1.0 for tag in names]
+    np.testing.assert_allclose(found, np.average(-np.log(own), weights=weights), rtol=1e-5)
+
+
+def test_labels_that_make_no_entities(trained):
+    tagger = txf.tasks.TokenClassifier(trained.model, trained.tokenizer, ["NOUN", "VERB", "X", "."], max_length=9)
+    assert set(tagger.evaluate([["Rome"]], [["NOUN"]])) == {"accuracy"}
+    assert tagger.predict([""]) == [None]
+    with pytest.raises(ValueError, match="`entities` needs labels like 'B-PER'"):
+        tagger.entities("Rome")
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda task: task.fit(WORDS, [["O"]] * 12), ["`tags`", "4 words at place 0"]),
+        (lambda task: task.fit(WORDS, [["O"] * len(row) for row in WORDS[:2]]), ["`words`, `tags`", "one length"]),
+        (lambda task: task.fit(["a b"], [["O"]]), ["`words`", "'a b'"]),
+        (lambda task: task.fit([["a"]], [["B-X"]]), ["`tags`", "'B-X'"]),
+        (lambda task: task.fit("none.conll"), ["exist", "none.conll"]),
+        (lambda task: task.predict("Ada is here"), ["`words`", "'Ada is here'"]),
+        (lambda task: task.predict([["Ada", 3]]), ["`words`", "3"]),
+        (lambda task: task.entities([3]), ["`texts`", "3"]),
+        (lambda task: txf.tasks.TokenClassifier(task.model, task.tokenizer, ["O", "B-a"]), ["`labels`", "received 2"]),
+        (lambda task: txf.tasks.TokenClassifier(task.model, task.tokenizer, task.labels, max_length=2),
+         ["`max_length`", "2"]),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused(trained, call, words):
+    with pytest.raises(ValueError) as error:
+        call(trained)
+    message = str(error.value)
+    assert "\n" not in message and all(word in message for word in words), message
+
+
+@pytest.mark.parametrize("content, words", [("Ada\n", ["a word and its tag", "'Ada' in line 1"]), ("\n\n", ["none"])])
+def test_bad_files_are_refused(trained, content, words, tmp_path):
+    (tmp_path / "data.bio").write_text(content)
+    with pytest.raises(ValueError) as error:
+        trained.fit(tmp_path / "data.bio")
+    assert all(word in str(error.value) for word in words)
