@@ -1,0 +1,270 @@
+"""Chat templates: messages to the text that a model was trained on, by the Jinja template of a checkpoint."""
+
+import os
+import re
+from typing import Any, Self
+
+import numpy as np
+
+from keras_txf import checks
+from keras_txf.checks import short_repr
+from keras_txf.layers.serialization import register
+from keras_txf.text.chat_files import read_templates, write_templates
+from keras_txf.text.chat_jinja import MARKS, compiled, has_generation
+
+REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing in the messages of different models
+
+
+@register
+class ChatTemplate:
+    """Renders messages to the text of a conversation, as `apply_chat_template` of transformers does.
+
+    For `conversations`, which trains on the answers of a conversation, and `txf.tasks.TextGenerator`, which chats. The
+    template runs in jinja2's sandbox: it reads the messages, and no more of the process.
+
+    Args:
+        template: str, a Jinja template; or a dict of several by name, of which "default" is for conversations and
+            "tool_use", if there, for conversations with tools.
+        special_tokens: dict of the special tokens that the template may name: {"bos_token": "<s>", "eos_token": ...}.
+
+    Raises:
+        ImportError: the package `jinja2` is not installed.
+        ValueError: no Jinja template, or several without "default".
+
+    Reference:
+        [Chat templates](https://huggingface.co/docs/transformers/chat_templating) of transformers.
+
+    Example:
+
+    >>> lines = "{% for message in messages %}{{ message.role }}: {{ message.content }}{{ eos_token }}\\n{% endfor %}"
+    >>> answer = "{% if add_generation_prompt %}assistant:{% endif %}"
+    >>> template = txf.text.ChatTemplate(lines + answer, {"eos_token": "</s>"})
+    >>> template.render([{"role": "user", "content": "Hello!"}], add_generation_prompt=True)
+    'user: Hello!</s>\\nassistant:'
+    """
+
+    def __init__(self, template: str | dict[str, str], special_tokens: dict[str, str] | None = None):
+        templates = {"default": template} if isinstance(template, str) else template
+        if not isinstance(templates, dict) or "default" not in templates or not _all_strings(templates):
+            raise ValueError(
+                "`template` must be a Jinja template, or a dict of templates with 'default' among its names; received "
+                f"{short_repr(template)}."
+            )
+        special_tokens = {} if special_tokens is None else special_tokens
+        if not isinstance(special_tokens, dict) or not _all_strings(special_tokens):
+            raise ValueError(
+                "`special_tokens` must be a dict of strings, such as {'eos_token': '</s>'}; received "
+                f"{short_repr(special_tokens)}."
+            )
+        self.templates, self.special_tokens = dict(templates), dict(special_tokens)
+        for source in self.templates.values():
+            compiled(source)
+
+    def render(
+        self,
+        messages: Any,
+        add_generation_prompt: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        documents: list[dict[str, Any]] | None = None,
+        template: str | None = None,
+        **variables: Any,
+    ) -> str:
+        """Renders a conversation.
+
+        Args:
+            messages: list of dicts with the keys "role", such as "system", "user" or "assistant", and "content". Keys
+                whose value is None are left out.
+            add_generation_prompt: whether to end with what comes before an answer, for a model to go on from.
+            tools: list of dicts, the JSON schemas of functions that the model may call.
+            documents: list of dicts, texts that the model may refer to.
+            template: the name of one of several templates.
+            **variables: further variables of the template, such as `enable_thinking=False`; they may replace special
+                tokens.
+
+        Returns:
+            The text. A special token in the content of a message is not told apart from one of the template.
+
+        Raises:
+            ValueError: messages, tools, documents or variables of another form; a conversation that the template
+                refuses, with its reason.
+        """
+        options = dict(tools=tools, documents=documents, add_generation_prompt=add_generation_prompt, **variables)
+        return self._render(self._source(template, tools), messages, options)
+
+    def render_answers(self, messages: Any, **variables: Any) -> tuple[str, list[tuple[int, int]]]:
+        """Renders a conversation, and tells which parts of the text are answers of the assistant.
+
+        Answers are what a template has in blocks of `{% generation %}`. Without such blocks an answer begins where the
+        messages before it end, rendered with `add_generation_prompt`, and ends where those up to it end. This needs a
+        template that changes nothing in earlier messages when later ones follow; another is refused.
+
+        Args:
+            messages: list of dicts, see `render`.
+            **variables: `tools`, `documents`, `template` and variables of `render`.
+
+        Returns:
+            The text, and a list of (start, end), places in the text in characters.
+
+        Raises:
+            ValueError: as `render`; a template without `{% generation %}` that renders the beginning of a conversation
+                in another way than the whole.
+        """
+        source = self._source(variables.pop("template", None), variables.get("tools"))
+        options = {"tools": None, "documents": None, "add_generation_prompt": False, **variables}
+        text = self._render(source, messages, options)
+        if has_generation(source):
+            return text, _marked_parts(text, self._render(source, messages, options, marks=True))
+        answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        parts = []
+        for place in answers:
+            before = self._render(source, messages[:place], {**options, "add_generation_prompt": True})
+            whole = self._render(source, messages[: place + 1], options)
+            if not whole.startswith(before) or not text.startswith(whole):
+                raise ValueError(
+                    "`template` must render the first messages of a conversation as it renders them within the whole, "
+                    "or mark answers with {% generation %}; received a template that renders the messages before "
+                    f"message {place}, or those up to it, in another way."
+                )
+            parts.append((len(before), len(whole)))
+        return text, parts
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes `chat_template.jinja`, and the other templates to `additional_chat_templates`, as transformers does.
+
+        The special tokens are not written: they are those of the tokenizer's own files.
+
+        Args:
+            folder: the folder of a checkpoint.
+
+        Raises:
+            ValueError: a place that cannot be written to, a template's name that is no file's name.
+        """
+        write_templates(checks.path("folder", folder), self.templates)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"template": dict(self.templates), "special_tokens": dict(self.special_tokens)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        return cls(**config)
+
+    def _source(self, name, tools):
+        if name is None:
+            name = "tool_use" if tools is not None and "tool_use" in self.templates else "default"
+        return self.templates[checks.one_of("template", name, tuple(self.templates))]
+
+    def _render(self, source, messages, options, marks=False):
+        variables = {name: plain(name, value) for name, value in options.items()}
+        for name in ("tools", "documents"):
+            if variables[name] is not None and not _all_dicts(variables[name]):
+                raise ValueError(f"`{name}` must be a list of dicts; received {short_repr(options[name])}.")
+        return compiled(source, marks)(
+            {**self.special_tokens, **variables, "messages": checked_messages("messages", messages)}
+        )
+
+
+def chat_template(folder: str | os.PathLike) -> ChatTemplate:
+    """Reads the chat template of a Hugging Face folder.
+
+    Reads `chat_template.jinja` and `additional_chat_templates/*.jinja`, or `chat_template` of `tokenizer_config.json`,
+    which is a template or a list of named ones; and the special tokens of `tokenizer_config.json` and
+    `special_tokens_map.json`.
+
+    Args:
+        folder: path of the folder.
+
+    Returns:
+        A `ChatTemplate`.
+
+    Raises:
+        ImportError: the package `jinja2` is not installed.
+        ValueError: no folder, a folder without a chat template, a damaged file, which the message names.
+
+    Example:
+
+    >>> import json, pathlib, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> config = {"chat_template": "{{ bos_token }}{{ messages[0].content }}", "bos_token": "<s>"}
+    >>> characters = (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    >>> txf.text.chat_template(folder).render([{"role": "user", "content": "Hello!"}])
+    '<s>Hello!'
+    """
+    found = find_chat_template(folder)
+    if found is None:
+        raise ValueError(
+            "`folder` must hold chat_template.jinja, or a `chat_template` in tokenizer_config.json; received "
+            f"{short_repr(os.fspath(folder))} without."
+        )
+    return found
+
+
+def find_chat_template(folder):
+    """Returns the chat template of a folder, or None."""
+    folder = checks.path("folder", folder)
+    if not folder.is_dir():
+        raise ValueError(f"`folder` must be a folder; received {short_repr(str(folder))}.")
+    templates, special_tokens = read_templates(folder)
+    return ChatTemplate(templates, special_tokens) if templates else None
+
+
+def checked_messages(name, messages):
+    """Returns messages as a template reads them: a list of dicts of JSON's types, without None."""
+    messages = plain(name, messages)
+    if not isinstance(messages, list) or not messages or not _all_dicts(messages):
+        raise ValueError(f"`{name}` must be a list of dicts, at least one; received {short_repr(messages)}.")
+    found = []
+    for place, message in enumerate(messages):
+        message = {key: value for key, value in message.items() if value is not None}
+        if not isinstance(message.get("role"), str):
+            raise ValueError(
+                f"`{name}` must each have a string as 'role'; received {short_repr(message)} at place {place}."
+            )
+        reasoning = next((message[key] for key in REASONING if key in message), None)
+        if reasoning is not None:
+            message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
+        found.append(message)
+    return found
+
+
+def plain(name, value):
+    """Copies a value of JSON's types, arrays of NumPy included; refuses objects, whose methods a template could call."""
+    if isinstance(value, np.ndarray):
+        return plain(name, value.tolist())
+    if isinstance(value, np.generic):
+        return plain(name, value.item())
+    if value is None or type(value) in (str, bool, int, float):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (list, tuple)):
+        return [plain(name, inner) for inner in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: plain(name, inner) for key, inner in value.items()}
+    raise ValueError(f"`{name}` must be of strings, numbers, lists and dicts; received {short_repr(value)}.")
+
+
+def _marked_parts(text, marked):
+    """Returns the parts between marks, as places in the text without the marks."""
+    first, last = MARKS
+    if first in text or last in text or marked.replace(first, "").replace(last, "") != text:
+        raise ValueError(
+            "`template` must not change the text of a block of {% generation %} outside of the block, and `messages` "
+            f"must be without U+FDD0 and U+FDD1; received {short_repr(text)}."
+        )
+    parts, place, start = [], 0, 0
+    for piece in re.split(f"([{first}{last}])", marked):
+        if piece == first:
+            start = place
+        elif piece == last:
+            parts.append((start, place))
+        else:
+            place += len(piece)
+    return parts
+
+
+def _all_strings(values):
+    return all(isinstance(name, str) and isinstance(value, str) for name, value in values.items())
+
+
+def _all_dicts(values):
+    return isinstance(values, list) and all(isinstance(value, dict) for value in values)

@@ -1,0 +1,191 @@
+"""Prompts and responses, and conversations, as examples whose loss is that of the answers alone.
+
+Legend: C texts, M answers of all texts, L length in tokens.
+"""
+
+from typing import Any
+
+from keras_txf.checks import short_repr
+from keras_txf.text.chat_templates import ChatTemplate
+from keras_txf.text.datasets import as_dataset, checked_tokenizer, in_chunks, limit
+from keras_txf.text.generation import shifted
+from keras_txf.text.lazy_imports import tf
+from keras_txf.text.shapes import as_text
+from keras_txf.text.tokenizer import Tokenizer, cut
+
+
+def instruction(
+    dataset: Any, tokenizer: Tokenizer, template: ChatTemplate | None = None, max_length: int | None = None
+) -> Any:
+    """Makes examples of (prompt, response) for a language model, with the loss on the responses alone.
+
+    Without a template a row is `start`, the prompt, the response, `end`, and nothing between prompt and response: a
+    prompt such as "Translate: a dog\\nGerman:" ends with what tells the model to answer.
+
+    Args:
+        dataset: `tf.data.Dataset` of (prompt, response), not batched; or the two columns in memory.
+        tokenizer: a tokenizer, which adds its `start` and `end`; `end` has weight too, so that the model learns where
+            to stop.
+        template: a chat template: prompts become messages of a user, responses those of the assistant, see
+            `conversations`. A data set is read into memory then.
+        max_length: truncates longer rows at the tokenizer's `truncation_side`; default the tokenizer's `length`, if
+            that is a number. An example without a token of its response in these limits is left out.
+
+    Returns:
+        `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,), weights float32 (L,)): the targets are the ids one
+        position later; weights are 1 at targets of the response, else 0. `TokenCrossEntropy(pad_id=None)` takes them,
+        `batch_by_length` makes batches, `pack` packs several examples into a row.
+
+    Raises:
+        ValueError: no elements, or elements other than (prompt, response); see also `conversations`.
+
+    Example:
+
+    >>> tokenizer = txf.text.ByteTokenizer(end="</s>")
+    >>> ((ids, targets, weights),) = txf.text.instruction((["ab"], ["c"]), tokenizer)
+    >>> ids.numpy().tolist(), targets.numpy().tolist(), weights.numpy().tolist()
+    ([100, 101, 102], [101, 102, 1], [0.0, 1.0, 1.0])
+    """
+    checked_tokenizer("tokenizer", tokenizer)
+    limit(tokenizer, max_length, len(tokenizer.start) + len(tokenizer.end))
+    dataset = as_dataset(dataset, ["prompt", "response"])
+    if template is not None:
+        pairs = [[text.decode() for text in pair] for pair in dataset.as_numpy_iterator()]
+        return conversations([turns(*pair) for pair in pairs], tokenizer, template, max_length)
+
+    def example(prompts, responses):
+        prompts, responses = tokenizer.tokenize(prompts), tokenizer.tokenize(responses)
+        ids = tokenizer._between(tf.concat([prompts, responses], axis=1))
+        before = prompts.row_lengths() + len(tokenizer.start)
+        place = tf.ragged.range(ids.row_lengths()).flat_values
+        weights = ids.with_values(tf.cast(place >= tf.gather(before, ids.value_rowids()), tf.float32))
+        return answers_alone(tokenizer, ids, weights, max_length)
+
+    return in_chunks(dataset, example, same_count=False)
+
+
+def conversations(
+    dataset: Any, tokenizer: Tokenizer, template: ChatTemplate, max_length: int | None = None, **variables: Any
+) -> Any:
+    """Makes examples of conversations for a language model, with the loss on the answers of the assistant alone.
+
+    The template's text is tokenized as a whole, with its special tokens and without the tokenizer's `start` and `end`.
+    `ChatTemplate.render_answers` says what of it is an answer. A token that is in an answer in part belongs to it.
+
+    Args:
+        dataset: list of conversations. Each is a list of messages, dicts of "role" and "content"; or a dict of
+            "messages" and further variables of the template, such as "tools".
+        tokenizer: a tokenizer.
+        template: a chat template, such as that of `chat_template(folder)`.
+        max_length: see `instruction`.
+        **variables: `tools`, `documents` and variables of the template for all conversations.
+
+    Returns:
+        `tf.data.Dataset` of (ids, targets, weights), see `instruction`.
+
+    Raises:
+        ValueError: no conversation; one that the template refuses, or without an answer; a template that does not tell
+            answers apart, see `ChatTemplate.render_answers`.
+
+    Example:
+
+    >>> lines = "{% for message in messages %}{{ message.role[0] }}{{ message.content }}{% endfor %}"
+    >>> template = txf.text.ChatTemplate(lines + "{% if add_generation_prompt %}a{% endif %}")
+    >>> conversation = [{"role": "user", "content": "b"}, {"role": "assistant", "content": "c"}]
+    >>> ((ids, targets, weights),) = txf.text.conversations([conversation], txf.text.ByteTokenizer(), template)
+    >>> bytes(targets.numpy().astype("uint8") - 3), weights.numpy().tolist()
+    (b'bac', [0.0, 0.0, 1.0])
+    """
+    reader = chat_tokenizer(checked_tokenizer("tokenizer", tokenizer))
+    limit(tokenizer, max_length, 0)
+    if not isinstance(template, ChatTemplate):
+        raise ValueError(f"`template` must be a ChatTemplate; received {short_repr(template)}.")
+    texts, starts, ends = rendered(dataset, template, variables)
+    dataset = tf.data.Dataset.from_tensor_slices((texts, tf.ragged.constant(starts), tf.ragged.constant(ends)))
+
+    def example(texts, starts, ends):
+        ids = reader.tokenize(texts)
+        return answers_alone(tokenizer, ids, inside(reader, texts, ids, starts, ends), max_length)
+
+    return in_chunks(dataset, example, same_count=False)
+
+
+def turns(prompt, response=None):
+    """Returns the messages of a prompt, and of its response."""
+    messages = [{"role": "user", "content": prompt}]
+    return messages if response is None else [*messages, {"role": "assistant", "content": response}]
+
+
+def chat_tokenizer(tokenizer):
+    """Returns the tokenizer of the text that a template rendered, which has its special tokens already."""
+    whole = {"length": None, "start": [], "end": [], "special_tokens_in_text": "keep"}
+    return tokenizer.from_config({**tokenizer.get_config(), **whole})
+
+
+def rendered(dataset, template, variables):
+    """Renders conversations: a string tensor (C,), and lists of the first and last bytes of answers, of each text."""
+    if isinstance(dataset, (str, bytes, dict)) or not hasattr(dataset, "__len__") or not len(dataset):
+        raise ValueError(f"`dataset` must be a list of conversations, at least one; received {short_repr(dataset)}.")
+    texts, starts, ends = [], [], []
+    for place, conversation in enumerate(dataset):
+        own = dict(conversation) if isinstance(conversation, dict) else {"messages": conversation}
+        try:
+            text, parts = template.render_answers(own.pop("messages", None), **{**variables, **own})
+        except ValueError as error:
+            raise ValueError(
+                f"`dataset` has a conversation at place {place} that cannot be rendered: {error}"
+            ) from error
+        parts = [part for part in parts if part[0] < part[1]]
+        if not parts:
+            raise ValueError(
+                f"`dataset` must hold conversations with an answer of the assistant; received {short_repr(text)} at "
+                f"place {place}."
+            )
+        texts.append(text)
+        for bounds, side in ((starts, 0), (ends, 1)):
+            bounds.append([len(text[: part[side]].encode("utf-8", "replace")) for part in parts])
+    return as_text(texts, "`dataset`"), starts, ends
+
+
+def inside(reader, texts, ids, starts, ends):
+    """Marks the tokens of answers.
+
+    A tokenizer does not tell where its tokens are in the text. The tokens that the text up to a place has in common
+    with the whole text are before this place.
+
+    Args:
+        texts: string (C,).
+        ids: RaggedTensor (C, L), the tokens of the texts.
+        starts, ends: RaggedTensor (C, number of answers), in bytes.
+
+    Returns:
+        float32 RaggedTensor (C, L).
+    """
+    row = starts.value_rowids()
+
+    def tokens_before(places):
+        before = reader.tokenize(tf.strings.substr(tf.gather(texts, row), tf.zeros_like(places), places))
+        lengths, before, whole = before.row_lengths(), before.to_tensor(-1), tf.gather(ids, row).to_tensor(-2)
+        width = tf.minimum(tf.shape(before)[1], tf.shape(whole)[1])
+        common = tf.math.cumprod(tf.cast(before[:, :width] == whole[:, :width], tf.int64), axis=1)
+        common = tf.reduce_sum(common, axis=1)
+        return common, common < lengths
+
+    first, _ = tokens_before(starts.values)
+    last, is_within_token = tokens_before(ends.values)
+    last = tf.maximum(first, last + tf.cast(is_within_token, tf.int64))
+    begin = tf.gather(ids.row_starts(), row)
+    places = tf.concat([begin + first, tf.minimum(begin + last, tf.gather(ids.row_limits(), row))], 0)
+    steps = tf.repeat([1, -1], tf.size(first))
+    total = tf.cumsum(tf.scatter_nd(places[:, None], steps, [tf.size(ids.values, tf.int64) + 1]))[:-1]
+    return ids.with_values(tf.cast(total > 0, tf.float32))
+
+
+def answers_alone(tokenizer, ids, weights, max_length):
+    """Returns inputs, targets and weights of rows (C, L), without those that have no weight."""
+    length = limit(tokenizer, max_length, 0)
+    if length is not None:  # the last token is a target only
+        ids, weights = (cut(rows, length + 1, tokenizer.truncation_side) for rows in (ids, weights))
+    (ids, targets), (_, weights) = shifted(ids), shifted(weights)
+    has_answer = tf.reduce_any(weights > 0, axis=1)
+    return tuple(tf.ragged.boolean_mask(rows, has_answer) for rows in (ids, targets, weights))
