@@ -19,10 +19,12 @@ class Answers:
         writer: the tokenizer of the answers.
         options: of `generate`.
         return_prompt: whether an answer begins with its text; None where a model writes answers alone.
+        joins: whether an answer continues the text, so that a blank between them belongs to the answer.
     """
 
-    def __init__(self, model, reader, writer, options, return_prompt=None):
+    def __init__(self, model, reader, writer, options, return_prompt=None, joins=True):
         self.model, self.reader, self.writer, self.options = model, reader, writer, options
+        self.joins = joins
         self.return_prompt = return_prompt and checks.boolean("return_prompt", return_prompt)
         self.continues = return_prompt is not None
         for name in ("padded", "stream", "return_scores", "num_return_sequences"):
@@ -90,7 +92,7 @@ class Answers:
         stop = self.options.get("stop_ids")
         ends = {stop} if isinstance(stop, int) else set(stop or ())
         ids = [token for token in ids if token not in ends and token < self.writer.vocab_size]
-        if not self.continues:
+        if not self.continues or not self.joins:
             return self.writer.detokenize(ids)
         before, whole = (self.writer.detokenize([*prompt, *more]) for more in ([], ids))
         if self.return_prompt:

@@ -52,6 +52,7 @@ class Task:
 
     columns = ("text",)  # of `fit`
     renews = False  # whether each epoch has other examples
+    _metrics = "metrics"  # of Keras' `compile`
 
     def __init__(self, model, tokenizer, max_length=None, learning_rate=1e-3):
         self.model = checks.built_model("model", model)
@@ -72,9 +73,7 @@ class Task:
             loss, metrics: of Keras; default the task's.
             **options: of Keras' `compile`, such as `jit_compile`.
         """
-        own_loss, own_metrics = self._compilation()
-        loss, metrics = own_loss if loss is None else loss, own_metrics if metrics is None else metrics
-        self._trained().compile(optimizer, loss=loss, metrics=metrics, **options)
+        self._compile(optimizer, loss, metrics, **options)
         self._is_compiled = True
 
     def save(self, folder: str | os.PathLike, format: str = "keras") -> None:
@@ -122,26 +121,33 @@ class Task:
         found = [embedded_input(self.model, name) for name in inputs_by_name(self.model)]
         return min((tokens.max_length for tokens in found if tokens and tokens.max_length), default=None)
 
-    def _read(self, data, others, columns):
-        names = self.columns if columns is None else columns
+    def _compile(self, optimizer, loss=None, metrics=None, **options):
+        own_loss, own_metrics = self._compilation()
+        loss, metrics = own_loss if loss is None else loss, own_metrics if metrics is None else metrics
+        self._trained().compile(optimizer, loss=loss, **{self._metrics: metrics, **options})
+
+    def _read(self, data, others, columns, known=None):
+        """Reads the columns of `fit`, those of the task unless `known` names others."""
+        known = known or self.columns
+        names = known if columns is None else columns
         if isinstance(names, str):
             names = (names,)
-        if not isinstance(names, (list, tuple)) or len(names) != len(self.columns):
-            raise ValueError(f"`columns` must be names for {self.columns}; received {short_repr(names)}.")
-        return read_columns(data, others, dict(zip(self.columns, names)))
+        if not isinstance(names, (list, tuple)) or len(names) != len(known):
+            raise ValueError(f"`columns` must be names for {known}; received {short_repr(names)}.")
+        return read_columns(data, others[: len(known) - 1], dict(zip(known, names)))
 
-    def _fit(self, data, others, options, weigh=None):
-        """Trains on columns; `weigh` makes the weight of each example from its columns."""
+    def _fit(self, data, others, options, weigh=None, names=None):
+        """Trains on columns, of other `names` than the task's; `weigh` makes each example's weight from its columns."""
         options = {**options}
-        values = self._checked(self._read(data, others, options["columns"]))
+        names = names or self.columns
+        values = self._checked(self._read(data, others, options["columns"], names))
         held, split = options["validation_data"], checks.rate("validation_split", options["validation_split"])
         if held is not None and split:
             raise ValueError("`validation_split` must be left out where `validation_data` is given; received both.")
         if held is not None:
-            held = tuple(held) if isinstance(held, (list, tuple)) and len(self.columns) > 1 else (held,)
-            held = self._checked(
-                self._read(held[0], [*held[1:], *[None] * (len(self.columns) - len(held))], options["columns"])
-            )
+            held = tuple(held) if isinstance(held, (list, tuple)) and len(names) > 1 else (held,)
+            others = [*held[1:], *[None] * (len(names) - len(held))]
+            held = self._checked(self._read(held[0], others, options["columns"], names))
         elif split:
             values, held = _divide(values, split, options["seed"])
         epochs, batch_size = (checks.positive_integer(name, options[name]) for name in ("epochs", "batch_size"))
@@ -167,6 +173,11 @@ class Task:
 
         def make():
             found = list(examples.as_numpy_iterator())
+            if not found:
+                raise ValueError(
+                    f"`max_length` must leave a token to learn in an example at least; received {self.max_length}, and "
+                    "no example has one."
+                )
             return found if weights is None else [(*example, weight) for example, weight in zip(found, weights)]
 
         padding = self._padding() if weights is None else (*self._padding(), 0)
@@ -180,8 +191,7 @@ class Task:
         peak = self.learning_rate if learning_rate is None else checks.positive_number("learning_rate", learning_rate)
         schedule = training.warmup_cosine(peak, max(1, steps // 10), max(2, steps))
         optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.01, global_clipnorm=1.0)
-        loss, metrics = self._compilation()
-        self._trained().compile(optimizer, loss=loss, metrics=metrics)
+        self._compile(optimizer)
 
     # What a task says of itself.
 

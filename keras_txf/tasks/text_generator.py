@@ -1,4 +1,4 @@
-"""TextGenerator: continues texts."""
+"""TextGenerator: continues texts, follows instructions, chats."""
 
 import os
 from typing import Any, Self, Unpack
@@ -7,19 +7,24 @@ import keras
 
 from keras_txf import checkpoints, models, text, training
 from keras_txf.layers.option_tables import shows_options
+from keras_txf.tasks import chats
 from keras_txf.tasks.answers import Answers, stop_ids_of
 from keras_txf.tasks.columns import read_columns, texts
 from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
+from keras_txf.text.chat_templates import find_chat_template
+from keras_txf.text.instruction import chat_tokenizer
+from keras_txf.text.lazy_imports import tf
 
 
 class TextGenerator(Task):
-    """Continues texts: a language model.
+    """Continues texts, and answers prompts and conversations: a language model.
 
     Args:
         model: a model of `decoder_generator`, or of `generative`.
         tokenizer: tokenizer of the texts; its `end` ends a text.
         max_length: the largest number of tokens of an example; default the number of positions of the model, or 512.
         learning_rate: default of `fit`.
+        chat_template: the form of a conversation, a `txf.text.ChatTemplate` or a Jinja template; None for none.
 
     Example:
 
@@ -31,9 +36,18 @@ class TextGenerator(Task):
     """
 
     columns = ("text",)
+    _metrics = "weighted_metrics"  # a token of a prompt has no weight
 
-    def __init__(self, model: keras.Model, tokenizer: Any, max_length: int | None = None, learning_rate: float = 1e-3):
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: Any,
+        max_length: int | None = None,
+        learning_rate: float = 1e-3,
+        chat_template: Any = None,
+    ):
         super().__init__(model, tokenizer, max_length, learning_rate)
+        self.chat_template = chats.template_of(chat_template, tokenizer)
         # A prompt has no `end`.
         self._prompt_tokenizer = tokenizer.from_config({**tokenizer.get_config(), "end": [], "length": None})
 
@@ -41,7 +55,8 @@ class TextGenerator(Task):
     def from_scratch(
         cls,
         texts: Any,
-        columns: Any = ("text",),
+        responses: Any = None,
+        columns: Any = None,
         vocab_size: int = 8000,
         num_layers: int = 4,
         dim: int = 256,
@@ -50,54 +65,88 @@ class TextGenerator(Task):
         max_length: int = 256,
         position: Any = "rotary",
         norm_placement: str = "pre",
+        chat_template: Any = None,
         **options: Any,
     ) -> Self:
         """Makes an untrained generator, with a SentencePiece vocabulary of the texts.
 
         Args:
-            texts, columns: the texts to train on, see `fit`.
+            texts, responses, columns: the texts, prompts and responses, or conversations to train on, see `fit`.
             vocab_size: the largest number of tokens.
             num_layers, dim, num_heads, position, norm_placement: of `txf.models.decoder_generator`.
             tokenizer: a tokenizer in place of a new one.
             max_length: the largest number of tokens of an example.
+            chat_template: see `TextGenerator`; for conversations and a new vocabulary there is one by default, with a
+                special token for each role.
             **options: further options of `decoder_generator`.
         """
-        [texts] = read_columns(texts, [], {"texts": columns if isinstance(columns, str) else columns[0]})
+        names = columns_of(responses, columns)
+        read = read_columns(texts, [responses][: len(names) - 1], dict(zip(("texts", "responses"), names)))
         if tokenizer is None:
+            chat = chats.is_conversations(read[0]) and chat_template is None
+            chat_template = chats.PLAIN if chat else chat_template
+            special = ("<pad>", "<unk>", "<s>", "</s>", *((*chats.ROLES, chats.END) if chat else ()))
+            lines = [line for column in read for line in chats.contents(column)]
             tokenizer = text.SentencePieceTokenizer.train(
-                _checked(texts), vocab_size, start="<s>", end="</s>", pad_token="<pad>"
+                _checked(lines), vocab_size, special_tokens=special, start="<s>", end="</s>", pad_token="<pad>"
             )
         model = models.decoder_generator(
             tokenizer.vocab_size, num_layers, dim, num_heads, position=position, norm_placement=norm_placement,
             pad_id=tokenizer.pad_id, **options,
         )  # fmt: skip
-        return cls(model, tokenizer, max_length)
+        return cls(model, tokenizer, max_length, chat_template=chat_template)
 
     @classmethod
-    def from_checkpoint(cls, path: str | os.PathLike, max_length: int | None = None, **options: Any) -> Self:
-        """Makes a generator of a Hugging Face checkpoint.
+    def from_checkpoint(
+        cls, path: str | os.PathLike, max_length: int | None = None, chat_template: Any = None, **options: Any
+    ) -> Self:
+        """Makes a generator of a Hugging Face checkpoint, with the chat template and the end token of its folder.
 
         Args:
             path: folder, or the name of a repository on the Hub.
             max_length: the largest number of tokens of an example.
+            chat_template: a template in place of the folder's, see `TextGenerator`.
             **options: of `txf.checkpoints.load`.
         """
         folder, tokenizer = tokenizer_of(path)
+        tokenizer = chats.with_end(tokenizer, folder)
         model = checkpoints.load(folder, "causal_lm", **options)
-        return cls(model, tokenizer, max_length, learning_rate=5e-5)
+        template = find_chat_template(folder) if chat_template is None else chat_template
+        return cls(model, tokenizer, max_length, learning_rate=5e-5, chat_template=template)
 
     @shows_options
-    def fit(self, texts: Any, **options: Unpack[FitOptions]) -> keras.callbacks.History:
-        """Trains on texts; a long one becomes several examples. The logs have the perplexity of a token.
+    def fit(self, texts: Any, responses: Any = None, **options: Unpack[FitOptions]) -> keras.callbacks.History:
+        """Trains on texts, on prompts and responses, or on conversations. The logs have the perplexity of a token.
+
+        A long text becomes several examples. Of prompts and responses, and of conversations, the loss is that of the
+        answers alone, and those longer than `max_length` are truncated: see `txf.text.instruction` and
+        `txf.text.conversations`. With a chat template, prompts are messages of a user, for `chat`; without one, they
+        are for `generate`.
 
         Args:
-            texts: list or column of strings, or a table with the column "text": see `TextClassifier.fit`.
+            texts: list or column of strings, or a table with the column "text": see `TextClassifier.fit`. Prompts,
+                where there are responses. Or conversations, each a list of messages {"role": "user", "content":
+                "Hello!"}, or a dict of "messages" and "tools": in a .jsonl file, the column that `columns` names.
+            responses: list or column of strings; of a table, `columns=("prompt", "response")` or other two names.
             {options}
 
         Returns:
             Keras' history.
+
+        Raises:
+            ValueError: conversations without a chat template, or that it refuses; see `TextClassifier.fit`.
         """
-        return self._fit(texts, [], options)
+        return self._fit(texts, [responses], options, names=columns_of(responses, options["columns"]))
+
+    def evaluate(
+        self, texts: Any, responses: Any = None, columns: Any = None, batch_size: int = 32
+    ) -> dict[str, float]:
+        """Returns loss and perplexity of a token of texts or answers, see `fit`."""
+        names = columns_of(responses, columns)
+        values = self._checked(self._read(texts, [responses], columns, names))
+        if not self.model.compiled:
+            self._compile("adamw")
+        return self.model.evaluate(self._batches(values, batch_size, None), return_dict=True, verbose=0)
 
     def generate(
         self,
@@ -131,6 +180,52 @@ class TextGenerator(Task):
         answers = Answers(self.model, self._prompt_tokenizer, self.tokenizer, options, return_prompt)
         return answers.stream(texts) if stream else answers.all(texts, batch_size)
 
+    def chat(
+        self,
+        messages: Any,
+        max_new_tokens: int = 64,
+        sampler: Any = "greedy",
+        batch_size: int = 16,
+        stream: bool = False,
+        tools: Any = None,
+        variables: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Answers a conversation, in the form of the chat template.
+
+        Args:
+            messages: list of messages, such as {"role": "user", "content": "Hello!"}; a text stands for one of a user.
+                Or a list of such conversations. A special token in a message is one to the model: remove those that
+                your users must not write.
+            max_new_tokens, sampler, batch_size, stream: see `generate`.
+            tools: list of dicts, the JSON schemas of functions that the model may call.
+            variables: dict of further variables of the template, such as {"enable_thinking": False}.
+            **options: further options of the model's `generate`. By default `stop_ids` are the special token that ends
+                an answer in the template, the template's `eos_token` and the tokenizer's `end`.
+
+        Returns:
+            The answer, the content of the assistant's next message; or a list of answers. With `stream` an iterator.
+
+        Raises:
+            ValueError: no chat template; messages that it refuses.
+
+        Example:
+
+        >>> messages = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat on the mat"}]
+        >>> generator = txf.tasks.TextGenerator.from_scratch([messages] * 8, vocab_size=35, num_layers=1, dim=16)
+        >>> history = generator.fit([messages] * 8, epochs=2, verbose=0)
+        >>> isinstance(generator.chat("the cat", max_new_tokens=3), str)
+        True
+        """
+        template = chats.needed(self.chat_template)
+        conversations, back = chats.conversations_of(messages)
+        variables = {**(variables or {}), "tools": tools, "add_generation_prompt": True}
+        prompts = back([template.render(conversation, **variables) for conversation in conversations])
+        ends = {"stop_ids": ids} if (ids := chats.end_ids(template, self.tokenizer)) else {}
+        options = {**ends, "max_new_tokens": max_new_tokens, "sampler": sampler, **options}
+        answers = Answers(self.model, chat_tokenizer(self.tokenizer), self.tokenizer, options, False, joins=False)
+        return answers.stream(prompts) if stream else answers.all(prompts, batch_size)
+
     def export(self, folder: str | os.PathLike, overwrite: bool = False, **options: Any) -> None:
         """Writes a SavedModel from texts to what follows them.
 
@@ -140,18 +235,42 @@ class TextGenerator(Task):
         """
         text.export(self.model, self.tokenizer, folder, overwrite=overwrite, **options)
 
+    def get_config(self) -> dict[str, Any]:
+        template = None if self.chat_template is None else self.chat_template.get_config()
+        return {**super().get_config(), "chat_template": template}
+
     def _checked(self, values):
+        if len(values) == 2:
+            return [_checked(values[0]), texts("responses", values[1])]
+        if chats.is_conversations(values[0]):
+            chats.needed(self.chat_template)
+            return values
         return [_checked(values[0])]
 
     def _examples(self, values):
-        return text.next_token(values[0], self.tokenizer, self.max_length)
+        if len(values) == 2:
+            return text.instruction(tuple(values), self.tokenizer, self.chat_template, self.max_length)
+        if chats.is_conversations(values[0]):
+            return text.conversations(values[0], self.tokenizer, self.chat_template, self.max_length)
+        examples = text.next_token(values[0], self.tokenizer, self.max_length)
+        return examples.map(lambda ids, targets: (ids, targets, tf.ones(tf.shape(ids))))
 
     def _padding(self):
-        return self._pad_id(), self._pad_id()
+        return self._pad_id(), self._pad_id(), 0.0
 
     def _compilation(self):
-        pad_id = self.tokenizer.pad_id
-        return training.TokenCrossEntropy(pad_id=pad_id), [training.Perplexity(pad_id=pad_id)]
+        # Padding has no weight, and the token that ends a text may be that of padding.
+        return training.TokenCrossEntropy(pad_id=None), [training.Perplexity(pad_id=None)]
+
+    def _save_beside(self, folder):
+        if self.chat_template is not None:
+            self.chat_template.save(folder)
+
+
+def columns_of(responses, columns):
+    """The names of the columns of `fit`: of texts or conversations, or of prompts and responses."""
+    pairs = responses is not None or (isinstance(columns, (list, tuple)) and len(columns) == 2)
+    return ("prompt", "response") if pairs else ("text",)
 
 
 def _checked(values):

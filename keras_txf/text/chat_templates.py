@@ -1,5 +1,6 @@
 """Chat templates: messages to the text that a model was trained on, by the Jinja template of a checkpoint."""
 
+import importlib.util
 import os
 import re
 from typing import Any, Self
@@ -28,7 +29,7 @@ class ChatTemplate:
         special_tokens: dict of the special tokens that the template may name: {"bos_token": "<s>", "eos_token": ...}.
 
     Raises:
-        ImportError: the package `jinja2` is not installed.
+        ImportError: by `render`, the package `jinja2` is not installed.
         ValueError: no Jinja template, or several without "default".
 
     Reference:
@@ -57,8 +58,9 @@ class ChatTemplate:
                 f"{short_repr(special_tokens)}."
             )
         self.templates, self.special_tokens = dict(templates), dict(special_tokens)
-        for source in self.templates.values():
-            compiled(source)
+        if importlib.util.find_spec("jinja2"):  # a checkpoint with a template loads without it
+            for source in self.templates.values():
+                compiled(source)
 
     def render(
         self,
@@ -177,7 +179,6 @@ def chat_template(folder: str | os.PathLike) -> ChatTemplate:
         A `ChatTemplate`.
 
     Raises:
-        ImportError: the package `jinja2` is not installed.
         ValueError: no folder, a folder without a chat template, a damaged file, which the message names.
 
     Example:
@@ -227,7 +228,7 @@ def checked_messages(name, messages):
 
 
 def plain(name, value):
-    """Copies a value of JSON's types, arrays of NumPy included; refuses objects, whose methods a template could call."""
+    """Copies a value of JSON's types or an array of NumPy; refuses objects, whose methods a template could call."""
     if isinstance(value, np.ndarray):
         return plain(name, value.tolist())
     if isinstance(value, np.generic):

@@ -1,0 +1,109 @@
+"""What `TextGenerator` needs to chat: a template, the messages of a call, the tokens that end an answer."""
+
+from keras_txf.checks import short_repr
+from keras_txf.reading import file_of, read_json
+from keras_txf.text.chat_files import read_templates
+from keras_txf.text.chat_templates import ChatTemplate
+from keras_txf.text.instruction import chat_tokenizer, turns
+
+# A new vocabulary has a special token for each role, and one that ends a message.
+ROLES = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool"))
+END = "<|end|>"
+PLAIN = (
+    "{% for message in messages %}{{ '<|' + message.role + '|>' }}"
+    "{% if message.role == 'assistant' %}{% generation %}{{ message.content }}<|end|>{% endgeneration %}"
+    "{% else %}{{ message.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def template_of(value, tokenizer):
+    """Returns the `ChatTemplate` of an argument: one as it is, its `get_config`, a Jinja template, or None."""
+    if value is None or isinstance(value, ChatTemplate):
+        return value
+    if isinstance(value, dict):
+        return ChatTemplate.from_config(value)
+    if not isinstance(value, str):
+        raise ValueError(
+            f"`chat_template` must be a txf.text.ChatTemplate, a Jinja template or None; received {short_repr(value)}."
+        )
+    tokens = {"bos_token": [*tokenizer.start, None][0], "eos_token": [*tokenizer.end, None][0],
+              "pad_token": tokenizer.pad_token, "unk_token": tokenizer.unk_token}  # fmt: skip
+    return ChatTemplate(value, {name: token for name, token in tokens.items() if token is not None})
+
+
+def needed(template):
+    """Returns a template; refuses None."""
+    if template is None:
+        raise ValueError(
+            "`chat_template` must be given to the task, or be in the folder of its checkpoint, for conversations; "
+            "received None."
+        )
+    return template
+
+
+def is_conversations(values):
+    """Whether a column holds conversations: lists of messages, or dicts of them."""
+    return bool(values) and not isinstance(values[0], str)
+
+
+def contents(values):
+    """The texts of a column of texts or of conversations, from which a vocabulary is made."""
+    if not is_conversations(values):
+        return values
+    found = []
+    for place, conversation in enumerate(values):
+        messages = conversation.get("messages") if isinstance(conversation, dict) else conversation
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise ValueError(
+                f"`texts` must hold strings, or lists of messages; received {short_repr(conversation)} at place "
+                f"{place}."
+            )
+        found += [message["content"] for message in messages if isinstance(message.get("content"), str)]
+    return found
+
+
+def conversations_of(messages):
+    """Returns a list of conversations, and a function that gives the answer to one alone where there was one.
+
+    Args:
+        messages: a text of a user, a list of messages; or a list of such texts or lists.
+    """
+    one = isinstance(messages, str) or (
+        isinstance(messages, (list, tuple)) and bool(messages) and isinstance(messages[0], dict)
+    )
+    many = [messages] if one else messages
+    if not isinstance(many, (list, tuple)) or not many:
+        raise ValueError(
+            f"`messages` must be a text, a list of messages, or a list of such; received {short_repr(messages)}."
+        )
+    many = [turns(conversation) if isinstance(conversation, str) else conversation for conversation in many]
+    return many, (lambda answers: answers[0]) if one else (lambda answers: answers)
+
+
+def end_ids(template, tokenizer):
+    """The ids that end an answer: the special token after it in the template, `eos_token`, the tokenizer's `end`."""
+    special, answer = tokenizer.special_tokens, "answer"
+    found = {special.get(token) for token in (template.special_tokens.get("eos_token"), *tokenizer.end[:1])}
+    try:
+        _, _, rest = template.render(turns("question", answer)).rpartition(answer)
+    except ValueError:  # a template that needs more messages
+        rest = ""
+    after = chat_tokenizer(tokenizer).tokenize(rest).numpy().tolist()
+    found.update([id for id in after if id in special.values()][:1])
+    return sorted(found - {None})
+
+
+def with_end(tokenizer, folder):
+    """Returns a tokenizer that ends a text, with the end token of a checkpoint's folder where it has none."""
+    if tokenizer.end:
+        return tokenizer
+    _, tokens = read_templates(folder)
+    config = file_of(folder, "config.json")
+    id = read_json(config).get("eos_token_id") if config.is_file() else None
+    id = id[0] if isinstance(id, list) and id else id
+    known = isinstance(id, int) and 0 <= id < tokenizer.vocab_size
+    token = tokens.get("eos_token", tokenizer.id_to_token(id) if known else None)
+    if token not in tokenizer.special_tokens:
+        return tokenizer
+    return tokenizer.from_config({**tokenizer.get_config(), "end": [token]})

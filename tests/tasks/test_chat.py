@@ -1,0 +1,145 @@
+"""TextGenerator learns answers, and chats in the form of its template; folders keep the template."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from chat_cases import PUBLISHED, TOKENS, assistant, tokenizer_folder, user
+
+import keras_txf as txf
+from keras_txf.tasks import chats
+
+SMALL = dict(vocab_size=60, num_layers=1, dim=32, num_heads=2, dropout=0.0)
+PROMPTS = ["one dog", "two cats", "a bird", "no fish"]
+RESPONSES = ["ein Hund", "zwei Katzen", "ein Vogel", "kein Fisch"]
+CHATS = [[user(prompt), assistant(response)] for prompt, response in zip(PROMPTS, RESPONSES)]
+BYTES = txf.text.ByteTokenizer(start="<pad>", end="</s>")
+LEARN = dict(epochs=60, batch_size=8, learning_rate=0.02, verbose=0)
+
+
+@pytest.fixture(scope="module")
+def chatty():
+    """A generator that has learnt four conversations by heart."""
+    task = txf.tasks.TextGenerator.from_scratch(CHATS, **SMALL)
+    before = task.evaluate(CHATS)
+    history = task.fit(CHATS * 4, validation_data=CHATS, **LEARN)
+    assert history.history["val_loss"][-1] < 0.1 * before["loss"]
+    np.testing.assert_allclose(task.evaluate(CHATS)["loss"], history.history["val_loss"][-1], rtol=1e-4)
+    return task
+
+
+def test_it_answers_what_it_learnt(chatty):
+    assert [chatty.chat(prompt) for prompt in PROMPTS[:2]] == RESPONSES[:2]
+    assert chatty.chat(PROMPTS) == RESPONSES == chatty.chat([[user(prompt)] for prompt in PROMPTS], batch_size=3)
+    assert chatty.chat([user("one dog")]) == "ein Hund"
+
+
+def test_a_stream_is_the_answer(chatty):
+    pieces = list(chatty.chat("two cats", stream=True))
+    assert "".join(pieces) == "zwei Katzen" and len(pieces) > 2
+    many = list(chatty.chat(PROMPTS, stream=True))
+    assert ["".join(row) for row in zip(*many)] == RESPONSES
+
+
+def test_a_folder_keeps_the_template(chatty, tmp_path):
+    chatty.save(tmp_path / "chat")
+    again = txf.tasks.TextGenerator.load(tmp_path / "chat")
+    assert again.chat(PROMPTS) == RESPONSES and again.get_config() == chatty.get_config()
+
+
+@pytest.mark.parametrize("with_template", [False, True])
+def test_prompts_and_responses(with_template, tmp_path):
+    template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token if m.role == 'assistant' }}\n{% endfor %}"
+    )
+    template = template + "{% if add_generation_prompt %}assistant: {% endif %}" if with_template else None
+    task = txf.tasks.TextGenerator.from_scratch(
+        [f"{prompt}=" for prompt in PROMPTS], RESPONSES, tokenizer=BYTES, chat_template=template, **SMALL
+    )
+    lines = [{"prompt": f"{prompt}=", "response": response} for prompt, response in zip(PROMPTS, RESPONSES)] * 4
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    task.fit(tmp_path / "data.jsonl", columns=("prompt", "response"), **LEARN)
+    asked = [f"{prompt}=" for prompt in PROMPTS]
+    assert (task.chat if with_template else task.generate)(asked) == RESPONSES
+
+
+def test_conversations_come_from_a_file(chatty, tmp_path):
+    lines = [{"messages": chat, "id": place} for place, chat in enumerate(CHATS)]
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert chatty.evaluate(tmp_path / "data.jsonl", columns="messages") == chatty.evaluate(CHATS)
+    assert chatty.evaluate(lines) == chatty.evaluate(CHATS)
+
+
+def test_the_loss_is_that_of_the_answers_of_all_rows():
+    task = txf.tasks.TextGenerator.from_scratch(PROMPTS, RESPONSES, tokenizer=BYTES, **SMALL)
+    entropies = []
+    for prompt, response in zip(PROMPTS, RESPONSES):
+        ids = [0, *BYTES.tokenize(prompt).numpy(), *BYTES.tokenize(response).numpy(), BYTES.token_to_id("</s>")]
+        logits = keras.ops.convert_to_numpy(task.model(np.array([ids[:-1]])))[0].astype("float64")
+        own = logits[np.arange(len(ids) - 1), ids[1:]] - np.log(np.exp(logits).sum(1))
+        entropies += (-own[len(prompt) :]).tolist()
+    found = task.evaluate(PROMPTS, RESPONSES, batch_size=4)
+    np.testing.assert_allclose(found["loss"], np.mean(entropies), rtol=1e-5)
+    np.testing.assert_allclose(found["perplexity"], np.exp(np.mean(entropies)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name, token", [
+    ("qwen2_5", "<|im_end|>"), ("phi3", "<|end|>"), ("gptoss", "<|return|>"), ("deepseekv3", "<|im_end|>"),
+])  # fmt: skip
+def test_an_answer_ends_where_the_template_says(name, token, tmp_path):
+    tokenizer = txf.text.from_checkpoint(tokenizer_folder(tmp_path))
+    found = chats.end_ids(txf.text.ChatTemplate(PUBLISHED[name], TOKENS), tokenizer)
+    assert {tokenizer.id_to_token(id) for id in found} == {token, TOKENS["eos_token"]}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A folder of Hugging Face: a small GPT-2, a tokenizer, a chat template and the names of special tokens."""
+    folder = tokenizer_folder(tmp_path_factory.mktemp("chat") / "checkpoint", PUBLISHED["qwen2_5"])
+    size = txf.text.from_checkpoint(folder).vocab_size
+    config = {
+        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": size, "n_embd": 8, "n_layer": 1,
+        "n_head": 2, "n_positions": 256,
+    }  # fmt: skip
+    model = txf.models.decoder_generator(
+        size, 1, 8, 2, activation="gelu_tanh", norm_placement="pre", position_encoding="learned", max_length=256,
+        pad_id=None, scale_embedding=False,
+    )  # fmt: skip
+    txf.checkpoints.save(model, folder, config=config)
+    return folder
+
+
+def test_a_checkpoint_has_its_template_and_end(checkpoint, tmp_path):
+    task = txf.tasks.TextGenerator.from_checkpoint(checkpoint)
+    assert task.chat_template.templates == {"default": PUBLISHED["qwen2_5"]}
+    assert task.tokenizer.end == ("<|im_end|>",)
+    task.fit(CHATS, epochs=1, verbose=0)
+    assert isinstance(task.chat("one dog", max_new_tokens=2), str)
+    task.save(tmp_path / "same", format="huggingface")
+    assert (tmp_path / "same" / "chat_template.jinja").read_text() == PUBLISHED["qwen2_5"]
+    other = txf.tasks.TextGenerator.from_checkpoint(
+        checkpoint, chat_template="{{ messages[0].content }}{{ eos_token }}"
+    )
+    assert other.chat_template.special_tokens["eos_token"] == "<|im_end|>"
+    other.save(tmp_path / "other", format="huggingface")
+    again = txf.tasks.TextGenerator.load(tmp_path / "other")
+    assert again.chat_template.render([user("a")]) == "a<|im_end|>"
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda task: task.chat("a"), "`chat_template` must be given to the task"),
+    (lambda task: task.fit(CHATS), "`chat_template` must be given to the task"),
+    (lambda task: task.fit(PROMPTS, RESPONSES[:2]), "`prompt`, `response` must be of one length"),
+    (lambda task: task.fit(PROMPTS, [1] * 4), "`responses` must hold strings; received 1 at place 0"),
+    (lambda task: task.fit(PROMPTS, RESPONSES, columns="a"), "`columns` must be names for"),
+    (lambda task: task.fit(["a" * 600], ["b"]), "`max_length` must leave a token to learn"),
+    (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template=3), "`chat_template` must be a txf.text"),
+    (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="{% a"), "`template` must be a Jinja"),
+    (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="a").chat(3), "`messages` must be a text"),
+    (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="a").chat([3]), "`messages` must be a list"),
+], ids=range(10))  # fmt: skip
+def test_bad_calls_are_refused_by_name(call, words):
+    model = txf.models.decoder_generator(BYTES.vocab_size, 1, 8, 2)
+    with pytest.raises(ValueError, match=words):
+        call(txf.tasks.TextGenerator(model, BYTES))
