@@ -15,7 +15,7 @@ class Batches(keras.utils.PyDataset):
     """Pads examples of similar length to the length of their bucket: few shapes, little padding.
 
     Shuffled batches are drawn anew for each epoch: rows are sorted by length within windows of `WINDOW` batches, and
-    then the batches are shuffled.
+    then the batches are shuffled, but for the shortest, which is the first.
 
     Args:
         make: a function that returns the examples, a list of one structure: (inputs, targets) or (inputs, targets,
@@ -41,7 +41,9 @@ class Batches(keras.utils.PyDataset):
         return len(self.batches)
 
     def __getitem__(self, index):
-        batch = pad([self.examples[i] for i in self.batches[index]], self.padding, self.limit)
+        # Keras reads the shapes of all batches off the first two: an axis in which these do not differ would be fixed.
+        other = pad(self._examples_of(0), self.padding, self.limit) if index == 1 else None
+        batch = pad(self._examples_of(index), self.padding, self.limit, other)
         return batch if self.finish is None else self.finish(batch)
 
     def on_epoch_end(self):
@@ -50,6 +52,9 @@ class Batches(keras.utils.PyDataset):
         if self.shuffle:
             self._arrange()
 
+    def _examples_of(self, index):
+        return [self.examples[i] for i in self.batches[index]]
+
     def _arrange(self):
         lengths = np.array([max(map(np.size, keras.tree.flatten(example))) for example in self.examples])
         order = self.random.permutation(len(lengths)) if self.shuffle else np.arange(len(lengths))
@@ -57,23 +62,29 @@ class Batches(keras.utils.PyDataset):
         parts = [order[start : start + window] for start in range(0, len(order), window)]
         parts = [part[np.argsort(lengths[part], kind="stable")] for part in parts]
         batches = [part[i : i + self.batch_size] for part in parts for i in range(0, len(part), self.batch_size)]
-        self.batches = [batches[i] for i in self.random.permutation(len(batches))] if self.shuffle else batches
+        if self.shuffle:
+            batches = [batches[i] for i in self.random.permutation(len(batches))]
+            shortest = min(range(len(batches)), key=lambda place: lengths[batches[place][-1]], default=0)
+            batches[:1], batches[shortest : shortest + 1] = batches[shortest : shortest + 1], batches[:1]
+        self.batches = batches
 
 
-def pad(examples, padding, limit):
-    """Stacks the leaves of B examples; rows (L,) become (B, bucket's L)."""
+def pad(examples, padding, limit, other=None):
+    """Stacks the leaves of B examples; rows (L,) become (B, bucket's L), longer than those of an `other` batch."""
 
-    def stack(value, *leaves):
+    def stack(value, than, *leaves):
         if np.ndim(leaves[0]) == 0:
             return np.stack(leaves)
         longest = max(map(len, leaves))
+        if other is not None:
+            longest = max(longest, min(than.shape[1] + 1, limit or than.shape[1] + 1))
         length = next(length for length in bucket_list(limit or 2 * longest + 8) if length >= longest)
         rows = np.full((len(leaves), length), value, leaves[0].dtype)
         for row, leaf in zip(rows, leaves):
             row[: len(leaf)] = leaf
         return rows
 
-    return keras.tree.map_structure(stack, padding, *examples)
+    return keras.tree.map_structure(stack, padding, padding if other is None else other, *examples)
 
 
 def in_batches(function, examples, padding, batch_size, limit, verbose=1):

@@ -15,7 +15,7 @@ PROMPTS = ["one dog", "two cats", "a bird", "no fish"]
 RESPONSES = ["ein Hund", "zwei Katzen", "ein Vogel", "kein Fisch"]
 CHATS = [[user(prompt), assistant(response)] for prompt, response in zip(PROMPTS, RESPONSES)]
 BYTES = txf.text.ByteTokenizer(start="<pad>", end="</s>")
-LEARN = dict(epochs=60, batch_size=8, learning_rate=0.02, verbose=0)
+LEARN = dict(epochs=60, batch_size=8, learning_rate=0.01, verbose=0)
 
 
 @pytest.fixture(scope="module")
