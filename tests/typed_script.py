@@ -135,6 +135,12 @@ def use_text(folder: pathlib.Path) -> None:
     text.masked_language_modelling(TEXTS, tokenizer, rate=0.5)
     text.mask_tokens(text.token_ids(TEXTS, tokenizer), tokenizer)
     text.contrastive_pairs((TEXTS, TEXTS), tokenizer).padded_batch(2).map(text.contrastive_targets)
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role[0] }}{{ m.content }};{% endfor %}")
+    template: txf.text.ChatTemplate = text.chat_template(folder)
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    print(template.render(messages, add_generation_prompt=True), template.render_answers(messages))
+    text.conversations([messages], tokenizer, template, max_length=8)
+    text.instruction((TEXTS, TEXTS), tokenizer, max_length=8)
     classifier = txf.models.encoder_classifier(tokenizer.vocab_size, 2, 1, 8, 2)
     text.export(classifier, tokenizer, folder / "exported", labels=["no", "yes"])
 
@@ -179,6 +185,10 @@ def use_tasks(folder: pathlib.Path) -> None:
     embedder = tasks.TextEmbedder.from_scratch(lines, answers, **small)
     print(embedder.index(answers[:2]).search("a dog", k=1))
     print(tasks.TextGenerator.from_scratch(lines, **{**small, "vocab_size": 20}).generate("a", max_new_tokens=2))
+    messages = [{"role": "user", "content": "a dog"}, {"role": "assistant", "content": "runs"}]
+    generator = tasks.TextGenerator.from_scratch([messages] * 4, **{**small, "vocab_size": 24})
+    generator.fit([messages] * 4, epochs=1)
+    print(generator.evaluate(["a dog"], ["runs"]), generator.chat(messages[:1], max_new_tokens=2))
     print(tasks.TextToText.from_scratch(lines, answers, **{**small, "vocab_size": 20}).generate("a", max_new_tokens=2))
     print(tasks.MaskedLanguageModel.from_scratch(lines, **small).fill("a [MASK] runs", k=2))
     words, tags = [["Ada", "runs"], ["a", "dog"]], [["B-PER", "O"], ["O", "O"]]

@@ -1,5 +1,6 @@
 """Batches hold each example once an epoch, with little padding and few shapes."""
 
+import keras
 import numpy as np
 
 from keras_txf.tasks.batches import Batches, in_batches
@@ -56,3 +57,16 @@ def test_renewed_examples_are_made_for_each_epoch():
 def test_answers_come_in_the_order_of_the_examples():
     found = in_batches(lambda rows: rows.max(axis=1), ROWS, 0, 7, 64, verbose=0)
     assert found == [len(row) for row in ROWS]
+
+
+def test_the_first_batches_differ_in_every_axis_that_others_do():
+    """Keras takes the shapes of the first two batches for those of all, on TensorFlow."""
+    rows = [np.ones(length, "int32") for length in [7] * 20 + [30] * 4 + [60] * 3]
+    for shuffle in (False, True):
+        batches = Batches(lambda: [(row, row[:6]) for row in rows], (0, -1), 4, 64, shuffle=shuffle, seed=3)
+        model = keras.Sequential([keras.layers.Embedding(2, 3), keras.layers.GlobalAveragePooling1D()])
+        model.compile(loss=lambda y, logits: keras.ops.mean(logits), run_eagerly=True)
+        assert np.isfinite(model.evaluate(batches, verbose=0))
+        first, second = epoch(batches)[:2]
+        assert first[0].shape[1] < second[0].shape[1] and first[1].shape[1] < second[1].shape[1]
+        assert sum(int((ids == 1).sum()) for ids, _ in epoch(batches)) == sum(map(len, rows))
