@@ -60,7 +60,7 @@ def token_classification(
     checked_tokenizer("tokenizer", tokenizer)
     labels = checked_names(labels)
     checks.boolean("label_all_tokens", label_all_tokens)
-    if checks.integer("ignore_label", ignore_label) in range(len(labels)):
+    if checks.int32("ignore_label", ignore_label) in range(len(labels)):
         raise ValueError(f"`ignore_label` must be no number of a label; received {ignore_label}.")
     max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(tokenizer.end))
     dataset = _as_dataset(dataset, labels)
