@@ -12,17 +12,18 @@ from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, read_json
 
 
-def labels_of(folder: str | os.PathLike) -> list[str] | None:
-    """Returns the names of the classes of a classifier's checkpoint in their order; None where it is no classifier.
+def labels_of(folder: str | os.PathLike, head: str) -> list[str] | None:
+    """Returns the names of the classes of a classifier's checkpoint in their order; None where it has another head.
 
     Args:
         folder: a folder in the format of Hugging Face.
+        head: "SequenceClassification" or "TokenClassification", a part of the architecture's name.
 
     Raises:
         ValueError: no such folder, or a damaged file.
     """
     values = read_json(file_of(checks.path("folder", folder), "config.json"))
-    if not any("Classification" in name for name in values.get("architectures") or ()):
+    if not any(head in name for name in values.get("architectures") or ()):
         return None
     names = values.get("id2label") or {str(i): f"LABEL_{i}" for i in range(values.get("num_labels", 2))}
     if not isinstance(names, dict) or set(names) != {str(i) for i in range(len(names))}:

@@ -7,7 +7,6 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.tasks.conll import read_conll
 
 # TSV has no quotes: a quotation mark is text.
 READERS = {
@@ -16,7 +15,6 @@ READERS = {
     ".jsonl": ("read_json", {"lines": True}),
     ".parquet": ("read_parquet", {}),
 }
-CONLL = (".conll", ".iob", ".bio", ".txt")  # a word and its tag in a line
 
 
 def read_columns(data, others, columns):
@@ -90,11 +88,7 @@ def _plain(value):
 def _table(data, columns):
     """Returns a function from the name of a column to its values, or None where `data` is a column itself."""
     if isinstance(data, (str, os.PathLike)):
-        path = checks.path("data", data)
-        if path.suffix in CONLL:
-            rows = dict(zip(columns, read_conll(path)))
-            return lambda name: rows[name]
-        data = _read(path, columns)
+        data = _read(checks.path("data", data), columns)
     if hasattr(data, "element_spec"):
         return _dataset(data, columns)
     known = getattr(data, "column_names", getattr(data, "columns", None))  # of `datasets`, of pandas
@@ -111,7 +105,7 @@ def _table(data, columns):
 
 def _read(path, columns):
     if path.suffix not in READERS:
-        raise ValueError(f"A file must be one of {sorted([*READERS, *CONLL])}; received {short_repr(str(path))}.")
+        raise ValueError(f"A file must be one of {sorted(READERS)}; received {short_repr(str(path))}.")
     if not path.is_file():
         raise ValueError(f"A file of data must exist; received {short_repr(str(path))}.")
     try:

@@ -1,6 +1,20 @@
 """Files of tagged words, as of the shared tasks of CoNLL: a word in a line, its tag in the last column."""
 
+import os
+import pathlib
+
 from keras_txf.checks import short_repr
+
+SUFFIXES = (".conll", ".iob", ".bio", ".txt", ".tsv")
+
+
+def conll_columns(data, tags):
+    """Returns the columns of words and of tags: of a file of CoNLL where `data` is its path, else those given."""
+    if not isinstance(data, (str, os.PathLike)) or pathlib.Path(data).suffix not in SUFFIXES:
+        return data, tags
+    if tags is not None:
+        raise ValueError("`tags` must be left out where `words` is a file of both; received both.")
+    return read_conll(pathlib.Path(data))
 
 
 def read_conll(path):

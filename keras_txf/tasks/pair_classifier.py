@@ -121,7 +121,7 @@ class PairClassifier(Task):
             **options: of `txf.checkpoints.load`.
         """
         folder, tokenizer = tokenizer_of(path)
-        labels = labels_of(folder) if labels is None else label_list(labels)
+        labels = labels_of(folder, "SequenceClassification") if labels is None else label_list(labels)
         labels = None if labels is not None and len(labels) == 1 else labels
         family = read_json(file_of(folder, "config.json")).get("model_type")
         if family in WITH_TOKEN_TYPES:

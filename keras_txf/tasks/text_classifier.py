@@ -103,7 +103,7 @@ class TextClassifier(Task):
             **options: of `txf.checkpoints.load`, such as `dropout`, `pooling`.
         """
         folder, tokenizer = tokenizer_of(path)
-        known = labels_of(folder)
+        known = labels_of(folder, "SequenceClassification")
         labels = known if labels is None else label_list(labels)
         if labels is None:
             raise ValueError("`labels` must be given: the checkpoint has no names of classes; received None.")

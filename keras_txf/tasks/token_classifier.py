@@ -13,6 +13,7 @@ from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many, read_columns
+from keras_txf.tasks.conll import conll_columns
 from keras_txf.tasks.epoch_scores import EpochScores
 from keras_txf.tasks.labels import class_weights, label_list, numbers_of
 from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
@@ -101,6 +102,7 @@ class TokenClassifier(Task):
             **options: further options of `token_classifier`.
         """
         names = dict(zip(cls.columns, columns or cls.columns))
+        words, tags = conll_columns(words, tags)
         words, tags = read_columns(words, [tags], names)
         words = words_of("words", words)
         if tokenizer is None:
@@ -132,7 +134,7 @@ class TokenClassifier(Task):
             **options: of `txf.checkpoints.load`, such as `dropout`.
         """
         folder, tokenizer = tokenizer_of(path)
-        labels = labels_of(folder) if labels is None else label_list(labels)
+        labels = labels_of(folder, "TokenClassification") if labels is None else label_list(labels)
         if labels is None:
             raise ValueError("`labels` must be given: the checkpoint has no names of classes; received None.")
         model = checkpoints.load(folder, "token_classification", num_classes=len(labels), **options)
@@ -146,7 +148,7 @@ class TokenClassifier(Task):
 
         Args:
             words: list or column of lists of words; or a table of both columns, "words" and "tags" unless `columns`
-                says otherwise, see `TextClassifier.fit`; or the path of a .conll, .iob, .bio or .txt file, which has a
+                says otherwise, see `TextClassifier.fit`; or the path of a .conll, .iob, .bio, .txt or .tsv file with a
                 word and its tag in a line, in the first and the last column, and a blank line after each text.
             tags: list or column of lists of tags, of the labels or their numbers.
             class_weight: dict of labels -> weight in the loss of a word with the label, or "balanced".
@@ -256,6 +258,10 @@ class TokenClassifier(Task):
         logits = self.model.predict_on_batch(inputs)
         logits = logits["logits"] if isinstance(logits, dict) else logits
         return keras.ops.convert_to_numpy(keras.ops.softmax(keras.ops.cast(logits, "float32")))
+
+    def _read(self, data, others, columns, known=None):
+        words, tags = conll_columns(data, others[0])
+        return super()._read(words, [tags], columns, known)
 
     def _checked(self, values):
         words = words_of("words", values[0])
