@@ -1,9 +1,17 @@
 """What all tests share: one seed, no state of Keras from one module to the next, loops that are compiled or not."""
 
 import gc
+import os
 
-import keras
-import pytest
+# XLA optimizes machine code that most tests run once: without, compiling takes half as long. What XLA does to the
+# graph itself stays. XLA_FLAGS="" in the environment tests what users run.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false",
+)
+
+import keras  # noqa: E402  reads the variable
+import pytest  # noqa: E402
 
 pytest.register_assert_rewrite("contracts")
 

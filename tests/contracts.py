@@ -317,7 +317,8 @@ def _runs(case, when):
 def _parameter(name, case):
     check, when, backends = CHECKS[name]
     marks = []
-    if when == "never" or (when == "core" and not case.core):
+    often = case.core or case.fullest
+    if when == "never" or not often or (when == "core" and not case.core):
         marks.append(pytest.mark.slow)
     if backends is not None:
         reason = f"needs a backend of {backends}"

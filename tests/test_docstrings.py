@@ -42,7 +42,12 @@ def examples():
 EXAMPLES = {test.name: test for test in examples()}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+def marked(name):
+    """Examples that train are slow."""
+    return pytest.param(name, marks=[pytest.mark.slow] if ".tasks." in name or ".r_drop." in name else [])
+
+
+@pytest.mark.parametrize("name", [*map(marked, EXAMPLES)])
 def test_example(name):
     report = []
     runner = doctest.DocTestRunner(checker=Checker(), verbose=False)

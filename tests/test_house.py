@@ -136,6 +136,7 @@ LAZY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_importing_brings_no_other_backend_and_nothing_that_few_calls_need(backend):
     if not importlib.util.find_spec(backend):

@@ -85,6 +85,7 @@ def cases():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, position_encoding", list(cases()))
 @drawing.few(2)
 @given(drawing.block_options(), st.integers(1, 4))
@@ -112,6 +113,7 @@ def packed_inputs(rows_of_batch, sequences, ids_name, prefix, length):
     return {name: np.stack(rows) for name, rows in zip(names, stacked, strict=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @drawing.few(2)
 @given(drawing.model_options())

@@ -12,6 +12,7 @@ PAGES = pathlib.Path(__file__).parents[1] / "docs"
 RUN = ("parts_of_your_own.md",)  # the code of other pages is in tests of the examples that they quote
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUN)
 def test_the_code_runs(page, tmp_path, monkeypatch, capsys, uncompiled):
     monkeypatch.chdir(tmp_path)

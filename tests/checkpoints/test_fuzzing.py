@@ -160,6 +160,7 @@ def load_damaged(base, number, seed):
     return loaded
 
 
+@pytest.mark.slow
 def test_damaged_configurations(tmp_path):
     assert 0 < load_damaged(tmp_path, 40, seed=3) < 30
 
@@ -209,6 +210,7 @@ def load_damaged_folder(base, number, seed):
     return loaded
 
 
+@pytest.mark.slow
 def test_damaged_folders(tmp_path):
     assert 0 < load_damaged_folder(tmp_path, 40, seed=7) < 35
 

@@ -103,6 +103,7 @@ OLDER = [  # what files of today say, and what older ones did: of keys by other 
 AS_BEFORE = [2, 8, 10]  # rows that say what the file of the tests says
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", range(len(OLDER)))
 def test_older_files_are_the_same_model(row, tmp_path):
     family, new, old = OLDER[row]
@@ -134,6 +135,7 @@ PUBLISHED = [  # what published files say besides, which changes nothing
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family, keys", PUBLISHED)
 def test_keys_of_published_files(family, keys, tmp_path):
     inputs, *_ = expected(family)
@@ -169,6 +171,7 @@ def test_a_new_head_needs_the_number_of_classes(family):
     assert model(inputs).shape[-1] == 7
 
 
+@pytest.mark.slow
 def test_a_head_of_another_number_of_classes_is_a_new_one(tmp_path):
     model = txf.checkpoints.load(GOLDEN / "bert", "token_classification", num_classes=5)
     txf.checkpoints.save(model, tmp_path)
@@ -217,6 +220,7 @@ def test_shards(tmp_path):
     assert "model.safetensors.index.json" not in [path.name for path in tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_folder_of_half_precision(dtype, tmp_path):
     model = txf.checkpoints.load(GOLDEN / "qwen3")

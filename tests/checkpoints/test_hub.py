@@ -23,6 +23,7 @@ def asked(tmp_path, monkeypatch):
     return asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("revision", [None, "v1.0"])
 def test_a_repository_is_fetched(asked, revision):
     model = txf.checkpoints.load("openai-community/gpt2", revision=revision)

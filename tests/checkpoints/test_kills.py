@@ -96,6 +96,7 @@ def plainly(folder):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new", ["same", "deeper", "relu"])
 @pytest.mark.parametrize(
     "before, after", [(SHARDS, SHARDS), (SHARDS, WHOLE), (WHOLE, SHARDS), (WHOLE, WHOLE), (None, SHARDS), (None, WHOLE)]
@@ -162,6 +163,7 @@ def test_one_file_takes_anothers_place_at_once(models, tmp_path):
     assert same(of(load(tmp_path)), of(model))
 
 
+@pytest.mark.slow
 def test_the_tokenizer_goes_with_the_weights(tmp_path):
     """A vocabulary and the file that says how it is meant are both of the old checkpoint, or both of the new one."""
     models, words = {}, {"old": ["hello", "Hello"], "new": ["more", "Hello", "hello"]}

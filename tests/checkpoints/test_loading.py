@@ -133,6 +133,7 @@ def test_an_untied_head_with_the_same_numbers(tmp_path):
     assert "logits/kernel" in weights(load(write(tmp_path, LLAMA, arrays)))
 
 
+@pytest.mark.slow
 def test_a_head_that_is_missing_is_tied(tmp_path):
     arrays = tensors(LLAMA)
     del arrays[HEAD]
@@ -196,6 +197,7 @@ def test_tensors_that_are_not_what_the_configuration_says(tmp_path, name, wrong,
     refused(lambda: load(write(tmp_path, GPT2, {**tensors(GPT2), name: wrong})), [name, *words])
 
 
+@pytest.mark.slow
 def test_a_new_head_begins_as_its_layer_says(tmp_path):
     """And what is drawn at random later: dropout has generators."""
     folder = write(tmp_path, BERT, tensors(BERT))
@@ -206,6 +208,7 @@ def test_a_new_head_begins_as_its_layer_says(tmp_path):
     assert not np.array_equal(*outputs)
 
 
+@pytest.mark.slow
 def test_a_loaded_model_trains_and_leaves_nothing_waiting(tmp_path):
     """Keras gives the variables that wait for a value one after the next stateless scope: those of no failed load."""
     folder = write(tmp_path, GPT2, tensors(GPT2))
@@ -219,6 +222,7 @@ def test_a_loaded_model_trains_and_leaves_nothing_waiting(tmp_path):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_a_layer_that_was_built_before(tmp_path):
     norm = txf.layers.RelativeBias(2, name="decoder_position")
     norm.build()
@@ -242,6 +246,7 @@ def test_options_take_the_place_of_what_the_file_says(tmp_path):
         load(folder, droput=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 2])
 def test_the_bar_reaches_its_end(tmp_path, capsys, shards):
     folder = write(tmp_path, GPT2, tensors(GPT2), shards)

@@ -36,6 +36,7 @@ def test_rows_of_no_position_come_back_under_the_names_of_another_class(family, 
     assert before[old][:2].any()
 
 
+@pytest.mark.slow
 def test_rows_of_no_position_come_back_where_the_file_has_no_prefix(tmp_path):
     arrays = {
         name.removeprefix("model."): array for name, array in load_file(GOLDEN / "bart" / "model.safetensors").items()
@@ -100,6 +101,7 @@ def test_files_of_the_tokenizer_go_along(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_config_that_is_of_another_model_is_refused(tmp_path):
     model = load(write(tmp_path / "gpt2", GPT2, tensors(GPT2)))
     for key, value, words in (
@@ -151,6 +153,7 @@ def test_a_head_of_other_classes_has_another_problem(tmp_path):
     assert "problem_type" not in values and values["id2label"] == {"0": "LABEL_0"}
 
 
+@pytest.mark.slow
 def test_a_padding_that_is_not_the_tokenizers_is_asked_about(tmp_path):
     folder = write(tmp_path / "file", BERT, tensors(BERT))
     tokens = [{"id": 0, "content": "<s>"}, {"id": 1, "content": "<pad>"}]
@@ -179,6 +182,7 @@ def test_arguments_of_another_kind(wrong, tmp_path):
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options, words",
     [

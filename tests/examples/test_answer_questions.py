@@ -49,6 +49,7 @@ def test_answers_follow_from_their_stories():
     assert {facts for *_, facts in examples} == {1, 2, 3, 4, 5}
 
 
+@pytest.mark.slow
 def test_no_example_is_longer_than_the_rows_of_a_batch():
     """`padded_batch` raises where one is."""
     tokenizer = answer_questions.make_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *stories.WORDS])

@@ -204,6 +204,7 @@ def test_pretrain_encoder(tmp_path, shallow):
     )
 
 
+@pytest.mark.slow
 def test_a_translator_begins_with_the_encoder_of_the_masked_language_model():
     width = dict(num_layers=2, dim=8, num_heads=2, dropout=0.0)
     pretrained = keras_txf.models.masked_language_model(9, **width)

@@ -84,6 +84,7 @@ def test_subwords_there_and_back():
     np.testing.assert_array_equal(multi30k.padded([[1, 2], [3]]), [[1, 2], [3, 0]])
 
 
+@pytest.mark.slow
 def test_the_published_size_and_rate():
     model = multi30k.build(9712, PUBLISHED, steps=16000)
     assert model.count_params() == 2_568_192  # "2.6M"
@@ -92,6 +93,7 @@ def test_the_published_size_and_rate():
     assert float(rate(3999)) == pytest.approx(0.005) and float(rate(15999)) == pytest.approx(0.0025)
 
 
+@pytest.mark.slow
 def test_diverse_goes_on_at_the_rate_where_the_published_training_ends():
     rate = multi30k.build(9712, DIVERSE, steps=11650).optimizer._learning_rate
     assert float(rate(400)) == pytest.approx(0.0025)

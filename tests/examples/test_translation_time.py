@@ -21,6 +21,7 @@ def model():
     return txf.models.encoder_decoder(30, 30, num_layers=2, dim=12, num_heads=3, tie_embeddings=False)
 
 
+@pytest.mark.slow
 def test_the_loop_without_a_cache_gives_the_tokens_of_generate(model, uncompiled):
     source_ids = np.array([[9, 4, 17, 28, 6]], "int32")
     tokens = keras.ops.convert_to_numpy(translation_time.NaiveLoop(model, 2, 7)(source_ids))
@@ -28,6 +29,7 @@ def test_the_loop_without_a_cache_gives_the_tokens_of_generate(model, uncompiled
     assert len(set(tokens[0].tolist())) > 1
 
 
+@pytest.mark.slow
 def test_what_is_timed_reads_one_sentence_of_the_length_asked_for(model, uncompiled):
     models = {"Transformer": model, "LSTM": txf.models.recurrent_encoder_decoder(30, 30, 1, 10, attention="additive")}
     for each in models.values():
@@ -66,6 +68,7 @@ def test_the_script_measures_draws_and_prints_a_table(tmp_path):
     assert (tmp_path / "new" / "translation_time.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_code_of_the_page_runs_and_prints_what_it_says(uncompiled, capsys):
     names = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

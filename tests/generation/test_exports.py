@@ -100,6 +100,7 @@ def cases(fast, long):
     return pytest.mark.parametrize("kind, options, width", [fast, pytest.param(*long, marks=slow)])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="PyTorch has its own format")
 @pytest.mark.filterwarnings(r"ignore:The `\w+` parameter is deprecated:DeprecationWarning")  # Keras to jax2tf
 @cases(("decoder_generator", "llama", 3), ("encoder_decoder", "t5", 1))
@@ -147,6 +148,7 @@ def test_a_torch_program_generates_the_same(tmp_path, kind, options, width):
     assert_generates(kind, options, width, carry)
 
 
+@pytest.mark.slow
 @cases(("decoder_generator", "t5", 1), ("encoder_decoder", "llama", 3))
 def test_a_keras_file_generates_the_same(tmp_path, kind, options, width):
     def carry(model, name):
@@ -250,6 +252,7 @@ def write_slices():
             ctx.make_node("ScatterND", inputs, outputs=node.output, shapes=shapes, dtypes=dtypes)
 
 
+@pytest.mark.slow
 def test_parts_can_be_summarised():
     model = make("encoder_decoder", "defaults")
     for part, names in (

@@ -157,6 +157,7 @@ PAIRS = [("greedy", name) for name in EXTREME] + [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler, name", PAIRS, ids=str)
 def test_no_score_is_nan(sampler, name):
     stops = list(range(VOCABULARY)) if name == "no end" else None

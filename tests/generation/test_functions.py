@@ -104,6 +104,7 @@ def test_equals_generate_where_shapes_are_unknown(kind, name, options, jit_compi
     assert_same(kind, name, **options, jit_compile=jit_compile)
 
 
+@pytest.mark.slow
 @on_tensorflow
 @pytest.mark.parametrize("sampler", ["greedy", Beam(2)])
 @pytest.mark.parametrize("kind", ["decoder_generator", "encoder_decoder"])

@@ -137,6 +137,7 @@ def test_ragged_prompts():
     assert_generates("decoder_generator", "llama", given=tf.RaggedTensor.from_tensor(padded(PROMPTS), padding=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_max_new_tokens(kind):
     assert_generates(kind, "llama", new=1)
@@ -171,6 +172,7 @@ def test_stop_ids_in_the_prompt_do_not_count(kind):
     assert_generates(kind, "llama", stop_ids=[prompt[-1] for prompt in PROMPTS])
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("kind", FEWER)
@@ -183,6 +185,7 @@ def test_reloaded_model_generates_the_same(kind, tmp_path):
     np.testing.assert_array_equal(other.generate(PROMPTS, NEW, **arguments), model.generate(PROMPTS, NEW, **arguments))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FEWER)
 def test_generate_leaves_everything_as_it_was(kind):
     sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
@@ -205,6 +208,7 @@ def test_generate_leaves_everything_as_it_was(kind):
     assert any((drawing.array(variable) != value).any() for variable, value in zip(state, before, strict=True))
 
 
+@pytest.mark.slow
 def test_weights_that_change_change_what_is_generated():
     """A compiled or cached step must not keep old weights."""
     model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
@@ -214,6 +218,7 @@ def test_weights_that_change_change_what_is_generated():
         assert generated == PROMPTS[0] + naive(model, PROMPTS[0])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("kind", FEWER)
 def test_int8_and_lora_generate_what_their_models_say(kind):
@@ -234,6 +239,7 @@ def test_int8_and_lora_generate_what_their_models_say(kind):
     assert_follows()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 def test_bfloat16_follows_its_own_logits():
     model = drawing.randomize(txf.models.decoder_generator(VOCABULARY, 2, 8, 2, dtype="mixed_bfloat16"), seed=5)
@@ -243,6 +249,7 @@ def test_bfloat16_follows_its_own_logits():
         assert logits[row[length]] > logits.max() - 0.1  # of logits that reach 4: a rounding may swap near equals
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="compiles nothing")
 def test_lengths_of_one_bucket_share_a_compilation():
     traces = []
@@ -261,6 +268,7 @@ def test_lengths_of_one_bucket_share_a_compilation():
     assert len(traces) > first
 
 
+@pytest.mark.slow
 def test_a_model_that_has_generated_can_be_forgotten():
     model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
     model.generate([[1, 2]], 2)

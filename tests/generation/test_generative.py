@@ -122,6 +122,7 @@ def test_greedy_tokens_are_those_of_the_naive_loop(wire):
     np.testing.assert_array_equal(generate(NEW)[:, -NEW:], naive(model, prompts, others))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", WIRED)
 def test_scores_of_every_search_are_those_of_the_model(wire):
     model, others = make(wire)
@@ -137,6 +138,7 @@ def test_scores_of_every_search_are_those_of_the_model(wire):
             drawing.assert_same(result.log_probs[:, count], chosen, 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", WIRED)
 def test_streams_and_files_have_the_same_tokens(tmp_path, wire):
     model, others = make(wire)
@@ -151,6 +153,7 @@ def test_streams_and_files_have_the_same_tokens(tmp_path, wire):
     assert len(keras.saving.load_model(tmp_path / "step.keras").weights) == len(step.weights)
 
 
+@pytest.mark.slow
 def test_prompts_of_unequal_lengths_are_padded_on_the_left():
     model, _ = make(bare_attention)
     together = model.generate([[5, 3, 8, 1], [7]], NEW, padded=False)
@@ -158,6 +161,7 @@ def test_prompts_of_unequal_lengths_are_padded_on_the_left():
     assert together == alone
 
 
+@pytest.mark.slow
 def test_a_decoder_generates_from_a_depth_of_the_encoder():
     encoder = txf.models.encoder(VOCABULARY, 2, 8, 2, return_hidden_states=True)
     decoder = drawing.randomize(txf.models.decoder(VOCABULARY, 2, 8, 2, context_mask=True), seed=2)
@@ -267,6 +271,7 @@ PREFIXES = {
 }
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 @pytest.mark.parametrize("wiring, position", [("layers", None), ("operations", "rotary"), ("uncut", "alibi")])
 def test_a_prefix_of_vectors_is_read_before_the_tokens(uncompiled, wiring, position):
@@ -310,6 +315,7 @@ def test_a_prefix_of_unknown_length_is_refused():
         txf.models.generative(with_prefix(PREFIXES["layers"], "rotary", length=None))
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 def test_a_prefix_is_read_again_from_a_file(tmp_path):
     generator = txf.models.generative(with_prefix(PREFIXES["operations"], "rotary"))

@@ -28,6 +28,7 @@ def kept():
     return [loop for one in engine._engines for _, loop in one._loops.values()]
 
 
+@pytest.mark.slow
 def test_a_process_keeps_so_many_loops(monkeypatch):
     monkeypatch.setattr(engine, "MAX_LOOPS", 3)
     first, second = make(), make(2)
@@ -41,6 +42,7 @@ def test_a_process_keeps_so_many_loops(monkeypatch):
     np.testing.assert_array_equal(first.generate([[1, 2]], 2), expected)  # forgotten, and made anew
 
 
+@pytest.mark.slow
 def test_what_is_forgotten_is_freed(monkeypatch):
     monkeypatch.setattr(engine, "MAX_LOOPS", 1)
     model = make()
@@ -54,6 +56,7 @@ def test_what_is_forgotten_is_freed(monkeypatch):
     assert [function() for function in gone] == [None] * 5
 
 
+@pytest.mark.slow
 def test_loops_go_with_their_model(monkeypatch):
     model = make()
     before = len(kept())
@@ -65,6 +68,7 @@ def test_loops_go_with_their_model(monkeypatch):
     assert gone() is None and len(kept()) == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="runs eagerly")
 def test_a_loop_is_traced_once_for_its_shapes():
     traces = []
@@ -80,6 +84,7 @@ def test_a_loop_is_traced_once_for_its_shapes():
     assert counts[0] > 0 and counts == [counts[0], counts[0], 2 * counts[0], 2 * counts[0], 2 * counts[0]]
 
 
+@pytest.mark.slow
 def test_threads_that_forget_each_others_loops(monkeypatch):
     monkeypatch.setattr(engine, "MAX_LOOPS", 2)
     models = [make(seed) for seed in (1, 2)]
@@ -100,6 +105,7 @@ def test_threads_that_forget_each_others_loops(monkeypatch):
     assert len(kept()) <= 2
 
 
+@pytest.mark.slow
 @on_tensorflow
 def test_beyond_a_number_of_functions_xla_compiles_no_more(monkeypatch):
     """TensorFlow frees none of them, and each takes some megabytes."""
@@ -134,6 +140,7 @@ def test_draws_are_the_same_by_xla_and_without():
     assert len(np.unique(by_xla)) == 15
 
 
+@pytest.mark.slow
 @on_tensorflow
 def test_shares_are_uniform_and_of_each_other_independent():
     import tensorflow as tf

@@ -27,6 +27,7 @@ def answers(kind, new=NEW):
     return [naive(make(kind, "llama"), prompt, new) for prompt in PROMPTS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_lists_without_padding(kind):
     rows = make(kind, "llama").generate(PROMPTS, NEW, padded=False)
@@ -76,6 +77,7 @@ def test_scores_of_draws_are_before_temperature():
         np.testing.assert_allclose(result.log_probs[0, place], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_several_draws_for_each_prompt(kind):
     model = make(kind, "llama")
@@ -94,6 +96,7 @@ def test_several_draws_for_each_prompt(kind):
     assert [len(rows) for rows in lists] == [2, 2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sampler", ["greedy", "sampling", Contrastive(2, 0.4)], ids=str)
 def test_a_stream_yields_what_generate_returns(kind, sampler):
@@ -120,6 +123,7 @@ def test_a_stream_refuses_before_it_begins():
         model.generate([[99]], stream=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_stop_sequences_end_a_row(kind):
     model, free = make(kind, "llama"), answers(kind, 6)
@@ -131,6 +135,7 @@ def test_stop_sequences_end_a_row(kind):
             assert row == shown(kind, prompt) + answer[: min(ends, default=6)]
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 def test_stop_sequences_of_any_form():
     model, free = make("decoder_generator", "llama"), naive(make("decoder_generator", "llama"), PROMPTS[1], 6)
@@ -144,6 +149,7 @@ def test_stop_sequences_of_any_form():
         assert len(model.generate(PROMPTS, 6, stop_sequences=nothing, padded=False)[1]) == 7
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 def test_integers_of_numpy_are_integers():
     model, two = make("decoder_generator", "llama"), np.int64(2)
@@ -159,6 +165,7 @@ def test_integers_of_numpy_are_integers():
     assert model.generate(PROMPTS, 2, "sampling", num_return_sequences=two).shape == (3, 2, 6)
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 def test_each_filter_of_a_sampler_is_its_own():
     """Samplers that differ in which of their numbers are given share no compiled loop."""
@@ -173,6 +180,7 @@ def test_each_filter_of_a_sampler_is_its_own():
     np.testing.assert_array_equal(fresh.generate(PROMPTS, 6, narrow, seed=1), result)
 
 
+@pytest.mark.slow
 def test_loops_that_are_long_unused_are_forgotten(monkeypatch):
     monkeypatch.setattr(engine, "MAX_LOOPS", 2)
     model, functions = txf.models.decoder_generator(VOCABULARY, 1, 8, 2), []
@@ -196,6 +204,7 @@ def test_a_stop_sequence_is_of_new_tokens_alone():
     assert model.generate(PROMPTS[:1], NEW, stop_sequences=[across], padded=False)[0][4:] == answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_max_length_is_of_each_row(kind):
     model = make(kind, "llama")
@@ -208,6 +217,7 @@ def test_max_length_is_of_each_row(kind):
         assert row == shown(kind, prompt) + naive(model, prompt, min(3, 6 - length))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [Beam(2), Contrastive(num_candidates=2)])
 def test_rows_that_end_early_stay_within_the_models_positions(sampler):
     """The other rows go on for longer than an ended row could: the model would refuse positions that it lacks."""
@@ -230,6 +240,7 @@ def test_a_start_token_stands_before_each_prompt_or_alone():
     assert rows == [[2, 5, 3, *naive(model, [2, 5, 3], 3)], [2, *naive(model, [2], 3)]]
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 def test_user_functions_change_logits_and_choose():
     model = make("decoder_generator", "llama")
@@ -270,6 +281,7 @@ def test_any_integer_is_a_seed(seed):
     np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="compiles nothing")
 def test_a_new_number_needs_no_new_compilation(compiled):
     traces = []
@@ -365,6 +377,7 @@ def test_bad_prompts():
         model.generate(start_id=11)
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 def test_results_are_padded_with_the_model_s_padding():
     for pad_id in (0, 9):

@@ -100,6 +100,7 @@ def test_rows_are_drawn_each_from_its_own():
     np.testing.assert_array_equal(each, [1, 0])
 
 
+@pytest.mark.slow
 def test_draws_from_a_large_vocabulary():
     """Where sums are long and most tokens are out."""
     size = 5000

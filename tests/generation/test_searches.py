@@ -96,6 +96,7 @@ def test_beams_equal_a_slow_search(kind, name):
     assert_beams(unpadded(kind, name), prompts, 4, 3, stop_ids=[2, 9])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", ["rotary", elsewhere("alibi"), elsewhere("relative")])
 @pytest.mark.parametrize("kind", FEWER)
 def test_a_start_that_is_padding(kind, position):
@@ -204,6 +205,7 @@ def test_searches_that_are_greedy(kind, search):
     np.testing.assert_allclose(result.log_probs, greedy.log_probs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [Beam(3), elsewhere(Contrastive(3, 0.5))], ids=repr)
 def test_each_row_equals_the_row_alone(search):
     for kind in KINDS:
@@ -269,6 +271,7 @@ def slow_contrastive(model, prompt, new, width, penalty):
     return ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", pytest.param("gemma", marks=pytest.mark.slow), "alibi and window"])
 def test_contrastive_search_equals_a_slow_one(name):
     model = make("decoder_generator", name, pad_id=None, return_hidden_states=True)

@@ -78,6 +78,7 @@ def assert_cached_equals_uncached(model):
     return known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["decoder_generator", "encoder_decoder"])
 @drawing.few(4)
 @given(drawing.model_options())
@@ -98,6 +99,7 @@ def test_cached_logits_equal_uncached_with_options_of_checkpoints(name):
     assert_cached_equals_uncached(make("decoder_generator", RARE[name]))
 
 
+@pytest.mark.slow
 def test_cached_logits_equal_uncached_where_tokens_alone_are_shared():
     options = {"share_embeddings": "tokens", "position_encoding": "learned", "max_length": 20, "embedding_norm": True}
     assert_cached_equals_uncached(make("encoder_decoder", options))
@@ -119,6 +121,7 @@ def test_a_cache_is_no_longer_than_the_window(window):
     assert known["decoder_1_value"].shape == (3, 2, COLUMNS, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the names are those of Keras on every backend")
 @pytest.mark.parametrize("share_embeddings", [True, "tokens"])
 def test_names_are_their_own_though_keras_counts_anew(share_embeddings):

@@ -46,6 +46,7 @@ def test_each_weight_has_its_own_numbers(name):
     assert len(set(rows.values())) == len(rows), rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_models_built_alike_are_equal(kind):
     options = seeded(kind)

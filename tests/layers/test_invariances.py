@@ -44,6 +44,7 @@ def is_causal(drawn):
     return drawn[0] is txf.layers.DecoderBlock or drawn[1]["causal"]
 
 
+@pytest.mark.slow
 @drawing.few(12)
 @given(blocks())
 def test_padding_content_changes_nothing(drawn):
@@ -56,6 +57,7 @@ def test_padding_content_changes_nothing(drawn):
     assert drawing.difference(before, after) > 0.1
 
 
+@pytest.mark.slow
 @drawing.few(12)
 @given(blocks(kinds=("causal encoder", "decoder", "cross decoder"), exclude=["window"]), st.integers(1, T - 1))
 def test_later_tokens_change_nothing_earlier(drawn, place):
@@ -72,6 +74,7 @@ def test_later_tokens_change_nothing_earlier(drawn, place):
         assert drawing.difference(after[:, place:], before[:, place:]) > 0.1
 
 
+@pytest.mark.slow
 @drawing.few(12)
 @given(blocks(kinds=("encoder", "decoder"), exclude=["window"]), st.sampled_from([1, 2, 4]), st.integers(0, T - 1))
 def test_nothing_outside_the_window_counts(drawn, window, place):
@@ -142,6 +145,7 @@ def test_all_masks_together_equal_their_and(options, causal, rank):
         np.testing.assert_allclose(sums, full.any(-1), atol=1e-5)
 
 
+@pytest.mark.slow
 @drawing.few(10)
 @given(drawing.attention_options(exclude=["num_key_value_heads"]), st.booleans())
 def test_grouped_queries_equal_repeated_keys_and_values(options, causal):
@@ -176,6 +180,7 @@ def test_a_fully_masked_context_has_no_influence(options):
     assert not drawing.array(scores)[1].any()
 
 
+@pytest.mark.slow
 @drawing.few(10)
 @given(blocks(), st.booleans())
 def test_nothing_to_see_is_no_nan_forward_nor_backward(drawn, with_scores):
@@ -198,6 +203,7 @@ def test_nothing_to_see_is_no_nan_forward_nor_backward(drawn, with_scores):
     assert np.isfinite(slope).all() and np.abs(slope).max() > 1e-3
 
 
+@pytest.mark.slow
 @drawing.few(6)
 @given(blocks())
 def test_inference_knows_no_dropout(drawn):

@@ -81,6 +81,7 @@ def test_there_is_no_loss_outside_of_training_or_without_weight():
         assert layer.losses == []
 
 
+@pytest.mark.slow
 def test_training_uses_all_experts_alike():
     layer = txf.layers.MixtureOfExperts(4, top_k=1, intermediate_dim=8, load_balancing=1.0)
     model = keras.Sequential([keras.Input((5, 6)), layer])
@@ -92,6 +93,7 @@ def test_training_uses_all_experts_alike():
     assert chosen.max() < 0.6  # it was 1.0 for the first expert
 
 
+@pytest.mark.slow
 def test_a_generator_with_experts_in_every_second_block():
     experts = txf.layers.MixtureOfExperts(3, intermediate_dim=4)
     model = drawing.randomize(txf.models.decoder_generator(11, 4, 8, 2, feed_forward=[None, experts] * 2), seed=1)

@@ -110,6 +110,7 @@ def test_each_block_may_have_its_own():
     assert [model.get_layer(f"decoder_{i}").attention.output_dense is None for i in range(2)] == [False, True]
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 def test_low_rank_adapters_and_int8_go_with_it(tmp_path):
     model = drawing.randomize(make(models.decoder_generator, output_projection=False))
@@ -155,6 +156,7 @@ def test_heads_of_another_width_than_the_block_are_refused():
     assert layers.EncoderBlock(3, head_dim=4, output_projection=False)(HIDDEN).shape == (B, T, DIM)
 
 
+@pytest.mark.slow
 def test_no_checkpoint_is_written(tmp_path):
     """Every family has the weights of W^O: the folder would not load."""
     config = {

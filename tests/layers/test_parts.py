@@ -76,6 +76,7 @@ def test_copies_of_a_seeded_layer_do_not_begin_alike():
     np.testing.assert_array_equal(kernels[0], kernels[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARTS)
 def test_a_keras_file_in_safe_mode_keeps_the_parts(tmp_path, name):
     model = generator(name)
@@ -87,6 +88,7 @@ def test_a_keras_file_in_safe_mode_keeps_the_parts(tmp_path, name):
     assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["all", "without build"])
 def test_parts_train(name):
     parts = PARTS[name]()
@@ -109,6 +111,7 @@ def test_a_list_gives_one_layer_to_a_block():
     assert model.get_layer("encoder_2").feed_forward.intermediate.units == 5
 
 
+@pytest.mark.slow
 def test_all_builders_take_parts():
     parts = {"feed_forward": SquaredReLU(6), "norm": Center()}
     sizes = dict(num_layers=1, dim=8, num_heads=2, **parts)

@@ -165,6 +165,7 @@ def test_the_table_knows_every_public_layer():
     assert set(LAYERS) == {name for name in layers.__all__ if issubclass(getattr(layers, name), keras.layers.Layer)}
 
 
+@pytest.mark.slow
 def test_the_fixed_options_change_the_outputs():
     """Or the test above would not see that they are lost."""
     for name, (options, fixed, arrays) in LAYERS.items():
@@ -213,6 +214,7 @@ def test_a_value_that_is_changed_on_the_way_is_changed_once(tmp_path):
     assert layer.kernel_initializer.get_config() == initializer.get_config()
 
 
+@pytest.mark.slow
 def test_a_shared_position_is_shared_again(tmp_path):
     @keras.saving.register_keras_serializable("subclasses")
     class Open(layers.EncoderBlock):

@@ -45,6 +45,7 @@ def policies(model):
     return [(layer.name, layer.dtype_policy.name, layer.quantization_mode) for layer in model._flatten_layers()]
 
 
+@pytest.mark.slow
 @every_model
 @pytest.mark.parametrize("how", ["int8", "int4", "weights alone"])
 def test_a_quantized_model_is_saved_and_saved_again(name, how, tmp_path):
@@ -70,6 +71,7 @@ def test_frozen_variables_stay_so(name, tmp_path):
     assert 0 < len(reloaded.trainable_weights) < len(reloaded.weights)
 
 
+@pytest.mark.slow
 @every_model
 def test_adapters_come_back_on_int8(name, tmp_path):
     model, inputs = make(name)
@@ -82,6 +84,7 @@ def test_adapters_come_back_on_int8(name, tmp_path):
     assert len(reloaded.trainable_variables) == len(model.trainable_variables) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras' own, which finds its scales by a gradient")
 def test_the_scales_of_float8_follow_training():
     model, inputs = make("sequential")

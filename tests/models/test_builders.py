@@ -41,6 +41,7 @@ def outputs_of(model, inputs):
     return {name: numpy(output)[0] for name, output in model(inputs).items()}
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 def test_base_model_has_the_papers_size():
     vocab, layers, dim, inner = 37000, 6, 512, 2048
@@ -104,6 +105,7 @@ def test_weights_have_the_names_that_converters_rely_on():
     assert {weight.path for weight in model.trainable_weights} == expected
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 def test_deeper_blocks_and_heads_are_named_by_number():
     model = txf.models.encoder_decoder(13, 13, 1, 12, 3, num_decoder_layers=4, tie_embeddings=False)
@@ -183,6 +185,7 @@ def test_lists_give_each_block_its_own():
         txf.models.decoder_generator(11, 3, 12, 6, window=[2, 4])
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 def test_lists_decide_as_their_values_would():
     build, _ = BUILDERS["encoder"]
@@ -248,6 +251,7 @@ def test_hidden_states_are_those_of_the_stack(placement):
     np.testing.assert_array_equal(outputs["output"], outputs["hidden_states_2"])
 
 
+@pytest.mark.slow
 def test_a_decoder_attends_to_any_depth_of_an_encoder(tmp_path):
     encoder = txf.models.encoder(11, 2, 10, 2, return_hidden_states=True)
     decoder = txf.models.decoder(13, 2, 12, 3, context_dim=10)
@@ -275,6 +279,7 @@ def test_a_decoder_attends_to_any_depth_of_an_encoder(tmp_path):
             assert (keras.ops.convert_to_numpy(weight) != old).any(), weight.path
 
 
+@pytest.mark.slow
 def test_a_context_mask_is_the_mask_that_keras_would_have_passed():
     encoder = txf.models.encoder(11, 1, 12, 3)
     implicit = txf.models.decoder(13, 2, 12, 3)
@@ -289,6 +294,7 @@ def test_a_context_mask_is_the_mask_that_keras_would_have_passed():
     assert np.abs(unmasked[0] - expected[0]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_embeddings_are_shared_and_tied_as_in_the_paper():
     shared = txf.models.encoder_decoder(13, 13, 1, 12, 3, return_hidden_states=True)
     (embedding,) = layers_of(shared, txf.layers.PositionalEmbedding)
@@ -309,6 +315,7 @@ SEGMENTS = np.array([[1, 1, 1, 1, 2, 2, 2]], "int32")
 PLACES = np.array([[0, 1, 2, 3, 0, 1, 2]], "int32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [None, "rotary"])
 @pytest.mark.parametrize("name", ["encoder", "decoder_generator", "encoder_decoder"])
 def test_packed_sequences_see_themselves_alone(name, position):
@@ -339,6 +346,7 @@ def test_models_can_be_looked_at(name, capsys):
     assert keras.utils.model_to_dot(model, show_shapes=True).get_nodes()
 
 
+@pytest.mark.slow
 def test_sizes_may_be_integers_of_numpy():
     numbers = np.array([11, 3, 1, 8, 2])
     vocab_size, num_classes, *sizes = numbers

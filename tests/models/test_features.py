@@ -67,6 +67,7 @@ def test_padding_may_hold_anything():
     drawing.assert_same(found[MASK], expected[MASK], 1e-6)
 
 
+@pytest.mark.slow
 def test_a_classifier_is_trained_saved_and_reloaded(tmp_path):
     model = txf.models.encoder_classifier(None, 3, 2, 8, 2, input_dim=6, dropout=0.0)
     model.compile(keras.optimizers.Adam(1e-2), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -99,6 +100,7 @@ def encoder_like(model):
     return plain
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 @pytest.mark.parametrize("options", [{}, {"sampler": txf.generation.Beam(3)}])
 def test_a_source_of_vectors_is_answered_as_the_naive_loop_does(options):
@@ -118,6 +120,7 @@ def test_a_source_of_vectors_is_answered_as_the_naive_loop_does(options):
         np.testing.assert_array_equal(found, ids[:, 1:])
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 def test_a_pair_with_a_source_of_vectors_is_trained():
     model = txf.models.encoder_decoder(None, 11, 1, 8, 2, input_dim=6, encoder_options={"position_encoding": None})

@@ -35,6 +35,7 @@ def log_softmax(x):
     return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell, attention, bidirectional", KINDS)
 def test_generate_equals_the_naive_loop(cell, attention, bidirectional):
     model = build(cell, attention, bidirectional, 1 + bidirectional, tie_embeddings=cell == "lstm")
@@ -47,6 +48,7 @@ def test_generate_equals_the_naive_loop(cell, attention, bidirectional):
         np.testing.assert_array_equal(tokens, ids[:, 1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell, attention", [("lstm", None), ("lstm", "additive"), ("gru", "multiplicative")])
 def test_beams_equal_brute_force(cell, attention):
     """With as many beams as there are prefixes the best of all answers is found."""
@@ -64,6 +66,7 @@ def test_beams_equal_brute_force(cell, attention):
         np.testing.assert_allclose(found.scores[row], totals[best], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", [None, "additive", "multiplicative"])
 def test_log_probabilities_of_longer_beams_and_draws_are_those_of_the_model(attention):
     model = build("lstm", attention, True)
@@ -162,6 +165,7 @@ def test_scores_are_those_of_a_model_built_to_return_them(attention):
     assert not found["decoder/cross_attention"][0, ..., 5:].any()
 
 
+@pytest.mark.slow
 def test_it_learns_to_copy():
     keras.utils.set_random_seed(1)
     model = txf.models.recurrent_encoder_decoder(8, 8, 1, 24, "gru", "multiplicative", bidirectional=True, dropout=0.0)
@@ -204,6 +208,7 @@ def test_bad_calls(options, arguments, message):
         txf.layers.RecurrentDecoder(8, **options)(*(np.ones(shape, "float32") for shape in arguments))
 
 
+@pytest.mark.slow
 def test_three_layers_with_additive_attention_run():
     model = build("gru", "additive", num_layers=3)
     ids = np.ones((2, 1), "int32")

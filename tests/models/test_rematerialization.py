@@ -62,16 +62,19 @@ def assert_trains_the_same(name, scope, tolerance=1e-5, **options):
         np.testing.assert_allclose(weight, expected, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_builders_train_the_same(name):
     assert_trains_the_same(name, {"mode": "full"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", SCOPES[1:], ids=lambda scope: scope["mode"])
 def test_each_mode_trains_the_same(scope):
     assert_trains_the_same("decoder_generator", scope)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"run_eagerly": True}, {"jit_compile": True}], ids=str)
 def test_other_ways_to_run_train_the_same(options):
     if BACKEND != "tensorflow":
@@ -79,11 +82,13 @@ def test_other_ways_to_run_train_the_same(options):
     assert_trains_the_same("decoder_generator", {"mode": "full"}, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"embedding_dim": 8, "tie_embeddings": False}, {"token_dim": 8}], ids=str)
 def test_projections_beside_the_blocks_are_no_hindrance(options):
     assert_trains_the_same("decoder_generator", {"mode": "full"}, **options)
 
 
+@pytest.mark.slow
 def test_mixed_precision_trains_nearly_the_same():
     assert_trains_the_same("decoder_generator", {"mode": "full"}, tolerance=0.02, dtype="mixed_bfloat16")
 
@@ -111,6 +116,7 @@ class Counting(keras.layers.Layer):
 COUNTING = Counting()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", SCOPES[:3], ids=lambda scope: scope["mode"])
 def test_states_and_losses_of_a_part_are_counted_once(scope):
     assert_trains_the_same("decoder_generator", scope, activation=COUNTING)
@@ -195,6 +201,7 @@ def uses_of_tangent(scope):
     return len(calls), None
 
 
+@pytest.mark.slow
 def test_activations_are_truly_computed_again():
     plain, kept = uses_of_tangent(contextlib.nullcontext())
     assert plain == 2
@@ -212,6 +219,7 @@ def test_activations_are_truly_computed_again():
     )
 
 
+@pytest.mark.slow
 def test_generate_saving_and_cloning_are_as_ever(tmp_path):
     prompts = [[5, 6, 7], [8]]
     with keras.RematScope():

@@ -22,6 +22,7 @@ def assigned(model, other, blocks):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number, blocks", [(1, [0, 0, 0, 0, 0]), (2, [0, 0, 0, 1, 1]), (5, [0, 1, 2, 3, 4])])
 def test_a_shared_block_is_the_same_block_at_each_place(number, blocks):
     sizes = dict(vocab_size=11, num_layers=5, dim=8, num_heads=2, return_hidden_states=True)
@@ -32,6 +33,7 @@ def test_a_shared_block_is_the_same_block_at_each_place(number, blocks):
         drawing.assert_same(shared(IDS)[name], expected, 1e-6)
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 def test_shared_blocks_generate_as_their_copies_do(tmp_path):
     sizes = dict(vocab_size=11, num_layers=4, dim=8, num_heads=2, position="rotary", norm_placement="pre", window=3)
@@ -45,6 +47,7 @@ def test_shared_blocks_generate_as_their_copies_do(tmp_path):
     drawing.assert_same(again(IDS), shared(IDS), 1e-6)
 
 
+@pytest.mark.slow
 @drawing.not_on_jax
 def test_both_sides_of_a_pair_share_and_are_trained():
     model = txf.models.encoder_decoder(
@@ -70,6 +73,7 @@ def test_the_decoders_own_number_is_refused_as_the_decoders():
     refused(lambda: txf.models.encoder_decoder(11, 11, 3, 8, 2, num_decoder_layers=2, share_blocks=3), words)
 
 
+@pytest.mark.slow
 def test_lists_have_a_value_for_each_block_that_there_is():
     model = txf.models.encoder(11, 4, 8, 2, share_blocks=2, window=[2, None])
     assert [model.get_layer(f"encoder_{i}").window for i in range(2)] == [2, None]

@@ -152,6 +152,7 @@ def test_images_of_any_size_and_one_channel():
         assert model(drawing.normal(2, *size, 1)).shape == (2, size[0] * size[1] // 4 + 1, 12)
 
 
+@pytest.mark.slow
 def test_learns_to_tell_patches_apart():
     """Which quarter of the image is bright: needs the patches in their places."""
     random = np.random.default_rng(0)

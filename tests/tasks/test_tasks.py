@@ -55,6 +55,7 @@ def ask(task):
     return task.generate(["the cat", "one dog"], max_new_tokens=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKE)
 def test_a_task_trains_and_is_the_same_after_a_folder(name, tmp_path):
     task = MAKE[name]()
@@ -73,6 +74,7 @@ def test_a_task_trains_and_is_the_same_after_a_folder(name, tmp_path):
     assert type(task).__name__ in card and "on 18 examples" in card and f"{sorted(held)[-1]} |" in card
 
 
+@pytest.mark.slow
 def test_callbacks_find_the_scores():
     stopping = keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=0)
     task = MAKE["TextToText"]()
@@ -109,6 +111,7 @@ def test_macro_f1_is_that_of_scikit_learn():
     np.testing.assert_allclose(float(metric.result()), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight, expected", [({"+": 3.0}, {"+": 3.0, "-": 1.0}), ("balanced", {"+": 2.0, "-": 2 / 3})])
 def test_class_weights_weigh_the_loss(weight, expected):
     task = MAKE["TextClassifier"]()
@@ -121,6 +124,7 @@ def test_class_weights_weigh_the_loss(weight, expected):
     np.testing.assert_allclose(history.history["loss"][0], loss, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_labels_may_be_integers_or_a_column(tmp_path):
     task = tasks.TextClassifier.from_scratch(TEXTS, [3 if label == "+" else 1 for label in LABELS], **SMALL)
     assert task.labels == [1, 3]
@@ -133,6 +137,7 @@ def test_labels_may_be_integers_or_a_column(tmp_path):
         task.fit(["a", "b"], [1, 2])
 
 
+@pytest.mark.slow
 def test_a_classifier_is_served(tmp_path):
     import tensorflow as tf
 
@@ -145,6 +150,7 @@ def test_a_classifier_is_served(tmp_path):
     assert [label.decode() for label in served["label"].numpy()] == task.predict(TEXTS[:4])
 
 
+@pytest.mark.slow
 def test_search_is_the_order_of_all_products():
     task = MAKE["TextEmbedder"]()
     corpus = [f"{source} and {target}" for source in set(SOURCES) for target in set(TARGETS)]
@@ -169,6 +175,7 @@ def test_rank_orders_by_the_scores_of_pairs():
     np.testing.assert_allclose(scores, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["TextGenerator", "TextToText"])
 @pytest.mark.parametrize("tokenizer", ["pieces", "bytes"])
 def test_a_stream_is_the_answer_in_whole_characters(name, tokenizer):
@@ -193,6 +200,7 @@ def test_a_stream_is_the_answer_in_whole_characters(name, tokenizer):
         assert told[0] == asked[0] and "".join(told) == whole[0]
 
 
+@pytest.mark.slow
 def test_generated_answers_do_not_depend_on_the_batch():
     task = MAKE["TextGenerator"]()
     asked = [" ".join(line.split()[:count]) for count in (1, 2, 3) for line in LINES[:3]]
@@ -213,6 +221,7 @@ def test_fill_guesses_by_the_models_softmax():
             task.fill(text)
 
 
+@pytest.mark.slow
 def test_a_pair_is_read_in_training_as_in_prediction():
     task = MAKE["PairClassifier"]()
     values = [["one dog", "two"], ["ein Hund", "zwei Katzen und Hund"], [0, 1]]
@@ -244,6 +253,7 @@ def test_bad_calls_are_refused_by_name(call, words, tmp_path, monkeypatch):
         call(MAKE["TextClassifier"]())
 
 
+@pytest.mark.slow
 def test_a_compiled_task_keeps_its_optimizer():
     task = MAKE["TextClassifier"]()
     task.compile(keras.optimizers.SGD(0.5))
@@ -253,6 +263,7 @@ def test_a_compiled_task_keeps_its_optimizer():
         task.fit(TEXTS, LABELS, learning_rate=0.1)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_becomes_a_task_and_a_folder_of_hugging_face(tmp_path):
     source = tmp_path / "checkpoint"
     shutil.copytree("tests/checkpoints/golden/bert", source)

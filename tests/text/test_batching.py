@@ -26,6 +26,7 @@ def examples(sizes):
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(LENGTHS, st.booleans(), st.sampled_from([[20], [3, 9, 20], [1, 2, 20, 40], 20]), st.integers(40, 90))
 def test_each_example_comes_once_among_its_like(sizes, static, lengths, tokens):

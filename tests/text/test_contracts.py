@@ -120,6 +120,7 @@ def test_config(kind):
     assert again.special_tokens == tokenizer.special_tokens
 
 
+@pytest.mark.slow
 @every_kind
 def test_in_a_dataset(kind):
     ragged, dense = learnt(kind), learnt(kind, length=6)

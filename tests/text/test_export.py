@@ -151,6 +151,7 @@ def names(request):
     tf.config.run_functions_eagerly(False)
 
 
+@pytest.mark.slow
 def test_a_fresh_process_answers_as_python(tmp_path, names):
     expected = {}
     for name in names:
@@ -319,6 +320,7 @@ def test_refuses(tmp_path, monkeypatch, words, options):
     refuses(words, **options)
 
 
+@pytest.mark.slow
 def test_refuses_lengths_and_padding_that_a_model_does_not_have(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sizes = dict(num_layers=1, dim=8, num_heads=2)
@@ -363,6 +365,7 @@ def test_refuses_another_backend(monkeypatch, tmp_path):
     refused(lambda: txf.text.export(built("encoder_classifier"), LETTERS, tmp_path / "m"), ["TensorFlow", "'jax'"])
 
 
+@pytest.mark.slow
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     folder, model = tmp_path / "deep" / "model", built("encoder_classifier")
     txf.text.export(model, LETTERS, folder)
@@ -430,6 +433,7 @@ def test_answers_begin_and_end_as_the_tokenizer_says(tmp_path):
         assert [text.decode() for text in serve(tmp_path / kind, texts)["text"].numpy()] == ids.detokenize(answers)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_wired_by_hand_completes_texts(tmp_path):
     ids = keras.Input((None,), dtype="int32", name="token_ids")
     x = txf.layers.DecoderBlock(2)(txf.layers.PositionalEmbedding(11, 8)(ids))

@@ -101,6 +101,7 @@ def test_ids(name, lines, folders, references):
     assert tokenizer(lines).to_list() == [references[name].encode(line) for line in lines]
 
 
+@pytest.mark.slow
 @few(15)
 @given(lines=STRINGS)
 def test_bert_on_any_unicode(lines, folders, references):

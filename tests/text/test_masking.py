@@ -32,6 +32,7 @@ def begins_word(row):
     ]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=5)
 @given(
     st.lists(st.lists(st.integers(0, 10), max_size=9).map(lambda row: np.array(row, "int32")), min_size=1, max_size=4),
@@ -113,6 +114,7 @@ def test_a_training_that_goes_on_anywhere_sees_the_masks_of_an_unbroken_one(tmp_
     assert again[:to_the_end] == rest[:to_the_end]
 
 
+@pytest.mark.slow
 def test_a_training_that_goes_on_sees_the_masks_of_an_unbroken_one(tmp_path):
     goes_on(25, tmp_path / "at")
 

@@ -38,6 +38,7 @@ def first_fit(sizes, lengths, window):
     return done
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=3)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 7)), min_size=1, max_size=23),
@@ -82,6 +83,7 @@ def test_shapes_are_static():
     assert batch[1].shape == (2, 16)
 
 
+@pytest.mark.slow
 def test_labels_and_weights_of_examples_and_of_tokens():
     ids, label = tf.ragged.constant([[5, 6], [7], [8, 9, 3]], dtype="int32"), [0, 2, 1]
     inputs, labels, weights = next(
@@ -150,6 +152,7 @@ TASKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task", [pytest.param(task, marks=pytest.mark.slow) if task == "question answering" else task for task in TASKS]
 )
@@ -179,6 +182,7 @@ def numpy(inputs):
     return {name: rows.numpy() for name, rows in inputs.items()} if isinstance(inputs, dict) else inputs.numpy()
 
 
+@pytest.mark.slow
 def test_packed_labels_give_the_loss_of_the_first_token():
     """A classifier that reads each sequence at its first token, packed or not."""
     examples = text.classification((LINES, [number % 3 for number in range(len(LINES))]), start_and_end(), 3)
@@ -205,6 +209,7 @@ FITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[] if kind == "translation" else pytest.mark.slow) for kind in FITS]
 )

@@ -65,6 +65,7 @@ def body(line):
     return word_piece().tokenize(line).numpy().tolist()
 
 
+@pytest.mark.slow
 def test_classification():
     found = elements(PIPELINES["classification"](word_piece(), 9))
     assert found == [((CLS, *body(line)[:7], SEP), label) for line, label in zip(LINES, LABELS)]
@@ -72,6 +73,7 @@ def test_classification():
     assert scores.element_spec[1].dtype == tf.float32 and scores.element_spec[0].shape.rank == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_length", [5, 6, 9, 20, 31, None])
 def test_sentence_pairs_are_berts(max_length, tmp_path):
     import transformers
@@ -89,6 +91,7 @@ def test_sentence_pairs_are_berts(max_length, tmp_path):
     assert [row["token_type_ids"].tolist() for row in inputs] == expected["token_type_ids"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", ["padded", "by length"])
 def test_a_model_takes_the_types_of_pairs(batches):
     examples = text.sentence_pairs((LINES, OTHERS, LABELS), word_piece(), 3, token_types=True)
@@ -97,12 +100,14 @@ def test_a_model_takes_the_types_of_pairs(batches):
     assert sum(len(model(inputs)) for inputs, _ in batches) == len(LINES)
 
 
+@pytest.mark.slow
 def test_pairs_are_cut_on_the_left_and_take_other_separators():
     tokenizer = word_piece(truncation_side="left")
     ((row, _),) = elements(text.sentence_pairs((LINES[:1], OTHERS[:1], [0]), tokenizer, 1, 9, ["[SEP]", "[SEP]"]))
     assert row == (CLS, *body(LINES[0])[-2:], SEP, SEP, *body(OTHERS[0])[-3:], SEP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_length", [1, 5, 8, 99, None])
 def test_next_token_has_each_token_but_the_first_as_a_target_once(max_length):
     lines = ["", *LINES, ""]
@@ -127,6 +132,7 @@ def test_translation():
         assert target == (start, *written) and answer == (*written, end) and len(target) == 12
 
 
+@pytest.mark.slow
 def test_question_answering_cuts_the_context():
     found = elements(text.question_answering((LINES, ["who?"] * len(LINES), OTHERS), word_piece(), max_length=12))
     question = body("who?")
@@ -137,6 +143,7 @@ def test_question_answering_cuts_the_context():
     assert source == (CLS, *body(LINES[0])[:5], SEP, SEP)
 
 
+@pytest.mark.slow
 def test_contrastive_pairs_and_their_targets():
     examples = PIPELINES["contrastive"](word_piece(), 9)
     assert elements(examples) == [
@@ -146,6 +153,7 @@ def test_contrastive_pairs_and_their_targets():
     assert [targets.tolist() for _, targets in batches] == [[0, 1, 2, 3, 4]] * 3 + [[0, 1, 2]]
 
 
+@pytest.mark.slow
 def test_the_tokenizers_length_is_the_default():
     assert elements(text.token_ids(LINES, word_piece(length=6))) == elements(text.token_ids(LINES, word_piece(), 6))
     assert elements(text.token_ids(LINES, word_piece(length=6), 8)) == elements(text.token_ids(LINES, word_piece(), 8))
@@ -169,6 +177,7 @@ def test_shapes_and_numbers(name):
     assert max(map(len, rows)) == 9
 
 
+@pytest.mark.slow
 def test_text_without_end():
     endless = text.token_ids(columns(LINES).repeat(), word_piece())
     assert int(endless.cardinality()) == tf.data.INFINITE_CARDINALITY
@@ -179,6 +188,7 @@ def in_any_order(dataset):
     return collections.Counter(elements(dataset))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in PIPELINES]
 )
@@ -222,6 +232,7 @@ RESUMED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, end", RESUMED)
 def test_resumed_in_the_middle_of_an_epoch(name, end, tmp_path):
     first, rest, again = resumed(lambda: ENDS[end](PIPELINES[name](BYTES, 60)).prefetch(2), 2, tmp_path)

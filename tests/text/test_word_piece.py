@@ -44,6 +44,7 @@ def reference_words(texts, lowercase, strip_accents, split_chinese, clean):
     return [[word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))] for text in texts]
 
 
+@pytest.mark.slow
 @few(80)
 @given(texts=STRINGS.filter(bool), options=st.sampled_from(OPTIONS))
 def test_words(texts, options):
@@ -57,6 +58,7 @@ def code_points(first, last):
     return ["_".join(parts[start : start + 64]) for start in range(0, len(parts), 64)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(True, None, True, True), (False, None, True, True), (False, True, False, False)])
 def test_words_of_every_letter(options):
     """Beyond these planes there are Chinese letters and private ones alone."""

@@ -12,6 +12,7 @@ from keras_txf.layers.projections import Projection
 from keras_txf.training import add_adapter, remove_adapter, use_adapter
 
 
+@pytest.mark.slow
 @every_builder
 def test_files(builder, tmp_path):
     model, inputs = trained(builder, dropout=0.1, alpha=5)
@@ -27,6 +28,7 @@ def test_files(builder, tmp_path):
     np.testing.assert_array_equal(run(model, inputs), bare)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file, words", [(".", ["a folder"]), (3, ["3"]), (b"one", ["b'one'"]), ("", ["''"])])
 def test_a_file_that_cannot_be_written(file, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -52,6 +54,7 @@ def test_what_a_file_holds(tmp_path):
     same({f"{path.replace('default_', '')}": v for path, v in values(model.trainable_variables).items()}, tensors)
 
 
+@pytest.mark.slow
 @two_builders
 def test_keras_files_keep_everything(builder, tmp_path):
     model, inputs = trained(builder)
@@ -76,6 +79,7 @@ def test_keras_files_keep_everything(builder, tmp_path):
     same(values(reloaded.weights), values(model.weights))
 
 
+@pytest.mark.slow
 def test_weights_files_refuse_another_set_of_adapters(tmp_path):
     model, inputs = trained("generator")
     model.save_weights(tmp_path / "with.weights.h5")
@@ -89,6 +93,7 @@ def test_weights_files_refuse_another_set_of_adapters(tmp_path):
         model.load_weights(tmp_path / "with.weights.h5")
 
 
+@pytest.mark.slow
 def test_heads_of_others(tmp_path):
     def build(units=4):
         keras.utils.set_random_seed(3)
@@ -117,6 +122,7 @@ def test_heads_of_others(tmp_path):
     same(values(reloaded.trainable_variables), values(model.trainable_variables))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="SavedModels are TensorFlow's")
 def test_exports_have_the_active_adapter(tmp_path):
     import tensorflow as tf
@@ -129,6 +135,7 @@ def test_exports_have_the_active_adapter(tmp_path):
     np.testing.assert_allclose(array(reloaded.serve(inputs.astype("int32"))), tuned, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_keeps_copies_begins_with_the_files_values(tmp_path):
     model, inputs = trained("generator")
     tuned = values(model.trainable_variables)

@@ -72,6 +72,7 @@ def test_a_begins_as_in_pytorch():
     assert not array(layer.adapters["default"].variables["lora_b"]).any()
 
 
+@pytest.mark.slow
 @every_builder
 def test_the_base_stays(builder):
     build, inputs = BUILDERS[builder]
@@ -93,6 +94,7 @@ def test_the_base_stays(builder):
     assert not model.trainable_variables
 
 
+@pytest.mark.slow
 @two_builders
 def test_merging(builder):
     model, inputs = trained(builder, dropout=0.3)
@@ -124,6 +126,7 @@ def test_dropout_in_training_alone():
     assert len(np.unique(dropped[:, 0])) == 8 and abs(dropped.mean() - plain.mean()) < 0.1
 
 
+@pytest.mark.slow
 def test_switching_between_compiled_functions():
     model = txf.models.encoder_classifier(11, 4, num_layers=1, dim=12, num_heads=3, dropout=0.0)
     model.compile("adam", "mse")
@@ -148,6 +151,7 @@ def test_switching_between_compiled_functions():
     same(values(v for v in model.weights if v.path in base), base)
 
 
+@pytest.mark.slow
 def test_an_optimizer_goes_on_after_a_look_at_the_base():
     model, inputs = trained("generator")
     steps = int(model.optimizer.iterations)
@@ -158,6 +162,7 @@ def test_an_optimizer_goes_on_after_a_look_at_the_base():
     assert int(model.optimizer.iterations) == steps + 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("builder", ["generator", slow("seq2seq")])
 def test_generate_follows(builder):
@@ -176,6 +181,7 @@ def test_generate_follows(builder):
     np.testing.assert_array_equal(model.generate([[3, 5, 8]], 6, seed=1), found["one"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(TORCH, reason="compiles nothing")
 def test_a_stream_keeps_the_adapter_that_it_began_with():
     model = BUILDERS["generator"][0](num_layers=1)
@@ -203,6 +209,7 @@ def test_a_thread_sees_nothing_of_what_another_computes():
     assert seen == [layer.active] == ["one"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["quantized", "adapted"])
 def test_int8(first, tmp_path):
     build, inputs = BUILDERS["classifier"]
@@ -243,6 +250,7 @@ def test_int8_against_numpy():
     np.testing.assert_allclose(run(layer, x), bare + 1.5 * x @ array(a) @ array(b), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "bfloat16", "mixed_float16"])
 def test_policies(policy, tmp_path):
     model = txf.models.decoder_generator(11, dtype=policy, **OPTIONS)
@@ -314,6 +322,7 @@ def test_two_models_in_one_are_refused_and_go_each_by_itself():
     assert len(both.trainable_variables) == 4
 
 
+@pytest.mark.slow
 def test_of_a_recurrent_model_the_adapter_alone_is_trained(tmp_path):
     model = txf.models.recurrent_encoder_decoder(11, 11, 2, 12, cell="gru", attention="additive")
     inputs = {"source_ids": np.array([[3, 5, 8]]), "target_ids": np.array([[1, 4]])}

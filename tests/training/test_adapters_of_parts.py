@@ -52,6 +52,7 @@ def classes(model):
     return [type(layer) for layer in model._flatten_layers()]
 
 
+@pytest.mark.slow
 def test_parts_of_a_users_are_trained_saved_and_merged(tmp_path):
     model = generator()
     plain, before, bare = classes(model), values(model.weights), run(model, IDS)
@@ -82,6 +83,7 @@ def test_parts_of_a_users_are_trained_saved_and_merged(tmp_path):
     assert classes(model) == plain and values(model.weights).keys() == before.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 def test_parts_of_a_users_generate(tmp_path):
     model, prompt = generator(), [[3, 5, 8]]

@@ -39,6 +39,7 @@ def files(folder):
     return sorted(os.listdir(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "bfloat16"])
 def test_the_mean_of_the_last(dtype, tmp_path):
     model = build(dtype)
@@ -80,6 +81,7 @@ def test_what_is_no_float_is_the_last_files(tmp_path):
     assert int(model.layers[0].count) == 8
 
 
+@pytest.mark.slow
 def test_a_training_that_goes_on_keeps_counting(tmp_path):
     model = build()
     fit(model, tmp_path)
@@ -192,6 +194,7 @@ def test_arguments_of_another_kind(wrong, tmp_path):
         fit(build(), tmp_path / "file" / "inner")
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_epochs_before(tmp_path):
     model = build()
     fit(model, tmp_path, epochs=1)
@@ -213,6 +216,7 @@ def test_a_full_disk_leaves_the_epochs_before(tmp_path):
     assert len(files(tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_whole_epochs(tmp_path):
     model = build()
 

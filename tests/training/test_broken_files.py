@@ -80,6 +80,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("broken")
 
 
+@pytest.mark.slow
 def test_adapters(folder):
     assert 5 < load_broken_adapters(folder, 120, seed=1) < 100
 

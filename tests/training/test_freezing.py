@@ -65,6 +65,7 @@ def test_patterns_of_variables():
     assert {variable.path for variable in model.trainable_variables} == expected
 
 
+@pytest.mark.slow
 def test_training_follows_between_two_fits():
     model = build()
     freeze(model, ["embedding", "encoder_*"])
@@ -82,6 +83,7 @@ def test_training_follows_between_two_fits():
     assert float(ops.convert_to_numpy(model.optimizer.learning_rate)) == rate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaled", [False, True])
 def test_an_optimizer_that_begins_anew_is_the_same_otherwise(scaled):
     model, optimizer = build(), keras.optimizers.AdamW(1e-2, weight_decay=0.3, clipnorm=2.0)
@@ -99,6 +101,7 @@ def test_an_optimizer_that_begins_anew_is_the_same_otherwise(scaled):
     train(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_files_keep_it(norm, tmp_path):
     model = build(norm=norm, norm_placement="pre", pooling="attention", position="relative")

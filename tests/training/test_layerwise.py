@@ -143,6 +143,7 @@ def test_every_optimizer(name):
         np.testing.assert_allclose(result, array(variable), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_decay_it_is_the_plain_optimizer():
     results = []
     for wrap in (lambda optimizer: optimizer, lambda optimizer: layerwise_decay(optimizer, 1.0)):
@@ -157,6 +158,7 @@ def test_without_decay_it_is_the_plain_optimizer():
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_depths():
     pair = txf.models.encoder_decoder(11, 13, 3, 12, 2, num_decoder_layers=2, position="relative", tie_embeddings=False)
     optimizer = layerwise_decay(keras.optimizers.SGD(0.1), 0.5)
@@ -193,6 +195,7 @@ def test_a_function_of_the_rate_survives_freezing():
     assert set(model.optimizer.rates.values()) == {1 / 8, 1 / 4, 1 / 2, 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_files_and_loss_scaling(policy, compiled, tmp_path):
@@ -228,6 +231,7 @@ def test_loss_scaling():
         np.testing.assert_allclose(array(variable), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_callbacks_set_the_rate():
     model = build()
     model.compile(layerwise_decay(keras.optimizers.SGD(0.1), 0.5), "mse", run_eagerly=True)

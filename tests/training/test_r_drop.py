@@ -101,6 +101,7 @@ def test_halves_that_differ_are_no_number():
         txf.training.RDrop(strength=0)
 
 
+@pytest.mark.slow
 def test_fit_brings_the_draws_together():
     ids = np.random.default_rng(3).integers(1, 20, (16, 9))
     inputs, targets = (np.concatenate([x, x]) for x in txf.training.shift_labels(ids))

@@ -70,6 +70,7 @@ def assert_same(model, other):
 SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.01, SCHEDULE], ids=["plateau", "schedule"])
 def test_goes_on_as_if_nothing_had_happened(rate, tmp_path):
     unbroken, stopping, history = train(tmp_path / "one.npz", rate=rate)
@@ -110,6 +111,7 @@ class StopWithin(keras.callbacks.Callback):
         self.model.stop_training = self.second
 
 
+@pytest.mark.slow
 def test_an_epoch_that_is_stopped_inside_is_not_saved(tmp_path):
     unbroken, _, _ = train(tmp_path / "one.npz")
     _, _, history = train(tmp_path / "two.npz", more=[StopWithin()])
@@ -119,6 +121,7 @@ def test_an_epoch_that_is_stopped_inside_is_not_saved(tmp_path):
     assert_same(unbroken, again)
 
 
+@pytest.mark.slow
 def test_what_counts_as_better_stays(tmp_path):
     """Keras turns the sign of `min_delta` once for each new callback."""
     _, stopping, history = train(tmp_path / "one.npz", min_delta=1e3)
@@ -129,6 +132,7 @@ def test_what_counts_as_better_stays(tmp_path):
     assert resumed.best_epoch == 0 and resumed.wait == stopping.wait == EPOCHS - 1
 
 
+@pytest.mark.slow
 def test_a_kill_while_saving_loses_one_epoch(tmp_path, monkeypatch):
     file = tmp_path / "one.npz"
     train(file, epochs=1)
@@ -307,6 +311,7 @@ def test_a_place_that_cannot_be_written_to(tmp_path):
         train(tmp_path / "file" / "one.npz", cut=(0, 0))  # before the first step
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_epoch_before(tmp_path):
     file = tmp_path / "one.npz"
     train(file, epochs=1)
@@ -321,6 +326,7 @@ def test_a_full_disk_leaves_the_epoch_before(tmp_path):
     assert_same(train(file, 2, epochs=2)[0], train(tmp_path / "two.npz", epochs=2)[0])
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_change_of_the_disk(tmp_path):
     file = tmp_path / "one.npz"
     epochs = []

@@ -71,6 +71,7 @@ IDS = np.array([[1, 5, 2, 6, 2], [1, 3, 3, 7, 2], [1, 4, 2, 0, 0], [1, 6, 5, 7, 
 LOGITS = drawing.normal(4, 4, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule",
     [

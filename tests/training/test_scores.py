@@ -78,6 +78,7 @@ def test_rows_go_in_full_batches_of_like_length():
     ]
 
 
+@pytest.mark.slow
 def test_other_callbacks_find_the_scores(tmp_path, capsys):
     model = txf.models.encoder_decoder(12, 12, 1, 8, 2)
     model.compile("sgd", txf.training.TokenCrossEntropy(), run_eagerly=True)

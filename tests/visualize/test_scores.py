@@ -47,19 +47,14 @@ BUILDERS = {
     "packed": (functools.partial(txf.models.decoder_generator, 11, packed=True), PACKED),
     "images": (functools.partial(txf.models.image_classifier, (6, 8), (2, 4), 4), IMAGES),
 }
-# Positions of packed rows are of no use to some; images have embeddings of their own.
-WITHOUT = {
-    "images": {"embedding_dim", "max_length", "embedding_norm"},
-    "encoder": {"tie_embeddings"},
-    "classifier": {"tie_embeddings"},
-}
+# Every option on the pair, which has all kinds of attention; two on each other way of wiring.
+OTHERS = [{}, {"norm_placement": "pre", "norm": "rms", "num_key_value_heads": 3, "dropout": 0.5}]
 
 
 def cases():
     for name, (build, inputs) in BUILDERS.items():
-        for options in OPTIONS:
-            if not WITHOUT.get(name, set()) & set(options):
-                yield pytest.param(build, inputs, options, id=f"{name}-{'-'.join(options) or 'plain'}")
+        for options in OPTIONS if name == "pair" else OTHERS:
+            yield pytest.param(build, inputs, options, id=f"{name}-{'-'.join(options) or 'plain'}")
     yield pytest.param(BUILDERS["encoder"][0], IDS, {"causal": [True, False]}, id="encoder-causal")
 
 
@@ -98,6 +93,7 @@ def test_rows_sum_to_one_over_what_may_be_seen():
         assert not weights[:, ~seen & real].any()
 
 
+@pytest.mark.slow
 def test_a_generated_answer_has_scores():
     generator = txf.models.decoder_generator(11, 2, 12, 6)
     answer = generator.generate([[5, 6, 7]], max_new_tokens=4)
