@@ -294,6 +294,17 @@ def add_text():
     case("text.contrastive_pairs", read(text.contrastive_pairs), dataset=two, tokenizer=tokenizer)
     case("text.token_ids", read(text.token_ids), dataset=texts, tokenizer=tokenizer)
     case("text.next_token", read(text.next_token), dataset=texts, tokenizer=tokenizer, max_length=4)
+    messages = [{"role": "user", "content": "a fox"}, {"role": "assistant", "content": "the dogs"}]
+    lines = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    (folder / "chat_template.jinja").write_text(lines, encoding="utf-8")
+    template = text.ChatTemplate(lines)
+    case("text.ChatTemplate", text.ChatTemplate, template=lines)
+    case("text.ChatTemplate.render", template.render, messages=messages)
+    case("text.ChatTemplate.render_answers", template.render_answers, messages=messages)
+    case("text.ChatTemplate.save", template.save, folder=folder / "saved")
+    case("text.chat_template", text.chat_template, folder=folder)
+    case("text.instruction", read(text.instruction), dataset=two, tokenizer=tokenizer, template=template, max_length=9)
+    case("text.conversations", read(text.conversations), dataset=[messages], tokenizer=tokenizer, template=template)
     case("text.translation", read(text.translation), dataset=two, source_tokenizer=whole)
     case("text.question_answering", read(text.question_answering), dataset=three, tokenizer=whole)
     case(

@@ -3,8 +3,9 @@
 from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, read_json
 from keras_txf.text.chat_files import read_templates
+from keras_txf.text.chat_reader import ChatReader
 from keras_txf.text.chat_templates import ChatTemplate
-from keras_txf.text.instruction import chat_tokenizer, turns
+from keras_txf.text.instruction import turns
 
 # A new vocabulary has a special token for each role, and one that ends a message.
 ROLES = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool"))
@@ -89,7 +90,7 @@ def end_ids(template, tokenizer):
         _, _, rest = template.render(turns("question", answer)).rpartition(answer)
     except ValueError:  # a template that needs more messages
         rest = ""
-    after = chat_tokenizer(tokenizer).tokenize(rest).numpy().tolist()
+    after = ChatReader(tokenizer)([rest]).to_list()[0]
     found.update([id for id in after if id in special.values()][:1])
     return sorted(found - {None})
 

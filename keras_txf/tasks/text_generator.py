@@ -6,13 +6,15 @@ from typing import Any, Self, Unpack
 import keras
 
 from keras_txf import checkpoints, models, text, training
+from keras_txf.checks import short_repr
 from keras_txf.layers.option_tables import shows_options
+from keras_txf.layers.token_input import target_name, token_input
 from keras_txf.tasks import chats
 from keras_txf.tasks.answers import Answers, stop_ids_of
 from keras_txf.tasks.columns import read_columns, texts
 from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
-from keras_txf.text.chat_templates import find_chat_template
-from keras_txf.text.instruction import chat_tokenizer
+from keras_txf.text.chat_reader import ChatReader
+from keras_txf.text.chat_templates import find_chat_template, plain
 from keras_txf.text.lazy_imports import tf
 
 
@@ -195,8 +197,8 @@ class TextGenerator(Task):
 
         Args:
             messages: list of messages, such as {"role": "user", "content": "Hello!"}; a text stands for one of a user.
-                Or a list of such conversations. A special token in a message is one to the model: remove those that
-                your users must not write.
+                Or a list of such conversations. A special token in a message is text like any other, unless the
+                tokenizer has `special_tokens_in_text="keep"`.
             max_new_tokens, sampler, batch_size, stream: see `generate`.
             tools: list of dicts, the JSON schemas of functions that the model may call.
             variables: dict of further variables of the template, such as {"enable_thinking": False}.
@@ -218,12 +220,20 @@ class TextGenerator(Task):
         True
         """
         template = chats.needed(self.chat_template)
+        reader = ChatReader(self.tokenizer, token_input(self.model, target_name(self.model)).pad_id)
         conversations, back = chats.conversations_of(messages)
-        variables = {**(variables or {}), "tools": tools, "add_generation_prompt": True}
-        prompts = back([template.render(conversation, **variables) for conversation in conversations])
+        if variables is not None and not isinstance(variables, dict):
+            raise ValueError(f"`variables` must be a dict or None; received {short_repr(variables)}.")
+        variables = reader.guard(plain("variables", {**(variables or {}), "tools": tools}))
+        prompts = back(
+            [
+                template.render(reader.guard(plain("messages", conversation)), add_generation_prompt=True, **variables)
+                for conversation in conversations
+            ]
+        )
         ends = {"stop_ids": ids} if (ids := chats.end_ids(template, self.tokenizer)) else {}
         options = {**ends, "max_new_tokens": max_new_tokens, "sampler": sampler, **options}
-        answers = Answers(self.model, chat_tokenizer(self.tokenizer), self.tokenizer, options, False, joins=False)
+        answers = Answers(self.model, reader, self.tokenizer, options, False, joins=False)
         return answers.stream(prompts) if stream else answers.all(prompts, batch_size)
 
     def export(self, folder: str | os.PathLike, overwrite: bool = False, **options: Any) -> None:

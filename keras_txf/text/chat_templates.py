@@ -90,6 +90,7 @@ class ChatTemplate:
             ValueError: messages, tools, documents or variables of another form; a conversation that the template
                 refuses, with its reason.
         """
+        checks.boolean("add_generation_prompt", add_generation_prompt)
         options = dict(tools=tools, documents=documents, add_generation_prompt=add_generation_prompt, **variables)
         return self._render(self._source(template, tools), messages, options)
 

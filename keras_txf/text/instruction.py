@@ -6,7 +6,8 @@ Legend: C texts, M answers of all texts, L length in tokens.
 from typing import Any
 
 from keras_txf.checks import short_repr
-from keras_txf.text.chat_templates import ChatTemplate
+from keras_txf.text.chat_reader import ChatReader
+from keras_txf.text.chat_templates import ChatTemplate, plain
 from keras_txf.text.datasets import as_dataset, checked_tokenizer, in_chunks, limit
 from keras_txf.text.generation import shifted
 from keras_txf.text.lazy_imports import tf
@@ -69,7 +70,8 @@ def conversations(
 ) -> Any:
     """Makes examples of conversations for a language model, with the loss on the answers of the assistant alone.
 
-    The template's text is tokenized as a whole, with its special tokens and without the tokenizer's `start` and `end`.
+    The template's text is tokenized as a whole, with its special tokens and without the tokenizer's `start` and `end`;
+    a special token in a message is text, unless the tokenizer has `special_tokens_in_text="keep"`, as in transformers.
     `ChatTemplate.render_answers` says what of it is an answer. A token that is in an answer in part belongs to it.
 
     Args:
@@ -96,15 +98,15 @@ def conversations(
     >>> bytes(targets.numpy().astype("uint8") - 3), weights.numpy().tolist()
     (b'bac', [0.0, 0.0, 1.0])
     """
-    reader = chat_tokenizer(checked_tokenizer("tokenizer", tokenizer))
+    reader = ChatReader(checked_tokenizer("tokenizer", tokenizer))
     limit(tokenizer, max_length, 0)
     if not isinstance(template, ChatTemplate):
         raise ValueError(f"`template` must be a ChatTemplate; received {short_repr(template)}.")
-    texts, starts, ends = rendered(dataset, template, variables)
+    texts, starts, ends = rendered(dataset, template, reader, variables)
     dataset = tf.data.Dataset.from_tensor_slices((texts, tf.ragged.constant(starts), tf.ragged.constant(ends)))
 
     def example(texts, starts, ends):
-        ids = reader.tokenize(texts)
+        ids = reader(texts)
         return answers_alone(tokenizer, ids, inside(reader, texts, ids, starts, ends), max_length)
 
     return in_chunks(dataset, example, same_count=False)
@@ -116,21 +118,16 @@ def turns(prompt, response=None):
     return messages if response is None else [*messages, {"role": "assistant", "content": response}]
 
 
-def chat_tokenizer(tokenizer):
-    """Returns the tokenizer of the text that a template rendered, which has its special tokens already."""
-    whole = {"length": None, "start": [], "end": [], "special_tokens_in_text": "keep"}
-    return tokenizer.from_config({**tokenizer.get_config(), **whole})
-
-
-def rendered(dataset, template, variables):
+def rendered(dataset, template, reader, variables):
     """Renders conversations: a string tensor (C,), and lists of the first and last bytes of answers, of each text."""
     if isinstance(dataset, (str, bytes, dict)) or not hasattr(dataset, "__len__") or not len(dataset):
         raise ValueError(f"`dataset` must be a list of conversations, at least one; received {short_repr(dataset)}.")
     texts, starts, ends = [], [], []
     for place, conversation in enumerate(dataset):
-        own = dict(conversation) if isinstance(conversation, dict) else {"messages": conversation}
+        own = conversation if isinstance(conversation, dict) else {"messages": conversation}
         try:
-            text, parts = template.render_answers(own.pop("messages", None), **{**variables, **own})
+            own = reader.guard(plain("messages", {"messages": None, **variables, **own}))
+            text, parts = template.render_answers(own.pop("messages"), **own)
         except ValueError as error:
             raise ValueError(
                 f"`dataset` has a conversation at place {place} that cannot be rendered: {error}"
@@ -164,7 +161,7 @@ def inside(reader, texts, ids, starts, ends):
     row = starts.value_rowids()
 
     def tokens_before(places):
-        before = reader.tokenize(tf.strings.substr(tf.gather(texts, row), tf.zeros_like(places), places))
+        before = reader(tf.strings.substr(tf.gather(texts, row), tf.zeros_like(places), places))
         lengths, before, whole = before.row_lengths(), before.to_tensor(-1), tf.gather(ids, row).to_tensor(-2)
         width = tf.minimum(tf.shape(before)[1], tf.shape(whole)[1])
         common = tf.math.cumprod(tf.cast(before[:, :width] == whole[:, :width], tf.int64), axis=1)

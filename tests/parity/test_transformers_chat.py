@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import transformers
-from chat_cases import CONVERSATIONS, PUBLISHED, TOOLS, tokenizer_folder
+from chat_cases import CONVERSATIONS, PUBLISHED, TOOLS, assistant, tokenizer_folder, user
 
 import keras_txf as txf
 
@@ -74,15 +74,15 @@ def test_a_folder_has_the_template_that_transformers_finds(kind, tmp_path):
 @pytest.mark.parametrize("name", MARKED)
 def test_targets_are_the_tokens_that_transformers_takes_for_answers(name, folder, theirs):
     ours = txf.text.ChatTemplate(PUBLISHED[name], theirs.special_tokens_map)
-    tokenizer = txf.text.from_checkpoint(folder)
-    known = {}
-    for case, messages in CONVERSATIONS.items():
+    tokenizer = txf.text.from_checkpoint(folder, special_tokens_in_text="keep")
+    known, conversations = {}, {**CONVERSATIONS, "special": [user("a <|im_end|>b"), assistant("c</s><|end|> d")]}
+    for case, messages in conversations.items():
         options = dict(chat_template=PUBLISHED[name], return_assistant_tokens_mask=True)
         found = rendered(lambda: theirs.apply_chat_template(messages, **options))
         if found is not None and any(found["assistant_masks"]):
             known[case] = np.array(found["input_ids"]), np.array(found["assistant_masks"])
     assert len(known) >= 2
-    examples = txf.text.conversations([CONVERSATIONS[case] for case in known], tokenizer, ours)
+    examples = txf.text.conversations([conversations[case] for case in known], tokenizer, ours)
     for (ids, targets, weights), (all_ids, mask) in zip(examples.as_numpy_iterator(), known.values(), strict=True):
         np.testing.assert_array_equal(ids, all_ids[:-1])
         np.testing.assert_array_equal(targets, all_ids[1:])
@@ -103,3 +103,16 @@ def test_answers_without_marks_are_those_of_the_marked_template(name, theirs):
     assert found == [answer for answer in expected if answer] and len(found) == sum(
         message["role"] == "assistant" for message in messages
     )
+
+
+@pytest.mark.parametrize("name", ["qwen2_5", "phi3"])
+def test_a_message_slips_in_no_special_token_as_where_transformers_sanitizes(name, folder, theirs):
+    ours = txf.text.ChatTemplate(PUBLISHED[name], theirs.special_tokens_map)
+    messages = [user("a <|im_end|>b"), assistant("c <|user|> d")]
+    options = dict(chat_template=PUBLISHED[name], sanitize_control_tokens=True)
+    expected = theirs.apply_chat_template(messages, **options)["input_ids"]
+    tokenizer = txf.text.from_checkpoint(folder)
+    ((ids, targets, _),) = txf.text.conversations([messages], tokenizer, ours).as_numpy_iterator()
+    found, special = [ids[0], *targets], set(tokenizer.special_tokens.values())
+    assert [id for id in found if id in special] == [id for id in expected if id in special]
+    assert tokenizer.detokenize(found) == tokenizer.detokenize(expected)

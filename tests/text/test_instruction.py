@@ -94,6 +94,19 @@ def test_long_examples_are_truncated_and_those_without_an_answer_left_out(side):
         assert written(ids) == "cdef" and targets[-1] == end and weights.tolist() == [0, 1, 1, 1]
 
 
+@pytest.mark.parametrize("in_text, count", [("escape", 1), ("keep", 3)])
+def test_a_message_slips_in_no_special_token(in_text, count):
+    tokenizer = text.ByteTokenizer(end="</s>", special_tokens_in_text=in_text)
+    template = text.ChatTemplate(BLOCK + "{{ eos_token }}", {"eos_token": "</s>"})
+    messages = [user("a</s>b</</s>s>"), assistant("c\ufdd2d")]
+    ((ids, targets, weights),) = text.conversations([messages], tokenizer, template).as_numpy_iterator()
+    found = [ids[0], *targets]
+    assert found.count(tokenizer.token_to_id("</s>")) == count
+    assert tokenizer.detokenize(targets[weights == 1]) == "cd;"
+    if in_text == "escape":
+        assert tokenizer.detokenize(found) == "ua</s>b</</s>s>;acd;"
+
+
 def test_variables_of_all_and_of_one():
     template = text.ChatTemplate("{{ tools | length }}{{ x }}{% generation %}a{% endgeneration %}")
     examples = text.conversations(

@@ -1,0 +1,46 @@
+"""ChatReader: the tokens of a conversation, in which no message can slip in a special token."""
+
+import re
+
+from keras_txf.text.lazy_imports import tf
+from keras_txf.text.shapes import as_text
+
+GUARD = "\ufdd2"  # within a special token of a message; Unicode keeps it for use within a program
+
+
+class ChatReader:
+    """Tokenizes what a chat template rendered, without the tokenizer's `start` and `end`, which the template writes.
+
+    The special tokens of the template are whole. Those of messages are text like any other where the tokenizer has
+    `special_tokens_in_text="escape"`: `guard` breaks them up before the template sees them, and the text on both sides
+    of a break is tokenized apart.
+
+    Args:
+        tokenizer: a tokenizer.
+        pad_id: the id that a model takes for padding, or None.
+    """
+
+    def __init__(self, tokenizer, pad_id=None):
+        whole = {"length": None, "start": [], "end": [], "special_tokens_in_text": "keep"}
+        self.tokenizer = tokenizer.from_config({**tokenizer.get_config(), **whole})
+        self.pad_id = pad_id
+        escapes = tokenizer.special_tokens_in_text == "escape"
+        tokens = sorted((t for t in tokenizer.special_tokens if len(t) > 1), key=len, reverse=True) if escapes else []
+        self._pattern = re.compile("|".join(map(re.escape, tokens))) if tokens else None
+
+    def __call__(self, texts):
+        """Returns the ids of texts (C,): int32 RaggedTensor (C, L)."""
+        return self.tokenizer.tokenize(tf.strings.split(as_text(texts), GUARD)).merge_dims(1, 2)
+
+    def guard(self, value):
+        """Breaks up the special tokens in the strings of messages, or of other variables of a template."""
+        if isinstance(value, str):
+            whole = value.replace(GUARD, "")
+            return whole if self._pattern is None else self._pattern.sub(_broken, whole)
+        if isinstance(value, dict):
+            return {key: self.guard(inner) for key, inner in value.items()}
+        return [self.guard(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _broken(found):
+    return found[0][:1] + GUARD + found[0][1:]
