@@ -56,7 +56,7 @@ def test_a_folder_keeps_the_template(chatty, tmp_path):
     assert again.chat(PROMPTS) == RESPONSES and again.get_config() == chatty.get_config()
 
 
-@pytest.mark.parametrize("with_template", [False, True])
+@pytest.mark.parametrize("with_template", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_prompts_and_responses(with_template, tmp_path):
     template = (
         "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token if m.role == 'assistant' }}\n{% endfor %}"
