@@ -45,7 +45,7 @@ def needed(template):
 
 def is_conversations(values):
     """Whether a column holds conversations: lists of messages, or dicts of them."""
-    return bool(values) and not isinstance(values[0], str)
+    return bool(values) and isinstance(values[0], (list, dict))
 
 
 def contents(values):

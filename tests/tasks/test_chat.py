@@ -29,12 +29,14 @@ def chatty():
     return task
 
 
+@pytest.mark.slow
 def test_it_answers_what_it_learnt(chatty):
     assert [chatty.chat(prompt) for prompt in PROMPTS[:2]] == RESPONSES[:2]
     assert chatty.chat(PROMPTS) == RESPONSES == chatty.chat([[user(prompt)] for prompt in PROMPTS], batch_size=2)
     assert chatty.chat([user("one dog")]) == "ein Hund"
 
 
+@pytest.mark.slow
 def test_a_message_slips_in_no_special_token(chatty, monkeypatch):
     asked = []
     monkeypatch.setattr(chatty.model, "generate", lambda rows, **options: asked.extend(rows) or [[*rows[0], 5]])
@@ -43,6 +45,7 @@ def test_a_message_slips_in_no_special_token(chatty, monkeypatch):
     assert [token for token in special if token != "<unk>"] == ["<|user|>", "<|end|>", "<|assistant|>"]
 
 
+@pytest.mark.slow
 def test_a_stream_is_the_answer(chatty):
     pieces = list(chatty.chat("two cats", stream=True))
     assert "".join(pieces) == "zwei Katzen" and len(pieces) > 2
@@ -50,13 +53,15 @@ def test_a_stream_is_the_answer(chatty):
     assert ["".join(row) for row in zip(*many)] == RESPONSES
 
 
+@pytest.mark.slow
 def test_a_folder_keeps_the_template(chatty, tmp_path):
     chatty.save(tmp_path / "chat")
     again = txf.tasks.TextGenerator.load(tmp_path / "chat")
     assert again.chat(PROMPTS) == RESPONSES and again.get_config() == chatty.get_config()
 
 
-@pytest.mark.parametrize("with_template", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("with_template", [False, True])
 def test_prompts_and_responses(with_template, tmp_path):
     template = (
         "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token if m.role == 'assistant' }}\n{% endfor %}"
@@ -72,6 +77,7 @@ def test_prompts_and_responses(with_template, tmp_path):
     assert (task.chat if with_template else task.generate)(asked) == RESPONSES
 
 
+@pytest.mark.slow
 def test_conversations_come_from_a_file(chatty, tmp_path):
     lines = [{"messages": chat, "id": place} for place, chat in enumerate(CHATS)]
     (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -118,6 +124,7 @@ def checkpoint(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_its_template_and_end(checkpoint, tmp_path):
     task = txf.tasks.TextGenerator.from_checkpoint(checkpoint)
     assert task.chat_template.templates == {"default": PUBLISHED["qwen2_5"]}
@@ -138,6 +145,7 @@ def test_a_checkpoint_has_its_template_and_end(checkpoint, tmp_path):
 @pytest.mark.parametrize("call, words", [
     (lambda task: task.chat("a"), "`chat_template` must be given to the task"),
     (lambda task: task.fit(CHATS), "`chat_template` must be given to the task"),
+    (lambda task: task.fit([1, 2]), "`texts` must hold strings; received 1 at place 0"),
     (lambda task: task.fit(PROMPTS, RESPONSES[:2]), "`prompt`, `response` must be of one length"),
     (lambda task: task.fit(PROMPTS, [1] * 3), "`responses` must hold strings; received 1 at place 0"),
     (lambda task: task.fit(PROMPTS, RESPONSES, columns="a"), "`columns` must be names for"),
@@ -147,7 +155,7 @@ def test_a_checkpoint_has_its_template_and_end(checkpoint, tmp_path):
     (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="a").chat(3), "`messages` must be a text"),
     (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="a").chat([3]), "`messages` must be a list"),
     (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="a").chat("b", variables=3), "`variables`"),
-], ids=range(11))  # fmt: skip
+], ids=range(12))  # fmt: skip
 def test_bad_calls_are_refused_by_name(call, words):
     model = txf.models.decoder_generator(BYTES.vocab_size, 1, 8, 2)
     with pytest.raises(ValueError, match=words):

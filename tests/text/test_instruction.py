@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from chat_cases import CONVERSATIONS, PUBLISHED, SYSTEM, TOOLS, assistant, user
-from text_cases import CORPUS, learnt
+from text_cases import CORPUS, LEARN, learnt
 
 import keras_txf as txf
 from keras_txf import text
@@ -38,7 +38,13 @@ def test_weights_are_of_the_bytes_of_the_answers(template):
         assert (ids.dtype, targets.dtype, weights.dtype) == ("int32", "int32", "float32")
 
 
-@pytest.mark.parametrize("kind", ["WordPiece", "unigram", "bpe", "byte pairs", "characters"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "byte pairs",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in LEARN if kind not in ("byte pairs", "bytes")),
+    ],
+)
 def test_tokens_of_every_tokenizer_are_those_of_the_whole_text(kind):
     tokenizer, template = learnt(kind), text.ChatTemplate(BLOCK.replace(";", " ; ").replace("[0] }}", " }} : "))
     examples = text.conversations(CHATS, tokenizer, template)
@@ -147,7 +153,7 @@ MAKE = {
 }
 
 
-@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("kind", [pytest.param("instruction", marks=pytest.mark.slow), "conversations"])
 def test_loss_and_gradients_packed_are_those_of_the_answers_alone(kind):
     """One step of plain descent at rate 1 moves each weight by its gradient; NumPy has the loss of the answers."""
     examples = MAKE[kind]()
