@@ -443,9 +443,10 @@ ALSO = {
 def outcomes(names, values, step=1):
     """(case, argument, bad value, outcome) for each; with `step` each argument in turn has other values, one of so
     many."""
-    for place, (name, argument) in enumerate((name, argument) for name in names for argument in arguments_of(name)):
+    arguments = [(name, argument) for name in names for argument in arguments_of(name)]
+    for place, own in enumerate(arguments):
         for bad in list(values)[place % step :: step]:
-            yield name, argument, bad, outcome(name, argument, bad)
+            yield *own, bad, outcome(*own, bad)
 
 
 def is_wrong(name, argument, bad, found):

@@ -10,8 +10,8 @@ os.environ.setdefault(
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false",
 )
 
-import keras  # noqa: E402  reads the variable
-import pytest  # noqa: E402
+import keras
+import pytest
 
 pytest.register_assert_rewrite("contracts")
 

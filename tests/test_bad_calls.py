@@ -68,6 +68,7 @@ def test_bad_values_are_refused_by_name_or_right(cases, area):
     assert not found, found
 
 
+@pytest.mark.slow
 def test_a_wrong_outcome_is_noticed(cases):
     def accepts(values):
         return values

@@ -149,6 +149,7 @@ def test_max_length_is_of_each_packed_sequence(position):
         model(inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["encoder", "decoder_generator"])
 @drawing.few(2)
 @given(drawing.model_options(exclude=["window"]), st.sampled_from([1, 2, 3]))
@@ -166,6 +167,7 @@ def test_nothing_beyond_every_layers_window_counts(kind, options, window):
         assert drawing.difference(after[t], before[t]) > 1e-7
 
 
+@pytest.mark.slow
 @drawing.few(2)
 @given(drawing.block_options(exclude=["window", "position"]), st.permutations(range(9)))
 def test_an_encoder_without_positions_does_not_know_the_order(options, order):

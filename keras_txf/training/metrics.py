@@ -42,7 +42,7 @@ class TokenAccuracy(keras.metrics.Mean):
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true, y_pred, weights = token_weights(self, y_true, y_pred, sample_weight)
         hits = ops.cast(ops.argmax(y_pred, axis=-1), "int32") == ops.cast(y_true, "int32")
-        super().update_state(ops.cast(hits, "float32"), sample_weight=weights)
+        _add_tokens(super().update_state, ops.cast(hits, "float32"), weights)
 
     def get_config(self):
         return {**super().get_config(), "pad_id": self.pad_id}
@@ -79,10 +79,15 @@ class Perplexity(keras.metrics.Mean):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true, y_pred, weights = token_weights(self, y_true, y_pred, sample_weight)
-        super().update_state(token_cross_entropy(y_true, y_pred, self.pad_id), sample_weight=weights)
+        _add_tokens(super().update_state, token_cross_entropy(y_true, y_pred, self.pad_id), weights)
 
     def result(self):
         return ops.exp(super().result())
 
     def get_config(self):
         return {**super().get_config(), "pad_id": self.pad_id}
+
+
+def _add_tokens(update_state, values, weights):
+    """Adds values flat: Keras averages rows first, and a token of a short batch would weigh more than one of a long."""
+    update_state(ops.reshape(values, (-1,)), sample_weight=ops.reshape(weights, (-1,)))

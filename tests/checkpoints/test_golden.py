@@ -207,6 +207,7 @@ def test_what_config_json_cannot_say_is_not_saved(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_shards(tmp_path):
     model = txf.checkpoints.load(GOLDEN / "gpt2")
     txf.checkpoints.save(model, tmp_path)

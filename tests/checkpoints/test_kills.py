@@ -153,6 +153,7 @@ def test_old_or_new_at_every_point(new, before, after, models, tmp_path):
     assert all(file.name[0] != "." for file in folder.iterdir())
 
 
+@pytest.mark.slow
 def test_one_file_takes_anothers_place_at_once(models, tmp_path):
     """With the same configuration and tokenizer no reader ever finds a folder without weights."""
     save(models["old"], tmp_path)

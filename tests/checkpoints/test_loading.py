@@ -41,6 +41,7 @@ def plain(tmp_path_factory):
     return {name: load(write(base / name, config, tensors(config))) for name, config in CONFIGS.items()}
 
 
+@pytest.mark.slow
 def test_numbers_lie_where_they_belong(plain):
     arrays, found = tensors(GPT2), weights(plain["gpt2"])
     query, key, value = np.split(arrays["transformer.h.1.attn.c_attn.weight"], 3, axis=1)
@@ -145,6 +146,7 @@ def test_a_head_that_is_missing_is_tied(tmp_path):
     assert "logits/kernel" not in weights(load(folder, tie_embeddings=True))
 
 
+@pytest.mark.slow
 def test_buffers_are_passed_over(plain, tmp_path):
     positions = np.arange(7)[None]
     same(
@@ -259,6 +261,7 @@ def test_the_bar_reaches_its_end(tmp_path, capsys, shards):
         assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_large_files_have_a_bar(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("keras_txf.checkpoints.loading.LARGE", 100)
     load(write(tmp_path, GPT2, tensors(GPT2)))

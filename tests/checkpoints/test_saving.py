@@ -22,6 +22,7 @@ def same(model, other):
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["roberta", "mpnet"])
 def test_rows_of_no_position_come_back_under_the_names_of_another_class(family, tmp_path):
     """Their tables have rows before that of the first real token, and the body alone has no prefix."""
@@ -52,6 +53,7 @@ def test_rows_of_no_position_come_back_where_the_file_has_no_prefix(tmp_path):
     np.testing.assert_array_equal(again[name], arrays["decoder.embed_positions.weight"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
 def test_config_says_whether_the_head_is_tied(tied, tmp_path):
     """Of a file that says nothing, transformers ties some families and not others."""
@@ -61,6 +63,7 @@ def test_config_says_whether_the_head_is_tied(tied, tmp_path):
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["tie_word_embeddings"] is tied
 
 
+@pytest.mark.slow
 def test_a_new_head_begins_with_what_the_file_has_of_it(tmp_path):
     pooler = {
         "bert.pooler.dense.weight": np.eye(8, dtype="float32")[::-1].copy(),
@@ -75,6 +78,7 @@ def test_a_new_head_begins_with_what_the_file_has_of_it(tmp_path):
     assert not without.get_layer("head").get_weights()[1].any()  # as it begins
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config, pad, ends, expected", [
     (GPT2, 3, 3, None), (GPT2, 3, [5, 3], None), (GPT2, 3, 5, 3), (GPT2, None, 5, None), (LLAMA, 4, 4, None),
     (LLAMA, 4, 5, 4),
@@ -121,6 +125,7 @@ def test_a_config_that_is_of_another_model_is_refused(tmp_path):
     same(load(tmp_path / "classes"), classifier)
 
 
+@pytest.mark.slow
 def test_the_body_alone_keeps_the_files_pooler(tmp_path):
     """Of a file whose class had none of it as well: transformers would draw a random one."""
     pooler = {"bert.pooler.dense.weight": np.eye(8, dtype="float32"), "bert.pooler.dense.bias": np.ones(8, "float32")}
@@ -134,6 +139,7 @@ def test_the_body_alone_keeps_the_files_pooler(tmp_path):
         assert not any(name.startswith("bert.") for name in saved)
 
 
+@pytest.mark.slow
 def test_a_body_that_goes_by_the_name_of_its_pretraining_is_an_encoder(tmp_path):
     body = {name: tensor for name, tensor in tensors(BERT).items() if not name.startswith("cls.")}
     assert load(write(tmp_path / "file", BERT, body)).name == "encoder"

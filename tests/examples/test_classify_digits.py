@@ -31,6 +31,7 @@ def test_shifts_are_by_one_pixel_and_bring_in_background():
     assert (moved[0, 0] == -1).all() and (moved[0, :, 0] == -1).all()
 
 
+@pytest.mark.slow
 def test_both_nets_are_of_one_size():
     transformer, convolutions = classify_digits.build_transformer(), classify_digits.build_convolutions()
     assert transformer.output_shape == convolutions.output_shape == (None, 10)

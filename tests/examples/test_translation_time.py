@@ -46,6 +46,7 @@ def test_what_is_timed_reads_one_sentence_of_the_length_asked_for(model, uncompi
     assert not all(map(np.array_equal, model.get_weights(), before))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["quick", "full"])
 def test_the_two_models_have_about_as_many_parameters(size):
     _, *sizes = translation_time.SIZES[size]

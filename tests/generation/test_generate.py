@@ -278,6 +278,7 @@ def test_a_model_that_has_generated_can_be_forgotten():
     assert reference() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_id", [7, 0])
 def test_start_id_is_what_targets_begin_with(start_id):
     """Padding too: later tokens then do not see it, in training as here."""

@@ -37,6 +37,7 @@ def test_lists_without_padding(kind):
     assert row == shown(kind, PROMPTS[0]) + answers(kind)[0][: answers(kind)[0].index(stop) + 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FEWER)
 def test_scores_are_log_probabilities_of_the_model(kind):
     model = make(kind, "llama")

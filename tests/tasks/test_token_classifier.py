@@ -23,6 +23,7 @@ def trained():
     return tagger
 
 
+@pytest.mark.slow
 def test_it_is_the_same_after_a_folder(trained, tmp_path):
     trained.save(tmp_path / "task")
     again = txf.tasks.TokenClassifier.load(tmp_path / "task")
@@ -74,6 +75,7 @@ def test_places_of_words_are_characters(trained):
     assert words == ["Ähm", ",", "東京", "ist", "𐐀", "!"] == [text[start:end] for start, end in places]
 
 
+@pytest.mark.slow
 def test_it_is_served(trained, tmp_path):
     trained.export(tmp_path / "served")
     loaded = tf.saved_model.load(str(tmp_path / "served"))
@@ -104,6 +106,7 @@ def test_files_columns_and_numbers_are_the_same(trained, tmp_path):
         assert trained.evaluate(data, columns=("tokens", "ner")) == expected
 
 
+@pytest.mark.slow
 def test_weights_of_labels_are_those_of_the_loss():
     tagger = txf.tasks.TokenClassifier.from_scratch(WORDS[:3], TAGS[:3], max_length=30, **SMALL)
     words, tags = WORDS[:2], TAGS[:2]

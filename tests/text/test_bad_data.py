@@ -100,6 +100,7 @@ def test_labels_in_memory(labels, words):
     refused(lambda: text.sentence_pairs((TEXTS, TEXTS, labels), WORD, 3), ["labels", *words])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", [3, -1])
 def test_labels_of_a_data_set(label):
     examples = text.classification(columns(TEXTS, [0, label]), WORD, 3)
@@ -224,6 +225,7 @@ WHILE_READING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", WHILE_READING)
 def test_while_reading(what):
     make, words = WHILE_READING[what]

@@ -45,6 +45,7 @@ def test_each_example_comes_once_among_its_like(sizes, static, lengths, tokens):
     assert seen == collections.Counter(range(len(sizes)))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=15), st.integers(1, 4))
 def test_lengths_are_the_best_of_all(sizes, count):

@@ -144,6 +144,7 @@ def load_broken_files(base, kind, number, seed):
 KINDS = ["bert", "t5", "llama", "byt5", "byte pairs", "unigram"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_broken_folders(kind, tmp_path):
     assert 2 < load_broken_files(tmp_path, kind, 60, seed=1) < 58

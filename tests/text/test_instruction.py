@@ -27,6 +27,7 @@ def written(ids):
     return bytes(int(id) - 3 for id in ids).decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", [BLOCK, PLAIN])
 def test_weights_are_of_the_bytes_of_the_answers(template):
     examples = text.conversations(CHATS, BYTES, text.ChatTemplate(template))
@@ -38,6 +39,7 @@ def test_weights_are_of_the_bytes_of_the_answers(template):
         assert (ids.dtype, targets.dtype, weights.dtype) == ("int32", "int32", "float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
@@ -57,6 +59,7 @@ def test_tokens_of_every_tokenizer_are_those_of_the_whole_text(kind):
         assert found.replace(" ", "") == expected.replace(" ", "") and found.count(";") == 2
 
 
+@pytest.mark.slow
 def test_a_token_in_an_answer_in_part_belongs_to_it():
     tokenizer = text.BytePairTokenizer.train(["xyz xyz xyz"], 261, special_tokens=["<pad>"])
     assert len(tokenizer.tokenize("xyz")) == 1
@@ -69,6 +72,7 @@ def test_a_token_in_an_answer_in_part_belongs_to_it():
     assert tokenizer.detokenize(targets[weights == 1]).strip() == "xyz"
 
 
+@pytest.mark.slow
 def test_prompts_and_responses():
     tokenizer = text.ByteTokenizer(extra_tokens=["<s>"], start="<s>", end="</s>")
     start, end = (tokenizer.token_to_id(token) for token in ("<s>", "</s>"))
@@ -85,6 +89,7 @@ def test_prompts_and_responses():
         assert all((one == other).all() for one, other in zip(*parts, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_long_examples_are_truncated_and_those_without_an_answer_left_out(side):
     tokenizer = text.ByteTokenizer(end="</s>", truncation_side=side)
@@ -100,6 +105,7 @@ def test_long_examples_are_truncated_and_those_without_an_answer_left_out(side):
         assert written(ids) == "cdef" and targets[-1] == end and weights.tolist() == [0, 1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_text, count", [("escape", 1), ("keep", 3)])
 def test_a_message_slips_in_no_special_token(in_text, count):
     tokenizer = text.ByteTokenizer(end="</s>", special_tokens_in_text=in_text)
@@ -113,6 +119,7 @@ def test_a_message_slips_in_no_special_token(in_text, count):
         assert tokenizer.detokenize(found) == "ua</s>b</</s>s>;acd;"
 
 
+@pytest.mark.slow
 def test_variables_of_all_and_of_one():
     template = text.ChatTemplate("{{ tools | length }}{{ x }}{% generation %}a{% endgeneration %}")
     examples = text.conversations(
@@ -153,6 +160,7 @@ MAKE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [pytest.param("instruction", marks=pytest.mark.slow), "conversations"])
 def test_loss_and_gradients_packed_are_those_of_the_answers_alone(kind):
     """One step of plain descent at rate 1 moves each weight by its gradient; NumPy has the loss of the answers."""

@@ -74,6 +74,7 @@ def joined(sequences, length):
     return [np.pad(row := np.concatenate(part), (0, length - len(row))) for part in zip(*parts)]
 
 
+@pytest.mark.slow
 def test_shapes_are_static():
     rows = text.pack(text.next_token(LINES, learnt("WordPiece"), 16), 16)
     inputs, targets = rows.batch(3, drop_remainder=True).element_spec

@@ -122,6 +122,7 @@ def test_next_token_has_each_token_but_the_first_as_a_target_once(max_length):
     assert len(elements(without)) == sum(len(body(line)) > 1 for line in ["", "fox", "the fox"])
 
 
+@pytest.mark.slow
 def test_translation():
     target_tokenizer = learnt("characters", start="[START]", end="[END]")
     found = elements(text.translation((LINES, OTHERS), word_piece(), target_tokenizer, 12))

@@ -12,6 +12,7 @@ from keras_txf.text import ByteTokenizer, CharacterTokenizer
 from keras_txf.text.lazy_imports import tf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bytes", "byte pairs", "bpe"])
 @few(40)
 @given(texts=STRINGS)

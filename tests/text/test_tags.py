@@ -48,6 +48,7 @@ def test_the_tokens_of_words_are_those_of_the_text(name, expected):
     assert ids.tolist() == tokenizer.tokenize(" ".join(words)).numpy().tolist()
 
 
+@pytest.mark.slow
 def test_numbers_arrays_and_data_sets_are_the_same():
     tokenizer = learnt("WordPiece")
     numbers = [[LABELS.index(tag) for tag in tags] for tags in TAGS]

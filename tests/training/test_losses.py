@@ -333,6 +333,22 @@ def test_metrics_over_batches_equal_the_whole(pad_id, sample_weight):
         assert float(metric.result()) == pytest.approx(float(alone(TARGETS[:1], LOGITS[:1])), rel=1e-6)
 
 
+@pytest.mark.parametrize("pad_id", [0, -100])
+def test_metrics_weigh_tokens_alike_over_batches_of_other_lengths(pad_id):
+    draw = np.random.default_rng(0)
+    targets = [np.where((ids := draw.integers(0, V, (4, length))) == 0, pad_id, ids) for length in (3, 9, 27)]
+    logits = [draw.normal(size=(*ids.shape, V)).astype("float32") for ids in targets]
+    metrics = txf.training.TokenAccuracy(pad_id), txf.training.Perplexity(pad_id)
+    for pair in zip(targets, logits):
+        for metric in metrics:
+            metric.update_state(*pair)
+    ids, scores = np.concatenate([x.ravel() for x in targets]), np.concatenate([x.reshape(-1, V) for x in logits])
+    ids, scores = ids[ids != pad_id], scores[ids != pad_id].astype("float64")
+    losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(ids)), ids]
+    assert float(metrics[0].result()) == pytest.approx((scores.argmax(1) == ids).mean(), rel=1e-5)
+    assert float(metrics[1].result()) == pytest.approx(math.exp(losses.mean()), rel=1e-5)
+
+
 def test_accuracy_counts_hits():
     logits = np.eye(V)[np.array([[3, 1, 0, 2, 4], [5, 1, 0, 0, 0], [1, 0, 0, 0, 0]])]
     assert float(txf.training.TokenAccuracy()(TARGETS, logits)) == pytest.approx(6 / 8)
