@@ -15,6 +15,7 @@ import types
 import pytest
 
 from keras_txf.backend.startup import without_startup_lines
+from keras_txf.text.lazy_imports import require_tensorflow_text
 
 ROOT = pathlib.Path(__file__).parents[1]
 SETUP = configparser.ConfigParser()
@@ -170,8 +171,12 @@ def test_what_is_said_to_be_installed_exists():
     assert {extra.strip() for names in named for extra in names.split(",")} <= EXTRAS.keys()
 
 
-def test_windows_resolves_without_tensorflow_text():
+def test_windows_resolves_without_tensorflow_text(monkeypatch):
     assert 'tensorflow-text>=2.21; platform_system != "Windows"' in EXTRAS["tensorflow"]
+    pytest.importorskip("tensorflow")
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
+    with pytest.raises(ImportError, match="need tensorflow-text: pip install tensorflow-text; Windows has none.$"):
+        require_tensorflow_text()
 
 
 def test_the_long_description_leads_nowhere_but_to_the_net(monkeypatch):

@@ -11,7 +11,7 @@ class Package:
     """Imports a package at the first use of one of its names."""
 
     def __init__(self, load):
-        self._load = functools.cache(load)
+        self._load = load
 
     def __getattr__(self, name):
         return getattr(self._load(), name)
@@ -61,8 +61,8 @@ def _optional(name):
         raise ImportError(f"This needs the package {short_repr(name)}: pip install {name}.") from error
 
 
-tf = Package(require_tensorflow)
-tf_text = Package(require_tensorflow_text)
+tf = Package(functools.cache(require_tensorflow))
+tf_text = Package(functools.cache(require_tensorflow_text))
 tokenizers = Package(lambda: _optional("tokenizers"))
 sentencepiece = Package(lambda: _optional("sentencepiece"))
 jinja2 = Package(lambda: [_optional(f"jinja2{part}") for part in ("", ".ext", ".sandbox")][0])
