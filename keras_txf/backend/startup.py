@@ -23,7 +23,9 @@ def import_keras():
     except ModuleNotFoundError as error:
         if error.name not in BACKENDS:
             raise
-        others = [name for name in BACKENDS if name != error.name and importlib.util.find_spec(name)]
+        # A folder of that name, where Python runs, has a spec too, without an origin.
+        specs = {name: importlib.util.find_spec(name) for name in BACKENDS if name != error.name}
+        others = [name for name, spec in specs.items() if spec and spec.origin]
         choice = f", or set the environment variable KERAS_BACKEND to {' or '.join(others)}" if others else ""
         raise ImportError(
             f"Keras' backend {error.name} is not installed: {INSTALL.format(error.name)}{choice}."
