@@ -6,7 +6,7 @@ Of the tokenizers: the same lines and vocabularies for each, batch after batch, 
 KerasHub's run in a `tf.function`, as in `tf.data`; the others are called from Python. All may use every core. "same" is
 the share of lines with Hugging Face's ids.
 
-    pip install keras-hub 'keras_txf[text]' transformers
+    pip install keras-hub 'keras_txf[tensorflow,text]' transformers
     python benchmarks/text.py --data DIR        # a folder with text, a sentence a line, gzipped or not
     python benchmarks/text.py --data DIR --part training        # with `train.en` and `train.de`
 """

@@ -8,9 +8,10 @@ import pathlib
 import shlex
 import sys
 
-import keras
+from keras_txf.atomic_write import atomic_file  # before Keras: the package keeps TensorFlow's start-up lines away
 
-from keras_txf.atomic_write import atomic_file
+# isort: split
+import keras
 
 
 def find(folder, address, files):

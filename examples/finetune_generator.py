@@ -4,7 +4,7 @@
     python examples/finetune_generator.py --checkpoint DIR --prompt "It was"     # with the adapter of the last training
 
 The checkpoint is a Hugging Face folder (GPT-2, OPT, Llama, Mistral, Qwen, SmolLM, Gemma), or a repository of the Hub
-(pip install '.[hub]'). A `tokenizer.json` needs pip install '.[examples]'.
+(pip install '.[examples,hub]'). A `tokenizer.json` needs pip install '.[examples]'.
 """
 
 import argparse

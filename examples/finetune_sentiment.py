@@ -4,8 +4,8 @@
     python examples/finetune_sentiment.py --checkpoint DIR --lora   # a LoRA adapter and a new head, the rest frozen
     python examples/finetune_sentiment.py "a warm film"             # how probably this is praise
 
-The checkpoint is a Hugging Face folder, or a repository of the Hub (pip install '.[hub]'). How it is fine-tuned was
-chosen by these dev sentences, so another thousand would have a slightly lower accuracy.
+The checkpoint is a Hugging Face folder, or a repository of the Hub (pip install '.[examples,hub]'). How it is fine-
+tuned was chosen by these dev sentences, so another thousand would have a slightly lower accuracy.
 """
 
 import argparse

@@ -4,7 +4,7 @@
     python examples/look_at_attention.py --checkpoint DIR "A cat sat down, for it was old." --word it
 
 Writes a page of all heads for the browser, and a picture of a few. Attention says where a head reads, not what a model
-understands. The checkpoint is a Hugging Face folder, or a repository of the Hub (pip install '.[hub]').
+understands. The checkpoint is a Hugging Face folder, or a repository of the Hub (pip install '.[examples,hub]').
 """
 
 import argparse

@@ -4,7 +4,7 @@
     python examples/semantic_search.py --checkpoint DIR --data DIR            # how good the embeddings are: STS-B
     python examples/semantic_search.py --checkpoint DIR --data DIR --epochs 1 # after contrastive fine-tuning
 
-The checkpoint is a Hugging Face folder, or a repository of the Hub (pip install '.[hub]').
+The checkpoint is a Hugging Face folder, or a repository of the Hub (pip install '.[examples,hub]').
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """What all tests share: one seed, no state of Keras from one module to the next, loops that are compiled or not."""
 
 import gc
+import importlib.util
 import os
 
 # XLA optimizes machine code that most tests run once: without, compiling takes half as long. What XLA does to the
@@ -14,13 +15,15 @@ import keras
 import pytest
 
 pytest.register_assert_rewrite("contracts")
+HAS_TENSORFLOW = bool(importlib.util.find_spec("tensorflow"))
 
 
 @pytest.fixture(autouse=True)
 def seed(clear_session):
     with pytest.MonkeyPatch.context() as patch:
         # TensorFlow's own seed throws away all kernels: it is set once for each module, or tests take a sixth longer.
-        patch.setattr("tensorflow.random.set_seed", lambda seed: None)
+        if HAS_TENSORFLOW:
+            patch.setattr("tensorflow.random.set_seed", lambda seed: None)
         keras.utils.set_random_seed(7)
 
 

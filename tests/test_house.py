@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "generation": {"checks", "ops", "layers"},
     "models": {"checks", "ops", "layers", "generation", "backend"},
     "training": {"checks", "reading", "atomic_write", "ops", "layers", "backend"},
-    "text": {"checks", "reading", "atomic_write", "layers"},
+    "text": {"checks", "reading", "atomic_write", "layers", "backend"},
     "checkpoints": {"checks", "reading", "atomic_write", "ops", "layers", "models", "backend"},
     "tasks": {"checks", "reading", "atomic_write", "layers", "generation", "models", "training", "text", "checkpoints"},
     "backend": set(),

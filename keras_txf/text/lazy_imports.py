@@ -1,7 +1,9 @@
 """The packages that a tokenizer imports at its first use: TensorFlow, tensorflow-text and the optional ones."""
 
+import functools
 import importlib
 
+from keras_txf.backend.startup import INSTALL, without_startup_lines
 from keras_txf.checks import short_repr
 
 
@@ -15,15 +17,40 @@ class Package:
         return getattr(self._load(), name)
 
 
-def _tensorflow():
-    import tensorflow
+def require_tensorflow():
+    """Imports TensorFlow.
 
+    Raises:
+        ImportError: TensorFlow is not installed; the message says how to install it.
+    """
+    try:
+        with without_startup_lines():
+            import tensorflow
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        raise ImportError(
+            f"Tokenizers, pipelines and tasks need TensorFlow, on every backend: {INSTALL.format('tensorflow')}."
+        ) from error
     return tensorflow
 
 
-def _tensorflow_text():
-    import tensorflow_text
+def require_tensorflow_text():
+    """Imports TensorFlow, then tensorflow-text.
 
+    Raises:
+        ImportError: one of them is not installed; the message says how to install it.
+    """
+    require_tensorflow()
+    try:
+        import tensorflow_text
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow_text":
+            raise
+        raise ImportError(
+            "WordPiece, SentencePiece and the splitting into words need tensorflow-text: pip install tensorflow-text; "
+            "Windows has none."
+        ) from error
     return tensorflow_text
 
 
@@ -34,8 +61,8 @@ def _optional(name):
         raise ImportError(f"This needs the package {short_repr(name)}: pip install {name}.") from error
 
 
-tf = Package(_tensorflow)
-tf_text = Package(_tensorflow_text)
+tf = Package(functools.cache(require_tensorflow))
+tf_text = Package(functools.cache(require_tensorflow_text))
 tokenizers = Package(lambda: _optional("tokenizers"))
 sentencepiece = Package(lambda: _optional("sentencepiece"))
 jinja2 = Package(lambda: [_optional(f"jinja2{part}") for part in ("", ".ext", ".sandbox")][0])

@@ -12,7 +12,7 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
 from keras_txf.text.corpus import first_tokens, lines
-from keras_txf.text.lazy_imports import sentencepiece, tf, tf_text
+from keras_txf.text.lazy_imports import require_tensorflow_text, sentencepiece, tf, tf_text
 from keras_txf.text.sentence_piece_model import AS_IT_IS, WITH_PREFIX, WITHOUT_PREFIX, read_model
 from keras_txf.text.shapes import marked
 from keras_txf.text.tokenizer import Tokenizer
@@ -136,6 +136,7 @@ class SentencePieceTokenizer(Tokenizer):
             ImportError: `sentencepiece` is not installed.
             ValueError: an empty source, a wrong encoding, a size that does not go with the text.
         """
+        require_tensorflow_text()  # before a long training
         options = dict(
             vocab_size=checks.size("vocab_size", vocab_size),
             model_type=checks.one_of("algorithm", algorithm, ("unigram", "bpe")),

@@ -10,7 +10,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.text.lazy_imports import tf
+from keras_txf.text.lazy_imports import require_tensorflow, tf
 from keras_txf.text.shapes import as_ids, as_strings, as_text, flatten
 from keras_txf.text.special_tokens import split_at
 from keras_txf.text.vocabulary import Vocabulary
@@ -131,6 +131,10 @@ class Tokenizer(keras.layers.Layer):
         """
         texts, restore = flatten(as_text(text))
         return restore(self._rows(texts))
+
+    def __call__(self, *args, **kwargs):
+        require_tensorflow()  # here, for Keras adds lines to an error inside of `call`
+        return super().__call__(*args, **kwargs)
 
     def call(self, inputs):
         """Converts strings (...) to ids, int32 (..., `length`), ragged where `length` is None.

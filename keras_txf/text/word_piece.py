@@ -9,7 +9,7 @@ from keras_txf import checks
 from keras_txf.layers.serialization import register
 from keras_txf.text import bert
 from keras_txf.text.corpus import LARGEST_VOCABULARY, first_tokens, lines
-from keras_txf.text.lazy_imports import tf, tf_text, tokenizers
+from keras_txf.text.lazy_imports import require_tensorflow_text, tf, tf_text, tokenizers
 from keras_txf.text.tokenizer import Tokenizer
 from keras_txf.text.vocabulary import as_list, from_files, read_tokens
 
@@ -138,6 +138,7 @@ class WordPieceTokenizer(Tokenizer):
             ImportError: `tokenizers` is not installed.
             ValueError: an empty source, a wrong encoding, a size too small for the special tokens.
         """
+        require_tensorflow_text()  # before a long training
         vocab_size = checks.integer_between("vocab_size", vocab_size, 1, LARGEST_VOCABULARY)
         min_frequency = checks.integer_between("min_frequency", min_frequency, 0, 2**31 - 1)
         special_tokens = first_tokens(special_tokens)

@@ -1,0 +1,190 @@
+"""What is installed: the core without TensorFlow, what the errors say to install, TensorFlow's start-up lines."""
+
+import configparser
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import runpy
+import subprocess
+import sys
+import types
+
+import pytest
+
+from keras_txf.backend.startup import without_startup_lines
+from keras_txf.text.lazy_imports import require_tensorflow_text
+
+ROOT = pathlib.Path(__file__).parents[1]
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+EXTRAS = SETUP["options.extras_require"]
+
+
+def run(*command, **environment):
+    """Runs Python in another process, where no level of TensorFlow's lines is set."""
+    inherited = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    environment = {**inherited, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run([sys.executable, *command], env=environment, cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("backend", ["jax", pytest.param("torch", marks=pytest.mark.slow)])
+def test_without_tensorflow_all_but_text_works(backend):
+    if not importlib.util.find_spec(backend):
+        pytest.skip(f"{backend} is not installed")
+    result = run("tests/without_tensorflow.py", KERAS_BACKEND=backend)
+    assert result.returncode == 0, result.stderr
+    messages = json.loads(result.stdout.splitlines()[-1])
+    expected = "Tokenizers, pipelines and tasks need TensorFlow, on every backend: pip install 'keras_txf[tensorflow]'."
+    assert len(messages) > 15 and messages == dict.fromkeys(messages, expected)
+
+
+MISSING = """
+import importlib.machinery, sys
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        hidden = sys.argv[1].split(",")
+        if name in ("jax", "tensorflow", "torch") and name not in hidden and not path:
+            return importlib.machinery.ModuleSpec(name, None, origin="a file")
+        return None if name.split(".")[0] in hidden else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Finder
+try:
+    import keras_txf
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "backend, missing, message",
+    [
+        (
+            "jax",
+            "jax",
+            "Keras' backend jax is not installed: pip install 'keras_txf[jax]', or set the environment variable "
+            "KERAS_BACKEND to tensorflow or torch.",
+        ),
+        (
+            "tensorflow",
+            "tensorflow,torch",
+            "Keras' backend tensorflow is not installed: pip install 'keras_txf[tensorflow]', or set the environment "
+            "variable KERAS_BACKEND to jax.",
+        ),
+        ("torch", "jax,tensorflow,torch", "Keras' backend torch is not installed: pip install 'keras_txf[torch]'."),
+    ],
+)
+def test_a_missing_backend(backend, missing, message):
+    assert run("-c", MISSING, missing, KERAS_BACKEND=backend).stdout.splitlines() == [message]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="TensorFlow is not installed")
+def test_tensorflow_starts_in_silence():
+    command = "import keras_txf, tensorflow; print(int(tensorflow.constant(3)))"
+    result = run("-c", command, KERAS_BACKEND="tensorflow")
+    assert (result.stdout, result.stderr) == ("3\n", "")
+    command = "import keras_txf; print(keras_txf.text.ByteTokenizer(length=1)('a').shape)"
+    assert run("-c", command, KERAS_BACKEND="jax").stderr == ""
+
+
+LINES = {
+    "absl": "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+    "I": "I0000 00:00:1795721636.400202   25959 port.cc:153] oneDNN custom operations are on.",
+    "W": "W0000 00:00:1795721636.400202   25959 cuda.cc:1] A word.",
+    "E": "E0000 00:00:1795721636.400202   25959 cuda.cc:1] An error.",
+    "other": "UserWarning: Input is out of range.",
+}
+
+
+@pytest.mark.parametrize(
+    "level, shown",
+    [
+        (None, ["other"]),
+        ("3", ["other"]),
+        ("2", ["E", "other"]),
+        ("1", ["W", "E", "other"]),
+        ("0", [*LINES]),
+        ("x", [*LINES]),
+    ],
+)
+def test_the_level_holds_for_the_first_lines(level, shown, monkeypatch, capfd):
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level or "")
+    if level is None:
+        monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
+    with pytest.raises(ZeroDivisionError), without_startup_lines():
+        os.write(2, "".join(f"{line}\n" for line in LINES.values()).encode())
+        raise ZeroDivisionError
+    assert capfd.readouterr().err.splitlines() == [LINES[name] for name in shown]
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == (level or "3")
+    os.write(2, b"I0000 00:00:00 after\n")
+    assert capfd.readouterr().err == "I0000 00:00:00 after\n"
+
+
+FIRST_IMPORT = """
+import importlib, os, sys
+class Reached(BaseException):
+    pass
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("keras", "tensorflow"):
+            raise Reached(os.environ.get("TF_CPP_MIN_LOG_LEVEL", "not set"))
+sys.meta_path.insert(0, Finder())
+sys.path.insert(0, "examples")
+try:
+    importlib.import_module(sys.argv[1])
+except Reached as reached:
+    print(reached)
+"""
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_imports_the_package_before_keras(path):
+    """The package keeps TensorFlow's start-up lines away only where nobody has imported TensorFlow before."""
+    if "import" not in path.read_text() or not re.search(r"^(import|from) (data|keras)", path.read_text(), re.M):
+        pytest.skip("without Keras")
+    result = run("-c", FIRST_IMPORT, path.stem)
+    assert result.stdout == "3\n", result.stderr
+
+
+def test_the_core_needs_four_packages():
+    needed = [re.match(r"\w+", line)[0] for line in SETUP["options"]["install_requires"].split()]
+    assert sorted(needed) == ["keras", "ml_dtypes", "numpy", "safetensors"]
+    keras = importlib.metadata.metadata("keras")["Requires-Python"]
+    assert SETUP["options"]["python_requires"] == keras
+
+
+def test_what_is_said_to_be_installed_exists():
+    """The extras that messages, README and pages name."""
+    files = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("examples/*.py"),
+        *ROOT.glob("keras_txf/**/*.py"),
+    ]
+    texts = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    named = re.findall(r"(?:keras_txf|'\.|\"\.)\[([a-z, ]+)\]", texts)
+    assert len(named) > 5
+    assert {extra.strip() for names in named for extra in names.split(",")} <= EXTRAS.keys()
+
+
+def test_windows_resolves_without_tensorflow_text(monkeypatch):
+    assert 'tensorflow-text>=2.21; platform_system != "Windows"' in EXTRAS["tensorflow"]
+    pytest.importorskip("tensorflow")
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
+    with pytest.raises(ImportError, match="need tensorflow-text: pip install tensorflow-text; Windows has none.$"):
+        require_tensorflow_text()
+
+
+def test_the_long_description_leads_nowhere_but_to_the_net(monkeypatch):
+    monkeypatch.setitem(sys.modules, "setuptools", types.SimpleNamespace(setup=lambda **options: None))
+    for_index = runpy.run_path(str(ROOT / "setup.py"))["for_index"]
+    text = (
+        "![a](docs/a.png)\n\n[b](docs/b.md#c), [`d`](e.py), [f](https://g.h), ![i](https://j.k), [l](#m), `n[o](p)`\n"
+    )
+    assert for_index(text) == "b, `d`, [f](https://g.h), ![i](https://j.k), [l](#m), `n[o](p)`\n"
+    code = "```python\nmodels[0](inputs)\n```\n"
+    assert for_index(code) == code
