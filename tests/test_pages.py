@@ -1,25 +1,56 @@
-"""The code of the pages in docs/ runs as it stands, block after block; pages name what there is."""
+"""The code of README and docs/ runs as it stands, block after block; pages name what there is."""
 
 import pathlib
 import re
+import shutil
 
+import page_files
 import pytest
 
 from keras_txf.layers.option_tables import default_options
 from keras_txf.models.option_tables import DecoderOptions, ImageOptions, SequenceEncoderOptions
 
-PAGES = pathlib.Path(__file__).parents[1] / "docs"
-RUN = ("parts_of_your_own.md",)  # the code of other pages is in tests of the examples that they quote
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = ROOT / "docs"
+WITH_CODE = sorted(
+    str(page.relative_to(ROOT))
+    for page in [ROOT / "README.md", *PAGES.rglob("*.md")]
+    if "```python" in page.read_text()
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    page_files.write_files(folder)
+    return folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", RUN)
-def test_the_code_runs(page, tmp_path, monkeypatch, capsys, uncompiled):
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_the_code_runs(page, files, tmp_path, monkeypatch):
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    text = (ROOT / page).read_text()
     names = {"__name__": "page"}
-    for block in re.findall(r"```python\n(.*?)```", (PAGES / page).read_text(), flags=re.S):
-        exec(compile(block, page, "exec"), names)
-    assert capsys.readouterr().out.splitlines() == ["(1, 7)", "(2, 4)", "(2, 5)", "(2, 6)"]
+    for match in re.finditer(r"^```python\n(.*?)^```", text, flags=re.S | re.M):
+        lines_before = text[: match.start(1)].count("\n")  # an error then names the line of the page
+        exec(compile("\n" * lines_before + match[1], str(ROOT / page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(str(p.relative_to(ROOT)) for p in PAGES.rglob("*.md"))])
+def test_commands_name_scripts_and_options_that_are_there(page):
+    """Of each `python examples/x.py --option` in a block or in backticks."""
+    for script, options in re.findall(r"((?:examples|benchmarks)/\w+\.py)([^`\n]*)", (ROOT / page).read_text()):
+        assert (ROOT / script).is_file(), script
+        source = "".join(path.read_text() for path in (ROOT / script).parent.glob("*.py"))
+        assert not [option for option in re.findall(r"--[\w-]+", options) if f'"{option}"' not in source], script
+
+
+def test_links_lead_somewhere():
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES.rglob("*.md")]:
+        for link in re.findall(r"\]\(((?!https?:|#)[^)#\s]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page}: {link}"
 
 
 def test_the_examples_of_the_two_protocols_are_short():
@@ -28,12 +59,12 @@ def test_the_examples_of_the_two_protocols_are_short():
     assert len(classes) == 2 and all(len(code.splitlines()) <= 40 for code in classes)
 
 
-def test_the_readme_names_every_option_of_the_builders():
-    named = set(re.findall(r"`(\w+)", (PAGES.parent / "README.md").read_text()))
+def test_the_page_of_options_names_every_option_of_the_builders():
+    named = set(re.findall(r"`(\w+)", (PAGES / "options.md").read_text()))
     for table in (DecoderOptions, ImageOptions, SequenceEncoderOptions):
         assert not default_options(table).keys() - named
 
 
 def test_the_files_that_contributing_names_are_there():
-    names = set(re.findall(r"`?((?:keras_txf|tests|docs)/[\w/.]+\w)", (PAGES.parent / "CONTRIBUTING.md").read_text()))
-    assert len(names) > 15 and not [name for name in names if not (PAGES.parent / name).exists()]
+    names = set(re.findall(r"`?((?:keras_txf|tests|docs)/[\w/.]+\w)", (ROOT / "CONTRIBUTING.md").read_text()))
+    assert len(names) > 15 and not [name for name in names if not (ROOT / name).exists()]

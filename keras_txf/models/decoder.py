@@ -121,8 +121,9 @@ def decoder_generator(
     """Builds a decoder-only language model: token ids (B, T) -> logits (B, T, V), with `generate`.
 
     Args:
-        vocab_size, num_layers, dim, num_heads, tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap,
-        return_hidden_states, name: see `decoder`. Where no token stands for padding, say `pad_id=None`.
+        vocab_size, num_layers, dim, num_heads: see `decoder`. Where no token stands for padding, say `pad_id=None`.
+        tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap: see `decoder`.
+        return_hidden_states, name: see `decoder`.
         packed: whether rows hold several sequences. The inputs are then a dict of `token_ids`,
             `segment_ids` and `positions`, int (B, T) each.
         return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T) each.

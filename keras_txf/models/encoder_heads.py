@@ -39,8 +39,8 @@ def encoder_classifier(
     """Builds a classifier of sequences: token ids (B, T) -> logits (B, num_classes).
 
     Args:
-        vocab_size, num_layers, dim, num_heads, token_type_ids, return_hidden_states,
-        return_attention_scores, name: see `encoder`.
+        vocab_size, num_layers, dim, num_heads, token_type_ids: see `encoder`.
+        return_hidden_states, return_attention_scores, name: see `encoder`.
         num_classes: number of logits.
         pooling: how a sequence becomes one vector: the `kind` of `Pooling`.
         head_activation: of a Dense layer of width `dim` between that vector and the logits, "tanh" in BERT;
@@ -106,8 +106,8 @@ def token_classifier(
     """Builds a classifier of tokens, for names or parts of speech: token ids (B, T) -> logits (B, T, num_classes).
 
     Args:
-        vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_hidden_states,
-        return_attention_scores, name: see `encoder`.
+        vocab_size, num_layers, dim, num_heads, packed, token_type_ids: see `encoder`.
+        return_hidden_states, return_attention_scores, name: see `encoder`.
         num_classes: number of logits.
         head_activation, head_norm, head_bias, head_dropout: see `encoder_classifier`.
         {options}
@@ -165,8 +165,8 @@ def masked_language_model(
     `txf.text.mask_tokens` makes the examples.
 
     Args:
-        vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_hidden_states,
-        return_attention_scores, name: see `encoder`.
+        vocab_size, num_layers, dim, num_heads, packed, token_type_ids: see `encoder`.
+        return_hidden_states, return_attention_scores, name: see `encoder`.
         head_activation: of the Dense layer.
         head_bias: whether that layer has a bias.
         tie_embeddings: whether the logits use the transposed embedding or a Dense layer of their own.

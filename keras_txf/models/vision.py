@@ -120,8 +120,8 @@ def image_classifier(
     `interpolate_positions=True` and the size of the training, and give it the same weights.
 
     Args:
-        image_size, patch_size, num_layers, dim, num_heads, channels, return_hidden_states,
-        return_attention_scores, name: see `image_encoder`.
+        image_size, patch_size, num_layers, dim, num_heads, channels: see `image_encoder`.
+        return_hidden_states, return_attention_scores, name: see `image_encoder`.
         num_classes: number of logits.
         pooling: how the patches become one vector: the `kind` of `Pooling`. "first" is the class
             token, the paper's. With any other there is no class token, unless `class_token=True`; it

@@ -21,9 +21,9 @@ def read_columns(data, others, columns):
     """Returns the columns of a data set in memory, a list for each name.
 
     Args:
-        data: the first column; or what holds all columns: the path of a .csv, .tsv, .jsonl or .parquet file, a
-            `pandas.DataFrame`, a `datasets.Dataset`, or a `tf.data.Dataset` of tuples in the order of `columns` or of
-            dicts.
+        data: the first column; or what holds all columns: the path of a .csv, .tsv, .jsonl or .parquet file, or of
+            a .txt file where there is one column, a dict of columns, a `pandas.DataFrame`, a `datasets.Dataset`, or a `tf.data.Dataset` of
+            tuples in the order of `columns` or of dicts.
         others: the other columns, each None where `data` holds them.
         columns: dict of the names of the arguments of the caller -> names of the columns in a table.
 
@@ -91,7 +91,8 @@ def _table(data, columns):
         data = _read(checks.path("data", data), columns)
     if hasattr(data, "element_spec"):
         return _dataset(data, columns)
-    known = getattr(data, "column_names", getattr(data, "columns", None))  # of `datasets`, of pandas
+    # The names of a dict of columns, of `datasets`, of pandas.
+    known = data if isinstance(data, dict) else getattr(data, "column_names", getattr(data, "columns", None))
     if known is None:
         return None
 
@@ -104,10 +105,13 @@ def _table(data, columns):
 
 
 def _read(path, columns):
-    if path.suffix not in READERS:
-        raise ValueError(f"A file must be one of {sorted(READERS)}; received {short_repr(str(path))}.")
+    known = sorted([*READERS, ".txt"] if len(columns) == 1 else READERS)
+    if path.suffix not in known:
+        raise ValueError(f"A file must be one of {known}; received {short_repr(str(path))}.")
     if not path.is_file():
         raise ValueError(f"A file of data must exist; received {short_repr(str(path))}.")
+    if path.suffix == ".txt":
+        return {columns[0]: _lines(path)}
     try:
         pandas = importlib.import_module("pandas")
     except ImportError as error:
@@ -119,6 +123,15 @@ def _read(path, columns):
         return getattr(pandas, name)(path, **options)
     except (ValueError, OSError) as error:
         raise ValueError(f"{short_repr(str(path))} cannot be read: {error}") from error
+
+
+def _lines(path):
+    """The lines of a file of texts, without the empty ones."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (UnicodeError, OSError) as error:
+        raise ValueError(f"{short_repr(str(path))} cannot be read: {error}") from error
+    return [line for line in lines if line.strip()]
 
 
 def _dataset(data, columns):

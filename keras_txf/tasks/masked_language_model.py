@@ -100,7 +100,8 @@ class MaskedLanguageModel(Task):
         """Trains on texts; 15 % of the tokens are hidden, others in each epoch. The logs have accuracy and perplexity.
 
         Args:
-            texts: list or column of strings, or a table with the column "text": see `TextClassifier.fit`.
+            texts: list or column of strings, the path of a .txt file, of which each line is a text, or a table with
+                the column "text": see `TextClassifier.fit`.
             {options}
 
         Returns:

@@ -46,7 +46,7 @@ class HuggingFace:
 
 
 TABLES = {
-    "csv": csv, "tsv": tsv, "jsonl": jsonl, "parquet": parquet, "pandas": lambda _: FRAME,
+    "dict": lambda _: {"label": LABELS, "text": TEXTS}, "csv": csv, "tsv": tsv, "jsonl": jsonl, "parquet": parquet, "pandas": lambda _: FRAME,
     "datasets": lambda _: HuggingFace(),
     "tf.data": lambda _: tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)),
     "tf.data of dicts": lambda _: tf.data.Dataset.from_tensor_slices({"label": LABELS, "text": TEXTS}),
@@ -94,6 +94,14 @@ def test_numbers_stay_numbers():
 def test_bad_columns_are_refused(data, others, words):
     with pytest.raises(ValueError, match=words):
         read_columns(data, others, NAMES)
+
+
+def test_lines_of_a_file_are_texts(tmp_path):
+    (tmp_path / "data.txt").write_text("\ufeffone\n\n two \nzwölf", encoding="utf-8")
+    assert read_columns(tmp_path / "data.txt", [], {"texts": "text"}) == [["one", " two ", "zwölf"]]
+    (tmp_path / "data.txt").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(ValueError, match="data.txt.* cannot be read"):
+        read_columns(tmp_path / "data.txt", [], {"texts": "text"})
 
 
 def test_a_missing_text_is_refused_with_its_place():
