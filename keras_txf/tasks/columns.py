@@ -22,8 +22,8 @@ def read_columns(data, others, columns):
 
     Args:
         data: the first column; or what holds all columns: the path of a .csv, .tsv, .jsonl or .parquet file, or of
-            a .txt file where there is one column, a dict of columns, a `pandas.DataFrame`, a `datasets.Dataset`, or a `tf.data.Dataset` of
-            tuples in the order of `columns` or of dicts.
+            a .txt file where there is one column, a dict of columns, a `pandas.DataFrame`, a `datasets.Dataset`, or a
+            `tf.data.Dataset` of tuples in the order of `columns` or of dicts.
         others: the other columns, each None where `data` holds them.
         columns: dict of the names of the arguments of the caller -> names of the columns in a table.
 

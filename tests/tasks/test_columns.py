@@ -46,7 +46,8 @@ class HuggingFace:
 
 
 TABLES = {
-    "dict": lambda _: {"label": LABELS, "text": TEXTS}, "csv": csv, "tsv": tsv, "jsonl": jsonl, "parquet": parquet, "pandas": lambda _: FRAME,
+    "dict": lambda _: {"label": LABELS, "text": TEXTS},
+    "csv": csv, "tsv": tsv, "jsonl": jsonl, "parquet": parquet, "pandas": lambda _: FRAME,
     "datasets": lambda _: HuggingFace(),
     "tf.data": lambda _: tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)),
     "tf.data of dicts": lambda _: tf.data.Dataset.from_tensor_slices({"label": LABELS, "text": TEXTS}),
