@@ -128,8 +128,8 @@ class TextGenerator(Task):
         Args:
             texts: list or column of strings, the path of a .txt file, of which each line is a text, or a table with
                 the column "text": see `TextClassifier.fit`. Prompts, where there are responses. Or conversations, each
-                a list of messages {"role": "user", "content": "Hello!"}, or a dict of "messages" and "tools": in a .jsonl
-                file, the column that `columns` names.
+                a list of messages {"role": "user", "content": "Hello!"}, or a dict of "messages" and "tools": in a
+                .jsonl file, the column that `columns` names.
             responses: list or column of strings; of a table, `columns=("prompt", "response")` or other two names.
             {options}
 
