@@ -1,4 +1,7 @@
-"""The folder of a task: model.keras, task.json with tokenizer and labels, README.md, the model card."""
+"""The folder of a task: model.keras, task.json with tokenizer and labels, README.md, the model card.
+
+Of a task that began from a checkpoint, the folder "checkpoint" holds what saving in the format of Hugging Face needs.
+"""
 
 import json
 import shutil
@@ -6,10 +9,11 @@ import shutil
 import keras
 
 from keras_txf.atomic_write import atomic_folder, writing
+from keras_txf.checkpoints.origin_files import has_origin, read_origin, write_origin
 from keras_txf.checks import short_repr
 from keras_txf.reading import read_json
 
-FILE, MODEL, CARD = "task.json", "model.keras", "README.md"
+FILE, MODEL, CARD, CHECKPOINT = "task.json", "model.keras", "README.md", "checkpoint"
 
 
 def save(folder, task):
@@ -29,8 +33,10 @@ def save(folder, task):
     with writing("folder", folder), atomic_folder(folder) as new:
         task.model.save(new / MODEL)
         (new / FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
+        if has_origin(task.checkpoint_model()):
+            write_origin(task.checkpoint_model(), new / CHECKPOINT)
         for file in folder.iterdir() if folder.is_dir() else ():
-            if file.name not in (FILE, MODEL):
+            if file.name not in (FILE, MODEL, CHECKPOINT):
                 (shutil.copytree if file.is_dir() else shutil.copy2)(file, new / file.name)
         write_card(new, task)
 
@@ -44,6 +50,8 @@ def load(folder, cls):
     tokenizers = {name: keras.saving.deserialize_keras_object(config) for name, config in content["tokenizers"].items()}
     task = cls(keras.models.load_model(folder / MODEL, compile=False), **tokenizers, **content["options"])
     task.record = content["record"]
+    if (folder / CHECKPOINT).is_dir():
+        read_origin(task.checkpoint_model(), folder / CHECKPOINT)
     return task
 
 

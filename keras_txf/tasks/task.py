@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_txf import checkpoints, checks, text, training
+from keras_txf.checkpoints.origin_files import has_origin
 from keras_txf.checks import short_repr
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
 from keras_txf.tasks import folder as task_folder
@@ -90,7 +91,11 @@ class Task:
         checks.one_of("format", format, ("keras", "huggingface"))
         path = checks.path("folder", folder)
         if format == "huggingface":
-            checkpoints.save(self._checkpoint_model(), path, config=self._checkpoint_config())
+            if not has_origin(self.checkpoint_model()):
+                raise ValueError(
+                    '`format` must be "keras" for a task that did not begin from a checkpoint; received "huggingface".'
+                )
+            checkpoints.save(self.checkpoint_model(), path, config=self._checkpoint_config())
             self._save_beside(path)
             task_folder.write_card(path, self)
         else:
@@ -232,8 +237,8 @@ class Task:
         """The values of config.json of a Hugging Face folder; None: those of the checkpoint."""
         return None
 
-    def _checkpoint_model(self):
-        """The model that a Hugging Face folder holds."""
+    def checkpoint_model(self) -> keras.Model:
+        """Returns the model that a Hugging Face folder holds: the task's, or the part without what stands on it."""
         return self.model
 
     def _save_beside(self, folder):

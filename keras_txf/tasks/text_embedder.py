@@ -210,8 +210,11 @@ class TextEmbedder(Task):
     def _compilation(self):
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
 
-    def _checkpoint_model(self):
-        return self._encoder or self.model
+    def checkpoint_model(self) -> keras.Model:
+        pooling = [layer for layer in self.model.layers if isinstance(layer, layers.Pooling)]
+        if self._encoder is None:
+            self._encoder = keras.Model(self.model.input, pooling[0].input) if len(pooling) == 1 else self.model
+        return self._encoder
 
     def _save_beside(self, folder):
         """Writes the modules of sentence-transformers."""

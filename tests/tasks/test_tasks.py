@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import sklearn.metrics
+from page_files import encoder
 
 import keras_txf as txf
 from keras_txf.tasks.labels import MacroF1
@@ -240,7 +241,7 @@ def test_a_pair_is_read_in_training_as_in_prediction():
     (lambda task: task.fit(TEXTS, LABELS, learning_rate=-1.0), "`learning_rate` must be a positive number"),
     (lambda task: task.predict([1]), "`texts` must hold strings; received 1 at place 0"),
     (lambda task: task.save("x", format="pickle"), "`format` must be one of"),
-    (lambda task: task.save("x", format="huggingface"), "`config` must describe the checkpoint"),
+    (lambda task: task.save("x", format="huggingface"), "for a task that did not begin from a checkpoint"),
     (lambda task: tasks.TextClassifier(task.model, task.tokenizer, ["a", "b", "c"]), "`labels` must be 2"),
     (lambda task: tasks.TextClassifier(task.model, task.tokenizer, ["a", 1]), "`labels` must be two different ones"),
     (lambda task: tasks.TextClassifier("model", task.tokenizer, ["a", "b"]), "`model` must be a built Keras model"),
@@ -278,3 +279,22 @@ def test_a_checkpoint_becomes_a_task_and_a_folder_of_hugging_face(tmp_path):
     again = tasks.TextClassifier.load(tmp_path / "tuned")
     assert again.labels == ["no", "yes"]
     np.testing.assert_array_equal(ask(again), ask(task))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["TextClassifier", "TextEmbedder"])
+def test_a_task_that_was_loaded_still_knows_its_checkpoint(name, tmp_path):
+    source = tmp_path / "checkpoint"
+    encoder(source)
+    options = {"labels": ["no", "yes"]} if name == "TextClassifier" else {}
+    task = getattr(tasks, name).from_checkpoint(source, **options)
+    task.save(tmp_path / "task")
+    shutil.rmtree(source)
+    tasks_folder = tmp_path / "task"
+    for _ in range(2):  # the second time from the folder that it writes anew
+        again = type(task).load(tasks_folder)
+        again.save(tmp_path / "exported", format="huggingface")
+        again.save(tasks_folder)
+        exported = type(task).load(tmp_path / "exported")
+        np.testing.assert_array_equal(ask(exported), ask(task))
+    assert (tmp_path / "exported" / "vocab.txt").is_file()
