@@ -1,4 +1,4 @@
-"""Writes the tables of docs/options.md from the tables of options in the package: `python docs/site/write_options.py`."""
+"""Writes the tables of docs/options.md from those of the package: `python docs/site/write_options.py`."""
 
 import pathlib
 import re
@@ -30,16 +30,14 @@ def table(listed, left_out):
 
 
 def page(text):
-    """The text of the page with the tables of today."""
-    for heading, tables in SECTIONS.items():
-        text, count = re.subn(
-            rf"(## {heading}\n.*?)\n\| option .*?(?=\n\n)",
-            lambda match: f"{match[1]}\n{table(*tables)}",
-            text,
-            flags=re.S,  # noqa: B023
-        )
-        assert count == 1, heading
-    return text
+    """The text of the page with the tables of today: each takes the place of the one under its heading."""
+    parts = re.split(r"^(## .*)$", text, flags=re.M)
+    for i, part in enumerate(parts):
+        if part.removeprefix("## ") in SECTIONS:
+            start = parts[i + 1].index("| option")
+            end = parts[i + 1].index("\n\n", start)
+            parts[i + 1] = parts[i + 1][:start] + table(*SECTIONS[part.removeprefix("## ")]) + parts[i + 1][end:]
+    return "".join(parts)
 
 
 if __name__ == "__main__":
