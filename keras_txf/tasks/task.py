@@ -127,9 +127,10 @@ class Task:
         loss, metrics = own_loss if loss is None else loss, own_metrics if metrics is None else metrics
         self._trained().compile(optimizer, loss=loss, **{self._metrics: metrics, **options})
 
-    def _read(self, data, others, columns, known=None):
+    @classmethod
+    def _read(cls, data, others, columns, known=None):
         """Reads the columns of `fit`, those of the task unless `known` names others."""
-        known = known or self.columns
+        known = known or cls.columns
         names = known if columns is None else columns
         if isinstance(names, str):
             names = (names,)
