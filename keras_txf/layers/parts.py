@@ -39,6 +39,8 @@ def take_layer(name, value):
     layer = revive(value) if isinstance(value, dict) and "class_name" in value else value
     if layer is not None and not isinstance(layer, keras.layers.Layer):
         raise ValueError(f"`{name}` must be None or a layer; received {short_repr(value)}.")
+    if layer is not None:
+        layer.supports_masking = True  # the block keeps the mask: Keras would warn that the layer loses it
     return layer
 
 

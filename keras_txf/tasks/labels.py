@@ -58,7 +58,10 @@ def class_weights(class_weight, labels, numbers):
 
 @register
 class MacroF1(keras.metrics.F1Score):
-    """The mean of the F1 scores of all classes, of integer targets and logits (B, C)."""
+    """The mean of the F1 scores of classes, of integer targets and logits (B, C).
+
+    As in scikit-learn a class counts if an example has it or got it: held-out examples may lack a rare one.
+    """
 
     def __init__(self, average="macro", name="f1", **kwargs):
         super().__init__(average=average, name=name, **kwargs)
@@ -66,3 +69,9 @@ class MacroF1(keras.metrics.F1Score):
     def update_state(self, y_true, y_pred, sample_weight=None):
         targets = ops.one_hot(ops.cast(ops.reshape(y_true, (-1,)), "int32"), ops.shape(y_pred)[-1])
         return super().update_state(targets, y_pred)  # each example counts once, whatever its weight in the loss
+
+    def result(self):
+        wrong = self.false_positives + self.false_negatives
+        seen = ops.cast(self.true_positives + wrong > 0, self.dtype)
+        scores = 2 * self.true_positives / ops.maximum(2 * self.true_positives + wrong, 1)
+        return ops.sum(scores) / ops.maximum(ops.sum(seen), 1)

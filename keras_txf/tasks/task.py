@@ -27,6 +27,7 @@ class FitOptions(TypedDict, total=False):
     validation_data: Annotated[Any, None, "a tuple of such columns, or a table, for the scores of each epoch."]
     validation_split: Annotated[float, 0.0, "share of the examples, drawn by `seed`, to hold out for these scores."]
     epochs: Annotated[int, 3, "passes over the data."]
+    initial_epoch: Annotated[int, 0, "the number of complete epochs, such as `epoch` of `txf.training.Resume`."]
     batch_size: Annotated[int, 32, "examples in a batch. They are of similar length, so that little is padding."]
     learning_rate: Annotated[
         float | None,
@@ -131,9 +132,10 @@ class Task:
         loss, metrics = own_loss if loss is None else loss, own_metrics if metrics is None else metrics
         self._trained().compile(optimizer, loss=loss, **{self._metrics: metrics, **options})
 
-    def _read(self, data, others, columns, known=None):
+    @classmethod
+    def _read(cls, data, others, columns, known=None):
         """Reads the columns of `fit`, those of the task unless `known` names others."""
-        known = known or self.columns
+        known = known or cls.columns
         names = known if columns is None else columns
         if isinstance(names, str):
             names = (names,)
@@ -143,7 +145,7 @@ class Task:
 
     def _fit(self, data, others, options, weigh=None, names=None):
         """Trains on columns, of other `names` than the task's; `weigh` makes each example's weight from its columns."""
-        options = {**options}
+        checks.known_names("an option of fit", options, FitOptions.__annotations__)
         names = names or self.columns
         values = self._checked(self._read(data, others, options["columns"], names))
         held, split = options["validation_data"], checks.rate("validation_split", options["validation_split"])
@@ -156,12 +158,17 @@ class Task:
         elif split:
             values, held = _divide(values, split, options["seed"])
         epochs, batch_size = (checks.positive_integer(name, options[name]) for name in ("epochs", "batch_size"))
+        initial_epoch = checks.integer_between("initial_epoch", options["initial_epoch"], 0, epochs)
         batches = self._batches(values, batch_size, weigh, shuffle=True, seed=options["seed"])
         validation = None if held is None else self._batches(held, batch_size, None)
         self._prepare(options["learning_rate"], epochs * len(batches))
+        for _ in range(initial_epoch):
+            batches.on_epoch_end()
         history = self._trained().fit(
             batches,
             epochs=epochs,
+            initial_epoch=initial_epoch,
+            shuffle=False,  # Keras' order would be none of `seed`
             validation_data=validation,
             callbacks=[*([] if held is None else self._scores(held, batch_size)), *options["callbacks"]],
             verbose=options["verbose"],

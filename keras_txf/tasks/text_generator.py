@@ -11,7 +11,7 @@ from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import target_name, token_input
 from keras_txf.tasks import chats
 from keras_txf.tasks.answers import Answers, stop_ids_of
-from keras_txf.tasks.columns import read_columns, texts
+from keras_txf.tasks.columns import texts
 from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
 from keras_txf.text.chat_reader import ChatReader
 from keras_txf.text.chat_templates import find_chat_template, plain
@@ -82,8 +82,7 @@ class TextGenerator(Task):
                 special token for each role.
             **options: further options of `decoder_generator`.
         """
-        names = columns_of(responses, columns)
-        read = read_columns(texts, [responses][: len(names) - 1], dict(zip(("texts", "responses"), names)))
+        read = cls._read(texts, [responses], columns, columns_of(responses, columns))
         if tokenizer is None:
             chat = chats.is_conversations(read[0]) and chat_template is None
             chat_template = chats.PLAIN if chat else chat_template

