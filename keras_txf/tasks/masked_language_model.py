@@ -109,6 +109,10 @@ class MaskedLanguageModel(Task):
         """
         return self._fit(texts, [], options)
 
+    def evaluate(self, texts: Any, columns: Any = None, batch_size: int = 32) -> dict[str, float]:
+        """Returns loss, accuracy and perplexity of texts, see `fit`: the same tokens are hidden at each call."""
+        return self._evaluate(texts, [], columns, batch_size)
+
     def fill(self, texts: Any, k: int = 5, batch_size: int = 32) -> list:
         """Guesses the hidden token of each text.
 

@@ -14,7 +14,7 @@ from keras_txf.layers.token_input import inputs_by_name, logits_of
 from keras_txf.reading import file_of, read_json
 from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many, read_columns, texts
-from keras_txf.tasks.epoch_scores import EpochScores, spearman
+from keras_txf.tasks.epoch_scores import spearman
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
 from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of
 from keras_txf.text.truncation import joining, longer_first, pair_row
@@ -163,6 +163,12 @@ class PairClassifier(Task):
 
         return self._fit(first, [second, labels], options, None if class_weight is None else weigh)
 
+    def evaluate(
+        self, first: Any, second: Any = None, labels: Any = None, columns: Any = None, batch_size: int = 32
+    ) -> dict[str, float]:
+        """Returns loss, accuracy and macro F1 on labelled pairs, or loss and Spearman's correlation, see `fit`."""
+        return self._evaluate(first, [second, labels], columns, batch_size)
+
     def predict(
         self, first: Any, second: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int = 1
     ) -> Any:
@@ -248,11 +254,9 @@ class PairClassifier(Task):
 
     def _scores(self, values, batch_size):
         if self.labels is not None:
-            return []
+            return {}
         first, second, numbers = values
-        return [
-            EpochScores(lambda: {"spearman": spearman(self.predict(first, second, batch_size, verbose=0), numbers)})
-        ]
+        return {"spearman": spearman(self.predict(first, second, batch_size, verbose=0), numbers)}
 
     def _checkpoint_config(self):
         return None if self.labels is None else config_with_labels(self.model, self.labels)

@@ -14,6 +14,7 @@ from keras_txf.layers.token_input import embedded_input, inputs_by_name
 from keras_txf.tasks import folder as task_folder
 from keras_txf.tasks.batches import Batches
 from keras_txf.tasks.columns import read_columns
+from keras_txf.tasks.epoch_scores import EpochScores
 from keras_txf.text.datasets import checked_tokenizer
 from keras_txf.text.truncation import row
 
@@ -152,7 +153,8 @@ class Task:
         if held is not None and split:
             raise ValueError("`validation_split` must be left out where `validation_data` is given; received both.")
         if held is not None:
-            held = tuple(held) if isinstance(held, (list, tuple)) and len(names) > 1 else (held,)
+            if not isinstance(held, (list, tuple)) or len(names) == 1 and not _is_tuple_of_columns(held):
+                held = (held,)
             others = [*held[1:], *[None] * (len(names) - len(held))]
             held = self._checked(self._read(held[0], others, options["columns"], names))
         elif split:
@@ -170,7 +172,7 @@ class Task:
             initial_epoch=initial_epoch,
             shuffle=False,  # Keras' order would be none of `seed`
             validation_data=validation,
-            callbacks=[*([] if held is None else self._scores(held, batch_size)), *options["callbacks"]],
+            callbacks=[*([] if held is None else [self._epoch_scores(held, batch_size)]), *options["callbacks"]],
             verbose=options["verbose"],
         )
         scores = {name: float(found[-1]) for name, found in history.history.items()}
@@ -178,6 +180,15 @@ class Task:
             {"examples": len(values[0]), "epochs": epochs, "scores": scores, "command": " ".join(sys.argv)}
         )
         return history
+
+    def _evaluate(self, data, others, columns, batch_size, names=None):
+        """Returns the loss, the metrics of `_compilation` and the further scores of columns."""
+        checks.positive_integer("batch_size", batch_size)
+        values = self._checked(self._read(data, others, columns, names))
+        if not self._trained().compiled:
+            self._compile("adamw")
+        found = self._trained().evaluate(self._batches(values, batch_size, None), return_dict=True, verbose=0)
+        return {**found, **self._scores(values, batch_size)}
 
     def _batches(self, values, batch_size, weigh, shuffle=False, seed=0):
         examples = self._examples(values)
@@ -226,8 +237,12 @@ class Task:
         raise NotImplementedError
 
     def _scores(self, values, batch_size):
-        """Callbacks that add scores of the held-out columns to the logs."""
-        return []
+        """Scores of columns beside those of `_compilation`, by their names."""
+        return {}
+
+    def _epoch_scores(self, values, batch_size):
+        """The callback that adds scores of the held-out columns to the logs."""
+        return EpochScores(lambda: self._scores(values, batch_size))
 
     def _trained(self):
         """The model that `fit` trains."""
@@ -250,6 +265,10 @@ class Task:
 
     def _save_beside(self, folder):
         """Writes further files of a Hugging Face folder."""
+
+
+def _is_tuple_of_columns(values):
+    return isinstance(values, tuple) and not all(isinstance(value, str) for value in values)
 
 
 def rows_of(ragged):

@@ -155,11 +155,7 @@ class TextClassifier(Task):
 
     def evaluate(self, texts: Any, labels: Any = None, columns: Any = None, batch_size: int = 32) -> dict[str, float]:
         """Returns loss, accuracy and macro F1 on labelled texts, see `fit`."""
-        values = self._checked(self._read(texts, [labels], columns))
-        if not self.model.compiled:
-            loss, metrics = self._compilation()
-            self.model.compile("adamw", loss=loss, metrics=metrics)
-        return self.model.evaluate(self._batches(values, batch_size, None), return_dict=True, verbose=0)
+        return self._evaluate(texts, [labels], columns, batch_size)
 
     def export(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
         """Writes a SavedModel from strings to labels and probabilities, see `txf.text.export`."""

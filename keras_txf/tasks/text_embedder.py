@@ -126,6 +126,12 @@ class TextEmbedder(Task):
         self.embeddings = None
         return self._fit(anchors, [positives], options)
 
+    def evaluate(
+        self, anchors: Any, positives: Any = None, columns: Any = None, batch_size: int = 32
+    ) -> dict[str, float]:
+        """Returns loss and accuracy on pairs of texts of one meaning, see `fit`: both depend on the size of a batch."""
+        return self._evaluate(anchors, [positives], columns, batch_size)
+
     def encode(self, texts: Any, batch_size: int = 64, verbose: int = 1) -> np.ndarray:
         """Embeds texts.
 

@@ -144,11 +144,7 @@ class TextGenerator(Task):
         self, texts: Any, responses: Any = None, columns: Any = None, batch_size: int = 32
     ) -> dict[str, float]:
         """Returns loss and perplexity of a token of texts or answers, see `fit`."""
-        names = columns_of(responses, columns)
-        values = self._checked(self._read(texts, [responses], columns, names))
-        if not self.model.compiled:
-            self._compile("adamw")
-        return self.model.evaluate(self._batches(values, batch_size, None), return_dict=True, verbose=0)
+        return self._evaluate(texts, [responses], columns, batch_size, columns_of(responses, columns))
 
     def generate(
         self,

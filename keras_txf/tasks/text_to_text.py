@@ -111,6 +111,12 @@ class TextToText(Task):
         """
         return self._fit(sources, [targets], options)
 
+    def evaluate(
+        self, sources: Any, targets: Any = None, columns: Any = None, batch_size: int = 32
+    ) -> dict[str, float]:
+        """Returns loss, perplexity, token accuracy, BLEU and chrF of greedy answers on pairs of texts, see `fit`."""
+        return self._evaluate(sources, [targets], columns, batch_size)
+
     def generate(
         self,
         texts: Any,
@@ -168,9 +174,8 @@ class TextToText(Task):
 
     def _scores(self, values, batch_size):
         sources = [row.tolist() for row in self._ids(values[0])]
-        return [
-            training.GenerationScores(
-                sources, values[1], self.target_tokenizer, batch_size=batch_size,
-                max_length=min(self.max_length, 128), **self._ends(),
-            )
-        ]  # fmt: skip
+        scores = training.GenerationScores(
+            sources, values[1], self.target_tokenizer, batch_size=batch_size, prefix="",
+            max_length=min(self.max_length, 128), **self._ends(),
+        )  # fmt: skip
+        return scores.score(self.model)

@@ -14,7 +14,6 @@ from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many, read_columns
 from keras_txf.tasks.conll import conll_columns
-from keras_txf.tasks.epoch_scores import EpochScores
 from keras_txf.tasks.labels import class_weights, label_list, numbers_of
 from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
 from keras_txf.tasks.word_windows import WordWindows, words_of
@@ -221,13 +220,8 @@ class TokenClassifier(Task):
         return back(answers)
 
     def evaluate(self, words: Any, tags: Any = None, columns: Any = None, batch_size: int = 32) -> dict[str, float]:
-        """Returns the accuracy of words, and precision, recall and F1 of entities, on tagged words, see `fit`."""
-        words, numbers = self._checked(self._read(words, [tags], columns))
-        found = self.predict(words, batch_size, verbose=0)
-        true = [[self.labels[number] for number in row] for row in numbers]
-        right = [one == other for pair in zip(true, found) for one, other in zip(*pair)]
-        scores = {"accuracy": float(np.mean(right))}
-        return {**scores, **training.entity_scores(true, found)} if self._makes_entities() else scores
+        """Returns loss, accuracy of words, and precision, recall and F1 of entities, on tagged words, see `fit`."""
+        return self._evaluate(words, [tags], columns, batch_size)
 
     def export(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
         """Writes a SavedModel from strings to words, tags and scores, see `txf.text.export`."""
@@ -293,7 +287,11 @@ class TokenClassifier(Task):
 
     def _scores(self, values, batch_size):
         words, numbers = values
-        return [EpochScores(lambda: self.evaluate(words, numbers, batch_size=batch_size))]
+        found = self.predict(words, batch_size, verbose=0)
+        true = [[self.labels[number] for number in row] for row in numbers]
+        right = [one == other for pair in zip(true, found) for one, other in zip(*pair)]
+        scores = {"accuracy": float(np.mean(right))}
+        return {**scores, **training.entity_scores(true, found)} if self._makes_entities() else scores
 
     def _checkpoint_config(self):
         return config_with_labels(self.model, self.labels)

@@ -76,6 +76,20 @@ def test_a_task_trains_and_is_the_same_after_a_folder(name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", MAKE)
+def test_scores_of_evaluate_are_those_of_an_epoch(name):
+    task, data = MAKE[name](), DATA[name]
+    before = task.evaluate(*data, batch_size=6)
+    options = dict(validation_data=data, batch_size=6, learning_rate=0.01, verbose=0)
+    first = task.fit(*data, epochs=2, **options).history
+    again = task.fit(*data, epochs=1, **options).history  # goes on from the weights of the first
+    after = task.evaluate(*data, batch_size=6)
+    assert before.keys() == after.keys() == {"loss", *SCORES[name]}
+    np.testing.assert_allclose([after[key] for key in after], [again[f"val_{key}"][-1] for key in after], rtol=1e-4)
+    assert after["loss"] < before["loss"] and again["loss"][0] < first["loss"][0]
+
+
+@pytest.mark.slow
 def test_callbacks_find_the_scores():
     stopping = keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=0)
     task = MAKE["TextToText"]()
