@@ -17,7 +17,7 @@ from keras_txf.tasks.columns import one_or_many, read_columns, texts
 from keras_txf.tasks.epoch_scores import spearman
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
 from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of
-from keras_txf.text.truncation import joining, longer_first, pair_row
+from keras_txf.text.truncation import joining, longer_first, pair_row, types_of_pair
 
 WITH_TOKEN_TYPES = ("bert", "electra")
 WITH_TWO_SEPARATORS = ("roberta", "xlm-roberta", "mpnet")
@@ -208,6 +208,14 @@ class PairClassifier(Task):
         scores = scores if self.labels is None else scores[:, -1]
         return [(texts[i], float(scores[i])) for i in np.argsort(-scores, kind="stable")]
 
+    def export(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
+        """Writes a SavedModel from two texts to labels and probabilities, or to scores, see `txf.text.export`."""
+        tokenizer = self.tokenizer.from_config({**self.tokenizer.get_config(), "length": self.max_length})
+        names = None if self.labels is None else list(map(str, self.labels))
+        text.export(
+            self.model, tokenizer, folder, labels=names, overwrite=overwrite, pairs=True, separator=self.separator
+        )
+
     def get_config(self) -> dict[str, Any]:
         return {"labels": self.labels, "separator": self.separator, **super().get_config()}
 
@@ -218,7 +226,7 @@ class PairClassifier(Task):
         ids = rows_of(rows)
         if not self._token_types:
             return ids
-        types = [(np.arange(len(row)) >= start).astype("int32") for row, start in zip(ids, before.numpy())]
+        types = rows_of(types_of_pair(rows, before))
         return [{"token_ids": row, "token_type_ids": kind} for row, kind in zip(ids, types)]
 
     def _outputs(self, inputs):

@@ -187,6 +187,11 @@ class TextEmbedder(Task):
             found += [[(self.texts[i], float(row[i])) for i in places] for row, places in zip(similarity, best)]
         return back(found)
 
+    def export(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
+        """Writes a SavedModel from strings to embeddings, see `txf.text.export`."""
+        tokenizer = self.tokenizer.from_config({**self.tokenizer.get_config(), "length": self.max_length})
+        text.export(self.model, tokenizer, folder, overwrite=overwrite)
+
     def get_config(self) -> dict[str, Any]:
         return {"temperature": self.temperature, **super().get_config()}
 

@@ -170,6 +170,35 @@ def test_a_classifier_is_served(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["PairClassifier", "PairClassifier of a score"])
+def test_pairs_are_served(name, tmp_path):
+    import tensorflow as tf
+
+    task = MAKE[name]()
+    task.max_length = 7  # of which the last pair has more
+    task.export(tmp_path / "served")
+    loaded = tf.saved_model.load(str(tmp_path / "served"))
+    first, second = [*SOURCES[:3], ""], [*TARGETS[:3], "eine Katze und zwei Katzen und ein Hund"]
+    served = loaded.serve(tf.constant(first), tf.constant(second))
+    found = task.predict(first, second, return_probabilities=True)
+    np.testing.assert_allclose(served["score" if task.labels is None else "probabilities"], found, atol=1e-6)
+    if task.labels is not None:
+        assert [label.decode() for label in served["label"].numpy()] == task.predict(first, second)
+
+
+@pytest.mark.slow
+def test_embeddings_are_served(tmp_path):
+    import tensorflow as tf
+
+    task = MAKE["TextEmbedder"]()
+    task.export(tmp_path / "served")
+    loaded = tf.saved_model.load(str(tmp_path / "served"))
+    np.testing.assert_allclose(
+        loaded.serve(tf.constant(SOURCES[:3]))["embeddings"], task.encode(SOURCES[:3]), atol=1e-6
+    )
+
+
+@pytest.mark.slow
 def test_search_is_the_order_of_all_products():
     task = MAKE["TextEmbedder"]()
     corpus = [f"{source} and {target}" for source in set(SOURCES) for target in set(TARGETS)]
