@@ -1,5 +1,6 @@
 """PairClassifier: one label or score for a pair of texts, read together."""
 
+import functools
 import os
 from typing import Any, Self, Unpack
 
@@ -13,10 +14,10 @@ from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import inputs_by_name, logits_of
 from keras_txf.reading import file_of, read_json
 from keras_txf.tasks.batches import in_batches
-from keras_txf.tasks.columns import one_or_many, read_columns, texts
+from keras_txf.tasks.columns import one_or_many, texts
 from keras_txf.tasks.epoch_scores import spearman
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
-from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of
+from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of, tokenizer_or
 from keras_txf.text.truncation import joining, longer_first, pair_row, types_of_pair
 
 WITH_TOKEN_TYPES = ("bert", "electra")
@@ -48,7 +49,7 @@ class PairClassifier(Task):
     True
     """
 
-    columns = ("first", "second", "label")
+    columns = {"first": "first", "second": "second", "labels": "label"}
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class PairClassifier(Task):
         first: Any,
         second: Any = None,
         labels: Any = None,
-        columns: Any = ("first", "second"),
+        columns: Any = None,
         vocab_size: int = 8000,
         num_layers: int = 2,
         dim: int = 128,
@@ -96,10 +97,10 @@ class PairClassifier(Task):
             max_length: truncates longer pairs.
             **options: further options of `encoder_classifier`.
         """
-        read = read_columns(first, [second], dict(zip(("first", "second"), columns)))
-        if tokenizer is None:
-            known = [one for name, column in zip(("first", "second"), read) for one in texts(name, column)]
-            tokenizer = text.WordPieceTokenizer.train(known, vocab_size, start="[CLS]", end="[SEP]")
+        read = cls._read(first, [second], columns, {"first": "first", "second": "second"})
+        known = [one for name, column in zip(("first", "second"), read) for one in texts(name, column)]
+        train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
+        tokenizer = tokenizer_or(tokenizer, lambda: train(known, vocab_size))
         labels = None if labels is None else label_list(labels)
         classes = 1 if labels is None else len(labels)
         model = models.encoder_classifier(
