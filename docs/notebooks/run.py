@@ -1,8 +1,9 @@
 """Runs the notebooks from top to bottom and keeps their outputs.
 
-    python docs/notebooks/run.py                                                 # all, with downloads
-    KERAS_TXF_DATA=DIR KERAS_TXF_CHECKPOINT=DIR python docs/notebooks/run.py classify  # one, on local files
+    python docs/notebooks/run.py              # all, on data that they download
+    python docs/notebooks/run.py classify     # one
 
+KERAS_TXF_DATA and KERAS_TXF_CHECKPOINT in the environment name local folders in place of downloads.
 It needs pip install '.[examples,tasks,hub]' nbclient ipykernel.
 """
 
@@ -18,8 +19,12 @@ FOLDER = pathlib.Path(__file__).parent
 
 def main():
     names = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)} (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(names)} (default: all)"
+    )
     for name in parser.parse_args().names or names:
         path = FOLDER / f"{name}.ipynb"
         with tempfile.TemporaryDirectory() as folder:
@@ -29,7 +34,7 @@ def main():
 
 
 def execute(path, folder):
-    """The notebook with the outputs of a run in `folder`, without times and versions, which differ on each machine."""
+    """The notebook with the outputs of a run in `folder`, but for times and versions of Python."""
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(folder)}}
     nbclient.NotebookClient(
