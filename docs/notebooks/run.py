@@ -9,6 +9,7 @@ It needs pip install '.[examples,tasks,hub]' nbclient ipykernel.
 
 import argparse
 import pathlib
+import re
 import tempfile
 
 import nbclient
@@ -34,7 +35,7 @@ def main():
 
 
 def execute(path, folder):
-    """The notebook with the outputs of a run in `folder`, but for times and versions of Python."""
+    """The notebook with the outputs of a run in `folder`, but for times, versions and addresses."""
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(folder)}}
     nbclient.NotebookClient(
@@ -42,6 +43,9 @@ def execute(path, folder):
     ).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", []):
+            if "text/plain" in output.get("data", {}):
+                output.data["text/plain"] = re.sub(" at 0x[0-9a-f]+", "", output.data["text/plain"])
     notebook.metadata.language_info = {"name": "python"}
     return notebook
 
