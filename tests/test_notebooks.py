@@ -56,6 +56,8 @@ def test_what_is_kept(name):
     check_outputs(notebook)
     text = (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
     assert not re.search(r"/(tmp|home|root|work|Users|opt)/|site-packages| at 0x[0-9a-f]+", text)
+    prose = "".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+    assert not re.search(r"\]\((?!https?:)", prose)  # mkdocs does not turn a link to a file into one to its page
 
 
 @pytest.mark.slow
