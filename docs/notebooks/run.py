@@ -24,7 +24,10 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"of {', '.join(names)} (default: all)"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"of {', '.join(names)} (default: all)",
     )
     for name in parser.parse_args().names or names:
         path = FOLDER / f"{name}.ipynb"
@@ -39,13 +42,19 @@ def execute(path, folder):
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(folder)}}
     nbclient.NotebookClient(
-        notebook, timeout=1800, kernel_name="python3", coalesce_streams=True, resources=resources
+        notebook,
+        timeout=1800,
+        kernel_name="python3",
+        coalesce_streams=True,
+        resources=resources,
     ).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         for output in cell.get("outputs", []):
             if "text/plain" in output.get("data", {}):
-                output.data["text/plain"] = re.sub(" at 0x[0-9a-f]+", "", output.data["text/plain"])
+                output.data["text/plain"] = re.sub(
+                    " at 0x[0-9a-f]+", "", output.data["text/plain"]
+                )
     notebook.metadata.language_info = {"name": "python"}
     return notebook
 

@@ -217,6 +217,25 @@ class PairClassifier(Task):
             self.model, tokenizer, folder, labels=names, overwrite=overwrite, pairs=True, separator=self.separator
         )
 
+    def inputs(self, first: Any, second: Any) -> Any:
+        """Returns what the model reads of pairs, for `model.predict` or `txf.visualize.attention_scores`.
+
+        Args:
+            first, second: a text each, or a list of texts each.
+
+        Returns:
+            Ids int32 (N, T), padded to the longest; for a model with token types a dict of `token_ids` and
+            `token_type_ids`, each (N, T).
+        """
+        (first, _), (second, _) = one_or_many("first", first), one_or_many("second", second)
+        rows, padding = self._pairs(first, second), self._padding()[0]
+        if not self._token_types:
+            return keras.utils.pad_sequences(rows, value=padding, padding="post")
+        return {
+            name: keras.utils.pad_sequences([row[name] for row in rows], value=value, padding="post")
+            for name, value in padding.items()
+        }
+
     def get_config(self) -> dict[str, Any]:
         return {"labels": self.labels, "separator": self.separator, **super().get_config()}
 

@@ -156,10 +156,10 @@ class TextEmbedder(Task):
         """Embeds the texts that `search` looks among; returns the task.
 
         Args:
-            texts: list of texts.
+            texts: list or column of texts, or a table with the column "text", such as the path of a .txt file.
             batch_size, verbose: see `encode`.
         """
-        self.texts = list(texts)
+        [self.texts] = read_columns(texts, [], {"texts": "text"})
         self.embeddings = self.encode(self.texts, batch_size, verbose)
         return self
 
