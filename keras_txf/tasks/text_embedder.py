@@ -159,7 +159,7 @@ class TextEmbedder(Task):
             texts: list or column of texts, or a table with the column "text", such as the path of a .txt file.
             batch_size, verbose: see `encode`.
         """
-        [self.texts] = read_columns(texts, [], {"texts": "text"})
+        [self.texts] = self._read(texts, [], None, {"texts": "text"})
         self.embeddings = self.encode(self.texts, batch_size, verbose)
         return self
 
