@@ -16,7 +16,7 @@ SETTINGS = ("KERAS_TXF_DATA", "KERAS_TXF_CHECKPOINT", "KERAS_BACKEND")  # of who
 
 @pytest.fixture
 def run_module():
-    spec = importlib.util.spec_from_file_location("run_notebooks", FOLDER / "run.py")
+    spec = importlib.util.spec_from_file_location("run_notebooks", ROOT / "docs" / "site" / "run_notebooks.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
