@@ -6,6 +6,7 @@ from typing import Any, Self, Unpack
 import keras
 
 from keras_txf import checkpoints, models, text, training
+from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.tasks.answers import Answers, stop_ids_of
 from keras_txf.tasks.columns import texts
@@ -148,10 +149,13 @@ class TextToText(Task):
         text.export(self.model, self._reader(), folder, self.target_tokenizer, overwrite=overwrite, **options)
 
     def _ends(self):
-        """The first token of an answer, where its tokenizer has one, and the last."""
-        start = self.target_tokenizer.start
+        """The token that an answer begins with, where the model has none of its own, and the last."""
+        start = self.target_tokenizer.start if self._start_id() is None else ()
         start = {"start_id": self.target_tokenizer.token_to_id(start[0])} if start else {}
         return {**start, **stop_ids_of(self.target_tokenizer)}
+
+    def _start_id(self):
+        return next((layer.start_id for layer in self.model.layers if isinstance(layer, Start)), None)
 
     def _reader(self):
         length = self.max_length if self.tokenizer.pad_id is not None else None
@@ -161,7 +165,8 @@ class TextToText(Task):
         return [texts("sources", values[0]), texts("targets", values[1])]
 
     def _examples(self, values):
-        return text.translation(tuple(values), self.tokenizer, self.target_tokenizer, self.max_length)
+        start_id = self._start_id()
+        return text.translation(tuple(values), self.tokenizer, self.target_tokenizer, self.max_length, start_id)
 
     def _padding(self):
         ids = self._pad_id()

@@ -6,6 +6,7 @@ Legend: C texts, L, S, T lengths in tokens.
 from collections.abc import Sequence
 from typing import Any
 
+from keras_txf import checks
 from keras_txf.text.datasets import as_dataset, checked_tokenizer, in_chunks, limit
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.tokenizer import Tokenizer
@@ -49,7 +50,11 @@ def next_token(dataset: Any, tokenizer: Tokenizer, max_length: int | None = None
 
 
 def translation(
-    dataset: Any, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer | None = None, max_length: int | None = None
+    dataset: Any,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer | None = None,
+    max_length: int | None = None,
+    start_id: int | None = None,
 ) -> Any:
     """Makes examples of (source, target) for an `encoder_decoder`: translations, summaries, and other pairs of texts.
 
@@ -58,10 +63,12 @@ def translation(
         source_tokenizer: a tokenizer, which adds its `start` and `end` to the source.
         target_tokenizer: a tokenizer with `start` and `end`; default the source's.
         max_length: truncates each source and each target; default each tokenizer's `length`, if that is a number.
+        start_id: the token that target ids begin with, in front of the tokenizer's whole row: `start_id` of the model,
+            as checkpoints such as T5's and BART's have it. The target tokenizer then needs no `start`.
 
     Returns:
         `tf.data.Dataset` of ({"source_ids": int32 (S,), "target_ids": int32 (T,)}, targets int32 (T,)), in the same
-        order. The target ids begin with `start`, the targets end with `end`.
+        order. The target ids begin with `start`, or `start_id`, the targets end with `end`.
 
     Raises:
         ValueError: no elements, or elements other than (source, target); a target tokenizer without `start` or `end`.
@@ -75,7 +82,7 @@ def translation(
     ([100, 101], [0, 102], [102, 1])
     """
     checked_tokenizer("source_tokenizer", source_tokenizer)
-    write = writer(source_tokenizer, target_tokenizer, max_length)
+    write = writer(source_tokenizer, target_tokenizer, max_length, start_id)
     source_length = limit(source_tokenizer, max_length, len(source_tokenizer.start) + len(source_tokenizer.end))
     dataset = as_dataset(dataset, ["source", "target"])
 
@@ -91,6 +98,7 @@ def question_answering(
     target_tokenizer: Tokenizer | None = None,
     max_length: int | None = None,
     separator: str | Sequence[str] | None = None,
+    start_id: int | None = None,
 ) -> Any:
     """Makes examples of (context, question, answer) for an `encoder_decoder` that writes the answer.
 
@@ -104,6 +112,7 @@ def question_answering(
         max_length: the largest number of tokens of a source, and of a target; default each tokenizer's `length`, if
             that is a number.
         separator: special token between question and context, or a list of them; default the tokenizer's `end`.
+        start_id: as of `translation`.
 
     Returns:
         `tf.data.Dataset` of ({"source_ids": int32 (S,), "target_ids": int32 (T,)}, targets int32 (T,)), in the same
@@ -121,7 +130,7 @@ def question_answering(
     ([0, 100, 1, 101, 102, 1], [102, 1])
     """
     separator = joining(checked_tokenizer("tokenizer", tokenizer), separator)
-    write = writer(tokenizer, target_tokenizer, max_length)
+    write = writer(tokenizer, target_tokenizer, max_length, start_id)
     source_length = limit(tokenizer, max_length, len(tokenizer.start) + len(separator) + len(tokenizer.end), texts=2)
     dataset = as_dataset(dataset, ["context", "question", "answer"])
 
@@ -132,16 +141,21 @@ def question_answering(
     return in_chunks(dataset, example)
 
 
-def writer(source_tokenizer, target_tokenizer, max_length):
+def writer(source_tokenizer, target_tokenizer, max_length, start_id):
     """Returns a function of source rows and target texts that makes an encoder-decoder's inputs and targets."""
     name = "source_tokenizer" if target_tokenizer is None else "target_tokenizer"
     tokenizer = source_tokenizer if target_tokenizer is None else target_tokenizer
-    checked_tokenizer(name, tokenizer, needs=("start", "end"))
-    length = limit(tokenizer, max_length, len(tokenizer.start) + len(tokenizer.end) - 1)
-    length = None if length is None else length + 1  # the last token is a target only
+    checked_tokenizer(name, tokenizer, needs=("start", "end") if start_id is None else ("end",))
+    checks.optional(checks.id_below, "start_id", start_id, tokenizer.vocab_size)
+    added = len(tokenizer.start) + len(tokenizer.end) + (start_id is not None)
+    length = limit(tokenizer, max_length, added - 1)
+    length = None if length is None else length + (start_id is None)  # the last token is a target only
 
     def write(source, target):
-        ids, targets = shifted(row(tokenizer, target, length))
+        rows = row(tokenizer, target, length)
+        if start_id is not None:
+            rows = tf.concat([tf.fill([rows.nrows(), 1], tf.constant(start_id, rows.dtype)), rows], axis=1)
+        ids, targets = shifted(rows)
         return {"source_ids": source, "target_ids": ids}, targets
 
     return write
