@@ -30,64 +30,65 @@ def read_tensors(tensors, config, modules):
         dict of paths of layers -> (kind, options) of their adapters; dict of layers -> values by the names of the
         adapter's variables; list of (variable, value) of other weights.
     """
-    names = {}  # of modules and their tensors -> of the file
-    prefix = next((m.name.removesuffix(key) for key, m in modules.items() if m.name != key), "")
+    names = {}  # (module, its tensor) -> name in the file
     for name in tensors:
-        path = name.removeprefix(PREFIX)
-        if path == name:
-            raise ValueError(f"it must have tensors of peft, by names from {PREFIX!s} on; received {short_repr(name)}.")
+        if not name.startswith(PREFIX):
+            raise ValueError(f"it must have names of peft, which begin with {PREFIX}; received {short_repr(name)}.")
         if tensors.dtype(name) not in FLOATS:
             raise ValueError(f"{short_repr(name)} must be of a type of {FLOATS}; received {tensors.dtype(name)}.")
-        path, part = re.fullmatch(r"(.*?)\.?(lora_[AB]\.weight|[^.]*)", path).groups()
-        if names.setdefault((path.removeprefix(prefix), part), name) != name:
-            raise ValueError(f"it has two tensors for {short_repr(path)}, with the prefix of the body and without.")
-    whole = any(name.startswith(PREFIX + prefix) for name in tensors)  # rather than of the body alone
+        names[re.fullmatch(r"(.*?)\.?(lora_[AB]\.weight|[^.]*)", name.removeprefix(PREFIX)).groups()] = name
+    modules = _as_named(modules, {path for path, _ in names})
     kinds, parts, shared, used = {}, {}, [], set()
-    for key, module in modules.items():
-        path = module.name if whole else key
+    for path, module in modules.items():
         if config.saves(path):
-            used |= {(key, part) for part in module.tensors}
-            _read_whole(tensors, names, key, module, kinds, parts, shared)
+            used |= {(path, part) for part in module.tensors}
+            _read_whole(tensors, names, path, module, kinds, parts, shared)
         elif module.layers and config.targets(path):
-            used |= {(key, "lora_A.weight"), (key, "lora_B.weight")}
-            _read_low_rank(tensors, names, key, module, config.options_of(path), kinds, parts)
+            used |= {(path, "lora_A.weight"), (path, "lora_B.weight")}
+            _read_low_rank(tensors, names, path, module, config.options_of(path), kinds, parts)
     _check_others(tensors, {pair: name for pair, name in names.items() if pair not in used}, modules)
     if not any(kind == "low_rank" for kind, _ in kinds.values()):
         raise ValueError("`target_modules` must name modules of the model; received names of none.")
     return kinds, parts, shared
 
 
-def _read_low_rank(tensors, names, key, module, options, kinds, parts):
+def _as_named(modules, paths):
+    """The modules by their names in a file, in which they may have those of another version or of the body alone."""
+    namings = [{module.names[i]: module for module in modules.values()} for i in range(4)]
+    return max(namings, key=lambda naming: len(naming.keys() & paths))
+
+
+def _read_low_rank(tensors, names, path, module, options, kinds, parts):
     rank, sizes = options["rank"], [shape_of(layer) for layer in module.layers.values()]
     shapes = {"lora_A.weight": (rank, sizes[0][0]), "lora_B.weight": (sum(width for _, width in sizes), rank)}
-    a, b = (_read(tensors, names, module, (key, part), shape) for part, shape in shapes.items())
+    a, b = (_read(tensors, names, (path, part), shape) for part, shape in shapes.items())
     rows = np.split(b, np.cumsum([width for _, width in sizes])[:-1])
-    for (path, layer), own in zip(module.layers.items(), rows):
-        kinds[path] = ("low_rank", options)
+    for (place, layer), own in zip(module.layers.items(), rows):
+        kinds[place] = ("low_rank", options)
         parts[layer] = {"lora_a": a.T, "lora_b": own.T}
 
 
-def _read_whole(tensors, names, key, module, kinds, parts, shared):
+def _read_whole(tensors, names, path, module, kinds, parts, shared):
     if module.is_shared:
         raise ValueError(
-            f"`modules_to_save` must have no table that several parts of the model share; received {module.name}."
+            f"`modules_to_save` must have no table that several parts of the model share; received {short_repr(path)}."
         )
     for part, link in module.tensors.items():
-        values = link.read(_read(tensors, names, module, (key, part), link.shape()))
+        values = link.read(_read(tensors, names, (path, part), link.shape()))
         for variable, value in zip(link.variables, values):
-            path, _, own = variable.path.rpartition("/")
-            layer = module.layers.get(path)
+            place, _, own = variable.path.rpartition("/")
+            layer = module.layers.get(place)
             if isinstance(layer, Projection) and own in ("kernel", "bias"):
-                kinds[path] = ("whole", {})
+                kinds[place] = ("whole", {})
                 parts.setdefault(layer, {})[own] = value
             else:
                 shared.append((variable, value))
 
 
-def _read(tensors, names, module, pair, shape):
+def _read(tensors, names, pair, shape):
     """Reads a tensor as float32."""
     if pair not in names:
-        raise ValueError(f"it must have the tensor {short_repr(f'{PREFIX}{module.name}.{pair[1]}')}; there is none.")
+        raise ValueError(f"it must have the tensor {short_repr(PREFIX + '.'.join(pair))}; there is none.")
     name = names[pair]
     if tensors.shape(name) != shape:
         raise ValueError(
@@ -99,8 +100,8 @@ def _read(tensors, names, module, pair, shape):
 
 def _check_others(tensors, names, modules):
     """Refuses tensors that become no weight, but for copies of the base, which peft saves beside adapted logits."""
-    for (key, part), name in names.items():
-        module = modules.get(key.removesuffix(".base_layer"))
+    for (path, part), name in names.items():
+        module = modules.get(path.removesuffix(".base_layer"))
         if part.startswith("lora_"):
             why = "which the model does not have"
             if module is not None:
@@ -134,7 +135,7 @@ def write_tensors(modules, name, shared, skipped, dtype):
         whether kernels are (inputs, outputs) in the checkpoint.
     """
     tensors, options, to_save, transposed = {}, {}, [], False
-    for key, module in modules.items():
+    for module in modules.values():
         found = {path: adapters_of(layer)[name] for path, layer in module.layers.items() if name in adapters_of(layer)}
         used = {adapter.kind for adapter in found.values()}
         variables = [variable for link in module.tensors.values() for variable in link.variables]
@@ -147,13 +148,13 @@ def write_tensors(modules, name, shared, skipped, dtype):
             tensors.update({f"{module.name}.lora_A.weight": a, f"{module.name}.lora_B.weight": b})
             transposed |= module.is_transposed
         elif used:
-            _check_alone(key, module, modules)
+            _check_alone(module, modules)
             to_save.append(module.name)
             for part, link in module.tensors.items():
                 value = link.write([_value(variable, found) for variable in link.variables])
                 if link.way.skipped and link.name in skipped:
                     value[: link.way.skipped] = skipped[link.name]
-                tensors[f"{module.name}.{part}" if module.name else part] = value
+                tensors[f"{module.name}.{part}"] = value
     tensors = {f"{PREFIX}{path}": np.ascontiguousarray(value.astype(dtype)) for path, value in tensors.items()}
     return tensors, options, _as_peft_wraps(to_save, modules), transposed
 
@@ -198,10 +199,10 @@ def _value(variable, found):
     return value
 
 
-def _check_alone(key, module, modules):
+def _check_alone(module, modules):
     """peft saves a module with all that is inside, and a table for itself."""
-    inside = [other.name for path, other in modules.items() if path != key and (not key or path.startswith(f"{key}."))]
-    if inside or module.is_shared or not key:
+    inside = any(name.startswith(f"{module.name}.") for name in modules)
+    if inside or module.is_shared or not module.name:
         link = next(iter(module.tensors.values()))
         raise ValueError(
             f"`model` must train beside the adapter what peft has a module for; received trained "

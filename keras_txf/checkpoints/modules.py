@@ -1,6 +1,7 @@
 """The modules of a checkpoint's class in a loaded model: their tensors, and the Dense layers that they hold."""
 
 import dataclasses
+import re
 
 from keras_txf.checkpoints.building import find_family, has_own_logits, table_of
 from keras_txf.checkpoints.config import Config
@@ -15,22 +16,26 @@ class Module:
     """A module of the class of a checkpoint.
 
     Args:
-        name: its name in the class, with the prefix of the body.
+        names: its name in the class; its name there before transformers 5; both in the class of the body alone.
         tensors: dict of the last parts of the names of its tensors -> `Link`.
         layers: the Dense layers that its kernel concatenates, by their paths; empty where a layer takes no adapter.
         is_transposed: whether its kernel is (inputs, outputs), as ours.
         is_shared: whether other parts of the model use the same table.
     """
 
-    name: str
+    names: tuple
     tensors: dict
     layers: dict
-    is_transposed: bool
-    is_shared: bool
+    is_transposed: bool = False
+    is_shared: bool = False
+
+    @property
+    def name(self):
+        return self.names[0]
 
 
 def find_modules(model, origin):
-    """Returns the modules of a model, by their names without the prefix of the body.
+    """Returns the modules of a model, by their names.
 
     Args:
         model: with adapters or without.
@@ -42,10 +47,9 @@ def find_modules(model, origin):
     variables = [v for v in model.weights if id(v) not in beside and not v.path.endswith("/kernel_scale")]  # of int8
     found = {}
     for link in links(table_of(family, origin.task, config, model), variables):
-        name, _, last = link.name.rpartition(".")
-        module = found.setdefault(
-            name, Module(family.prefix * (task.whole and link.inner) + name, {}, {}, False, False)
-        )
+        old, _, last = link.name.rpartition(".")
+        new, prefix = _renamed(old, family), family.prefix * (task.whole and link.inner)
+        module = found.setdefault(old, Module((prefix + new, prefix + old, new, old), {}, {}))
         module.tensors[last] = link
         paths = [variable.path.rpartition("/")[0] for variable in link.variables]
         if all(variable.path == f"{path}/kernel" for variable, path in zip(link.variables, paths)):
@@ -56,4 +60,11 @@ def find_modules(model, origin):
         for name in {as_tensor(row).name for path, row in body.items() if path.endswith("embedding/token")}:
             if name in found:
                 found[name].is_shared = True
-    return found
+    return {module.name: module for module in found.values()}
+
+
+def _renamed(name, family):
+    for pattern, new in family.renamed.items():
+        if re.fullmatch(pattern, name):
+            return re.sub(pattern, new, name)
+    return name
