@@ -100,14 +100,12 @@ def _read(tensors, names, pair, shape):
 
 def _check_others(tensors, names, modules):
     """Refuses tensors that become no weight, but for copies of the base, which peft saves beside adapted logits."""
-    for (path, part), name in names.items():
+    for (path, part), name in sorted(names.items(), key=lambda item: not item[0][1].startswith("lora_")):
         module = modules.get(path.removesuffix(".base_layer"))
         if part.startswith("lora_"):
-            why = "which the model does not have"
-            if module is not None:
-                why = (
-                    "which `target_modules` does not name" if module.layers else "which is no Dense layer of the model"
-                )
+            why = "which `target_modules` does not name"
+            if module is None or not module.layers:
+                why = "which is no Dense layer of the model, as embeddings and logits tied to one are not"
             raise ValueError(f"{short_repr(name)} must be of a module that may have an adapter; it is of one {why}.")
         link = None if module is None else module.tensors.get(part)
         if link is None:

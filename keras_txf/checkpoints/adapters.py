@@ -141,12 +141,13 @@ def save_adapter(
             f"`name` must be the active adapter, with which {short_repr(shared[0].path)} was trained; received "
             f"{short_repr(name)}."
         )
-    found = write_tensors(find_modules(model, origin), name, shared, origin.skipped, dtype)
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / lora_config.FILE).is_file():
-        raise ValueError(
-            f"`folder` must be new, empty or of an adapter; received {short_repr(str(folder))} with other files."
-        )
-    tensors, options, to_save, transposed = found
+    if os.path.lexists(folder) and not (folder / lora_config.FILE).is_file():
+        if not folder.is_dir() or any(folder.iterdir()):
+            raise ValueError(
+                f"`folder` must be new, empty or of an adapter; received {short_repr(str(folder))}, which is not."
+            )
+    modules = find_modules(model, origin)
+    tensors, options, to_save, transposed = write_tensors(modules, name, shared, origin.skipped, dtype)
     values = config_of(options, to_save, transposed, origin.task, _name_of(origin.folder) if base is None else base)
     with writing("folder", folder), atomic_folder(folder) as new:
         save_file(tensors, new / WEIGHTS, {"format": "pt"})

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from checkpoint_cases import CASES
 from refusals import refused
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import keras_txf as txf
+from keras_txf.checkpoints.loading import PROVENANCE
+from keras_txf.checkpoints.modules import find_modules
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -204,15 +206,21 @@ REFUSED = {
     "bias of lora": (peft.LoraConfig(**PLAIN, bias="lora_only"), ["`bias`", "'lora_only'"]),
     "bias of B": (peft.LoraConfig(**PLAIN, lora_bias=True), ["lora_bias"]),
     "pissa": (peft.LoraConfig(**PLAIN, init_lora_weights="pissa"), ["`init_lora_weights`", "'pissa'"]),
-    "replication": (peft.LoraConfig(**PLAIN, layer_replication=[(0, 2), (1, 3)]), ["layer_replication"]),
+    "replication": ({"layer_replication": [[0, 2], [1, 3]]}, ["layer_replication"]),
     "tokens": (peft.LoraConfig(**PLAIN, trainable_token_indices=[3, 5]), ["trainable_token_indices"]),
     "embedding": (peft.LoraConfig(r=3, target_modules=["c_proj", "wte"]), ["wte", "no Dense layer"]),
-    "tied logits": (peft.LoraConfig(r=3, target_modules=["c_proj", "lm_head"]), ["lm_head", "does not have"]),
+    "tied logits": (peft.LoraConfig(r=3, target_modules=["c_proj", "lm_head"]), ["lm_head.lora_A", "tied"]),
     "tied table": (peft.LoraConfig(**PLAIN, modules_to_save=["wte"]), ["`modules_to_save`", "wte"]),
     "ia3": (peft.IA3Config(target_modules=["c_attn"], feedforward_modules=[]), ["`peft_type`", "'IA3'"]),
-    "loha": (peft.LoHaConfig(target_modules=["c_attn"]), ["`peft_type`", "'LOHA'"]),
+    "loha": ({"peft_type": "LOHA"}, ["`peft_type`", "'LOHA'"]),
     "prefix": (peft.PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"), ["'PREFIX_TUNING'"]),
 }
+
+
+def change(folder, **values):
+    """Changes values of adapter_config.json."""
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
 @pytest.fixture(scope="module")
@@ -225,8 +233,48 @@ def gpt2(tmp_path_factory):
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_ours_cannot_express_is_refused_by_name(kind, gpt2, tmp_path):
     config, words = REFUSED[kind]
+    changes = config if isinstance(config, dict) else {}
     model = BASES["gpt2-plain"].model()
-    peft.get_peft_model(model, config).save_pretrained(tmp_path)
+    peft.get_peft_model(model, peft.LoraConfig(**PLAIN) if changes else config).save_pretrained(tmp_path)
+    change(tmp_path, **changes)
     before = [id(variable) for variable in gpt2.variables]
     refused(lambda: txf.checkpoints.load_adapter(gpt2, tmp_path), [*words, "adapter_config.json"])
     assert [id(variable) for variable in gpt2.variables] == before
+
+
+def test_an_adapter_of_transformers_4(tmp_path):
+    """Its ViT has the names of the files, that of transformers 5 has others."""
+    case = BASES["vit-classes"]
+    model = case.model()
+    model.save_pretrained(tmp_path / "base")
+    theirs = peft.get_peft_model(model, peft.LoraConfig(r=3, target_modules=["q_proj", "fc1", "fc2"]))
+    randomize(theirs).save_pretrained(tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    renamed = {"vit.layers": "vit.encoder.layer", "attention.q_proj": "attention.attention.query",
+               "mlp.fc1": "intermediate.dense", "mlp.fc2": "output.dense"}  # fmt: skip
+    tensors = {}
+    for name, value in load_file(file).items():
+        for new, old in renamed.items():
+            name = name.replace(new, old)
+        tensors[name] = value
+    save_file(tensors, file)
+    change(tmp_path / "adapter", target_modules=["query", "intermediate.dense", r"output.dense"],
+           exclude_modules=["attention.output.dense"])  # fmt: skip
+    ours = txf.checkpoints.load(tmp_path / "base")
+    txf.checkpoints.load_adapter(ours, tmp_path / "adapter")
+    values, inputs, _ = checkpoint_cases.inputs(case, model.config)
+    with torch.no_grad():
+        close(keras.ops.convert_to_numpy(ours(inputs)), theirs(torch.tensor(values["pixel_values"])).logits.numpy())
+
+
+@pytest.mark.parametrize("family", {case.family: case for case in CASES})
+def test_modules_have_the_names_of_transformers(family, tmp_path):
+    case = next(case for case in CASES if case.family == family)
+    model = case.model()
+    model.save_pretrained(tmp_path)
+    ours = txf.checkpoints.load(tmp_path)
+    modules = find_modules(ours, PROVENANCE[ours])
+    assert modules.keys() <= dict(model.named_modules()).keys()
+    dense = {name for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D")}
+    tied = {f"{row}" for row in dense if model.get_output_embeddings() is model.get_submodule(row)}
+    assert dense - tied <= {name for name, module in modules.items() if module.layers}
