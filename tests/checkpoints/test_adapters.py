@@ -2,13 +2,16 @@
 
 import json
 import pathlib
+import random
 import shutil
 
 import keras
 import numpy as np
 import pytest
 from adapter_cases import same, values
+from checkpoints.test_fuzzing import edit, swap
 from checkpoints.test_golden import GOLDEN
+from mutations import BYTES, edit_text
 from refusals import refused
 from safetensors.numpy import load_file, save_file
 
@@ -219,3 +222,36 @@ def test_what_cannot_be_written(models, tmp_path):
         assert [file.name for file in tmp_path.iterdir()] == ["mine"]
     finally:
         txf.training.remove_adapter(model)
+
+
+def load_damaged(model, folder, name, damages, number, seed):
+    """How many damaged folders were loaded: whatever happens, the bare model is as it was."""
+    draw, loaded, before, bare = random.Random(seed), 0, state(model), values(model.variables)
+    shutil.copytree(ADAPTERS / "gpt2", folder, dirs_exist_ok=True)
+    content = (folder / name).read_bytes()
+    for _ in range(number):
+        (folder / name).write_bytes(draw.choice(damages)(draw, content))
+        try:
+            txf.checkpoints.load_adapter(model, folder)
+            txf.training.remove_adapter(model)
+            txf.training.unfreeze(model)
+            loaded += 1
+        except ValueError as error:
+            assert name in str(error) and "\n" not in str(error), error
+            assert state(model) == before
+    assert [(path, key) for path, key, _ in state(model)] == [(path, key) for path, key, _ in before]
+    same(values(model.variables), bare)
+    return loaded
+
+
+@pytest.mark.parametrize("number", [60, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_damaged_weights(number, tmp_path):
+    model = txf.checkpoints.load(GOLDEN / "gpt2")
+    assert 0 < load_damaged(model, tmp_path, WEIGHTS, [*BYTES, edit, edit, swap], number, seed=1) < 0.5 * number
+
+
+@pytest.mark.parametrize("number", [60, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_damaged_configurations(number, tmp_path):
+    model = txf.checkpoints.load(GOLDEN / "gpt2")
+    damages = [*BYTES, *[edit_text] * 6]
+    assert 0 < load_damaged(model, tmp_path, CONFIG, damages, number, seed=2) < 0.7 * number
