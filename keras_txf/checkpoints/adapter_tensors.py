@@ -132,29 +132,42 @@ def write_tensors(modules, name, shared, skipped, dtype):
         dict of names -> arrays; dict of names of modules -> options of their adapters; list of `modules_to_save`;
         whether kernels are (inputs, outputs) in the checkpoint.
     """
-    tensors, options, to_save, transposed = {}, {}, [], False
-    for module in modules.values():
-        found = {path: adapters_of(layer)[name] for path, layer in module.layers.items() if name in adapters_of(layer)}
-        used = {adapter.kind for adapter in found.values()}
-        variables = [variable for link in module.tensors.values() for variable in link.variables]
-        if any(variable is other for variable in variables for other in shared):
-            used.add("whole")
-        if len(used) > 1:
-            raise ValueError(f"`model` must have adapters of one kind in {module.name}; received {sorted(used)}.")
-        if used == {"low_rank"}:
-            a, b, options[module.name] = _joined(module, found)
-            tensors.update({f"{module.name}.lora_A.weight": a, f"{module.name}.lora_B.weight": b})
-            transposed |= module.is_transposed
-        elif used:
-            _check_alone(module, modules)
-            to_save.append(module.name)
+    found = {path: _adapters_in(module, name) for path, module in modules.items()}
+    whole = [path for path, module in modules.items() if _is_whole(module, found[path], shared)]
+    for path in whole:
+        _check_alone(modules[path], modules)
+    whole = [path for path in modules if path.endswith(tuple(whole))]  # as peft takes `modules_to_save`
+    tensors, options = {}, {}
+    for path, module in modules.items():
+        low_rank = any(adapter.kind == "low_rank" for adapter in found[path].values())
+        if low_rank and path in whole:
+            raise ValueError(
+                f"`model` must train {short_repr(path)} by a matrix of low rank or as a whole; received both, as peft "
+                f"takes {short_repr(_as_peft_wraps(whole, modules))}."
+            )
+        if low_rank:
+            a, b, options[path] = _joined(module, found[path])
+            tensors.update({f"{path}.lora_A.weight": a, f"{path}.lora_B.weight": b})
+        elif path in whole:
             for part, link in module.tensors.items():
-                value = link.write([_value(variable, found) for variable in link.variables])
+                value = link.write([_value(variable, found[path]) for variable in link.variables])
                 if link.way.skipped and link.name in skipped:
                     value[: link.way.skipped] = skipped[link.name]
-                tensors[f"{module.name}.{part}"] = value
+                tensors[f"{path}.{part}"] = value
     tensors = {f"{PREFIX}{path}": np.ascontiguousarray(value.astype(dtype)) for path, value in tensors.items()}
-    return tensors, options, _as_peft_wraps(to_save, modules), transposed
+    is_transposed = any(modules[path].is_transposed for path in options)
+    return tensors, options, _as_peft_wraps(whole, modules), is_transposed
+
+
+def _adapters_in(module, name):
+    return {path: adapters_of(layer)[name] for path, layer in module.layers.items() if name in adapters_of(layer)}
+
+
+def _is_whole(module, found, shared):
+    """Whether a module is trained as a whole, by an adapter or itself."""
+    variables = [variable for link in module.tensors.values() for variable in link.variables]
+    trained = any(variable is other for variable in variables for other in shared)
+    return trained or any(adapter.kind == "whole" for adapter in found.values())
 
 
 def _joined(module, found):

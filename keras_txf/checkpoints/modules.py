@@ -10,6 +10,8 @@ from keras_txf.checkpoints.weight_map import SAME, TRANSPOSED, links
 from keras_txf.layers.adapters import adapters_of
 from keras_txf.training.adapters import dense_layers
 
+OF_INT8 = ("/kernel_scale", "/embeddings_scale")  # variables of a quantized layer, of which no checkpoint knows
+
 
 @dataclasses.dataclass
 class Module:
@@ -44,7 +46,7 @@ def find_modules(model, origin):
     family, config = find_family(origin.config), Config(origin.config)
     layers, task = dense_layers(model), family.tasks[origin.task]
     beside = {id(v) for layer in layers.values() for a in adapters_of(layer).values() for v in a.variables.values()}
-    variables = [v for v in model.weights if id(v) not in beside and not v.path.endswith("/kernel_scale")]  # of int8
+    variables = [v for v in model.weights if id(v) not in beside and not v.path.endswith(OF_INT8)]
     found = {}
     for link in links(table_of(family, origin.task, config, model), variables):
         old, _, last = link.name.rpartition(".")

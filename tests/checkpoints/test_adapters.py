@@ -94,6 +94,16 @@ def test_a_model_of_a_keras_file_needs_its_config(tmp_path):
     same(load_file(tmp_path / "adapter" / WEIGHTS), load_file(ADAPTERS / "gpt2" / WEIGHTS))
 
 
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_a_base_in_int8(tmp_path):
+    model = txf.checkpoints.load(GOLDEN / "gpt2")
+    model.quantize("int8")
+    txf.checkpoints.load_adapter(model, ADAPTERS / "gpt2")
+    np.testing.assert_allclose(*logits("gpt2", model), atol=0.1)
+    txf.checkpoints.save_adapter(model, tmp_path / "adapter")
+    same(load_file(tmp_path / "adapter" / WEIGHTS), load_file(ADAPTERS / "gpt2" / WEIGHTS))
+
+
 def test_layers_with_matrices_of_their_own_become_blocks(models, tmp_path):
     model, draw = models["gpt2"], np.random.default_rng(3)
     txf.training.add_adapter(model, "mine", rank=3, alpha=5, targets=["*/query", "decoder_1/attention/value"])
