@@ -86,8 +86,8 @@ def save(
     adapted = [layer.path for layer in flatten_layers(model) if adapters_of(layer)]
     if adapted:
         raise ValueError(
-            f"`model` must have no adapters; received one with an adapter of {short_repr(adapted[0])}. `txf.checkpoints."
-            "save_adapter` writes it by itself, `txf.training.merge_adapter` adds it to the kernels."
+            f"`model` must have no adapters; received one with an adapter of {short_repr(adapted[0])}. "
+            "`txf.checkpoints.save_adapter` writes it by itself, `txf.training.merge_adapter` adds it to the kernels."
         )
     folder = checks.path("folder", folder)
     checks.optional(checks.one_of, "dtype", dtype, DTYPES)
