@@ -21,7 +21,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 import text_cases
 from refusals import BUILDERS, CONTEXT, IDS, IMAGE_BUILDERS, IMAGES, X, built
 
-from keras_txf import checkpoints, generation, layers, models, text, training, visualize
+from keras_txf import checkpoints, generation, layers, models, tasks, text, training, visualize
+from keras_txf.tasks.task import FitOptions
 
 
 class Wrong:
@@ -382,9 +383,52 @@ def add_visualize():
     case("visualize.plot_history", visualize.plot_history, history={"loss": [2.0, 1.0], "val_loss": [2.5, 1.5]})
 
 
+def add_tasks():
+    folder = pathlib.Path(tempfile.mkdtemp())
+    texts, others, tags = ["a fox", "the dogs"] * 2, ["ein Fuchs", "die Hunde"] * 2, [["O", "B-x"]] * 4
+    words = [text.split() for text in texts]
+    labels, small = ["no", "yes"], dict(vocab_size=60, num_layers=1, dim=8, num_heads=2)
+    data = {  # the columns of `fit`, by the names of its arguments
+        "TextClassifier": dict(texts=texts, labels=labels * 2),
+        "TokenClassifier": dict(words=words, tags=tags),
+        "PairClassifier": dict(first=texts, second=others, labels=[0.0, 1.0] * 2),
+        "TextEmbedder": dict(anchors=texts, positives=others),
+        "TextGenerator": dict(texts=texts),
+        "TextToText": dict(sources=texts, targets=others),
+        "MaskedLanguageModel": dict(texts=texts),
+    }
+    asked = {
+        "TextClassifier": {"predict": dict(texts=texts)},
+        "TokenClassifier": {"predict": dict(words=words), "entities": dict(texts=texts)},
+        "PairClassifier": {"predict": dict(first=texts, second=others), "rank": dict(query="a fox", texts=others)},
+        "TextEmbedder": {"encode": dict(texts=texts), "index": dict(texts=texts), "search": dict(queries=texts)},
+        "TextGenerator": {"generate": dict(texts=texts, max_new_tokens=2)},
+        "TextToText": {"generate": dict(texts=texts, max_new_tokens=2)},
+        "MaskedLanguageModel": {"fill": dict(texts=["the [MASK]"])},
+    }
+    options = list(FitOptions.__annotations__)
+    for name, columns in data.items():
+        cls = getattr(tasks, name)
+        made = {**columns, **small}
+        if name == "PairClassifier":
+            del made["labels"]
+        if name in ("TextGenerator", "TextToText"):
+            made["vocab_size"] = 30
+        task = cls.from_scratch(**made)
+        more = {key: value for key, value in task.get_config().items() if key in ("labels", "max_length")}
+        case(f"tasks.{name}", cls, model=task.model, tokenizer=task.tokenizer, **more)
+        case(f"tasks.{name}.from_scratch", cls.from_scratch, **made)
+        case(f"tasks.{name}.fit", task.fit, options, **columns, epochs=1, verbose=0)
+        case(f"tasks.{name}.evaluate", task.evaluate, **columns)
+        case(f"tasks.{name}.save", task.save, folder=folder / name)
+        case(f"tasks.{name}.load", cls.load, folder=folder / name)
+        for method, working in asked[name].items():
+            case(f"tasks.{name}.{method}", getattr(task, method), **working)
+
+
 AREAS = {
     "layers": add_layers, "models": add_models, "generation": add_generation, "training": add_training,
-    "text": add_text, "checkpoints": add_checkpoints, "visualize": add_visualize,
+    "text": add_text, "checkpoints": add_checkpoints, "visualize": add_visualize, "tasks": add_tasks,
 }  # fmt: skip
 
 

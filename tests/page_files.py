@@ -5,6 +5,7 @@ import pathlib
 
 from chat_cases import PUBLISHED, TOKENS, tokenizer_folder
 from folders import BERT, LLAMA, tensors, write
+from journey_files import write_journey_files
 
 import keras_txf as txf
 
@@ -26,6 +27,7 @@ def write_files(folder: pathlib.Path):
     (folder / "lines.txt").write_text("".join(f"{line}\n" for line in [*GOOD, *BAD, *ENGLISH] * 4))
     encoder(folder / "minilm")
     chat_model(folder / "smollm")
+    write_journey_files(folder)
 
 
 def encoder(folder):

@@ -64,7 +64,8 @@ def test_an_object_of_another_kind_is_refused_by_name(cases, area):
 @pytest.mark.slow
 @pytest.mark.parametrize("area", bad_calls.AREAS)
 def test_bad_values_are_refused_by_name_or_right(cases, area):
-    found = wrong(area, bad_calls.BAD, step=3)  # `python tests/bad_calls.py` gives each argument all values
+    # `python tests/bad_calls.py` gives each argument all values. Many calls of tasks train.
+    found = wrong(area, bad_calls.BAD, step=10 if area == "tasks" else 3)
     assert not found, found
 
 

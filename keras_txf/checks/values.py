@@ -171,6 +171,14 @@ def one_of(name, value, choices):
     return value
 
 
+def verbosity(name, value, most=1):
+    """Returns "auto" or an integer up to `most`, as Keras takes for `verbose`."""
+    is_level = type(value) in (int, bool) and 0 <= value <= most
+    if not is_level and not (isinstance(value, str) and value == "auto"):
+        raise ValueError(f'`{name}` must be "auto" or an integer from 0 to {most}; received {short_repr(value)}.')
+    return value
+
+
 def divides(divisor_name, divisor, name, value):
     if value % divisor:
         raise ValueError(

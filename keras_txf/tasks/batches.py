@@ -6,6 +6,7 @@ Legend: B batch, L length in tokens.
 import keras
 import numpy as np
 
+from keras_txf import checks
 from keras_txf.text.batching import bucket_list
 
 WINDOW = 64  # batches within which examples are sorted by length
@@ -92,6 +93,8 @@ def in_batches(function, examples, padding, batch_size, limit, verbose=1):
 
     Shows a progress bar from ten batches on, unless `verbose` is 0.
     """
+    checks.size("batch_size", batch_size)
+    checks.verbosity("verbose", verbose)
     if not examples:
         return []
     batches = Batches(lambda: examples, padding, batch_size, limit)

@@ -31,7 +31,7 @@ def read_columns(data, others, columns):
         ValueError: a file that is missing or of another kind, a column that is missing, columns of different lengths or
             none, both a table and further columns.
     """
-    table = _table(data, list(columns.values()))
+    table = _table(next(iter(columns)), data, list(columns.values()))
     if table is None:
         found = dict(zip(columns, [data, *others]))
         for name, values in found.items():
@@ -85,12 +85,12 @@ def _plain(value):
     return value
 
 
-def _table(data, columns):
+def _table(argument, data, columns):
     """Returns a function from the name of a column to its values, or None where `data` is a column itself."""
     if isinstance(data, (str, os.PathLike)):
-        data = _read(checks.path("data", data), columns)
+        data = _read(argument, checks.path(argument, data), columns)
     if hasattr(data, "element_spec"):
-        return _dataset(data, columns)
+        return _dataset(argument, data, columns)
     # The names of a dict of columns, of `datasets`, of pandas.
     known = data if isinstance(data, dict) else getattr(data, "column_names", getattr(data, "columns", None))
     if known is None:
@@ -104,12 +104,12 @@ def _table(data, columns):
     return column
 
 
-def _read(path, columns):
+def _read(argument, path, columns):
     known = sorted([*READERS, ".txt"] if len(columns) == 1 else READERS)
     if path.suffix not in known:
-        raise ValueError(f"A file must be one of {known}; received {short_repr(str(path))}.")
+        raise ValueError(f"`{argument}` must be data, or a file of {known}; received {short_repr(str(path))}.")
     if not path.is_file():
-        raise ValueError(f"A file of data must exist; received {short_repr(str(path))}.")
+        raise ValueError(f"`{argument}` must be a file that exists; received {short_repr(str(path))}.")
     if path.suffix == ".txt":
         return {columns[0]: _lines(path)}
     try:
@@ -134,7 +134,7 @@ def _lines(path):
     return [line for line in lines if line.strip()]
 
 
-def _dataset(data, columns):
+def _dataset(argument, data, columns):
     elements = list(data.as_numpy_iterator())
     if elements and isinstance(elements[0], dict):
         known = sorted(elements[0])
@@ -143,5 +143,5 @@ def _dataset(data, columns):
         return lambda name: [element[name] for element in elements]
     elements = [element if isinstance(element, tuple) else (element,) for element in elements]
     if elements and len(elements[0]) != len(columns):
-        raise ValueError(f"The data set must have elements of {columns}; received {len(elements[0])} parts.")
+        raise ValueError(f"`{argument}` must have elements of {columns}; received {len(elements[0])} parts.")
     return lambda name: [element[columns.index(name)] for element in elements]

@@ -27,7 +27,7 @@ def read_conll(path):
         ValueError: no such file, a line without a tag, a file without words.
     """
     if not path.is_file():
-        raise ValueError(f"A file of data must exist; received {short_repr(str(path))}.")
+        raise ValueError(f"`words` must be a file that exists; received {short_repr(str(path))}.")
     texts = [([], [])]
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         fields = line.split("\t") if "\t" in line else line.split()

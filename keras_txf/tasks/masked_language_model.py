@@ -1,5 +1,6 @@
 """MaskedLanguageModel: fills in hidden words."""
 
+import functools
 import os
 from typing import Any, Self, Unpack
 
@@ -10,8 +11,8 @@ from keras_txf import checkpoints, checks, models, text, training
 from keras_txf.checks import short_repr
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.tasks.batches import in_batches
-from keras_txf.tasks.columns import one_or_many, read_columns, texts
-from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of
+from keras_txf.tasks.columns import one_or_many, texts
+from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of, tokenizer_or
 from keras_txf.text.truncation import row
 
 
@@ -34,7 +35,6 @@ class MaskedLanguageModel(Task):
     2
     """
 
-    columns = ("text",)
     renews = True
 
     def __init__(
@@ -56,7 +56,7 @@ class MaskedLanguageModel(Task):
     def from_scratch(
         cls,
         texts: Any,
-        columns: Any = ("text",),
+        columns: Any = None,
         vocab_size: int = 8000,
         num_layers: int = 4,
         dim: int = 256,
@@ -75,9 +75,9 @@ class MaskedLanguageModel(Task):
             max_length: truncates longer texts.
             **options: further options of `masked_language_model`.
         """
-        [texts] = read_columns(texts, [], {"texts": columns if isinstance(columns, str) else columns[0]})
-        if tokenizer is None:
-            tokenizer = text.WordPieceTokenizer.train(_checked(texts), vocab_size, start="[CLS]", end="[SEP]")
+        [texts] = cls._read(texts, [], columns)
+        train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
+        tokenizer = tokenizer_or(tokenizer, lambda: train(_checked(texts), vocab_size))
         model = models.masked_language_model(
             tokenizer.vocab_size, num_layers, dim, num_heads, pad_id=tokenizer.pad_id, **options
         )

@@ -1,5 +1,6 @@
 """PairClassifier: one label or score for a pair of texts, read together."""
 
+import functools
 import os
 from typing import Any, Self, Unpack
 
@@ -13,11 +14,11 @@ from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import inputs_by_name, logits_of
 from keras_txf.reading import file_of, read_json
 from keras_txf.tasks.batches import in_batches
-from keras_txf.tasks.columns import one_or_many, read_columns, texts
+from keras_txf.tasks.columns import one_or_many, texts
 from keras_txf.tasks.epoch_scores import spearman
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
-from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of
-from keras_txf.text.truncation import joining, longer_first, pair_row
+from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of, tokenizer_or
+from keras_txf.text.truncation import joining, longer_first, pair_row, types_of_pair
 
 WITH_TOKEN_TYPES = ("bert", "electra")
 WITH_TWO_SEPARATORS = ("roberta", "xlm-roberta", "mpnet")
@@ -48,7 +49,7 @@ class PairClassifier(Task):
     True
     """
 
-    columns = ("first", "second", "label")
+    columns = {"first": "first", "second": "second", "labels": "label"}
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class PairClassifier(Task):
         first: Any,
         second: Any = None,
         labels: Any = None,
-        columns: Any = ("first", "second"),
+        columns: Any = None,
         vocab_size: int = 8000,
         num_layers: int = 2,
         dim: int = 128,
@@ -96,10 +97,10 @@ class PairClassifier(Task):
             max_length: truncates longer pairs.
             **options: further options of `encoder_classifier`.
         """
-        read = read_columns(first, [second], dict(zip(("first", "second"), columns)))
-        if tokenizer is None:
-            known = [one for name, column in zip(("first", "second"), read) for one in texts(name, column)]
-            tokenizer = text.WordPieceTokenizer.train(known, vocab_size, start="[CLS]", end="[SEP]")
+        read = cls._read(first, [second], columns, {"first": "first", "second": "second"})
+        known = [one for name, column in zip(("first", "second"), read) for one in texts(name, column)]
+        train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
+        tokenizer = tokenizer_or(tokenizer, lambda: train(known, vocab_size))
         labels = None if labels is None else label_list(labels)
         classes = 1 if labels is None else len(labels)
         model = models.encoder_classifier(
@@ -208,6 +209,33 @@ class PairClassifier(Task):
         scores = scores if self.labels is None else scores[:, -1]
         return [(texts[i], float(scores[i])) for i in np.argsort(-scores, kind="stable")]
 
+    def export(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
+        """Writes a SavedModel from two texts to labels and probabilities, or to scores, see `txf.text.export`."""
+        tokenizer = self.tokenizer.from_config({**self.tokenizer.get_config(), "length": self.max_length})
+        names = None if self.labels is None else list(map(str, self.labels))
+        text.export(
+            self.model, tokenizer, folder, labels=names, overwrite=overwrite, pairs=True, separator=self.separator
+        )
+
+    def inputs(self, first: Any, second: Any) -> Any:
+        """Returns what the model reads of pairs, for `model.predict` or `txf.visualize.attention_scores`.
+
+        Args:
+            first, second: a text each, or a list of texts each.
+
+        Returns:
+            Ids int32 (N, T), padded to the longest; for a model with token types a dict of `token_ids` and
+            `token_type_ids`, each (N, T).
+        """
+        (first, _), (second, _) = one_or_many("first", first), one_or_many("second", second)
+        rows, padding = self._pairs(first, second), self._padding()[0]
+        if not self._token_types:
+            return keras.utils.pad_sequences(rows, value=padding, padding="post")
+        return {
+            name: keras.utils.pad_sequences([row[name] for row in rows], value=value, padding="post")
+            for name, value in padding.items()
+        }
+
     def get_config(self) -> dict[str, Any]:
         return {"labels": self.labels, "separator": self.separator, **super().get_config()}
 
@@ -218,7 +246,7 @@ class PairClassifier(Task):
         ids = rows_of(rows)
         if not self._token_types:
             return ids
-        types = [(np.arange(len(row)) >= start).astype("int32") for row, start in zip(ids, before.numpy())]
+        types = rows_of(types_of_pair(rows, before))
         return [{"token_ids": row, "token_type_ids": kind} for row, kind in zip(ids, types)]
 
     def _outputs(self, inputs):

@@ -53,7 +53,7 @@ class Task:
         learning_rate: the default of `fit`.
     """
 
-    columns = ("text",)  # of `fit`
+    columns = {"texts": "text"}  # of `fit`: the names of its arguments, and of the columns of a table
     renews = False  # whether each epoch has other examples
     _metrics = "metrics"  # of Keras' `compile`
 
@@ -61,7 +61,8 @@ class Task:
         self.model = checks.built_model("model", model)
         self.tokenizer = checked_tokenizer("tokenizer", tokenizer)
         limit = self._limit()
-        self.max_length = checks.size("max_length", max_length or min(limit or LONGEST, LONGEST))
+        longest = min(limit or LONGEST, LONGEST) if max_length is None else max_length
+        self.max_length = checks.size("max_length", longest)
         if limit is not None and self.max_length > limit:
             raise ValueError(f"`max_length` must be at most the model's {limit} positions; received {max_length}.")
         self.learning_rate = checks.positive_number("learning_rate", learning_rate)
@@ -135,18 +136,25 @@ class Task:
 
     @classmethod
     def _read(cls, data, others, columns, known=None):
-        """Reads the columns of `fit`, those of the task unless `known` names others."""
+        """Reads the columns of `fit`, those of the task unless `known` has others."""
         known = known or cls.columns
-        names = known if columns is None else columns
-        if isinstance(names, str):
-            names = (names,)
+        names = list(known.values()) if columns is None else [columns] if isinstance(columns, str) else columns
         if not isinstance(names, (list, tuple)) or len(names) != len(known):
-            raise ValueError(f"`columns` must be names for {known}; received {short_repr(names)}.")
+            raise ValueError(f"`columns` must be names for {list(known)}; received {short_repr(columns)}.")
+        names = checks.strings("columns", list(names))
         return read_columns(data, others[: len(known) - 1], dict(zip(known, names)))
 
     def _fit(self, data, others, options, weigh=None, names=None):
         """Trains on columns, of other `names` than the task's; `weigh` makes each example's weight from its columns."""
         checks.known_names("an option of fit", options, FitOptions.__annotations__)
+        epochs, batch_size = (checks.size(name, options[name]) for name in ("epochs", "batch_size"))
+        seed = checks.integer_between("seed", options["seed"], 0, 2**32 - 1)
+        checks.verbosity("verbose", options["verbose"], most=2)
+        callbacks = options["callbacks"]
+        if not isinstance(callbacks, (list, tuple)) or not all(
+            isinstance(c, keras.callbacks.Callback) for c in callbacks
+        ):
+            raise ValueError(f"`callbacks` must be a list of Keras callbacks; received {short_repr(callbacks)}.")
         names = names or self.columns
         values = self._checked(self._read(data, others, options["columns"], names))
         held, split = options["validation_data"], checks.rate("validation_split", options["validation_split"])
@@ -156,12 +164,14 @@ class Task:
             if not isinstance(held, (list, tuple)) or len(names) == 1 and not _is_tuple_of_columns(held):
                 held = (held,)
             others = [*held[1:], *[None] * (len(names) - len(held))]
-            held = self._checked(self._read(held[0], others, options["columns"], names))
+            try:
+                held = self._checked(self._read(held[0] if held else [], others, options["columns"], names))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"`validation_data` must be as the data of `fit`: {error}") from error
         elif split:
-            values, held = _divide(values, split, options["seed"])
-        epochs, batch_size = (checks.positive_integer(name, options[name]) for name in ("epochs", "batch_size"))
+            values, held = _divide(values, split, seed)
         initial_epoch = checks.integer_between("initial_epoch", options["initial_epoch"], 0, epochs)
-        batches = self._batches(values, batch_size, weigh, shuffle=True, seed=options["seed"])
+        batches = self._batches(values, batch_size, weigh, shuffle=True, seed=seed)
         validation = None if held is None else self._batches(held, batch_size, None)
         self._prepare(options["learning_rate"], epochs * len(batches))
         for _ in range(initial_epoch):
@@ -172,7 +182,7 @@ class Task:
             initial_epoch=initial_epoch,
             shuffle=False,  # Keras' order would be none of `seed`
             validation_data=validation,
-            callbacks=[*([] if held is None else [self._epoch_scores(held, batch_size)]), *options["callbacks"]],
+            callbacks=[*([] if held is None else [self._epoch_scores(held, batch_size)]), *callbacks],
             verbose=options["verbose"],
         )
         scores = {name: float(found[-1]) for name, found in history.history.items()}
@@ -183,7 +193,7 @@ class Task:
 
     def _evaluate(self, data, others, columns, batch_size, names=None):
         """Returns the loss, the metrics of `_compilation` and the further scores of columns."""
-        checks.positive_integer("batch_size", batch_size)
+        checks.size("batch_size", batch_size)
         values = self._checked(self._read(data, others, columns, names))
         if not self._trained().compiled:
             self._compile("adamw")
@@ -274,6 +284,11 @@ def _is_tuple_of_columns(values):
 def rows_of(ragged):
     """The rows of a ragged tensor, as NumPy arrays. A data set would take a second to make."""
     return np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
+
+
+def tokenizer_or(tokenizer: Any, train: Any) -> Any:
+    """The tokenizer that a caller gives, or one that `train` makes."""
+    return train() if tokenizer is None else checked_tokenizer("tokenizer", tokenizer)
 
 
 def tokenizer_of(path, revision=None):

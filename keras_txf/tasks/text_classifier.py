@@ -1,19 +1,20 @@
 """TextClassifier: one label for a text."""
 
+import functools
 import os
 from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
 
-from keras_txf import checkpoints, models, text
+from keras_txf import checkpoints, checks, models, text
 from keras_txf.checkpoints.labels import config_with_labels, labels_of
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.batches import in_batches
-from keras_txf.tasks.columns import one_or_many, read_columns, texts
+from keras_txf.tasks.columns import one_or_many, texts
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
-from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
+from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
 
 
 class TextClassifier(Task):
@@ -38,7 +39,7 @@ class TextClassifier(Task):
     ['+', '-']
     """
 
-    columns = ("text", "label")
+    columns = {"texts": "text", "labels": "label"}
 
     def __init__(
         self,
@@ -80,10 +81,9 @@ class TextClassifier(Task):
             max_length: truncates longer texts.
             **options: further options of `encoder_classifier`.
         """
-        names = dict(zip(cls.columns, columns or cls.columns))
-        texts, labels = read_columns(texts, [labels], names)
-        if tokenizer is None:
-            tokenizer = text.WordPieceTokenizer.train(_checked(texts), vocab_size, start="[CLS]", end="[SEP]")
+        texts, labels = cls._read(texts, [labels], columns)
+        train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
+        tokenizer = tokenizer_or(tokenizer, lambda: train(_checked(texts), vocab_size))
         labels = label_list(labels)
         model = models.encoder_classifier(
             tokenizer.vocab_size, len(labels), num_layers, dim, num_heads, pad_id=tokenizer.pad_id, **options
@@ -150,6 +150,7 @@ class TextClassifier(Task):
         Returns:
             The label of a text, or a list of labels.
         """
+        checks.boolean("return_probabilities", return_probabilities)
         texts, back = one_or_many("texts", texts)
         return self._answers(self._ids(texts), batch_size, return_probabilities, verbose, back)
 

@@ -1,5 +1,6 @@
 """TextEmbedder: a vector for each text, and search by meaning."""
 
+import functools
 import json
 import os
 from typing import Any, Self, Unpack
@@ -14,8 +15,8 @@ from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.reading import file_of, read_json
 from keras_txf.tasks.batches import in_batches
-from keras_txf.tasks.columns import one_or_many, read_columns, texts
-from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
+from keras_txf.tasks.columns import one_or_many, texts
+from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
 
 POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first", "pooling_mode_max_tokens": "max",
             "pooling_mode_lasttoken": "last"}  # of sentence-transformers -> kind of `Pooling`  # fmt: skip
@@ -43,7 +44,7 @@ class TextEmbedder(Task):
     True
     """
 
-    columns = ("anchor", "positive")
+    columns = {"anchors": "anchor", "positives": "positive"}
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class TextEmbedder(Task):
         cls,
         anchors: Any,
         positives: Any = None,
-        columns: Any = ("anchor", "positive"),
+        columns: Any = None,
         vocab_size: int = 8000,
         num_layers: int = 2,
         dim: int = 128,
@@ -84,10 +85,10 @@ class TextEmbedder(Task):
             max_length: truncates longer texts.
             **options: further options of `encoder`.
         """
-        read = read_columns(anchors, [positives], dict(zip(("anchors", "positives"), columns)))
-        if tokenizer is None:
-            known = [one for name, column in zip(("anchors", "positives"), read) for one in texts(name, column)]
-            tokenizer = text.WordPieceTokenizer.train(known, vocab_size, start="[CLS]", end="[SEP]")
+        read = cls._read(anchors, [positives], columns)
+        known = [one for name, column in zip(cls.columns, read) for one in texts(name, column)]
+        train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
+        tokenizer = tokenizer_or(tokenizer, lambda: train(known, vocab_size))
         encoder = models.encoder(tokenizer.vocab_size, num_layers, dim, num_heads, pad_id=tokenizer.pad_id, **options)
         return cls(_pooled(encoder, "mean"), tokenizer, max_length)
 
@@ -155,10 +156,10 @@ class TextEmbedder(Task):
         """Embeds the texts that `search` looks among; returns the task.
 
         Args:
-            texts: list of texts.
+            texts: list or column of texts, or a table with the column "text", such as the path of a .txt file.
             batch_size, verbose: see `encode`.
         """
-        self.texts = list(texts)
+        [self.texts] = self._read(texts, [], None, {"texts": "text"})
         self.embeddings = self.encode(self.texts, batch_size, verbose)
         return self
 
@@ -186,6 +187,11 @@ class TextEmbedder(Task):
             best = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
             found += [[(self.texts[i], float(row[i])) for i in places] for row, places in zip(similarity, best)]
         return back(found)
+
+    def export(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
+        """Writes a SavedModel from strings to embeddings, see `txf.text.export`."""
+        tokenizer = self.tokenizer.from_config({**self.tokenizer.get_config(), "length": self.max_length})
+        text.export(self.model, tokenizer, folder, overwrite=overwrite)
 
     def get_config(self) -> dict[str, Any]:
         return {"temperature": self.temperature, **super().get_config()}

@@ -15,6 +15,7 @@ from keras_txf.tasks.columns import texts
 from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
 from keras_txf.text.chat_reader import ChatReader
 from keras_txf.text.chat_templates import find_chat_template, plain
+from keras_txf.text.datasets import checked_tokenizer
 from keras_txf.text.lazy_imports import tf
 
 
@@ -37,7 +38,6 @@ class TextGenerator(Task):
     True
     """
 
-    columns = ("text",)
     _metrics = "weighted_metrics"  # a token of a prompt has no weight
 
     def __init__(
@@ -91,6 +91,7 @@ class TextGenerator(Task):
             tokenizer = text.SentencePieceTokenizer.train(
                 _checked(lines), vocab_size, special_tokens=special, start="<s>", end="</s>", pad_token="<pad>"
             )
+        checked_tokenizer("tokenizer", tokenizer)
         model = models.decoder_generator(
             tokenizer.vocab_size, num_layers, dim, num_heads, position=position, norm_placement=norm_placement,
             pad_id=tokenizer.pad_id, **options,
@@ -276,7 +277,7 @@ class TextGenerator(Task):
 def columns_of(responses, columns):
     """The names of the columns of `fit`: of texts or conversations, or of prompts and responses."""
     pairs = responses is not None or (isinstance(columns, (list, tuple)) and len(columns) == 2)
-    return ("prompt", "response") if pairs else ("text",)
+    return {"texts": "prompt", "responses": "response"} if pairs else {"texts": "text"}
 
 
 def _checked(values):

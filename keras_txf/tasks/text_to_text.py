@@ -8,8 +8,8 @@ import keras
 from keras_txf import checkpoints, models, text, training
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.tasks.answers import Answers, stop_ids_of
-from keras_txf.tasks.columns import read_columns, texts
-from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
+from keras_txf.tasks.columns import texts
+from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
 from keras_txf.text.datasets import checked_tokenizer
 
 
@@ -32,7 +32,7 @@ class TextToText(Task):
     True
     """
 
-    columns = ("source", "target")
+    columns = {"sources": "source", "targets": "target"}
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class TextToText(Task):
         cls,
         sources: Any,
         targets: Any = None,
-        columns: Any = ("source", "target"),
+        columns: Any = None,
         vocab_size: int = 8000,
         num_layers: int = 3,
         dim: int = 256,
@@ -72,12 +72,12 @@ class TextToText(Task):
             max_length: truncates longer texts.
             **options: further options of `encoder_decoder`.
         """
-        read = read_columns(sources, [targets], dict(zip(("sources", "targets"), columns)))
-        sources, targets = (texts(name, column) for name, column in zip(("sources", "targets"), read))
-        if tokenizer is None:
-            tokenizer = text.SentencePieceTokenizer.train(sources, vocab_size, end="</s>")
+        read = cls._read(sources, [targets], columns)
+        sources, targets = (texts(name, column) for name, column in zip(cls.columns, read))
+        train = text.SentencePieceTokenizer.train
+        tokenizer = tokenizer_or(tokenizer, lambda: train(sources, vocab_size, end="</s>"))
         if target_tokenizer is None:
-            target_tokenizer = text.SentencePieceTokenizer.train(targets, vocab_size, start="<s>", end="</s>")
+            target_tokenizer = train(targets, vocab_size, start="<s>", end="</s>")
         model = models.encoder_decoder(
             tokenizer.vocab_size, target_tokenizer.vocab_size, num_layers, dim, num_heads,
             norm_placement=norm_placement, share_embeddings=False, pad_id=tokenizer.pad_id, **options,

@@ -1,21 +1,22 @@
 """TokenClassifier: a tag for each word, and the entities that the tags make."""
 
+import functools
 import os
 from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
 
-from keras_txf import checkpoints, models, text, training
+from keras_txf import checkpoints, checks, models, text, training
 from keras_txf.checkpoints.labels import config_with_labels, labels_of
 from keras_txf.checks import short_repr
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.batches import in_batches
-from keras_txf.tasks.columns import one_or_many, read_columns
+from keras_txf.tasks.columns import one_or_many
 from keras_txf.tasks.conll import conll_columns
 from keras_txf.tasks.labels import class_weights, label_list, numbers_of
-from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
+from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
 from keras_txf.tasks.word_windows import WordWindows, words_of
 from keras_txf.text.tags import checked_names
 
@@ -50,7 +51,7 @@ class TokenClassifier(Task):
     [('Ada', 'PER', 7)]
     """
 
-    columns = ("words", "tags")
+    columns = {"words": "words", "tags": "tags"}
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class TokenClassifier(Task):
     ):
         super().__init__(model, tokenizer, max_length, learning_rate)
         self.labels = checked_names(label_list(labels))
-        self.label_all_tokens = label_all_tokens
+        self.label_all_tokens = checks.boolean("label_all_tokens", label_all_tokens)
         logits = logits_of(self.model)
         if len(logits.shape) != 3 or len(self.labels) != logits.shape[-1]:
             raise ValueError(
@@ -100,15 +101,11 @@ class TokenClassifier(Task):
             label_all_tokens, max_length: of the constructor.
             **options: further options of `token_classifier`.
         """
-        names = dict(zip(cls.columns, columns or cls.columns))
-        words, tags = conll_columns(words, tags)
-        words, tags = read_columns(words, [tags], names)
+        words, tags = cls._read(words, [tags], columns)
         words = words_of("words", words)
-        if tokenizer is None:
-            lines = [" ".join(row) for row in words]
-            tokenizer = text.WordPieceTokenizer.train(
-                lines, vocab_size, start="[CLS]", end="[SEP]", lowercase=False, strip_accents=False
-            )
+        cased = dict(lowercase=False, strip_accents=False, start="[CLS]", end="[SEP]")
+        train = functools.partial(text.WordPieceTokenizer.train, **cased)
+        tokenizer = tokenizer_or(tokenizer, lambda: train([" ".join(row) for row in words], vocab_size))
         labels = label_list(labels if labels is not None else [tag for row in tags for tag in row])
         model = models.token_classifier(
             tokenizer.vocab_size, len(labels), num_layers, dim, num_heads, pad_id=tokenizer.pad_id, **options
@@ -180,6 +177,7 @@ class TokenClassifier(Task):
             The list of the words' labels, or a list of such lists. A word without a token has the label "O", or None
             where that is no label.
         """
+        checks.boolean("return_probabilities", return_probabilities)
         one = isinstance(words, (list, tuple)) and bool(words) and isinstance(words[0], str)
         rows = words_of("words", [words] if one else words)
         found = self._word_probabilities(rows, batch_size, verbose)

@@ -47,6 +47,15 @@ def as_dataset(data, columns, num_classes=None):
     return data
 
 
+def has_labels(data, texts):
+    """Whether a data set, or columns in memory, have labels beside so many texts in an element."""
+    if isinstance(data, tf.data.Dataset):
+        return (len(data.element_spec) if isinstance(data.element_spec, tuple) else 1) != texts
+    if texts > 1:
+        return not isinstance(data, (tuple, list)) or len(data) != texts
+    return not (is_column(data) and len(data) and all(isinstance(text, (str, bytes)) for text in data))
+
+
 def is_column(values):
     return isinstance(values, (list, tuple)) or (hasattr(values, "shape") and len(values.shape) == 1)
 

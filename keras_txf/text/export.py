@@ -14,7 +14,7 @@ from keras_txf.atomic_write import atomic_folder, writing
 from keras_txf.checks import short_repr
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.lazy_imports import tf
-from keras_txf.text.serving import classifier, completer, tagger, translator
+from keras_txf.text.serving import classifier, completer, pair_classifier, tagger, translator
 from keras_txf.text.tokenizer import Tokenizer
 
 GENERATION = (
@@ -30,6 +30,8 @@ def export(
     target_tokenizer: Tokenizer | None = None,
     labels: Sequence[str] | None = None,
     overwrite: bool = False,
+    pairs: bool = False,
+    separator: str | Sequence[str] | None = None,
     **generation: Any,
 ) -> None:
     """Writes a SavedModel that takes text and returns answers, with the tokenizer and the decoding loop inside.
@@ -46,10 +48,14 @@ def export(
     - from `decoder_generator`: `text`, string (B,), the prompt and what follows it, and `scores` (B,), see `Scored`;
     - from `encoder_decoder`: `text`, the answer, and `scores`.
 
+    With `pairs` a classifier reads two texts in one row, as `sentence_pairs` makes it. A model of one logit then also
+    returns `score` (B,), its sigmoid.
+
     The signature `serving_default` takes `text`, string (B,); the loaded object's `serve` takes ragged text (B, any)
-    too. The answers equal those of Python, such as `tokenizer.detokenize(model.generate(tokenizer(text)))`, up to the
-    rounding of floats. The tokenizer's `length` truncates a longer text. A prompt begins with the tokenizer's `start`
-    and has no `end`. The answer to a prompt without a token is empty.
+    too. With `pairs` both take `first` and `second`, string (B,) each. The answers equal those of Python, such as
+    `tokenizer.detokenize(model.generate(tokenizer(text)))`, up to the rounding of floats. The tokenizer's `length`
+    truncates a longer text. A prompt begins with the tokenizer's `start` and has no `end`. The answer to a prompt
+    without a token is empty.
 
     Args:
         model: a functional model from a builder, or one on top of it, such as `Pooling` on an `encoder`; a `Sequential`
@@ -60,6 +66,8 @@ def export(
         labels: list of str, the names of the C classes.
         overwrite: whether the new SavedModel replaces an older one, by two renames: between them no folder has the
             name.
+        pairs: whether the model reads pairs of texts.
+        separator: of the two texts of a pair, see `sentence_pairs`.
         **generation: options of the model's `generate`, fixed from here on: `max_new_tokens`, `sampler`, `stop_ids`,
             `seed`, `start_id`, `max_length`, `stop_sequences`, `processors`, `num_return_sequences`, with which `text`
             and `scores` are (B, number). Answers stop at the (first) `end` of the tokenizer that they are written with,
@@ -100,11 +108,11 @@ def export(
         if isinstance(value, BytePairTokenizer):
             raise ValueError(f"`{name}` must run in TensorFlow's graph, which a BytePairTokenizer does not.")
     checks.known_names("an option of `export`", generation, GENERATION)
-    own = {"target_tokenizer": target_tokenizer, "labels": labels}
+    own = {"target_tokenizer": target_tokenizer, "labels": labels, "separator": separator}
     options = generation | {name: value for name, value in own.items() if value is not None}
-    answer = _task(model, options)(model, tokenizer, **options)
+    answer = _task(model, options, checks.boolean("pairs", pairs))(model, tokenizer, **options)
     with writing("folder", folder, tf.errors.OpError), atomic_folder(folder) as temporary:
-        _save(answer, model, str(temporary))
+        _save(answer, model, ["first", "second"] if pairs else ["text"], str(temporary))
 
 
 def _check_target(folder, overwrite):
@@ -116,23 +124,27 @@ def _check_target(folder, overwrite):
         raise ValueError(f"`folder` must be new; received {short_repr(str(folder))}, which {hint}.")
 
 
-def _save(answer, model, path):
-    text = tf.TensorSpec([None], tf.string, "text")
-    traced = tf.function(answer, [text], autograph=False).get_concrete_function()  # a tf.function would be traced twice
+def _save(answer, model, names, path):
+    texts = [tf.TensorSpec([None], tf.string, name) for name in names]
+    traced = tf.function(answer, texts, autograph=False).get_concrete_function()  # a tf.function would be traced twice
 
     def serve(text):
         if isinstance(text, tf.RaggedTensor):
             return {name: text.with_values(value) for name, value in traced(text.values).items()}
         return traced(text)
 
+    def serve_pairs(first, second):
+        return traced(first, second)
+
     module = tf.Module()
     module.variables_of_model = [variable.value for variable in model.variables]
-    module.serve = tf.function(serve, autograph=False)
-    module.serve.get_concrete_function(tf.RaggedTensorSpec([None, None], tf.string))
-    tf.saved_model.save(module, path, {"serving_default": module.serve.get_concrete_function(text)})
+    module.serve = tf.function(serve if len(texts) == 1 else serve_pairs, autograph=False)
+    if len(texts) == 1:
+        module.serve.get_concrete_function(tf.RaggedTensorSpec([None, None], tf.string))
+    tf.saved_model.save(module, path, {"serving_default": module.serve.get_concrete_function(*texts)})
 
 
-def _task(model, options):
+def _task(model, options, pairs):
     """The function of `serving` for a model; refuses options that are for other models."""
     generates = hasattr(model, "generate")
     takes_more = {tensor.name for tensor in model.inputs if "float" in tensor.dtype or "bool" in tensor.dtype}
@@ -142,13 +154,18 @@ def _task(model, options):
             f"{short_repr(sorted(takes_more))}."
         )
     has_source = isinstance(model.input, dict) and "source_ids" in model.input
+    if pairs and generates:
+        raise ValueError(f"`pairs` must be False for a model that generates, {short_repr(model.name)}; received True.")
     if generates:
         make = translator if has_source else completer
+    elif pairs:
+        make = pair_classifier
     else:
         output = model.output.get("logits") if isinstance(model.output, dict) else model.output
         make = tagger if "labels" in options and len(getattr(output, "shape", ())) == 3 else classifier
     allowed = {*GENERATION} if generates else {"labels"}
     allowed |= {"target_tokenizer"} if make is translator else set()
+    allowed |= {"separator"} if make is pair_classifier else set()
     for name in sorted({*options} - allowed):
         raise ValueError(f"`{name}` does not go with the model {short_repr(model.name)}: {sorted(allowed)} do.")
     return make

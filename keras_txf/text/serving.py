@@ -13,7 +13,7 @@ from keras_txf.layers.token_input import embedded_input, inputs_by_name, target_
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.tags import checked_names
 from keras_txf.text.tokenizer import pad
-from keras_txf.text.truncation import row
+from keras_txf.text.truncation import joining, longer_first, pair_row, row, types_of_pair
 from keras_txf.text.words import between, has_blanks_in_tokens, split_into_words, tokens_of_words
 
 
@@ -62,6 +62,36 @@ def tagger(model, tokenizer, labels):
         scores = tf.scatter_nd(place, tf.reduce_max(own, axis=1), tf.cast(count, tf.int64))
         columns = {"word": words.flat_values, "tag": tags, "score": scores}
         return {name: words.with_flat_values(values).to_tensor() for name, values in columns.items()}
+
+    return answer
+
+
+def pair_classifier(model, tokenizer, labels=None, separator=None):
+    """Returns the function for a model that reads two texts in one row: logits, labels and probabilities, or scores."""
+    names = {*inputs_by_name(model)}
+    output = model.output.get("logits") if isinstance(model.output, dict) else model.output
+    if names not in ({"token_ids"}, {"token_ids", "token_type_ids"}) or len(getattr(output, "shape", ())) != 2:
+        raise ValueError(
+            "`model` must turn token ids, and token type ids, into logits (B, C) where `pairs` is True; received a "
+            f"model of {short_repr(model.input)}."
+        )
+    pad_id = _check_fit("tokenizer", tokenizer, embedded_input(model, "token_ids"))
+    if pad_id is None:
+        raise ValueError("`tokenizer` must have a token of padding where `pairs` is True; received pad_id=None.")
+    _check_labels(labels, output)
+    between, most = joining(tokenizer, separator), tokenizer.length if isinstance(tokenizer.length, int) else None
+
+    def answer(first, second):
+        rows, before = pair_row(tokenizer, first, second, between, most, longer_first)
+        inputs = {"token_ids": _padded(rows, pad_id), "token_type_ids": types_of_pair(rows, before).to_tensor(0)}
+        inputs = {name: inputs[name] for name in inputs if name in names}
+        logits = model(inputs if isinstance(model.input, dict) else inputs["token_ids"], training=False)
+        logits = logits["logits"] if isinstance(logits, dict) else logits
+        if labels is None:
+            scores = {"score": tf.sigmoid(tf.cast(logits[:, 0], tf.float32))} if logits.shape[-1] == 1 else {}
+            return {"logits": logits, **scores}
+        label = tf.gather(tf.constant(labels), tf.argmax(logits, axis=1))
+        return {"label": label, "probabilities": tf.nn.softmax(tf.cast(logits, tf.float32)), "logits": logits}
 
     return answer
 

@@ -36,6 +36,12 @@ def pair_row(tokenizer, first, second, separator, max_length, share):
     return ids, first.row_lengths() + len(tokenizer.start) + len(separator)
 
 
+def types_of_pair(ids, before):
+    """The token type ids of rows of `pair_row`: 0 up to the separator, 1 from the second text on."""
+    place = tf.ragged.range(ids.row_lengths()).flat_values
+    return ids.with_values(tf.cast(place >= tf.gather(before, ids.value_rowids()), tf.int32))
+
+
 def cut_each(rows, lengths, side):
     """Truncates each row to its own length."""
     place = tf.ragged.range(rows.row_lengths()).flat_values

@@ -157,10 +157,16 @@ class WordPieceTokenizer(Tokenizer):
             clean_text=clean, handle_chinese_chars=split_chinese, **options
         )
         learner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-        trainer = tokenizers.trainers.WordPieceTrainer(
-            vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=special_tokens, show_progress=False
+        train = functools.partial(
+            tokenizers.trainers.WordPieceTrainer, min_frequency=min_frequency, show_progress=False
         )
-        learner.train_from_iterator(lines(source), trainer)
+        texts = list(lines(source))
+        # The package numbers the characters within words in a random order, and this order decides between pairs that
+        # are equally frequent: a training for them alone, then one that knows them in order.
+        learner.train_from_iterator(texts, train(vocab_size=1, special_tokens=special_tokens))
+        within = sorted(learner.get_vocab().keys() - {*special_tokens}, key=lambda token: (len(token), token))
+        within = [token for token in within if token.startswith("##") and len(token) == 3]
+        learner.train_from_iterator(texts, train(vocab_size=vocab_size, special_tokens=[*special_tokens, *within]))
         ids = learner.get_vocab()
         vocabulary = sorted(ids, key=ids.get)
         return cls(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def plot_history(history: Any) -> "Figure":
     """Draws the course of a training: a panel for each metric, with that of the validation beside it.
 
-    Losses have a logarithmic axis where they are positive.
+    Losses and perplexities have a logarithmic axis where they are positive.
 
     Args:
         history: the `History` that `fit` returns, its dict `history.history`, or the path of the .csv of a `CSVLogger`.
@@ -52,7 +52,7 @@ def plot_history(history: Any) -> "Figure":
         axes.set(title=name, xlabel="epoch", xlim=(epochs[0] - 0.5, epochs[-1] + 0.5))
         axes.xaxis.get_major_locator().set_params(integer=True)
         known = np.concatenate(list(curves.values()))
-        if "loss" in name and (known[~np.isnan(known)] > 0).all():
+        if ("loss" in name or "perplexity" in name) and (known[~np.isnan(known)] > 0).all():
             axes.set_yscale("log")
         if len(curves) > 1:
             axes.legend()

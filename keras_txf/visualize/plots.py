@@ -1,5 +1,6 @@
 """Pictures with matplotlib: maps of attention, and positions."""
 
+import io
 import math
 import numbers
 from collections.abc import Sequence
@@ -152,7 +153,16 @@ def new_figure(width, height):
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("Pictures need matplotlib: pip install 'keras_txf[visualize]'.") from error
-    return Figure(figsize=(width, height), layout="constrained")
+
+    class ShownFigure(Figure):
+        """A figure that a notebook shows. Of figures without pyplot it would show the name of the class."""
+
+        def _repr_png_(self):
+            with io.BytesIO() as file:
+                self.savefig(file, format="png")
+                return file.getvalue()
+
+    return ShownFigure(figsize=(width, height), layout="constrained")
 
 
 def _inches(labels):

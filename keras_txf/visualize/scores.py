@@ -57,6 +57,8 @@ def attention_scores(model: keras.Model, inputs: Any) -> dict[str, Any]:
     scores, calls = {}, collections.Counter()
 
     def call(layer, *args, **kwargs):
+        if isinstance(layer, keras.layers.Layer) and "training" in inspect.signature(layer.call).parameters:
+            kwargs["training"] = False  # the graph of a random layer says True
         names = _score_names(layer)
         if not names:
             return layer(*args, **kwargs)

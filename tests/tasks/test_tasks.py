@@ -170,7 +170,36 @@ def test_a_classifier_is_served(tmp_path):
 
 
 @pytest.mark.slow
-def test_search_is_the_order_of_all_products():
+@pytest.mark.parametrize("name", ["PairClassifier", "PairClassifier of a score"])
+def test_pairs_are_served(name, tmp_path):
+    import tensorflow as tf
+
+    task = MAKE[name]()
+    task.max_length = 7  # of which the last pair has more
+    task.export(tmp_path / "served")
+    loaded = tf.saved_model.load(str(tmp_path / "served"))
+    first, second = [*SOURCES[:3], ""], [*TARGETS[:3], "eine Katze und zwei Katzen und ein Hund"]
+    served = loaded.serve(tf.constant(first), tf.constant(second))
+    found = task.predict(first, second, return_probabilities=True)
+    np.testing.assert_allclose(served["score" if task.labels is None else "probabilities"], found, atol=1e-6)
+    if task.labels is not None:
+        assert [label.decode() for label in served["label"].numpy()] == task.predict(first, second)
+
+
+@pytest.mark.slow
+def test_embeddings_are_served(tmp_path):
+    import tensorflow as tf
+
+    task = MAKE["TextEmbedder"]()
+    task.export(tmp_path / "served")
+    loaded = tf.saved_model.load(str(tmp_path / "served"))
+    np.testing.assert_allclose(
+        loaded.serve(tf.constant(SOURCES[:3]))["embeddings"], task.encode(SOURCES[:3]), atol=1e-6
+    )
+
+
+@pytest.mark.slow
+def test_search_is_the_order_of_all_products(tmp_path):
     task = MAKE["TextEmbedder"]()
     corpus = [f"{source} and {target}" for source in set(SOURCES) for target in set(TARGETS)]
     task.index(corpus)
@@ -179,6 +208,8 @@ def test_search_is_the_order_of_all_products():
         assert [text for text, _ in found] == [corpus[i] for i in np.argsort(-row, kind="stable")[:4]]
         np.testing.assert_allclose([score for _, score in found], np.sort(row)[::-1][:4], atol=1e-6)
     assert task.search("one dog", k=2) == task.search(["one dog"], k=2)[0]
+    (tmp_path / "corpus.txt").write_text("\n".join(corpus))
+    assert task.index(tmp_path / "corpus.txt").search("one dog") == task.index(corpus).search("one dog")
     np.testing.assert_allclose(np.linalg.norm(task.encode(corpus), axis=1), 1, atol=1e-5)
     task.fit(SOURCES, TARGETS, epochs=1, verbose=0)
     with pytest.raises(ValueError, match="`index` must be called before `search`, and again after `fit`"):
@@ -192,6 +223,18 @@ def test_rank_orders_by_the_scores_of_pairs():
     assert scores == sorted(scores, reverse=True)
     expected = [task.predict("one dog", text) for text, _ in ranked]
     np.testing.assert_allclose(scores, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("token_types", [False, True])
+def test_the_inputs_of_pairs_are_those_of_predict(token_types):
+    task = MAKE["PairClassifier"]()
+    if not token_types:
+        model = txf.models.encoder_classifier(task.tokenizer.vocab_size, 2, 1, 16, 2, dropout=0.0)
+        task = tasks.PairClassifier(model, task.tokenizer, ["no", "yes"])
+    pairs = ["one dog", "two cats and one dog"], ["ein Hund", "zwei Katzen"]
+    probabilities = keras.ops.softmax(task.model(task.inputs(*pairs)))
+    np.testing.assert_allclose(probabilities, task.predict(*pairs, return_probabilities=True), atol=1e-6)
+    assert isinstance(task.inputs(*pairs), dict) == token_types
 
 
 @pytest.mark.slow

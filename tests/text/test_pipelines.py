@@ -101,6 +101,20 @@ def test_a_model_takes_the_types_of_pairs(batches):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("memory", [False, True])
+def test_without_labels_there_are_inputs_alone(memory):
+    tokenizer, first, second = word_piece(length=16), LINES[:5], OTHERS[:5]
+    data = (lambda *parts: parts if len(parts) > 1 else parts[0]) if memory else columns
+    alone = text.classification(data(first), tokenizer)
+    assert elements(alone) == [one[:1] for one in elements(text.classification((first, [0] * 5), tokenizer))]
+    assert alone.element_spec.dtype == tf.int32
+    for types in (False, True):
+        alone = text.sentence_pairs(data(first, second), tokenizer, token_types=types)
+        labelled = text.sentence_pairs((first, second, [0] * 5), tokenizer, token_types=types)
+        assert elements(alone) == [one[:-1] for one in elements(labelled)]
+        assert isinstance(alone.element_spec, dict) == types
+
+
 def test_pairs_are_cut_on_the_left_and_take_other_separators():
     tokenizer = word_piece(truncation_side="left")
     ((row, _),) = elements(text.sentence_pairs((LINES[:1], OTHERS[:1], [0]), tokenizer, 1, 9, ["[SEP]", "[SEP]"]))

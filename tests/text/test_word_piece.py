@@ -128,3 +128,10 @@ def test_text_of_ids(texts):
 
 def test_bytes_that_are_no_text():
     assert words([b"fox\xff\xfedog \xc3"], True, None, True, True) == [["foxdog"]]
+
+
+def test_a_training_gives_the_same_vocabulary_each_time():
+    draw = np.random.default_rng(1)
+    texts = ["".join(draw.choice(list("abcdefghijkl "), 12)) for _ in range(300)]
+    vocabularies = [WordPieceTokenizer.train(texts, 100).get_config()["vocabulary"] for _ in range(3)]
+    assert vocabularies[0] == vocabularies[1] == vocabularies[2]

@@ -52,6 +52,10 @@ def test_attention_shows_the_weights_of_each_layer_and_head():
     assert {axes.images[0].get_clim() for axes in panels} == {(0, max(drawn(axes).max() for axes in panels))}
 
 
+def test_a_notebook_shows_a_figure():
+    assert plot_attention(SCORES, TOKENS, SOURCE)._repr_png_().startswith(b"\x89PNG")
+
+
 def test_attention_of_some_layers_and_heads():
     panels = plot_attention(SCORES, layers="encoder_0/attention", heads=[2, 0]).axes[:-1]
     assert [axes.get_title(loc="left").splitlines()[-1] for axes in panels] == ["head 2", "head 0"]

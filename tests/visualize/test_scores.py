@@ -176,3 +176,12 @@ def test_a_model_within_a_model_keeps_a_call_of_its_own():
     [weights] = txf.visualize.attention_scores(model, values).values()
     _, expected = attention(inner(values), return_attention_scores=True)
     np.testing.assert_allclose(weights, ops.convert_to_numpy(expected), atol=1e-6)
+
+
+def test_augmentation_does_not_change_what_is_looked_at():
+    model = txf.models.image_classifier((6, 8), 2, num_classes=3, num_layers=1, dim=12, num_heads=2)
+    images = keras.Input((6, 8, 3))
+    augmented = keras.Model(images, model(keras.layers.RandomTranslation(0.5, 0.5)(images)))
+    expected = txf.visualize.attention_scores(model, IMAGES)
+    found = txf.visualize.attention_scores(augmented, IMAGES)
+    np.testing.assert_allclose(found["encoder_0/attention"], expected["encoder_0/attention"], atol=1e-6)
