@@ -354,6 +354,12 @@ def add_checkpoints():
     case("checkpoints.save", checkpoints.save, model=model, folder=folder / "again", config=config)
     case("checkpoints.load", checkpoints.load, path=folder)
     case("checkpoints.find", checkpoints.find, path=folder)
+    loaded, adapter = checkpoints.load(folder), folder / "adapter"
+    training.add_adapter(loaded, "known", rank=2)
+    checkpoints.save_adapter(loaded, adapter, "known")
+    case("checkpoints.save_adapter", checkpoints.save_adapter, model=loaded, folder=adapter, name="known")
+    on_a_fresh_model = lambda_of(checkpoints.load_adapter, model=lambda: checkpoints.load(folder))
+    case("checkpoints.load_adapter", on_a_fresh_model, model=..., path=adapter)
 
 
 def add_visualize():

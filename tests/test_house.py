@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "models": {"checks", "ops", "layers", "generation", "backend"},
     "training": {"checks", "reading", "atomic_write", "ops", "layers", "backend"},
     "text": {"checks", "reading", "atomic_write", "layers", "backend"},
-    "checkpoints": {"checks", "reading", "atomic_write", "ops", "layers", "models", "backend"},
+    "checkpoints": {"checks", "reading", "atomic_write", "ops", "layers", "models", "training", "backend"},
     "tasks": {"checks", "reading", "atomic_write", "layers", "generation", "models", "training", "text", "checkpoints"},
     "backend": set(),
     "visualize": {"checks", "atomic_write", "ops", "layers", "models", "backend"},

@@ -157,6 +157,9 @@ def use_checkpoints(folder: pathlib.Path) -> None:
     txf.checkpoints.save(model, folder / "gpt2", config=config)
     loaded = txf.checkpoints.load(txf.checkpoints.find(folder / "gpt2"), task="causal_lm", dtype="float32")
     loaded.generate([[5, 6]], 2)
+    txf.training.add_adapter(loaded, "verse", rank=2)
+    txf.checkpoints.save_adapter(loaded, folder / "adapter", "verse", base="gpt2", dtype="float16")
+    txf.checkpoints.load_adapter(loaded, folder / "adapter", name="prose")
 
 
 def use_visualize(folder: pathlib.Path) -> None:

@@ -1,7 +1,8 @@
-"""Loads checkpoints of Hugging Face as functional Keras models, and saves models as such checkpoints."""
+"""Loads checkpoints of Hugging Face as functional Keras models and adapters of peft, and saves both as such."""
 
+from keras_txf.checkpoints.adapters import load_adapter, save_adapter
 from keras_txf.checkpoints.hub import find
 from keras_txf.checkpoints.loading import load
 from keras_txf.checkpoints.saving import save
 
-__all__ = ["find", "load", "save"]
+__all__ = ["find", "load", "load_adapter", "save", "save_adapter"]

@@ -48,6 +48,8 @@ class Family:
         aliases: dict of further names of a tensor, alone or beside it in a file -> the name of the tensor.
         neutral: keys of the config without an effect, beside those of `config.NEUTRAL`.
         says_tied: whether `tie_word_embeddings` is about the logits alone.
+        renamed: patterns of names of modules in files -> what transformers 5 calls them in its own class, and with it
+            peft.
     """
 
     options: Callable
@@ -59,6 +61,7 @@ class Family:
     aliases: dict = dataclasses.field(default_factory=dict)
     neutral: tuple = ()
     says_tied: bool = True
+    renamed: dict = dataclasses.field(default_factory=dict)
 
     def rows(self, config):
         return _rows(self.tensors, config)

@@ -55,6 +55,14 @@ def open_tensors(folder):
             )
 
 
+@contextlib.contextmanager
+def open_file(path):
+    """Opens one file for the scope, and yields its `Tensors`."""
+    with contextlib.ExitStack() as stack:
+        file = _open(stack, path)
+        yield Tensors(dict.fromkeys(file.keys(), file), {file: path})
+
+
 class Tensors:
     """The tensors of a checkpoint by name, read from the disk one at a time.
 

@@ -6,7 +6,7 @@ import re
 
 from keras_txf.checks import short_repr
 
-FETCHED = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
+FETCHED = ("*.json", "model*.safetensors", "adapter_model.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
 
 
 def find(path: str | os.PathLike, revision: str | None = None) -> pathlib.Path:

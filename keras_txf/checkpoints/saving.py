@@ -12,7 +12,7 @@ from keras import ops
 from safetensors.numpy import save_file
 
 from keras_txf import checks
-from keras_txf.backend.keras_private import without_values
+from keras_txf.backend.keras_private import flatten_layers, without_values
 from keras_txf.checkpoints.atomic_checkpoint import atomic_checkpoint, check_places
 from keras_txf.checkpoints.building import (
     find_family,
@@ -29,6 +29,7 @@ from keras_txf.checkpoints.loading import PROVENANCE, Provenance
 from keras_txf.checkpoints.weight_map import links
 from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
+from keras_txf.layers.adapters import adapters_of
 from keras_txf.layers.token_input import logits_of
 from keras_txf.reading import COMPLETE, file_of, read_json
 
@@ -82,6 +83,12 @@ def save(
     (1, 5)
     """
     checks.built_model("model", model)
+    adapted = [layer.path for layer in flatten_layers(model) if adapters_of(layer)]
+    if adapted:
+        raise ValueError(
+            f"`model` must have no adapters; received one with an adapter of {short_repr(adapted[0])}. "
+            "`txf.checkpoints.save_adapter` writes it by itself, `txf.training.merge_adapter` adds it to the kernels."
+        )
     folder = checks.path("folder", folder)
     checks.optional(checks.one_of, "dtype", dtype, DTYPES)
     checks.positive_integer("max_shard_size", max_shard_size)

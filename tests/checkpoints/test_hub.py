@@ -45,10 +45,21 @@ def test_only_what_is_read_is_fetched(asked):
     names = [
         "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json", "merges.txt",
         "model-00001-of-00002.safetensors", "vocab.txt", "spiece.model", "source.spm",
+        "adapter_config.json", "adapter_model.safetensors",
     ]  # fmt: skip
     assert all(map(fetched, names))
     assert not any(
-        map(fetched, ["pytorch_model.bin", "onnx/config.json", "consolidated.safetensors", "run.py", "tf_model.h5"])
+        map(
+            fetched,
+            [
+                "pytorch_model.bin",
+                "adapter_model.bin",
+                "onnx/config.json",
+                "consolidated.safetensors",
+                "run.py",
+                "tf_model.h5",
+            ],
+        )
     )
 
 

@@ -24,6 +24,17 @@ BODY = {
     "encoder_norm": "layernorm",
 }
 
+RENAMED = {
+    **{
+        rf"encoder\.layer\.(\d+)\.attention\.attention\.{part}": rf"layers.\1.attention.{part[0]}_proj"
+        for part in ("query", "key", "value")
+    },
+    r"encoder\.layer\.(\d+)\.attention\.output\.dense": r"layers.\1.attention.o_proj",
+    r"encoder\.layer\.(\d+)\.intermediate\.dense": r"layers.\1.mlp.fc1",
+    r"encoder\.layer\.(\d+)\.output\.dense": r"layers.\1.mlp.fc2",
+    r"encoder\.layer\.(\d+)\.(layernorm_\w+)": r"layers.\1.\2",
+}
+
 
 def table(c):
     """With the kernel of patches: (dim, channels, height, width) there, (height · width · channels, dim) here."""
@@ -67,5 +78,6 @@ FAMILIES = {
         "vit.",
         kept=(POOLER,),
         neutral=("encoder_stride", "pooler_act", "pooler_output_size"),  # of other heads
+        renamed=RENAMED,
     )
 }
