@@ -12,7 +12,9 @@ from keras_txf import checks
 from keras_txf.generation.compilers import compiled
 from keras_txf.generation.decoding import DecodingModels, Request, decoding_loop
 from keras_txf.generation.dynamic_parameters import split_parameters
+from keras_txf.progress import word
 
+COMPILING = "generate compiles: this batch size, length or sampler is new ..."
 MAX_LOOPS = 32  # compiled loops of all models in a process; each takes some megabytes
 _engines = weakref.WeakSet()
 _uses = itertools.count()
@@ -74,11 +76,13 @@ class Engine:
         request = keras.tree.map_structure(ops.convert_to_tensor, request)
         # TensorFlow would warn of a function that is traced for several shapes.
         shapes = tuple(tuple(tensor.shape) for tensor in keras.tree.flatten(request))
-        functions = self._compiled_functions((*keys, num_return_sequences, shapes), loop)
-        start, pad_cache, advance, finish, results = functions
-        if stream:
-            return _stream(start, pad_cache, advance, request)
-        tokens, log_probs, scores = map(ops.convert_to_numpy, results(finish(*start(request), request), request))
+        key = (*keys, num_return_sequences, shapes)
+        compiles = key not in self._loops and keras.backend.backend() != "torch"
+        start, pad_cache, advance, finish, results = self._compiled_functions(key, loop)
+        with word(COMPILING if compiles else ""):
+            if stream:
+                return _stream(start, pad_cache, advance, request)
+            tokens, log_probs, scores = map(ops.convert_to_numpy, results(finish(*start(request), request), request))
         if not np.isfinite(scores).all():  # -inf where the processors forbid all tokens, or from NaN logits
             _refuse_nan(loop.models.variables)
         if np.isnan(scores).any():

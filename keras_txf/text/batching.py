@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.progress import bar
 from keras_txf.text.datasets import asserted, not_empty
 from keras_txf.text.lazy_imports import tf
 
@@ -78,7 +79,7 @@ def batch_by_length(
     )
 
 
-def bucket_lengths(dataset: Any, count: int = 8) -> list[int]:
+def bucket_lengths(dataset: Any, count: int = 8, verbose: int | str = "auto") -> list[int]:
     """Returns the `count` lengths for `batch_by_length` with the least padding.
 
     Reads the data set once.
@@ -86,6 +87,7 @@ def bucket_lengths(dataset: Any, count: int = 8) -> list[int]:
     Args:
         dataset: `tf.data.Dataset` of examples, with an end.
         count: the largest number of lengths.
+        verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
 
     Returns:
         list of int; the last is the length of the longest example.
@@ -103,7 +105,11 @@ def bucket_lengths(dataset: Any, count: int = 8) -> list[int]:
     not_empty(dataset)
     has_rows(dataset)
     with_end(dataset)
-    found = list(dataset.map(lambda *example: longest_row(example)).batch(1024).as_numpy_iterator())
+    found = []
+    with bar(total=known_count(dataset), unit="example", name="bucket_lengths", verbose=verbose) as shown:
+        for rows in dataset.map(lambda *example: longest_row(example)).batch(1024).as_numpy_iterator():
+            found.append(rows)
+            shown.update(len(rows))
     if not found:
         raise ValueError("`dataset` must hold at least one element; received an empty one.")
     found = np.maximum(np.concatenate(found), 1)
@@ -112,7 +118,7 @@ def bucket_lengths(dataset: Any, count: int = 8) -> list[int]:
     return best(lengths, examples, min(count, len(lengths)))
 
 
-def counted(dataset: Any) -> Any:
+def counted(dataset: Any, verbose: int | str = "auto") -> Any:
     """Counts the elements of a data set, so that `fit` knows the number of steps in an epoch.
 
     `next_token`, `batch_by_length` and `pack` do not know their number of elements. Keras then warns at the end of the
@@ -123,6 +129,7 @@ def counted(dataset: Any) -> Any:
         dataset: `tf.data.Dataset` of batches, or of examples, with the same number of elements in each pass. The number
             of rows of `pack` depends on the order of its examples: shuffle its rows, not the examples. To pack the
             examples anew in each epoch, use `fit(rows.repeat(), steps_per_epoch=...)`.
+        verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
 
     Returns:
         `tf.data.Dataset` of the same elements. A pass with another number raises `tf.errors.FailedPreconditionError`.
@@ -139,10 +146,20 @@ def counted(dataset: Any) -> Any:
     """
     not_empty(dataset)
     with_end(dataset)
-    count = int(dataset.reduce(np.int64(0), lambda count, *_: count + 1))
+    count = 0
+    with bar(total=known_count(dataset), unit="batch", name="counted", verbose=verbose) as shown:
+        for some in dataset.map(lambda *_: True).batch(64).as_numpy_iterator():
+            count += len(some)
+            shown.update(len(some))
     if not count:
         raise ValueError("`dataset` must hold at least one element; received an empty one.")
     return dataset.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def known_count(dataset):
+    """The number of elements, or None where it is not known."""
+    count = int(dataset.cardinality())
+    return count if count >= 0 else None
 
 
 def best(lengths, examples, count):

@@ -106,6 +106,7 @@ class BytePairTokenizer(Tokenizer):
         vocab_size: int,
         special_tokens: Sequence[str] = ("<pad>", "<s>", "</s>"),
         min_frequency: int = 2,
+        verbose: int | str = "auto",
         **kwargs: Any,
     ) -> Self:
         """Trains a byte-level BPE tokenizer, which splits text into words as GPT-2's does.
@@ -115,6 +116,7 @@ class BytePairTokenizer(Tokenizer):
             vocab_size: the largest number of tokens, special tokens and the 256 bytes included.
             special_tokens: the first tokens.
             min_frequency: how often a pair of pieces must occur in the text to be merged.
+            verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
             **kwargs: options of the tokenizer.
 
         Raises:
@@ -138,7 +140,7 @@ class BytePairTokenizer(Tokenizer):
             show_progress=False,
             initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
         )
-        learner.train_from_iterator(lines(source), trainer)
+        learner.train_from_iterator(lines(source, verbose=verbose), trainer)
         return cls(learner.to_str(), **kwargs)
 
     @property

@@ -75,6 +75,7 @@ class CharacterTokenizer(Tokenizer):
         source: str | os.PathLike | Iterable[str | os.PathLike],
         vocab_size: int | None = None,
         special_tokens: Sequence[str] = ("[PAD]", "[UNK]"),
+        verbose: int | str = "auto",
         **kwargs: Any,
     ) -> Self:
         """Makes the tokenizer of the characters of a text, the most frequent first.
@@ -84,6 +85,7 @@ class CharacterTokenizer(Tokenizer):
                 iterable of strings.
             vocab_size: the number of tokens, special tokens included; default all characters.
             special_tokens: the first tokens.
+            verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
             **kwargs: options of the tokenizer.
 
         Raises:
@@ -96,7 +98,7 @@ class CharacterTokenizer(Tokenizer):
                 f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}."
             )
         counts = collections.Counter()
-        for line in lines(source, keep_ends=True):
+        for line in lines(source, keep_ends=True, verbose=verbose):
             counts.update(line)
         frequent = sorted(counts, key=lambda character: (-counts[character], character))
         vocabulary = (special_tokens + [character for character in frequent if character not in special_tokens])[

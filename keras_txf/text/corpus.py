@@ -6,12 +6,13 @@ import re
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.progress import bar
 from keras_txf.text.vocabulary import not_utf8, read_text
 
 LARGEST_VOCABULARY = 10**7  # of training: the package `tokenizers` takes the memory for all tokens before it reads
 
 
-def lines(source, keep_ends=False):
+def lines(source, keep_ends=False, verbose=0):
     """Yields the lines of files, or the strings of an iterable.
 
     Args:
@@ -19,6 +20,7 @@ def lines(source, keep_ends=False):
             tensors such as a `tf.data.Dataset`. The strings of a list are paths if each is the path of a file. The
             strings of an iterator are always text, and a `pathlib.Path` is always a file.
         keep_ends: whether the lines of a file keep the character that ends them.
+        verbose: see `progress.bar`.
 
     Raises:
         ValueError: a file that is missing or not in UTF-8, an item that is no string, a list of strings that look like
@@ -34,7 +36,7 @@ def lines(source, keep_ends=False):
             f"{short_repr(source)}."
         )
     blank = True
-    for line in found:
+    for line in bar(found, unit="line", name="reading", verbose=verbose):
         blank = blank and not line.strip()
         yield line
     if blank:

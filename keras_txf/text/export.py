@@ -12,6 +12,7 @@ import keras
 from keras_txf import checks
 from keras_txf.atomic_write import atomic_folder, writing
 from keras_txf.checks import short_repr
+from keras_txf.progress import bar
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.serving import classifier, completer, pair_classifier, tagger, translator
@@ -32,6 +33,7 @@ def export(
     overwrite: bool = False,
     pairs: bool = False,
     separator: str | Sequence[str] | None = None,
+    verbose: int | str = "auto",
     **generation: Any,
 ) -> None:
     """Writes a SavedModel that takes text and returns answers, with the tokenizer and the decoding loop inside.
@@ -68,6 +70,7 @@ def export(
             name.
         pairs: whether the model reads pairs of texts.
         separator: of the two texts of a pair, see `sentence_pairs`.
+        verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
         **generation: options of the model's `generate`, fixed from here on: `max_new_tokens`, `sampler`, `stop_ids`,
             `seed`, `start_id`, `max_length`, `stop_sequences`, `processors`, `num_return_sequences`, with which `text`
             and `scores` are (B, number). Answers stop at the (first) `end` of the tokenizer that they are written with,
@@ -111,8 +114,13 @@ def export(
     own = {"target_tokenizer": target_tokenizer, "labels": labels, "separator": separator}
     options = generation | {name: value for name, value in own.items() if value is not None}
     answer = _task(model, options, checks.boolean("pairs", pairs))(model, tokenizer, **options)
-    with writing("folder", folder, tf.errors.OpError), atomic_folder(folder) as temporary:
-        _save(answer, model, ["first", "second"] if pairs else ["text"], str(temporary))
+    names = ["first", "second"] if pairs else ["text"]
+    with (
+        bar(total=3, unit="step", name="export", verbose=verbose) as shown,
+        writing("folder", folder, tf.errors.OpError),
+        atomic_folder(folder) as temporary,
+    ):
+        _save(answer, model, names, str(temporary), shown)
 
 
 def _check_target(folder, overwrite):
@@ -124,9 +132,10 @@ def _check_target(folder, overwrite):
         raise ValueError(f"`folder` must be new; received {short_repr(str(folder))}, which {hint}.")
 
 
-def _save(answer, model, names, path):
+def _save(answer, model, names, path, shown):
     texts = [tf.TensorSpec([None], tf.string, name) for name in names]
     traced = tf.function(answer, texts, autograph=False).get_concrete_function()  # a tf.function would be traced twice
+    shown.update()
 
     def serve(text):
         if isinstance(text, tf.RaggedTensor):
@@ -141,7 +150,9 @@ def _save(answer, model, names, path):
     module.serve = tf.function(serve if len(texts) == 1 else serve_pairs, autograph=False)
     if len(texts) == 1:
         module.serve.get_concrete_function(tf.RaggedTensorSpec([None, None], tf.string))
+    shown.update()
     tf.saved_model.save(module, path, {"serving_default": module.serve.get_concrete_function(*texts)})
+    shown.update()
 
 
 def _task(model, options, pairs):

@@ -116,6 +116,7 @@ class SentencePieceTokenizer(Tokenizer):
         byte_fallback: bool = False,
         normalization: str = "nmt_nfkc",
         character_coverage: float = 0.9995,
+        verbose: int | str = "auto",
         **kwargs: Any,
     ) -> Self:
         """Trains a model on text with the package `sentencepiece`, and makes its tokenizer.
@@ -130,6 +131,7 @@ class SentencePieceTokenizer(Tokenizer):
             normalization: "nmt_nfkc", "nfkc", "nmt_nfkc_cf" or "nfkc_cf" (which fold case), or "identity", which
                 changes no text and no space.
             character_coverage: the share of the text's characters that the vocabulary must have.
+            verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
             **kwargs: options of the tokenizer.
 
         Raises:
@@ -160,7 +162,7 @@ class SentencePieceTokenizer(Tokenizer):
             )
         for place, kind in enumerate(("pad", "unk", "bos", "eos")):
             options |= {f"{kind}_id": place, f"{kind}_piece": special_tokens[place]}
-        text, model = list(lines(source)), io.BytesIO()
+        text, model = list(lines(source, verbose=verbose)), io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=iter(text),

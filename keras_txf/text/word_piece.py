@@ -122,6 +122,7 @@ class WordPieceTokenizer(Tokenizer):
         strip_accents: bool | None = None,
         split_chinese: bool = True,
         clean: bool = True,
+        verbose: int | str = "auto",
         **kwargs: Any,
     ) -> Self:
         """Trains a vocabulary on text with the package `tokenizers`, and makes its tokenizer.
@@ -132,6 +133,7 @@ class WordPieceTokenizer(Tokenizer):
             special_tokens: the first tokens.
             min_frequency: how often a pair of pieces must occur in the text to be merged.
             lowercase, strip_accents, split_chinese, clean: normalisation, as for the tokenizer.
+            verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
             **kwargs: other options of the tokenizer.
 
         Raises:
@@ -160,7 +162,7 @@ class WordPieceTokenizer(Tokenizer):
         train = functools.partial(
             tokenizers.trainers.WordPieceTrainer, min_frequency=min_frequency, show_progress=False
         )
-        texts = list(lines(source))
+        texts = list(lines(source, verbose=verbose))
         # The package numbers the characters within words in a random order, and this order decides between pairs that
         # are equally frequent: a training for them alone, then one that knows them in order.
         learner.train_from_iterator(texts, train(vocab_size=1, special_tokens=special_tokens))

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.progress import bar
 
 # Options of `model.generate`.
 OPTIONS = ("max_new_tokens", "sampler", "stop_ids", "seed", "start_id", "max_length", "stop_sequences", "processors")
@@ -34,6 +35,7 @@ class GenerationScores(keras.callbacks.Callback):
         batch_size: the number of rows of similar length in a call of `generate`.
         samples: the number of rows to print with their references.
         prefix: prefix of the names in the logs.
+        verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
         **options: options of `model.generate`: `max_new_tokens`, `sampler`, `stop_ids`, `start_id` ...
 
     Raises:
@@ -67,6 +69,7 @@ class GenerationScores(keras.callbacks.Callback):
         batch_size: int = 64,
         samples: int = 0,
         prefix: str = "val_",
+        verbose: int | str = "auto",
         **options: Any,
     ):
         super().__init__()
@@ -96,6 +99,7 @@ class GenerationScores(keras.callbacks.Callback):
         self.batch_size = min(checks.positive_integer("batch_size", batch_size), len(inputs))
         self.samples = checks.integer_between("samples", samples, 0, 2**31 - 1)
         self.prefix = checks.string("prefix", prefix)
+        self.verbose = checks.verbosity("verbose", verbose)
         self.options = options
 
     def set_model(self, model):
@@ -118,7 +122,8 @@ class GenerationScores(keras.callbacks.Callback):
         _generating(model)
         texts = [None] * len(self.inputs)
         by_length = np.array(sorted(range(len(self.inputs)), key=lambda i: len(self.inputs[i])))
-        for start in range(0, len(texts), self.batch_size):
+        starts = range(0, len(texts), self.batch_size)
+        for start in bar(starts, unit="batch", name="generating", verbose=self.verbose):
             rows = by_length[start : start + self.batch_size]
             filled = np.resize(rows, self.batch_size)  # a last batch of another size would compile again
             answers = model.generate([self.inputs[i] for i in filled], padded=False, **self.options)
