@@ -7,14 +7,15 @@ from typing import Any, Self, Unpack
 import keras
 import numpy as np
 
-from keras_txf import checkpoints, models, text
+from keras_txf import checkpoints, checks, models, text
 from keras_txf.checkpoints.labels import config_with_labels, labels_of
 from keras_txf.checks import short_repr
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import inputs_by_name, logits_of
 from keras_txf.reading import file_of, read_json
 from keras_txf.tasks.batches import in_batches
-from keras_txf.tasks.columns import one_or_many, texts
+from keras_txf.tasks.columns import one_or_many
+from keras_txf.tasks.columns import texts as strings
 from keras_txf.tasks.epoch_scores import spearman
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
 from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of, tokenizer_or
@@ -62,6 +63,7 @@ class PairClassifier(Task):
     ):
         super().__init__(model, tokenizer, max_length, learning_rate)
         self.labels = None if labels is None else label_list(labels)
+        joining(self.tokenizer, separator)  # which refuses what is no special token
         self.separator = separator
         classes, needed = logits_of(self.model).shape[-1], 1 if labels is None else len(self.labels)
         if classes != needed:
@@ -98,7 +100,7 @@ class PairClassifier(Task):
             **options: further options of `encoder_classifier`.
         """
         read = cls._read(first, [second], columns, {"first": "first", "second": "second"})
-        known = [one for name, column in zip(("first", "second"), read) for one in texts(name, column)]
+        known = [one for name, column in zip(("first", "second"), read) for one in strings(name, column)]
         train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
         tokenizer = tokenizer_or(tokenizer, lambda: train(known, vocab_size))
         labels = None if labels is None else label_list(labels)
@@ -184,6 +186,7 @@ class PairClassifier(Task):
         Returns:
             The label of a pair, or a list of labels; a score, or float32 (N,).
         """
+        checks.boolean("return_probabilities", return_probabilities)
         (first, back), (second, _) = one_or_many("first", first), one_or_many("second", second)
         if len(first) != len(second):
             raise ValueError(f"`second` must hold as many texts as `first`, {len(first)}; received {len(second)}.")
@@ -192,7 +195,9 @@ class PairClassifier(Task):
         )
         if self.labels is None:
             return back(np.array(rows, "float32"))
-        return back(np.stack(rows) if return_probabilities else [self.labels[int(row.argmax())] for row in rows])
+        if return_probabilities:
+            return back(np.stack(rows) if rows else np.zeros((0, len(self.labels)), "float32"))
+        return back([self.labels[int(row.argmax())] for row in rows])
 
     def rank(self, query: str, texts: Any, batch_size: int = 32) -> list[tuple[str, float]]:
         """Orders texts by how well each answers a query, the best first.
@@ -205,7 +210,9 @@ class PairClassifier(Task):
         Returns:
             List of (text, score): the score, or the probability of the last label.
         """
-        scores = self.predict([query] * len(texts), list(texts), batch_size, return_probabilities=True)
+        checks.string("query", query)
+        texts = strings("texts", texts)
+        scores = self.predict([query] * len(texts), texts, batch_size, return_probabilities=True)
         scores = scores if self.labels is None else scores[:, -1]
         return [(texts[i], float(scores[i])) for i in np.argsort(-scores, kind="stable")]
 
@@ -257,7 +264,7 @@ class PairClassifier(Task):
         return keras.ops.convert_to_numpy(keras.ops.softmax(logits))
 
     def _checked(self, values):
-        first, second, labels = texts("first", values[0]), texts("second", values[1]), values[2]
+        first, second, labels = strings("first", values[0]), strings("second", values[1]), values[2]
         if self.labels is not None:
             return [first, second, numbers_of("labels", labels, self.labels)]
         numbers = np.array([float(label) for label in labels])

@@ -283,12 +283,13 @@ def _is_tuple_of_columns(values):
 
 def rows_of(ragged):
     """The rows of a ragged tensor, as NumPy arrays. A data set would take a second to make."""
-    return np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
+    splits = ragged.row_splits.numpy()
+    return np.split(ragged.flat_values.numpy(), splits[1:-1]) if len(splits) > 1 else []
 
 
-def tokenizer_or(tokenizer: Any, train: Any) -> Any:
+def tokenizer_or(tokenizer: Any, train: Any, name: str = "tokenizer") -> Any:
     """The tokenizer that a caller gives, or one that `train` makes."""
-    return train() if tokenizer is None else checked_tokenizer("tokenizer", tokenizer)
+    return train() if tokenizer is None else checked_tokenizer(name, tokenizer)
 
 
 def tokenizer_of(path, revision=None):

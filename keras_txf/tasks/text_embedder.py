@@ -150,7 +150,7 @@ class TextEmbedder(Task):
             return ops.convert_to_numpy(ops.cast(self.model.predict_on_batch(ids), "float32"))
 
         rows = in_batches(embed, self._ids(texts), self._pad_id(), batch_size, self.max_length, verbose)
-        return back(np.stack(rows))
+        return back(np.stack(rows) if rows else np.zeros((0, self.model.output.shape[-1]), "float32"))
 
     def index(self, texts: Any, batch_size: int = 64, verbose: int = 1) -> Self:
         """Embeds the texts that `search` looks among; returns the task.
@@ -180,6 +180,7 @@ class TextEmbedder(Task):
         if self.embeddings is None:
             raise ValueError("`index` must be called before `search`, and again after `fit`; received no texts.")
         checks.positive_integer("k", k)
+        checks.size("batch_size", batch_size)
         queries, back = one_or_many("queries", queries)
         found = []
         for start in range(0, len(queries), batch_size):

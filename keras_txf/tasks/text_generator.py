@@ -5,7 +5,7 @@ from typing import Any, Self, Unpack
 
 import keras
 
-from keras_txf import checkpoints, models, text, training
+from keras_txf import checkpoints, checks, models, text, training
 from keras_txf.checks import short_repr
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import target_name, token_input
@@ -177,7 +177,7 @@ class TextGenerator(Task):
         """
         options = {**stop_ids_of(self.tokenizer), "max_new_tokens": max_new_tokens, "sampler": sampler, **options}
         answers = Answers(self.model, self._prompt_tokenizer, self.tokenizer, options, return_prompt)
-        return answers.stream(texts) if stream else answers.all(texts, batch_size)
+        return answers.stream(texts) if checks.boolean("stream", stream) else answers.all(texts, batch_size)
 
     def chat(
         self,
@@ -231,7 +231,7 @@ class TextGenerator(Task):
         ends = {"stop_ids": ids} if (ids := chats.end_ids(template, self.tokenizer)) else {}
         options = {**ends, "max_new_tokens": max_new_tokens, "sampler": sampler, **options}
         answers = Answers(self.model, reader, self.tokenizer, options, False, joins=False)
-        return answers.stream(prompts) if stream else answers.all(prompts, batch_size)
+        return answers.stream(prompts) if checks.boolean("stream", stream) else answers.all(prompts, batch_size)
 
     def export(self, folder: str | os.PathLike, overwrite: bool = False, **options: Any) -> None:
         """Writes a SavedModel from texts to what follows them.
