@@ -99,6 +99,7 @@ class PairClassifier(Task):
             max_length: truncates longer pairs.
             **options: further options of `encoder_classifier`.
         """
+        columns = columns[:2] if isinstance(columns, (list, tuple)) and len(columns) == 3 else columns
         read = cls._read(first, [second], columns, {"first": "first", "second": "second"})
         known = [one for name, column in zip(("first", "second"), read) for one in strings(name, column)]
         train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")

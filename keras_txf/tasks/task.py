@@ -187,7 +187,12 @@ class Task:
         )
         scores = {name: float(found[-1]) for name, found in history.history.items()}
         self.record.append(
-            {"examples": len(values[0]), "epochs": epochs, "scores": scores, "command": " ".join(sys.argv)}
+            {
+                "examples": len(values[0]),
+                "epochs": len(history.epoch) + initial_epoch,
+                "scores": scores,
+                "command": " ".join(sys.argv),
+            }
         )
         return history
 
