@@ -4,8 +4,8 @@
     python examples/rerank.py lines.txt "a dog runs outside"   # then order the lines of a file
     python examples/rerank.py --checkpoint DIR --data DIR --quick
 
-A search of words (TF-IDF) finds the lines that share most words with the query, and the cross-encoder orders them. The
-checkpoint is a Hugging Face folder, or a repository of the Hub (pip install '.[examples,hub]').
+A search of words (TF-IDF) finds the 100 lines that share most words with the query, and the cross-encoder orders them.
+The checkpoint is a Hugging Face folder, or a repository of the Hub (pip install '.[examples,hub]').
 examples/semantic_search.py scores the same pairs by an embedding for each sentence, which is faster.
 """
 
@@ -25,6 +25,7 @@ import keras_txf as txf
 HIGHEST = 5.0  # points of STS-B
 LONGEST = 128  # tokens of a pair
 QUICK = 256  # pairs
+FOUND = 100  # lines of the search of words
 QUERY = "A dog is running outside."
 
 
@@ -62,10 +63,10 @@ def correlations(ranker, first, second, points):
 
 
 def show(ranker, query, lines, count):
-    """Prints the lines that share most words with the query, in the order of the ranker."""
-    print(f"{query}\n  score  place among words")
-    found = by_words(query, lines, count)
-    for text, score in ranker.rank(query, found):
+    """Prints the best lines, by the ranker, of those that share most words with the query."""
+    print(f"{query}\n  score  place by words")
+    found = by_words(query, lines, FOUND)
+    for text, score in ranker.rank(query, found)[:count]:
         print(f"  {score:.3f}  {found.index(text) + 1:5d}  {text}")
 
 
@@ -98,7 +99,7 @@ def parse_options():
     parser.add_argument("--epochs", type=data.positive, default=5, help="%(default)s")
     parser.add_argument("--batch", type=data.positive, default=32, help="pairs a batch (%(default)s)")
     parser.add_argument("--rate", type=float, default=1e-4, help="highest learning rate (%(default)s)")
-    parser.add_argument("--count", type=data.positive, default=10, help="lines to order (%(default)s)")
+    parser.add_argument("--count", type=data.positive, default=10, help="lines to print (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help=f"an epoch of {QUICK} pairs, to see that it runs")
     options = parser.parse_args()

@@ -56,7 +56,8 @@ def test_it_trains_and_orders(bert, tmp_path):
     (tmp_path / "lines.txt").write_text("a man plays\n\na cat sits on the mat\nthe film\na cat\n")
     again = script_cases.run("rerank", tmp_path / "lines.txt", "a cat sits", *common)
     query, header, *ranked = again.stdout.splitlines()
-    assert query == "a cat sits" and sorted(line.split()[1] for line in ranked) == ["1", "2", "3"]
+    assert query == "a cat sits" and {line.split()[1] for line in ranked} < {"1", "2", "3", "4"}
+    assert len(ranked) == 3
     scores = [float(line.split()[0]) for line in ranked]
     assert scores == sorted(scores, reverse=True)
 
