@@ -98,6 +98,7 @@ class Task:
                 raise ValueError(
                     '`format` must be "keras" for a task that did not begin from a checkpoint; received "huggingface".'
                 )
+            self._check_format()
             checkpoints.save(self.checkpoint_model(), path, config=self._checkpoint_config())
             self._save_beside(path)
             task_folder.write_card(path, self)
@@ -222,7 +223,10 @@ class Task:
                 raise ValueError("`learning_rate` must be left out where you compiled the task; received both.")
             return
         peak = self.learning_rate if learning_rate is None else checks.positive_number("learning_rate", learning_rate)
-        schedule = training.warmup_cosine(peak, max(1, steps // 10), max(2, steps))
+        if steps < 10:  # the first rate of a warm-up is 0: of few steps it would waste one
+            schedule = keras.optimizers.schedules.CosineDecay(peak, steps)
+        else:
+            schedule = training.warmup_cosine(peak, steps // 10, steps)
         optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.01, global_clipnorm=1.0)
         self._compile(optimizer)
 
@@ -273,6 +277,9 @@ class Task:
         """Returns the model that a Hugging Face folder holds: the task's, or the part without what stands on it."""
         return self.model
 
+    def _check_format(self):
+        """Refuses what a Hugging Face folder cannot hold."""
+
     def _save_beside(self, folder):
         """Writes further files of a Hugging Face folder."""
 
@@ -283,7 +290,8 @@ def _is_tuple_of_columns(values):
 
 def rows_of(ragged):
     """The rows of a ragged tensor, as NumPy arrays. A data set would take a second to make."""
-    return np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
+    rows = np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
+    return rows[: ragged.shape[0]]  # of no text `split` makes an empty row
 
 
 def tokenizer_or(tokenizer: Any, train: Any) -> Any:

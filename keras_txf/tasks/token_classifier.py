@@ -157,6 +157,7 @@ class TokenClassifier(Task):
         Raises:
             ValueError: columns of different lengths, another tag than the labels of the task.
         """
+        self._weights = None
         if class_weight is not None:
             values = self._checked(self._read(words, [tags], options["columns"]))
             weights = class_weights(class_weight, self.labels, [number for row in values[1] for number in row])
