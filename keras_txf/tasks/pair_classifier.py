@@ -235,6 +235,8 @@ class PairClassifier(Task):
             `token_type_ids`, each (N, T).
         """
         first, second, _ = _pairs_of(first, second)
+        if not first:
+            raise ValueError("`first` must hold a text at least; received none.")
         rows, padding = self._pairs(first, second), self._padding()[0]
         if not self._token_types:
             return keras.utils.pad_sequences(rows, value=padding, padding="post")

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_txf import checkpoints, checks, layers, models, text
 from keras_txf.checks import short_repr
+from keras_txf.layers.heads import POOLINGS
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.tasks.batches import in_batches
@@ -106,6 +107,7 @@ class TextEmbedder(Task):
             ValueError: modules of sentence-transformers other than a transformer, a pooling and a normalization, such
                 as a dense one; a prompt that the folder adds to each text.
         """
+        checks.optional(checks.one_of, "pooling", pooling, sorted(POOLINGS))
         folder, tokenizer = tokenizer_of(path)
         pooling = read_pooling(folder, tokenizer) if pooling is None else pooling
         encoder = checkpoints.load(folder, "encoder", **options)
