@@ -436,7 +436,7 @@ def add_tasks():
         case(f"tasks.{name}.from_checkpoint", cls.from_checkpoint, path=path, **named)
         case(f"tasks.{name}.fit", task.fit, options, **columns, epochs=1, verbose=0)
         case(f"tasks.{name}.evaluate", task.evaluate, **columns)
-        case(f"tasks.{name}.compile", cls.from_scratch(**made).compile, ["run_eagerly"])
+        case(f"tasks.{name}.compile", cls.from_scratch(**made).compile)
         case(f"tasks.{name}.save", task.save, folder=folder / name)
         case(f"tasks.{name}.load", cls.load, folder=folder / name)
         if name != "MaskedLanguageModel":

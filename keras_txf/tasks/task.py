@@ -76,8 +76,21 @@ class Task:
             optimizer: of Keras.
             loss, metrics: of Keras; default the task's.
             **options: of Keras' `compile`, such as `jit_compile`.
+
+        Raises:
+            ValueError: an optimizer, a loss or metrics that are none.
         """
-        self._compile(optimizer, loss, metrics, **options)
+        try:
+            found = keras.optimizers.get(optimizer)
+        except Exception as error:
+            raise ValueError(f"`optimizer` must be one of Keras; received {short_repr(optimizer)}.") from error
+        if found is None:
+            raise ValueError("`optimizer` must be one of Keras; received None.")
+        if loss is not None and not isinstance(loss, (str, list, tuple, dict)) and not callable(loss):
+            raise ValueError(f"`loss` must be a loss of Keras or a function; received {short_repr(loss)}.")
+        if metrics is not None and not isinstance(metrics, (list, tuple, dict)):
+            raise ValueError(f"`metrics` must be a list of metrics of Keras; received {short_repr(metrics)}.")
+        self._compile(found, loss, metrics, **options)
         self._is_compiled = True
 
     def save(self, folder: str | os.PathLike, format: str = "keras") -> None:

@@ -183,7 +183,10 @@ class TextEmbedder(Task):
             texts: list or column of texts, or a table with the column "text", such as the path of a .txt file.
             batch_size, verbose: see `encode`.
         """
-        [self.texts] = self._read(texts, [], None, {"texts": "text"})
+        try:
+            [self.texts] = self._read(texts, [], None, {"texts": "text"})
+        except ValueError as error:
+            raise ValueError(f"`texts` must be texts, or a table of them: {error}") from error
         self.embeddings = self.encode(self.texts, batch_size, verbose)
         return self
 
@@ -204,6 +207,7 @@ class TextEmbedder(Task):
         if self.embeddings is None:
             raise ValueError("`index` must be called before `search`, and again after `fit`; received no texts.")
         checks.positive_integer("k", k)
+        checks.size("batch_size", batch_size)
         queries, back = one_or_many("queries", queries)
         found = []
         for start in range(0, len(queries), batch_size):

@@ -5,7 +5,7 @@ from typing import Any, Self, Unpack
 
 import keras
 
-from keras_txf import checkpoints, models, text, training
+from keras_txf import checkpoints, checks, models, text, training
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.tasks.answers import Answers, stop_ids_of
@@ -79,6 +79,7 @@ class TextToText(Task):
         tokenizer = tokenizer_or(tokenizer, lambda: train(sources, vocab_size, end="</s>"))
         if target_tokenizer is None:
             target_tokenizer = train(targets, vocab_size, start="<s>", end="</s>")
+        checked_tokenizer("target_tokenizer", target_tokenizer, needs=("end",))
         model = models.encoder_decoder(
             tokenizer.vocab_size, target_tokenizer.vocab_size, num_layers, dim, num_heads,
             norm_placement=norm_placement, share_embeddings=False, pad_id=tokenizer.pad_id, **options,
@@ -137,7 +138,7 @@ class TextToText(Task):
         """
         options = {"max_new_tokens": max_new_tokens, "sampler": sampler, **self._ends(), **options}
         answers = Answers(self.model, self._reader(), self.target_tokenizer, options)
-        return answers.stream(texts) if stream else answers.all(texts, batch_size)
+        return answers.stream(texts) if checks.boolean("stream", stream) else answers.all(texts, batch_size)
 
     def export(self, folder: str | os.PathLike, overwrite: bool = False, **options: Any) -> None:
         """Writes a SavedModel from texts to answers.
