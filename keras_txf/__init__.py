@@ -1,4 +1,4 @@
-"""Transformers from five Keras layers and three builders."""
+"""Transformers from five Keras layers and a few builders."""
 
 from keras_txf.backend.startup import import_keras as _import_keras
 

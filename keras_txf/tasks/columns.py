@@ -83,7 +83,8 @@ def one_or_many(name, values):
 
 
 def _as_list(name, values):
-    if isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
+    is_table = any(hasattr(values, names) for names in ("columns", "column_names"))
+    if is_table or isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
         raise ValueError(f"`{name}` must be a list or a column of values; received {short_repr(values)}.")
     values = values.tolist() if hasattr(values, "tolist") else list(values)
     return [_plain(value) for value in values]
@@ -113,7 +114,10 @@ def _table(argument, data, columns):
 
     def column(name):
         if name not in list(known):
-            raise ValueError(f"`columns` must name columns of the table, {short_repr(list(known))}; received {name!s}.")
+            raise ValueError(
+                f"`columns` must name columns of the table, {short_repr(list(known))} (of a file the first line); "
+                f"received {short_repr(name)}."
+            )
         return data[name]
 
     return column

@@ -19,6 +19,8 @@ def label_list(labels: Any) -> list:
     for label in labels:
         if isinstance(label, bool) or not isinstance(label, (str, int)):
             raise ValueError(f"`labels` must be strings or integers; received {short_repr(label)}.")
+        if label == "":
+            raise ValueError("`labels` must not be empty; received '', such as of an empty cell of a file.")
     different = list(dict.fromkeys(labels))
     if len({type(label) for label in different}) != 1 or len(different) < 2:
         raise ValueError(

@@ -49,7 +49,13 @@ class MaskedLanguageModel(Task):
         found = [token for token in tokenizer.special_tokens if "mask" in token.lower()]
         if mask_token is None and len(found) != 1:
             raise ValueError(f"`mask_token` must be one of the special tokens {short_repr(found)}; received None.")
-        self.mask_token = mask_token or found[0]
+        known = tokenizer.special_tokens
+        if mask_token is not None and (not isinstance(mask_token, str) or mask_token not in known):
+            raise ValueError(
+                f"`mask_token` must be one of the special tokens {short_repr(list(known))}; received "
+                f"{short_repr(mask_token)}."
+            )
+        self.mask_token = found[0] if mask_token is None else mask_token
         self._reader = tokenizer.from_config({**tokenizer.get_config(), "special_tokens_in_text": "keep"})
 
     @classmethod

@@ -63,6 +63,7 @@ class PairClassifier(Task):
     ):
         super().__init__(model, tokenizer, max_length, learning_rate)
         self.labels = None if labels is None else label_list(labels)
+        joining(self.tokenizer, separator)  # which refuses what is no special token
         self.separator = separator
         classes, needed = logits_of(self.model).shape[-1], 1 if labels is None else len(self.labels)
         if classes != needed:
@@ -98,6 +99,7 @@ class PairClassifier(Task):
             max_length: truncates longer pairs.
             **options: further options of `encoder_classifier`.
         """
+        columns = columns[:2] if isinstance(columns, (list, tuple)) and len(columns) == 3 else columns
         read = cls._read(first, [second], columns, {"first": "first", "second": "second"})
         known = [one for name, column in zip(("first", "second"), read) for one in strings(name, column)]
         train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
@@ -207,8 +209,7 @@ class PairClassifier(Task):
         Returns:
             List of (text, score): the score, or the probability of the last label.
         """
-        if not isinstance(query, str):
-            raise ValueError(f"`query` must be a text; received {short_repr(query)}.")
+        checks.string("query", query)
         texts = strings("texts", texts)
         if not texts:
             return []

@@ -201,7 +201,12 @@ class Task:
         )
         scores = {name: float(found[-1]) for name, found in history.history.items()}
         self.record.append(
-            {"examples": len(values[0]), "epochs": epochs, "scores": scores, "command": " ".join(sys.argv)}
+            {
+                "examples": len(values[0]),
+                "epochs": len(history.epoch) + initial_epoch,
+                "scores": scores,
+                "command": " ".join(sys.argv),
+            }
         )
         return history
 
@@ -303,13 +308,13 @@ def _is_tuple_of_columns(values):
 
 def rows_of(ragged):
     """The rows of a ragged tensor, as NumPy arrays. A data set would take a second to make."""
-    rows = np.split(ragged.flat_values.numpy(), ragged.row_splits.numpy()[1:-1])
-    return rows[: ragged.shape[0]]  # of no text `split` makes an empty row
+    splits = ragged.row_splits.numpy()
+    return np.split(ragged.flat_values.numpy(), splits[1:-1]) if len(splits) > 1 else []
 
 
-def tokenizer_or(tokenizer: Any, train: Any) -> Any:
+def tokenizer_or(tokenizer: Any, train: Any, name: str = "tokenizer") -> Any:
     """The tokenizer that a caller gives, or one that `train` makes."""
-    return train() if tokenizer is None else checked_tokenizer("tokenizer", tokenizer)
+    return train() if tokenizer is None else checked_tokenizer(name, tokenizer)
 
 
 def tokenizer_of(path, revision=None):

@@ -174,7 +174,7 @@ class TextEmbedder(Task):
             return ops.convert_to_numpy(ops.cast(self.model.predict_on_batch(ids), "float32"))
 
         rows = in_batches(embed, self._ids(texts), self._pad_id(), batch_size, self.max_length, verbose)
-        return back(np.reshape(rows, (-1, self.model.output.shape[-1])).astype("float32"))
+        return back(np.stack(rows) if rows else np.zeros((0, self.model.output.shape[-1]), "float32"))
 
     def index(self, texts: Any, batch_size: int = 64, verbose: int = 1) -> Self:
         """Embeds the texts that `search` looks among; returns the task.

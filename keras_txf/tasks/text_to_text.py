@@ -77,9 +77,10 @@ class TextToText(Task):
         sources, targets = (texts(name, column) for name, column in zip(cls.columns, read))
         train = text.SentencePieceTokenizer.train
         tokenizer = tokenizer_or(tokenizer, lambda: train(sources, vocab_size, end="</s>"))
-        if target_tokenizer is None:
-            target_tokenizer = train(targets, vocab_size, start="<s>", end="</s>")
-        checked_tokenizer("target_tokenizer", target_tokenizer, needs=("end",))
+        start_and_end = dict(start="<s>", end="</s>")
+        target_tokenizer = tokenizer_or(
+            target_tokenizer, lambda: train(targets, vocab_size, **start_and_end), "target_tokenizer"
+        )
         model = models.encoder_decoder(
             tokenizer.vocab_size, target_tokenizer.vocab_size, num_layers, dim, num_heads,
             norm_placement=norm_placement, share_embeddings=False, pad_id=tokenizer.pad_id, **options,

@@ -84,7 +84,7 @@ def test_numbers_stay_numbers():
 @pytest.mark.parametrize("data, others, words", [
     ("none.csv", [None], "`texts` must be a file that exists.*none.csv"),
     ("data.txt", [None], "`texts` must be data, or a file of.*data.txt"),
-    (FRAME.drop(columns="label"), [None], "`columns` must name columns.*received label"),
+    (FRAME.drop(columns="label"), [None], "`columns` must name columns.*received 'label'"),
     (FRAME, [LABELS], "`labels` must be left out"),
     (TEXTS, [LABELS[:2]], "`texts`, `labels` must be of one length.*{'texts': 4, 'labels': 2}"),
     ([], [[]], "at least 1"),
@@ -109,6 +109,11 @@ def test_lines_of_a_file_are_texts(tmp_path):
 def test_a_missing_text_is_refused_with_its_place():
     with pytest.raises(ValueError, match="`texts` must hold strings; received nan at place 1"):
         texts("texts", pandas.Series(["a", float("nan")]))
+
+
+def test_a_table_is_no_column():
+    with pytest.raises(ValueError, match="`texts` must be a list or a column"):
+        one_or_many("texts", FRAME)
 
 
 def test_one_text_has_one_answer():

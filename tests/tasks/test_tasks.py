@@ -318,6 +318,14 @@ def test_bad_calls_are_refused_by_name(call, words, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_no_texts_have_no_answers():
+    classifier, pairs, embedder = MAKE["TextClassifier"](), MAKE["PairClassifier"](), MAKE["TextEmbedder"]()
+    assert classifier.predict([]) == pairs.predict([], []) == pairs.rank("one dog", []) == []
+    assert classifier.predict([], return_probabilities=True).shape == (0, 2)
+    assert pairs.predict([], [], return_probabilities=True).shape == (0, 2) and embedder.encode([]).shape == (0, 16)
+
+
+@pytest.mark.slow
 def test_a_compiled_task_keeps_its_optimizer():
     task = MAKE["TextClassifier"]()
     task.compile(keras.optimizers.SGD(0.5))
