@@ -4,11 +4,13 @@
 `--accepted` also each bad value that was accepted, for a person to judge.
 """
 
+import base64
 import functools
 import inspect
 import os
 import pathlib
 import re
+import shutil
 import sys
 import tempfile
 
@@ -18,6 +20,7 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
+import page_files
 import text_cases
 from refusals import BUILDERS, CONTEXT, IDS, IMAGE_BUILDERS, IMAGES, X, built
 
@@ -260,8 +263,6 @@ def add_text():
     case("text.SentencePieceTokenizer.from_file", text.SentencePieceTokenizer.from_file, path=piece)
     case("text.BytePairTokenizer.from_file", text.BytePairTokenizer.from_file, path=folder / "tokenizer.json")
     if not isinstance(unigram, bytes):
-        import base64
-
         unigram = base64.b64decode(unigram)
     piece.write_bytes(unigram)
     (folder / "tokenizer.json").write_text(
@@ -384,28 +385,36 @@ def add_visualize():
 
 
 def add_tasks():
+    """Columns have two rows, as the bad values that are lists. Models run step by step: compiling takes seconds."""
     folder = pathlib.Path(tempfile.mkdtemp())
-    texts, others, tags = ["a fox", "the dogs"] * 2, ["ein Fuchs", "die Hunde"] * 2, [["O", "B-x"]] * 4
-    words = [text.split() for text in texts]
+    texts, others, tags = ["a fox", "the dogs"], ["ein Fuchs", "die Hunde"], [["O", "B-x"]] * 2
+    words, scores = [text.split() for text in texts], [0.0, 1.0]
     labels, small = ["no", "yes"], dict(vocab_size=60, num_layers=1, dim=8, num_heads=2)
+    messages = [{"role": "user", "content": "a fox"}, {"role": "assistant", "content": "the dogs"}]
+    template = "{% for m in messages %}{{ m.content }} {% endfor %}"
     data = {  # the columns of `fit`, by the names of its arguments
-        "TextClassifier": dict(texts=texts, labels=labels * 2),
+        "TextClassifier": dict(texts=texts, labels=labels),
         "TokenClassifier": dict(words=words, tags=tags),
-        "PairClassifier": dict(first=texts, second=others, labels=[0.0, 1.0] * 2),
+        "PairClassifier": dict(first=texts, second=others, labels=scores),
         "TextEmbedder": dict(anchors=texts, positives=others),
-        "TextGenerator": dict(texts=texts),
+        "TextGenerator": dict(texts=texts, responses=others),
         "TextToText": dict(sources=texts, targets=others),
         "MaskedLanguageModel": dict(texts=texts),
     }
     asked = {
         "TextClassifier": {"predict": dict(texts=texts)},
         "TokenClassifier": {"predict": dict(words=words), "entities": dict(texts=texts)},
-        "PairClassifier": {"predict": dict(first=texts, second=others), "rank": dict(query="a fox", texts=others)},
+        "PairClassifier": {
+            "predict": dict(first=texts, second=others), "rank": dict(query="a fox", texts=others),
+            "inputs": dict(first=texts, second=others),
+        },
         "TextEmbedder": {"encode": dict(texts=texts), "index": dict(texts=texts), "search": dict(queries=texts)},
-        "TextGenerator": {"generate": dict(texts=texts, max_new_tokens=2)},
+        "TextGenerator": {
+            "generate": dict(texts=texts, max_new_tokens=2), "chat": dict(messages=messages[:1], max_new_tokens=2),
+        },
         "TextToText": {"generate": dict(texts=texts, max_new_tokens=2)},
         "MaskedLanguageModel": {"fill": dict(texts=["the [MASK]"])},
-    }
+    }  # fmt: skip
     options = list(FitOptions.__annotations__)
     for name, columns in data.items():
         cls = getattr(tasks, name)
@@ -414,16 +423,43 @@ def add_tasks():
             del made["labels"]
         if name in ("TextGenerator", "TextToText"):
             made["vocab_size"] = 30
+        if name == "TextGenerator":
+            made["chat_template"] = template
         task = cls.from_scratch(**made)
+        task._compile = functools.partial(task._compile, run_eagerly=True)
+        task.model.run_eagerly = True
         more = {key: value for key, value in task.get_config().items() if key in ("labels", "max_length")}
         case(f"tasks.{name}", cls, model=task.model, tokenizer=task.tokenizer, **more)
         case(f"tasks.{name}.from_scratch", cls.from_scratch, **made)
+        named = {"labels": labels} if name in ("TextClassifier", "TokenClassifier") else {}
+        path = task_checkpoint(name, folder / "checkpoints")
+        case(f"tasks.{name}.from_checkpoint", cls.from_checkpoint, path=path, **named)
         case(f"tasks.{name}.fit", task.fit, options, **columns, epochs=1, verbose=0)
         case(f"tasks.{name}.evaluate", task.evaluate, **columns)
+        case(f"tasks.{name}.compile", cls.from_scratch(**made).compile)
         case(f"tasks.{name}.save", task.save, folder=folder / name)
         case(f"tasks.{name}.load", cls.load, folder=folder / name)
+        if name != "MaskedLanguageModel":
+            case(f"tasks.{name}.export", task.export, folder=folder / f"{name} exported", overwrite=True)
         for method, working in asked[name].items():
             case(f"tasks.{name}.{method}", getattr(task, method), **working)
+    case("tasks.TextEmbedder.evaluate", CASES["tasks.TextEmbedder.evaluate"][0], **data["TextEmbedder"], scores=scores)
+
+
+def task_checkpoint(name, folder):
+    """A folder that `from_checkpoint` of a task reads."""
+    folder.mkdir(exist_ok=True)
+    if name == "TextGenerator":
+        page_files.chat_model(folder / "llama")
+        return folder / "llama"
+    if name != "TextToText":
+        page_files.encoder(folder / "bert")
+        return folder / "bert"
+    shutil.copytree(pathlib.Path(__file__).parent / "checkpoints" / "golden" / "t5", folder / "t5")
+    trained = text.SentencePieceTokenizer.train(["a fox saw the dogs"] * 8, 20)
+    (folder / "t5" / "spiece.model").write_bytes(base64.b64decode(trained.get_config()["model"]))
+    (folder / "t5" / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer", "extra_ids": 0}')
+    return folder / "t5"
 
 
 AREAS = {

@@ -50,6 +50,18 @@ def test_every_public_callable_has_a_case(cases):
 
 
 @pytest.mark.slow
+def test_every_method_of_a_task_has_a_case(cases):
+    methods = {
+        f"tasks.{name}.{method}"
+        for name in txf.tasks.__all__
+        for method in dir(getattr(txf.tasks, name))
+        if callable(getattr(getattr(txf.tasks, name), method)) and not method.startswith("_")
+    }
+    without = {f"tasks.{name}.{method}" for name in txf.tasks.__all__ for method in ("get_config", "checkpoint_model")}
+    assert methods - set(cases) == without  # they take no argument
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("area", bad_calls.AREAS)
 def test_every_case_works_before_an_argument_is_made_bad(cases, area):
     for name in of(area):

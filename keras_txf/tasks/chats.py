@@ -23,7 +23,12 @@ def template_of(value, tokenizer):
     if value is None or isinstance(value, ChatTemplate):
         return value
     if isinstance(value, dict):
-        return ChatTemplate.from_config(value)
+        try:
+            return ChatTemplate.from_config(value)
+        except TypeError as error:
+            raise ValueError(
+                f"`chat_template` must be of `get_config` where it is a dict; received {short_repr(value)}."
+            ) from error
     if not isinstance(value, str):
         raise ValueError(
             f"`chat_template` must be a txf.text.ChatTemplate, a Jinja template or None; received {short_repr(value)}."

@@ -1,6 +1,7 @@
 """Columns of texts and labels, from lists, arrays, data frames, data sets and files."""
 
 import importlib
+import math
 import os
 
 import numpy as np
@@ -58,6 +59,20 @@ def texts(name, values):
         if not isinstance(value, str):
             raise ValueError(f"`{name}` must hold strings; received {short_repr(value)} at place {place}.")
     return values
+
+
+def numbers(name, values):
+    """Returns a list of finite floats; a file may hold numbers as text."""
+    found = []
+    for place, value in enumerate(values):
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = float("nan")
+        if not math.isfinite(number):
+            raise ValueError(f"`{name}` must hold finite numbers; received {short_repr(value)} at place {place}.")
+        found.append(number)
+    return found
 
 
 def one_or_many(name, values):

@@ -21,12 +21,16 @@ class EpochScores(keras.callbacks.Callback):
             logs.update({f"val_{name}": score for name, score in self.function().items()})
 
 
-def spearman(first, second):
-    """Spearman's rank correlation, NaN where one side is constant."""
+def correlations(first, second):
+    """Spearman's rank correlation and Pearson's, NaN where one side is constant."""
     try:
         stats = importlib.import_module("scipy.stats")
     except ImportError as error:
-        raise ImportError("Spearman's correlation needs scipy: pip install 'keras_txf[tasks]'.") from error
-    if min(map(len, map(set, (map(float, first), map(float, second))))) < 2:
-        return float("nan")
-    return float(stats.spearmanr(first, second).statistic)
+        raise ImportError("Correlations need scipy: pip install 'keras_txf[tasks]'.") from error
+    first, second = ([float(value) for value in values] for values in (first, second))
+    if min(len(set(first)), len(set(second))) < 2:
+        return {"spearman": float("nan"), "pearson": float("nan")}
+    return {
+        "spearman": float(stats.spearmanr(first, second).statistic),
+        "pearson": float(stats.pearsonr(first, second).statistic),
+    }

@@ -14,9 +14,9 @@ from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import inputs_by_name, logits_of
 from keras_txf.reading import file_of, read_json
 from keras_txf.tasks.batches import in_batches
-from keras_txf.tasks.columns import one_or_many
+from keras_txf.tasks.columns import numbers, one_or_many
 from keras_txf.tasks.columns import texts as strings
-from keras_txf.tasks.epoch_scores import spearman
+from keras_txf.tasks.epoch_scores import correlations
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
 from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of, tokenizer_or
 from keras_txf.text.truncation import joining, longer_first, pair_row, types_of_pair
@@ -144,7 +144,7 @@ class PairClassifier(Task):
         class_weight: Any = None,
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
-        """Trains on labelled pairs. The logs have accuracy and macro F1; of a score Spearman's correlation.
+        """Trains on labelled pairs. The logs have accuracy and macro F1; of a score the correlations.
 
         Args:
             first, second: lists or columns of strings; or `first` alone a table of all three columns, "first",
@@ -154,7 +154,7 @@ class PairClassifier(Task):
             {options}
 
         Returns:
-            Keras' history, with `val_f1`, or `val_spearman`, of held-out examples.
+            Keras' history, with `val_f1` of held-out examples, or `val_spearman` and `val_pearson`.
 
         Raises:
             ValueError: columns of different lengths, another label than those of the task, weights for a score.
@@ -170,7 +170,7 @@ class PairClassifier(Task):
     def evaluate(
         self, first: Any, second: Any = None, labels: Any = None, columns: Any = None, batch_size: int = 32
     ) -> dict[str, float]:
-        """Returns loss, accuracy and macro F1 on labelled pairs, or loss and Spearman's correlation, see `fit`."""
+        """Returns loss, accuracy and macro F1 on labelled pairs; of a score loss and correlations, see `fit`."""
         return self._evaluate(first, [second, labels], columns, batch_size)
 
     def predict(
@@ -188,16 +188,14 @@ class PairClassifier(Task):
             The label of a pair, or a list of labels; a score, or float32 (N,).
         """
         checks.boolean("return_probabilities", return_probabilities)
-        (first, back), (second, _) = one_or_many("first", first), one_or_many("second", second)
-        if len(first) != len(second):
-            raise ValueError(f"`second` must hold as many texts as `first`, {len(first)}; received {len(second)}.")
+        first, second, back = _pairs_of(first, second)
         rows = in_batches(
             self._outputs, self._pairs(first, second), self._padding()[0], batch_size, self.max_length, verbose
         )
         if self.labels is None:
             return back(np.array(rows, "float32"))
         if return_probabilities:
-            return back(np.stack(rows) if rows else np.zeros((0, len(self.labels)), "float32"))
+            return back(np.reshape(rows, (-1, len(self.labels))).astype("float32"))
         return back([self.labels[int(row.argmax())] for row in rows])
 
     def rank(self, query: str, texts: Any, batch_size: int = 32) -> list[tuple[str, float]]:
@@ -213,6 +211,8 @@ class PairClassifier(Task):
         """
         checks.string("query", query)
         texts = strings("texts", texts)
+        if not texts:
+            return []
         scores = self.predict([query] * len(texts), texts, batch_size, return_probabilities=True)
         scores = scores if self.labels is None else scores[:, -1]
         return [(texts[i], float(scores[i])) for i in np.argsort(-scores, kind="stable")]
@@ -235,7 +235,9 @@ class PairClassifier(Task):
             Ids int32 (N, T), padded to the longest; for a model with token types a dict of `token_ids` and
             `token_type_ids`, each (N, T).
         """
-        (first, _), (second, _) = one_or_many("first", first), one_or_many("second", second)
+        first, second, _ = _pairs_of(first, second)
+        if not first:
+            raise ValueError("`first` must hold a text at least; received none.")
         rows, padding = self._pairs(first, second), self._padding()[0]
         if not self._token_types:
             return keras.utils.pad_sequences(rows, value=padding, padding="post")
@@ -268,10 +270,10 @@ class PairClassifier(Task):
         first, second, labels = strings("first", values[0]), strings("second", values[1]), values[2]
         if self.labels is not None:
             return [first, second, numbers_of("labels", labels, self.labels)]
-        numbers = np.array([float(label) for label in labels])
-        if not ((numbers >= 0) & (numbers <= 1)).all():
-            raise ValueError(f"`labels` must be scores from 0 to 1; received {numbers.min()} to {numbers.max()}.")
-        return [first, second, numbers.tolist()]
+        scores = numbers("labels", labels)
+        if not 0 <= min(scores) <= max(scores) <= 1:
+            raise ValueError(f"`labels` must be scores from 0 to 1; received {min(scores)} to {max(scores)}.")
+        return [first, second, scores]
 
     def _examples(self, values):
         classes = None if self.labels is None else len(self.labels)
@@ -291,8 +293,16 @@ class PairClassifier(Task):
     def _scores(self, values, batch_size):
         if self.labels is not None:
             return {}
-        first, second, numbers = values
-        return {"spearman": spearman(self.predict(first, second, batch_size, verbose=0), numbers)}
+        first, second, scores = values
+        return correlations(self.predict(first, second, batch_size, verbose=0), scores)
 
     def _checkpoint_config(self):
         return None if self.labels is None else config_with_labels(self.model, self.labels)
+
+
+def _pairs_of(first, second):
+    """Two lists of texts, and a function that gives the answer to one pair alone where there was one."""
+    (first, back), (second, _) = one_or_many("first", first), one_or_many("second", second)
+    if len(first) != len(second):
+        raise ValueError(f"`second` must hold as many texts as `first`, {len(first)}; received {len(second)}.")
+    return first, second, back

@@ -76,8 +76,21 @@ class Task:
             optimizer: of Keras.
             loss, metrics: of Keras; default the task's.
             **options: of Keras' `compile`, such as `jit_compile`.
+
+        Raises:
+            ValueError: an optimizer, a loss or metrics that are none.
         """
-        self._compile(optimizer, loss, metrics, **options)
+        try:
+            found = keras.optimizers.get(optimizer)
+        except Exception as error:
+            raise ValueError(f"`optimizer` must be one of Keras; received {short_repr(optimizer)}.") from error
+        if found is None:
+            raise ValueError("`optimizer` must be one of Keras; received None.")
+        if loss is not None and not isinstance(loss, (str, list, tuple, dict)) and not callable(loss):
+            raise ValueError(f"`loss` must be a loss of Keras or a function; received {short_repr(loss)}.")
+        if metrics is not None and not isinstance(metrics, (list, tuple, dict)):
+            raise ValueError(f"`metrics` must be a list of metrics of Keras; received {short_repr(metrics)}.")
+        self._compile(found, loss, metrics, **options)
         self._is_compiled = True
 
     def save(self, folder: str | os.PathLike, format: str = "keras") -> None:
@@ -98,6 +111,7 @@ class Task:
                 raise ValueError(
                     '`format` must be "keras" for a task that did not begin from a checkpoint; received "huggingface".'
                 )
+            self._check_format()
             checkpoints.save(self.checkpoint_model(), path, config=self._checkpoint_config())
             self._save_beside(path)
             task_folder.write_card(path, self)
@@ -227,7 +241,10 @@ class Task:
                 raise ValueError("`learning_rate` must be left out where you compiled the task; received both.")
             return
         peak = self.learning_rate if learning_rate is None else checks.positive_number("learning_rate", learning_rate)
-        schedule = training.warmup_cosine(peak, max(1, steps // 10), max(2, steps))
+        if steps < 10:  # the first rate of a warm-up is 0: of few steps it would waste one
+            schedule = keras.optimizers.schedules.CosineDecay(peak, steps)
+        else:
+            schedule = training.warmup_cosine(peak, steps // 10, steps)
         optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.01, global_clipnorm=1.0)
         self._compile(optimizer)
 
@@ -277,6 +294,9 @@ class Task:
     def checkpoint_model(self) -> keras.Model:
         """Returns the model that a Hugging Face folder holds: the task's, or the part without what stands on it."""
         return self.model
+
+    def _check_format(self):
+        """Refuses what a Hugging Face folder cannot hold."""
 
     def _save_beside(self, folder):
         """Writes further files of a Hugging Face folder."""

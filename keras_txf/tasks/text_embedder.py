@@ -1,7 +1,6 @@
 """TextEmbedder: a vector for each text, and search by meaning."""
 
 import functools
-import json
 import os
 from typing import Any, Self, Unpack
 
@@ -11,15 +10,14 @@ from keras import ops
 
 from keras_txf import checkpoints, checks, layers, models, text
 from keras_txf.checks import short_repr
+from keras_txf.layers.heads import POOLINGS
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import inputs_by_name
-from keras_txf.reading import file_of, read_json
 from keras_txf.tasks.batches import in_batches
-from keras_txf.tasks.columns import one_or_many, texts
+from keras_txf.tasks.columns import numbers, one_or_many, texts
+from keras_txf.tasks.epoch_scores import correlations
+from keras_txf.tasks.sentence_modules import check_modules, read_max_length, read_pooling, write_modules
 from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
-
-POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first", "pooling_mode_max_tokens": "max",
-            "pooling_mode_lasttoken": "last"}  # of sentence-transformers -> kind of `Pooling`  # fmt: skip
 
 
 class TextEmbedder(Task):
@@ -100,16 +98,24 @@ class TextEmbedder(Task):
 
         Args:
             path: folder, or the name of a repository on the Hub.
-            pooling: the kind of `Pooling`; default that of the folder's `1_Pooling`, or "mean".
-            max_length: truncates longer texts; default that of the folder's `sentence_bert_config.json`.
+            pooling: the kind of `Pooling`, whatever the folder has on its encoder; default that of the folder's
+                modules, or "mean". The vectors have length 1, where the folder has no such module too.
+            max_length: truncates longer texts; default that of the folder for sentence-transformers.
             **options: of `txf.checkpoints.load`.
+
+        Raises:
+            ValueError: modules of sentence-transformers other than a transformer, a pooling and a normalization, such
+                as a dense one; a prompt that the folder adds to each text.
         """
+        checks.optional(checks.one_of, "pooling", pooling, sorted(POOLINGS))
         folder, tokenizer = tokenizer_of(path)
-        if max_length is None and file_of(folder, "sentence_bert_config.json").is_file():
-            max_length = read_json(file_of(folder, "sentence_bert_config.json")).get("max_seq_length")
+        pooling = read_pooling(folder, tokenizer) if pooling is None else pooling
         encoder = checkpoints.load(folder, "encoder", **options)
-        task = cls(_pooled(encoder, pooling or _pooling_of(folder)), tokenizer, max_length, learning_rate=2e-5)
+        task = cls(_pooled(encoder, pooling), tokenizer, max_length, learning_rate=2e-5)
         task._encoder = encoder
+        longest = read_max_length(folder)
+        if max_length is None and longest is not None:
+            task.max_length = min(longest, task._limit() or longest)
         return task
 
     @shows_options
@@ -128,10 +134,28 @@ class TextEmbedder(Task):
         return self._fit(anchors, [positives], options)
 
     def evaluate(
-        self, anchors: Any, positives: Any = None, columns: Any = None, batch_size: int = 32
+        self, anchors: Any, positives: Any = None, scores: Any = None, columns: Any = None, batch_size: int = 32
     ) -> dict[str, float]:
-        """Returns loss and accuracy on pairs of texts of one meaning, see `fit`: both depend on the size of a batch."""
-        return self._evaluate(anchors, [positives], columns, batch_size)
+        """Returns the scores of the task on pairs of texts.
+
+        Args:
+            anchors, positives: see `fit`.
+            scores: list or column of numbers, how similar the texts of each pair are, such as those of STS-B; of a
+                table, `columns=("anchor", "positive", "score")` or other three names.
+            columns: names of the columns of a table.
+            batch_size: pairs in a batch.
+
+        Returns:
+            Loss and accuracy of `fit`, which depend on the batch size. With scores Spearman's and Pearson's correlation
+            of the scores with the similarities of the vectors.
+        """
+        if scores is None and not (isinstance(columns, (list, tuple)) and len(columns) == 3):
+            return self._evaluate(anchors, [positives], columns, batch_size)
+        checks.size("batch_size", batch_size)
+        names = {**self.columns, "scores": "score"}
+        *pairs, scores = self._read(anchors, [positives, scores], columns, names)
+        one, other = (self.encode(column, batch_size, verbose=0) for column in self._checked(pairs))
+        return correlations((one * other).sum(-1), numbers("scores", scores))
 
     def encode(self, texts: Any, batch_size: int = 64, verbose: int = 1) -> np.ndarray:
         """Embeds texts.
@@ -159,7 +183,10 @@ class TextEmbedder(Task):
             texts: list or column of texts, or a table with the column "text", such as the path of a .txt file.
             batch_size, verbose: see `encode`.
         """
-        [self.texts] = self._read(texts, [], None, {"texts": "text"})
+        try:
+            [self.texts] = self._read(texts, [], None, {"texts": "text"})
+        except ValueError as error:
+            raise ValueError(f"`texts` must be texts, or a table of them: {error}") from error
         self.embeddings = self.encode(self.texts, batch_size, verbose)
         return self
 
@@ -229,40 +256,14 @@ class TextEmbedder(Task):
             self._encoder = keras.Model(self.model.input, pooling[0].input) if len(pooling) == 1 else self.model
         return self._encoder
 
+    def _check_format(self):
+        check_modules(self.model)
+
     def _save_beside(self, folder):
         """Writes the modules of sentence-transformers."""
-        pooling = next(layer.kind for layer in self.model.layers if isinstance(layer, layers.Pooling))
-        width, known = self.model.output.shape[-1], {kind: mode for mode, kind in POOLINGS.items()}
-        if pooling not in known:
-            raise ValueError(f"`format` 'huggingface' has poolings {sorted(known)}; received {short_repr(pooling)}.")
-        modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
-        content = {
-            "modules.json": [
-                {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
-                for i, (path, name) in enumerate(modules)
-            ],
-            "1_Pooling/config.json": {
-                "word_embedding_dimension": width, **{mode: kind == pooling for mode, kind in POOLINGS.items()}
-            },
-            "sentence_bert_config.json": {"max_seq_length": self.max_length, "do_lower_case": False},
-        }  # fmt: skip
-        (folder / "2_Normalize").mkdir(exist_ok=True)
-        for name, values in content.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_text(json.dumps(values, indent=2), encoding="utf-8")
+        write_modules(folder, self.model, self.max_length)
 
 
 def _pooled(encoder, pooling):
     pooled = layers.Pooling(pooling, name="pooling")(encoder.output)
     return keras.Model(encoder.input, keras.layers.UnitNormalization(name="embedding_norm")(pooled))
-
-
-def _pooling_of(folder):
-    path = folder / "1_Pooling" / "config.json"
-    if not path.is_file():
-        return "mean"
-    values = read_json(path)
-    chosen = [mode for mode, is_used in values.items() if mode.startswith("pooling_mode") and is_used is True]
-    if len(chosen) != 1 or chosen[0] not in POOLINGS:
-        raise ValueError(f"1_Pooling/config.json must ask for one of {sorted(POOLINGS)}; received {chosen}.")
-    return POOLINGS[chosen[0]]

@@ -11,7 +11,7 @@ from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import target_name, token_input
 from keras_txf.tasks import chats
 from keras_txf.tasks.answers import Answers, stop_ids_of
-from keras_txf.tasks.columns import texts
+from keras_txf.tasks.columns import texts as texts_of
 from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
 from keras_txf.text.chat_reader import ChatReader
 from keras_txf.text.chat_templates import find_chat_template, plain
@@ -83,6 +83,8 @@ class TextGenerator(Task):
             **options: further options of `decoder_generator`.
         """
         read = cls._read(texts, [responses], columns, columns_of(responses, columns))
+        for column in read[1:]:
+            texts_of("responses", column)
         if tokenizer is None:
             chat = chats.is_conversations(read[0]) and chat_template is None
             chat_template = chats.PLAIN if chat else chat_template
@@ -219,6 +221,10 @@ class TextGenerator(Task):
         template = chats.needed(self.chat_template)
         reader = ChatReader(self.tokenizer, token_input(self.model, target_name(self.model)).pad_id)
         conversations, back = chats.conversations_of(messages)
+        if tools is not None and not (
+            isinstance(tools, (list, tuple)) and all(isinstance(tool, dict) for tool in tools)
+        ):
+            raise ValueError(f"`tools` must be a list of dicts; received {short_repr(tools)}.")
         if variables is not None and not isinstance(variables, dict):
             raise ValueError(f"`variables` must be a dict or None; received {short_repr(variables)}.")
         variables = reader.guard(plain("variables", {**(variables or {}), "tools": tools}))
@@ -248,7 +254,7 @@ class TextGenerator(Task):
 
     def _checked(self, values):
         if len(values) == 2:
-            return [_checked(values[0]), texts("responses", values[1])]
+            return [_checked(values[0]), texts_of("responses", values[1])]
         if chats.is_conversations(values[0]):
             chats.needed(self.chat_template)
             return values
@@ -281,4 +287,4 @@ def columns_of(responses, columns):
 
 
 def _checked(values):
-    return texts("texts", values)
+    return texts_of("texts", values)

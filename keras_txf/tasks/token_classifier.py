@@ -106,7 +106,8 @@ class TokenClassifier(Task):
         cased = dict(lowercase=False, strip_accents=False, start="[CLS]", end="[SEP]")
         train = functools.partial(text.WordPieceTokenizer.train, **cased)
         tokenizer = tokenizer_or(tokenizer, lambda: train([" ".join(row) for row in words], vocab_size))
-        labels = label_list(labels if labels is not None else [tag for row in tags for tag in row])
+        tags = words_of("tags", tags) if labels is None else tags
+        labels = label_list([tag for row in tags for tag in row] if labels is None else labels)
         model = models.token_classifier(
             tokenizer.vocab_size, len(labels), num_layers, dim, num_heads, pad_id=tokenizer.pad_id, **options
         )
@@ -157,6 +158,7 @@ class TokenClassifier(Task):
         Raises:
             ValueError: columns of different lengths, another tag than the labels of the task.
         """
+        self._weights = None
         if class_weight is not None:
             values = self._checked(self._read(words, [tags], options["columns"]))
             weights = class_weights(class_weight, self.labels, [number for row in values[1] for number in row])

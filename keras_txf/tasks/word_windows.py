@@ -78,11 +78,13 @@ def words_of(name, texts):
     """Checks lists of words."""
     texts = texts.tolist() if hasattr(texts, "tolist") else texts
     if not isinstance(texts, (list, tuple)):
-        raise ValueError(f"`{name}` must be a list of lists of words; received {short_repr(texts)}.")
+        raise ValueError(f"`{name}` must be a list of lists of strings; received {short_repr(texts)}.")
     rows = []
     for place, row in enumerate(texts):
         row = row.tolist() if hasattr(row, "tolist") else row
         if not isinstance(row, (list, tuple)) or not all(isinstance(word, str) for word in row):
-            raise ValueError(f"`{name}` must be a list of lists of words; received {short_repr(row)} at place {place}.")
+            raise ValueError(
+                f"`{name}` must be a list of lists of strings; received {short_repr(row)} at place {place}."
+            )
         rows.append(list(row))
     return rows

@@ -53,6 +53,7 @@ def has_labels(data, texts):
         return (len(data.element_spec) if isinstance(data.element_spec, tuple) else 1) != texts
     if texts > 1:
         return not isinstance(data, (tuple, list)) or len(data) != texts
+    data = data.numpy() if isinstance(data, tf.Tensor) else data
     return not (is_column(data) and len(data) and all(isinstance(text, (str, bytes)) for text in data))
 
 

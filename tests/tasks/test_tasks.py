@@ -37,7 +37,7 @@ DATA = {
 }  # fmt: skip
 SCORES = {
     "TextClassifier": {"accuracy", "f1"}, "PairClassifier": {"accuracy", "f1"},
-    "PairClassifier of a score": {"spearman"}, "TextEmbedder": {"accuracy"}, "TextGenerator": {"perplexity"},
+    "PairClassifier of a score": {"spearman", "pearson"}, "TextEmbedder": {"accuracy"}, "TextGenerator": {"perplexity"},
     "TextToText": {"perplexity", "token_accuracy", "bleu", "chrf"},
     "MaskedLanguageModel": {"perplexity", "token_accuracy"},
 }  # fmt: skip

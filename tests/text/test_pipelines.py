@@ -108,6 +108,8 @@ def test_without_labels_there_are_inputs_alone(memory):
     alone = text.classification(data(first), tokenizer)
     assert elements(alone) == [one[:1] for one in elements(text.classification((first, [0] * 5), tokenizer))]
     assert alone.element_spec.dtype == tf.int32
+    for other in (np.array(first), tf.constant(first)):
+        assert elements(text.classification(other, tokenizer)) == elements(alone)
     for types in (False, True):
         alone = text.sentence_pairs(data(first, second), tokenizer, token_types=types)
         labelled = text.sentence_pairs((first, second, [0] * 5), tokenizer, token_types=types)

@@ -1,0 +1,115 @@
+"""The modules of a folder of sentence-transformers: how the vectors of tokens become the vector of a text."""
+
+import json
+
+import keras
+
+from keras_txf import checks, layers
+from keras_txf.checks import short_repr
+from keras_txf.reading import file_of, read_json, reading
+
+KNOWN = ("Transformer", "Pooling", "Normalize")
+KINDS = {"mean": "mean", "cls": "first", "max": "max", "lasttoken": "last"}  # mode of theirs -> kind of `Pooling`
+# A key for each mode, which they wrote up to version 5.
+KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max",
+        "pooling_mode_lasttoken": "lasttoken"}  # fmt: skip
+MODULES, POOLING, TRANSFORMER = "modules.json", "1_Pooling", "sentence_bert_config.json"
+
+
+def read_pooling(folder, tokenizer):
+    """Returns the kind of `Pooling` of a folder, "mean" of one without modules.
+
+    Raises:
+        ValueError: modules or settings that change the vectors in a way that `TextEmbedder` does not have.
+    """
+    modules = _modules(folder)
+    others = [kind for kind, _ in modules if kind not in KNOWN]
+    if others:
+        raise ValueError(f"{MODULES} must have modules of {list(KNOWN)}; received {short_repr(others)}.")
+    settings = _settings(folder, "config_sentence_transformers.json")
+    prompt = (settings.get("prompts") or {}).get(settings.get("default_prompt_name"))
+    if prompt:
+        raise ValueError(
+            f"config_sentence_transformers.json must have no prompt by default; received {short_repr(prompt)}. Give "
+            "`pooling`, and texts that begin with the prompt."
+        )
+    upper, lower = tokenizer.tokenize(["A", "a"]).to_list()
+    if _settings(folder, TRANSFORMER).get("do_lower_case") is True and upper != lower:
+        raise ValueError(
+            f"{TRANSFORMER} must have 'do_lower_case' false for a tokenizer of both cases; received true. Give "
+            "`pooling`, and texts in lower case."
+        )
+    paths = [path for kind, path in modules if kind == "Pooling"] or [POOLING]
+    path = file_of(folder, f"{paths[0]}/config.json")
+    return _kind(path) if path.is_file() else "mean"
+
+
+def read_max_length(folder):
+    """Returns the number of tokens to which sentence-transformers truncates the texts of a folder, or None."""
+    own = _settings(folder, TRANSFORMER).get("max_seq_length")
+    if own is None and file_of(folder, MODULES).is_file():
+        own = _settings(folder, "tokenizer_config.json").get("model_max_length")
+        own = None if isinstance(own, (int, float)) and own > 2**31 else own  # transformers' "no limit"
+    return checks.optional(checks.size, "max_seq_length", own)
+
+
+def check_modules(model):
+    """Returns the kind of pooling, and whether the vectors have length 1; refuses what no folder can hold."""
+    places = [place for place, layer in enumerate(model.layers) if isinstance(layer, layers.Pooling)]
+    after = model.layers[places[0] + 1 :] if len(places) == 1 else []
+    is_unit = [type(layer) for layer in after] == [keras.layers.UnitNormalization] and after[0].axis == -1
+    if len(places) != 1 or (after and not is_unit):
+        raise ValueError(
+            '`format` must be "keras" for a model other than an encoder, `Pooling` and `UnitNormalization`; received '
+            f'"huggingface" for one that ends in {[layer.name for layer in model.layers[-3:]]}.'
+        )
+    kind = model.layers[places[0]].kind
+    if kind not in KINDS.values():
+        raise ValueError(
+            f'`format` must be "keras" for a pooling other than {list(KINDS.values())}; received "huggingface" for '
+            f"{short_repr(kind)}."
+        )
+    return kind, is_unit
+
+
+def write_modules(folder, model, max_length):
+    """Writes the modules of an encoder, `Pooling` and `UnitNormalization`, as each version of theirs reads them."""
+    kind, is_unit = check_modules(model)
+    modules = [("", "Transformer"), (POOLING, "Pooling"), *([("2_Normalize", "Normalize")] if is_unit else [])]
+    modes = {key: KINDS[mode] == kind for key, mode in KEYS.items()}
+    content = {
+        MODULES: [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for i, (path, name) in enumerate(modules)
+        ],
+        f"{POOLING}/config.json": {"word_embedding_dimension": model.output.shape[-1], **modes},
+        TRANSFORMER: {"max_seq_length": max_length, "do_lower_case": False},
+    }
+    for path, _ in modules[1:]:
+        (folder / path).mkdir(exist_ok=True)
+    for name, values in content.items():
+        (folder / name).write_text(json.dumps(values, indent=2), encoding="utf-8")
+
+
+def _modules(folder):
+    """The class and the path of each module, in their order."""
+    path = file_of(folder, MODULES)
+    if not path.is_file():
+        return []
+    with reading(path):
+        return [(module["type"].rsplit(".", 1)[-1], module["path"]) for module in json.loads(path.read_text("utf-8"))]
+
+
+def _settings(folder, name):
+    path = file_of(folder, name)
+    return read_json(path) if path.is_file() else {}
+
+
+def _kind(path):
+    values = read_json(path)
+    found = values.get("pooling_mode", [mode for mode in values if mode.startswith("pooling_mode_") and values[mode]])
+    chosen = [found] if isinstance(found, str) else found
+    mode = KEYS.get(chosen[0], chosen[0]) if isinstance(chosen, list) and len(chosen) == 1 else None
+    if mode not in KINDS:
+        raise ValueError(f"{path.parent.name}/config.json must ask for one of {list(KINDS)}; received {chosen}.")
+    return KINDS[mode]

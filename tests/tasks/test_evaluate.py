@@ -1,0 +1,192 @@
+"""Scores of `evaluate` are those of scikit-learn, SciPy, sacreBLEU and NumPy; a second `fit` goes on from the first."""
+
+import functools
+
+import numpy as np
+import pandas
+import pytest
+import sacrebleu
+import scipy.stats
+import sklearn.metrics
+import tensorflow as tf
+from tasks.test_tasks import DATA, MAKE, SMALL
+
+import keras_txf as txf
+
+pytestmark = pytest.mark.slow
+tasks = txf.tasks
+WORDS, TAGS = [["Ada", "is", "here"], ["who", "saw", "Ada"]] * 4, [["B-PER", "O", "O"], ["O", "O", "B-PER"]] * 4
+MAKE = {**MAKE, "TokenClassifier": lambda: tasks.TokenClassifier.from_scratch(WORDS, TAGS, **SMALL)}
+DATA = {**DATA, "TokenClassifier": (WORDS, TAGS)}
+
+
+@pytest.fixture(scope="module")
+def of():
+    """The task of a name, made once: tests with it do not train it. It runs step by step: compiling takes seconds."""
+    return functools.cache(lambda name: stepwise(MAKE[name]()))
+
+
+def stepwise(task):
+    task._compile = functools.partial(task._compile, run_eagerly=True)
+    task.model.run_eagerly = True
+    return task
+
+
+def softmax(logits):
+    logits = np.asarray(logits, "float64")
+    return np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+
+
+def test_scores_of_labels_are_those_of_scikit_learn(of):
+    task, (texts, labels) = of("TextClassifier"), DATA["TextClassifier"]
+    found = task.evaluate(texts, labels, batch_size=5)
+    probabilities, numbers = task.predict(texts, return_probabilities=True), [task.labels.index(x) for x in labels]
+    np.testing.assert_allclose(found["loss"], sklearn.metrics.log_loss(numbers, probabilities), rtol=1e-5)
+    np.testing.assert_allclose(found["accuracy"], sklearn.metrics.accuracy_score(labels, task.predict(texts)))
+    expected = sklearn.metrics.f1_score(labels, task.predict(texts), average="macro")
+    np.testing.assert_allclose(found["f1"], expected, atol=1e-6)
+
+
+def test_scores_of_words_are_those_of_scikit_learn(of):
+    task, (words, tags) = of("TokenClassifier"), DATA["TokenClassifier"]
+    found = task.evaluate(words, tags, batch_size=3)
+    true, answers = (sum(rows, []) for rows in (tags, task.predict(words)))
+    np.testing.assert_allclose(found["accuracy"], sklearn.metrics.accuracy_score(true, answers))
+    assert {"loss", "precision", "recall", "f1"} <= set(found)
+
+
+def test_scores_of_pairs_are_those_of_scipy(of):
+    task, (first, second, scores) = of("PairClassifier of a score"), DATA["PairClassifier of a score"]
+    found = task.evaluate(first, second, scores, batch_size=5)
+    answers = task.predict(first, second).astype("float64")
+    np.testing.assert_allclose(found["loss"], sklearn.metrics.log_loss(*binary(scores, answers)), rtol=1e-5)
+    correlations(found, answers, scores)
+
+
+def binary(scores, answers):
+    """Each score as two labels with weights, of which the cross-entropy is the mean of both."""
+    scores, answers = np.array(scores, "float64"), np.array(answers)
+    labels = np.repeat([0, 1], len(scores))
+    weights = np.concatenate([1 - scores, scores])
+    assert set(scores) == {0.0, 0.5, 1.0}  # so that twice the weight is a number of copies
+    copies = (2 * weights).astype(int)
+    return np.repeat(labels, copies), np.repeat(np.tile(answers, 2), copies)
+
+
+def correlations(found, answers, scores):
+    np.testing.assert_allclose(found["spearman"], scipy.stats.spearmanr(answers, scores).statistic, atol=1e-4)
+    np.testing.assert_allclose(found["pearson"], scipy.stats.pearsonr(answers, scores).statistic, atol=1e-4)
+
+
+def test_scores_of_similarities_are_those_of_scipy(of, tmp_path):
+    task, (anchors, positives) = of("TextEmbedder"), DATA["TextEmbedder"]
+    scores = [0.0, 2.5, 5.0] * 8
+    found = task.evaluate(anchors, positives, scores)
+    assert set(found) == {"spearman", "pearson"}
+    one, other = (task.encode(column).astype("float64") for column in (anchors, positives))
+    cosines = (one * other).sum(-1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+    correlations(found, cosines, scores)
+    pandas.DataFrame({"a": anchors, "b": positives, "stars": scores}).to_csv(tmp_path / "scores.csv")
+    assert task.evaluate(tmp_path / "scores.csv", columns=("a", "b", "stars")) == pytest.approx(found)
+    products = one[:6] @ other[:6].T / task.temperature
+    accuracy = np.mean(products.argmax(1) == np.arange(6))
+    found = task.evaluate(anchors[:6], positives[:6], batch_size=6)
+    nearly_equal = len({round(value, 4) for value in products[0]}) < 6  # the same text is there twice
+    assert nearly_equal or found["accuracy"] == pytest.approx(accuracy)
+    np.testing.assert_allclose(found["loss"], -np.log(np.diag(softmax(products))).mean(), rtol=1e-4)
+
+
+def test_scores_of_answers_are_those_of_sacrebleu(of):
+    task, (sources, targets) = of("TextToText"), DATA["TextToText"]
+    found = task.evaluate(sources[:6], targets[:6], batch_size=4)
+    answers = task.generate(sources[:6], max_new_tokens=128)
+    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu(answers, [targets[:6]]).score)
+    assert found["chrf"] == pytest.approx(sacrebleu.corpus_chrf(answers, [targets[:6]]).score)
+    losses, right = [], []
+    for source, target in zip(sources[:6], targets[:6]):
+        ids = np.array(task.target_tokenizer(target))
+        row = softmax(
+            task.model({"source_ids": [list(np.array(task.tokenizer(source)))], "target_ids": ids[None, :-1]})
+        )
+        losses += (-np.log(row[0, np.arange(len(ids) - 1), ids[1:]])).tolist()
+        right += (row[0].argmax(-1) == ids[1:]).tolist()
+    np.testing.assert_allclose(found["perplexity"], np.exp(np.mean(losses)), rtol=1e-4)
+    np.testing.assert_allclose(found["token_accuracy"], np.mean(right), rtol=1e-4)
+
+
+def test_perplexity_is_that_of_each_token(of):
+    task, lines = of("TextGenerator"), ["the cat sat on the mat", "a bird"]
+    found = task.evaluate(lines, batch_size=2)
+    losses = []
+    for line in lines:
+        ids = np.array(task.tokenizer(line))
+        row = softmax(task.model(ids[None, :-1]))
+        losses += (-np.log(row[0, np.arange(len(ids) - 1), ids[1:]])).tolist()
+    np.testing.assert_allclose(found["perplexity"], np.exp(np.mean(losses)), rtol=1e-4)
+    answers = task.evaluate(["the cat"], ["sat on"])
+    assert set(answers) == {"loss", "perplexity"} and answers["perplexity"] != pytest.approx(found["perplexity"])
+
+
+def test_the_same_tokens_are_hidden_at_each_call(of):
+    task, (lines,) = of("MaskedLanguageModel"), DATA["MaskedLanguageModel"]
+    found = task.evaluate(lines, batch_size=4)
+    assert found == pytest.approx(task.evaluate(lines, batch_size=4)) and found["perplexity"] > 1
+
+
+@pytest.mark.parametrize("name", ["TextClassifier", "PairClassifier of a score", "TokenClassifier"])
+def test_columns_come_from_everywhere(name, of, tmp_path):
+    task, data = of(name), [column[:6] for column in DATA[name]]
+    names = list(task.columns.values())[: len(data)]
+    expected = task.evaluate(*data)
+    table = dict(zip(names, data))
+    frame = pandas.DataFrame(table)
+    frame.to_parquet(tmp_path / "data.parquet")
+    frame.rename(columns=str.upper).to_json(tmp_path / "data.jsonl", orient="records", lines=True)
+    parts = [tf.ragged.constant(column) if isinstance(column[0], list) else tf.constant(column) for column in data]
+    rows = tf.data.Dataset.from_tensor_slices(tuple(parts))
+    sources = {"dict": table, "frame": frame, "parquet": tmp_path / "data.parquet", "tf.data": rows}
+    if name != "TokenClassifier":
+        sources["arrays"] = None
+        assert task.evaluate(*map(np.array, data)) == pytest.approx(expected)
+    for kind, source in sources.items():
+        assert source is None or task.evaluate(source) == pytest.approx(expected), kind
+    upper = [column.upper() for column in names]
+    assert task.evaluate(tmp_path / "data.jsonl", columns=upper) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_second_fit_goes_on_from_the_weights_of_the_first(name):
+    task, data = stepwise(MAKE[name]()), [column[:6] for column in DATA[name]]
+    begin = task.model.get_weights()
+    task.fit(*data, epochs=1, learning_rate=0.01, verbose=0)
+    first = task.model.get_weights()
+    assert max(np.abs(one - other).max() for one, other in zip(begin, first)) > 1e-3
+    task.fit(*data, epochs=1, learning_rate=1e-9, verbose=0)
+    for one, other in zip(first, task.model.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["TextClassifier", "PairClassifier", "TokenClassifier"])
+def test_a_second_fit_refuses_labels_that_the_first_did_not_know(name):
+    task, data = stepwise(MAKE[name]()), [column[:6] for column in DATA[name]]
+    task.fit(*data, epochs=1, verbose=0)
+    before = task.model.get_weights()
+    new = [["new"] * len(words) for words in data[0]] if name == "TokenClassifier" else [*data[-1][:5], "new"]
+    argument = "tags" if name == "TokenClassifier" else "labels"
+    place = 0 if name == "TokenClassifier" else 5
+    words = rf"^`{argument}` must be of the labels \[.*\]; received 'new' at place {place}\.$"
+    for call in (task.fit, task.evaluate):
+        with pytest.raises(ValueError, match=words):
+            call(*data[:-1], new)
+    assert all((one == other).all() for one, other in zip(before, task.model.get_weights()))
+
+
+@pytest.mark.parametrize("name", ["TextClassifier", "TokenClassifier"])
+def test_class_weights_are_those_of_one_fit(name):
+    task, data = stepwise(MAKE[name]()), [column[:6] for column in DATA[name]]
+    loss = task.evaluate(*data)["loss"]
+    options = dict(epochs=1, learning_rate=1e-9, batch_size=6, verbose=0)
+    weighted = task.fit(*data, class_weight={task.labels[0]: 9.0}, **options).history["loss"][0]
+    again = task.fit(*data, **options).history["loss"][0]
+    np.testing.assert_allclose(again, loss, rtol=1e-4)
+    assert abs(weighted - loss) > 0.1

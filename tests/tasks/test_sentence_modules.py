@@ -1,0 +1,120 @@
+"""Folders of sentence-transformers: old and new keys, what they truncate to, and what `TextEmbedder` has not."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+from page_files import encoder
+
+import keras_txf as txf
+from keras_txf.tasks.sentence_modules import read_max_length, read_pooling
+
+embedder = txf.tasks.TextEmbedder
+OLD = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max",
+       "pooling_mode_lasttoken": "lasttoken"}  # fmt: skip
+TEXTS = ["A moving film.", "Two dogs run, two men sleep, and a bird sings."]
+
+
+def module(name, path=""):
+    return {"idx": 0, "name": "0", "path": path, "type": f"sentence_transformers.models.{name}"}
+
+
+def put(folder, **files):
+    """Writes JSON files by their names, `__` for a slash."""
+    for name, content in files.items():
+        path = folder / f"{name.replace('__', '/')}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return txf.text.ByteTokenizer(start="<pad>", end="</s>")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    encoder(tmp_path / "bert")
+    return tmp_path / "bert"
+
+
+@pytest.mark.parametrize("key, mode", OLD.items())
+def test_old_and_new_keys_of_a_pooling(key, mode, tmp_path, tokenizer):
+    kind = {"cls": "first", "lasttoken": "last"}.get(mode, mode)
+    files = [{key: True, **{other: False for other in OLD if other != key}}, {"pooling_mode": mode}]
+    for values in [*files, {"pooling_mode": [mode]}]:
+        put(tmp_path, modules=[module("Transformer"), module("Pooling", "0_P")], **{"0_P__config": values})
+        assert read_pooling(tmp_path, tokenizer) == kind
+
+
+def test_a_folder_without_modules_has_the_mean(tmp_path, tokenizer):
+    assert read_pooling(tmp_path, tokenizer) == "mean" and read_max_length(tmp_path) is None
+
+
+@pytest.mark.parametrize("files, words", [
+    ({"modules": [module("Transformer"), module("Dense", "2_Dense")]}, "modules.json must have modules of"),
+    ({"modules": [{"path": ""}]}, "modules.json' cannot be read"),
+    ({"modules": 3}, "modules.json' cannot be read"),
+    ({"1_Pooling__config": {"pooling_mode": ["mean", "max"]}}, "1_Pooling/config.json must ask for one of"),
+    ({"1_Pooling__config": {"pooling_mode": "weightedmean"}}, "1_Pooling/config.json must ask for one of"),
+    ({"1_Pooling__config": dict.fromkeys(OLD, True)}, "1_Pooling/config.json must ask for one of"),
+    ({"1_Pooling__config": {"pooling_mode": 3}}, "1_Pooling/config.json must ask for one of"),
+    ({"config_sentence_transformers": {"prompts": {"q": "q: "}, "default_prompt_name": "q"}}, "must have no prompt"),
+    ({"sentence_bert_config": {"do_lower_case": True}}, "'do_lower_case' false for a tokenizer of both cases"),
+], ids=range(9))  # fmt: skip
+def test_what_an_embedder_has_not_is_refused(files, words, tmp_path, tokenizer):
+    put(tmp_path, **files)
+    with pytest.raises(ValueError, match=re.escape(words)) as error:
+        read_pooling(tmp_path, tokenizer)
+    assert "\n" not in str(error.value)
+
+
+def test_a_pooling_of_the_caller_stands_for_the_modules(folder):
+    put(folder, modules=[module("Transformer"), module("Dense", "2_Dense")])
+    with pytest.raises(ValueError, match="modules.json must have modules of"):
+        embedder.from_checkpoint(folder)
+    assert embedder.from_checkpoint(folder, pooling="max").model.get_layer("pooling").kind == "max"
+
+
+@pytest.mark.parametrize("files, longest", [
+    ({"sentence_bert_config": {"max_seq_length": 9}}, 9),
+    ({"sentence_bert_config": {"max_seq_length": 900}}, 64),  # the model has 64 positions
+    ({"modules": [module("Transformer")], "tokenizer_config": {"model_max_length": 11}}, 11),
+    ({"modules": [module("Transformer")], "tokenizer_config": {"model_max_length": 10**30}}, 64),
+], ids=range(4))  # fmt: skip
+def test_texts_are_truncated_as_there(files, longest, folder):
+    if "tokenizer_config" in files:
+        files["tokenizer_config"]["tokenizer_class"] = "BertTokenizer"
+    put(folder, **files)
+    assert embedder.from_checkpoint(folder).max_length == longest
+    assert embedder.from_checkpoint(folder, max_length=5).max_length == 5
+
+
+@pytest.mark.parametrize("unit", [True, False])
+def test_a_folder_says_whether_vectors_have_length_1(unit, folder, tmp_path):
+    task = embedder.from_checkpoint(folder, pooling="last")
+    if not unit:
+        task = embedder(keras.Model(task.model.input, task.model.get_layer("pooling").output), task.tokenizer)
+        task._encoder = embedder.from_checkpoint(folder).checkpoint_model()
+    task.save(tmp_path / "new", format="huggingface")
+    kinds = [one["type"].rsplit(".")[-1] for one in json.loads((tmp_path / "new" / "modules.json").read_text())]
+    assert kinds == ["Transformer", "Pooling", *["Normalize"] * unit]
+    again = embedder.load(tmp_path / "new")
+    assert again.max_length == task.max_length
+    vectors = task.encode(TEXTS)
+    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.testing.assert_allclose(again.encode(TEXTS), vectors, atol=1e-6)
+
+
+def test_a_model_that_no_folder_can_hold_is_refused(folder, tmp_path):
+    task = embedder.from_checkpoint(folder)
+    wide = keras.Model(task.model.input, keras.layers.Dense(3, name="wide")(task.model.output))
+    other = embedder(wide, task.tokenizer)
+    other._encoder = task.checkpoint_model()
+    with pytest.raises(ValueError, match='`format` must be "keras" for a model other than an encoder.*wide'):
+        other.save(tmp_path / "new", format="huggingface")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(ValueError, match='`format` must be "keras" for a pooling other than'):
+        embedder.from_checkpoint(folder, pooling="attention").save(tmp_path / "new", format="huggingface")
