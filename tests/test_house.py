@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "reading": {"checks"},
     "progress": {"checks"},
     "atomic_write": {"checks"},
-    "ops": {"checks"},
+    "ops": {"backend", "checks"},
     "layers": {"checks", "ops", "backend"},
     "generation": {"checks", "progress", "ops", "layers"},
     "models": {"checks", "ops", "layers", "generation", "backend"},
@@ -40,6 +40,8 @@ MAY_IMPORT = {
 BACKENDS = {"tensorflow", "tensorflow_text", "jax", "torch"}
 MAY_IMPORT_BACKENDS = {
     "keras_txf.backend.one_row": {"tensorflow", "jax"},  # which device XLA compiles for
+    "keras_txf.backend.loops": {"tensorflow"},  # how many steps of a loop run at once
+    "keras_txf.ops.attention": {"jax"},  # whether its kernel runs on a GPU
     "keras_txf.generation.compilers": {"tensorflow", "jax", "torch"},  # each compiles in its own way
     "keras_txf.text.lazy_imports": {"tensorflow", "tensorflow_text"},  # strings, which no other backend has
     "keras_txf.ops.dropout": {"tensorflow"},  # random bits, which `keras.random` cannot draw

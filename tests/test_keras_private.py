@@ -149,3 +149,13 @@ def test_the_graph_of_a_model():
     )
     assert outputs.shape == (1, 2, 2) and embedding in called
     assert functional_graph.mask_of(embedding(np.array([[1, 0]]))) is not None
+
+
+def test_seed_of_words():
+    words = keras.random.SeedGenerator(5).next()
+    draws = [
+        keras.random.dropout(np.ones((40,), "float32"), 0.5, seed=keras_private.seed_of_words(words)) for _ in range(2)
+    ]
+    np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, draws))
+    other = keras.random.dropout(np.ones((40,), "float32"), 0.5, seed=keras_private.seed_of_words(words + 1))
+    assert (keras.ops.convert_to_numpy(other) != keras.ops.convert_to_numpy(draws[0])).any()

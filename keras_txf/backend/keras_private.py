@@ -126,3 +126,16 @@ def initialize(variable, initializer=None):
     if initializer is not None:
         variable._initializer = initializer
     variable._deferred_initialize()
+
+
+def seed_of_words(words):
+    """A seed for `keras.random` from the two words that a `SeedGenerator` would return."""
+    return _SeedOfWords(words)
+
+
+class _SeedOfWords(keras.random.SeedGenerator):
+    def __init__(self, words):  # without a state: a variable could not be made inside of a loop
+        self.words, self._initial_seed = words, 0
+
+    def next(self, ordered=True):
+        return self.words

@@ -17,7 +17,7 @@ from keras_txf.generation.step_seeds import StepSeed
 from keras_txf.generation.top_k import gather_rows
 from keras_txf.layers.cached_layers import CachedLayer
 from keras_txf.layers.kv_cache import cache_slots
-from keras_txf.ops.attention import batch_size
+from keras_txf.ops.heads import batch_size
 
 
 class Request(typing.NamedTuple):

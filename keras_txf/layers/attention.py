@@ -23,7 +23,8 @@ from keras_txf.layers.multi_head import (
 from keras_txf.layers.option_tables import AttentionOptions, SelfAttentionOptions, shows_options, take_options
 from keras_txf.layers.positions import RelativeBias, make_position
 from keras_txf.layers.serialization import get_config, register, revive
-from keras_txf.ops.masks import combine_masks
+from keras_txf.ops.masks import AttentionMask
+from keras_txf.ops.position_bias import PositionBias
 
 
 @register
@@ -101,9 +102,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             refuse_with_cache(attention_mask=attention_mask, segment_ids=segment_ids, positions=positions)
             query, key, value = self._project(inputs, cache.positions)
             key, value = cache.update(key, value)
-            bias = (
-                None if self.position_layer is None else self.position_layer.bias(cache.positions, cache.key_positions)
-            )
+            bias = self._bias(cache.positions, cache.key_positions)
             return attend(
                 self, query, key, value, cache.attention_mask, bias, return_attention_scores=return_attention_scores
             )
@@ -112,26 +111,10 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         index = ops.arange(ops.shape(inputs)[1])
         positions = self._positions(inputs, index, positions)
         query, key, value = self._project(inputs, positions)
-        bias = None if self.position_layer is None else self.position_layer.bias(positions, positions)
-        others = (self.window, padding, attention_mask, segment_ids)
-        causal_alone = self.causal and all(other is None for other in others)
-        allowed = None
-        if not causal_alone:
-            allowed = combine_masks(
-                index, index, self.causal, self.window, padding, segment_ids, segment_ids, attention_mask
-            )
-        return attend(
-            self,
-            query,
-            key,
-            value,
-            allowed,
-            bias,
-            causal_alone,
-            attention_mask is not None,
-            return_attention_scores,
-            training,
-        )
+        allowed = AttentionMask(self.causal, self.window, padding, segment_ids, segment_ids, attention_mask)
+        bias = self._bias(positions, positions)
+        any_hidden = attention_mask is not None
+        return attend(self, query, key, value, allowed, bias, any_hidden, return_attention_scores, training)
 
     def cache_spec(self, inputs_shape):
         """The shape of the output of a call with a cache, and heads and width of its keys and of its values."""
@@ -147,6 +130,11 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         positions = ops.convert_to_tensor(positions)
         checks.positions(positions, *inputs.shape[:2])
         return ops.cast(positions, "int32")  # of unsigned ones no difference is below zero
+
+    def _bias(self, query_positions, key_positions):
+        return (
+            None if self.position_layer is None else PositionBias(self.position_layer, query_positions, key_positions)
+        )
 
     def _project(self, inputs, positions):
         """Queries (B, T, N, H), keys and values (B, T, K, H), rotated by their positions."""
@@ -239,8 +227,8 @@ class CrossAttention(keras.layers.Layer):
         for name, tensor in (("context_mask", context_mask), ("context_segment_ids", context_segment_ids)):
             checks.broadcasts(name, tensor, *context.shape[:2])
         query, (key, value) = project_query(self, inputs), self.project_context(context)
-        allowed = combine_masks(None, None, False, None, context_mask, segment_ids, context_segment_ids, attention_mask)
-        return attend(self, query, key, value, allowed, None, False, True, return_attention_scores, training)
+        allowed = AttentionMask(False, None, context_mask, segment_ids, context_segment_ids, attention_mask)
+        return attend(self, query, key, value, allowed, None, True, return_attention_scores, training)
 
     def project_context(self, context):
         """Keys and values (B, S, K, H) of a context (B, S, any width), which `KVCache` keeps."""

@@ -9,7 +9,7 @@ from keras import ops
 from keras_txf.layers.arguments import call_parameters
 from keras_txf.layers.kv_cache import SLOT_AXES, KVCache, columns_in_slots, positions_of, prompt_mask, prompt_slots
 from keras_txf.layers.serialization import register, revive, serialize_layer
-from keras_txf.ops.attention import swap_heads
+from keras_txf.ops.heads import swap_heads
 from keras_txf.ops.masks import combine_masks, window_mask
 
 

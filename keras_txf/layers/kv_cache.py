@@ -16,7 +16,7 @@ from typing import Any, Self
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.ops.attention import swap_heads
+from keras_txf.ops.heads import swap_heads
 from keras_txf.ops.masks import combine_masks
 
 

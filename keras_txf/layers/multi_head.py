@@ -10,7 +10,9 @@ from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_initializer
-from keras_txf.ops.attention import attention, batch_size
+from keras_txf.ops.attention import attention
+from keras_txf.ops.dropout import WeightDropout
+from keras_txf.ops.heads import batch_size
 from keras_txf.ops.masks import ATTENTION_MASKS
 
 
@@ -130,32 +132,19 @@ def check_context(context):
 
 
 def attend(
-    layer,
-    query,
-    key,
-    value,
-    mask=None,
-    bias=None,
-    causal=False,
-    zero_empty_rows=False,
-    return_attention_scores=False,
-    training=False,
+    layer, query, key, value, mask=None, bias=None, zero_empty_rows=False, return_attention_scores=False, training=False
 ):
     """What both attentions do with queries, keys and values: (B, T, D or N * H), and the scores if asked for."""
-
-    def drop(weights):
-        return layer.dropout_layer(weights, training=True)
-
+    drop = training and layer.dropout
     result = attention(
         query,
         key,
         value,
         mask=mask,
         bias=bias,
-        causal=causal,
         scale=layer.scale,
         logit_soft_cap=layer.logit_soft_cap,
-        dropout=drop if training and layer.dropout else None,
+        dropout=WeightDropout(layer.dropout, layer.dropout_layer.seed_generator) if drop else None,
         return_scores=return_attention_scores,
         zero_empty_rows=zero_empty_rows,
         sinks=layer.sink_logits,

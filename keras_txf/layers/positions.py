@@ -186,10 +186,27 @@ class RelativeBias(keras.layers.Layer):
         return self(query_positions, key_positions)
 
     def call(self, query_positions, key_positions):
-        buckets = mathematics.relative_buckets(
-            _distance(query_positions, key_positions), self.bidirectional, self.num_buckets, self.max_distance
-        )
-        return ops.transpose(ops.take(self.embeddings, buckets, axis=0), (0, 3, 1, 2))
+        return self.bias_of(self.embeddings, query_positions, key_positions)
+
+    def bias_weights(self):
+        return ops.copy(self.embeddings)  # a tensor: TensorFlow's custom gradients refuse variables
+
+    def bias_of(self, weights, query_positions, key_positions):
+        """The bias (batch or 1, heads, T, S) with weights (buckets, heads) in place of the layer's own."""
+        buckets = self._buckets(query_positions, key_positions)
+        return ops.transpose(ops.take(weights, buckets, axis=0), (0, 3, 1, 2))
+
+    def gradient_of_bias(self, upstream, query_positions, key_positions):
+        """The gradient (buckets, heads) of the weights, from that of a bias (batch, heads, T, S)."""
+        buckets = self._buckets(query_positions, key_positions)
+        if buckets.shape[0] == 1:
+            upstream = ops.sum(upstream, axis=0, keepdims=True)
+        upstream = ops.reshape(ops.transpose(upstream, (0, 2, 3, 1)), (-1, self.num_heads))
+        return ops.segment_sum(upstream, ops.reshape(buckets, (-1,)), num_segments=self.num_buckets)
+
+    def _buckets(self, query_positions, key_positions):
+        distance = _distance(query_positions, key_positions)
+        return mathematics.relative_buckets(distance, self.bidirectional, self.num_buckets, self.max_distance)
 
     def get_config(self):
         return get_config(self, super().get_config())

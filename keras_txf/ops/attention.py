@@ -8,7 +8,10 @@ import math
 import keras
 from keras import ops
 
-from keras_txf.ops.masks import causal_mask
+from keras_txf.ops.blockwise_attention import blockwise_attention
+from keras_txf.ops.heads import group_heads, swap_heads, ungroup_heads
+from keras_txf.ops.masks import HIDDEN, AttentionMask, causal_mask
+from keras_txf.ops.position_bias import PositionBias
 
 
 def attention(
@@ -17,7 +20,6 @@ def attention(
     value,
     mask=None,
     bias=None,
-    causal=False,
     scale=None,
     logit_soft_cap=None,
     dropout=None,
@@ -28,7 +30,8 @@ def attention(
     """softmax(scale · query · keyᵀ + bias) · value, over the keys that the mask allows.
 
     The backend's fused kernel runs wherever the options allow it: not for scores, soft cap or
-    active dropout, and never on TensorFlow, which has none. The softmax is float32 under every
+    active dropout, and never on TensorFlow, which has none. Without it long sequences go through
+    `blockwise_attention`, unless the scores are asked for. The softmax is float32 under every
     policy. A query that may see no key at all gets some finite average, never NaN; or zeros, where
     the caller asks for that, which costs a pass over the output.
 
@@ -36,12 +39,11 @@ def attention(
         query: (B, T, N, H).
         key: (B, S, K, H), where K divides N: each key-value head serves N / K query heads.
         value: (B, S, K, H).
-        mask: bool, broadcastable to (B, N, T, S), True where a query may attend.
-        bias: float, broadcastable to (B, N, T, S), added to the scaled logits.
-        causal: a hint: `mask` is None, T equals S, and later keys are to be hidden.
+        mask: an `AttentionMask`, or bool, broadcastable to (B, N, T, S), True where a query may attend.
+        bias: a `PositionBias`, or float, broadcastable to (B, N, T, S), added to the scaled logits.
         scale: factor on the logits, by default 1 / sqrt(H).
         logit_soft_cap: c bends the scaled logits to c · tanh(logits / c).
-        dropout: function applied to the attention weights, or None.
+        dropout: a `WeightDropout`, applied to the attention weights, or None.
         return_scores: also return the weights, (B, N, T, S), before dropout.
         zero_empty_rows: whether a query without a key gets zeros, in the output and in the scores.
         sinks: float (N,), a further logit of each head, whose share of the weights goes to no value; or None.
@@ -53,12 +55,20 @@ def attention(
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.2.
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    mask = mask if isinstance(mask, AttentionMask) else AttentionMask(explicit=mask)
+    in_blocks = _is_long(query, key) and not return_scores and (bias is None or getattr(bias, "in_blocks", False))
     plain = logit_soft_cap is None and dropout is None and sinks is None and not return_scores
+    if in_blocks and not (plain and bias is None and _fuses_long(query)):
+        query = query * ops.cast(scale, query.dtype)
+        dropout = None if dropout is None else dropout.in_blocks()
+        heads = swap_heads(query), swap_heads(key), swap_heads(value)
+        return swap_heads(blockwise_attention(*heads, mask, bias, logit_soft_cap, dropout, zero_empty_rows, sinks))
+    causal = mask.causal_alone and plain and _has_kernel(query)
+    mask = None if causal else mask.whole(ops.shape(query)[1], ops.shape(key)[1])
+    bias = bias.whole() if isinstance(bias, PositionBias) else bias
     if plain and _has_kernel(query):
         output, scores = _fused(query, key, value, mask, bias, causal, scale), None
     else:
-        if causal:
-            mask = _causal_mask(ops.shape(query)[1])
         key, value = swap_heads(key), swap_heads(value)
         logits = _logits(query * ops.cast(scale, query.dtype), key)
         logits = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
@@ -67,7 +77,7 @@ def attention(
         if bias is not None:
             logits = logits + ops.cast(bias, logits.dtype)
         if mask is not None:  # a sum has a cheaper gradient than a choice, and -1e30 swallows any logit
-            logits = logits + ops.where(mask, 0.0, ops.cast(_HIDDEN, logits.dtype))
+            logits = logits + ops.where(mask, 0.0, ops.cast(HIDDEN, logits.dtype))
         scores = ops.cast(softmax(logits) if sinks is None else _softmax_beside(sinks, logits), query.dtype)
         output = _weigh(scores if dropout is None else dropout(scores), value)
     if zero_empty_rows and mask is not None:
@@ -75,6 +85,26 @@ def attention(
         output = output * ops.transpose(seen, (0, 2, 1, 3))
         scores = scores * seen if return_scores else None
     return (output, scores) if return_scores else output
+
+
+# Numbers of logits from which on blocks take over.
+LONG = 2**26
+
+
+def _is_long(query, key):
+    """By the sizes that are known; JAX infers shapes from lengths that are symbols."""
+    batch, sizes = query.shape[0], (query.shape[2], query.shape[1], key.shape[1])
+    known = all(isinstance(size, int) for size in sizes)
+    return known and math.prod(sizes) * (batch if isinstance(batch, int) else 1) >= LONG
+
+
+def _fuses_long(query):
+    """PyTorch's kernel never holds the logits, JAX's holds them on a CPU and in float32."""
+    if keras.backend.backend() != "jax":
+        return keras.backend.backend() == "torch"
+    import jax
+
+    return jax.default_backend() == "gpu" and keras.backend.standardize_dtype(query.dtype) in ("bfloat16", "float16")
 
 
 def _has_kernel(query):
@@ -102,50 +132,19 @@ def _causal_mask(length):
     return causal_mask(index, index)[None, None]
 
 
-# Finite, so that a row in which everything is hidden stays free of NaN.
-_HIDDEN = -1e30
-
-
-def swap_heads(x):
-    """(B, S, K, H) <-> (B, K, S, H)."""
-    return ops.transpose(x, (0, 2, 1, 3))
-
-
 def _logits(query, key):
     """(B, T, N, H) and (B, K, S, H) -> (B, N, T, S). Groups of heads share a product, no key is copied."""
     length, heads = ops.shape(query)[1], query.shape[2]
-    query = _group_heads(swap_heads(query), key)
+    query = group_heads(swap_heads(query), key.shape[1])
     logits = ops.matmul(query, ops.swapaxes(key, -1, -2))  # TensorFlow folds this swap into the product
-    return _ungroup_heads(logits, heads, length)
+    return ungroup_heads(logits, heads, length)
 
 
 def _weigh(weights, value):
     """(B, N, T, S) and (B, K, S, H) -> (B, T, N, H)."""
     heads, length = weights.shape[1], ops.shape(weights)[2]
-    output = ops.matmul(_group_heads(weights, value), value)
-    return swap_heads(_ungroup_heads(output, heads, length))
-
-
-def batch_size(x):
-    """The batch size for a reshape: the static one, for a reshape to -1 fails where the length is 0; otherwise -1.
-
-    A batch size that is read from the tensor breaks the conversion to ONNX.
-    """
-    return -1 if x.shape[0] is None else x.shape[0]
-
-
-def _group_heads(x, keys):
-    """(B, N, T, any) -> (B, K, N/K · T, any), as the keys lie."""
-    heads, kv_heads = x.shape[1], keys.shape[1]
-    if heads == kv_heads:
-        return x
-    return ops.reshape(x, (batch_size(x), kv_heads, heads // kv_heads * ops.shape(x)[2], ops.shape(x)[3]))
-
-
-def _ungroup_heads(x, heads, length):
-    if x.shape[1] == heads:
-        return x
-    return ops.reshape(x, (batch_size(x), heads, length, ops.shape(x)[-1]))
+    output = ops.matmul(group_heads(weights, value.shape[1]), value)
+    return swap_heads(ungroup_heads(output, heads, length))
 
 
 def _fused(query, key, value, mask, bias, causal, scale):
@@ -161,4 +160,4 @@ def _fused(query, key, value, mask, bias, causal, scale):
 
 def _hide(bias, mask):
     half = keras.backend.standardize_dtype(bias.dtype) == "float16"
-    return bias if mask is None else ops.where(mask, bias, ops.cast(-3e4 if half else _HIDDEN, bias.dtype))
+    return bias if mask is None else ops.where(mask, bias, ops.cast(-3e4 if half else HIDDEN, bias.dtype))

@@ -1,6 +1,12 @@
-"""Dropout. The one file of `ops` that knows a backend, for what `keras.random` cannot say."""
+"""Dropout, of a tensor and of attention weights. It knows a backend, for what `keras.random` cannot say."""
+
+import dataclasses
+from typing import Any
 
 import keras
+from keras import ops
+
+from keras_txf.backend.keras_private import seed_of_words
 
 
 def dropout(x, rate, seed):
@@ -29,3 +35,25 @@ def dropout(x, rate, seed):
         halves = halves[..., : tf.shape(x)[-1]]
     kept = tf.cast(halves >= tf.cast(threshold, "uint16"), x.dtype)
     return x * (kept * tf.cast(65536 / (65536 - threshold), x.dtype))
+
+
+@dataclasses.dataclass
+class WeightDropout:
+    """Dropout of attention weights: of all at once, or of a block by its number, as often as it is computed."""
+
+    rate: float
+    seed: Any  # a `keras.random.SeedGenerator`
+
+    def __call__(self, weights):
+        return dropout(weights, self.rate, self.seed)
+
+    def in_blocks(self):
+        """A function of weights and the number of their block, which drops the same weights in each call."""
+        words = self.seed.next()
+        return lambda weights, number: dropout(weights, self.rate, seed_of_words(_move(words, number)))
+
+
+def _move(words, number):
+    """The first of a seed's two words is moved by a multiple of 2³² divided by the golden ratio."""
+    moved = words[0] + ops.cast(number + 1, words.dtype) * 1640531527
+    return ops.stack([moved, words[1]])

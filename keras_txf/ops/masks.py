@@ -3,15 +3,116 @@
 Legend: B batch, T query length, S key length, N heads.
 """
 
+import dataclasses
+from typing import Any
+
 from keras import ops
 
 from keras_txf import checks
+
+HIDDEN = -1e30  # added to hidden logits: finite, so that a row in which everything is hidden stays free of NaN
 
 ATTENTION_MASKS = (
     (2, "(query length, key length)"),
     (3, "(batch, query length, key length)"),
     (4, "(batch, heads, query length, key length)"),
 )
+
+
+@dataclasses.dataclass
+class AttentionMask:
+    """Where queries may attend: all conditions of `combine_masks`, as a whole or for a block of queries and keys."""
+
+    causal: bool = False
+    window: int | None = None
+    key_padding: Any = None  # bool (B, S)
+    query_segments: Any = None  # int (B, T)
+    key_segments: Any = None  # int (B, S)
+    explicit: Any = None  # bool (T, S), (B, T, S) or (B, N or 1, T, S)
+    keys: int | None = None  # the number of keys before the padding of `padded`
+
+    @property
+    def causal_alone(self):
+        """Whether the mask hides later keys and nothing else."""
+        others = (self.window, self.key_padding, self.query_segments, self.explicit)
+        return self.causal and all(other is None for other in others)
+
+    def whole(self, queries, keys):
+        """bool, broadcastable to (B, N, T, S), or None where nothing is masked."""
+        return self._combine(ops.arange(queries), ops.arange(keys))
+
+    def padded(self, queries, keys, real_keys):
+        """The same mask with hidden keys after the last one and with queries after the last one, up to whole blocks."""
+        return dataclasses.replace(
+            self,
+            key_padding=pad_axis(self.key_padding, keys, 1),
+            query_segments=pad_axis(self.query_segments, queries, 1),
+            key_segments=pad_axis(self.key_segments, keys, 1),
+            explicit=pad_axis(pad_axis(_as_rank_four(self.explicit), keys, 3), queries, 2),
+            keys=None if isinstance(keys, int) and real_keys == keys else real_keys,
+        )
+
+    def block(self, first_query, first_key, queries, keys):
+        """The mask of so many queries and keys from the first ones on, or None where nothing is masked."""
+        part = dataclasses.replace(
+            self,
+            key_padding=slice_axis(self.key_padding, first_key, keys, 1),
+            query_segments=slice_axis(self.query_segments, first_query, queries, 1),
+            key_segments=slice_axis(self.key_segments, first_key, keys, 1),
+            explicit=slice_axis(slice_axis(self.explicit, first_key, keys, 3), first_query, queries, 2),
+        )
+        key_index = first_key + ops.arange(keys)
+        mask = part._combine(first_query + ops.arange(queries), key_index)
+        if self.keys is None:
+            return mask
+        real = (key_index < self.keys)[None, None, None]
+        return real if mask is None else ops.logical_and(mask, real)
+
+    def visible_keys(self, first_query, last_query):
+        """The bounds of the keys that queries may see, from the first up to the last; None is no bound."""
+        first = None if self.window is None else first_query - self.window + 1
+        if self.causal:
+            return first, last_query
+        return first, None if self.window is None else last_query + self.window - 1
+
+    def seeing_queries(self, first_key, last_key):
+        """The bounds of the queries that may see keys, from the first up to the last; None is no bound."""
+        last = None if self.window is None else last_key + self.window - 1
+        if self.causal:
+            return first_key, last
+        return None if self.window is None else first_key - self.window + 1, last
+
+    def _combine(self, query_index, key_index):
+        return combine_masks(
+            query_index,
+            key_index,
+            self.causal,
+            self.window,
+            self.key_padding,
+            self.query_segments,
+            self.key_segments,
+            self.explicit,
+        )
+
+
+def pad_axis(x, length, axis):
+    """Zeros or False up to a length of an axis; None stays None, and so does an axis of one for all."""
+    if x is None or x.shape[axis] == 1:
+        return x
+    missing = length - ops.shape(x)[axis]
+    if isinstance(missing, int) and not missing:
+        return x
+    padding = [(0, missing if place == axis else 0) for place in range(len(x.shape))]
+    return ops.cast(ops.pad(ops.cast(x, "int32"), padding), x.dtype)
+
+
+def slice_axis(x, first, length, axis):
+    """So many places of an axis from the first on; None stays None, and so does an axis of one for all."""
+    if x is None or x.shape[axis] == 1:
+        return x
+    sizes = [-1 if size is None else size for size in x.shape]
+    sizes[axis] = length
+    return ops.slice(x, [first if place == axis else 0 for place in range(len(sizes))], sizes)
 
 
 def combine_masks(
@@ -93,6 +194,8 @@ def _distance(query_index, key_index):
 
 
 def _as_rank_four(mask):
+    if mask is None:
+        return None
     mask = ops.convert_to_tensor(mask)
     checks.mask("attention_mask", mask, *ATTENTION_MASKS)
     mask = ops.cast(mask, "bool")

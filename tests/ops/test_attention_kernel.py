@@ -12,6 +12,7 @@ import pytest
 from keras import ops
 
 from keras_txf.ops import attention as kernel
+from keras_txf.ops.masks import AttentionMask
 
 B, T, S, N, H = 2, 5, 7, 4, 6
 
@@ -68,20 +69,20 @@ BIASES = {"no bias": None, "by head": drawing.normal(1, N, T, S), "by sample": 2
 def test_op_equals_the_slow_reference(kv_heads, mask_kind, bias_kind):
     causal = mask_kind == "causal"
     keys = T if causal else S  # the hint holds for squares only
-    mask, bias = MASKS.get(mask_kind), BIASES[bias_kind]
+    mask, bias = MASKS.get(mask_kind, AttentionMask(causal=True)), BIASES[bias_kind]
     bias = None if bias is None else bias[..., :keys]
     query, key, value = (
         drawing.normal(B, length, heads, H, seed=length + heads)
         for length, heads in ((T, N), (keys, kv_heads), (keys, kv_heads))
     )
     full = {
-        "mask": None if mask is None else np.broadcast_to(mask, (B, N, T, keys)),
+        "mask": None if mask is None or causal else np.broadcast_to(mask, (B, N, T, keys)),
         "bias": None if bias is None else np.broadcast_to(bias, (B, N, T, keys)),
     }
     some = (np.random.default_rng(0).random((B, N, T, keys)) < 0.8) / np.float32(0.8)
     for scale, soft_cap, kept in itertools.product((None, 0.3), (None, 1.5), (None, some)):
         dropout = None if kept is None else lambda weights: weights * ops.convert_to_tensor(some)
-        arguments = {"causal": causal, "scale": scale, "logit_soft_cap": soft_cap, "dropout": dropout}
+        arguments = {"scale": scale, "logit_soft_cap": soft_cap, "dropout": dropout}
         expected, expected_scores = slow_attention(
             query,
             key,
@@ -108,7 +109,7 @@ def test_op_equals_the_slow_reference(kv_heads, mask_kind, bias_kind):
 @pytest.mark.parametrize("mask_kind", ["no mask", "by head", "causal"])
 def test_gradients_are_finite_and_the_same_on_both_paths(mask_kind, bias_kind):
     """Also of a bias, which T5 learns, and of a query that sees no key."""
-    mask, keys = MASKS.get(mask_kind), T if mask_kind == "causal" else S
+    mask, keys = MASKS.get(mask_kind, AttentionMask(causal=True)), T if mask_kind == "causal" else S
     arrays = [drawing.normal(B, length, heads, H, seed=heads) for length, heads in ((T, N), (keys, 1), (keys, 2))]
     arrays[2] = arrays[2][:, :, :1]
     if bias_kind:
@@ -117,9 +118,7 @@ def test_gradients_are_finite_and_the_same_on_both_paths(mask_kind, bias_kind):
     def total(tensor, place, scores):
         tensors = [ops.convert_to_tensor(x) for x in arrays[:place] + [tensor] + arrays[place + 1 :]]
         query, key, value, *bias = tensors
-        result = kernel.attention(
-            query, key, value, mask, *bias, causal=mask_kind == "causal", return_scores=scores, zero_empty_rows=True
-        )
+        result = kernel.attention(query, key, value, mask, *bias, return_scores=scores, zero_empty_rows=True)
         return ops.sum((result[0] if scores else result) ** 2)
 
     for place, x in enumerate(arrays):
@@ -181,7 +180,7 @@ def test_fused_path_runs_only_where_it_can(monkeypatch):
     for arguments in refused:
         kernel.attention(*tensors, **arguments)
     assert not taken
-    accepted = [{}, {"mask": MASKS["key padding"][..., :T]}, {"causal": True}, {"scale": 0.3}]
+    accepted = [{}, {"mask": MASKS["key padding"][..., :T]}, {"mask": AttentionMask(causal=True)}, {"scale": 0.3}]
     for arguments in accepted:
         kernel.attention(*tensors, **arguments)
     assert len(taken) == (len(accepted) if drawing.fused_backend() else 0)

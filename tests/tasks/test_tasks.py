@@ -78,15 +78,16 @@ def test_a_task_trains_and_is_the_same_after_a_folder(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAKE)
 def test_scores_of_evaluate_are_those_of_an_epoch(name):
+    keras.utils.set_random_seed(1)
     task, data = MAKE[name](), DATA[name]
     before = task.evaluate(*data, batch_size=6)
     options = dict(validation_data=data, batch_size=6, learning_rate=0.01, verbose=0)
-    first = task.fit(*data, epochs=2, **options).history
+    task.fit(*data, epochs=2, **options)
     again = task.fit(*data, epochs=1, **options).history  # goes on from the weights of the first
     after = task.evaluate(*data, batch_size=6)
     assert before.keys() == after.keys() == {"loss", *SCORES[name]}
     np.testing.assert_allclose([after[key] for key in after], [again[f"val_{key}"][-1] for key in after], rtol=1e-4)
-    assert after["loss"] < before["loss"] and again["loss"][0] < first["loss"][0]
+    assert after["loss"] < before["loss"]  # without dropout, unlike the losses of epochs
 
 
 @pytest.mark.slow

@@ -1,0 +1,243 @@
+"""Attention in blocks of queries and keys, whose memory grows with the length and not with its square.
+
+A block of logits is computed, used and forgotten. The forward pass keeps a running maximum and a running sum for the
+softmax of each query; the backward pass computes each block again from them.
+
+Legend: B batch, T query length, S key length, N heads, K key-value heads, H head dim, C length of a block.
+
+Reference:
+    [FlashAttention-2](https://arxiv.org/abs/2307.08691), algorithms 1 and 2.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_txf.backend.loops import sequential_loop
+from keras_txf.ops.heads import group_heads, ungroup_heads
+from keras_txf.ops.masks import HIDDEN, AttentionMask
+
+# Numbers in a block of logits, 32 MB of float32. For each block TensorFlow copies the gradient of all queries, so
+# smaller blocks cost time there.
+_BLOCK_SIZE = 2**23
+
+
+def blockwise_attention(
+    query,
+    key,
+    value,
+    mask=None,
+    bias=None,
+    logit_soft_cap=None,
+    dropout=None,
+    zero_empty_rows=False,
+    sinks=None,
+    block_lengths=None,
+):
+    """Computes softmax(query · keyᵀ + bias) · value over the keys that the mask allows, block by block.
+
+    Args:
+        query: (B, N, T, H), scaled.
+        key: (B, K, S, H).
+        value: (B, K, S, H).
+        mask: an `AttentionMask`, or None.
+        bias: a `PositionBias`, or None.
+        logit_soft_cap: c bends the logits to c · tanh(logits / c), before the bias.
+        dropout: function applied to weights (B, N, C, C), which takes the number of the block too; or None.
+        zero_empty_rows: whether a query without a key gets zeros.
+        sinks: float (N,), a further logit of each head, whose share of the weights goes to no value; or None.
+        block_lengths: C of the queries and of the keys; None chooses by size.
+
+    Returns:
+        (B, N, T, H).
+    """
+    lengths = ops.shape(query)[2], ops.shape(key)[2]
+    mask = AttentionMask() if mask is None else mask
+    rows, columns = block_lengths or _block_lengths(query, mask.window)
+    wide = keras.backend.result_type(query.dtype, "float32")
+    blocks = _Blocks(lengths, rows, columns, mask, bias, logit_soft_cap, dropout, zero_empty_rows, wide)
+    inputs = [_pad(query, rows), _pad(key, columns), _pad(value, columns)]
+    inputs += [] if sinks is None else [ops.reshape(ops.cast(sinks, wide), (1, -1, 1, 1))]
+    inputs += [] if bias is None or bias.weights is None else [bias.weights]
+
+    @ops.custom_gradient
+    def function(query, key, value, *others):
+        sink = None if sinks is None else others[0]
+        weights = others[-1] if len(inputs) > 3 + (sinks is not None) else None
+        output, top, total = blocks.forward(query, key, value, sink, weights)
+
+        def gradient(*arguments, upstream=None):  # PyTorch's autograd passes the inputs, and `upstream` by name
+            upstream = arguments[0] if upstream is None else upstream
+            gradients = blocks.backward(query, key, value, sink, weights, output, top, total, upstream)
+            return tuple(ops.cast(x, original.dtype) for x, original in zip(gradients, inputs))
+
+        return output, gradient
+
+    return function(*inputs)[:, :, : lengths[0]]
+
+
+def _block_lengths(query, window):
+    """One length for queries and keys: a power of two, such that a block of all heads has at most `_BLOCK_SIZE`."""
+    area = _BLOCK_SIZE // ((query.shape[0] or 1) * query.shape[1])
+    length = 2 ** max(6, int(math.log2(area)) // 2) if area else 64
+    if window is not None:  # blocks far wider than the window would compute mostly what it hides
+        length = min(length, max(128, 2 ** math.ceil(math.log2(window))))
+    return length, length
+
+
+def _pad(x, multiple, axis=2):
+    """Zeros after the last place of an axis, up to a multiple."""
+    missing = -ops.shape(x)[axis] % multiple
+    if isinstance(missing, int) and not missing:
+        return x
+    return ops.pad(x, [(0, missing if place == axis else 0) for place in range(len(x.shape))])
+
+
+class _Blocks:
+    """The two passes over the blocks. Queries, keys and values are padded to whole blocks."""
+
+    def __init__(self, lengths, rows, columns, mask, bias, logit_soft_cap, dropout, zero_empty_rows, wide):
+        self.rows, self.columns = rows, columns
+        self.row_blocks, self.column_blocks = -(-lengths[0] // rows), -(-lengths[1] // columns)
+        self.mask = mask.padded(self.row_blocks * rows, self.column_blocks * columns, lengths[1])
+        self.bias = None if bias is None else bias.padded(self.row_blocks * rows, self.column_blocks * columns)
+        self.logit_soft_cap, self.dropout, self.zero_empty_rows, self.wide = (
+            logit_soft_cap,
+            dropout,
+            zero_empty_rows,
+            wide,
+        )
+
+    def forward(self, query, key, value, sink, weights):
+        """Returns the output, and the maximum and the sum of exponentials of each query's logits, (B, N, T, 1)."""
+
+        def one_row(i, state):
+            rows = _block(query, i, self.rows)
+
+            def one_block(j, state):
+                top, total, output = state
+                logits, _ = self._logits(rows, _block(key, j, self.columns), i, j, weights)
+                new_top = ops.maximum(top, ops.max(logits, axis=-1, keepdims=True))
+                shrink, exponentials = ops.exp(top - new_top), ops.exp(logits - new_top)
+                total = total * shrink + ops.sum(exponentials, axis=-1, keepdims=True)
+                if self.dropout is not None:
+                    exponentials = self.dropout(exponentials, self._number(i, j))
+                product = _multiply(ops.cast(exponentials, value.dtype), _block(value, j, self.columns))
+                return new_top, total, output * shrink + ops.cast(product, self.wide)
+
+            nothing = ops.zeros_like(rows[..., :1], dtype=self.wide)
+            start = nothing - 3e38, nothing, ops.zeros_like(rows, dtype=self.wide)
+            if sink is not None:
+                start = nothing + sink, nothing + 1, start[2]
+            top, total, output = sequential_loop(*self._columns_of(i), one_block, start)
+            output = output / total
+            if self.zero_empty_rows:
+                output = output * ops.cast(top > HIDDEN / 2, output.dtype)
+            found = ops.cast(output, query.dtype), top, total
+            return tuple(_replace(old, new, i, self.rows) for old, new in zip(state, found))
+
+        rest = ops.zeros_like(query[..., :1], dtype=self.wide)
+        return sequential_loop(0, self.row_blocks, one_row, (ops.zeros_like(query), rest, rest))
+
+    def backward(self, query, key, value, sink, weights, output, top, total, upstream):
+        """Returns the gradients of query, key, value, and of sink and weights where there are any, in float32."""
+        if self.zero_empty_rows:
+            upstream = upstream * ops.cast(top > HIDDEN / 2, upstream.dtype)
+        share = ops.sum(ops.cast(upstream, self.wide) * ops.cast(output, self.wide), axis=-1, keepdims=True)
+
+        def one_column(j, state):
+            columns, values = _block(key, j, self.columns), _block(value, j, self.columns)
+
+            def one_block(i, state):
+                queries, keys, of_values, of_weights = state
+                rows, given = _block(query, i, self.rows), _block(upstream, i, self.rows)
+                logits, slope = self._logits(rows, columns, i, j, weights)
+                scores = ops.exp(logits - _block(top, i, self.rows)) / _block(total, i, self.rows)
+                of_scores = ops.cast(_multiply(given, values, transposed=True), self.wide)
+                dropped = scores
+                if self.dropout is not None:
+                    kept = self.dropout(ops.ones_like(scores), self._number(i, j))
+                    dropped, of_scores = scores * kept, of_scores * kept
+                more = _sum_over_rows(ops.cast(dropped, given.dtype), given, value.shape[1])
+                of_values = of_values + ops.cast(more, self.wide)
+                of_logits = scores * (of_scores - _block(share, i, self.rows))
+                if weights is not None:
+                    of_weights = of_weights + self.bias.gradient(of_logits, i * self.rows, j * self.columns)
+                of_logits = ops.cast(of_logits if slope is None else of_logits * slope, query.dtype)
+                keys = keys + ops.cast(_sum_over_rows(of_logits, rows, key.shape[1]), self.wide)
+                more = _block(queries, i, self.rows) + ops.cast(_multiply(of_logits, columns), self.wide)
+                return _replace(queries, more, i, self.rows), keys, of_values, of_weights
+
+            queries, keys, of_values, of_weights = state
+            nothing = ops.zeros_like(columns, dtype=self.wide)
+            start = queries, nothing, nothing, of_weights
+            queries, *found, of_weights = sequential_loop(*self._rows_of(j), one_block, start)
+            keys, of_values = (_replace(old, new, j, self.columns) for old, new in zip((keys, of_values), found))
+            return queries, keys, of_values, of_weights
+
+        start = [ops.zeros_like(x, dtype=self.wide) for x in (query, key, value)]
+        start.append(ops.zeros(()) if weights is None else ops.zeros_like(weights, dtype=self.wide))
+        *gradients, of_weights = sequential_loop(0, self.column_blocks, one_column, tuple(start))
+        if sink is not None:
+            gradients.append(-ops.sum(ops.exp(sink - top) / total * share, axis=(0, 2, 3), keepdims=True))
+        return gradients if weights is None else [*gradients, of_weights]
+
+    def _logits(self, rows, columns, i, j, weights):
+        """The logits (B, N, C, C) of a block, float32, and the derivative of the soft cap or None."""
+        logits, slope = ops.cast(_multiply(rows, columns, transposed=True), self.wide), None
+        if self.logit_soft_cap is not None:
+            bent = ops.tanh(logits / self.logit_soft_cap)
+            logits, slope = bent * self.logit_soft_cap, 1 - ops.square(bent)
+        starts = i * self.rows, j * self.columns
+        bias = None if self.bias is None else self.bias.block(weights, *starts, self.rows, self.columns)
+        logits = logits if bias is None else logits + ops.cast(bias, self.wide)
+        mask = self.mask.block(*starts, self.rows, self.columns)
+        return (logits if mask is None else logits + ops.where(mask, 0.0, ops.cast(HIDDEN, self.wide))), slope
+
+    def _number(self, i, j):
+        return i * self.column_blocks + j
+
+    def _columns_of(self, i):
+        """The first block of keys that block i of the queries may see, and the one after the last."""
+        first, last = self.mask.visible_keys(i * self.rows, (i + 1) * self.rows)
+        return _range(first, last, self.columns, self.column_blocks)
+
+    def _rows_of(self, j):
+        """The first block of queries that may see block j of the keys, and the one after the last."""
+        first, last = self.mask.seeing_queries(j * self.columns, (j + 1) * self.columns)
+        return _range(first, last, self.rows, self.row_blocks)
+
+
+def _range(first, last, length, count):
+    """The blocks of a length that hold the places from `first` up to `last`; None is no bound."""
+    first = 0 if first is None else _larger(first, 0) // length
+    return first, count if last is None else -_larger(-((last + length - 1) // length), -count)
+
+
+def _larger(x, y):
+    if isinstance(x, int) and isinstance(y, int):
+        return max(x, y)
+    return ops.maximum(x, y)
+
+
+def _block(x, number, length):
+    """Block `number` of axis 2 of (B, N, T, any)."""
+    shape = (-1 if x.shape[0] is None else x.shape[0], x.shape[1], length, x.shape[3])
+    return ops.slice(x, (0, 0, number * length, 0), shape)
+
+
+def _replace(x, block, number, length):
+    return ops.slice_update(x, (0, 0, number * length, 0), ops.cast(block, x.dtype))
+
+
+def _multiply(rows, columns, transposed=False):
+    """(B, N, C, any) times (B, K, C, H): rows · columns, or rows · columnsᵀ. Groups of heads share a product."""
+    heads, length = rows.shape[1], rows.shape[2]
+    columns_t = ops.swapaxes(columns, -1, -2) if transposed else columns
+    return ungroup_heads(ops.matmul(group_heads(rows, columns.shape[1]), columns_t), heads, length)
+
+
+def _sum_over_rows(weights, rows, kv_heads):
+    """weightsᵀ · rows: (B, N, C, C) and (B, N, C, H) -> (B, K, C, H)."""
+    return ops.matmul(ops.swapaxes(group_heads(weights, kv_heads), -1, -2), group_heads(rows, kv_heads))

@@ -1,0 +1,225 @@
+"""Attention in blocks against PyTorch in float64 on whole logits: values and gradients, with every option.
+
+Legend: B batch, T query length, S key length, N heads, K key-value heads, H head dim.
+"""
+
+import keras
+import numpy as np
+import pytest
+from drawing import array, assert_same, few, gradient, normal
+from hypothesis import given
+from hypothesis import strategies as st
+from keras import ops
+
+import keras_txf as txf
+from keras_txf.ops import attention as kernel
+from keras_txf.ops.blockwise_attention import blockwise_attention
+from keras_txf.ops.dropout import WeightDropout
+from keras_txf.ops.masks import AttentionMask
+from keras_txf.ops.position_bias import PositionBias
+
+B, T, N, H = 2, 13, 4, 6
+RNG = np.random.default_rng(5)
+PADDING = np.arange(T) < np.array([[T], [9]])
+SEGMENTS = np.sort(RNG.integers(0, 3, (B, T)), axis=1).astype("int32")
+EXPLICIT = {
+    "(T, S)": RNG.random((T, T)) < 0.6,
+    "(B, T, S)": RNG.random((B, T, T)) < 0.6,
+    "(B, 1, T, S)": RNG.random((B, 1, T, T)) < 0.6,
+    "(B, N, T, S)": RNG.random((B, N, T, T)) < 0.3,
+}
+EXPLICIT["(B, N, T, S)"][0, 1, 3] = False  # a query that sees nothing
+POSITIONS = {
+    None: None,
+    "rotary": txf.layers.Rotary(),  # adds no bias
+    "alibi": txf.layers.ALiBi(N),
+    "relative": txf.layers.RelativeBias(N, num_buckets=8, max_distance=9),
+}
+POSITIONS["relative"].build()
+
+
+@st.composite
+def options(draw):
+    return {
+        "kv_heads": draw(st.sampled_from([1, 2, N])),
+        "causal": draw(st.booleans()),
+        "window": draw(st.sampled_from([None, 1, 3, 20])),
+        "padding": draw(st.booleans()),
+        "segments": draw(st.booleans()),
+        "explicit": draw(st.sampled_from([None, *EXPLICIT])),
+        "position": draw(st.sampled_from(list(POSITIONS))),
+        "position_ids": draw(st.sampled_from(["(T,)", "(B, T)"])),
+        "soft_cap": draw(st.sampled_from([None, 1.5])),
+        "sinks": draw(st.booleans()),
+        "blocks": draw(st.sampled_from([(4, 5), (13, 13), (16, 3), (1, 8)])),
+    }
+
+
+def reference(arrays, mask, position, positions, soft_cap, upstream):
+    """The outputs and the gradients of the arrays, by PyTorch in float64."""
+    torch = pytest.importorskip("torch")
+    leaves = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in arrays]
+    query, key, value, *others = leaves
+    key, value = (x.repeat_interleave(N // x.shape[1], dim=1) for x in (key, value))
+    logits = query @ key.transpose(-1, -2)
+    if soft_cap is not None:
+        logits = soft_cap * torch.tanh(logits / soft_cap)
+    if isinstance(position, txf.layers.RelativeBias):
+        buckets = np.array(ops.convert_to_numpy(position._buckets(positions, positions)))
+        logits = logits + others.pop()[torch.tensor(buckets).long()].permute(0, 3, 1, 2)
+    elif isinstance(position, txf.layers.ALiBi):
+        logits = logits + torch.tensor(array(position(positions, positions)))
+    logits = logits if mask is None else logits.masked_fill(~torch.tensor(mask), -torch.inf)
+    if others:
+        sink = others.pop()[None, :, None, None].expand(*logits.shape[:3], 1)
+        logits = torch.cat([logits, sink], dim=-1)
+    weights = torch.nan_to_num(torch.softmax(logits, dim=-1))[..., :T]
+    output = weights @ value
+    return output.detach().numpy(), [
+        x.numpy() for x in torch.autograd.grad((output * torch.tensor(upstream)).sum(), leaves)
+    ]
+
+
+@few(8)
+@given(options())
+def test_outputs_and_gradients_are_those_of_whole_logits(drawn):
+    check(drawn)
+
+
+@pytest.mark.slow
+@few(120)
+@given(options())
+def test_more_outputs_and_gradients(drawn):
+    check(drawn)
+
+
+def check(drawn):
+    padding, segments = (x if drawn[name] else None for name, x in (("padding", PADDING), ("segments", SEGMENTS)))
+    mask = AttentionMask(drawn["causal"], drawn["window"], padding, segments, segments, EXPLICIT.get(drawn["explicit"]))
+    whole = mask.whole(T, T)
+    position = POSITIONS[drawn["position"]]
+    positions = np.arange(T, dtype="int32")
+    positions = positions if drawn["position_ids"] == "(T,)" else np.stack([positions, 3 + positions])
+    arrays = [normal(B, heads, T, H, seed=heads) for heads in (N, drawn["kv_heads"], drawn["kv_heads"])]
+    arrays[2] = -arrays[2]
+    arrays += [normal(N, seed=7)] if drawn["sinks"] else []
+    learned = drawn["position"] == "relative"
+    if learned:
+        arrays.append(normal(8, N, seed=9))
+    upstream = normal(B, N, T, H, seed=8)
+
+    def output_of(*tensors):
+        bias = None if position is None else PositionBias(position, positions, positions)
+        if learned:
+            bias.weights = tensors[-1]
+        return blockwise_attention(
+            *tensors[:3], mask, bias, drawn["soft_cap"], None, True,
+            tensors[3] if drawn["sinks"] else None, drawn["blocks"],
+        )  # fmt: skip
+
+    expected, gradients = reference(
+        arrays, None if whole is None else ops.convert_to_numpy(whole), position, positions, drawn["soft_cap"], upstream
+    )
+    assert_same(output_of(*map(ops.convert_to_tensor, arrays)), expected, 1e-5)
+    for place, x in enumerate(arrays):
+
+        def total(tensor, place=place):
+            tensors = [tensor if i == place else ops.convert_to_tensor(other) for i, other in enumerate(arrays)]
+            return ops.sum(output_of(*tensors) * ops.convert_to_tensor(upstream))
+
+        assert_same(gradient(total, x), gradients[place], 3e-5)
+
+
+def test_dropout_repeats_its_masks_in_the_backward_pass():
+    """The output is linear in the values: their gradient is the sum of what each output has of them."""
+    query, key, value = (ops.convert_to_tensor(normal(B, N, T, H, seed=seed)) for seed in range(3))
+
+    def output_of(value):
+        seed = keras.random.SeedGenerator(3)  # the same one for each call
+        return blockwise_attention(
+            query, key, value, None, None, None, WeightDropout(0.4, seed).in_blocks(), block_lengths=(4, 5)
+        )
+
+    def dropped(value):
+        return ops.sum(output_of(value) * upstream)
+
+    upstream = ops.convert_to_tensor(normal(B, N, T, H, seed=4))
+    again = ops.sum(output_of(value) * upstream)
+    slope = gradient(dropped, array(value))
+    np.testing.assert_allclose(float(np.sum(slope * array(value))), float(again), rtol=1e-4)
+    weights = array(output_of(ops.ones_like(value)))[..., 0]  # the sums of each query's kept weights, of mean 1
+    assert weights.std() > 0.05 and abs(weights.mean() - 1) < 0.1
+    other = blockwise_attention(
+        query, key, value, None, None, None, WeightDropout(0.4, keras.random.SeedGenerator(4)).in_blocks()
+    )
+    assert np.abs(array(other) - array(output_of(value))).max() > 0.1
+
+
+def test_the_gradient_of_queries_and_keys_with_dropout_is_that_of_differences():
+    arrays = [normal(1, 2, 5, 3, seed=seed) for seed in range(3)]
+
+    def total(x, place):
+        tensors = [x if i == place else ops.convert_to_tensor(other) for i, other in enumerate(arrays)]
+        dropout = WeightDropout(0.5, keras.random.SeedGenerator(3)).in_blocks()
+        return ops.sum(ops.square(blockwise_attention(*tensors, None, None, None, dropout, block_lengths=(2, 2))))
+
+    for place in (0, 1):
+        step = np.zeros_like(arrays[place])
+        step[0, 1, 2, 1] = 1e-2
+        up, down = (float(total(ops.convert_to_tensor(arrays[place] + x), place)) for x in (step, -step))
+        found = gradient(lambda x, place=place: total(x, place), arrays[place])[0, 1, 2, 1]
+        np.testing.assert_allclose(found, (up - down) / 2e-2, rtol=1e-2, atol=1e-3)
+
+
+LAYERS = {
+    "causal": dict(causal=True),
+    "window and T5 bias": dict(causal=True, window=3, position="relative"),
+    "grouped, soft cap, sinks": dict(num_key_value_heads=2, logit_soft_cap=2.0, sinks=True, position="rotary"),
+    "ALiBi": dict(position="alibi"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_gives_the_same_on_both_sides_of_the_threshold(name, dtype, monkeypatch):
+    layer = txf.layers.MultiHeadSelfAttention(num_heads=N, dtype=dtype, **LAYERS[name])
+    x, mask = normal(B, T, 16), PADDING
+    layer.build(x.shape)
+    # XLA's products in bfloat16 on CPUs may round sums at other places.
+    tolerance = 1e-5 if dtype == "float32" else 3e-2
+    results = []
+    for threshold in (kernel.LONG, 1):
+        monkeypatch.setattr(kernel, "LONG", threshold)
+        monkeypatch.setattr(kernel, "_fuses_long", lambda query: False)
+        found = gradient(lambda x: ops.sum(ops.cast(layer(x, mask=mask), "float32") ** 2), x)
+        results.append((array(layer(x, mask=mask))[PADDING], found[PADDING]))
+    for whole, blocks in zip(*results):
+        assert_same(blocks, whole, tolerance * max(1, np.abs(whole).max()))
+
+
+def test_scores_on_request_are_whole(monkeypatch):
+    monkeypatch.setattr(kernel, "LONG", 1)
+    layer = txf.layers.MultiHeadSelfAttention(num_heads=N)
+    output, scores = layer(normal(B, T, 16), return_attention_scores=True)
+    assert tuple(scores.shape) == (B, N, T, T)
+    assert_same(output, layer(normal(B, T, 16)))
+
+
+@pytest.mark.slow
+def test_models_train_and_generate_in_blocks(monkeypatch):
+    """Through fit, in a compiled step, where the batch size is not known; and the prompt of generate."""
+    keras.utils.set_random_seed(1)
+    options = dict(vocab_size=11, num_layers=2, dim=16, num_heads=2, position="relative", dropout=0.1)
+    losses, tokens = [], []
+    ids = np.random.default_rng(0).integers(1, 11, (5, 12))
+    for threshold in (kernel.LONG, 1):
+        monkeypatch.setattr(kernel, "LONG", threshold)
+        keras.utils.set_random_seed(1)
+        model = txf.models.decoder_generator(**options, attention_dropout=0.0)
+        model.compile("adam", txf.training.TokenCrossEntropy())
+        losses.append(
+            model.fit(ids[:, :-1], ids[:, 1:], batch_size=2, epochs=2, shuffle=False, verbose=0).history["loss"]
+        )
+        tokens.append(np.asarray(model.generate(ids[:2], 4)))
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+    np.testing.assert_array_equal(*tokens)
