@@ -60,6 +60,7 @@ class CheckedModel(keras.Model):
         if symbol is None or value is None:
             return value  # Keras has its own words for them
         value = checks.dense_tensor(name, value)
+        _check_rank(name, value, symbol)
         if "int" in symbol.dtype:
             checks.token_ids(name, value, None)
         elif "float" in symbol.dtype and "int" in keras.backend.standardize_dtype(value.dtype):
@@ -68,3 +69,12 @@ class CheckedModel(keras.Model):
                 f"`{name}` must be floats, such as the bytes of an image divided by 255; received {dtype}."
             )
         return value
+
+
+def _check_rank(name, value, symbol):
+    """Refuses ids or a single picture where float vectors or pictures are read. Keras adds an axis of 1 itself."""
+    letters = {3: "BTF", 4: "BHWC"}.get(len(symbol.shape))
+    rank = getattr(value.shape, "rank", len(value.shape) if isinstance(value.shape, tuple) else None)
+    if letters and "float" in symbol.dtype and symbol.shape[-1] != 1 and rank not in (None, len(symbol.shape)):
+        expected = ", ".join(str(letter if size is None else size) for letter, size in zip(letters, symbol.shape))
+        raise ValueError(f"`{name}` must be floats of shape ({expected}); received shape {tuple(value.shape)}.")
