@@ -43,7 +43,7 @@ def read_columns(data, others, columns):
             raise ValueError(
                 f"`{given[0]}` must be left out where `{next(iter(columns))}` is a table of all columns; received both."
             )
-        found = {name: _as_list(name, table(column)) for name, column in columns.items()}
+        found = {name: _without_gaps(name, column, table(column)) for name, column in columns.items()}
     lengths = {name: len(values) for name, values in found.items()}
     if len(set(lengths.values())) > 1 or not all(lengths.values()):
         raise ValueError(
@@ -88,6 +88,19 @@ def _as_list(name, values):
         raise ValueError(f"`{name}` must be a list or a column of values; received {short_repr(values)}.")
     values = values.tolist() if hasattr(values, "tolist") else list(values)
     return [_plain(value) for value in values]
+
+
+def _without_gaps(name, column, values):
+    """The list of a table's column; refuses a row without a value."""
+    values = _as_list(name, values)
+    for place, value in enumerate(values):
+        missing = isinstance(value, float) and math.isnan(value) or type(value).__name__ in ("NAType", "NaTType")
+        if value is None or missing:
+            raise ValueError(
+                f"`{name}` must have a value in each row; received none in the column {short_repr(column)}, row "
+                f"{place + 1} (the first of the data is 1)."
+            )
+    return values
 
 
 def _plain(value):
@@ -139,9 +152,13 @@ def _read(argument, path, columns):
     if name == "read_csv":  # "NA" and "null" are texts, and a text of digits is no number
         options = {**options, "keep_default_na": False, "dtype": dict.fromkeys(columns, str)}
     try:
-        return getattr(pandas, name)(path, **options)
+        table = getattr(pandas, name)(path, **options)
     except (ValueError, OSError) as error:
         raise ValueError(f"{short_repr(str(path))} cannot be read: {error}") from error
+    if name == "read_csv":  # an empty cell is no value
+        for column in {*columns} & {*table.columns}:
+            table[column] = table[column].where(table[column] != "")
+    return table
 
 
 def _lines(path):

@@ -130,3 +130,24 @@ def test_a_generator_is_made_of_the_columns_that_are_named(columns):
     tokenizer = make(table, columns=columns, vocab_size=25, num_layers=1, dim=16, num_heads=2).tokenizer
     pieces = "".join(map(tokenizer.id_to_token, range(4, tokenizer.vocab_size)))
     assert "w" in pieces and ("b" in pieces) == (len(columns) == 2)
+
+
+@pytest.mark.parametrize("name, lines", [
+    ("a.tsv", "text\tlabel\none\ta\ntwo\n"), ("a.csv", "text,label\none,a\ntwo,\n"),
+    ("a.jsonl", '{"text": "one", "label": "a"}\n{"text": "two"}\n'),
+])  # fmt: skip
+def test_a_missing_cell_is_refused_with_its_row_and_column(name, lines, tmp_path):
+    (tmp_path / name).write_text(lines)
+    with pytest.raises(ValueError, match="`labels` must have a value in each row.* column 'label', row 2"):
+        read_columns(tmp_path / name, [None], NAMES)
+
+
+def test_a_folder_that_is_none_is_refused_with_what_is_missing(tmp_path):
+    load = txf.tasks.TextClassifier.load
+    with pytest.raises(ValueError, match="`folder` must be the folder of a task; there is none at 'nothing'"):
+        load("nothing")
+    with pytest.raises(ValueError, match="`folder` must hold task.json.* or config.json"):
+        load(tmp_path)
+    (tmp_path / "task.json").write_text("{}")
+    with pytest.raises(ValueError, match="`folder` must hold model.keras beside task.json"):
+        load(tmp_path)
