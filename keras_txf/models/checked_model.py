@@ -3,7 +3,7 @@
 import keras
 
 from keras_txf import checks
-from keras_txf.backend.functional_graph import optional_inputs
+from keras_txf.backend.functional_graph import name_operations, optional_inputs, own_calls
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
 
@@ -24,6 +24,16 @@ class CheckedModel(keras.Model):
         # On JAX, `fit` and `predict` call this method, not `__call__`.
         inputs = self._complete(inputs)
         return super().stateless_call(trainable_variables, non_trainable_variables, inputs, *args, **kwargs)
+
+    def summary(self, *args, **kwargs):
+        with own_calls(self):
+            return super().summary(*args, **kwargs)
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        model = super().from_config(config, custom_objects)
+        name_operations(model)
+        return model
 
     def _complete(self, inputs):
         """A dict with None for the optional inputs that are left out; a tensor alone is the one that is needed."""
