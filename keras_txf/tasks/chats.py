@@ -66,6 +66,11 @@ def contents(values):
                 f"`texts` must hold strings, or lists of messages; received {short_repr(conversation)} at place "
                 f"{place}."
             )
+        if not all("role" in message for message in messages):
+            raise ValueError(
+                f"`texts` must hold messages with 'role' and 'content'; received {short_repr(messages)} at place "
+                f"{place}."
+            )
         found += [message["content"] for message in messages if isinstance(message.get("content"), str)]
     return found
 

@@ -138,17 +138,18 @@ def _table(argument, data, columns):
 
 def _read(argument, path, columns):
     known = sorted([*READERS, ".txt"] if len(columns) == 1 else READERS)
-    if path.suffix not in known:
+    suffix = path.suffix.lower()
+    if suffix not in known:
         raise ValueError(f"`{argument}` must be data, or a file of {known}; received {short_repr(str(path))}.")
     if not path.is_file():
         raise ValueError(f"`{argument}` must be a file that exists; received {short_repr(str(path))}.")
-    if path.suffix == ".txt":
+    if suffix == ".txt":
         return {columns[0]: _lines(path)}
     try:
         pandas = importlib.import_module("pandas")
     except ImportError as error:
         raise ImportError("Files of data need pandas: pip install 'keras_txf[tasks]'.") from error
-    name, options = READERS[path.suffix]
+    name, options = READERS[suffix]
     if name == "read_csv":  # "NA" and "null" are texts, and a text of digits is no number
         options = {**options, "keep_default_na": False, "dtype": dict.fromkeys(columns, str)}
     try:

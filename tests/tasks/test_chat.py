@@ -157,7 +157,8 @@ def test_a_checkpoint_has_its_template_and_end(checkpoint, tmp_path):
     (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="a").chat("b", variables=3), "`variables`"),
     (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="a").chat([CHATS[0], [{"role": "usr"}]]),
      "`messages` has a conversation at place 1 .*'usr' at place 0"),
-], ids=range(13))  # fmt: skip
+    (lambda task: task.from_scratch([[{"from": "human", "value": "a"}]]), "messages with 'role' and.* place 0"),
+], ids=range(14))  # fmt: skip
 def test_bad_calls_are_refused_by_name(call, words):
     model = txf.models.decoder_generator(BYTES.vocab_size, 1, 8, 2)
     with pytest.raises(ValueError, match=words):

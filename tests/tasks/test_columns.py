@@ -20,6 +20,10 @@ def csv(folder):
     return folder / "data.csv"
 
 
+def capitals(folder):
+    return csv(folder).rename(folder / "DATA.CSV")
+
+
 def tsv(folder):
     lines = ["text\tlabel", *map("\t".join, zip(TEXTS, LABELS))]
     (folder / "data.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -48,7 +52,7 @@ class HuggingFace:
 
 TABLES = {
     "dict": lambda _: {"label": LABELS, "text": TEXTS},
-    "csv": csv, "tsv": tsv, "jsonl": jsonl, "parquet": parquet, "pandas": lambda _: FRAME,
+    "csv": csv, "capitals": capitals, "tsv": tsv, "jsonl": jsonl, "parquet": parquet, "pandas": lambda _: FRAME,
     "datasets": lambda _: HuggingFace(),
     "tf.data": lambda _: tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)),
     "tf.data of dicts": lambda _: tf.data.Dataset.from_tensor_slices({"label": LABELS, "text": TEXTS}),
@@ -151,3 +155,8 @@ def test_a_folder_that_is_none_is_refused_with_what_is_missing(tmp_path):
     (tmp_path / "task.json").write_text("{}")
     with pytest.raises(ValueError, match="`folder` must hold model.keras beside task.json"):
         load(tmp_path)
+
+
+def test_an_index_is_made_of_the_column_that_is_named(tmp_path):
+    embedder = txf.tasks.TextEmbedder.from_scratch(TEXTS, TEXTS, vocab_size=60, num_layers=1, dim=8, num_heads=2)
+    assert embedder.index({"body": TEXTS}, columns="body").texts == TEXTS
