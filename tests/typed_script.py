@@ -186,7 +186,7 @@ def use_tasks(folder: pathlib.Path) -> None:
     ranker = tasks.PairClassifier.from_scratch(lines, answers, **small)
     print(ranker.rank("a dog", answers[:2]))
     embedder = tasks.TextEmbedder.from_scratch(lines, answers, **small)
-    print(embedder.index(answers[:2]).search("a dog", k=1))
+    print(embedder.index({"answer": answers[:2]}, columns="answer").search("a dog", k=1))
     print(tasks.TextGenerator.from_scratch(lines, **{**small, "vocab_size": 20}).generate("a", max_new_tokens=2))
     messages = [{"role": "user", "content": "a dog"}, {"role": "assistant", "content": "runs"}]
     generator = tasks.TextGenerator.from_scratch([messages] * 4, **{**small, "vocab_size": 24})

@@ -4,6 +4,7 @@ Keras has no public way to do so on values: `clone_model(call_function=...)` bui
 """
 
 import collections
+import contextlib
 import functools
 import itertools
 import re
@@ -72,6 +73,54 @@ def reserve_names(model):
             continue
         kind, number = re.fullmatch(r"(.*?)(?:_(\d+))?", node.operation.name).groups()
         counts[kind] = max(counts[kind], int(number or 0) + 1)
+
+
+MASKS = {"not_equal": "padding_mask", "logical_or": "joined_padding_mask"}  # operation -> what it is for in our graphs
+
+
+def name_operations(model):
+    """Names the masks of a model after its inputs, such as `source_padding_mask`, in place of Keras' `not_equal_3`.
+
+    Keras counts the operations of the whole process: a second model would have other names than the first.
+    """
+    taken = {node.operation.name for node in nodes(model)}
+    for node in nodes(model):
+        operation, (kind, *_) = node.operation, re.split(r"_\d+$", node.operation.name)
+        if isinstance(operation, keras.layers.Layer) or kind not in MASKS:
+            continue
+        own = name = MASKS[kind] if (made_of := _input_name(node)) == "token" else f"{made_of}_{MASKS[kind]}"
+        for number in itertools.count(2):
+            if name not in taken:
+                break
+            name = f"{own}_{number}"
+        operation.name = name
+        taken.add(name)
+
+
+def _input_name(node):
+    """The name of the first input that a call depends on, without "_ids"."""
+    while node.input_tensors:
+        history = node.input_tensors[0]._keras_history
+        node = history.operation._inbound_nodes[history.node_index]
+    return node.operation.name.removesuffix("_ids")
+
+
+@contextlib.contextmanager
+def own_calls(model):
+    """Within the scope the layers of a model know the calls in its graph alone, and the first one as their last.
+
+    Keras' summary shows the shape of the last call: that of a model for decoding, or the logits of a tied table.
+    """
+    own = {id(node) for node in nodes(model)}
+    known = {node.operation: node.operation._inbound_nodes[:] for node in nodes(model)}
+    try:
+        for operation, calls in known.items():
+            first, *rest = [node for node in calls if id(node) in own]
+            operation._inbound_nodes[:] = [*rest, first]
+        yield
+    finally:
+        for operation, calls in known.items():
+            operation._inbound_nodes[:] = calls
 
 
 def is_functional(layer):

@@ -9,6 +9,7 @@ import math
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.generation.beams import Beam
 from keras_txf.generation.contrastive import Contrastive
 from keras_txf.generation.dynamic_parameters import is_temperature, is_zero, number, set_fields
@@ -123,6 +124,20 @@ def get_sampler(sampler, vocab_size):
     if isinstance(sampler, Sampling) and sampler.temperature == 0:
         return Greedy()
     return sampler
+
+
+def check_options(kind, options, known):
+    """Refuses options of a call that are none; those of a sampler with the sampler that takes them."""
+    for name, value in options.items():
+        takes = [
+            sampler for sampler in SAMPLERS.values() if name in {field.name for field in dataclasses.fields(sampler)}
+        ]
+        if name not in known and takes:
+            raise ValueError(
+                f"`{name}` is an option of a sampler, not {kind}: pass "
+                f"sampler=txf.generation.{takes[0].__name__}({name}={short_repr(value)})."
+            )
+    checks.known_names(kind, options, known)
 
 
 def check_sequences(sampler, num_return_sequences):

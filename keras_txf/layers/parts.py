@@ -74,6 +74,24 @@ def build_part(layer, *shapes):
         layer(*(keras.KerasTensor(shape, layer.compute_dtype) for shape in shapes))
 
 
+def output_shape(layer, shape):
+    """The shape of what a layer returns, or None where it does not tell."""
+    try:
+        return layer.compute_output_shape(shape)
+    except Exception:  # of the layer's own; the call of the block checks what comes
+        return None
+
+
+def check_width(name, layer, received, shape):
+    """Refuses what cannot be added to the stream (B, T, D); a width of 1 would be added to each feature in silence."""
+    known = isinstance(received, tuple) and received and isinstance(received[-1], int)
+    if known and received[-1] != shape[-1]:
+        raise ValueError(
+            f"`{name}` must return the width of the block, {shape[-1]}; received the layer {short_repr(layer.name)} "
+            f"({type(layer).__name__}), which returns {received[-1]}."
+        )
+
+
 def call_part(name, layer, *inputs, **arguments):
     """Calls an attention with the arguments that are given, and refuses those that the layer does not take.
 

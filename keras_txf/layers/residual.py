@@ -1,6 +1,7 @@
 """The residual stream of a block: what each sublayer reads of it and adds to it."""
 
 from keras_txf import checks
+from keras_txf.layers.parts import check_width
 
 RESIDUALS = {  # option -> which stream a sublayer reads: as it entered the block, or as it is now
     "sequential": lambda entered, now: now,
@@ -21,6 +22,7 @@ def add_to_stream(block, x, sublayers):
         result = sublayer(read if block.norm_placement == "post" else norm(read))
         update, *scores = result if isinstance(result, tuple) else (result,)
         all_scores += scores
+        check_width(name, layer_of(block, name), tuple(update.shape), x.shape)
         if block.norm_placement == "sandwich":
             update = getattr(block, f"{name}_post_norm")(update)
         update = getattr(block, f"{name}_scale", lambda x: x)(update)
@@ -28,6 +30,11 @@ def add_to_stream(block, x, sublayers):
         if block.norm_placement == "post":
             x = norm(x)
     return x, all_scores
+
+
+def layer_of(block, name):
+    """The layer of a sublayer."""
+    return block.cross_attention_layer if name == "cross_attention" else getattr(block, name)
 
 
 def check_residual(block):

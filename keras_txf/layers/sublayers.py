@@ -11,7 +11,7 @@ from keras_txf.layers.layer_scale import LayerScale
 from keras_txf.layers.multi_head import check_output_bias
 from keras_txf.layers.norms import check_norm, make_norm
 from keras_txf.layers.option_tables import DecoderBlockOptions, EncoderBlockOptions, default_options
-from keras_txf.layers.parts import Pattern, build_part, is_layer, refuse_replaced, take_layer
+from keras_txf.layers.parts import Pattern, build_part, check_width, is_layer, output_shape, refuse_replaced, take_layer
 from keras_txf.layers.residual import check_residual
 from keras_txf.layers.serialization import get_initializer, inherit, revive
 
@@ -131,6 +131,8 @@ def build_sublayers(block, shape):
     """Builds self-attention, feed-forward and their norms."""
     build_part(block.attention, shape)
     build_part(block.feed_forward, shape)
+    if block.given_parts["feed_forward"] is not None:
+        check_width("feed_forward", block.feed_forward, output_shape(block.feed_forward, shape), shape)
     if block.given_parts["attention"] is None:
         width, dim = block.attention.query.units, shape[-1]
         if not block.output_projection and width != dim:  # the heads themselves are added to the residual stream

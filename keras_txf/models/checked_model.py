@@ -3,7 +3,7 @@
 import keras
 
 from keras_txf import checks
-from keras_txf.backend.functional_graph import optional_inputs
+from keras_txf.backend.functional_graph import name_operations, optional_inputs, own_calls
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
 
@@ -24,6 +24,16 @@ class CheckedModel(keras.Model):
         # On JAX, `fit` and `predict` call this method, not `__call__`.
         inputs = self._complete(inputs)
         return super().stateless_call(trainable_variables, non_trainable_variables, inputs, *args, **kwargs)
+
+    def summary(self, *args, **kwargs):
+        with own_calls(self):
+            return super().summary(*args, **kwargs)
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        model = super().from_config(config, custom_objects)
+        name_operations(model)
+        return model
 
     def _complete(self, inputs):
         """A dict with None for the optional inputs that are left out; a tensor alone is the one that is needed."""
@@ -60,6 +70,7 @@ class CheckedModel(keras.Model):
         if symbol is None or value is None:
             return value  # Keras has its own words for them
         value = checks.dense_tensor(name, value)
+        _check_rank(name, value, symbol)
         if "int" in symbol.dtype:
             checks.token_ids(name, value, None)
         elif "float" in symbol.dtype and "int" in keras.backend.standardize_dtype(value.dtype):
@@ -68,3 +79,12 @@ class CheckedModel(keras.Model):
                 f"`{name}` must be floats, such as the bytes of an image divided by 255; received {dtype}."
             )
         return value
+
+
+def _check_rank(name, value, symbol):
+    """Refuses ids or a single picture where float vectors or pictures are read. Keras adds an axis of 1 itself."""
+    letters = {3: "BTF", 4: "BHWC"}.get(len(symbol.shape))
+    rank = getattr(value.shape, "rank", len(value.shape) if isinstance(value.shape, tuple) else None)
+    if letters and "float" in symbol.dtype and symbol.shape[-1] != 1 and rank not in (None, len(symbol.shape)):
+        expected = ", ".join(str(letter if size is None else size) for letter, size in zip(letters, symbol.shape))
+        raise ValueError(f"`{name}` must be floats of shape ({expected}); received shape {tuple(value.shape)}.")

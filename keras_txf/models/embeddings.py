@@ -113,7 +113,9 @@ def embed(embedding, ids, options, name, positions=None, token_type_ids=None, po
     counts = embedding.position_encoding is not None or embedding.max_length is not None
     x = embedding(ids, **given(positions=positions if counts else None, token_type_ids=token_type_ids))
     if position_embedding is not None:
-        x = keras.layers.Add(dtype=options.dtype)([x, position_embedding(ids, **given(positions=positions))])
+        x = keras.layers.Add(dtype=options.dtype, name=f"{name}_embedded")(
+            [x, position_embedding(ids, **given(positions=positions))]
+        )
     if start_id is not None:
         x = Start(start_id, pad_id, dtype=options.dtype, name=f"{name}_start")([x, ids])
     return x

@@ -1,6 +1,8 @@
 """The common part of every model's `generate`: checks of the arguments, the engine, the results."""
 
 import functools
+import inspect
+import typing
 import weakref
 
 import numpy as np
@@ -13,12 +15,26 @@ from keras_txf.generation.engine import Engine
 from keras_txf.generation.processors import check_processors
 from keras_txf.generation.prompts import new_token_limits, stop_lists
 from keras_txf.generation.results import pack
-from keras_txf.generation.samplers import check_sequences, check_stream, get_sampler
+from keras_txf.generation.samplers import check_options, check_sequences, check_stream, get_sampler
 from keras_txf.layers.adapters import active_adapters
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.models.decoding_models import decoding_models
 from keras_txf.models.prefix import PLACEHOLDER, prefix_length
+
+Call = typing.TypeVar("Call", bound=typing.Callable)
+
+
+def knows_options(call: Call) -> Call:
+    """Decorates a method of a model: a name that is no argument of it is refused, with what the caller may mean."""
+    known = [*inspect.signature(call).parameters][1:]
+
+    @functools.wraps(call)
+    def checked(self, *args, **options):
+        check_options(f"an option of `{call.__name__}`", options, known)
+        return call(self, *args, **options)
+
+    return checked
 
 
 def run_generate(

@@ -13,7 +13,7 @@ from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.decoding_models import decoding_models, refuse_packed
-from keras_txf.models.generate_calls import make_function, other_inputs, run_generate
+from keras_txf.models.generate_calls import knows_options, make_function, other_inputs, run_generate
 from keras_txf.models.seq2seq_model import Seq2Seq
 
 
@@ -70,6 +70,7 @@ def generative(model: keras.Model, name: str | None = None) -> Any:
 class Generator(CheckedModel):
     """A decoder-only language model."""
 
+    @knows_options
     def generate(
         self,
         prompt_ids: Any = None,
@@ -159,6 +160,7 @@ class Generator(CheckedModel):
             num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
         )  # fmt: skip
 
+    @knows_options
     def make_generate_function(
         self,
         max_new_tokens: int | None = None,

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import keras
+
 from keras_txf import checks
 from keras_txf.layers.heads import LogitAdjustment
 from keras_txf.layers.projections import Projection
@@ -35,6 +37,8 @@ class Logits:
         else:
             logits = Projection(vocab_size, use_bias=False, dtype=dtype, name="logits")(hidden)
         if not self.logit_bias and self.logit_scale is None and self.final_logit_soft_cap is None:
+            if self.tie_embeddings:  # a row of their own in `summary`, where the embedding is above
+                logits = keras.layers.Identity(dtype=dtype, name="tied_logits")(logits)
             return logits
         adjustment = LogitAdjustment(
             self.logit_scale, self.logit_bias, self.final_logit_soft_cap, dtype=dtype, name="logit_adjustment"

@@ -18,7 +18,7 @@ from keras_txf.layers.projections import Projection
 BATCH, LENGTH = 2, 5  # of what an unknown layer is tried on
 KNOWN = (
     Dropout, FeedForward, LogitAdjustment, Projection, Start, keras.layers.Add, keras.layers.Dense,
-    keras.layers.Dropout, keras.layers.Embedding,
+    keras.layers.Dropout, keras.layers.Embedding, keras.layers.Identity,
 )  # fmt: skip
 
 

@@ -15,13 +15,14 @@ from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import inputs_by_name, token_input
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.decoding_models import refuse_packed
-from keras_txf.models.generate_calls import make_function, other_inputs, run_generate, start_id_of
+from keras_txf.models.generate_calls import knows_options, make_function, other_inputs, run_generate, start_id_of
 
 
 @register
 class Seq2Seq(CheckedModel):
     """An encoder-decoder."""
 
+    @knows_options
     def generate(
         self,
         source_ids: Any = None,
@@ -100,6 +101,7 @@ class Seq2Seq(CheckedModel):
             width = max(width, min(bucket(width), source.max_length or math.inf))
         return pad_rows(sources, source.pad_id or 0, width)
 
+    @knows_options
     def make_generate_function(
         self,
         max_new_tokens: int | None = None,

@@ -5,6 +5,7 @@ import dataclasses
 import keras
 
 from keras_txf import checks
+from keras_txf.backend.functional_graph import name_operations
 from keras_txf.layers import EncoderBlock, RelativeBias
 from keras_txf.layers.arguments import call_parameters
 from keras_txf.layers.dropout import Dropout
@@ -229,4 +230,6 @@ def make_model(inputs, outputs, name, model_class=CheckedModel):
     To compute the whole model again at once would keep as much as not to compute it again at all.
     """
     with keras.RematScope(mode=None):
-        return model_class(inputs, outputs, name=name)
+        model = model_class(inputs, outputs, name=name)
+    name_operations(model)
+    return model

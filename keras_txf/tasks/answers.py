@@ -50,7 +50,7 @@ class Answers:
         return back(answers)
 
     def stream(self, texts):
-        """Yields pieces of the answer to a text, or lists of pieces: whole characters."""
+        """Yields pieces of the answer to a text, or lists of pieces, some of them empty: whole characters."""
         texts, back = one_or_many("texts", texts)
         rows = self._read(texts)
         tokens = self.model.generate(rows, stream=True, **self.options)
@@ -69,7 +69,8 @@ class Answers:
                     text = text if whole_characters(text) else shown[row]
                     new.append(text[len(shown[row]) :])
                     shown[row] = text
-                yield back(new)
+                if any(new):  # else within a character, or a special token
+                    yield back(new)
             rest = [self._write(row, prompt)[len(text) :] for row, prompt, text in zip(ids, rows, shown)]
             if any(rest):  # bytes that are no character
                 yield back(rest)

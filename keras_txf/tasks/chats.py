@@ -42,8 +42,9 @@ def needed(template):
     """Returns a template; refuses None."""
     if template is None:
         raise ValueError(
-            "`chat_template` must be given to the task, or be in the folder of its checkpoint, for conversations; "
-            "received None."
+            "`chat_template` must be given to the task, or be in the folder of its checkpoint, for conversations: pass "
+            "chat_template=, a Jinja template or `txf.text.chat_template(folder)`, to from_scratch, from_checkpoint or "
+            "TextGenerator; received None."
         )
     return template
 
@@ -63,6 +64,11 @@ def contents(values):
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise ValueError(
                 f"`texts` must hold strings, or lists of messages; received {short_repr(conversation)} at place "
+                f"{place}."
+            )
+        if not all("role" in message for message in messages):
+            raise ValueError(
+                f"`texts` must hold messages with 'role' and 'content'; received {short_repr(messages)} at place "
                 f"{place}."
             )
         found += [message["content"] for message in messages if isinstance(message.get("content"), str)]
@@ -85,6 +91,21 @@ def conversations_of(messages):
         )
     many = [turns(conversation) if isinstance(conversation, str) else conversation for conversation in many]
     return many, (lambda answers: answers[0]) if one else (lambda answers: answers)
+
+
+def rendered(render, conversations):
+    """Renders conversations; an error names the conversation where there are several."""
+    texts = []
+    for place, conversation in enumerate(conversations):
+        try:
+            texts.append(render(conversation))
+        except ValueError as error:
+            if len(conversations) == 1:
+                raise
+            raise ValueError(
+                f"`messages` has a conversation at place {place} that cannot be rendered: {error}"
+            ) from error
+    return texts
 
 
 def end_ids(template, tokenizer):

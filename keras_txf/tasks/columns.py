@@ -43,7 +43,7 @@ def read_columns(data, others, columns):
             raise ValueError(
                 f"`{given[0]}` must be left out where `{next(iter(columns))}` is a table of all columns; received both."
             )
-        found = {name: _as_list(name, table(column)) for name, column in columns.items()}
+        found = {name: _without_gaps(name, column, table(column)) for name, column in columns.items()}
     lengths = {name: len(values) for name, values in found.items()}
     if len(set(lengths.values())) > 1 or not all(lengths.values()):
         raise ValueError(
@@ -90,6 +90,19 @@ def _as_list(name, values):
     return [_plain(value) for value in values]
 
 
+def _without_gaps(name, column, values):
+    """The list of a table's column; refuses a row without a value."""
+    values = _as_list(name, values)
+    for place, value in enumerate(values):
+        missing = isinstance(value, float) and math.isnan(value) or type(value).__name__ in ("NAType", "NaTType")
+        if value is None or missing:
+            raise ValueError(
+                f"`{name}` must have a value in each row; received none in the column {short_repr(column)}, row "
+                f"{place + 1} (the first of the data is 1)."
+            )
+    return values
+
+
 def _plain(value):
     """A value of Python: text of bytes, a list of an array."""
     if isinstance(value, bytes):
@@ -125,23 +138,28 @@ def _table(argument, data, columns):
 
 def _read(argument, path, columns):
     known = sorted([*READERS, ".txt"] if len(columns) == 1 else READERS)
-    if path.suffix not in known:
+    suffix = path.suffix.lower()
+    if suffix not in known:
         raise ValueError(f"`{argument}` must be data, or a file of {known}; received {short_repr(str(path))}.")
     if not path.is_file():
         raise ValueError(f"`{argument}` must be a file that exists; received {short_repr(str(path))}.")
-    if path.suffix == ".txt":
+    if suffix == ".txt":
         return {columns[0]: _lines(path)}
     try:
         pandas = importlib.import_module("pandas")
     except ImportError as error:
         raise ImportError("Files of data need pandas: pip install 'keras_txf[tasks]'.") from error
-    name, options = READERS[path.suffix]
+    name, options = READERS[suffix]
     if name == "read_csv":  # "NA" and "null" are texts, and a text of digits is no number
         options = {**options, "keep_default_na": False, "dtype": dict.fromkeys(columns, str)}
     try:
-        return getattr(pandas, name)(path, **options)
+        table = getattr(pandas, name)(path, **options)
     except (ValueError, OSError) as error:
         raise ValueError(f"{short_repr(str(path))} cannot be read: {error}") from error
+    if name == "read_csv":  # an empty cell is no value
+        for column in {*columns} & {*table.columns}:
+            table[column] = table[column].where(table[column] != "")
+    return table
 
 
 def _lines(path):

@@ -11,7 +11,7 @@ import keras
 from keras_txf.atomic_write import atomic_folder, writing
 from keras_txf.checkpoints.origin_files import has_origin, read_origin, write_origin
 from keras_txf.checks import short_repr
-from keras_txf.reading import read_json
+from keras_txf.reading import file_of, read_json
 
 FILE, MODEL, CARD, CHECKPOINT = "task.json", "model.keras", "README.md", "checkpoint"
 
@@ -41,8 +41,22 @@ def save(folder, task):
         write_card(new, task)
 
 
+def holds_task(folder):
+    """Whether a folder is of a task, or else of a checkpoint; refuses another."""
+    if not folder.is_dir():
+        raise ValueError(f"`folder` must be the folder of a task; there is none at {short_repr(str(folder))}.")
+    if not (folder / FILE).is_file() and not file_of(folder, "config.json").is_file():
+        raise ValueError(
+            f"`folder` must hold {FILE}, which `save` writes, or config.json of a checkpoint; received "
+            f"{short_repr(str(folder))} with {short_repr(sorted(path.name for path in folder.iterdir()))}."
+        )
+    return (folder / FILE).is_file()
+
+
 def load(folder, cls):
     content = read_json(folder / FILE)
+    if not (folder / MODEL).is_file():
+        raise ValueError(f"`folder` must hold {MODEL} beside {FILE}; received {short_repr(str(folder))} without.")
     if content.get("task") != cls.__name__:
         raise ValueError(
             f"`folder` must hold a {cls.__name__}; received {short_repr(str(folder))} of {content.get('task')}."

@@ -123,12 +123,10 @@ class Task:
         """Loads a task that `save` wrote, or a checkpoint in the format of Hugging Face.
 
         Raises:
-            ValueError: no such folder, or one of another task.
+            ValueError: no such folder, one without a file that is needed, or one of another task.
         """
         path = checks.path("folder", folder)
-        if not (path / task_folder.FILE).is_file():
-            return cls.from_checkpoint(path)
-        return task_folder.load(path, cls)
+        return task_folder.load(path, cls) if task_folder.holds_task(path) else cls.from_checkpoint(path)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor beside model and tokenizer, of JSON's types."""

@@ -176,15 +176,16 @@ class TextEmbedder(Task):
         rows = in_batches(embed, self._ids(texts), self._pad_id(), batch_size, self.max_length, verbose)
         return back(np.stack(rows) if rows else np.zeros((0, self.model.output.shape[-1]), "float32"))
 
-    def index(self, texts: Any, batch_size: int = 64, verbose: int = 1) -> Self:
+    def index(self, texts: Any, batch_size: int = 64, verbose: int = 1, columns: Any = None) -> Self:
         """Embeds the texts that `search` looks among; returns the task.
 
         Args:
             texts: list or column of texts, or a table with the column "text", such as the path of a .txt file.
             batch_size, verbose: see `encode`.
+            columns: the name of the column of a table, where it is not "text".
         """
         try:
-            [self.texts] = self._read(texts, [], None, {"texts": "text"})
+            [self.texts] = self._read(texts, [], columns, {"texts": "text"})
         except ValueError as error:
             raise ValueError(f"`texts` must be texts, or a table of them: {error}") from error
         self.embeddings = self.encode(self.texts, batch_size, verbose)

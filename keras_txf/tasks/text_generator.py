@@ -1,5 +1,6 @@
 """TextGenerator: continues texts, follows instructions, chats."""
 
+import functools
 import os
 from typing import Any, Self, Unpack
 
@@ -168,7 +169,7 @@ class TextGenerator(Task):
             batch_size: texts of similar length in a call of the model's `generate`.
             return_prompt: whether the answer begins with the text.
             stream: returns an iterator of the pieces of the answer as they are generated: strings of one text, lists of
-                strings of a list of texts. A piece ends with a whole character.
+                strings of a list of texts. A piece ends with a whole character; none is empty but beside others.
             **options: further options of the model's `generate`, such as `seed`, `processors`, `stop_ids`.
 
         Returns:
@@ -228,12 +229,8 @@ class TextGenerator(Task):
         if variables is not None and not isinstance(variables, dict):
             raise ValueError(f"`variables` must be a dict or None; received {short_repr(variables)}.")
         variables = reader.guard(plain("variables", {**(variables or {}), "tools": tools}))
-        prompts = back(
-            [
-                template.render(reader.guard(plain("messages", conversation)), add_generation_prompt=True, **variables)
-                for conversation in conversations
-            ]
-        )
+        render = functools.partial(template.render, add_generation_prompt=True, **variables)
+        prompts = back(chats.rendered(lambda turns: render(reader.guard(plain("messages", turns))), conversations))
         ends = {"stop_ids": ids} if (ids := chats.end_ids(template, self.tokenizer)) else {}
         options = {**ends, "max_new_tokens": max_new_tokens, "sampler": sampler, **options}
         answers = Answers(self.model, reader, self.tokenizer, options, False, joins=False)

@@ -13,6 +13,7 @@ from keras_txf.layers.serialization import register
 from keras_txf.text.chat_files import read_templates, write_templates
 from keras_txf.text.chat_jinja import MARKS, compiled, has_generation
 
+ROLES = ("system", "user", "assistant", "tool")  # of any template; it may have others, which it names
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing in the messages of different models
 
 
@@ -74,8 +75,9 @@ class ChatTemplate:
         """Renders a conversation.
 
         Args:
-            messages: list of dicts with the keys "role", such as "system", "user" or "assistant", and "content". Keys
-                whose value is None are left out.
+            messages: list of dicts with the keys "role", which is "system", "user", "assistant", "tool" or another that
+                the template names, and "content", a string; or a list of parts such as {"type": "text", "text": "Hi"}
+                where the template reads their "text". Keys whose value is None are left out.
             add_generation_prompt: whether to end with what comes before an answer, for a model to go on from.
             tools: list of dicts, the JSON schemas of functions that the model may call.
             documents: list of dicts, texts that the model may refer to.
@@ -162,7 +164,7 @@ class ChatTemplate:
             if variables[name] is not None and not _all_dicts(variables[name]):
                 raise ValueError(f"`{name}` must be a list of dicts; received {short_repr(options[name])}.")
         return compiled(source, marks)(
-            {**self.special_tokens, **variables, "messages": checked_messages("messages", messages)}
+            {**self.special_tokens, **variables, "messages": checked_messages("messages", messages, source)}
         )
 
 
@@ -209,23 +211,48 @@ def find_chat_template(folder):
     return ChatTemplate(templates, special_tokens) if templates else None
 
 
-def checked_messages(name, messages):
-    """Returns messages as a template reads them: a list of dicts of JSON's types, without None."""
+def checked_messages(name, messages, source):
+    """Returns messages as a template reads them: a list of dicts of JSON's types, without None.
+
+    A template writes whatever it is given: it would be silent about a misspelt role, or a content that is no text.
+    """
     messages = plain(name, messages)
     if not isinstance(messages, list) or not messages or not _all_dicts(messages):
         raise ValueError(f"`{name}` must be a list of dicts, at least one; received {short_repr(messages)}.")
     found = []
     for place, message in enumerate(messages):
         message = {key: value for key, value in message.items() if value is not None}
-        if not isinstance(message.get("role"), str):
+        role = message.get("role")
+        if not isinstance(role, str):
             raise ValueError(
                 f"`{name}` must each have a string as 'role'; received {short_repr(message)} at place {place}."
             )
+        if role not in ROLES and role not in source:
+            raise ValueError(
+                f"`{name}` must each have one of {list(ROLES)} as 'role', or one that the template names; received "
+                f"{short_repr(role)} at place {place}."
+            )
+        _check_content(name, message, place, source)
         reasoning = next((message[key] for key in REASONING if key in message), None)
         if reasoning is not None:
             message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
         found.append(message)
     return found
+
+
+def _check_content(name, message, place, source):
+    """Refuses a content that is no text, but for the result of a tool, or none where nothing is in its place."""
+    content = message.get("content")
+    if isinstance(content, str) or content is None and message.keys() & {"tool_calls", *REASONING}:
+        return
+    if content is not None and message["role"] not in ROLES[:3]:
+        return
+    if content and _all_dicts(content) and re.search(r"""\.text\b|['"]text['"]""", source):
+        return
+    raise ValueError(
+        f"`{name}` must each have a string as 'content', or parts that the template reads; received "
+        f"{short_repr(message)} at place {place}."
+    )
 
 
 def plain(name, value):

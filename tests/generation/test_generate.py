@@ -306,3 +306,17 @@ def test_a_model_of_few_positions_generates_up_to_the_last(options):
     assert model.generate([[5, 6], [7]], max_length=9).shape == (2, 9)
     with pytest.raises(ValueError, match="9"):
         model.generate([[5, 6]], max_new_tokens=8)
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"temperature": 0.7}, r"`temperature` is an option .*: pass sampler=txf.generation.Sampling\(temperature=0.7\)"),
+    ({"num_beams": 2}, r"sampler=txf.generation.Beam\(num_beams=2\)"),
+    ({"max_tokens": 2}, "'max_tokens' is not an option of `generate`"),
+])  # fmt: skip
+def test_options_that_are_none_are_refused_with_what_is_meant(options, words):
+    pair = txf.models.encoder_decoder(9, 9, 1, 8, 2)
+    for model in (txf.models.decoder_generator(9, 1, 8, 2), pair):
+        with pytest.raises(ValueError, match=words):
+            model.generate([[3]], **options)
+        with pytest.raises(ValueError, match=words.replace("`generate`", "`make_generate_function`")):
+            model.make_generate_function(**options)

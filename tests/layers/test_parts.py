@@ -186,3 +186,14 @@ def test_a_decoder_block_takes_a_layer_as_cross_attention(tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     drawing.assert_same(again(arrays), drawing.array(model(arrays)))
     assert again.get_layer("block").cross_attention_layer.qk_norm and len(again.weights) == len(model.weights)
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"feed_forward": lambda: keras.layers.Dense(5)}, "`feed_forward` must return the width .* 8; .*Dense.* 5"),
+    ({"feed_forward": lambda: keras.layers.Dense(1)}, "which returns 1"),
+    ({"attention": lambda: keras.layers.Dense(5)}, "`attention` must return the width of the block, 8"),
+])  # fmt: skip
+def test_a_layer_of_another_width_is_refused(options, words):
+    parts = {name: make() for name, make in options.items()}
+    with pytest.raises(ValueError, match=words):
+        txf.layers.EncoderBlock(None if "attention" in parts else 2, **parts)(np.zeros((1, 3, 8), "float32"))

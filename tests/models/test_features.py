@@ -142,7 +142,8 @@ def test_a_pair_with_a_source_of_vectors_is_trained():
         (lambda: encoder(max_length=4)(X), ["`inputs`", "max_length=4", "5"]),
         (lambda: encoder()({"features": X, "features_mask": MASK[:, :4]}), ["(2, 4)", "(2, 5)"]),
         (lambda: encoder()({"features": X, "mask": MASK}), ["features_mask", "'mask'"]),
-        (lambda: encoder()(IDS), ["`features`", "floats"]),
+        (lambda: encoder()(IDS), ["`features` must be floats of shape (B, T, 6); received shape (2, 5)"]),
+        (lambda: encoder()(X[0]), ["`features`", "(B, T, 6)", "(5, 6)"]),
         (lambda: txf.models.masked_language_model(None, 1, 8, 2), ["`vocab_size`", "None"]),
         (lambda: txf.models.masked_language_model(11, 1, 8, 2, input_dim=6), ["input_dim", "masked_language_model"]),
         (lambda: pair(share_embeddings=True), ["`share_embeddings`", "`input_dim`"]),
@@ -151,7 +152,7 @@ def test_a_pair_with_a_source_of_vectors_is_trained():
         (lambda: pair().generate(), ["`inputs`", "source_features"]),
         (lambda: pair().generate(inputs={"source_features": X[:0]}), ["`inputs`", "none"]),
         (lambda: pair().generate(inputs={"source_features": X[..., :4]}), ["`inputs`", "source_features", "(2, 5, 4)"]),
-        (lambda: pair().generate(inputs={"source_features": X[0]}), ["`inputs`", "(None, None, 6)", "(5, 6)"]),
+        (lambda: pair().generate(inputs={"source_features": X[0]}), ["`source_features`", "(B, T, 6)", "(5, 6)"]),
         (lambda: pair().generate(inputs={"source_features": X, "source_features_mask": MASK[:1]}), ["`inputs`", "1"]),
     ],
 )

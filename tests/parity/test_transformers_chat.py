@@ -40,10 +40,12 @@ def rendered(render, errors=Exception):
 def test_published_templates_render_as_in_transformers(name, theirs):
     ours = txf.text.ChatTemplate(PUBLISHED[name], theirs.special_tokens_map)
     count = 0
-    for messages in CONVERSATIONS.values():
+    for kind, messages in CONVERSATIONS.items():
         for variables in VARIABLES.values():
             options = dict(chat_template=PUBLISHED[name], tokenize=False, **variables)
             expected = rendered(lambda: theirs.apply_chat_template(messages, **options))
+            if kind == "parts" and ("A cat." not in (expected or "") or "'type'" in expected):
+                expected = None  # the template leaves the text out or writes Python's list: we refuse it
             assert rendered(lambda: ours.render(messages, **variables), ValueError) == expected
             count += expected is not None
     assert count >= len(VARIABLES) and len(PUBLISHED) >= 10
@@ -79,7 +81,8 @@ def test_targets_are_the_tokens_that_transformers_takes_for_answers(name, folder
     for case, messages in conversations.items():
         options = dict(chat_template=PUBLISHED[name], return_assistant_tokens_mask=True)
         found = rendered(lambda: theirs.apply_chat_template(messages, **options))
-        if found is not None and any(found["assistant_masks"]):
+        text_is_lost = case == "parts" and found is not None and "A cat." not in theirs.decode(found["input_ids"])
+        if found is not None and any(found["assistant_masks"]) and not text_is_lost:
             known[case] = np.array(found["input_ids"]), np.array(found["assistant_masks"])
     assert len(known) >= 2
     examples = txf.text.conversations([conversations[case] for case in known], tokenizer, ours)

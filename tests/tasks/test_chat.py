@@ -143,7 +143,7 @@ def test_a_checkpoint_has_its_template_and_end(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("call, words", [
-    (lambda task: task.chat("a"), "`chat_template` must be given to the task"),
+    (lambda task: task.chat("a"), "`chat_template` must be given to the task.* pass chat_template=, a Jinja template"),
     (lambda task: task.fit(CHATS), "`chat_template` must be given to the task"),
     (lambda task: task.fit([1, 2]), "`texts` must hold strings; received 1 at place 0"),
     (lambda task: task.fit(PROMPTS, RESPONSES[:2]), "`texts`, `responses` must be of one length"),
@@ -155,8 +155,20 @@ def test_a_checkpoint_has_its_template_and_end(checkpoint, tmp_path):
     (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="a").chat(3), "`messages` must be a text"),
     (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="a").chat([3]), "`messages` must be a list"),
     (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="a").chat("b", variables=3), "`variables`"),
-], ids=range(12))  # fmt: skip
+    (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="a").chat([CHATS[0], [{"role": "usr"}]]),
+     "`messages` has a conversation at place 1 .*'usr' at place 0"),
+    (lambda task: task.from_scratch([[{"from": "human", "value": "a"}]]), "messages with 'role' and.* place 0"),
+], ids=range(14))  # fmt: skip
 def test_bad_calls_are_refused_by_name(call, words):
     model = txf.models.decoder_generator(BYTES.vocab_size, 1, 8, 2)
     with pytest.raises(ValueError, match=words):
         call(txf.tasks.TextGenerator(model, BYTES))
+
+
+def test_a_stream_has_no_empty_pieces(monkeypatch):
+    task = txf.tasks.TextGenerator(txf.models.decoder_generator(BYTES.vocab_size, 1, 8, 2), BYTES)
+    first = [*BYTES("é").numpy().tolist()[1:-1], *BYTES("a").numpy().tolist()[1:-1], 1, -1]  # two bytes, one, the end
+    steps = [np.array([token, other]) for token, other in zip(first, [100, 1, -1, -1, -1])]
+    monkeypatch.setattr(task.model, "generate", lambda rows, **options: (step[: len(rows)] for step in steps))
+    assert list(task.generate("b", stream=True)) == ["é", "a"]
+    assert list(task.generate(["b", "c"], stream=True)) == [["", "a"], ["é", ""], ["a", ""]]

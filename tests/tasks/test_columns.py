@@ -20,6 +20,10 @@ def csv(folder):
     return folder / "data.csv"
 
 
+def capitals(folder):
+    return csv(folder).rename(folder / "DATA.CSV")
+
+
 def tsv(folder):
     lines = ["text\tlabel", *map("\t".join, zip(TEXTS, LABELS))]
     (folder / "data.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -48,7 +52,7 @@ class HuggingFace:
 
 TABLES = {
     "dict": lambda _: {"label": LABELS, "text": TEXTS},
-    "csv": csv, "tsv": tsv, "jsonl": jsonl, "parquet": parquet, "pandas": lambda _: FRAME,
+    "csv": csv, "capitals": capitals, "tsv": tsv, "jsonl": jsonl, "parquet": parquet, "pandas": lambda _: FRAME,
     "datasets": lambda _: HuggingFace(),
     "tf.data": lambda _: tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)),
     "tf.data of dicts": lambda _: tf.data.Dataset.from_tensor_slices({"label": LABELS, "text": TEXTS}),
@@ -130,3 +134,29 @@ def test_a_generator_is_made_of_the_columns_that_are_named(columns):
     tokenizer = make(table, columns=columns, vocab_size=25, num_layers=1, dim=16, num_heads=2).tokenizer
     pieces = "".join(map(tokenizer.id_to_token, range(4, tokenizer.vocab_size)))
     assert "w" in pieces and ("b" in pieces) == (len(columns) == 2)
+
+
+@pytest.mark.parametrize("name, lines", [
+    ("a.tsv", "text\tlabel\none\ta\ntwo\n"), ("a.csv", "text,label\none,a\ntwo,\n"),
+    ("a.jsonl", '{"text": "one", "label": "a"}\n{"text": "two"}\n'),
+])  # fmt: skip
+def test_a_missing_cell_is_refused_with_its_row_and_column(name, lines, tmp_path):
+    (tmp_path / name).write_text(lines)
+    with pytest.raises(ValueError, match="`labels` must have a value in each row.* column 'label', row 2"):
+        read_columns(tmp_path / name, [None], NAMES)
+
+
+def test_a_folder_that_is_none_is_refused_with_what_is_missing(tmp_path):
+    load = txf.tasks.TextClassifier.load
+    with pytest.raises(ValueError, match="`folder` must be the folder of a task; there is none at 'nothing'"):
+        load("nothing")
+    with pytest.raises(ValueError, match="`folder` must hold task.json.* or config.json"):
+        load(tmp_path)
+    (tmp_path / "task.json").write_text("{}")
+    with pytest.raises(ValueError, match="`folder` must hold model.keras beside task.json"):
+        load(tmp_path)
+
+
+def test_an_index_is_made_of_the_column_that_is_named(tmp_path):
+    embedder = txf.tasks.TextEmbedder.from_scratch(TEXTS, TEXTS, vocab_size=60, num_layers=1, dim=8, num_heads=2)
+    assert embedder.index({"body": TEXTS}, columns="body").texts == TEXTS

@@ -57,12 +57,16 @@ def test_a_template_reads_nothing_of_the_process(template):
     (lambda: render("a", "Hello!"), "`messages` must be a list of dicts, at least one; received 'Hello!'"),
     (lambda: render("a", []), "`messages` must be a list of dicts, at least one; received"),
     (lambda: render("a", [{"content": "b"}]), "`messages` must each have a string as 'role'.* at place 0"),
+    (lambda: render("a", [user("b"), {"role": "usr", "content": "b"}]), "as 'role'.* received 'usr' at place 1"),
+    (lambda: render("a", [user(5)]), "a string as 'content', or parts .*; received .* at place 0"),
+    (lambda: render("a", [{"role": "user"}]), "a string as 'content'"),
+    (lambda: render("a", [user([{"type": "text", "text": "b"}])]), "parts that the template reads"),
     (lambda: render("a", [user(object())]), "`messages` must be of strings, numbers, lists and dicts"),
     (lambda: render("a", tools=["f"]), "`tools` must be a list of dicts"),
     (lambda: render("a", documents={"a": 1}), "`documents` must be a list of dicts"),
     (lambda: text.ChatTemplate("a").render(HELLO, template="rag"), "`template` must be one of .*; received 'rag'"),
     (lambda: text.chat_template("nowhere"), "`folder` must be a folder; received 'nowhere'"),
-], ids=range(14))  # fmt: skip
+], ids=range(18))  # fmt: skip
 def test_bad_calls_are_refused_by_name(call, words):
     with pytest.raises(ValueError, match=words):
         call()
