@@ -81,6 +81,9 @@ class TextToText(Task):
         target_tokenizer = tokenizer_or(
             target_tokenizer, lambda: train(targets, vocab_size, **start_and_end), "target_tokenizer"
         )
+        own = options.get("decoder_options", {})
+        if isinstance(own, dict):
+            options["decoder_options"] = {"pad_id": target_tokenizer.pad_id, **own}
         model = models.encoder_decoder(
             tokenizer.vocab_size, target_tokenizer.vocab_size, num_layers, dim, num_heads,
             norm_placement=norm_placement, share_embeddings=False, pad_id=tokenizer.pad_id, **options,
@@ -171,11 +174,15 @@ class TextToText(Task):
         return text.translation(tuple(values), self.tokenizer, self.target_tokenizer, self.max_length, start_id)
 
     def _padding(self):
-        ids = self._pad_id()
-        return {"source_ids": ids, "target_ids": ids}, ids
+        ids = self.target_tokenizer.pad_id
+        return {"source_ids": self._pad_id(), "target_ids": 0 if ids is None else ids}, self._ignored()
+
+    def _ignored(self):
+        """The target of padding."""
+        return -100 if self.target_tokenizer.pad_id is None else self.target_tokenizer.pad_id
 
     def _compilation(self):
-        pad_id = self.tokenizer.pad_id
+        pad_id = self._ignored()
         metrics = [training.TokenAccuracy(pad_id=pad_id), training.Perplexity(pad_id=pad_id)]
         return training.TokenCrossEntropy(pad_id=pad_id, label_smoothing=0.1), metrics
 

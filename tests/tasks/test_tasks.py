@@ -262,6 +262,16 @@ def test_a_stream_is_the_answer_in_whole_characters(name, tokenizer):
         assert told[0] == asked[0] and "".join(told) == whole[0]
 
 
+def test_each_side_has_padding_of_its_own():
+    special = dict(special_tokens=("<s>", "<unk>", "</s>", "<p>"), pad_token="<p>", start="<s>", end="</s>")
+    own = txf.text.SentencePieceTokenizer.train(TARGETS, 24, **special)
+    task = tasks.TextToText.from_scratch(SOURCES, TARGETS, target_tokenizer=own, **SMALL | {"vocab_size": 24})
+    inputs, targets = task._batches([["one dog"], ["ein Hund"]], 1, None)[0]
+    assert [inputs["source_ids"][0, -1], inputs["target_ids"][0, -1], targets[0, -1]] == [0, 3, 3]
+    assert [task.model.get_layer(f"{side}_embedding").pad_id for side in ("source", "target")] == [0, 3]
+    assert task._compilation()[0].pad_id == 3
+
+
 @pytest.mark.slow
 def test_generated_answers_do_not_depend_on_the_batch():
     task = MAKE["TextGenerator"]()
