@@ -177,6 +177,11 @@ class Task:
         if held is not None:
             if not isinstance(held, (list, tuple)) or len(names) == 1 and not _is_tuple_of_columns(held):
                 held = (held,)
+            if len(held) > len(names):
+                raise ValueError(
+                    f"`validation_data` must be a tuple of {list(names)} at most, without weights; received "
+                    f"{len(held)} parts."
+                )
             others = [*held[1:], *[None] * (len(names) - len(held))]
             try:
                 held = self._checked(self._read(held[0] if held else [], others, options["columns"], names))

@@ -23,7 +23,7 @@ class TextClassifier(Task):
     Args:
         model: a model of `encoder_classifier`, or one like it: ids (B, T) -> logits (B, C).
         tokenizer: tokenizer of the texts.
-        labels: list of the C labels, strings or integers, in the order of the logits.
+        labels: list of the C labels, strings, integers or booleans, in the order of the logits.
         max_length: truncates longer texts; default the number of positions of the model, or 512.
         learning_rate: default of `fit`.
 
@@ -120,7 +120,8 @@ class TextClassifier(Task):
             texts: list or column of strings; or a table of both columns: the path of a .csv, .tsv, .jsonl or .parquet
                 file, a pandas data frame, a Hugging Face data set or a `tf.data.Dataset`, with the columns "text" and
                 "label" unless `columns` says otherwise. The texts are read into memory.
-            labels: list or column of labels.
+            labels: list or column of labels. Those of a .csv or .tsv file are integers where all of them are, else
+                strings.
             class_weight: dict of labels -> weight in the loss of an example with the label, 1 for those without; or
                 "balanced": rare labels weigh as much as frequent ones.
             {options}

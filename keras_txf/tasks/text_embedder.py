@@ -130,7 +130,6 @@ class TextEmbedder(Task):
         Returns:
             Keras' history: the accuracy is the share of anchors whose own positive is the most similar of its batch.
         """
-        self.embeddings = None
         return self._fit(anchors, [positives], options)
 
     def evaluate(
@@ -184,10 +183,10 @@ class TextEmbedder(Task):
             batch_size, verbose: see `encode`.
         """
         try:
-            [self.texts] = self._read(texts, [], None, {"texts": "text"})
+            [found] = self._read(texts, [], None, {"texts": "text"})
         except ValueError as error:
             raise ValueError(f"`texts` must be texts, or a table of them: {error}") from error
-        self.embeddings = self.encode(self.texts, batch_size, verbose)
+        self.texts, self.embeddings = found, self.encode(found, batch_size, verbose)
         return self
 
     def search(self, queries: Any, k: int = 5, batch_size: int = 64) -> list:
@@ -232,6 +231,10 @@ class TextEmbedder(Task):
             similarity = ops.matmul(anchors, ops.transpose(positives)) / self.temperature
             self._towers = keras.Model(inputs, similarity)
         return self._towers
+
+    def _prepare(self, learning_rate, steps):
+        super()._prepare(learning_rate, steps)
+        self.embeddings = None  # they are of the weights before
 
     def _checked(self, values):
         return [texts("anchors", values[0]), texts("positives", values[1])]

@@ -158,12 +158,14 @@ class TokenClassifier(Task):
         Raises:
             ValueError: columns of different lengths, another tag than the labels of the task.
         """
-        self._weights = None
-        if class_weight is not None:
-            values = self._checked(self._read(words, [tags], options["columns"]))
-            weights = class_weights(class_weight, self.labels, [number for row in values[1] for number in row])
-            self._weights = {number: float(weight) for number, weight in enumerate(weights)}
-        return self._fit(words, [tags], options)
+        try:
+            if class_weight is not None:
+                values = self._checked(self._read(words, [tags], options["columns"]))
+                weights = class_weights(class_weight, self.labels, [number for row in values[1] for number in row])
+                self._weights = {number: float(weight) for number, weight in enumerate(weights)}
+            return self._fit(words, [tags], options)
+        finally:
+            self._weights = None  # they are of this training alone
 
     def predict(self, words: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int = 1) -> Any:
         """Labels words.
@@ -269,7 +271,7 @@ class TokenClassifier(Task):
                 )
             numbers.append(
                 tags if all(type(tag) is int and 0 <= tag < len(self.labels) for tag in tags)
-                else numbers_of("tags", tags, self.labels)
+                else numbers_of("tags", tags, self.labels, place)
             )  # fmt: skip
         return [words, numbers]
 
