@@ -105,6 +105,8 @@ class MaskedLanguageModel(Task):
     def fit(self, texts: Any, **options: Unpack[FitOptions]) -> keras.callbacks.History:
         """Trains on texts; 15 % of the tokens are hidden, others in each epoch. The logs have accuracy and perplexity.
 
+        Of each text one token at least is hidden, of those that are no special tokens.
+
         Args:
             texts: list or column of strings, the path of a .txt file, of which each line is a text, or a table with
                 the column "text": see `TextClassifier.fit`.
@@ -112,6 +114,9 @@ class MaskedLanguageModel(Task):
 
         Returns:
             Keras' history.
+
+        Raises:
+            ValueError: no text with a token to hide; see `TextClassifier.fit`.
         """
         return self._fit(texts, [], options)
 
@@ -163,7 +168,16 @@ class MaskedLanguageModel(Task):
 
     def _examples(self, values):
         ids = text.token_ids(values[0], self.tokenizer, self.max_length).cache()
-        return text.mask_tokens(ids, self.tokenizer, mask_token=self.mask_token)
+        return text.mask_tokens(ids, self.tokenizer, mask_token=self.mask_token, at_least_one=True)
+
+    def _batches(self, values, *options, **more):
+        batches = super()._batches(values, *options, **more)
+        if not any((targets != self.tokenizer.pad_id).any() for _, targets in batches.examples):
+            raise ValueError(
+                "`texts` must have a token to hide, of those that are no special tokens; received "
+                f"{short_repr(values[0])}."
+            )
+        return batches
 
     def _padding(self):
         return self._pad_id(), self._pad_id()

@@ -15,7 +15,7 @@ from keras_txf.tasks import folder as task_folder
 from keras_txf.tasks.batches import Batches
 from keras_txf.tasks.columns import read_columns
 from keras_txf.tasks.epoch_scores import EpochScores
-from keras_txf.text.datasets import checked_tokenizer
+from keras_txf.text.datasets import checked_tokenizer, limit
 from keras_txf.text.truncation import row
 
 LONGEST = 512  # tokens of a text, where the model has no limit of its own
@@ -60,11 +60,12 @@ class Task:
     def __init__(self, model, tokenizer, max_length=None, learning_rate=1e-3):
         self.model = checks.built_model("model", model)
         self.tokenizer = checked_tokenizer("tokenizer", tokenizer)
-        limit = self._limit()
-        longest = min(limit or LONGEST, LONGEST) if max_length is None else max_length
+        positions = self._limit()
+        longest = min(positions or LONGEST, LONGEST) if max_length is None else max_length
         self.max_length = checks.size("max_length", longest)
-        if limit is not None and self.max_length > limit:
-            raise ValueError(f"`max_length` must be at most the model's {limit} positions; received {max_length}.")
+        if positions is not None and self.max_length > positions:
+            raise ValueError(f"`max_length` must be at most the model's {positions} positions; received {max_length}.")
+        limit(self.tokenizer, self.max_length, len(tokenizer.start) + len(tokenizer.end))
         self.learning_rate = checks.positive_number("learning_rate", learning_rate)
         self.record = []  # what `fit` did, for the model card
         self._is_compiled = False

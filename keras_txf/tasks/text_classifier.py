@@ -7,12 +7,13 @@ from typing import Any, Self, Unpack
 import keras
 import numpy as np
 
-from keras_txf import checkpoints, checks, models, text
+from keras_txf import checks, models, text
 from keras_txf.checkpoints.labels import config_with_labels, labels_of
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many, texts
+from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
 from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
 
@@ -98,7 +99,8 @@ class TextClassifier(Task):
 
         Args:
             path: folder, or the name of a repository on the Hub.
-            labels: list of the labels; default those of the checkpoint.
+            labels: list of the labels; default those of the checkpoint. Its head is kept where it has these labels, in
+                their order or another, or as many without names ("LABEL_0").
             max_length: truncates longer texts.
             **options: of `txf.checkpoints.load`, such as `dropout`, `pooling`.
         """
@@ -107,7 +109,7 @@ class TextClassifier(Task):
         labels = known if labels is None else label_list(labels)
         if labels is None:
             raise ValueError("`labels` must be given: the checkpoint has no names of classes; received None.")
-        model = checkpoints.load(folder, "sequence_classification", num_classes=len(labels), **options)
+        model = load_classifier(folder, "sequence_classification", known, labels, options)
         return cls(model, tokenizer, labels, max_length, learning_rate=5e-5)
 
     @shows_options

@@ -11,7 +11,7 @@ from keras_txf.layers.option_tables import shows_options
 from keras_txf.tasks.answers import Answers, stop_ids_of
 from keras_txf.tasks.columns import texts
 from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
-from keras_txf.text.datasets import checked_tokenizer
+from keras_txf.text.datasets import checked_tokenizer, limit
 
 
 class TextToText(Task):
@@ -45,7 +45,9 @@ class TextToText(Task):
     ):
         super().__init__(model, tokenizer, max_length, learning_rate)
         self.target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
-        checked_tokenizer("target_tokenizer", self.target_tokenizer, needs=("end",))
+        target = checked_tokenizer("target_tokenizer", self.target_tokenizer, needs=("end",))
+        added = len(target.start) + len(target.end) + (self._start_id() is not None)
+        limit(target, self.max_length, added - 1)  # the last token is a target only
 
     @classmethod
     def from_scratch(

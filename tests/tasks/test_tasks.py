@@ -304,6 +304,23 @@ def test_fill_guesses_by_the_models_softmax():
             task.fill(text)
 
 
+def test_of_short_texts_one_token_is_hidden():
+    task = MAKE["MaskedLanguageModel"]()
+    for _ in range(3):
+        [(_, targets)] = task._batches([["cat", "dog"] * 8], 16, None)
+        assert ((targets != task.tokenizer.pad_id).sum(axis=1) == 1).all()
+    with pytest.raises(ValueError, match="`texts` must have a token to hide.*received .''"):
+        task.fit(["", ""], epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize("name, longest", [(name, 2) for name in MAKE if "Pair" not in name] + [("PairClassifier", 4)])
+def test_max_length_leaves_room_for_a_token(name, longest):
+    task = MAKE[name]()
+    config = {**task.get_config(), "max_length": longest - (name == "TextToText")}
+    with pytest.raises(ValueError, match="`max_length` must leave room for a token of each text.*received"):
+        type(task)(task.model, **txf.tasks.folder.tokenizers_of(task), **config)
+
+
 @pytest.mark.slow
 def test_a_pair_is_read_in_training_as_in_prediction():
     task = MAKE["PairClassifier"]()
