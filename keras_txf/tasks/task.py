@@ -98,8 +98,8 @@ class Task:
         """Writes the task to a folder: the model, the tokenizer, the labels and a model card, without pickle.
 
         Args:
-            folder: the folder. What `save` wrote there before is replaced at once when all is written; other files
-                stay, a README.md too.
+            folder: the folder, for "keras" another than the current one. What `save` wrote there before, in either
+                format, is replaced when all is written; other files stay, a README.md too.
             format: "keras", for `load`; or "huggingface", a folder that transformers loads, for a task of a checkpoint.
 
         Raises:
@@ -113,9 +113,7 @@ class Task:
                     '`format` must be "keras" for a task that did not begin from a checkpoint; received "huggingface".'
                 )
             self._check_format()
-            checkpoints.save(self.checkpoint_model(), path, config=self._checkpoint_config())
-            self._save_beside(path)
-            task_folder.write_card(path, self)
+            task_folder.save_checkpoint(path, self)
         else:
             task_folder.save(path, self)
 
@@ -124,12 +122,9 @@ class Task:
         """Loads a task that `save` wrote, or a checkpoint in the format of Hugging Face.
 
         Raises:
-            ValueError: no such folder, or one of another task.
+            ValueError: no such folder, one of another task, or a damaged file.
         """
-        path = checks.path("folder", folder)
-        if not (path / task_folder.FILE).is_file():
-            return cls.from_checkpoint(path)
-        return task_folder.load(path, cls)
+        return task_folder.load(checks.path("folder", folder), cls)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor beside model and tokenizer, of JSON's types."""
