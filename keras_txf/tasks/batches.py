@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.progress import bar
 from keras_txf.text.batching import bucket_list
 
 WINDOW = 64  # batches within which examples are sorted by length
@@ -96,18 +97,21 @@ def _width(batch):
 def in_batches(function, examples, padding, batch_size, limit, verbose=1):
     """Applies a function to batches of examples of similar length; returns its rows in the order of the examples.
 
-    Shows a progress bar from ten batches on, unless `verbose` is 0.
+    Shows a progress bar from ten batches on, see `batch_bar`.
     """
     checks.size("batch_size", batch_size)
     checks.verbosity("verbose", verbose)
     if not examples:
         return []
     batches = Batches(lambda: examples, padding, batch_size, limit)
-    bar = keras.utils.Progbar(len(batches), unit_name="batch") if verbose and len(batches) >= 10 else None
     answers = [None] * len(examples)
-    for index, places in enumerate(batches.batches):
+    for index, places in enumerate(batch_bar(batches.batches, verbose)):
         for place, answer in zip(places, function(batches[index])):
             answers[place] = answer
-        if bar is not None:
-            bar.update(index + 1)
     return answers
+
+
+def batch_bar(batches, verbose):
+    """The batches of a list, with a progress bar where they are ten at least."""
+    checks.verbosity("verbose", verbose)
+    return bar(batches, unit="batch", verbose=verbose if len(batches) >= 10 else 0)

@@ -124,13 +124,14 @@ class MaskedLanguageModel(Task):
         """Returns loss, accuracy and perplexity of texts, see `fit`: the same tokens are hidden at each call."""
         return self._evaluate(texts, [], columns, batch_size)
 
-    def fill(self, texts: Any, k: int = 5, batch_size: int = 32) -> list:
+    def fill(self, texts: Any, k: int = 5, batch_size: int = 32, verbose: int | str = "auto") -> list:
         """Guesses the hidden token of each text.
 
         Args:
             texts: a text, or a list of texts, each with the mask token once.
             k: number of guesses.
             batch_size: texts in a batch.
+            verbose: 0 shows no progress bar, 1 a bar from ten batches on, "auto" a bar in a terminal after a second.
 
         Returns:
             List of (token, probability), the likeliest first; of a list of texts a list of such lists.
@@ -155,7 +156,7 @@ class MaskedLanguageModel(Task):
             return keras.ops.convert_to_numpy(keras.ops.softmax(logits))[ids == mask]
 
         found = []
-        for scores in in_batches(guess, rows, self._pad_id(), batch_size, self.max_length):
+        for scores in in_batches(guess, rows, self._pad_id(), batch_size, self.max_length, verbose):
             best = np.argsort(-scores, kind="stable")[:k]
             found.append([(self.tokenizer.id_to_token(int(i)), float(scores[i])) for i in best])
         return back(found)

@@ -177,7 +177,7 @@ class PairClassifier(Task):
         return self._evaluate(first, [second, labels], columns, batch_size)
 
     def predict(
-        self, first: Any, second: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int = 1
+        self, first: Any, second: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int | str = 1
     ) -> Any:
         """Labels or scores pairs.
 
@@ -201,13 +201,16 @@ class PairClassifier(Task):
             return back(np.reshape(rows, (-1, len(self.labels))).astype("float32"))
         return back([self.labels[int(row.argmax())] for row in rows])
 
-    def rank(self, query: str, texts: Any, batch_size: int = 32) -> list[tuple[str, float]]:
+    def rank(
+        self, query: str, texts: Any, batch_size: int = 32, verbose: int | str = "auto"
+    ) -> list[tuple[str, float]]:
         """Orders texts by how well each answers a query, the best first.
 
         Args:
             query: a text.
             texts: list of texts.
             batch_size: pairs in a batch.
+            verbose: 0 shows no progress bar, 1 a bar from ten batches on, "auto" a bar in a terminal after a second.
 
         Returns:
             List of (text, score): the score, or the probability of the last label.
@@ -216,7 +219,7 @@ class PairClassifier(Task):
         texts = strings("texts", texts)
         if not texts:
             return []
-        scores = self.predict([query] * len(texts), texts, batch_size, return_probabilities=True)
+        scores = self.predict([query] * len(texts), texts, batch_size, True, verbose)
         scores = scores if self.labels is None else scores[:, -1]
         return [(texts[i], float(scores[i])) for i in np.argsort(-scores, kind="stable")]
 

@@ -141,7 +141,9 @@ class TextClassifier(Task):
 
         return self._fit(texts, [labels], options, None if class_weight is None else weigh)
 
-    def predict(self, texts: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int = 1) -> Any:
+    def predict(
+        self, texts: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int | str = 1
+    ) -> Any:
         """Labels texts.
 
         Args:

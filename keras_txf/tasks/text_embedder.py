@@ -156,7 +156,7 @@ class TextEmbedder(Task):
         one, other = (self.encode(column, batch_size, verbose=0) for column in self._checked(pairs))
         return correlations((one * other).sum(-1), numbers("scores", scores))
 
-    def encode(self, texts: Any, batch_size: int = 64, verbose: int = 1) -> np.ndarray:
+    def encode(self, texts: Any, batch_size: int = 64, verbose: int | str = 1) -> np.ndarray:
         """Embeds texts.
 
         Args:
@@ -175,7 +175,7 @@ class TextEmbedder(Task):
         rows = in_batches(embed, self._ids(texts), self._pad_id(), batch_size, self.max_length, verbose)
         return back(np.stack(rows) if rows else np.zeros((0, self.model.output.shape[-1]), "float32"))
 
-    def index(self, texts: Any, batch_size: int = 64, verbose: int = 1) -> Self:
+    def index(self, texts: Any, batch_size: int = 64, verbose: int | str = 1) -> Self:
         """Embeds the texts that `search` looks among; returns the task.
 
         Args:

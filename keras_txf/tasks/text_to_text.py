@@ -132,19 +132,20 @@ class TextToText(Task):
         sampler: Any = "greedy",
         batch_size: int = 16,
         stream: bool = False,
+        verbose: int | str = "auto",
         **options: Any,
     ) -> Any:
         """Answers texts.
 
         Args:
-            texts, max_new_tokens, sampler, batch_size, stream, **options: see `TextGenerator.generate`.
+            texts, max_new_tokens, sampler, batch_size, stream, verbose, **options: see `TextGenerator.generate`.
 
         Returns:
             The answer to a text, or a list of answers, without special tokens.
         """
         options = {"max_new_tokens": max_new_tokens, "sampler": sampler, **self._ends(), **options}
         answers = Answers(self.model, self._reader(), self.target_tokenizer, options)
-        return answers.stream(texts) if checks.boolean("stream", stream) else answers.all(texts, batch_size)
+        return answers.stream(texts) if checks.boolean("stream", stream) else answers.all(texts, batch_size, verbose)
 
     def export(self, folder: str | os.PathLike, overwrite: bool = False, **options: Any) -> None:
         """Writes a SavedModel from texts to answers.

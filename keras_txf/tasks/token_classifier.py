@@ -169,7 +169,9 @@ class TokenClassifier(Task):
         finally:
             self._weights = None  # they are of this training alone
 
-    def predict(self, words: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int = 1) -> Any:
+    def predict(
+        self, words: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int | str = 1
+    ) -> Any:
         """Labels words.
 
         Args:
@@ -190,7 +192,7 @@ class TokenClassifier(Task):
         found = found if return_probabilities else [self._tags(row) for row in found]
         return found[0] if one else found
 
-    def entities(self, texts: Any, batch_size: int = 32, verbose: int = 1) -> Any:
+    def entities(self, texts: Any, batch_size: int = 32, verbose: int | str = 1) -> Any:
         """Finds the entities of texts, of labels like "B-PER", see `txf.training.entities`.
 
         Args:
