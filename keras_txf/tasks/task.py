@@ -321,7 +321,10 @@ def tokenizer_or(tokenizer: Any, train: Any, name: str = "tokenizer") -> Any:
 def tokenizer_of(path, revision=None):
     """The folder of a checkpoint, and its tokenizer."""
     found = checkpoints.find(path, revision)
-    return found, text.from_checkpoint(found)
+    try:
+        return found, text.from_checkpoint(found)
+    except ValueError as error:
+        raise ValueError(f"`path` must be a checkpoint with a tokenizer: {error}") from error
 
 
 def _divide(values, share, seed):

@@ -94,6 +94,11 @@ def test_a_damaged_file_is_refused_by_name(change, words, saved, tmp_path):
     assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
 
 
+def test_a_folder_of_a_task_is_no_checkpoint(saved):
+    with pytest.raises(ValueError, match="`path` must be a checkpoint with a tokenizer.*tokenizer.json"):
+        txf.tasks.TextClassifier.from_checkpoint(saved)
+
+
 @pytest.mark.parametrize("content", [None, b"", b"damaged"])
 def test_a_model_that_is_missing_or_damaged_is_refused_by_name(content, saved, tmp_path):
     (tmp_path / "task.json").write_bytes((saved / "task.json").read_bytes())
