@@ -31,7 +31,18 @@ MAY_IMPORT = {
     "training": {"checks", "progress", "reading", "atomic_write", "ops", "layers", "backend"},
     "text": {"checks", "progress", "reading", "atomic_write", "layers", "backend"},
     "checkpoints": {"checks", "reading", "atomic_write", "ops", "layers", "models", "training", "backend"},
-    "tasks": {"checks", "reading", "atomic_write", "layers", "generation", "models", "training", "text", "checkpoints"},
+    "tasks": {
+        "checks",
+        "progress",
+        "reading",
+        "atomic_write",
+        "layers",
+        "generation",
+        "models",
+        "training",
+        "text",
+        "checkpoints",
+    },  # fmt: skip
     "backend": set(),
     "visualize": {"checks", "atomic_write", "ops", "layers", "models", "backend"},
 }

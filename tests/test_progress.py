@@ -1,5 +1,6 @@
 """Bars count what is done, on standard error, where a person looks; errors close them."""
 
+import functools
 import io
 import sys
 
@@ -89,3 +90,29 @@ def test_text_shows_bars(monkeypatch):
     )
     scores.score(model)
     assert "generating: 100%" in terminal.getvalue() and "3/3" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("name", ["generate", "chat", "translate", "fill", "rank"])
+def test_tasks_show_bars(monkeypatch, name):
+    pytest.importorskip("tensorflow_text")
+    lines, small = ["the cat sat", "a dog ran"] * 5, dict(vocab_size=60, num_layers=1, dim=8, num_heads=2)
+    short, one_each = small | {"vocab_size": 20}, dict(batch_size=1)
+    if name in ("generate", "chat"):
+        template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        task = txf.tasks.TextGenerator.from_scratch(lines, chat_template=template, **short)
+        call = functools.partial(getattr(task, name), lines, max_new_tokens=1, **one_each)
+    elif name == "translate":
+        task = txf.tasks.TextToText.from_scratch(lines, lines, **short)
+        call = functools.partial(task.generate, lines, max_new_tokens=1, **one_each)
+    elif name == "fill":
+        task = txf.tasks.MaskedLanguageModel.from_scratch(lines, **small)
+        call = functools.partial(task.fill, ["the [MASK]"] * 10, **one_each)
+    else:
+        call = functools.partial(txf.tasks.PairClassifier.from_scratch(lines, lines, **small).rank, "a", lines, 1)
+    terminal = in_terminal(monkeypatch)
+    call(verbose=0)
+    assert "/10" not in terminal.getvalue()
+    call(verbose=1)
+    assert "10/10" in terminal.getvalue()
+    with pytest.raises(ValueError, match="`verbose` must be"):
+        call(verbose=None)

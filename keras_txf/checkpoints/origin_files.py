@@ -44,3 +44,15 @@ def read_origin(model: keras.Model, folder: pathlib.Path) -> None:
     kept, skipped = (load_file(folder / name) if (folder / name).is_file() else {} for name in (KEPT, SKIPPED))
     options = dict.fromkeys(content["options"])  # `save` refuses them by name
     PROVENANCE[model] = Provenance(folder, read_json(folder / "config.json"), content["task"], options, kept, skipped)
+
+
+def share_origin(model: keras.Model, other: keras.Model) -> None:
+    """Gives another model of the same weights the origin of a model."""
+    PROVENANCE[other] = PROVENANCE[model]
+
+
+def move_origin(model: keras.Model, before: pathlib.Path, after: pathlib.Path) -> None:
+    """Tells a model's origin that the files of its folder were moved, if these are what it began from."""
+    origin = PROVENANCE.get(model)
+    if origin is not None and origin.folder is not None and origin.folder.absolute() == before.absolute():
+        origin.folder = after

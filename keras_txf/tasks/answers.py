@@ -1,10 +1,10 @@
 """Texts in, generated texts out: in batches of similar length, or as a stream of whole characters."""
 
-import keras
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.tasks.batches import batch_bar
 from keras_txf.tasks.columns import one_or_many
 
 UNFINISHED = "\ufffd"  # what an incomplete character of bytes decodes to
@@ -31,22 +31,18 @@ class Answers:
             if name in options:
                 raise ValueError(f"`{name}` must not be given; received {short_repr(options[name])}.")
 
-    def all(self, texts, batch_size):
-        """The answer to a text, or a list of answers."""
+    def all(self, texts, batch_size, verbose):
+        """The answer to a text, or a list of answers. For `verbose` see `batch_bar`."""
         texts, back = one_or_many("texts", texts)
         checks.positive_integer("batch_size", batch_size)
         rows, answers = self._read(texts), [None] * len(texts)
         order = np.argsort([len(row) for row in rows], kind="stable")
-        starts = range(0, len(rows), batch_size)
-        bar = keras.utils.Progbar(len(starts), unit_name="batch") if len(starts) >= 10 else None
-        for start in starts:
+        for start in batch_bar(range(0, len(rows), batch_size), verbose):
             places = order[start : start + batch_size]
             found = self.model.generate([rows[i] for i in places], padded=False, **self.options)
             for place, ids in zip(places, found):
                 read = len(rows[place]) * self.continues
                 answers[place] = self._write(list(ids[read:]), rows[place])
-            if bar is not None:
-                bar.add(1)
         return back(answers)
 
     def stream(self, texts):

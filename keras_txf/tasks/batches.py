@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.progress import bar
 from keras_txf.text.batching import bucket_list
 
 WINDOW = 64  # batches within which examples are sorted by length
@@ -37,14 +38,15 @@ class Batches(keras.utils.PyDataset):
         self.shuffle, self.renew, self.random = shuffle, renew, np.random.default_rng(seed)
         self.examples = make()
         self._arrange()
+        self._widths = keras.tree.map_structure(_width, self._padded(0)) if self.batches else None
 
     def __len__(self):
         return len(self.batches)
 
     def __getitem__(self, index):
-        # Keras reads the shapes of all batches off the first two: an axis in which these do not differ would be fixed.
-        other = pad(self._examples_of(0), self.padding, self.limit) if index == 1 else None
-        batch = pad(self._examples_of(index), self.padding, self.limit, other)
+        # Keras reads the shapes of all batches off the first two, and fixes an axis in which these do not differ. The
+        # second batch is longer than the first; where the first has the largest length, all batches have it.
+        batch = self._padded(index, lambda width: width + 1 if index == 1 else width if width == self.limit else 0)
         return batch if self.finish is None else self.finish(batch)
 
     def on_epoch_end(self):
@@ -53,8 +55,9 @@ class Batches(keras.utils.PyDataset):
         if self.shuffle:
             self._arrange()
 
-    def _examples_of(self, index):
-        return [self.examples[i] for i in self.batches[index]]
+    def _padded(self, index, least=None):
+        least = None if least is None else keras.tree.map_structure(least, self._widths)
+        return pad([self.examples[i] for i in self.batches[index]], self.padding, self.limit, least)
 
     def _arrange(self):
         lengths = np.array([max(map(np.size, keras.tree.flatten(example))) for example in self.examples])
@@ -70,39 +73,45 @@ class Batches(keras.utils.PyDataset):
         self.batches = batches
 
 
-def pad(examples, padding, limit, other=None):
-    """Stacks the leaves of B examples; rows (L,) become (B, bucket's L), longer than those of an `other` batch."""
+def pad(examples, padding, limit, least=None):
+    """Stacks the leaves of B examples; rows (L,) become (B, bucket's L), of the lengths `least` at least."""
 
-    def stack(value, than, *leaves):
+    def stack(value, least, *leaves):
         if np.ndim(leaves[0]) == 0:
             return np.stack(leaves)
-        longest = max(map(len, leaves))
-        if other is not None:
-            longest = max(longest, min(than.shape[1] + 1, limit or than.shape[1] + 1))
+        longest = max(*map(len, leaves), min(least, limit or least))
         length = next(length for length in bucket_list(limit or 2 * longest + 8) if length >= longest)
         rows = np.full((len(leaves), length), value, leaves[0].dtype)
         for row, leaf in zip(rows, leaves):
             row[: len(leaf)] = leaf
         return rows
 
-    return keras.tree.map_structure(stack, padding, padding if other is None else other, *examples)
+    least = keras.tree.map_structure(lambda _: 0, padding) if least is None else least
+    return keras.tree.map_structure(stack, padding, least, *examples)
+
+
+def _width(batch):
+    return batch.shape[1] if batch.ndim == 2 else 0
 
 
 def in_batches(function, examples, padding, batch_size, limit, verbose=1):
     """Applies a function to batches of examples of similar length; returns its rows in the order of the examples.
 
-    Shows a progress bar from ten batches on, unless `verbose` is 0.
+    Shows a progress bar from ten batches on, see `batch_bar`.
     """
     checks.size("batch_size", batch_size)
     checks.verbosity("verbose", verbose)
     if not examples:
         return []
     batches = Batches(lambda: examples, padding, batch_size, limit)
-    bar = keras.utils.Progbar(len(batches), unit_name="batch") if verbose and len(batches) >= 10 else None
     answers = [None] * len(examples)
-    for index, places in enumerate(batches.batches):
+    for index, places in enumerate(batch_bar(batches.batches, verbose)):
         for place, answer in zip(places, function(batches[index])):
             answers[place] = answer
-        if bar is not None:
-            bar.update(index + 1)
     return answers
+
+
+def batch_bar(batches, verbose):
+    """The batches of a list, with a progress bar where they are ten at least."""
+    checks.verbosity("verbose", verbose)
+    return bar(batches, unit="batch", verbose=verbose if len(batches) >= 10 else 0)

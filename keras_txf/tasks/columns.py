@@ -3,17 +3,18 @@
 import importlib
 import math
 import os
+import re
 
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.reading import parse_json
 
 # TSV has no quotes: a quotation mark is text.
 READERS = {
     ".csv": ("read_csv", {}),
     ".tsv": ("read_csv", {"sep": "\t", "quoting": 3}),
-    ".jsonl": ("read_json", {"lines": True}),
     ".parquet": ("read_parquet", {}),
 }
 
@@ -25,6 +26,7 @@ def read_columns(data, others, columns):
         data: the first column; or what holds all columns: the path of a .csv, .tsv, .jsonl or .parquet file, or of
             a .txt file where there is one column, a dict of columns, a `pandas.DataFrame`, a `datasets.Dataset`, or a
             `tf.data.Dataset` of tuples in the order of `columns` or of dicts.
+            All values of a .csv or .tsv file are strings, but for "labels" that are integers throughout.
         others: the other columns, each None where `data` holds them.
         columns: dict of the names of the arguments of the caller -> names of the columns in a table.
 
@@ -44,6 +46,9 @@ def read_columns(data, others, columns):
                 f"`{given[0]}` must be left out where `{next(iter(columns))}` is a table of all columns; received both."
             )
         found = {name: _without_gaps(name, column, table(column)) for name, column in columns.items()}
+    is_path = isinstance(data, (str, os.PathLike))
+    if "labels" in found and is_path and os.fspath(data).lower().endswith((".csv", ".tsv")):
+        found["labels"] = _integers(found["labels"])
     lengths = {name: len(values) for name, values in found.items()}
     if len(set(lengths.values())) > 1 or not all(lengths.values()):
         raise ValueError(
@@ -87,7 +92,22 @@ def _as_list(name, values):
     if is_table or isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
         raise ValueError(f"`{name}` must be a list or a column of values; received {short_repr(values)}.")
     values = values.tolist() if hasattr(values, "tolist") else list(values)
-    return [_plain(value) for value in values]
+    found = []
+    for place, value in enumerate(values):
+        try:
+            found.append(_plain(value))
+        except UnicodeDecodeError:
+            raise ValueError(
+                f"`{name}` must hold text in UTF-8; received {short_repr(value)} at place {place}."
+            ) from None
+    return found
+
+
+def _integers(values):
+    """Integers, where all values are written as such: "007" is none."""
+    return (
+        [int(value) for value in values] if all(re.fullmatch("0|-?[1-9][0-9]*", value) for value in values) else values
+    )
 
 
 def _without_gaps(name, column, values):
@@ -137,7 +157,7 @@ def _table(argument, data, columns):
 
 
 def _read(argument, path, columns):
-    known = sorted([*READERS, ".txt"] if len(columns) == 1 else READERS)
+    known = sorted([*READERS, ".jsonl", *[".txt"] * (len(columns) == 1)])
     suffix = path.suffix.lower()
     if suffix not in known:
         raise ValueError(f"`{argument}` must be data, or a file of {known}; received {short_repr(str(path))}.")
@@ -145,6 +165,8 @@ def _read(argument, path, columns):
         raise ValueError(f"`{argument}` must be a file that exists; received {short_repr(str(path))}.")
     if suffix == ".txt":
         return {columns[0]: _lines(path)}
+    if suffix == ".jsonl":
+        return _json_lines(path)
     try:
         pandas = importlib.import_module("pandas")
     except ImportError as error:
@@ -165,10 +187,23 @@ def _read(argument, path, columns):
 def _lines(path):
     """The lines of a file of texts, without the empty ones."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (UnicodeError, OSError) as error:
         raise ValueError(f"{short_repr(str(path))} cannot be read: {error}") from error
     return [line for line in lines if line.strip()]
+
+
+def _json_lines(path):
+    """The columns of a file with a JSON object in each line. pandas would guess types: a text "1" became a number."""
+    rows = []
+    for line in _lines(path):
+        try:
+            rows.append(parse_json(line))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{short_repr(str(path))} must have a JSON object in each line; received {short_repr(line)}: {error}."
+            ) from error
+    return {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
 
 
 def _dataset(argument, data, columns):

@@ -2,8 +2,10 @@
 
 import os
 import pathlib
+import re
 
 from keras_txf.checks import short_repr
+from keras_txf.reading import reading
 
 SUFFIXES = (".conll", ".iob", ".bio", ".txt", ".tsv")
 
@@ -21,7 +23,8 @@ def read_conll(path):
     """Returns lists of the words and of the tags of each text, from a file in UTF-8.
 
     A blank line ends a text. Blanks or tabs separate the columns of a line: the first is the word, the last the tag.
-    Lines that begin with -DOCSTART- are left out.
+    Lines that begin with -DOCSTART- are left out, and comments: before the words of a text a line like "# text = Ada",
+    and in a file with tabs any line without one that begins with "#".
 
     Raises:
         ValueError: no such file, a line without a tag, a file without words.
@@ -29,10 +32,16 @@ def read_conll(path):
     if not path.is_file():
         raise ValueError(f"`words` must be a file that exists; received {short_repr(str(path))}.")
     texts = [([], [])]
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    with reading(path):
+        content = path.read_text(encoding="utf-8-sig")
+    comment = "#[^\t]*" if "\t" in content else r"#\s*[\w.:-]+ =.*"
+    for number, line in enumerate(content.split("\n"), 1):
+        line = line.rstrip()
         fields = line.split("\t") if "\t" in line else line.split()
-        if not line.strip():
+        if not line:
             texts.append(([], []))
+        elif not texts[-1][0] and re.fullmatch(comment, line):
+            continue
         elif fields[0] != "-DOCSTART-":
             if len(fields) < 2:
                 raise ValueError(
@@ -40,7 +49,7 @@ def read_conll(path):
                     f"in line {number}."
                 )
             texts[-1][0].append(fields[0])
-            texts[-1][1].append(fields[-1].strip())
+            texts[-1][1].append(fields[-1].lstrip())
     texts = [text for text in texts if text[0]]
     if not texts:
         raise ValueError(f"{short_repr(str(path))} must have words and their tags; received none.")

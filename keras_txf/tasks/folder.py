@@ -1,44 +1,65 @@
 """The folder of a task: model.keras, task.json with tokenizer and labels, README.md, the model card.
 
 Of a task that began from a checkpoint, the folder "checkpoint" holds what saving in the format of Hugging Face needs.
+In that format itself task.json stands beside the files of transformers, with the task's options and the names of these.
 """
 
 import json
+import os
+import pathlib
 import shutil
 
 import keras
 
-from keras_txf.atomic_write import atomic_folder, writing
-from keras_txf.checkpoints.origin_files import has_origin, read_origin, write_origin
+from keras_txf import checkpoints
+from keras_txf.atomic_write import atomic_file, atomic_folder, writing
+from keras_txf.checkpoints.origin_files import has_origin, move_origin, read_origin, share_origin, write_origin
 from keras_txf.checks import short_repr
-from keras_txf.reading import file_of, read_json
+from keras_txf.reading import file_of, read_json, reading
 
 FILE, MODEL, CARD, CHECKPOINT = "task.json", "model.keras", "README.md", "checkpoint"
 
 
 def save(folder, task):
     """Writes the folder atomically. Other files of an older folder stay."""
+    folder = pathlib.Path(os.path.abspath(folder))
+    here = pathlib.Path.cwd()
+    if pathlib.Path(os.path.realpath(folder)) in (here, *here.parents):
+        raise ValueError(
+            "`folder` must be another than the current folder and those around it, since it is replaced as a whole; "
+            f"received {short_repr(str(folder))}."
+        )
     if folder.is_dir() and any(folder.iterdir()) and not (folder / FILE).is_file():
         raise ValueError(
             f"`folder` must be new, empty or of a task; received {short_repr(str(folder))} with other files."
         )
-    content = {
-        "task": type(task).__name__,
-        "options": task.get_config(),
-        "tokenizers": {
-            name: keras.saving.serialize_keras_object(tokenizer) for name, tokenizer in tokenizers_of(task).items()
-        },
-        "record": task.record,
-    }
+    tokenizers = {name: keras.saving.serialize_keras_object(one) for name, one in tokenizers_of(task).items()}
     with writing("folder", folder), atomic_folder(folder) as new:
         task.model.save(new / MODEL)
-        (new / FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
+        _write(new / FILE, task, tokenizers=tokenizers)
         if has_origin(task.checkpoint_model()):
             write_origin(task.checkpoint_model(), new / CHECKPOINT)
         for file in folder.iterdir() if folder.is_dir() else ():
-            if file.name not in (FILE, MODEL, CHECKPOINT):
+            if file.name not in (FILE, MODEL, CHECKPOINT, *_own_files(folder)):
                 (shutil.copytree if file.is_dir() else shutil.copy2)(file, new / file.name)
         write_card(new, task)
+    move_origin(task.checkpoint_model(), folder, folder / CHECKPOINT)
+
+
+def save_checkpoint(folder, task):
+    """Writes the folder in the format of Hugging Face, and a task.json for what that format cannot hold."""
+    before = {file.name for file in folder.iterdir()} - {*_own_files(folder)} if folder.is_dir() else set()
+    model = task.checkpoint_model()
+    checkpoints.save(model, folder, config=task._checkpoint_config())
+    with writing("folder", folder):
+        task._save_beside(folder)
+        own = sorted({file.name for file in folder.iterdir()} - {FILE, MODEL, CHECKPOINT, CARD} - before)
+        with atomic_file(folder / FILE) as new:
+            _write(new, task, files=own)
+        (folder / MODEL).unlink(missing_ok=True)
+        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
+        write_card(folder, task)
+    move_origin(model, folder / CHECKPOINT, folder)
 
 
 def holds_task(folder):
@@ -54,19 +75,71 @@ def holds_task(folder):
 
 
 def load(folder, cls):
-    content = read_json(folder / FILE)
-    if not (folder / MODEL).is_file():
+    if not holds_task(folder):
+        return cls.from_checkpoint(folder)
+    path = folder / FILE
+    content = read_json(path)
+    of_checkpoint = "files" in content
+    if not of_checkpoint and not (folder / MODEL).is_file():
         raise ValueError(f"`folder` must hold {MODEL} beside {FILE}; received {short_repr(str(folder))} without.")
     if content.get("task") != cls.__name__:
+        if of_checkpoint:
+            return cls.from_checkpoint(folder)
         raise ValueError(
-            f"`folder` must hold a {cls.__name__}; received {short_repr(str(folder))} of {content.get('task')}."
+            f"`folder` must hold a {cls.__name__}; received {short_repr(str(folder))} of "
+            f"{short_repr(content.get('task'))}."
         )
-    tokenizers = {name: keras.saving.deserialize_keras_object(config) for name, config in content["tokenizers"].items()}
-    task = cls(keras.models.load_model(folder / MODEL, compile=False), **tokenizers, **content["options"])
-    task.record = content["record"]
+    for name, kind in (("options", dict), ("record", list), *([] if of_checkpoint else [("tokenizers", dict)])):
+        if not isinstance(content.get(name), kind):
+            raise ValueError(
+                f"`folder` must hold a {FILE} with a {kind.__name__} as {name}; received "
+                f"{short_repr(content.get(name))} in {short_repr(str(path))}."
+            )
+    if of_checkpoint:
+        return _with_options(cls.from_checkpoint(folder), path, content)
+    with reading(path):
+        tokenizers = {
+            name: keras.saving.deserialize_keras_object(config) for name, config in content["tokenizers"].items()
+        }
+    with reading(folder / MODEL):
+        model = keras.models.load_model(folder / MODEL, compile=False)
+    task = _made(cls, path, model, tokenizers, content)
     if (folder / CHECKPOINT).is_dir():
         read_origin(task.checkpoint_model(), folder / CHECKPOINT)
     return task
+
+
+def _with_options(loaded, path, content):
+    """A task of a checkpoint with the options that its folder cannot hold, such as `max_length`."""
+    options = content["options"]
+    labels = getattr(loaded, "labels", None)
+    if labels is not None and list(map(str, options.get("labels") or ())) != labels:
+        options = {**options, "labels": labels}  # of a checkpoint that another program changed
+    task = _made(type(loaded), path, loaded.model, tokenizers_of(loaded), {**content, "options": options})
+    share_origin(loaded.checkpoint_model(), task.checkpoint_model())
+    return task
+
+
+def _made(cls, path, model, tokenizers, content):
+    with reading(path):
+        task = cls(model, **tokenizers, **content["options"])
+    task.record = content["record"]
+    return task
+
+
+def _write(path, task, **more):
+    content = {"task": type(task).__name__, "options": task.get_config(), **more, "record": task.record}
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _own_files(folder):
+    """The names of the files that `save_checkpoint` made in a folder, beside task.json."""
+    try:
+        names = read_json(folder / FILE).get("files")
+    except ValueError:  # there is none, or it is damaged
+        return ()
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return names if is_list else ()
 
 
 def tokenizers_of(task):

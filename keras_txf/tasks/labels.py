@@ -17,29 +17,45 @@ def label_list(labels: Any) -> list:
         raise ValueError(f"`labels` must be a list of the labels, or a column of them; received {short_repr(labels)}.")
     labels = labels.tolist() if hasattr(labels, "tolist") else list(labels)
     for label in labels:
-        if isinstance(label, bool) or not isinstance(label, (str, int)):
-            raise ValueError(f"`labels` must be strings or integers; received {short_repr(label)}.")
+        if not isinstance(label, (str, int)):
+            raise ValueError(f"`labels` must be strings, integers or booleans; received {short_repr(label)}.")
         if label == "":
             raise ValueError("`labels` must not be empty; received '', such as of an empty cell of a file.")
     different = list(dict.fromkeys(labels))
-    if len({type(label) for label in different}) != 1 or len(different) < 2:
+    if len({type(label) for label in labels}) != 1 or len(different) < 2:
         raise ValueError(
             f"`labels` must be two different ones at least, of one type; received {short_repr(different)}."
         )
     return different if len(different) == len(labels) else sorted(different)
 
 
-def numbers_of(name, values, labels):
-    """The place of each value among the labels. A file may hold integers as text."""
+def numbers_of(name, values, labels, row=None):
+    """The place of each value among the labels; `row` is the place of the text whose words the values are of.
+
+    Files may hold integers and booleans as text, and integers where the labels are their text.
+    """
     places = {label: i for i, label in enumerate(labels)}
-    if isinstance(labels[0], int):
-        values = [int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else value for value in values]
+    kind = type(labels[0])
+    numbers = []
     for place, value in enumerate(values):
-        if isinstance(value, (list, dict)) or value not in places:
+        own = _converted(value, kind)
+        is_label = isinstance(own, kind) and isinstance(own, bool) == (kind is bool)
+        if not is_label or own not in places:
+            where = "" if row is None else f" of the text at place {row}"
             raise ValueError(
-                f"`{name}` must be of the labels {short_repr(labels)}; received {short_repr(value)} at place {place}."
+                f"`{name}` must be of the labels {short_repr(labels)}; received {short_repr(value)} at place "
+                f"{place}{where}."
             )
-    return [places[value] for value in values]
+        numbers.append(places[own])
+    return numbers
+
+
+def _converted(value, kind):
+    if kind is int and isinstance(value, str) and value.removeprefix("-").isdecimal():
+        return int(value)
+    if kind is bool and isinstance(value, str):
+        return {"True": True, "False": False}.get(value, value)
+    return str(value) if kind is str and type(value) is int else value
 
 
 def class_weights(class_weight, labels, numbers):

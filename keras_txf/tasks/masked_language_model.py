@@ -105,6 +105,8 @@ class MaskedLanguageModel(Task):
     def fit(self, texts: Any, **options: Unpack[FitOptions]) -> keras.callbacks.History:
         """Trains on texts; 15 % of the tokens are hidden, others in each epoch. The logs have accuracy and perplexity.
 
+        Of each text one token at least is hidden, of those that are no special tokens.
+
         Args:
             texts: list or column of strings, the path of a .txt file, of which each line is a text, or a table with
                 the column "text": see `TextClassifier.fit`.
@@ -112,6 +114,9 @@ class MaskedLanguageModel(Task):
 
         Returns:
             Keras' history.
+
+        Raises:
+            ValueError: no text with a token to hide; see `TextClassifier.fit`.
         """
         return self._fit(texts, [], options)
 
@@ -119,13 +124,14 @@ class MaskedLanguageModel(Task):
         """Returns loss, accuracy and perplexity of texts, see `fit`: the same tokens are hidden at each call."""
         return self._evaluate(texts, [], columns, batch_size)
 
-    def fill(self, texts: Any, k: int = 5, batch_size: int = 32) -> list:
+    def fill(self, texts: Any, k: int = 5, batch_size: int = 32, verbose: int | str = "auto") -> list:
         """Guesses the hidden token of each text.
 
         Args:
             texts: a text, or a list of texts, each with the mask token once.
             k: number of guesses.
             batch_size: texts in a batch.
+            verbose: 0 shows no progress bar, 1 a bar from ten batches on, "auto" a bar in a terminal after a second.
 
         Returns:
             List of (token, probability), the likeliest first; of a list of texts a list of such lists.
@@ -150,7 +156,7 @@ class MaskedLanguageModel(Task):
             return keras.ops.convert_to_numpy(keras.ops.softmax(logits))[ids == mask]
 
         found = []
-        for scores in in_batches(guess, rows, self._pad_id(), batch_size, self.max_length):
+        for scores in in_batches(guess, rows, self._pad_id(), batch_size, self.max_length, verbose):
             best = np.argsort(-scores, kind="stable")[:k]
             found.append([(self.tokenizer.id_to_token(int(i)), float(scores[i])) for i in best])
         return back(found)
@@ -163,7 +169,16 @@ class MaskedLanguageModel(Task):
 
     def _examples(self, values):
         ids = text.token_ids(values[0], self.tokenizer, self.max_length).cache()
-        return text.mask_tokens(ids, self.tokenizer, mask_token=self.mask_token)
+        return text.mask_tokens(ids, self.tokenizer, mask_token=self.mask_token, at_least_one=True)
+
+    def _batches(self, values, *options, **more):
+        batches = super()._batches(values, *options, **more)
+        if not any((targets != self.tokenizer.pad_id).any() for _, targets in batches.examples):
+            raise ValueError(
+                "`texts` must have a token to hide, of those that are no special tokens; received "
+                f"{short_repr(values[0])}."
+            )
+        return batches
 
     def _padding(self):
         return self._pad_id(), self._pad_id()

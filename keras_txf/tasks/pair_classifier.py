@@ -7,7 +7,7 @@ from typing import Any, Self, Unpack
 import keras
 import numpy as np
 
-from keras_txf import checkpoints, checks, models, text
+from keras_txf import checks, models, text
 from keras_txf.checkpoints.labels import config_with_labels, labels_of
 from keras_txf.checks import short_repr
 from keras_txf.layers.option_tables import shows_options
@@ -17,8 +17,10 @@ from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import numbers, one_or_many
 from keras_txf.tasks.columns import texts as strings
 from keras_txf.tasks.epoch_scores import correlations
+from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
 from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of, tokenizer_or
+from keras_txf.text.datasets import limit
 from keras_txf.text.truncation import joining, longer_first, pair_row, types_of_pair
 
 WITH_TOKEN_TYPES = ("bert", "electra")
@@ -63,7 +65,8 @@ class PairClassifier(Task):
     ):
         super().__init__(model, tokenizer, max_length, learning_rate)
         self.labels = None if labels is None else label_list(labels)
-        joining(self.tokenizer, separator)  # which refuses what is no special token
+        between = joining(self.tokenizer, separator)  # which refuses what is no special token
+        limit(tokenizer, self.max_length, len(tokenizer.start) + len(between) + len(tokenizer.end), texts=2)
         self.separator = separator
         classes, needed = logits_of(self.model).shape[-1], 1 if labels is None else len(self.labels)
         if classes != needed:
@@ -71,7 +74,6 @@ class PairClassifier(Task):
                 f"`labels` must be one for each class of the model, {classes}; received {short_repr(labels)}."
             )
         self._token_types = "token_type_ids" in inputs_by_name(model)
-        joining(tokenizer, separator)  # refuses a separator that the tokenizer has not
 
     @classmethod
     def from_scratch(
@@ -120,19 +122,20 @@ class PairClassifier(Task):
 
         Args:
             path: folder, or the name of a repository on the Hub.
-            labels: list of the labels; default those of the checkpoint, or a score where it has one class or none.
+            labels: list of the labels; default those of the checkpoint, or a score where it has one class or none. See
+                `TextClassifier.from_checkpoint`.
             max_length: truncates longer pairs.
             **options: of `txf.checkpoints.load`.
         """
         folder, tokenizer = tokenizer_of(path)
-        labels = labels_of(folder, "SequenceClassification") if labels is None else label_list(labels)
+        known = labels_of(folder, "SequenceClassification")
+        labels = known if labels is None else label_list(labels)
         labels = None if labels is not None and len(labels) == 1 else labels
         family = read_json(file_of(folder, "config.json")).get("model_type")
         if family in WITH_TOKEN_TYPES:
             options = {"token_type_ids": True, **options}
         separator = ["</s>", "</s>"] if family in WITH_TWO_SEPARATORS else None
-        classes = 1 if labels is None else len(labels)
-        model = checkpoints.load(folder, "sequence_classification", num_classes=classes, **options)
+        model = load_classifier(folder, "sequence_classification", known, labels, options)
         return cls(model, tokenizer, labels, separator, max_length, learning_rate=5e-5)
 
     @shows_options
@@ -174,7 +177,7 @@ class PairClassifier(Task):
         return self._evaluate(first, [second, labels], columns, batch_size)
 
     def predict(
-        self, first: Any, second: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int = 1
+        self, first: Any, second: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int | str = 1
     ) -> Any:
         """Labels or scores pairs.
 
@@ -198,13 +201,16 @@ class PairClassifier(Task):
             return back(np.reshape(rows, (-1, len(self.labels))).astype("float32"))
         return back([self.labels[int(row.argmax())] for row in rows])
 
-    def rank(self, query: str, texts: Any, batch_size: int = 32) -> list[tuple[str, float]]:
+    def rank(
+        self, query: str, texts: Any, batch_size: int = 32, verbose: int | str = "auto"
+    ) -> list[tuple[str, float]]:
         """Orders texts by how well each answers a query, the best first.
 
         Args:
             query: a text.
             texts: list of texts.
             batch_size: pairs in a batch.
+            verbose: 0 shows no progress bar, 1 a bar from ten batches on, "auto" a bar in a terminal after a second.
 
         Returns:
             List of (text, score): the score, or the probability of the last label.
@@ -213,7 +219,7 @@ class PairClassifier(Task):
         texts = strings("texts", texts)
         if not texts:
             return []
-        scores = self.predict([query] * len(texts), texts, batch_size, return_probabilities=True)
+        scores = self.predict([query] * len(texts), texts, batch_size, True, verbose)
         scores = scores if self.labels is None else scores[:, -1]
         return [(texts[i], float(scores[i])) for i in np.argsort(-scores, kind="stable")]
 

@@ -15,7 +15,7 @@ from keras_txf.tasks import folder as task_folder
 from keras_txf.tasks.batches import Batches
 from keras_txf.tasks.columns import read_columns
 from keras_txf.tasks.epoch_scores import EpochScores
-from keras_txf.text.datasets import checked_tokenizer
+from keras_txf.text.datasets import checked_tokenizer, limit
 from keras_txf.text.truncation import row
 
 LONGEST = 512  # tokens of a text, where the model has no limit of its own
@@ -60,11 +60,12 @@ class Task:
     def __init__(self, model, tokenizer, max_length=None, learning_rate=1e-3):
         self.model = checks.built_model("model", model)
         self.tokenizer = checked_tokenizer("tokenizer", tokenizer)
-        limit = self._limit()
-        longest = min(limit or LONGEST, LONGEST) if max_length is None else max_length
+        positions = self._limit()
+        longest = min(positions or LONGEST, LONGEST) if max_length is None else max_length
         self.max_length = checks.size("max_length", longest)
-        if limit is not None and self.max_length > limit:
-            raise ValueError(f"`max_length` must be at most the model's {limit} positions; received {max_length}.")
+        if positions is not None and self.max_length > positions:
+            raise ValueError(f"`max_length` must be at most the model's {positions} positions; received {max_length}.")
+        limit(self.tokenizer, self.max_length, len(tokenizer.start) + len(tokenizer.end))
         self.learning_rate = checks.positive_number("learning_rate", learning_rate)
         self.record = []  # what `fit` did, for the model card
         self._is_compiled = False
@@ -97,8 +98,8 @@ class Task:
         """Writes the task to a folder: the model, the tokenizer, the labels and a model card, without pickle.
 
         Args:
-            folder: the folder. What `save` wrote there before is replaced at once when all is written; other files
-                stay, a README.md too.
+            folder: the folder, for "keras" another than the current one. What `save` wrote there before, in either
+                format, is replaced when all is written; other files stay, a README.md too.
             format: "keras", for `load`; or "huggingface", a folder that transformers loads, for a task of a checkpoint.
 
         Raises:
@@ -112,9 +113,7 @@ class Task:
                     '`format` must be "keras" for a task that did not begin from a checkpoint; received "huggingface".'
                 )
             self._check_format()
-            checkpoints.save(self.checkpoint_model(), path, config=self._checkpoint_config())
-            self._save_beside(path)
-            task_folder.write_card(path, self)
+            task_folder.save_checkpoint(path, self)
         else:
             task_folder.save(path, self)
 
@@ -123,10 +122,9 @@ class Task:
         """Loads a task that `save` wrote, or a checkpoint in the format of Hugging Face.
 
         Raises:
-            ValueError: no such folder, one without a file that is needed, or one of another task.
+            ValueError: no such folder, one without a file that is needed, one of another task, or a damaged file.
         """
-        path = checks.path("folder", folder)
-        return task_folder.load(path, cls) if task_folder.holds_task(path) else cls.from_checkpoint(path)
+        return task_folder.load(checks.path("folder", folder), cls)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor beside model and tokenizer, of JSON's types."""
@@ -175,6 +173,11 @@ class Task:
         if held is not None:
             if not isinstance(held, (list, tuple)) or len(names) == 1 and not _is_tuple_of_columns(held):
                 held = (held,)
+            if len(held) > len(names):
+                raise ValueError(
+                    f"`validation_data` must be a tuple of {list(names)} at most, without weights; received "
+                    f"{len(held)} parts."
+                )
             others = [*held[1:], *[None] * (len(names) - len(held))]
             try:
                 held = self._checked(self._read(held[0] if held else [], others, options["columns"], names))
@@ -318,7 +321,10 @@ def tokenizer_or(tokenizer: Any, train: Any, name: str = "tokenizer") -> Any:
 def tokenizer_of(path, revision=None):
     """The folder of a checkpoint, and its tokenizer."""
     found = checkpoints.find(path, revision)
-    return found, text.from_checkpoint(found)
+    try:
+        return found, text.from_checkpoint(found)
+    except ValueError as error:
+        raise ValueError(f"`path` must be a checkpoint with a tokenizer: {error}") from error
 
 
 def _divide(values, share, seed):

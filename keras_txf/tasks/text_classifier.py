@@ -7,12 +7,13 @@ from typing import Any, Self, Unpack
 import keras
 import numpy as np
 
-from keras_txf import checkpoints, checks, models, text
+from keras_txf import checks, models, text
 from keras_txf.checkpoints.labels import config_with_labels, labels_of
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many, texts
+from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
 from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
 
@@ -23,7 +24,7 @@ class TextClassifier(Task):
     Args:
         model: a model of `encoder_classifier`, or one like it: ids (B, T) -> logits (B, C).
         tokenizer: tokenizer of the texts.
-        labels: list of the C labels, strings or integers, in the order of the logits.
+        labels: list of the C labels, strings, integers or booleans, in the order of the logits.
         max_length: truncates longer texts; default the number of positions of the model, or 512.
         learning_rate: default of `fit`.
 
@@ -98,7 +99,8 @@ class TextClassifier(Task):
 
         Args:
             path: folder, or the name of a repository on the Hub.
-            labels: list of the labels; default those of the checkpoint.
+            labels: list of the labels; default those of the checkpoint. Its head is kept where it has these labels, in
+                their order or another, or as many without names ("LABEL_0").
             max_length: truncates longer texts.
             **options: of `txf.checkpoints.load`, such as `dropout`, `pooling`.
         """
@@ -107,7 +109,7 @@ class TextClassifier(Task):
         labels = known if labels is None else label_list(labels)
         if labels is None:
             raise ValueError("`labels` must be given: the checkpoint has no names of classes; received None.")
-        model = checkpoints.load(folder, "sequence_classification", num_classes=len(labels), **options)
+        model = load_classifier(folder, "sequence_classification", known, labels, options)
         return cls(model, tokenizer, labels, max_length, learning_rate=5e-5)
 
     @shows_options
@@ -120,7 +122,8 @@ class TextClassifier(Task):
             texts: list or column of strings; or a table of both columns: the path of a .csv, .tsv, .jsonl or .parquet
                 file, a pandas data frame, a Hugging Face data set or a `tf.data.Dataset`, with the columns "text" and
                 "label" unless `columns` says otherwise. The texts are read into memory.
-            labels: list or column of labels.
+            labels: list or column of labels. Those of a .csv or .tsv file are integers where all of them are, else
+                strings.
             class_weight: dict of labels -> weight in the loss of an example with the label, 1 for those without; or
                 "balanced": rare labels weigh as much as frequent ones.
             {options}
@@ -138,7 +141,9 @@ class TextClassifier(Task):
 
         return self._fit(texts, [labels], options, None if class_weight is None else weigh)
 
-    def predict(self, texts: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int = 1) -> Any:
+    def predict(
+        self, texts: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int | str = 1
+    ) -> Any:
         """Labels texts.
 
         Args:

@@ -130,7 +130,6 @@ class TextEmbedder(Task):
         Returns:
             Keras' history: the accuracy is the share of anchors whose own positive is the most similar of its batch.
         """
-        self.embeddings = None
         return self._fit(anchors, [positives], options)
 
     def evaluate(
@@ -157,7 +156,7 @@ class TextEmbedder(Task):
         one, other = (self.encode(column, batch_size, verbose=0) for column in self._checked(pairs))
         return correlations((one * other).sum(-1), numbers("scores", scores))
 
-    def encode(self, texts: Any, batch_size: int = 64, verbose: int = 1) -> np.ndarray:
+    def encode(self, texts: Any, batch_size: int = 64, verbose: int | str = 1) -> np.ndarray:
         """Embeds texts.
 
         Args:
@@ -176,7 +175,7 @@ class TextEmbedder(Task):
         rows = in_batches(embed, self._ids(texts), self._pad_id(), batch_size, self.max_length, verbose)
         return back(np.stack(rows) if rows else np.zeros((0, self.model.output.shape[-1]), "float32"))
 
-    def index(self, texts: Any, batch_size: int = 64, verbose: int = 1, columns: Any = None) -> Self:
+    def index(self, texts: Any, batch_size: int = 64, verbose: int | str = 1, columns: Any = None) -> Self:
         """Embeds the texts that `search` looks among; returns the task.
 
         Args:
@@ -185,10 +184,10 @@ class TextEmbedder(Task):
             columns: the name of the column of a table, where it is not "text".
         """
         try:
-            [self.texts] = self._read(texts, [], columns, {"texts": "text"})
+            [found] = self._read(texts, [], columns, {"texts": "text"})
         except ValueError as error:
             raise ValueError(f"`texts` must be texts, or a table of them: {error}") from error
-        self.embeddings = self.encode(self.texts, batch_size, verbose)
+        self.texts, self.embeddings = found, self.encode(found, batch_size, verbose)
         return self
 
     def search(self, queries: Any, k: int = 5, batch_size: int = 64) -> list:
@@ -233,6 +232,10 @@ class TextEmbedder(Task):
             similarity = ops.matmul(anchors, ops.transpose(positives)) / self.temperature
             self._towers = keras.Model(inputs, similarity)
         return self._towers
+
+    def _prepare(self, learning_rate, steps):
+        super()._prepare(learning_rate, steps)
+        self.embeddings = None  # they are of the weights before
 
     def _checked(self, values):
         return [texts("anchors", values[0]), texts("positives", values[1])]

@@ -158,6 +158,7 @@ class TextGenerator(Task):
         batch_size: int = 16,
         return_prompt: bool = False,
         stream: bool = False,
+        verbose: int | str = "auto",
         **options: Any,
     ) -> Any:
         """Continues texts.
@@ -170,6 +171,7 @@ class TextGenerator(Task):
             return_prompt: whether the answer begins with the text.
             stream: returns an iterator of the pieces of the answer as they are generated: strings of one text, lists of
                 strings of a list of texts. A piece ends with a whole character; none is empty but beside others.
+            verbose: 0 shows no progress bar, 1 a bar from ten batches on, "auto" a bar in a terminal after a second.
             **options: further options of the model's `generate`, such as `seed`, `processors`, `stop_ids`.
 
         Returns:
@@ -180,7 +182,7 @@ class TextGenerator(Task):
         """
         options = {**stop_ids_of(self.tokenizer), "max_new_tokens": max_new_tokens, "sampler": sampler, **options}
         answers = Answers(self.model, self._prompt_tokenizer, self.tokenizer, options, return_prompt)
-        return answers.stream(texts) if checks.boolean("stream", stream) else answers.all(texts, batch_size)
+        return answers.stream(texts) if checks.boolean("stream", stream) else answers.all(texts, batch_size, verbose)
 
     def chat(
         self,
@@ -191,6 +193,7 @@ class TextGenerator(Task):
         stream: bool = False,
         tools: Any = None,
         variables: dict[str, Any] | None = None,
+        verbose: int | str = "auto",
         **options: Any,
     ) -> Any:
         """Answers a conversation, in the form of the chat template.
@@ -202,6 +205,7 @@ class TextGenerator(Task):
             max_new_tokens, sampler, batch_size, stream: see `generate`.
             tools: list of dicts, the JSON schemas of functions that the model may call.
             variables: dict of further variables of the template, such as {"enable_thinking": False}.
+            verbose: see `generate`.
             **options: further options of the model's `generate`. By default `stop_ids` are the special token that ends
                 an answer in the template, the template's `eos_token` and the tokenizer's `end`.
 
@@ -234,7 +238,9 @@ class TextGenerator(Task):
         ends = {"stop_ids": ids} if (ids := chats.end_ids(template, self.tokenizer)) else {}
         options = {**ends, "max_new_tokens": max_new_tokens, "sampler": sampler, **options}
         answers = Answers(self.model, reader, self.tokenizer, options, False, joins=False)
-        return answers.stream(prompts) if checks.boolean("stream", stream) else answers.all(prompts, batch_size)
+        return (
+            answers.stream(prompts) if checks.boolean("stream", stream) else answers.all(prompts, batch_size, verbose)
+        )
 
     def export(self, folder: str | os.PathLike, overwrite: bool = False, **options: Any) -> None:
         """Writes a SavedModel from texts to what follows them.

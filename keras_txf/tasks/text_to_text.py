@@ -11,7 +11,7 @@ from keras_txf.layers.option_tables import shows_options
 from keras_txf.tasks.answers import Answers, stop_ids_of
 from keras_txf.tasks.columns import texts
 from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
-from keras_txf.text.datasets import checked_tokenizer
+from keras_txf.text.datasets import checked_tokenizer, limit
 
 
 class TextToText(Task):
@@ -45,7 +45,9 @@ class TextToText(Task):
     ):
         super().__init__(model, tokenizer, max_length, learning_rate)
         self.target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
-        checked_tokenizer("target_tokenizer", self.target_tokenizer, needs=("end",))
+        target = checked_tokenizer("target_tokenizer", self.target_tokenizer, needs=("end",))
+        added = len(target.start) + len(target.end) + (self._start_id() is not None)
+        limit(target, self.max_length, added - 1)  # the last token is a target only
 
     @classmethod
     def from_scratch(
@@ -81,6 +83,9 @@ class TextToText(Task):
         target_tokenizer = tokenizer_or(
             target_tokenizer, lambda: train(targets, vocab_size, **start_and_end), "target_tokenizer"
         )
+        own = options.get("decoder_options", {})
+        if isinstance(own, dict):
+            options["decoder_options"] = {"pad_id": target_tokenizer.pad_id, **own}
         model = models.encoder_decoder(
             tokenizer.vocab_size, target_tokenizer.vocab_size, num_layers, dim, num_heads,
             norm_placement=norm_placement, share_embeddings=False, pad_id=tokenizer.pad_id, **options,
@@ -127,19 +132,20 @@ class TextToText(Task):
         sampler: Any = "greedy",
         batch_size: int = 16,
         stream: bool = False,
+        verbose: int | str = "auto",
         **options: Any,
     ) -> Any:
         """Answers texts.
 
         Args:
-            texts, max_new_tokens, sampler, batch_size, stream, **options: see `TextGenerator.generate`.
+            texts, max_new_tokens, sampler, batch_size, stream, verbose, **options: see `TextGenerator.generate`.
 
         Returns:
             The answer to a text, or a list of answers, without special tokens.
         """
         options = {"max_new_tokens": max_new_tokens, "sampler": sampler, **self._ends(), **options}
         answers = Answers(self.model, self._reader(), self.target_tokenizer, options)
-        return answers.stream(texts) if checks.boolean("stream", stream) else answers.all(texts, batch_size)
+        return answers.stream(texts) if checks.boolean("stream", stream) else answers.all(texts, batch_size, verbose)
 
     def export(self, folder: str | os.PathLike, overwrite: bool = False, **options: Any) -> None:
         """Writes a SavedModel from texts to answers.
@@ -171,11 +177,15 @@ class TextToText(Task):
         return text.translation(tuple(values), self.tokenizer, self.target_tokenizer, self.max_length, start_id)
 
     def _padding(self):
-        ids = self._pad_id()
-        return {"source_ids": ids, "target_ids": ids}, ids
+        ids = self.target_tokenizer.pad_id
+        return {"source_ids": self._pad_id(), "target_ids": 0 if ids is None else ids}, self._ignored()
+
+    def _ignored(self):
+        """The target of padding."""
+        return -100 if self.target_tokenizer.pad_id is None else self.target_tokenizer.pad_id
 
     def _compilation(self):
-        pad_id = self.tokenizer.pad_id
+        pad_id = self._ignored()
         metrics = [training.TokenAccuracy(pad_id=pad_id), training.Perplexity(pad_id=pad_id)]
         return training.TokenCrossEntropy(pad_id=pad_id, label_smoothing=0.1), metrics
 

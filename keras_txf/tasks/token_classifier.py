@@ -7,7 +7,7 @@ from typing import Any, Self, Unpack
 import keras
 import numpy as np
 
-from keras_txf import checkpoints, checks, models, text, training
+from keras_txf import checks, models, text, training
 from keras_txf.checkpoints.labels import config_with_labels, labels_of
 from keras_txf.checks import short_repr
 from keras_txf.layers.option_tables import shows_options
@@ -15,6 +15,7 @@ from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many
 from keras_txf.tasks.conll import conll_columns
+from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import class_weights, label_list, numbers_of
 from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
 from keras_txf.tasks.word_windows import WordWindows, words_of
@@ -126,15 +127,16 @@ class TokenClassifier(Task):
 
         Args:
             path: folder, or the name of a repository on the Hub.
-            labels: list of the labels; default those of the checkpoint.
+            labels: list of the labels; default those of the checkpoint. See `TextClassifier.from_checkpoint`.
             label_all_tokens, max_length: of the constructor.
             **options: of `txf.checkpoints.load`, such as `dropout`.
         """
         folder, tokenizer = tokenizer_of(path)
-        labels = labels_of(folder, "TokenClassification") if labels is None else label_list(labels)
+        known = labels_of(folder, "TokenClassification")
+        labels = known if labels is None else label_list(labels)
         if labels is None:
             raise ValueError("`labels` must be given: the checkpoint has no names of classes; received None.")
-        model = checkpoints.load(folder, "token_classification", num_classes=len(labels), **options)
+        model = load_classifier(folder, "token_classification", known, labels, options)
         return cls(model, tokenizer, labels, label_all_tokens, max_length, learning_rate=5e-5)
 
     @shows_options
@@ -158,14 +160,18 @@ class TokenClassifier(Task):
         Raises:
             ValueError: columns of different lengths, another tag than the labels of the task.
         """
-        self._weights = None
-        if class_weight is not None:
-            values = self._checked(self._read(words, [tags], options["columns"]))
-            weights = class_weights(class_weight, self.labels, [number for row in values[1] for number in row])
-            self._weights = {number: float(weight) for number, weight in enumerate(weights)}
-        return self._fit(words, [tags], options)
+        try:
+            if class_weight is not None:
+                values = self._checked(self._read(words, [tags], options["columns"]))
+                weights = class_weights(class_weight, self.labels, [number for row in values[1] for number in row])
+                self._weights = {number: float(weight) for number, weight in enumerate(weights)}
+            return self._fit(words, [tags], options)
+        finally:
+            self._weights = None  # they are of this training alone
 
-    def predict(self, words: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int = 1) -> Any:
+    def predict(
+        self, words: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int | str = 1
+    ) -> Any:
         """Labels words.
 
         Args:
@@ -186,7 +192,7 @@ class TokenClassifier(Task):
         found = found if return_probabilities else [self._tags(row) for row in found]
         return found[0] if one else found
 
-    def entities(self, texts: Any, batch_size: int = 32, verbose: int = 1) -> Any:
+    def entities(self, texts: Any, batch_size: int = 32, verbose: int | str = 1) -> Any:
         """Finds the entities of texts, of labels like "B-PER", see `txf.training.entities`.
 
         Args:
@@ -269,7 +275,7 @@ class TokenClassifier(Task):
                 )
             numbers.append(
                 tags if all(type(tag) is int and 0 <= tag < len(self.labels) for tag in tags)
-                else numbers_of("tags", tags, self.labels)
+                else numbers_of("tags", tags, self.labels, place)
             )  # fmt: skip
         return [words, numbers]
 

@@ -21,8 +21,6 @@ class WordWindows:
     def __init__(self, tokenizer, max_length):
         self.tokenizer = tokenizer
         self.room = max_length - len(tokenizer.start) - len(tokenizer.end)
-        if self.room < 1:
-            raise ValueError(f"`max_length` must leave room for a token beside special ones; received {max_length}.")
         self.blanks = has_blanks_in_tokens(tokenizer)
 
     def rows(self, texts):

@@ -1,6 +1,7 @@
 """The text that vocabularies are trained on: files, or an iterable of strings."""
 
 import collections.abc
+import io
 import os
 import re
 
@@ -27,7 +28,7 @@ def lines(source, keep_ends=False, verbose=0):
             paths of files and are none, nothing but blanks.
     """
     if isinstance(source, (str, os.PathLike)):
-        found = read_text("source", source).splitlines(keep_ends)
+        found = lines_of_file(source, keep_ends)
     elif hasattr(source, "__iter__") and not isinstance(source, (bytes, dict)):
         found = strings(source, are_files(source), keep_ends)
     else:
@@ -43,10 +44,16 @@ def lines(source, keep_ends=False, verbose=0):
         raise ValueError(f"`source` must hold text to learn from; received none in {short_repr(source)}.")
 
 
+def lines_of_file(path, keep_ends):
+    """The lines of a file. Other characters that separate lines, such as U+2028, are text."""
+    found = list(io.StringIO(read_text("source", path), newline=""))
+    return found if keep_ends else [line.removesuffix("\n").removesuffix("\r") for line in found]
+
+
 def strings(source, are_paths, keep_ends):
     for place, line in enumerate(source):
         if are_paths or isinstance(line, os.PathLike):
-            yield from read_text("source", line).splitlines(keep_ends)
+            yield from lines_of_file(line, keep_ends)
             continue
         line = line.numpy() if hasattr(line, "numpy") else line
         try:

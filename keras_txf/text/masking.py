@@ -111,6 +111,7 @@ def mask_tokens(
     whole_words: bool = False,
     mask_token: str = "[MASK]",
     seed: int = 0,
+    at_least_one: bool = False,
 ) -> Any:
     """Chooses tokens of each row to predict: 80 % of them become the mask, 10 % any other token, 10 % stay.
 
@@ -130,6 +131,7 @@ def mask_tokens(
             marks, and after special tokens.
         mask_token: the special token of the mask.
         seed: int.
+        at_least_one: whether to choose a token, or a word, of a row where chance chooses none.
 
     Returns:
         `tf.data.Dataset` of (ids int32 (L,), targets int32 (L,)). The targets are the chosen ids, and padding at all
@@ -167,7 +169,9 @@ def mask_tokens(
             f"{short_repr(mask_token)}."
         )
     not_empty(dataset)
-    mask = masker(tokenizer, rate, checks.boolean("whole_words", whole_words), tokenizer.token_to_id(mask_token))
+    checks.boolean("whole_words", whole_words)
+    checks.boolean("at_least_one", at_least_one)
+    mask = masker(tokenizer, rate, whole_words, tokenizer.token_to_id(mask_token), at_least_one)
     seeds = tf.data.Dataset.random(
         checks.integer_between("seed", seed, -(2**63), 2**63 - 1), rerandomize_each_iteration=True
     ).batch(2, drop_remainder=True)
@@ -175,7 +179,7 @@ def mask_tokens(
     return one_by_one(chunks.map(mask, num_parallel_calls=tf.data.AUTOTUNE), dataset.cardinality())
 
 
-def masker(tokenizer, rate, whole_words, mask_id):
+def masker(tokenizer, rate, whole_words, mask_id, at_least_one):
     """Returns a function of rows (C, L) and a seed int64 (2,) that makes masked rows and targets."""
     tokens = [tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)]
     special = np.array([token in tokenizer.special_tokens for token in tokens])
@@ -192,7 +196,12 @@ def masker(tokenizer, rate, whole_words, mask_id):
             after_special = tf.concat([[False], is_special], 0)[:-1]
             word = tf.cumsum(tf.cast(tf.gather(begins, ids) | first | after_special, tf.int32)) - 1
         draws, fate, other = tf.unstack(tf.random.stateless_uniform([3, tf.size(ids)], seed))
-        chosen = (tf.gather(draws, word) < rate) & ~is_special
+        draws = tf.where(is_special, 1.0, tf.gather(draws, word))
+        chosen = draws < rate
+        if at_least_one:
+            least = tf.reduce_min(rows.with_flat_values(draws), axis=1)
+            chosen |= draws == tf.repeat(least, rows.row_lengths())
+        chosen &= ~is_special
         other = tf.gather(ordinary, tf.cast(other * len(ordinary), tf.int32))
         changed = tf.where(fate < 0.8, mask_id, tf.where(fate < 0.9, other, ids))
         answers = tf.where(chosen, changed, ids), tf.where(chosen, ids, tokenizer.pad_id)

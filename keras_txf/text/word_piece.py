@@ -129,7 +129,8 @@ class WordPieceTokenizer(Tokenizer):
 
         Args:
             source: path of a text file in UTF-8, or a list of paths; or an iterable of strings.
-            vocab_size: the largest number of tokens, special tokens and single characters included.
+            vocab_size: the largest number of tokens, special tokens and single characters included. There is a token
+                for each character, and one for each within a word.
             special_tokens: the first tokens.
             min_frequency: how often a pair of pieces must occur in the text to be merged.
             lowercase, strip_accents, split_chinese, clean: normalisation, as for the tokenizer.
@@ -138,7 +139,7 @@ class WordPieceTokenizer(Tokenizer):
 
         Raises:
             ImportError: `tokenizers` is not installed.
-            ValueError: an empty source, a wrong encoding, a size too small for the special tokens.
+            ValueError: an empty source, a wrong encoding, a size too small for the special tokens and the characters.
         """
         require_tensorflow_text()  # before a long training
         vocab_size = checks.integer_between("vocab_size", vocab_size, 1, LARGEST_VOCABULARY)
@@ -166,6 +167,12 @@ class WordPieceTokenizer(Tokenizer):
         # The package numbers the characters within words in a random order, and this order decides between pairs that
         # are equally frequent: a training for them alone, then one that knows them in order.
         learner.train_from_iterator(texts, train(vocab_size=1, special_tokens=special_tokens))
+        least = learner.get_vocab_size()
+        if vocab_size < least:
+            raise ValueError(
+                f"`vocab_size` must be {least} at least, for {len(special_tokens)} special tokens and the text's "
+                f"characters; received {vocab_size}."
+            )
         within = sorted(learner.get_vocab().keys() - {*special_tokens}, key=lambda token: (len(token), token))
         within = [token for token in within if token.startswith("##") and len(token) == 3]
         learner.train_from_iterator(texts, train(vocab_size=vocab_size, special_tokens=[*special_tokens, *within]))

@@ -70,3 +70,13 @@ def test_the_first_batches_differ_in_every_axis_that_others_do():
         first, second = epoch(batches)[:2]
         assert first[0].shape[1] < second[0].shape[1] and first[1].shape[1] < second[1].shape[1]
         assert sum(int((ids == 1).sum()) for ids, _ in epoch(batches)) == sum(map(len, rows))
+
+
+def test_a_side_that_begins_at_the_limit_may_be_short_later():
+    """Of the first batches all sources have the largest length, of the last all targets."""
+    long, short = np.ones(12, "int32"), np.ones(3, "int32")
+    rows = [(long, short)] * 8 + [(short, long)] * 8
+    batches = Batches(lambda: rows, (0, -1), 4, 12)
+    model = keras.Sequential([keras.layers.Embedding(2, 3), keras.layers.GlobalAveragePooling1D()])
+    model.compile(loss=lambda y, logits: keras.ops.mean(logits), run_eagerly=True)
+    assert np.isfinite(model.evaluate(batches, verbose=0))

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import keras_txf as txf
 from keras_txf.tasks.columns import one_or_many, read_columns, texts
+from keras_txf.text.corpus import lines
 
 TEXTS, LABELS = ['say "yes"', "NA", "007", "zwölf, null"], ["a", "b", "a", "None"]
 NAMES = {"texts": "text", "labels": "label"}
@@ -108,6 +109,47 @@ def test_lines_of_a_file_are_texts(tmp_path):
     (tmp_path / "data.txt").write_bytes(b"\xff\xfe\n")
     with pytest.raises(ValueError, match="data.txt.* cannot be read"):
         read_columns(tmp_path / "data.txt", [], {"texts": "text"})
+
+
+def test_a_line_of_a_file_ends_where_the_line_does(tmp_path):
+    (tmp_path / "data.txt").write_bytes("one\u2028two\x0cthree\r\nfour\rfive\n".encode())
+    expected = ["one\u2028two\x0cthree", "four", "five"]
+    assert read_columns(tmp_path / "data.txt", [], {"texts": "text"}) == [expected]
+    assert list(lines(tmp_path / "data.txt")) == expected
+    assert list(lines([tmp_path / "data.txt"], keep_ends=True))[:2] == [f"{expected[0]}\r\n", "four\r"]
+
+
+@pytest.mark.parametrize("suffix, labels, expected", [
+    ("csv", ["1", "-2", "10"], [1, -2, 10]), ("tsv", ["1", "0", "1"], [1, 0, 1]), ("csv", ["1", "x", "1"], None),
+    ("csv", ["007", "1", "1"], None), ("jsonl", ["1", "2", "1"], None),
+    ("jsonl", ["2020-01-01", "1", "a"], None), ("jsonl", [1, 2, 1], None), ("jsonl", [True, False, True], None),
+    ("parquet", ["1", "2", "1"], None), ("parquet", [1, 2, 1], None),
+], ids=range(10))  # fmt: skip
+def test_labels_are_of_the_type_that_the_file_shows(suffix, labels, expected, tmp_path):
+    path, texts = tmp_path / f"data.{suffix}", ["1", "2", "3"]
+    table = pandas.DataFrame({"text": texts, "label": labels})
+    if suffix == "jsonl":
+        rows = [json.dumps({"text": text, "label": label}) for text, label in zip(texts, labels)]
+        path.write_text("\n".join(rows), encoding="utf-8-sig")
+    elif suffix == "parquet":
+        table.to_parquet(path)
+    else:
+        table.to_csv(path, index=False, sep="\t" if suffix == "tsv" else ",")
+    found = read_columns(path, [None], NAMES)
+    expected = labels if expected is None else expected
+    assert found == [texts, expected] and list(map(type, found[1])) == list(map(type, expected))
+
+
+def test_bytes_that_are_no_text_are_refused_with_their_place():
+    with pytest.raises(ValueError, match=r"`labels` must hold text in UTF-8; received b'\\xff' at place 1"):
+        read_columns(["a", "b"], [["x", b"\xff"]], NAMES)
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", "3", '{"text": "a", "text": "b"}'])
+def test_a_line_that_is_no_object_is_refused(line, tmp_path):
+    (tmp_path / "data.jsonl").write_text('{"text": "a", "label": "b"}\n' + line)
+    with pytest.raises(ValueError, match="data.jsonl' must have a JSON object in each line; received .*\\.$"):
+        read_columns(tmp_path / "data.jsonl", [None], NAMES)
 
 
 def test_a_missing_text_is_refused_with_its_place():

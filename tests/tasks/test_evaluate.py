@@ -173,7 +173,7 @@ def test_a_second_fit_refuses_labels_that_the_first_did_not_know(name):
     before = task.model.get_weights()
     new = [["new"] * len(words) for words in data[0]] if name == "TokenClassifier" else [*data[-1][:5], "new"]
     argument = "tags" if name == "TokenClassifier" else "labels"
-    place = 0 if name == "TokenClassifier" else 5
+    place = "0 of the text at place 0" if name == "TokenClassifier" else 5
     words = rf"^`{argument}` must be of the labels \[.*\]; received 'new' at place {place}\.$"
     for call in (task.fit, task.evaluate):
         with pytest.raises(ValueError, match=words):

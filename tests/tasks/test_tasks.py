@@ -157,6 +157,12 @@ def test_labels_may_be_integers_or_a_column(tmp_path):
         task.fit(["a", "b"], [1, 2])
 
 
+def test_labels_of_a_file_are_as_the_file_shows_them(tmp_path):
+    lines = ["text,label", *(f"{text},{3 if label == '+' else 1}" for text, label in zip(TEXTS, LABELS))]
+    (tmp_path / "data.csv").write_text("\n".join(lines))
+    assert tasks.TextClassifier.from_scratch(tmp_path / "data.csv", **SMALL).labels == [1, 3]
+
+
 @pytest.mark.slow
 def test_a_classifier_is_served(tmp_path):
     import tensorflow as tf
@@ -212,6 +218,11 @@ def test_search_is_the_order_of_all_products(tmp_path):
     (tmp_path / "corpus.txt").write_text("\n".join(corpus))
     assert task.index(tmp_path / "corpus.txt").search("one dog") == task.index(corpus).search("one dog")
     np.testing.assert_allclose(np.linalg.norm(task.encode(corpus), axis=1), 1, atol=1e-5)
+    found = task.search("one dog")
+    for refused in (lambda: task.fit(SOURCES, TARGETS, epochs=0), lambda: task.index(["a"], batch_size=0)):
+        with pytest.raises(ValueError):
+            refused()
+        assert task.search("one dog") == found
     task.fit(SOURCES, TARGETS, epochs=1, verbose=0)
     with pytest.raises(ValueError, match="`index` must be called before `search`, and again after `fit`"):
         task.search("one dog")
@@ -263,6 +274,16 @@ def test_a_stream_is_the_answer_in_whole_characters(name, tokenizer):
         assert told[0] == asked[0] and "".join(told) == whole[0]
 
 
+def test_each_side_has_padding_of_its_own():
+    special = dict(special_tokens=("<s>", "<unk>", "</s>", "<p>"), pad_token="<p>", start="<s>", end="</s>")
+    own = txf.text.SentencePieceTokenizer.train(TARGETS, 24, **special)
+    task = tasks.TextToText.from_scratch(SOURCES, TARGETS, target_tokenizer=own, **SMALL | {"vocab_size": 24})
+    inputs, targets = task._batches([["one dog"], ["ein Hund"]], 1, None)[0]
+    assert [inputs["source_ids"][0, -1], inputs["target_ids"][0, -1], targets[0, -1]] == [0, 3, 3]
+    assert [task.model.get_layer(f"{side}_embedding").pad_id for side in ("source", "target")] == [0, 3]
+    assert task._compilation()[0].pad_id == 3
+
+
 @pytest.mark.slow
 def test_generated_answers_do_not_depend_on_the_batch():
     task = MAKE["TextGenerator"]()
@@ -284,6 +305,23 @@ def test_fill_guesses_by_the_models_softmax():
             task.fill(text)
 
 
+def test_of_short_texts_one_token_is_hidden():
+    task = MAKE["MaskedLanguageModel"]()
+    for _ in range(3):
+        [(_, targets)] = task._batches([["cat", "dog"] * 8], 16, None)
+        assert ((targets != task.tokenizer.pad_id).sum(axis=1) == 1).all()
+    with pytest.raises(ValueError, match="`texts` must have a token to hide.*received .''"):
+        task.fit(["", ""], epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize("name, longest", [(name, 2) for name in MAKE if "Pair" not in name] + [("PairClassifier", 4)])
+def test_max_length_leaves_room_for_a_token(name, longest):
+    task = MAKE[name]()
+    config = {**task.get_config(), "max_length": longest - (name == "TextToText")}
+    with pytest.raises(ValueError, match="`max_length` must leave room for a token of each text.*received"):
+        type(task)(task.model, **txf.tasks.folder.tokenizers_of(task), **config)
+
+
 @pytest.mark.slow
 def test_a_pair_is_read_in_training_as_in_prediction():
     task = MAKE["PairClassifier"]()
@@ -301,6 +339,7 @@ def test_a_pair_is_read_in_training_as_in_prediction():
     (lambda task: task.fit(TEXTS, LABELS, validation_split=0.001), "`validation_split` must leave examples"),
     (lambda task: task.fit(TEXTS, LABELS, validation_split=0.5, validation_data=(TEXTS, LABELS)), "`validation_split`"),
     (lambda task: task.fit(TEXTS, LABELS, columns=("text",)), "`columns` must be names for"),
+    (lambda task: task.fit(TEXTS, LABELS, validation_data=(TEXTS, LABELS, [1] * 24)), "`validation_data`.*3 parts"),
     (lambda task: task.fit(TEXTS, LABELS, class_weight={"x": 1.0}), "`class_weight` must be 'balanced' or a dict"),
     (lambda task: task.fit(TEXTS, LABELS, learning_rate=-1.0), "`learning_rate` must be a positive number"),
     (lambda task: task.predict([1]), "`texts` must hold strings; received 1 at place 0"),
@@ -311,7 +350,7 @@ def test_a_pair_is_read_in_training_as_in_prediction():
     (lambda task: tasks.TextClassifier("model", task.tokenizer, ["a", "b"]), "`model` must be a built Keras model"),
     (lambda task: tasks.TextClassifier(task.model, "tokenizer", ["a", "b"]), "`tokenizer` must be a tokenizer"),
     (lambda task: tasks.TextEmbedder(task.model, task.tokenizer).search("a"), "`index` must be called"),
-], ids=range(16))  # fmt: skip
+], ids=range(17))  # fmt: skip
 def test_bad_calls_are_refused_by_name(call, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=words):

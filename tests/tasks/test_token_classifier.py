@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import keras_txf as txf
+from keras_txf.tasks.conll import read_conll
 
 WORDS = [["Ada", "Lovelace", "is", "here"], ["Who", "saw", "Bo", "in", "Rome", "?"], ["Rome", "is", "old"]] * 4
 TAGS = [["B-PER", "I-PER", "O", "O"], ["O", "O", "B-PER", "O", "B-LOC", "O"], ["B-LOC", "O", "O"]] * 4
@@ -133,7 +134,8 @@ def test_labels_that_make_no_entities(trained):
         (lambda task: task.fit(WORDS, [["O"]] * 12), ["`tags`", "4 words at place 0"]),
         (lambda task: task.fit(WORDS, [["O"] * len(row) for row in WORDS[:2]]), ["`words`, `tags`", "one length"]),
         (lambda task: task.fit(["a b"], [["O"]]), ["`words`", "'a b'"]),
-        (lambda task: task.fit([["a"]], [["B-X"]]), ["`tags`", "'B-X'"]),
+        (lambda task: task.fit([["a"], ["b"]], [["O"], ["B-X"]]), ["`tags`", "'B-X'", "at place 1"]),
+        (lambda task: task.fit([["a"], ["b"]], [["O"], [b"\xff"]]), ["`tags`", "xff", "at place 1"]),
         (lambda task: task.fit("none.conll"), ["exist", "none.conll"]),
         (lambda task: task.predict("Ada is here"), ["`words`", "'Ada is here'"]),
         (lambda task: task.predict([["Ada", 3]]), ["`words`", "3"]),
@@ -148,6 +150,23 @@ def test_bad_input_is_refused(trained, call, words):
         call(trained)
     message = str(error.value)
     assert "\n" not in message and all(word in message for word in words), message
+
+
+@pytest.mark.parametrize("content", [
+    "\ufeffAda\tO\nis\tB-PER\n", "# sent_id = 1\n# text = Ada is\nAda\t_\tO\t\nis\t_\tB-PER\n",
+    "# newdoc\nAda\tO\r\nis\tB-PER\r\n\r\n", "# text = Ada is\nAda X O\nis X B-PER \n",
+])  # fmt: skip
+def test_files_as_they_come(content, tmp_path):
+    (tmp_path / "data.conll").write_bytes(content.encode())
+    assert read_conll(tmp_path / "data.conll") == [[["Ada", "is"]], [["O", "B-PER"]]]
+
+
+@pytest.mark.parametrize("content, words", [
+    ("#\tO\n#a\tO", ["#", "#a"]), ("# O\n#a O\n", ["#", "#a"]), ("a\u2028b\tO\n", ["a\u2028b"]),
+])  # fmt: skip
+def test_what_looks_like_a_comment_may_be_a_word(content, words, tmp_path):
+    (tmp_path / "data.conll").write_text(content, encoding="utf-8")
+    assert read_conll(tmp_path / "data.conll")[0] == [words]
 
 
 @pytest.mark.parametrize("content, words", [("Ada\n", ["a word and its tag", "'Ada' in line 1"]), ("\n\n", ["none"])])

@@ -190,3 +190,11 @@ def test_words_of_a_tokenizer_json_that_is_not_of_bytes():
     )
     refused(lambda: masked([row], unmarked, whole_words=True), ["`whole_words`", "▁", "Ġ", "none"])
     assert len(masked([row[:1]], unmarked)) == 1
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_one_token_or_word_at_least_is_hidden(whole_words):
+    rows = [np.array(row, "int32") for row in ([CLS, 5, 6, SEP], [CLS, 7, SEP], [CLS, UNK, SEP], [], [9, 10])]
+    found = masked(rows, rate=0.0, whole_words=whole_words, at_least_one=True)
+    assert [(targets != PAD).sum() for _, targets in found] == [2 if whole_words else 1, 1, 0, 0, 1]
+    assert all(set(targets[targets != PAD]) <= set(row[row > 4]) for row, (_, targets) in zip(rows, found))

@@ -135,3 +135,11 @@ def test_a_training_gives_the_same_vocabulary_each_time():
     texts = ["".join(draw.choice(list("abcdefghijkl "), 12)) for _ in range(300)]
     vocabularies = [WordPieceTokenizer.train(texts, 100).get_config()["vocabulary"] for _ in range(3)]
     assert vocabularies[0] == vocabularies[1] == vocabularies[2]
+
+
+def test_a_vocabulary_smaller_than_the_characters_is_refused():
+    lines = ["the quick brown fox"] * 2
+    with pytest.raises(ValueError, match="`vocab_size` must be [0-9]+ at least.*; received 10") as error:
+        WordPieceTokenizer.train(lines, 10)
+    least = int(str(error.value).split(" at least")[0].split()[-1])
+    assert WordPieceTokenizer.train(lines, least).vocab_size == least

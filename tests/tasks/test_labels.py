@@ -1,0 +1,73 @@
+"""Labels of each type, in the words of the caller; what is no label is refused with its place."""
+
+import re
+
+import numpy as np
+import pytest
+from page_files import encoder
+
+import keras_txf as txf
+from keras_txf.tasks.labels import label_list, numbers_of
+
+
+@pytest.mark.parametrize("labels, values, numbers", [
+    ([1, 3], ["3", 1], [1, 0]), ([-1, 1], ["-1", 1], [0, 1]), (["0", "1"], [1, "0", 0], [1, 0, 0]),
+    ([False, True], [True, "False"], [1, 0]), (["b", "a"], ["a", "b"], [1, 0]),
+])  # fmt: skip
+def test_labels_have_numbers(labels, values, numbers):
+    assert numbers_of("labels", values, labels) == numbers
+
+
+@pytest.mark.parametrize("labels, value", [
+    ([0, 1], True), ([0, 1], 1.0), ([0, 1], "\u00b2"), ([False, True], 1), (["a", "b"], {"a"}), (["a", "b"], None),
+    (["a", "b"], ["a"]),
+])  # fmt: skip
+def test_what_is_no_label_is_refused_with_its_place(labels, value):
+    with pytest.raises(ValueError, match="`tags` must be of the labels .* at place 1 of the text at place 7"):
+        numbers_of("tags", [labels[0], value], labels, row=7)
+
+
+def test_labels_may_be_booleans():
+    assert label_list(np.array([True, False, True])) == [False, True]
+    with pytest.raises(ValueError, match="of one type"):
+        label_list([0, 1, True])
+
+
+LABELS = ["no", "yes", "maybe"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A checkpoint with the labels "no", "yes" and "maybe"."""
+    path = tmp_path_factory.mktemp("labels")
+    encoder(path / "bert")
+    task = txf.tasks.TextClassifier.from_checkpoint(path / "bert", labels=LABELS)
+    task.save(path / "task", format="huggingface")
+    return path / "task"
+
+
+def probabilities(folder, labels):
+    task = txf.tasks.TextClassifier.from_checkpoint(folder, labels=labels)
+    return task.predict("A moving film.", return_probabilities=True)
+
+
+def test_labels_in_another_order_are_those_of_the_checkpoint(folder):
+    own = probabilities(folder, None)
+    np.testing.assert_array_equal(own, probabilities(folder, LABELS))
+    np.testing.assert_allclose(own[[2, 0, 1]], probabilities(folder, ["maybe", "no", "yes"]), atol=1e-6)
+
+
+def test_other_labels_have_a_new_head(folder):
+    assert np.abs(probabilities(folder, None) - probabilities(folder, ["a", "b", "c"])).max() > 1e-4
+
+
+def test_labels_of_a_checkpoint_without_names_keep_its_head(folder, tmp_path):
+    (tmp_path / "task").mkdir()
+    for file in folder.iterdir():
+        content = file.read_bytes()
+        if file.name == "config.json":
+            names = iter(["LABEL_0", "LABEL_1", "LABEL_2"])
+            content = re.sub(r'("[0-9]": )"[a-z]+"', lambda found: f'{found[1]}"{next(names)}"', content.decode())
+            content = re.sub(r'"label2id": {[^}]*}', '"label2id": {}', content).encode()
+        (tmp_path / "task" / file.name).write_bytes(content)
+    np.testing.assert_array_equal(probabilities(folder, None), probabilities(tmp_path / "task", ["a", "b", "c"]))

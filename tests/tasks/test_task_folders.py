@@ -1,0 +1,118 @@
+"""What the folder of a task holds, whatever was there before; damaged ones are refused by name."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from page_files import BAD, GOOD, encoder
+
+import keras_txf as txf
+
+SMALL = dict(vocab_size=120, num_layers=1, dim=16, num_heads=2, dropout=0.0)
+TEXT = "A moving film, I laughed twice; I cried once."
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source")
+    encoder(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "task"
+    txf.tasks.TextClassifier.from_scratch(GOOD + BAD, [1] * 4 + [0] * 4, **SMALL).save(folder)
+    return folder
+
+
+def classifier(source):
+    return txf.tasks.TextClassifier.from_checkpoint(source, labels=[7, 3], max_length=5)
+
+
+def probabilities(task):
+    return task.predict(TEXT, return_probabilities=True)
+
+
+def test_a_folder_holds_what_was_saved_last(source, tmp_path):
+    task, folder = classifier(source), tmp_path / "task"
+    folder.mkdir()
+    for format in ("keras", "huggingface", "keras", "huggingface", "huggingface", "keras"):
+        (folder / "task.json").exists() and (folder / "mine.txt").write_text("mine")
+        weights = [value + 0.01 for value in task.model.get_weights()]
+        task.model.set_weights(weights)
+        task.save(folder, format=format)
+        names = {file.name for file in folder.iterdir()} - {"mine.txt"}
+        assert ("model.safetensors" in names, "model.keras" in names) == (format != "keras", format == "keras")
+        assert names == {"task.json", "README.md", "model.keras", "checkpoint"} or format != "keras"
+        task = type(task).load(folder)
+        for one, other in zip(task.model.get_weights(), weights, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert (folder / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["TextClassifier", "TextEmbedder", "TokenClassifier", "PairClassifier"])
+def test_options_are_the_same_in_the_format_of_hugging_face(name, source, tmp_path):
+    options = {"labels": [7, 3]} if name in ("TextClassifier", "PairClassifier") else {}
+    options = {"labels": ["O", "B-a"], "label_all_tokens": True} if name == "TokenClassifier" else options
+    task = getattr(txf.tasks, name).from_checkpoint(source, max_length=7, **options)
+    task.record.append({"examples": 3, "epochs": 1, "scores": {}, "command": "python"})
+    task.save(tmp_path / "task", format="huggingface")
+    again = type(task).load(tmp_path / "task")
+    assert again.get_config() == task.get_config() and again.record == task.record
+    again.save(tmp_path / "again", format="huggingface")
+    assert type(task).load(tmp_path / "again").get_config() == task.get_config()
+
+
+def test_labels_that_another_program_wrote_count(source, tmp_path):
+    classifier(source).save(tmp_path / "task", format="huggingface")
+    path = tmp_path / "task" / "config.json"
+    path.write_text(path.read_text().replace('"7"', '"x"'))
+    assert sorted(txf.tasks.TextClassifier.load(tmp_path / "task").labels) == ["3", "x"]
+
+
+def test_an_embedder_reads_the_folder_of_a_classifier_of_hugging_face(source, tmp_path):
+    classifier(source).save(tmp_path / "task", format="huggingface")
+    assert txf.tasks.TextEmbedder.load(tmp_path / "task").encode(TEXT).shape == (32,)
+
+
+@pytest.mark.parametrize("change, words", [
+    ("{", "readable task.json"), ("[]", "readable task.json"), ({"tokenizers": 3}, "a dict as tokenizers; received 3"),
+    ({"options": None}, "a dict as options; received None"), ({"record": {}}, "a list as record; received {}"),
+    ({"options": {"foo": 1}}, "cannot be read: .*foo"), ({"task": 3}, "must hold a TextClassifier.* of 3"),
+    ({"options": {"labels": ["a"]}}, "cannot be read: .*labels"), ({"tokenizers": {"x": 3}}, "cannot be read"),
+    ({"tokenizers": {"tokenizer": {"class_name": "X"}}}, "cannot be read: .*tokenizer"),
+], ids=range(10))  # fmt: skip
+def test_a_damaged_file_is_refused_by_name(change, words, saved, tmp_path):
+    content = json.loads((saved / "task.json").read_text())
+    text = change if isinstance(change, str) else json.dumps({**content, **change})
+    (tmp_path / "task.json").write_text(text)
+    (tmp_path / "model.keras").write_bytes((saved / "model.keras").read_bytes())
+    with pytest.raises(ValueError, match=words) as error:
+        txf.tasks.TextClassifier.load(tmp_path)
+    assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_folder_of_a_task_is_no_checkpoint(saved):
+    with pytest.raises(ValueError, match="`path` must be a checkpoint with a tokenizer.*tokenizer.json"):
+        txf.tasks.TextClassifier.from_checkpoint(saved)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"damaged"])
+def test_a_model_that_is_missing_or_damaged_is_refused_by_name(content, saved, tmp_path):
+    (tmp_path / "task.json").write_bytes((saved / "task.json").read_bytes())
+    content is None or (tmp_path / "model.keras").write_bytes(content)
+    with pytest.raises(ValueError, match="model.keras") as error:
+        txf.tasks.TextClassifier.load(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("folder", [".", "..", "../here"])
+def test_the_current_folder_is_refused(folder, saved, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    task = txf.tasks.TextClassifier.load(saved)
+    with pytest.raises(ValueError, match="`folder` must be another than the current folder"):
+        task.save(folder)
+    assert pathlib.Path.cwd() == tmp_path / "here"
