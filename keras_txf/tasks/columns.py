@@ -148,8 +148,8 @@ def _table(argument, data, columns):
     def column(name):
         if name not in list(known):
             raise ValueError(
-                f"`columns` must name columns of the table, {short_repr(list(known))} (of a file the first line); "
-                f"received {short_repr(name)}."
+                f"`columns` must name columns of the table `{argument}`, {short_repr(list(known))} (of a file the "
+                f"first line); received {short_repr(name)}."
             )
         return data[name]
 

@@ -204,11 +204,11 @@ class TextEmbedder(Task):
         Raises:
             ValueError: no texts were indexed since the task was made or trained.
         """
-        if self.embeddings is None:
-            raise ValueError("`index` must be called before `search`, and again after `fit`; received no texts.")
         checks.positive_integer("k", k)
         checks.size("batch_size", batch_size)
         queries, back = one_or_many("queries", queries)
+        if self.embeddings is None:
+            raise ValueError("`index` must be called before `search`, and again after `fit`; received no texts.")
         found = []
         for start in range(0, len(queries), batch_size):
             similarity = self.encode(queries[start : start + batch_size], batch_size, verbose=0) @ self.embeddings.T

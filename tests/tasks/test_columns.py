@@ -89,7 +89,7 @@ def test_numbers_stay_numbers():
 @pytest.mark.parametrize("data, others, words", [
     ("none.csv", [None], "`texts` must be a file that exists.*none.csv"),
     ("data.txt", [None], "`texts` must be data, or a file of.*data.txt"),
-    (FRAME.drop(columns="label"), [None], "`columns` must name columns.*received 'label'"),
+    (FRAME.drop(columns="label"), [None], "`columns` must name columns of the table `texts`.*received 'label'"),
     (FRAME, [LABELS], "`labels` must be left out"),
     (TEXTS, [LABELS[:2]], "`texts`, `labels` must be of one length.*{'texts': 4, 'labels': 2}"),
     ([], [[]], "at least 1"),
