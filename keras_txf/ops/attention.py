@@ -89,7 +89,7 @@ def attention(
 
 # Numbers of logits from which on blocks take over: 1 GB, of which a training step holds some. With twice as many (8,192
 # tokens, 8 heads of 64, float32, 2 cores) attention and its gradient take 3.4 s and 6.5 GB on TensorFlow as a whole,
-# 4.5 s and 0.33 GB in blocks; on JAX 15.2 s and 12.9 GB as a whole, 15.4 s and 0.35 GB in blocks.
+# 4.5 s and 0.33 GB in blocks; on JAX 15.2 s and 12.9 GB as a whole, 8.6 s and 0.35 GB in blocks.
 LONG = 2**28
 
 

@@ -65,11 +65,11 @@ def blockwise_attention(
     def function(query, key, value, *others):
         sink = None if sinks is None else others[0]
         weights = others[-1] if len(inputs) > 3 + (sinks is not None) else None
-        output, top, total = blocks.forward(query, key, value, sink, weights)
+        output, log_total = blocks.forward(query, key, value, sink, weights)
 
         def gradient(*arguments, upstream=None):  # PyTorch's autograd passes the inputs, and `upstream` by name
             upstream = arguments[0] if upstream is None else upstream
-            gradients = blocks.backward(query, key, value, sink, weights, output, top, total, upstream)
+            gradients = blocks.backward(query, key, value, sink, weights, output, log_total, upstream)
             return tuple(ops.cast(x, original.dtype) for x, original in zip(gradients, inputs))
 
         return output, gradient
@@ -110,14 +110,15 @@ class _Blocks:
         )
 
     def forward(self, query, key, value, sink, weights):
-        """Returns the output, and the maximum and the sum of exponentials of each query's logits, (B, N, T, 1)."""
+        """Returns the output, and the logarithm of the sum of exponentials of each query's logits, (B, N, T, 1)."""
+        key = ops.swapaxes(key, -1, -2)  # once: a product with a transpose takes half as long again on TensorFlow
 
         def one_row(i, state):
             rows = _block(query, i, self.rows)
 
             def one_block(j, state):
                 top, total, output = state
-                logits, _ = self._logits(rows, _block(key, j, self.columns), i, j, weights)
+                logits, _ = self._logits(rows, _block(key, j, self.columns, axis=3), i, j, weights)
                 new_top = ops.maximum(top, ops.max(logits, axis=-1, keepdims=True))
                 shrink, exponentials = ops.exp(top - new_top), ops.exp(logits - new_top)
                 total = total * shrink + ops.sum(exponentials, axis=-1, keepdims=True)
@@ -131,30 +132,31 @@ class _Blocks:
             if sink is not None:
                 start = nothing + sink, nothing + 1, start[2]
             top, total, output = sequential_loop(*self._columns_of(i), one_block, start)
-            output = output / total
+            output, seen = output / total, top > HIDDEN / 2
             if self.zero_empty_rows:
-                output = output * ops.cast(top > HIDDEN / 2, output.dtype)
-            found = ops.cast(output, query.dtype), top, total
-            return tuple(_replace(old, new, i, self.rows) for old, new in zip(state, found))
+                output = output * ops.cast(seen, output.dtype)
+            # A query that sees nothing has no gradient: all its exponentials become 0.
+            log_total = ops.where(seen, top + ops.log(total), -HIDDEN)
+            found = zip(state, (output, log_total))
+            return tuple(_replace(old, new, i, self.rows) for old, new in found)
 
-        rest = ops.zeros_like(query[..., :1], dtype=self.wide)
-        return sequential_loop(0, self.row_blocks, one_row, (ops.zeros_like(query), rest, rest))
+        start = ops.zeros_like(query), ops.zeros_like(query[..., :1], dtype=self.wide)
+        return sequential_loop(0, self.row_blocks, one_row, start)
 
-    def backward(self, query, key, value, sink, weights, output, top, total, upstream):
+    def backward(self, query, key, value, sink, weights, output, log_total, upstream):
         """Returns the gradients of query, key, value, and of sink and weights where there are any, in float32."""
-        if self.zero_empty_rows:
-            upstream = upstream * ops.cast(top > HIDDEN / 2, upstream.dtype)
         share = ops.sum(ops.cast(upstream, self.wide) * ops.cast(output, self.wide), axis=-1, keepdims=True)
 
         def one_column(j, state):
-            columns, values = _block(key, j, self.columns), _block(value, j, self.columns)
+            columns = _block(key, j, self.columns)
+            columns_t, values_t = (ops.swapaxes(x, -1, -2) for x in (columns, _block(value, j, self.columns)))
 
             def one_block(i, state):
                 queries, keys, of_values, of_weights = state
                 rows, given = _block(query, i, self.rows), _block(upstream, i, self.rows)
-                logits, slope = self._logits(rows, columns, i, j, weights)
-                scores = ops.exp(logits - _block(top, i, self.rows)) / _block(total, i, self.rows)
-                of_scores = ops.cast(_multiply(given, values, transposed=True), self.wide)
+                logits, slope = self._logits(rows, columns_t, i, j, weights)
+                scores = ops.exp(logits - _block(log_total, i, self.rows))
+                of_scores = ops.cast(_multiply(given, values_t), self.wide)
                 dropped = scores
                 if self.dropout is not None:
                     kept = self.dropout(ops.ones_like(scores), self._number(i, j))
@@ -180,12 +182,12 @@ class _Blocks:
         start.append(ops.zeros(()) if weights is None else ops.zeros_like(weights, dtype=self.wide))
         *gradients, of_weights = sequential_loop(0, self.column_blocks, one_column, tuple(start))
         if sink is not None:
-            gradients.append(-ops.sum(ops.exp(sink - top) / total * share, axis=(0, 2, 3), keepdims=True))
+            gradients.append(-ops.sum(ops.exp(sink - log_total) * share, axis=(0, 2, 3), keepdims=True))
         return gradients if weights is None else [*gradients, of_weights]
 
-    def _logits(self, rows, columns, i, j, weights):
+    def _logits(self, rows, columns_t, i, j, weights):
         """The logits (B, N, C, C) of a block, float32, and the derivative of the soft cap or None."""
-        logits, slope = ops.cast(_multiply(rows, columns, transposed=True), self.wide), None
+        logits, slope = ops.cast(_multiply(rows, columns_t), self.wide), None
         if self.logit_soft_cap is not None:
             bent = ops.tanh(logits / self.logit_soft_cap)
             logits, slope = bent * self.logit_soft_cap, 1 - ops.square(bent)
@@ -221,21 +223,22 @@ def _larger(x, y):
     return ops.maximum(x, y)
 
 
-def _block(x, number, length):
-    """Block `number` of axis 2 of (B, N, T, any)."""
-    shape = (-1 if x.shape[0] is None else x.shape[0], x.shape[1], length, x.shape[3])
-    return ops.slice(x, (0, 0, number * length, 0), shape)
+def _block(x, number, length, axis=2):
+    """Block `number` of an axis of (B, N, T, any)."""
+    start = [number * length if place == axis else 0 for place in range(4)]
+    sizes = [-1 if x.shape[0] is None else x.shape[0], *x.shape[1:]]
+    sizes[axis] = length
+    return ops.slice(x, start, sizes)
 
 
 def _replace(x, block, number, length):
     return ops.slice_update(x, (0, 0, number * length, 0), ops.cast(block, x.dtype))
 
 
-def _multiply(rows, columns, transposed=False):
-    """(B, N, C, any) times (B, K, C, H): rows · columns, or rows · columnsᵀ. Groups of heads share a product."""
+def _multiply(rows, columns):
+    """The product of (B, N, C, any) with (B, K, any, any). Groups of heads share it."""
     heads, length = rows.shape[1], rows.shape[2]
-    columns_t = ops.swapaxes(columns, -1, -2) if transposed else columns
-    return ungroup_heads(ops.matmul(group_heads(rows, columns.shape[1]), columns_t), heads, length)
+    return ungroup_heads(ops.matmul(group_heads(rows, columns.shape[1]), columns), heads, length)
 
 
 def _sum_over_rows(weights, rows, kv_heads):
