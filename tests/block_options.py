@@ -27,4 +27,5 @@ BLOCK_OPTIONS = {
     "attention_output_bias": False,
     "feed_forward_bias": True,
     "norm_bias": False,
+    "rematerialize": True,
 }

@@ -10,6 +10,7 @@ from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.multi_head import check_attention_mask
 from keras_txf.layers.option_tables import DecoderBlockOptions, EncoderBlockOptions, shows_options, take_options
 from keras_txf.layers.parts import build_part, call_part
+from keras_txf.layers.rematerialization import rematerialization_scope
 from keras_txf.layers.residual import add_to_stream
 from keras_txf.layers.serialization import get_config, register
 from keras_txf.layers.sublayers import (
@@ -62,7 +63,8 @@ class EncoderBlock(keras.layers.Layer):
 
     def __init__(self, num_heads: int | None = None, **options: Unpack[EncoderBlockOptions]):
         own = take_options(EncoderBlock, options)
-        super().__init__(**options)
+        with rematerialization_scope(own["rematerialize"]):
+            super().__init__(**options)
         set_options(self, num_heads, own)
         self.causal = checks.boolean("causal", self.causal)
         add_sublayers(self, self.causal)
@@ -150,7 +152,8 @@ class DecoderBlock(keras.layers.Layer):
 
     def __init__(self, num_heads: int | None = None, **options: Unpack[DecoderBlockOptions]):
         own = take_options(DecoderBlock, options)
-        super().__init__(**options)
+        with rematerialization_scope(own["rematerialize"]):
+            super().__init__(**options)
         set_options(self, num_heads, own)
         add_sublayers(self, causal=True)
         if getattr(self.attention, "causal", True) is False:

@@ -153,6 +153,12 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
     attention_dropout: Annotated[Each[float], 0.0, "rate on the attention weights."]
     feed_forward_dropout: Annotated[Each[float], 0.0, "rate inside the feed-forward network."]
     stochastic_depth: Annotated[Each[float], 0.0, "rate at which training leaves out a sublayer, sample by sample."]
+    rematerialize: Annotated[
+        Each[bool],
+        False,
+        "whether training keeps the block's inputs alone, and computes its inside again for the gradient: less memory, "
+        "about a third more time (Chen et al. 2016).",
+    ]
     attention: Annotated[
         Any, None,
         "a layer in place of the self-attention; the options of attention then keep their defaults. It is called with "

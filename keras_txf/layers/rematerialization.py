@@ -14,6 +14,7 @@ import math
 import keras
 from keras import ops, tree
 
+from keras_txf import checks
 from keras_txf.backend.keras_private import (
     flatten_layers,
     infer_spec,
@@ -30,6 +31,11 @@ def rematerializes(cls):
     """Gives a class of layers the two functions below in place of Keras' own."""
     cls.rematerialized_call, cls.symbolic_call = rematerialized_call, symbolic_call
     return cls
+
+
+def rematerialization_scope(rematerialize):
+    """The scope in which a layer is made that computes its activations again as a whole, or none of its own."""
+    return keras.RematScope("full") if checks.boolean("rematerialize", rematerialize) else contextlib.nullcontext()
 
 
 def symbolic_call(layer, *args, **kwargs):

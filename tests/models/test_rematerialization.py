@@ -9,6 +9,8 @@ import pytest
 from keras.src.backend import in_symbolic_scope
 
 import keras_txf as txf
+from keras_txf.backend.keras_private import remat_mode
+from keras_txf.ops import attention
 
 BACKEND = keras.backend.backend()
 RANDOM = np.random.default_rng(3)
@@ -66,6 +68,30 @@ def assert_trains_the_same(name, scope, tolerance=1e-5, **options):
 @pytest.mark.parametrize("name", MODELS)
 def test_builders_train_the_same(name):
     assert_trains_the_same(name, {"mode": "full"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"jit_compile": True}], ids=str)
+def test_the_option_of_builders_trains_the_same_in_blocks_of_attention_too(options, monkeypatch):
+    if options and BACKEND == "torch":
+        pytest.skip("PyTorch compiles in a way of its own")
+    monkeypatch.setattr(attention, "LONG", 1)
+    plain, losses = train("decoder_generator", None, position="relative", **options)
+    model, again = train("decoder_generator", None, position="relative", rematerialize=True, **options)
+    np.testing.assert_allclose(again, losses, rtol=1e-5)
+    for weight, expected in zip(model.weights, plain.weights):
+        np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (weight, expected)), atol=1e-5)
+
+
+def test_the_option_is_kept_by_files_and_holds_for_single_blocks(tmp_path):
+    options = dict(vocab_size=11, num_layers=2, dim=12, num_heads=3)
+    model = txf.models.decoder_generator(**options, rematerialize=[True, False])
+    model.save(tmp_path / "model.keras")
+    for found in (model, keras.models.load_model(tmp_path / "model.keras")):
+        modes = [remat_mode(found.get_layer(f"decoder_{i}")) for i in range(2)]
+        assert modes[0].mode == "full" and modes[1] is None
+    with pytest.raises(ValueError, match="`rematerialize` must be True or False; received 'yes'"):
+        txf.models.decoder_generator(**options, rematerialize="yes")
 
 
 @pytest.mark.slow
