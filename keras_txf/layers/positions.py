@@ -4,6 +4,9 @@ A position layer has two methods, and a layer of your own with both may take its
 
     rotate(x, positions) -> x, for queries and keys of shape (batch, length, heads, head dim)
     bias(query_positions, key_positions) -> (batch or 1, heads, T, S), added to the logits, or None
+
+Long sequences ask for the bias block by block. A layer whose bias has trained weights needs the three further methods
+of `RelativeBias` for that, `bias_weights`, `bias_of` and `gradient_of_bias`; without them the whole bias is held.
 """
 
 from typing import Any, Unpack

@@ -25,7 +25,7 @@ class Answers:
     def __init__(self, model, reader, writer, options, return_prompt=None, joins=True):
         self.model, self.reader, self.writer, self.options = model, reader, writer, options
         self.joins = joins
-        self.return_prompt = return_prompt and checks.boolean("return_prompt", return_prompt)
+        self.return_prompt = return_prompt
         self.continues = return_prompt is not None
         for name in ("padded", "stream", "return_scores", "num_return_sequences"):
             if name in options:

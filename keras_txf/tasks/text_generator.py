@@ -181,6 +181,7 @@ class TextGenerator(Task):
             ValueError: a text without a token, options that do not go together.
         """
         options = {**stop_ids_of(self.tokenizer), "max_new_tokens": max_new_tokens, "sampler": sampler, **options}
+        checks.boolean("return_prompt", return_prompt)
         answers = Answers(self.model, self._prompt_tokenizer, self.tokenizer, options, return_prompt)
         return answers.stream(texts) if checks.boolean("stream", stream) else answers.all(texts, batch_size, verbose)
 
