@@ -21,7 +21,7 @@ from keras_txf.layers.multi_head import (
     set_attention_options,
 )
 from keras_txf.layers.option_tables import AttentionOptions, SelfAttentionOptions, shows_options, take_options
-from keras_txf.layers.positions import RelativeBias, make_position
+from keras_txf.layers.positions import RelativeBias, Rotary, make_position
 from keras_txf.layers.serialization import get_config, register, revive
 from keras_txf.ops.masks import AttentionMask
 from keras_txf.ops.position_bias import PositionBias
@@ -132,9 +132,10 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         return ops.cast(positions, "int32")  # of unsigned ones no difference is below zero
 
     def _bias(self, query_positions, key_positions):
-        return (
-            None if self.position_layer is None else PositionBias(self.position_layer, query_positions, key_positions)
-        )
+        layer = self.position_layer
+        if layer is None or getattr(type(layer), "bias", None) is Rotary.bias:  # it turns queries and keys alone
+            return None
+        return PositionBias(layer, query_positions, key_positions)
 
     def _project(self, inputs, positions):
         """Queries (B, T, N, H), keys and values (B, T, K, H), rotated by their positions."""

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_txf.ops.blockwise_attention import blockwise_attention
 from keras_txf.ops.heads import group_heads, swap_heads, ungroup_heads
-from keras_txf.ops.masks import HIDDEN, AttentionMask, causal_mask
+from keras_txf.ops.masks import HIDDEN, AttentionMask
 from keras_txf.ops.position_bias import PositionBias
 
 
@@ -63,10 +63,11 @@ def attention(
         dropout = None if dropout is None else dropout.in_blocks()
         heads = swap_heads(query), swap_heads(key), swap_heads(value)
         return swap_heads(blockwise_attention(*heads, mask, bias, logit_soft_cap, dropout, zero_empty_rows, sinks))
-    causal = mask.causal_alone and plain and _has_kernel(query)
-    mask = None if causal else mask.whole(ops.shape(query)[1], ops.shape(key)[1])
     bias = bias.whole() if isinstance(bias, PositionBias) else bias
-    if plain and _has_kernel(query):
+    fused = plain and _has_kernel(query)
+    causal = fused and bias is None and mask.causal_alone  # PyTorch's kernel takes a bias, a mask or the hint
+    mask = None if causal else mask.whole(ops.shape(query)[1], ops.shape(key)[1])
+    if fused:
         output, scores = _fused(query, key, value, mask, bias, causal, scale), None
     else:
         key, value = swap_heads(key), swap_heads(value)
@@ -129,11 +130,6 @@ def _softmax_beside(sinks, logits):
     return ops.softmax(ops.concatenate([logits, sinks], axis=-1), axis=-1)[..., :-1]
 
 
-def _causal_mask(length):
-    index = ops.arange(length)
-    return causal_mask(index, index)[None, None]
-
-
 def _logits(query, key):
     """(B, T, N, H) and (B, K, S, H) -> (B, N, T, S). Groups of heads share a product, no key is copied."""
     length, heads = ops.shape(query)[1], query.shape[2]
@@ -154,9 +150,8 @@ def _fused(query, key, value, mask, bias, causal, scale):
     if kv_heads == 1 and heads > 1:  # Keras repeats groups of several, but not a single one
         # No `repeat`: of PyTorch's tensors without values Keras makes none, and builds the model by computing it.
         key, value = ops.tile(key, (1, 1, heads, 1)), ops.tile(value, (1, 1, heads, 1))
-    if bias is not None:  # PyTorch's kernel takes a bias, a mask or the hint, one of the three
-        bias = _hide(ops.cast(bias, query.dtype), _causal_mask(ops.shape(query)[1]) if causal else mask)
-        mask, causal = None, False
+    if bias is not None:
+        bias, mask = _hide(ops.cast(bias, query.dtype), mask), None
     return ops.dot_product_attention(query, key, value, bias=bias, mask=mask, scale=scale, is_causal=causal)
 
 

@@ -16,7 +16,7 @@ from keras import ops
 
 from keras_txf.backend.loops import sequential_loop
 from keras_txf.ops.heads import group_heads, ungroup_heads
-from keras_txf.ops.masks import HIDDEN, AttentionMask
+from keras_txf.ops.masks import HIDDEN, AttentionMask, pad_to, slice_axis
 
 # Numbers in a block of logits, 32 MB of float32. For each block TensorFlow copies the gradient of all queries, so
 # smaller blocks cost time there.
@@ -57,7 +57,8 @@ def blockwise_attention(
     rows, columns = block_lengths or _block_lengths(query, mask.window)
     wide = keras.backend.result_type(query.dtype, "float32")
     blocks = _Blocks(lengths, rows, columns, mask, bias, logit_soft_cap, dropout, zero_empty_rows, wide)
-    inputs = [_pad(query, rows), _pad(key, columns), _pad(value, columns)]
+    keys = blocks.column_blocks * columns
+    inputs = [pad_to(query, blocks.row_blocks * rows, 2), pad_to(key, keys, 2), pad_to(value, keys, 2)]
     inputs += [] if sinks is None else [ops.reshape(ops.cast(sinks, wide), (1, -1, 1, 1))]
     inputs += [] if bias is None or bias.weights is None else [bias.weights]
 
@@ -86,14 +87,6 @@ def _block_lengths(query, window):
     return length, length
 
 
-def _pad(x, multiple, axis=2):
-    """Zeros after the last place of an axis, up to a multiple."""
-    missing = -ops.shape(x)[axis] % multiple
-    if isinstance(missing, int) and not missing:
-        return x
-    return ops.pad(x, [(0, missing if place == axis else 0) for place in range(len(x.shape))])
-
-
 class _Blocks:
     """The two passes over the blocks. Queries, keys and values are padded to whole blocks."""
 
@@ -102,12 +95,8 @@ class _Blocks:
         self.row_blocks, self.column_blocks = -(-lengths[0] // rows), -(-lengths[1] // columns)
         self.mask = mask.padded(self.row_blocks * rows, self.column_blocks * columns, lengths[1])
         self.bias = None if bias is None else bias.padded(self.row_blocks * rows, self.column_blocks * columns)
-        self.logit_soft_cap, self.dropout, self.zero_empty_rows, self.wide = (
-            logit_soft_cap,
-            dropout,
-            zero_empty_rows,
-            wide,
-        )
+        self.logit_soft_cap, self.dropout = logit_soft_cap, dropout
+        self.zero_empty_rows, self.wide = zero_empty_rows, wide
 
     def forward(self, query, key, value, sink, weights):
         """Returns the output, and the logarithm of the sum of exponentials of each query's logits, (B, N, T, 1)."""
@@ -225,10 +214,7 @@ def _larger(x, y):
 
 def _block(x, number, length, axis=2):
     """Block `number` of an axis of (B, N, T, any)."""
-    start = [number * length if place == axis else 0 for place in range(4)]
-    sizes = [-1 if x.shape[0] is None else x.shape[0], *x.shape[1:]]
-    sizes[axis] = length
-    return ops.slice(x, start, sizes)
+    return slice_axis(x, number * length, length, axis)
 
 
 def _replace(x, block, number, length):

@@ -6,6 +6,7 @@ Legend: B batch, T query length, S key length, N heads.
 import dataclasses
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_txf import checks
@@ -99,11 +100,18 @@ def pad_axis(x, length, axis):
     """Zeros or False up to a length of an axis; None stays None, and so does an axis of one for all."""
     if x is None or x.shape[axis] == 1:
         return x
+    return pad_to(x, length, axis)
+
+
+def pad_to(x, length, axis):
+    """Zeros or False after the last place of an axis, up to a length."""
     missing = length - ops.shape(x)[axis]
     if isinstance(missing, int) and not missing:
         return x
     padding = [(0, missing if place == axis else 0) for place in range(len(x.shape))]
-    return ops.cast(ops.pad(ops.cast(x, "int32"), padding), x.dtype)
+    if keras.backend.standardize_dtype(x.dtype) != "bool":
+        return ops.pad(x, padding)
+    return ops.cast(ops.pad(ops.cast(x, "int32"), padding), "bool")
 
 
 def slice_axis(x, first, length, axis):

@@ -6,7 +6,7 @@ Legend: B batch, T query length, S key length, N heads, K key-value heads, H hea
 import keras
 import numpy as np
 import pytest
-from drawing import array, assert_same, few, gradient, normal
+from drawing import array, assert_same, few, fused_backend, gradient, normal
 from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
@@ -195,6 +195,18 @@ def test_a_layer_gives_the_same_on_both_sides_of_the_threshold(name, dtype, monk
         results.append((array(layer(x, mask=mask))[PADDING], found[PADDING]))
     for whole, blocks in zip(*results):
         assert_same(blocks, whole, tolerance * max(1, np.abs(whole).max()))
+
+
+@pytest.mark.skipif(not fused_backend(), reason="TensorFlow has no fused kernel")
+@pytest.mark.parametrize("position", [None, "rotary"])
+def test_rotary_positions_keep_the_fused_kernel_and_its_causal_hint(position, monkeypatch):
+    monkeypatch.setattr(kernel, "LONG", 1)
+    monkeypatch.setattr(kernel, "_fuses_long", lambda query: True)
+    calls, original = [], kernel._fused
+    monkeypatch.setattr(kernel, "_fused", lambda *arguments: calls.append(arguments) or original(*arguments))
+    txf.layers.MultiHeadSelfAttention(num_heads=N, causal=True, position=position)(normal(B, T, 16))
+    [(_, _, _, mask, bias, causal, _)] = calls
+    assert mask is None and bias is None and causal
 
 
 def test_scores_on_request_are_whole(monkeypatch):
