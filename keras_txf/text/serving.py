@@ -79,8 +79,6 @@ def pair_classifier(model, tokenizer, labels=None, separator=None):
     if pad_id is None:
         raise ValueError("`tokenizer` must have a token of padding where `pairs` is True; received pad_id=None.")
     _check_labels(labels, output)
-    if separator is None and not tokenizer.end:
-        raise ValueError("`pairs=True` needs a `separator`, for the tokenizer has no `end`; received separator=None.")
     between, most = joining(tokenizer, separator), tokenizer.length if isinstance(tokenizer.length, int) else None
 
     def answer(first, second):

@@ -71,7 +71,7 @@ def joining(tokenizer, separator):
     tokens = tokenizer.end if separator is None else tokenizer._special("separator", separator)
     if not tokens:
         raise ValueError(
-            f"`separator` must be a special token, of {sorted(tokenizer.special_tokens)}, or a list of them, for the "
-            f"tokenizer has no `end`; received {short_repr(separator)}."
+            f"`separator` must be a special token, of {sorted(tokenizer.special_tokens)}, or a list of them, to join "
+            f"pairs of texts, for the tokenizer has no `end`; received {short_repr(separator)}."
         )
     return tokens
