@@ -108,6 +108,8 @@ class LogitAdjustment(keras.layers.Layer):
             self.bias = self.add_weight(name="bias", shape=(inputs_shape[-1],), initializer="zeros")
 
     def call(self, inputs):
+        if self.scale is None and not self.use_bias and self.soft_cap is None:
+            return inputs
         logits = ops.cast(inputs, "float32")
         if self.scale is not None:
             logits = logits * self.scale

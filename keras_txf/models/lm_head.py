@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import keras
-
 from keras_txf import checks
 from keras_txf.layers.heads import LogitAdjustment
 from keras_txf.layers.projections import Projection
@@ -36,11 +34,15 @@ class Logits:
             logits = embedding(hidden, reverse=True)
         else:
             logits = Projection(vocab_size, use_bias=False, dtype=dtype, name="logits")(hidden)
-        if not self.logit_bias and self.logit_scale is None and self.final_logit_soft_cap is None:
-            if self.tie_embeddings:  # a row of their own in `summary`, where the embedding is above
-                logits = keras.layers.Identity(dtype=dtype, name="tied_logits")(logits)
+        adjusts = self.logit_bias or self.logit_scale is not None or self.final_logit_soft_cap is not None
+        if not adjusts and not self.tie_embeddings:
             return logits
+        # Tied logits have a row of their own in `summary`: the row of the embedding is at the top.
         adjustment = LogitAdjustment(
-            self.logit_scale, self.logit_bias, self.final_logit_soft_cap, dtype=dtype, name="logit_adjustment"
+            self.logit_scale,
+            self.logit_bias,
+            self.final_logit_soft_cap,
+            dtype=dtype,
+            name="logit_adjustment" if adjusts else "tied_logits",
         )
         return adjustment(logits)

@@ -9,6 +9,8 @@ Reference:
     [FlashAttention-2](https://arxiv.org/abs/2307.08691), algorithms 1 and 2.
 """
 
+import copy
+import dataclasses
 import math
 
 import keras
@@ -56,26 +58,31 @@ def blockwise_attention(
     mask = AttentionMask() if mask is None else mask
     rows, columns = block_lengths or _block_lengths(query, mask.window)
     wide = keras.backend.result_type(query.dtype, "float32")
-    blocks = _Blocks(lengths, rows, columns, mask, bias, logit_soft_cap, dropout, zero_empty_rows, wide)
-    keys = blocks.column_blocks * columns
-    inputs = [pad_to(query, blocks.row_blocks * rows, 2), pad_to(key, keys, 2), pad_to(value, keys, 2)]
+    all_blocks = _Blocks(lengths, rows, columns, mask, bias, logit_soft_cap, dropout, zero_empty_rows, wide)
+    keys = all_blocks.column_blocks * columns
+    inputs = [pad_to(query, all_blocks.row_blocks * rows, 2), pad_to(key, keys, 2), pad_to(value, keys, 2)]
     inputs += [] if sinks is None else [ops.reshape(ops.cast(sinks, wide), (1, -1, 1, 1))]
     inputs += [] if bias is None or bias.weights is None else [bias.weights]
+    # JAX computes a function again, as `rematerialize` asks, with its arguments alone: all tensors must be arguments.
+    constants = all_blocks.constants()
 
     @ops.custom_gradient
     def function(query, key, value, *others):
+        others, given = others[: len(inputs) - 3], others[len(inputs) - 3 :]
+        blocks = all_blocks.with_constants(given)
         sink = None if sinks is None else others[0]
-        weights = others[-1] if len(inputs) > 3 + (sinks is not None) else None
+        weights = others[-1] if len(others) > (sinks is not None) else None
         output, log_total = blocks.forward(query, key, value, sink, weights)
 
         def gradient(*arguments, upstream=None):  # PyTorch's autograd passes the inputs, and `upstream` by name
             upstream = arguments[0] if upstream is None else upstream
             gradients = blocks.backward(query, key, value, sink, weights, output, log_total, upstream)
-            return tuple(ops.cast(x, original.dtype) for x, original in zip(gradients, inputs))
+            gradients = [ops.cast(x, original.dtype) for x, original in zip(gradients, inputs)]
+            return (*gradients, *[None] * len(constants))
 
         return output, gradient
 
-    return function(*inputs)[:, :, : lengths[0]]
+    return function(*inputs, *constants)[:, :, : lengths[0]]
 
 
 def _block_lengths(query, window):
@@ -97,6 +104,23 @@ class _Blocks:
         self.bias = None if bias is None else bias.padded(self.row_blocks * rows, self.column_blocks * columns)
         self.logit_soft_cap, self.dropout = logit_soft_cap, dropout
         self.zero_empty_rows, self.wide = zero_empty_rows, wide
+
+    def constants(self):
+        """The tensors without a gradient: of the mask, of the bias and of the dropout."""
+        return [getattr(getattr(self, part), field) for part, field in self._constant_fields()]
+
+    def with_constants(self, tensors):
+        """The same with other tensors in the places of `constants()`."""
+        blocks = copy.copy(self)
+        blocks.mask, blocks.bias, blocks.dropout = map(copy.copy, (self.mask, self.bias, self.dropout))
+        for (part, field), tensor in zip(self._constant_fields(), tensors, strict=True):
+            setattr(getattr(blocks, part), field, tensor)
+        return blocks
+
+    def _constant_fields(self):
+        parts = [name for name in ("mask", "bias", "dropout") if dataclasses.is_dataclass(getattr(self, name))]
+        fields = [(name, field.name) for name in parts for field in dataclasses.fields(getattr(self, name))]
+        return [(name, field) for name, field in fields if ops.is_tensor(getattr(getattr(self, name), field))]
 
     def forward(self, query, key, value, sink, weights):
         """Returns the output, and the logarithm of the sum of exponentials of each query's logits, (B, N, T, 1)."""

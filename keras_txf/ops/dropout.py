@@ -49,8 +49,18 @@ class WeightDropout:
 
     def in_blocks(self):
         """A function of weights and the number of their block, which drops the same weights in each call."""
-        words = self.seed.next()
-        return lambda weights, number: dropout(weights, self.rate, seed_of_words(_move(words, number)))
+        return BlockDropout(self.rate, self.seed.next())
+
+
+@dataclasses.dataclass
+class BlockDropout:
+    """Dropout of a block of attention weights, which drops the same weights whenever the block is computed."""
+
+    rate: float
+    words: Any  # the two integers of a seed
+
+    def __call__(self, weights, number):
+        return dropout(weights, self.rate, seed_of_words(_move(self.words, number)))
 
 
 def _move(words, number):

@@ -70,8 +70,7 @@ def test_builders_train_the_same(name):
     assert_trains_the_same(name, {"mode": "full"})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"jit_compile": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, pytest.param({"jit_compile": True}, marks=pytest.mark.slow)], ids=str)
 def test_the_option_of_builders_trains_the_same_in_blocks_of_attention_too(options, monkeypatch):
     if options and BACKEND == "torch":
         pytest.skip("PyTorch compiles in a way of its own")
