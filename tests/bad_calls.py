@@ -189,6 +189,8 @@ def add_training():
     case(
         "training.layerwise_decay", lambda_of(training.layerwise_decay, optimizer=keras.optimizers.Adam), optimizer=...
     )
+    mesh = keras.distribution.DeviceMesh((2, 2), ["batch", "model"], [f"cpu:{i}" for i in range(4)])
+    case("training.layout_map", training.layout_map, model=model, device_mesh=mesh)
     case("training.InverseSquareRoot", training.InverseSquareRoot, ["total_steps", "cooldown_steps"], dim=8)
     case("training.entities", training.entities, tags=["B-PER", "O"])
     case("training.entity_scores", training.entity_scores, true_tags=[["B-PER"]], predicted_tags=[["O"]])

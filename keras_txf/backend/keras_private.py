@@ -9,6 +9,7 @@ import keras
 from keras.src.backend import AutocastScope
 from keras.src.backend import compute_output_spec as infer_outputs
 from keras.src.backend.common import global_state
+from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.saving.saving_lib import _walk_saveable
 
 WAITING = "uninitialized_variables"  # Keras' list of the variables whose values it has put off
@@ -115,6 +116,12 @@ def without_values():
             yield made
     finally:  # in Keras' list, it would give them values after the next such scope of anyone
         global_state.set_global_attribute(WAITING, before)
+
+
+def puts_values_off():
+    """Whether the code runs in a scope such as `without_values`."""
+    scope = get_stateless_scope()
+    return scope is not None and not scope.initialize_variables
 
 
 def has_value(variable):

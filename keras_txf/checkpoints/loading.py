@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_txf import checks
-from keras_txf.backend.keras_private import without_values
+from keras_txf.backend.keras_private import puts_values_off, without_values
 from keras_txf.checkpoints.building import build, choose_task, find_family, table_of
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.files import open_tensors, weights_of
@@ -85,9 +85,11 @@ def load(
             model = build(source, task, num_classes, dtype, options)
         if "encoder" in family.tasks and "pad_id" not in options:
             check_padding(folder, embedded_input(model, "token_ids").pad_id)
-        with reading(weights, file_of(folder, "config.json")):
-            kept, skipped = fill(model, source, task, new_head, progress)
-        give_values(made)  # to variables without a tensor: a new head, generators of random numbers
+        kept, skipped = {}, {}
+        if not puts_values_off():  # the caller, such as `layout_map`, needs no values
+            with reading(weights, file_of(folder, "config.json")):
+                kept, skipped = fill(model, source, task, new_head, progress)
+            give_values(made)  # to variables without a tensor: a new head, generators of random numbers
     PROVENANCE[model] = Provenance(folder, values, task, options, kept, skipped)
     return model
 

@@ -7,6 +7,7 @@ from keras_txf.training.entities import entities, entity_scores
 from keras_txf.training.freezing import freeze, unfreeze
 from keras_txf.training.label_shift import next_token_windows, shift_labels, teacher_forcing
 from keras_txf.training.layerwise import layerwise_decay
+from keras_txf.training.layouts import layout_map
 from keras_txf.training.losses import TokenCrossEntropy
 from keras_txf.training.metrics import Perplexity, TokenAccuracy
 from keras_txf.training.r_drop import RDrop
@@ -29,6 +30,7 @@ __all__ = [
     "entity_scores",
     "freeze",
     "layerwise_decay",
+    "layout_map",
     "load_adapter",
     "merge_adapter",
     "next_token_windows",

@@ -1,0 +1,136 @@
+"""The rules of `layout_map`: which weights of a layer are split over the devices of the model axis.
+
+Legend: D model dim, N heads, K key-value heads, H head dim, F intermediate dim, E experts, V vocabulary.
+"""
+
+import keras
+
+from keras_txf.backend.keras_private import flatten_layers
+from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
+from keras_txf.layers.embeddings import PositionalEmbedding
+from keras_txf.layers.feed_forward import FeedForward
+from keras_txf.layers.heads import LogitAdjustment
+from keras_txf.layers.mixture_of_experts import MixtureOfExperts
+from keras_txf.layers.positions import RelativeBias
+
+# The axis that is split of each variable of a projection, by the end of its name. A variable that is not named here is
+# on each device.
+COLUMNS = {"kernel": 1, "bias": 0, "kernel_scale": 0, "lora_b": 1}
+ROWS = {"kernel": 0, "lora_a": 0}
+VOCABULARY = {"embeddings": 0, "embeddings_scale": 0}
+HEADS = {"sinks": 0, "scale": 0}
+EXPERTS = dict.fromkeys(
+    [f"{name}_{part}" for name in ("gate", "intermediate", "output") for part in ("kernel", "bias")], 0
+)
+EXPERT_WIDTH = {"gate_kernel": 2, "gate_bias": 1, "intermediate_kernel": 2, "intermediate_bias": 1, "output_kernel": 1}
+ADAPTED = ("kernel", "bias", "lora_a", "lora_b")  # names that an adapter puts its own before
+
+
+def split_weights(layers, axis, num_devices, notes):
+    """Returns the axes of the weights to split, by their ids.
+
+    Args:
+        layers: all layers of a model, those inside of others too.
+        axis: the name of the mesh's axis.
+        num_devices: the number of devices along it.
+        notes: dict of lists, to which the paths of layers are added that do not divide, by what to say about them.
+    """
+    rules = _Rules(axis, num_devices, notes)
+    for layer in layers:
+        for cls, rule in RULES.items():
+            if isinstance(layer, cls) and layer.built:  # not a pattern that blocks were made from
+                rule(rules, layer)
+    sizes = {layer.vocab_size for layer in layers if isinstance(layer, PositionalEmbedding)} - {None}
+    for layer in layers[0].layers:  # those of the model itself
+        if isinstance(layer, keras.layers.Dense) and layer.units in sizes and rules.divides(layer, V=layer.units):
+            rules.split(layer, COLUMNS)
+    return rules.splits
+
+
+class _Rules:
+    def __init__(self, axis, num_devices, notes):
+        self.axis, self.num_devices, self.notes = axis, num_devices, notes
+        self.splits = {}
+
+    def split(self, layer, axes):
+        """Splits the variables of a layer alone, without the layers inside of it, by a table such as `COLUMNS`."""
+        if layer is None or getattr(layer, "quantization_mode", None) not in (None, "int8"):
+            return
+        inside = {id(variable) for inner in flatten_layers(layer, False) for variable in inner.variables}
+        for variable in layer.variables:
+            if id(variable) in inside:
+                continue
+            name = variable.name
+            name = next((end for end in ADAPTED if name.endswith(f"_{end}") and name not in axes), name)
+            if name in axes and axes[name] < len(variable.shape):
+                self.splits[id(variable)] = tuple(
+                    self.axis if i == axes[name] else None for i in range(len(variable.shape))
+                )
+
+    def divides(self, layer, **sizes):
+        """Whether a size divides over the devices; notes the layer where it does not."""
+        ((letter, size),) = sizes.items()
+        if size % self.num_devices:
+            words = NOTES[letter].format(size, devices=f"the {self.num_devices} devices of axis '{self.axis}'")
+            self.notes[words].append(layer.path)
+        return size % self.num_devices == 0
+
+    def attention(self, layer):
+        if not self.divides(layer, N=layer.num_heads):
+            return
+        self.split(layer.query, COLUMNS)
+        self.split(layer.output_dense, ROWS)
+        self.split(layer, HEADS)
+        whole = layer.qk_norm == "full"
+        self.split(layer.query_norm if whole else None, HEADS)
+        kv_heads = layer.num_key_value_heads or layer.num_heads
+        if layer.key.units % self.num_devices:
+            self.divides(layer, whole=kv_heads)
+            return
+        self.divides(layer, K=kv_heads)  # for the note
+        self.split(layer.key, COLUMNS)
+        self.split(layer.value, COLUMNS)
+        self.split(layer.key_norm if whole else None, HEADS)
+
+    def relative_bias(self, layer):
+        if layer.num_heads % self.num_devices == 0:  # the attention has the note
+            self.split(layer, {"embeddings": 1})
+
+    def feed_forward(self, layer):
+        if self.divides(layer, F=layer.intermediate.units):
+            self.split(layer.gate if layer.gated else None, COLUMNS)
+            self.split(layer.intermediate, COLUMNS)
+            self.split(layer.output_dense, ROWS)
+
+    def experts(self, layer):
+        if layer.num_experts % self.num_devices == 0:
+            self.split(layer, EXPERTS)
+        elif self.divides(layer, F=layer.intermediate.shape[-1]):
+            self.split(layer, EXPERT_WIDTH)
+
+    def tokens(self, layer):
+        if layer.vocab_size is not None and self.divides(layer, V=layer.vocab_size):
+            self.split(layer.token, VOCABULARY)
+
+    def logit_bias(self, layer):
+        if layer.use_bias and layer.bias.shape[0] % self.num_devices == 0:
+            self.split(layer, {"bias": 0})
+
+
+WHOLE = "not divide over {devices}, so each device holds the whole weights."
+NOTES = {
+    "N": "{} heads do " + WHOLE,
+    # Split though: XLA would split the kernels, and Adam's moments, for its own use, and gather all three at each step.
+    "K": "{} key-value heads do not divide over {devices}, so heads are cut, and devices exchange keys and values.",
+    "whole": "{} key-value heads and their columns do " + WHOLE,
+    "F": "intermediate_dim={} does " + WHOLE,
+    "V": "a vocabulary of {} does " + WHOLE,
+}
+RULES = {
+    (MultiHeadSelfAttention, CrossAttention): _Rules.attention,
+    RelativeBias: _Rules.relative_bias,
+    FeedForward: _Rules.feed_forward,
+    MixtureOfExperts: _Rules.experts,
+    PositionalEmbedding: _Rules.tokens,
+    LogitAdjustment: _Rules.logit_bias,
+}

@@ -1,0 +1,202 @@
+"""`layout_map`: a row for each weight of each builder's model, split as Megatron-LM and FSDP say."""
+
+import fnmatch
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from refusals import BUILDERS, IMAGE_BUILDERS
+
+import keras_txf as txf
+
+SIZES = {"batch": 2, "model": 4}
+MESH = keras.distribution.DeviceMesh((2, 4), list(SIZES), [f"cpu:{i}" for i in range(8)])
+M, B = "model", "batch"
+SOME = {"num_layers": 2, "dim": 16, "num_heads": 8}
+
+
+def axes(model, mesh=MESH, **options):
+    return {path: layout.axes for path, layout in txf.training.layout_map(model, mesh, **options).items()}
+
+
+def notes(model, **options):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rows = axes(model, **options)
+    messages = [str(warning.message) for warning in caught]
+    return rows, [message for message in messages if "devices of axis" in message]
+
+
+def expect(rows, expected):
+    """Each row is the one of the first pattern that matches; what no pattern matches is on each device."""
+    for path, found in rows.items():
+        wanted = next((value for pattern, value in expected.items() if fnmatch.fnmatch(path, pattern)), None)
+        assert found == (wanted or (None,) * len(found)), path
+
+
+def test_a_decoder_of_all_options():
+    model = txf.models.decoder_generator(
+        32, **SOME, gated=True, num_key_value_heads=4, qk_norm="full", sinks=True, position=txf.layers.RelativeBias(8),
+        position_encoding="learned", max_length=9, layer_scale=0.1, token_types=None, logit_bias=True,
+    )  # fmt: skip
+    rows = axes(model)
+    assert set(rows) == {variable.path for variable in model.weights}
+    assert rows["decoder_1/attention/query/kernel"] == (None, M)
+    columns = {f"*/{name}/kernel": (None, M) for name in ("query", "key", "value", "gate", "intermediate")}
+    biases = {f"*/{name}/bias": (M,) for name in ("query", "key", "value", "gate", "intermediate")}
+    expect(
+        rows,
+        columns | biases | {
+            "*/output/kernel": (M, None), "*/sinks": (M,), "*/query_norm/scale": (M,), "*/key_norm/scale": (M,),
+            "relative_bias/embeddings": (None, M), "embedding/token/embeddings": (M, None),
+            "logit_adjustment/bias": (M,),
+        },
+    )  # fmt: skip
+
+
+def test_experts():
+    def rows(count, width):
+        experts = txf.layers.MixtureOfExperts(count, intermediate_dim=width, use_bias=True, num_shared_experts=1)
+        return notes(txf.models.decoder_generator(32, **SOME, feed_forward=experts))
+
+    by_number, noted = rows(8, 6)
+    assert noted and all("feed_forward/shared_experts" in note and "intermediate_dim=6" in note for note in noted)
+    here = "decoder_0/feed_forward/"
+    assert by_number[here + "gate_kernel"] == by_number[here + "output_kernel"] == (M, None, None)
+    assert by_number[here + "intermediate_bias"] == by_number[here + "output_bias"] == (M, None)
+    assert by_number[here + "router"] == by_number[here + "shared_experts/gate/kernel"] == (None, None)
+    by_width, noted = rows(3, 8)
+    assert not noted
+    assert by_width[here + "gate_kernel"] == by_width[here + "intermediate_kernel"] == (None, None, M)
+    assert by_width[here + "output_kernel"] == (None, M, None) and by_width[here + "gate_bias"] == (None, M)
+    assert by_width[here + "output_bias"] == by_width[here + "router"] == (None, None)
+    assert by_width[here + "shared_experts/gate/kernel"] == (None, M)
+
+
+def test_what_does_not_divide_is_whole_and_named_once():
+    rows, noted = notes(lambda: txf.models.decoder_generator(30, 5, 12, 6, intermediate_dim=10))
+    assert not [path for path, found in rows.items() if any(found)]
+    assert len(noted) == 3
+    for words in (
+        "decoder_0/attention, decoder_1/attention, decoder_2/attention and 2 more: 6 heads do not divide over the 4",
+        "and 2 more: intermediate_dim=10 does not",
+        "embedding: a vocabulary of 30 does not",
+    ):
+        assert sum(words in note for note in noted) == 1, words
+
+
+@pytest.mark.parametrize("head_dim, whole", [(2, False), (3, True)])
+def test_key_value_heads_that_do_not_divide(head_dim, whole):
+    rows, noted = notes(
+        txf.models.decoder_generator(32, 1, 16, 8, num_key_value_heads=2, head_dim=head_dim, gated=True)
+    )
+    assert rows["decoder_0/attention/query/kernel"] == (None, M)
+    assert rows["decoder_0/attention/value/kernel"] == ((None, None) if whole else (None, M))
+    assert len(noted) == 1 and "decoder_0/attention: 2 key-value heads" in noted[0]
+    assert ("whole weights" if whole else "heads are cut") in noted[0]
+
+
+@pytest.mark.parametrize("name", [*BUILDERS, *IMAGE_BUILDERS, "masked_language_model", "token_classifier", "recurrent"])
+def test_each_weight_of_each_builder_has_a_row_that_fits(name):
+    builders = {
+        **BUILDERS, **IMAGE_BUILDERS,
+        "masked_language_model": lambda: txf.models.masked_language_model(
+            12, 1, 8, 4, token_types=2, token_type_ids=True, embedding_dim=4
+        ),
+        "token_classifier": lambda: txf.models.token_classifier(None, 3, 1, 8, 4, input_dim=6),
+        "recurrent": lambda: txf.models.recurrent_encoder_decoder(12, 8, 1, 8, attention="additive"),
+    }  # fmt: skip
+    model = builders[name]()
+    weights = {variable.path: variable for variable in model.weights}
+    for fsdp in (False, True):
+        rows, _ = notes(model, fsdp=fsdp)
+        assert set(rows) == set(weights)
+        for path, found in rows.items():
+            shape = weights[path].shape
+            assert len(found) == len(shape)
+            assert all(size % SIZES.get(axis, 1) == 0 for size, axis in zip(shape, found))
+            free = [axis for size, axis in zip(shape, found) if size % 2 == 0 and axis != M]
+            assert (B in found) == (fsdp and len(shape) > 1 and bool(free)), path
+        assert any(M in found for found in rows.values())
+
+
+def test_fsdp_takes_the_longest_axis_that_is_whole():
+    rows = axes(txf.models.decoder_generator(32, **SOME), fsdp=True)
+    assert rows["decoder_0/feed_forward/intermediate/kernel"] == (B, M)
+    assert rows["decoder_0/feed_forward/output/kernel"] == (M, B)
+    assert rows["embedding/token/embeddings"] == (M, B)
+    one = keras.distribution.DeviceMesh((8, 1), [B, M], [f"cpu:{i}" for i in range(8)])
+    assert (
+        axes(txf.models.decoder_generator(32, **SOME), one, fsdp=True)["decoder_0/feed_forward/output/kernel"][0] == B
+    )
+    rows, noted = notes(txf.models.decoder_generator(28, 1, 12, 4, head_dim=4, position_encoding="learned",
+                                                     max_length=9, norm="rms"), fsdp=True)  # fmt: skip
+    assert rows["embedding/position/embeddings"] == (None, B) and not noted
+    inputs = keras.Input((3,))
+    rows, noted = notes(keras.Model(inputs, keras.layers.Dense(5, name="odd")(inputs)), fsdp=True)
+    assert rows["odd/kernel"] == (None, None) and len(noted) == 1 and "odd/kernel: no axis" in noted[0]
+
+
+def test_adapters_and_int8_kernels():
+    model = txf.models.decoder_generator(32, **SOME)
+    txf.training.add_adapter(model, "known", rank=2, targets=["*/query", "*/attention/output"])
+    rows = axes(model)
+    assert rows["decoder_0/attention/query/known_lora_a"] == rows["decoder_0/attention/output/known_lora_b"]
+    assert rows["decoder_0/attention/query/known_lora_a"] == (None, None)
+    assert rows["decoder_0/attention/query/known_lora_b"] == (None, M)
+    assert rows["decoder_0/attention/output/known_lora_a"] == (M, None)
+    model = txf.models.decoder_generator(32, **SOME)
+    plain = axes(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras, of layers without weights
+        model.quantize("int8")
+    rows = axes(model)
+    assert rows["decoder_0/attention/query/kernel_scale"] == rows["embedding/token/embeddings_scale"] == (M,)
+    assert rows["decoder_0/attention/output/kernel_scale"] == (None,)
+    assert {path: rows[path] for path in plain} == plain
+
+
+def test_the_map_has_no_values_of_weights_and_leaves_no_trace():
+    def build():
+        return txf.models.decoder_generator(10**6, 1, 2**16, 8, intermediate_dim=2**20)  # 0.8 TB
+
+    assert axes(build)["decoder_0/feed_forward/output/kernel"] == (M, None)
+    assert np.isfinite(txf.models.decoder_generator(12, 1, 8, 2).get_weights()[0]).all()
+
+
+def test_parts_wired_by_hand_need_names():
+    def build(name=None):
+        ids = keras.Input((None,), dtype="int32")
+        x = txf.layers.PositionalEmbedding(12, 8, name="embedding")(ids)
+        x = txf.layers.EncoderBlock(4, causal=True, name=name)(x)
+        return keras.Model(ids, keras.layers.Dense(12, name="logits")(x))
+
+    rows = axes(lambda: build("block"))
+    assert rows["block/attention/output/kernel"] == (M, None) and rows["logits/kernel"] == (None, M)
+    with pytest.raises(ValueError, match="same names each time; received 'encoder_block.*/attention/query/kernel'"):
+        axes(build)
+
+
+MODEL = BUILDERS["encoder"]()
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"model": 3}, "`model` must be a built Keras model, or a function"),
+        ({"model": keras.layers.Dense(3)}, "`model` must be a built"),
+        ({"model": keras.Sequential([keras.layers.Dense(3)])}, "`model` must be a built"),
+        ({"model": lambda size: MODEL}, "`model` must be a function without arguments"),
+        ({"model": lambda: None}, "`model` must be a function that builds a Keras model; it returned None"),
+        ({"device_mesh": (2, 4)}, "`device_mesh` must be a keras.distribution.DeviceMesh"),
+        ({"batch_axis": "data"}, r"`batch_axis` must be an axis of `device_mesh`.*'batch', 'model'.*received 'data'"),
+        ({"model_axis": "data"}, "`model_axis` must be an axis of `device_mesh`"),
+        ({"model_axis": 1}, "`model_axis` must be a string"),
+        ({"model_axis": "batch"}, "`model_axis` must be another than `batch_axis`"),
+        ({"fsdp": 1}, "`fsdp` must be True or False"),
+    ],
+)
+def test_bad_calls(options, words):
+    with pytest.raises(ValueError, match=words):
+        txf.training.layout_map(**{"model": MODEL, "device_mesh": MESH, **options})
