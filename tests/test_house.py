@@ -51,6 +51,7 @@ MAY_IMPORT = {
 BACKENDS = {"tensorflow", "tensorflow_text", "jax", "torch"}
 MAY_IMPORT_BACKENDS = {
     "keras_txf.backend.one_row": {"tensorflow", "jax"},  # which device XLA compiles for
+    "keras_txf.backend.processes": {"jax"},  # which process this is, and the values that others hold
     "keras_txf.backend.loops": {"tensorflow"},  # how many steps of a loop run at once
     "keras_txf.ops.attention": {"jax"},  # whether its kernel runs on a GPU
     "keras_txf.generation.compilers": {"tensorflow", "jax", "torch"},  # each compiles in its own way

@@ -114,6 +114,11 @@ def use_training(folder: pathlib.Path) -> None:
     training.remove_adapter(model, "verse")
     training.load_adapter(model, folder / "verse.safetensors")
     training.merge_adapter(model)
+    mesh = keras.distribution.DeviceMesh((2, 2), ["batch", "model"], [f"cpu:{i}" for i in range(4)])
+    layouts: keras.distribution.LayoutMap = training.layout_map(
+        lambda: txf.models.encoder(12, 1, 8, 2), mesh, fsdp=True
+    )
+    print(training.layout_map(txf.models.encoder(12, 1, 8, 2), mesh, batch_axis="batch", model_axis="model"), layouts)
 
 
 def use_text(folder: pathlib.Path) -> None:

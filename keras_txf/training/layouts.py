@@ -5,6 +5,7 @@ Legend: D model dim, N heads, K key-value heads, H head dim, F intermediate dim,
 
 import collections
 import inspect
+import re
 import warnings
 from collections.abc import Callable
 
@@ -14,6 +15,9 @@ from keras_txf import checks
 from keras_txf.backend.keras_private import flatten_layers, without_values
 from keras_txf.checks import short_repr
 from keras_txf.training.weight_splits import split_weights
+
+NUMBER = re.compile(r"_\d+$")
+OTHER_MODEL = "`model` must be a function that builds the same model each time; received one whose weights differ."
 
 
 def layout_map(
@@ -32,10 +36,10 @@ def layout_map(
     - query, key, value, gate and intermediate kernels by their columns, with their biases; output kernels by rows;
     - sinks, relative biases and norms of whole queries and keys by their heads;
     - tables of tokens, logits over the vocabulary and their biases by the vocabulary;
-    - experts by their number, or by their width F where only that divides;
+    - experts and their router by their number, or experts by their width F where only that divides;
     - LoRA's A beside a split by rows, B beside one by columns; int8 kernels as float ones, with their scales.
 
-    All other weights are on each device: norms, positions, patches, routers, small heads, int4 kernels, LSTMs and GRUs,
+    All other weights are on each device: norms, positions, patches, small heads, int4 kernels, LSTMs and GRUs,
     layers of your own. So is what does not divide over the devices of `model_axis`: an attention of N heads, a width F,
     a vocabulary. Where the K key-value heads do not divide, and K * H does, each head is cut, and devices exchange keys
     and values. A warning names these layers.
@@ -43,7 +47,8 @@ def layout_map(
     Args:
         model: a function without arguments that builds the model, or a model that is built. The function is run
             without making values of weights, so that a model larger than one device's memory can be mapped. Build the
-            model within the distribution's scope after that, with the same layer names; those of builders are fixed.
+            model within the distribution's scope after that. A model that is built must have the same layer names as
+            the one in the scope: those of builders are fixed, Keras numbers others.
         device_mesh: the devices, with the two axes below. Model parallelism alone has a mesh of shape (1, 8), data
             parallelism alone one of (8, 1). Processes of several machines share one mesh.
         batch_axis: the axis of the mesh over which a batch is split. It must be the `batch_dim_name` of
@@ -54,8 +59,8 @@ def layout_map(
             weights of a layer when they need them: less memory, more to send.
 
     Raises:
-        ValueError: a mesh without one of the axes, another `model`; a function whose layers have other names each
-            time, so that the map would not fit the next model.
+        ValueError: a mesh without one of the axes, another `model`; a function whose model is another each time, or
+            whose layers without a name have layouts that differ.
 
     Reference:
         [Megatron-LM](https://arxiv.org/abs/1909.08053), section 3; [ZeRO](https://arxiv.org/abs/1910.02054) and
@@ -131,14 +136,28 @@ def _rows(model, *split):
                     f"`model` must be a function that builds a Keras model; it returned {short_repr(built)}."
                 )
             builds.append(_rows_of_model(built, *split))
-    first, second = ({path: axes for path, axes in rows.items() if any(axes)} for rows, _ in builds)
-    others = [path for path in first if first[path] != second.get(path)]
-    if others:
-        raise ValueError(
-            f"`model` must be a function whose layers have the same names each time; received {short_repr(others[0])}, "
-            "which the next model does not have. Give its layers a `name`."
-        )
-    return builds[-1]
+    (first, _), (second, notes) = builds
+    return _fit_any_number(list(first.items()), list(second.items())), notes
+
+
+def _fit_any_number(first, second):
+    """Rows that fit the next model too, where Keras has numbered layers without a name: `block_1` as `block_2`."""
+    rows = {}
+    if len(first) != len(second):
+        raise ValueError(OTHER_MODEL)
+    for (one, axes), (other, other_axes) in zip(first, second):
+        parts = list(zip(one.split("/"), other.split("/")))
+        stems = [NUMBER.sub("", part) if part != again else None for part, again in parts]
+        if axes != other_axes or any(stem and NUMBER.sub("", pair[1]) != stem for stem, pair in zip(stems, parts)):
+            raise ValueError(OTHER_MODEL)
+        key = "/".join(re.escape(stem) + r"(_\d+)?" if stem else re.escape(pair[0]) for stem, pair in zip(stems, parts))
+        key = other if one == other else key
+        if rows.setdefault(key, axes) != axes:
+            raise ValueError(
+                f"`model` must have names for its layers where their layouts differ; received {short_repr(one)}, whose "
+                "number will be another in the next model. Give its layer a `name`."
+            )
+    return rows
 
 
 def _rows_of_model(model, model_axis, num_devices, batch):

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_txf import checks
 from keras_txf.atomic_write import atomic_file, writing
+from keras_txf.backend.processes import is_first_process, whole_array
 from keras_txf.checks import short_repr
 from keras_txf.reading import reading
 from keras_txf.training.arrays import read_arrays
@@ -30,6 +30,9 @@ class Resume(CompleteEpochs):
     With `steps_per_epoch` an epoch is any number of steps of an endless stream. A kill loses one epoch at most. The
     data must begin at the saved epoch, which `epoch` tells before `fit` starts: skip `resume.epoch * steps_per_epoch`
     batches, or seed the shuffling of each epoch by its number.
+
+    Several processes of one training, after `keras.distribution.initialize`, need one file on a disk that all of them
+    see: the first process writes it, all read it.
 
     Keras' `BackupAndRestore` saves neither the seeds of dropout nor other callbacks, returns to the start of an epoch
     with the weights of its middle, repeats the order of the first epoch of a data set, and overwrites its only copy.
@@ -127,6 +130,8 @@ class Resume(CompleteEpochs):
             for name, values in _array_lists(callback):
                 arrays.update({f"callback_{i}.{name}.{j}": value for j, value in enumerate(values)})
         arrays["callbacks"] = np.array(json.dumps(plain))
+        if not is_first_process():  # another one writes the same values
+            return
         with writing("file", self.file), atomic_file(self.file) as temporary, open(temporary, "wb") as stream:
             np.savez(stream, **arrays)
 
@@ -237,7 +242,7 @@ def _set_torch_generators(states):
 
 def _as_numpy(x):
     """Converts a tensor to NumPy, and bfloat16, which NumPy's files do not have, to float32, which is exact."""
-    array = ops.convert_to_numpy(x)
+    array = whole_array(x)
     return array.astype("float32") if array.dtype.kind == "V" else array
 
 

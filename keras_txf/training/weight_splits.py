@@ -104,7 +104,7 @@ class _Rules:
 
     def experts(self, layer):
         if layer.num_experts % self.num_devices == 0:
-            self.split(layer, EXPERTS)
+            self.split(layer, EXPERTS | {"router": 1})  # a whole router would be split and gathered in each step
         elif self.divides(layer, F=layer.intermediate.shape[-1]):
             self.split(layer, EXPERT_WIDTH)
 

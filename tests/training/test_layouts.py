@@ -65,7 +65,7 @@ def test_experts():
     here = "decoder_0/feed_forward/"
     assert by_number[here + "gate_kernel"] == by_number[here + "output_kernel"] == (M, None, None)
     assert by_number[here + "intermediate_bias"] == by_number[here + "output_bias"] == (M, None)
-    assert by_number[here + "router"] == by_number[here + "shared_experts/gate/kernel"] == (None, None)
+    assert by_number[here + "router"] == (None, M) and by_number[here + "shared_experts/gate/kernel"] == (None, None)
     by_width, noted = rows(3, 8)
     assert not noted
     assert by_width[here + "gate_kernel"] == by_width[here + "intermediate_kernel"] == (None, None, M)
@@ -165,17 +165,29 @@ def test_the_map_has_no_values_of_weights_and_leaves_no_trace():
     assert np.isfinite(txf.models.decoder_generator(12, 1, 8, 2).get_weights()[0]).all()
 
 
-def test_parts_wired_by_hand_need_names():
-    def build(name=None):
-        ids = keras.Input((None,), dtype="int32")
-        x = txf.layers.PositionalEmbedding(12, 8, name="embedding")(ids)
-        x = txf.layers.EncoderBlock(4, causal=True, name=name)(x)
-        return keras.Model(ids, keras.layers.Dense(12, name="logits")(x))
+def by_hand(first=None, second=None, heads=4):
+    ids = keras.Input((None,), dtype="int32")
+    x = txf.layers.PositionalEmbedding(12, 8, name="embedding")(ids)
+    x = txf.layers.EncoderBlock(4, causal=True, name=first)(x)
+    x = txf.layers.EncoderBlock(heads, causal=True, name=second)(x)
+    return keras.Model(ids, keras.layers.Dense(12, name="logits")(x))
 
-    rows = axes(lambda: build("block"))
-    assert rows["block/attention/output/kernel"] == (M, None) and rows["logits/kernel"] == (None, M)
-    with pytest.raises(ValueError, match="same names each time; received 'encoder_block.*/attention/query/kernel'"):
-        axes(build)
+
+def test_layers_without_a_name_have_rows_for_any_number():
+    layouts = txf.training.layout_map(by_hand, MESH)
+    model = by_hand()
+    rows = [layouts[variable.path].axes for variable in model.weights]
+    assert rows == list(axes(by_hand("first", "second")).values()) and any(map(any, rows))
+    assert layouts["encoder_block_77/attention/query/kernel"].axes == (None, M)
+    with pytest.raises(ValueError, match="`model` must have names.*received 'encoder_block.*/attention/query/kernel'"):
+        axes(lambda: by_hand(heads=2))
+    assert notes(lambda: by_hand("first", "second", heads=2))[0]["second/attention/query/kernel"] == (None, None)
+
+
+def test_a_function_must_build_the_same_model():
+    for options in (iter([{}, {"gated": True}]), iter([{"num_heads": 4}, {"num_heads": 2}])):
+        with pytest.raises(ValueError, match="`model` must be a function that builds the same model each time"):
+            axes(lambda: BUILDERS["encoder"](num_layers=1, **next(options)))
 
 
 MODEL = BUILDERS["encoder"]()
