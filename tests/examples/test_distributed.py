@@ -5,6 +5,7 @@ import re
 import socket
 import threading
 
+import keras
 import pytest
 import script_cases
 
@@ -12,7 +13,7 @@ SMALL = ["--layers", 1, "--dim", 16, "--heads", 4, "--length", 8, "--batch", 8, 
 JAX = {"KERAS_BACKEND": "jax"}
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="jax is not installed"),
+    pytest.mark.skipif(keras.backend.backend() != "jax", reason="it needs JAX"),
     pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="it reads its data with tf.data"),
 ]
 

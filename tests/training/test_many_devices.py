@@ -4,7 +4,6 @@ The processes of these tests run `main` of this file: devices can be split only 
 """
 
 import collections
-import importlib.util
 import os
 import pathlib
 import re
@@ -18,7 +17,7 @@ import pytest
 import keras_txf as txf
 
 BATCH, LENGTH, VOCABULARY = 24, 5, 32
-TEXT, DECODER = (VOCABULARY, 2, 16, 8), {"gated": True, "norm": "rms", "position": "rotary"}
+TEXT, DECODER = (VOCABULARY, 1, 16, 8), {"gated": True, "norm": "rms", "position": "rotary"}
 BUILDERS = {
     # With 8 devices along the model axis its key-value heads are cut.
     "decoder": lambda: txf.models.decoder_generator(
@@ -37,9 +36,9 @@ BUILDERS = {
     "odd": lambda: txf.models.decoder_generator(30, 1, 12, 6, intermediate_dim=10),
     "adapted": lambda: adapted(txf.models.decoder_generator(*TEXT)),
 }  # fmt: skip
-RUNS = [("decoder", shape, fsdp) for shape in [(1, 8), (2, 4), (4, 2), (8, 1)] for fsdp in (False, True)]
+RUNS = [("decoder", shape, False) for shape in [(1, 8), (2, 4), (4, 2), (8, 1)]]
 RUNS += [(name, (2, 4), False) for name in BUILDERS if name != "decoder"]
-RUNS += [("experts", (2, 4), True), ("translator", (4, 2), True)]
+RUNS += [("decoder", (2, 4), True), ("decoder", (8, 1), True), ("experts", (2, 4), True)]
 
 
 def adapted(model):
@@ -67,9 +66,7 @@ def results(name, weights=None):
     model.set_weights(weights)
     x, y = data(name)
     if hasattr(model, "generate"):
-        prompts = [[5, 3, 8, 1], [7], [4, 10, 6]]
-        found["ids"] = model.generate(prompts, 3)
-        found["sampled"] = model.generate(prompts, 3, "sampling", seed=2)
+        found["sampled"] = model.generate([[5, 3, 8, 1], [7], [4, 10, 6]], 3, "sampling", seed=2)
     found["outputs"] = model.predict(x, batch_size=BATCH, verbose=0)
     for optimizer, epochs in ((keras.optimizers.SGD(0.1), 1), (keras.optimizers.Adam(0.01), 5)):
         model.set_weights(weights)
@@ -109,9 +106,7 @@ def check(name, shape, fsdp, dump, plain, weights, expected):
     with keras.distribution.ModelParallel(layout_map=layouts).scope():
         model, _, found = results(name, weights)
     for key, value in expected.items():
-        np.testing.assert_allclose(
-            found[key], value, rtol=0, atol=0 if key in ("ids", "sampled") else 2e-4, err_msg=key
-        )
+        np.testing.assert_allclose(found[key], value, rtol=0, atol=0 if key == "sampled" else 2e-4, err_msg=key)
 
     def share(variable):
         axes = layouts[variable.path].axes
@@ -142,14 +137,13 @@ def main(dump):
         shares[name, shape, fsdp] = check(name, shape, fsdp, pathlib.Path(dump), *kept[name])
     plain = [shares["decoder", shape, False] for shape in [(8, 1), (4, 2), (2, 4), (1, 8)]]
     assert plain[0] == 1 and plain == sorted(plain, reverse=True) and plain[1] < 0.53 and plain[3] < 0.2
-    assert all(shares["decoder", shape, True] < 0.2 for shape in [(1, 8), (2, 4), (4, 2), (8, 1)])
+    assert shares["decoder", (2, 4), True] < 0.2 and shares["decoder", (8, 1), True] < 0.2
     assert shares["odd", (2, 4), False] == 1
     print("the same")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="jax is not installed")
-@pytest.mark.skipif(keras.backend.backend() == "torch", reason="starts JAX itself: once is enough")
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="Keras splits weights on JAX alone")
 def test_many_devices_compute_as_one(tmp_path):
     here = pathlib.Path(__file__).parent
     flags = f"--xla_force_host_platform_device_count=8 --xla_dump_to={tmp_path} --xla_dump_hlo_as_text"

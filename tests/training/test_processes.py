@@ -15,7 +15,6 @@ import pytest
 import keras_txf as txf
 
 STEPS, EPOCHS, KILLED = 6, 3, 9  # killed after the step 9, which is in the second epoch
-PLAN = "data", "model", "fsdp"
 
 
 def main(plan, processes, rank, address, file, kill):
@@ -25,7 +24,7 @@ def main(plan, processes, rank, address, file, kill):
     import tensorflow as tf
 
     def build():
-        return txf.models.decoder_generator(32, 1, 16, 4)
+        return txf.models.decoder_generator(32, 1, 16, 4, use_bias=False)  # of keys a bias has no gradient but rounding
 
     keras.utils.set_random_seed(7)
     if plan == "data":
@@ -52,6 +51,12 @@ def main(plan, processes, rank, address, file, kill):
     print("losses", *history.history["loss"])
 
 
+def losses(printed):
+    """The losses among the lines of a process, whose libraries print some too."""
+    lines = [line.split() for line in printed.splitlines()]
+    return next((np.array(line[1:], float) for line in lines if line[:1] == ["losses"]), None)
+
+
 def start(plan, processes, file, kill=False):
     """Returns the losses of each process, None of one that did not end."""
     here = pathlib.Path(__file__).parent
@@ -74,30 +79,29 @@ def start(plan, processes, file, kill=False):
         if kill:
             assert running[1].wait(120) == -signal.SIGKILL
             running[0].kill()  # it waits for the other, or has failed
-        return [
-            np.array(out.split()[1:], float) if (out := one.communicate(timeout=120)[0]).startswith("losses") else None
-            for one in running
-        ]
+        return [losses(one.communicate(timeout=120)[0]) for one in running]
     finally:
         for one in running:
             one.kill()
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="jax is not installed")
 @pytest.mark.skipif(not importlib.util.find_spec("tensorflow"), reason="Keras shards data sets of TensorFlow alone")
-@pytest.mark.skipif(keras.backend.backend() == "torch", reason="starts JAX itself: once is enough")
-@pytest.mark.parametrize("plan", PLAN)
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="Keras trains in several processes on JAX alone")
+@pytest.mark.parametrize("plan", ["data", "model", "fsdp"])
 def test_two_processes_train_as_one_and_resume(plan, tmp_path):
     (alone,) = start(plan, 1, tmp_path / "alone.npz")
     assert len(alone) == EPOCHS and alone[-1] < alone[0]
     first, second = start(plan, 2, tmp_path / "two.npz")
     np.testing.assert_allclose([first, second], [alone, alone], rtol=0, atol=1e-5)
-    assert start(plan, 2, tmp_path / "killed.npz", kill=True) == [None, None]
-    for resumed in start(plan, 2, tmp_path / "killed.npz"):
-        np.testing.assert_allclose(resumed, alone[1:], rtol=0, atol=1e-5)  # from the last complete epoch
-    states = [np.load(tmp_path / name) for name in ("alone.npz", "two.npz", "killed.npz")]
+    names = ["alone.npz", "two.npz"]
+    if plan != "model":  # each kill takes ten seconds
+        names += ["killed.npz"]
+        assert start(plan, 2, tmp_path / "killed.npz", kill=True) == [None, None]
+        for resumed in start(plan, 2, tmp_path / "killed.npz"):
+            np.testing.assert_allclose(resumed, alone[1:], rtol=0, atol=1e-5)  # from the last complete epoch
+    states = [np.load(tmp_path / name) for name in names]
     for key in states[0]:
         if key.startswith("variable_"):
-            np.testing.assert_array_equal(states[2][key], states[1][key])
+            np.testing.assert_array_equal(states[-1][key], states[1][key])
             np.testing.assert_allclose(states[1][key], states[0][key], rtol=0, atol=1e-4)
