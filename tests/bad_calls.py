@@ -189,7 +189,7 @@ def add_training():
     case(
         "training.layerwise_decay", lambda_of(training.layerwise_decay, optimizer=keras.optimizers.Adam), optimizer=...
     )
-    mesh = keras.distribution.DeviceMesh((2, 2), ["batch", "model"], [f"cpu:{i}" for i in range(4)])
+    mesh = keras.distribution.DeviceMesh((2, 1), ["batch", "model"], ["cpu:0", "cpu:1"])
     case("training.layout_map", training.layout_map, model=model, device_mesh=mesh)
     case("training.InverseSquareRoot", training.InverseSquareRoot, ["total_steps", "cooldown_steps"], dim=8)
     case("training.entities", training.entities, tags=["B-PER", "O"])
