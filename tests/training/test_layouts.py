@@ -5,6 +5,7 @@ import warnings
 
 import keras
 import numpy as np
+import page_files
 import pytest
 from refusals import BUILDERS, IMAGE_BUILDERS
 
@@ -163,6 +164,14 @@ def test_the_map_has_no_values_of_weights_and_leaves_no_trace():
 
     assert axes(build)["decoder_0/feed_forward/output/kernel"] == (M, None)
     assert np.isfinite(txf.models.decoder_generator(12, 1, 8, 2).get_weights()[0]).all()
+
+
+def test_a_checkpoint_is_mapped_without_its_values(tmp_path):
+    page_files.chat_model(tmp_path / "llama")
+    rows, _ = notes(lambda: txf.checkpoints.load(tmp_path / "llama"))
+    loaded = txf.checkpoints.load(tmp_path / "llama")
+    assert rows == notes(loaded)[0] and rows["decoder_0/attention/output/kernel"] == (M, None)
+    assert all(np.abs(value).sum() > 0 for value in loaded.get_weights())  # the next one has values
 
 
 def by_hand(first=None, second=None, heads=4):
