@@ -476,6 +476,7 @@ WITHOUT = {
     "layers.KVCache": "made by `of_prompt`, or by `generate`",
     "generation.History": "made by `generate`",
     "generation.Scored": "made by `generate`",
+    "training.Cost": "made by `cost`",
     "text.Tokenizer": "the base of the tokenizers",
 }
 # Arguments that any object is right for, and why.

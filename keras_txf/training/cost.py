@@ -120,7 +120,7 @@ def cost(
     (163968, 3.0)
     >>> found = txf.training.cost(lambda: txf.models.decoder_generator(32000, 32, 4096, 32), 1, 2048)
     >>> print(f"{found.memory_bytes / 1e9:.0f} GB")
-    113 GB
+    125 GB
     """
     batch_size = checks.size("batch_size", batch_size)
     checks.optional(checks.boolean, "rematerialize", rematerialize)
