@@ -1,4 +1,4 @@
-"""A training step, lowered for NVIDIA's GPUs on a machine without one: its products are in bfloat16, its shapes fixed."""
+"""A training step, lowered for CUDA on a machine without a GPU: its products are in bfloat16, its shapes fixed."""
 
 import re
 
@@ -39,18 +39,16 @@ def lowered(**options):
     state = model.trainable_variables, model.non_trainable_variables, optimizer.variables
     ids = np.ones((2, 128), "int32")
     arguments = [[variable.value for variable in variables] for variables in state] + [ids, ids]
-    export = jax.export.export(
-        jax.jit(step), platforms=["cuda"],
-        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("__cudnn$fmhaSoftmax"),
-                         jax.export.DisabledSafetyCheck.custom_call("__cudnn$fmhaSoftmaxBackward")],
-    )  # fmt: skip
+    kernels = [f"__cudnn$fmha{bias}Softmax{back}" for bias in ("", "ScaleBias") for back in ("", "Backward")]
+    checks = [jax.export.DisabledSafetyCheck.custom_call(kernel) for kernel in kernels]
+    export = jax.export.export(jax.jit(step), platforms=["cuda"], disabled_checks=checks)
     return export(*arguments).mlir_module()
 
 
 def products(text):
     """The dtypes of the operands of each matrix product."""
     found = re.findall(r"stablehlo\.(?:dot_general|convolution)\b.*: \(([^()]*)\) ->", text)
-    return [re.findall(r"tensor<[\dx]*?x?(\w+)>", operands) for operands in found]
+    return [re.findall(r"tensor<(?:\d+x)*(\w+)>", operands) for operands in found]
 
 
 def check_fixed(text):
@@ -75,16 +73,19 @@ def test_the_check_sees_products_in_float32():
     assert len(routers) == 2 * 3 and all(dtypes in (["bf16", "bf16"], ["f32", "f32"]) for dtypes in found)
 
 
-def test_attention_is_a_kernel_of_cudnn_in_bfloat16(monkeypatch):
-    """What JAX asks the machine for is answered as an H100 with cuDNN 9.10 would."""
+@pytest.mark.parametrize(("pad_id", "kernel"), [(None, "fmhaSoftmax"), (0, "fmhaScaleBiasSoftmax")])
+def test_attention_is_a_kernel_of_cudnn_in_bfloat16(pad_id, kernel, monkeypatch):
+    """A mask of padding becomes a bias, without one the kernel knows itself what is causal.
+
+    What JAX asks the machine for is answered as an H100 with cuDNN 9.10 would."""
     from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
     monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
     monkeypatch.setattr(cudnn, "check_compute_capability", lambda capability: True)
-    text = lowered(**OPTIONS["as GPT-2"])
-    kernels = re.findall(r"custom_call @__cudnn\$fmha\w+\(.*?: \(([^()]*)\) ->", text)
-    assert len(kernels) == 4  # forward and backward of two blocks
-    for operands in kernels:
-        assert set(re.findall(r"4?x?(bf16|f16|f32)>", operands)) <= {"bf16", "f32"} and operands.count("bf16") >= 3
+    text = lowered(**OPTIONS["as GPT-2"], pad_id=pad_id)
+    calls = re.findall(r"custom_call @__cudnn\$(\w+)\(.*: \(([^()]*)\) ->", text)
+    assert sorted(name for name, _ in calls) == 2 * [kernel] + 2 * [f"{kernel}Backward"]  # of two blocks
+    for _, operands in calls:
+        assert set(re.findall(r"[x<](bf16|f16|f32)>", operands)) <= {"bf16", "f32"} and operands.count("bf16") >= 3
     assert all(dtypes == ["bf16", "bf16"] for dtypes in products(text))
     check_fixed(text)
