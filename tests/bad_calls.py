@@ -174,6 +174,7 @@ def add_training():
     np.savez(folder / "weights.npz", *model.get_weights())
     for name in ("freeze", "unfreeze", "add_adapter"):
         case(f"training.{name}", fresh(getattr(training, name)), model=...)
+    case("training.cost", fresh(training.cost), model=..., batch_size=2, length=3)
     for name in ("use_adapter", "remove_adapter", "merge_adapter"):
         case(f"training.{name}", fresh(getattr(training, name), adapted=True), model=..., name="known")
     case("training.save_adapter", training.save_adapter, model=model, file=folder / "again.safetensors", name="known")
@@ -477,6 +478,7 @@ WITHOUT = {
     "layers.KVCache": "made by `of_prompt`, or by `generate`",
     "generation.History": "made by `generate`",
     "generation.Scored": "made by `generate`",
+    "training.Cost": "made by `cost`",
     "text.Tokenizer": "the base of the tokenizers",
 }
 # Arguments that any object is right for, and why.

@@ -90,6 +90,8 @@ def use_training(folder: pathlib.Path) -> None:
     training.next_token_windows(np.arange(7), length=3)
     training.teacher_forcing(IDS, IDS)
     model = txf.models.decoder_generator(11, 2, 8, 2)
+    counted: txf.training.Cost = training.cost(model, batch_size=2, length=3, rematerialize=True)
+    print(counted, counted.memory_bytes, training.cost(lambda: model, 2, {"token_ids": 3}).moved_bytes)
     training.freeze(model, "embedding")
     training.unfreeze(model)
     optimizer = keras.optimizers.AdamW(training.warmup_cosine(1e-3, 10, 100))  # pyright: ignore[reportArgumentType]

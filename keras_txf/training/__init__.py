@@ -3,6 +3,7 @@
 from keras_txf.training.adapter_files import load_adapter, save_adapter
 from keras_txf.training.adapters import add_adapter, merge_adapter, remove_adapter, use_adapter
 from keras_txf.training.averaging import KeepCheckpoints, average_checkpoints
+from keras_txf.training.cost import Cost, cost
 from keras_txf.training.entities import entities, entity_scores
 from keras_txf.training.freezing import freeze, unfreeze
 from keras_txf.training.label_shift import next_token_windows, shift_labels, teacher_forcing
@@ -16,6 +17,7 @@ from keras_txf.training.schedules import InverseSquareRoot, warmup_cosine
 from keras_txf.training.scores import GenerationScores
 
 __all__ = [
+    "Cost",
     "GenerationScores",
     "InverseSquareRoot",
     "KeepCheckpoints",
@@ -26,6 +28,7 @@ __all__ = [
     "TokenCrossEntropy",
     "add_adapter",
     "average_checkpoints",
+    "cost",
     "entities",
     "entity_scores",
     "freeze",

@@ -87,7 +87,7 @@ def test_outputs_and_gradients_are_those_of_whole_logits(drawn):
 
 
 @pytest.mark.slow
-@few(120)
+@few(40)
 @given(options())
 def test_more_outputs_and_gradients(drawn):
     check(drawn)

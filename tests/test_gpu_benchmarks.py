@@ -1,0 +1,35 @@
+"""The benchmarks of GPUs run on a CPU in small sizes, and docs/cost.md has the numbers of its command."""
+
+import importlib
+import pathlib
+import sys
+
+import keras
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture
+def benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+
+
+@pytest.mark.slow
+def test_the_page_has_the_numbers_of_its_command(benchmarks):
+    paper = importlib.import_module("paper_cost")
+    text = paper.tables({name: paper.count(model) for name, model in paper.MODELS.items()})
+    assert text in (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="where GPUs are measured there is no TensorFlow")
+def test_all_parts_of_the_gpu_benchmark_run(benchmarks, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--size", "tiny", "--no-compile", "--repeats", "1"])
+    importlib.import_module("gpu").main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [sum(line.startswith(part) for line in lines) for part in ("training step", "long attention", "gener")] == [
+        2,
+        2,
+        1,
+    ]

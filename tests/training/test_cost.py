@@ -1,0 +1,370 @@
+"""`training.cost` beside what each backend counts itself: JAX's and XLA's programs, PyTorch's counter of FLOPs."""
+
+import math
+import random
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_txf as txf
+
+BACKEND = keras.backend.backend()
+BATCH, LENGTH = 3, 7
+
+
+def random_options(seed):
+    rng = random.Random(seed)
+    heads = rng.choice([2, 4])
+    gated = rng.random() < 0.5
+    return dict(
+        num_layers=rng.choice([1, 2]),
+        dim=rng.choice([16, 24]),
+        num_heads=heads,
+        num_key_value_heads=rng.choice([None, 1, heads // 2]),
+        head_dim=rng.choice([None, 6]),
+        intermediate_dim=rng.choice([None, 20]),
+        norm=rng.choice(["layer", "rms"]),
+        norm_bias=None,
+        norm_placement=rng.choice(["pre", "post", "sandwich"]),
+        gated=gated,
+        activation=rng.choice(["relu", "gelu", "silu", "gelu_tanh"]),
+        use_bias=rng.random() < 0.5,
+        qk_norm=rng.random() < 0.3,
+        window=rng.choice([None, 3]),
+        position=rng.choice([None, "rotary", "alibi", "relative"]),
+        logit_soft_cap=rng.choice([None, 9.0]),
+        feed_forward=rng.choice([None, None, txf.layers.MixtureOfExperts(3, 2, 10, gated=gated)]),
+    )
+
+
+def make(builder, seed):
+    """A model, its inputs, and the `length` for `cost`."""
+    rng, options = random.Random(1000 + seed), random_options(seed)
+    if options["feed_forward"] is not None:
+        for name in ("gated", "activation", "intermediate_dim"):
+            del options[name]
+    ids, models = {"token_ids": LENGTH}, txf.models
+    if builder == "decoder_generator":
+        model = models.decoder_generator(19, tie_embeddings=rng.random() < 0.5, **options)
+    elif builder == "encoder_classifier":
+        model = models.encoder_classifier(19, 5, **options)
+    elif builder == "encoder":
+        model = models.encoder(19, **options)
+    elif builder == "masked_language_model":
+        model = models.masked_language_model(19, **options)
+    elif builder == "token_classifier":
+        model = models.token_classifier(19, 5, **options)
+    elif builder == "encoder_decoder":
+        model, ids = models.encoder_decoder(19, 23, **options), {"source_ids": LENGTH, "target_ids": 5}
+    elif builder == "recurrent_encoder_decoder":
+        attention = rng.choice([None, "additive", "multiplicative"])
+        cell = rng.choice(["lstm", "gru"])
+        model = models.recurrent_encoder_decoder(19, 23, 2, 16, cell=cell, attention=attention)
+        ids = {"source_ids": LENGTH, "target_ids": 5}
+    else:
+        options = {name: options[name] for name in ("num_layers", "dim", "num_heads", "norm", "norm_placement")}
+        model, ids = models.image_classifier((16, 8), 4, 5, **options), None
+    if ids is None:
+        return model, [np.ones((BATCH, *model.inputs[0].shape[1:]), "float32")], None
+    values = [np.random.default_rng(0).integers(1, 19, (BATCH, ids.get(x.name, LENGTH))) for x in model.inputs]
+    return model, [value.astype("int32") for value in values], ids if len(ids) > 1 else LENGTH
+
+
+def feed(model, inputs):
+    """As the model takes them."""
+    return keras.tree.pack_sequence_as(model.input, inputs) if len(inputs) > 1 else inputs[0]
+
+
+BUILDERS = (
+    "decoder_generator", "encoder_classifier", "encoder", "masked_language_model", "token_classifier",
+    "encoder_decoder", "image_classifier",
+)  # fmt: skip
+CASES = [(builder, seed) for builder in BUILDERS for seed in range(2)]
+
+
+def products_of(jaxpr):
+    """FLOPs of the matrix products and convolutions in a program of JAX."""
+    total = 0
+    for equation in jaxpr.eqns:
+        shapes = [variable.aval.shape for variable in equation.invars]
+        output = math.prod(equation.outvars[0].aval.shape) if equation.outvars else 0
+        if equation.primitive.name == "dot_general":
+            contracted = equation.params["dimension_numbers"][0][0]
+            total += 2 * output * math.prod(shapes[0][axis] for axis in contracted)
+        elif equation.primitive.name == "conv_general_dilated":
+            kernel = equation.params["dimension_numbers"].rhs_spec
+            total += 2 * output * math.prod(shapes[1]) // shapes[1][kernel[0]]
+        turns = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        for parameter in equation.params.values():
+            for inner in parameter if isinstance(parameter, (list, tuple)) else [parameter]:
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    total += turns * products_of(inner)
+    return total
+
+
+def jax_functions(model, inputs):
+    """The forward pass, and the gradient of the outputs' sum of squares."""
+    import jax
+
+    structure = feed(model, inputs)
+    trained = [variable.value for variable in model.trainable_variables]
+    others = [variable.value for variable in model.non_trainable_variables]
+
+    def forward(trained):
+        return model.stateless_call(trained, others, structure, training=False)[0]
+
+    def loss(trained):
+        return sum(ops.sum(ops.cast(x, "float32") ** 2) for x in keras.tree.flatten(forward(trained)))
+
+    return forward, jax.grad(loss), trained
+
+
+def tensorflow_functions(model, inputs):
+    import tensorflow as tf
+
+    structure = feed(model, [tf.constant(x) for x in inputs])
+
+    @tf.function
+    def forward():
+        return keras.tree.flatten(model(structure, training=False))
+
+    @tf.function
+    def gradient():
+        with tf.GradientTape() as tape:
+            loss = sum(tf.reduce_sum(y**2) for y in keras.tree.flatten(model(structure, training=False)))
+        return [tf.convert_to_tensor(x) for x in tape.gradient(loss, model.trainable_variables)]
+
+    return forward, gradient
+
+
+def products_of_graph(function):
+    """FLOPs of the matrix products in a graph of TensorFlow that its outputs need."""
+    total, known, waiting = 0, set(), [x.op for x in function.outputs]
+    while waiting:
+        operation = waiting.pop()
+        if operation in known:
+            continue
+        known.add(operation)
+        waiting += [x.op for x in operation.inputs]
+        assert operation.type not in ("PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile")
+        if operation.type in ("MatMul", "BatchMatMulV2", "Einsum", "Conv2D"):
+            first, second, output = (tuple(x.shape) for x in (*operation.inputs, *operation.outputs))
+            if operation.type == "Einsum":
+                terms = operation.get_attr("equation").decode().split("->")[0].split(",")
+                sizes = dict(zip("".join(terms), first + second))
+                assert "..." not in terms[0] + terms[1]
+                total += 2 * math.prod(sizes.values())
+            elif operation.type == "Conv2D":
+                total += 2 * math.prod(output) * math.prod(second[:-1])
+            else:
+                flag = "transpose_a" if operation.type == "MatMul" else "adj_x"
+                total += 2 * math.prod(output) * first[-2 if operation.get_attr(flag) else -1]
+    return total
+
+
+def counted(model, inputs):
+    """FLOPs of the forward pass, and of forward and backward pass together, as the backend counts them."""
+    if BACKEND == "jax":
+        import jax
+
+        forward, gradient, trained = jax_functions(model, inputs)
+        return tuple(products_of(jax.make_jaxpr(function)(trained).jaxpr) for function in (forward, gradient))
+    if BACKEND == "tensorflow":
+        functions = tensorflow_functions(model, inputs)
+        return tuple(products_of_graph(function.get_concrete_function()) for function in functions)
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # of the CPU's kernel it knows no count
+        with FlopCounterMode(display=False) as forward:
+            outputs = keras.tree.flatten(model(feed(model, inputs), training=False))
+        with FlopCounterMode(display=False) as backward:
+            sum(x.square().sum() for x in outputs).backward()
+    return forward.get_total_flops(), forward.get_total_flops() + backward.get_total_flops()
+
+
+@pytest.mark.parametrize(("builder", "seed"), CASES)
+def test_flops_are_those_of_the_backend(builder, seed):
+    model, inputs, length = make(builder, seed)
+    found = txf.training.cost(model, BATCH, length)
+    assert (found.forward_flops, found.training_flops) == counted(model, inputs)
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="TensorFlow's loops are other graphs, PyTorch's run the first step twice")
+@pytest.mark.parametrize("seed", range(4))
+def test_flops_of_recurrent_layers_are_those_of_the_backend(seed):
+    model, inputs, length = make("recurrent_encoder_decoder", seed)
+    found = txf.training.cost(model, BATCH, length)
+    assert (found.forward_flops, found.training_flops) == counted(model, inputs)
+
+
+def freeze_first(model):
+    txf.training.freeze(model, ["embedding", "decoder_0"])
+
+
+def freeze_all_but_one(model):
+    txf.training.freeze(model)
+    txf.training.unfreeze(model, "decoder_1/feed_forward/output")
+
+
+def adapt(model):
+    txf.training.add_adapter(model, "small", rank=3)
+
+
+@pytest.mark.parametrize("change", [freeze_first, freeze_all_but_one, adapt])
+def test_frozen_weights_need_no_gradient(change):
+    model = txf.models.decoder_generator(19, 2, 12, 3, tie_embeddings=False, norm_placement="pre")
+    whole = txf.training.cost(model, BATCH, LENGTH)
+    change(model)
+    found = txf.training.cost(model, BATCH, LENGTH)
+    inputs = np.ones((BATCH, LENGTH), "int32")
+    forward, training = counted(model, [inputs])
+    assert found.forward_flops == forward
+    if change is adapt:  # the keys of the first block do not train, of which `cost` loses sight: a product too many
+        training += 2 * BATCH * LENGTH**2 * 12
+    assert found.training_flops == training < whole.training_flops
+    assert found.gradient_bytes == 4 * sum(math.prod(x.shape) for x in model.trainable_weights) < whole.gradient_bytes
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="XLA's own analysis, which JAX hands over")
+@pytest.mark.parametrize("builder", ["decoder_generator", "encoder_classifier"])
+def test_xla_counts_a_little_more(builder):
+    """XLA's analysis counts work by element too: norms, softmax, activations, which are a few percent at this size."""
+    import jax
+
+    options = dict(num_layers=2, dim=128, num_heads=4, norm_placement="pre", activation="relu", dropout=0.0)
+    more = [] if builder == "decoder_generator" else [5]
+    model = getattr(txf.models, builder)(301, *more, **options)
+    forward, gradient, trained = jax_functions(model, [np.ones((2, 96), "int32")])
+    found = txf.training.cost(model, 2, 96)
+    for function, flops in ((forward, found.forward_flops), (gradient, found.training_flops)):
+        program = jax.jit(function).lower(trained).compile()
+        assert 1 < program.cost_analysis()["flops"] / flops < 1.08
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="others have no list of what they keep, or fuse what is on it")
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_activations_are_about_those_of_pytorch(gated, norm):
+    """PyTorch keeps more: the terms of rotary positions and norms, which Keras adds and multiplies one by one."""
+    import torch
+
+    options = dict(norm_placement="pre", gated=gated, norm=norm, activation="gelu_tanh", dropout=0.0, use_bias=False)
+    model = txf.models.decoder_generator(19, 2, 48, 4, position="rotary", position_encoding=None, **options)
+    weights, kept = {variable.value.untyped_storage().data_ptr() for variable in model.variables}, {}
+
+    def pack(x):
+        storage = x.untyped_storage()
+        if x.is_floating_point() and x.shape and storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        outputs = model(np.ones((BATCH, 40), "int32"), training=False)  # noqa: F841, which holds what is kept
+    found = txf.training.cost(model, BATCH, 40)
+    assert 0.8 < found.activation_bytes / sum(kept.values()) <= 1
+
+
+def test_blocks_that_are_computed_again_keep_their_inputs_alone():
+    options = dict(vocab_size=19, num_layers=4, dim=16, num_heads=2, norm_placement="pre", dropout=0.0)
+    model = txf.models.decoder_generator(**options)
+    whole = txf.training.cost(model, BATCH, LENGTH)
+    found = txf.training.cost(model, BATCH, LENGTH, rematerialize=True)
+    assert found == txf.training.cost(txf.models.decoder_generator(**options, rematerialize=True), BATCH, LENGTH)
+    stream = BATCH * LENGTH * 16 * 4
+    outside = 2 * stream  # the inputs of the last norm and of the logits
+    assert found.activation_bytes == outside + 4 * stream + (whole.activation_bytes - outside) / 4 - stream
+    logits = 2 * BATCH * LENGTH * 16 * 19
+    assert found.training_flops == whole.training_flops + whole.forward_flops - logits
+    assert whole == txf.training.cost(txf.models.decoder_generator(**options, rematerialize=True), BATCH, LENGTH, False)
+    mixed = txf.models.decoder_generator(**options, rematerialize=[True, True, True, False])
+    assert whole.activation_bytes > txf.training.cost(mixed, BATCH, LENGTH).activation_bytes > found.activation_bytes
+
+
+def test_experts_that_a_token_does_not_choose_are_not_active():
+    def make(count, chosen):
+        experts = txf.layers.MixtureOfExperts(count, chosen, 10, num_shared_experts=1)
+        return txf.models.decoder_generator(19, 2, 16, 2, feed_forward=experts)
+
+    many = txf.training.cost(make(4, 2), BATCH, LENGTH)
+    two = txf.training.cost(make(2, 2), BATCH, LENGTH)
+    assert many.parameters > many.active_parameters and two.parameters == two.active_parameters
+    routers, combined = 2 * 16 * 2, 2 * BATCH * LENGTH * 16 * 2 * 2  # two layers, two more experts
+    assert many.active_parameters == two.parameters + routers
+    assert many.active_flops == two.forward_flops + 2 * BATCH * LENGTH * routers + combined
+    assert many.forward_flops > many.active_flops
+
+
+@pytest.mark.parametrize(("options", "pairs"), [({}, 28), ({"window": 3}, 18), ({"causal": False}, 49)])
+def test_what_masks_hide(options, pairs):
+    inputs = keras.Input((None, 16))
+    layer = txf.layers.MultiHeadSelfAttention(2, **{"causal": True, **options})
+    found = txf.training.cost(keras.Model(inputs, layer(inputs)), BATCH, LENGTH)
+    assert found.attention_flops - found.hidden_flops == 4 * BATCH * 16 * pairs
+    assert found.attention_flops == 4 * BATCH * 16 * LENGTH**2
+
+
+def test_bytes_follow_the_dtypes():
+    options = dict(vocab_size=19, num_layers=1, dim=16, num_heads=2, dropout=0.0, norm_placement="pre")
+    full = txf.training.cost(txf.models.decoder_generator(**options), BATCH, LENGTH)
+    mixed = txf.training.cost(txf.models.decoder_generator(**options, dtype="mixed_bfloat16"), BATCH, LENGTH)
+    assert mixed.weight_bytes == full.weight_bytes and mixed.update_bytes == 28 * mixed.parameters
+    statistics = BATCH * LENGTH * 2 * 4  # of the softmax, in float32
+    assert 2 * (mixed.activation_bytes - statistics) == full.activation_bytes - statistics
+    scores = BATCH * 2 * LENGTH**2 * 4
+    unfused = txf.training.cost(txf.models.decoder_generator(**options), BATCH, LENGTH, fused_attention=False)
+    assert unfused.activation_bytes == full.activation_bytes + scores - statistics
+    assert unfused.product_bytes == full.product_bytes + 3 * 2 * scores
+    assert full.logit_bytes == BATCH * LENGTH * 19 * 8 and mixed.logit_bytes == BATCH * LENGTH * 19 * 6
+
+
+def test_models_without_values_and_layers_of_the_user():
+    """A function's model takes no memory; the published sizes of Llama 3 8B and of GPT-2 come out."""
+    size = dict(num_layers=32, dim=4096, num_heads=32, num_key_value_heads=8, intermediate_dim=14336)
+    llama = dict(norm="rms", use_bias=False, gated=True, activation="silu", position="rotary", position_encoding=None)
+
+    def make():
+        return txf.models.decoder_generator(128256, tie_embeddings=False, norm_placement="pre", **size, **llama)
+
+    assert txf.training.cost(make, 1, 8192).parameters == 8_030_261_248
+
+    class Square(keras.layers.Layer):
+        def call(self, x):
+            return ops.matmul(x, ops.einsum("...ij->...ji", x)) + ops.sum(ops.einsum("bi,bj->bij", x[:, 0], x[:, 0]))
+
+    inputs = keras.Input((None, 5))
+    model = keras.Model(inputs, Square()(inputs))
+    assert txf.training.cost(model, 2, 7).forward_flops == 2 * (2 * 7 * 7 * 5 + 2 * 5 * 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": 3}, "`model` must be a Keras model or a function that returns one; received 3"),
+        ({"model": lambda: 3}, "`model` must be a functional Keras model; received 3"),
+        ({"batch_size": 0}, "`batch_size` must be a positive integer; received 0"),
+        ({"length": None}, "`length` must be given for the input 'source_ids'; received None"),
+        ({"length": {"source_ids": 3}}, "`length` must be given for the input 'target_ids'"),
+        ({"length": {"sources": 3}}, "sources"),
+        ({"rematerialize": "yes"}, "`rematerialize` must be True or False; received 'yes'"),
+        ({"fused_attention": 1}, "`fused_attention` must be True or False; received 1"),
+    ],
+)
+def test_bad_arguments_are_refused(change, words):
+    arguments = {"model": lambda: txf.models.encoder_decoder(19, 23, 1, 8, 2), "batch_size": 2, "length": 5}
+    with pytest.raises(ValueError, match=words):
+        txf.training.cost(**{**arguments, **change})
+
+
+def test_inputs_of_a_fixed_size():
+    pictures = keras.Input((4, 4, 3))
+    model = keras.Model(pictures, keras.layers.Dense(2)(pictures))
+    assert txf.training.cost(model, 2).forward_flops == 2 * 2 * 16 * 3 * 2
+    with pytest.raises(ValueError, match="`length` must be None: all inputs have a fixed size; received 7"):
+        txf.training.cost(model, 2, 7)
+    rows = keras.Input((5,), batch_size=4)
+    with pytest.raises(ValueError, match="`model` must take any batch size; its input '.*' has 4 rows"):
+        txf.training.cost(keras.Model(rows, keras.layers.Dense(2)(rows)), 4)
