@@ -1,4 +1,7 @@
-"""A loop that holds one step in memory. `keras.ops.fori_loop` on TensorFlow begins up to ten steps at once."""
+"""A loop that holds one step in memory, and whether a gradient may be asked for.
+
+`keras.ops.fori_loop` on TensorFlow begins up to ten steps at once.
+"""
 
 import keras
 from keras import ops
@@ -16,3 +19,15 @@ def sequential_loop(first, last, step, state):
     return tf.while_loop(
         lambda i, state: i < last, lambda i, state: (i + 1, step(i, state)), (first, state), parallel_iterations=1
     )[1]
+
+
+def records_gradients():
+    """Whether the backend may ask for gradients of what is computed now: PyTorch says so.
+
+    Compiled functions of the other backends leave out what nothing uses.
+    """
+    if keras.backend.backend() != "torch":
+        return True
+    import torch
+
+    return torch.is_grad_enabled()

@@ -11,6 +11,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import get_config, get_initializer, own_initializer, register
+from keras_txf.ops.logit_factors import note_factors
 from keras_txf.ops.masks import padding_positions
 from keras_txf.ops.positions import sinusoid
 
@@ -178,7 +179,11 @@ class PositionalEmbedding(keras.layers.Layer):
                 )
             if self.token_dim is not None:
                 inputs = self.reverse_projection(inputs)
-            return self.token(inputs, reverse=True)
+            logits = self.token(inputs, reverse=True)
+            if self.token.quantization_mode is None:
+                table = ops.convert_to_tensor(self.token.embeddings)
+                note_factors(logits, inputs, table, tied=True, dtype=self.compute_dtype)
+            return logits
         checks.rank("inputs", inputs, (2, "(batch, length) of token ids"))
         self._check_ids(inputs, positions)
         inputs = ops.cast(inputs, "int32")

@@ -10,6 +10,7 @@ from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.serialization import get_config, register
+from keras_txf.ops.logit_factors import adjust_logits, note_adjustment
 
 
 @register
@@ -110,14 +111,10 @@ class LogitAdjustment(keras.layers.Layer):
     def call(self, inputs):
         if self.scale is None and not self.use_bias and self.soft_cap is None:
             return inputs
-        logits = ops.cast(inputs, "float32")
-        if self.scale is not None:
-            logits = logits * self.scale
-        if self.use_bias:
-            logits = logits + ops.cast(self.bias, "float32")
-        if self.soft_cap is not None:
-            logits = self.soft_cap * ops.tanh(logits / self.soft_cap)
-        return ops.cast(logits, inputs.dtype)
+        bias = ops.convert_to_tensor(self.bias) if self.use_bias else None
+        logits = ops.cast(adjust_logits(inputs, self.scale, bias, self.soft_cap), inputs.dtype)
+        note_adjustment(inputs, logits, self.scale, bias, self.soft_cap)
+        return logits
 
     def get_config(self):
         return get_config(self, super().get_config())

@@ -1,11 +1,13 @@
 """The Dense layers inside attention and feed-forward."""
 
 import keras
+from keras import ops
 
 from keras_txf import checks
 from keras_txf.backend.one_row import is_one_row, multiply_one_row
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import own_initializer, register
+from keras_txf.ops.logit_factors import note_factors
 
 
 @register
@@ -29,6 +31,16 @@ class Projection(keras.layers.Dense):
                 "calibrates it without the data, and gives wrong kernels where a group of weights has one sign."
             )
         super().quantize(mode, type_check=False, config=config)  # whose check refuses every subclass
+
+
+@register
+class LogitProjection(Projection):
+    """The projection to logits of a head with a kernel of its own. It notes the factors of the logits for the loss."""
+
+    def call(self, inputs, training=None):
+        logits = super().call(inputs, training=training)
+        note_factors(logits, inputs, ops.convert_to_tensor(self.kernel), tied=False, dtype=self.compute_dtype)
+        return logits
 
 
 def make_projection(layer, name, units, input_shape, use_bias=None):

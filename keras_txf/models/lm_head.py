@@ -4,7 +4,7 @@ import dataclasses
 
 from keras_txf import checks
 from keras_txf.layers.heads import LogitAdjustment
-from keras_txf.layers.projections import Projection
+from keras_txf.layers.projections import LogitProjection
 
 
 @dataclasses.dataclass
@@ -33,7 +33,7 @@ class Logits:
         if self.tie_embeddings:
             logits = embedding(hidden, reverse=True)
         else:
-            logits = Projection(vocab_size, use_bias=False, dtype=dtype, name="logits")(hidden)
+            logits = LogitProjection(vocab_size, use_bias=False, dtype=dtype, name="logits")(hidden)
         adjusts = self.logit_bias or self.logit_scale is not None or self.final_logit_soft_cap is not None
         if not adjusts and not self.tie_embeddings:
             return logits

@@ -13,12 +13,12 @@ from keras_txf.layers.class_change import plain_class
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.heads import LogitAdjustment
-from keras_txf.layers.projections import Projection
+from keras_txf.layers.projections import LogitProjection, Projection
 
 BATCH, LENGTH = 2, 5  # of what an unknown layer is tried on
 KNOWN = (
-    Dropout, FeedForward, LogitAdjustment, Projection, Start, keras.layers.Add, keras.layers.Dense,
-    keras.layers.Dropout, keras.layers.Embedding, keras.layers.Identity,
+    Dropout, FeedForward, LogitAdjustment, LogitProjection, Projection, Start, keras.layers.Add,
+    keras.layers.Dense, keras.layers.Dropout, keras.layers.Embedding, keras.layers.Identity,
 )  # fmt: skip
 
 

@@ -5,6 +5,8 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.serialization import register
+from keras_txf.ops.chunked_logits import weighted_cross_entropy
+from keras_txf.ops.logit_factors import logit_factors
 from keras_txf.training import class_weights
 
 
@@ -61,13 +63,24 @@ class TokenCrossEntropy(keras.losses.Loss):
         self.class_weight = class_weights.checked(class_weight, self.pad_id)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
+        factors = logit_factors(y_pred)
         y_true, y_pred, weights = token_weights(self, y_true, y_pred, sample_weight)
         if self.class_weight is not None:
             weights = weights * class_weights.of_targets(self.class_weight, y_true, y_pred.shape[-1])
+        if factors is not None and type(self).call is TokenCrossEntropy.call:
+            return self._in_chunks(factors, y_true, weights)
         # Flat, without the mask that Keras keeps on `y_pred`, whose padding may differ from `pad_id`.
         tokens = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
         loss = super().__call__(ops.reshape(y_true, (-1,)), tokens, ops.reshape(weights, (-1,)))
         return ops.sum(loss) if len(loss.shape) else loss  # without any token Keras returns a vector
+
+    def _in_chunks(self, factors, y_true, weights):
+        """The same number without whole logits."""
+        targets = ops.cast(y_true if self.pad_id is None else ops.where(y_true == self.pad_id, 0, y_true), "int32")
+        weights = ops.reshape(weights, (-1,))
+        total = weighted_cross_entropy(factors, ops.reshape(targets, (-1,)), weights, self.label_smoothing)
+        mean = ops.divide_no_nan(total, ops.sum(weights))
+        return _SHARE_OF_REPLICA(mean[None], mean[None])
 
     def call(self, y_true, y_pred):
         return token_cross_entropy(y_true, y_pred, self.pad_id, self.label_smoothing)
@@ -86,6 +99,14 @@ class TokenCrossEntropy(keras.losses.Loss):
     def from_config(cls, config):
         pairs = config.get("class_weight")
         return cls(**{**config, "class_weight": None if pairs is None else dict(pairs)})
+
+
+class _Given(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        return y_pred
+
+
+_SHARE_OF_REPLICA = _Given(dtype="float32")  # Keras divides a loss by the number of replicas under `tf.distribute`
 
 
 def token_cross_entropy(y_true, y_pred, pad_id, label_smoothing=0.0):

@@ -7,6 +7,8 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.serialization import register
+from keras_txf.ops.chunked_logits import best_tokens
+from keras_txf.ops.logit_factors import logit_factors
 from keras_txf.training.losses import token_cross_entropy, token_weights
 
 
@@ -40,8 +42,13 @@ class TokenAccuracy(keras.metrics.Mean):
         self.pad_id = checks.optional(checks.int32, "pad_id", pad_id)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
+        factors = logit_factors(y_pred)
         y_true, y_pred, weights = token_weights(self, y_true, y_pred, sample_weight)
-        hits = ops.cast(ops.argmax(y_pred, axis=-1), "int32") == ops.cast(y_true, "int32")
+        if factors is None:
+            best = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
+        else:
+            best = ops.reshape(best_tokens(factors), ops.shape(y_true))
+        hits = best == ops.cast(y_true, "int32")
         _add_tokens(super().update_state, ops.cast(hits, "float32"), weights)
 
     def get_config(self):

@@ -1,0 +1,169 @@
+"""Cross-entropy and argmax over logits of which only a few rows are in memory at any time.
+
+The gradient of a chunk is computed beside its loss, as Liger does, so that no product is computed twice.
+
+Legend: N tokens, C tokens of a chunk, D model dim, V vocabulary.
+
+Reference:
+    [Liger Kernel](https://arxiv.org/abs/2410.10989), section 3.2.
+"""
+
+from keras import ops
+
+from keras_txf.backend.loops import records_gradients, sequential_loop
+from keras_txf.ops.logit_factors import adjust_logits
+from keras_txf.ops.masks import pad_to, slice_axis
+
+# Numbers in a chunk of logits, 128 MB of float32. Each chunk adds to the gradient of the whole table, so smaller chunks
+# cost time.
+CHUNK_SIZE = 2**25
+
+
+def weighted_cross_entropy(factors, targets, weights, label_smoothing=0.0, chunk_size=None):
+    """Computes the sum of weight times cross-entropy over tokens, with gradients for all of its inputs.
+
+    Args:
+        factors: `LogitFactors`.
+        targets: int (N,); NaN comes of one outside [0, V).
+        weights: float32 (N,); a token of weight 0 does not count, whatever its logits.
+        label_smoothing: share of the target's probability that is spread over all V tokens.
+        chunk_size: numbers in a chunk; default `CHUNK_SIZE`.
+
+    Returns:
+        A scalar, float32.
+    """
+    chunks = _Chunks(factors, chunk_size)
+    biases = [] if factors.bias is None else [ops.cast(factors.bias, "float32")]
+    inputs = [chunks.hidden, chunks.table, ops.cast(weights, "float32"), *biases]
+    with_gradient = records_gradients()
+
+    @ops.custom_gradient
+    def function(hidden, table, weights, bias=None):
+        total, *gradients = chunks.cross_entropy(hidden, table, weights, bias, targets, label_smoothing, with_gradient)
+
+        def gradient(*arguments, upstream=None):  # PyTorch's autograd passes the inputs, and `upstream` by name
+            upstream = arguments[0] if upstream is None else upstream
+            return tuple(ops.cast(found * upstream, x.dtype) for found, x in zip(gradients, inputs))
+
+        return total, gradient
+
+    return function(*inputs)
+
+
+def cross_entropies(factors, targets, label_smoothing=0.0, chunk_size=None):
+    """Computes the cross-entropy (N,) of each token, float32, without a gradient; targets (N,)."""
+
+    def one_chunk(logits, targets):
+        return _losses(logits, targets, label_smoothing, ops.logsumexp(logits, axis=1))[0]
+
+    return _Chunks(factors, chunk_size).map(one_chunk, targets, "float32")
+
+
+def best_tokens(factors, chunk_size=None):
+    """Finds the token (N,) with the largest logit at each position, int32."""
+    return _Chunks(factors, chunk_size).map(lambda logits: ops.cast(ops.argmax(logits, axis=1), "int32"), None, "int32")
+
+
+class _Chunks:
+    """Chunks of tokens, all of one length; the last one is padded."""
+
+    def __init__(self, factors, chunk_size):
+        self.factors = factors
+        self.hidden = ops.reshape(ops.cast(factors.hidden, factors.dtype), (-1, factors.hidden.shape[-1]))
+        self.table = ops.cast(factors.table, factors.dtype)
+        self.length = ops.shape(self.hidden)[0]
+        most = max(1, (chunk_size or CHUNK_SIZE) // factors.vocab_size)
+        self.count = _at_least_one(-(-self.length // most))
+        self.rows = -(-self.length // self.count)
+
+    def cross_entropy(self, hidden, table, weights, bias, targets, label_smoothing, with_gradient):
+        """Returns the sum, and its gradients of hidden, table, weights and, where there is one, bias."""
+        hidden, targets, weights = self._pad(hidden), self._pad(targets), self._pad(weights)
+        letters, share = self.factors.letters, label_smoothing / self.factors.vocab_size
+
+        def one_chunk(i, state):
+            losses, of_hidden, of_table, of_bias = state
+            rows, target, weight = self._chunk(hidden, i), self._chunk(targets, i), self._chunk(weights, i)
+            logits, slope = self._logits(rows, table, bias)
+            top = ops.max(logits, axis=1, keepdims=True, initial=float("-inf"))  # a replica may have no rows
+            exponentials = ops.exp(logits - top)
+            total = ops.sum(exponentials, axis=1)
+            found, own = _losses(logits, target, label_smoothing, top[:, 0] + ops.log(total))
+            losses = self._put(losses, found, i)
+            if not with_gradient:
+                return losses, of_hidden, of_table, of_bias
+            valid = _valid(target, logits)
+            target, weight = ops.where(valid, target, 0), ops.where(valid, weight, float("nan"))
+            gradients = exponentials * (weight / total)[:, None]  # in place on TensorFlow
+            gradients = gradients - (share * weight)[:, None] if share else gradients
+            own = ops.exp(own - top[:, 0]) / total
+            places = ops.stack([ops.arange(ops.shape(target)[0], dtype="int32"), target], axis=1)
+            gradients = ops.scatter_update(gradients, places, (own - share - (1 - label_smoothing)) * weight)
+            gradients = gradients if slope is None else gradients * slope
+            of_bias = of_bias if bias is None else of_bias + ops.sum(gradients, axis=0)
+            gradients = gradients if self.factors.scale is None else gradients * self.factors.scale
+            gradients = ops.cast(gradients, table.dtype)
+            of_hidden = self._put(of_hidden, ops.einsum(f"nv,{letters}->nd", gradients, table), i)
+            more = ops.einsum(f"nv,nd->{letters}", gradients, rows)
+            return losses, of_hidden, of_table + ops.cast(more, "float32"), of_bias
+
+        nothing = ops.zeros(())
+        start = (
+            ops.zeros_like(weights),
+            ops.zeros_like(hidden, dtype="float32") if with_gradient else nothing,
+            ops.zeros_like(table, dtype="float32") if with_gradient else nothing,
+            nothing if bias is None else ops.zeros_like(bias),
+        )
+        losses, of_hidden, of_table, of_bias = sequential_loop(0, self.count, one_chunk, start)
+        total = ops.sum(ops.where(weights == 0, 0.0, weights * losses))
+        if not with_gradient:
+            return (total,)
+        return total, of_hidden[: self.length], of_table, losses[: self.length], of_bias
+
+    def map(self, function, targets, dtype):
+        """Returns function(logits of a chunk, its targets if there are any) for all tokens, (N,)."""
+        hidden = self._pad(self.hidden)
+        targets = [] if targets is None else [self._pad(targets)]
+
+        def one_chunk(i, results):
+            logits, _ = self._logits(self._chunk(hidden, i), self.table, self.factors.bias)
+            return self._put(results, function(logits, *(self._chunk(x, i) for x in targets)), i)
+
+        start = ops.zeros_like(hidden[:, 0], dtype=dtype)
+        return sequential_loop(0, self.count, one_chunk, start)[: self.length]
+
+    def _logits(self, rows, table, bias):
+        """The logits (C, V) of rows, float32, rounded as those of the model; the derivative of the soft cap or None."""
+        factors = self.factors
+        # Keras turns "nd,vd->nv" into a product with a transpose, which takes a fifth longer on TensorFlow.
+        logits = ops.einsum(f"{factors.letters},nd->nv", table, rows)
+        logits = ops.cast(adjust_logits(logits, factors.scale, bias, factors.soft_cap), logits.dtype)
+        logits = ops.cast(logits, "float32")
+        return logits, None if factors.soft_cap is None else 1 - ops.square(logits / factors.soft_cap)
+
+    def _pad(self, x):
+        return pad_to(x, self.count * self.rows, 0)
+
+    def _chunk(self, x, number):
+        return slice_axis(x, number * self.rows, self.rows, 0)
+
+    def _put(self, x, chunk, number):
+        return ops.slice_update(x, (number * self.rows, *(0 for _ in x.shape[1:])), ops.cast(chunk, x.dtype))
+
+
+def _losses(logits, targets, label_smoothing, logsumexp):
+    """The cross-entropies (C,), and the logits of the targets."""
+    valid = _valid(targets, logits)
+    own = ops.take_along_axis(logits, ops.where(valid, targets, 0)[:, None], axis=1)[:, 0]
+    losses = logsumexp - (1 - label_smoothing) * own
+    if label_smoothing:
+        losses = losses - label_smoothing * ops.mean(logits, axis=1)
+    return ops.where(valid, losses, float("nan")), own
+
+
+def _valid(targets, logits):
+    return ops.logical_and(targets >= 0, targets < logits.shape[1])
+
+
+def _at_least_one(count):
+    return max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)

@@ -1,0 +1,93 @@
+"""Cross-entropy and argmax in chunks against NumPy in float64 on whole logits: values and gradients, with every option.
+
+Legend: N tokens, D model dim, V vocabulary.
+"""
+
+import numpy as np
+import pytest
+from drawing import array, assert_same, few, gradient, normal
+from hypothesis import given
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_txf.ops.chunked_logits import best_tokens, cross_entropies, weighted_cross_entropy
+from keras_txf.ops.logit_factors import LogitFactors
+
+N, D, V = 13, 5, 11
+TARGETS = np.random.default_rng(0).integers(0, V, N).astype("int32")
+
+
+def reference(hidden, table, weights, bias, tied, scale, soft_cap, smoothing):
+    """The cross-entropies, the best tokens, and the gradients of hidden, table, weights and bias."""
+    hidden, table, weights, bias = (np.asarray(x, "float64") for x in (hidden, table, weights, bias))
+    kernel = table.T if tied else table
+    raw = (scale or 1.0) * (hidden @ kernel) + bias
+    logits, slope = raw, np.ones_like(raw)
+    if soft_cap is not None:
+        logits = soft_cap * np.tanh(raw / soft_cap)
+        slope = 1 - np.tanh(raw / soft_cap) ** 2
+    logarithms = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    wanted = (1 - smoothing) * np.eye(V)[TARGETS] + smoothing / V
+    losses = -(wanted * logarithms).sum(-1)
+    of_raw = weights[:, None] * (np.exp(logarithms) - wanted) * slope
+    of_product = of_raw * (scale or 1.0)
+    of_kernel = hidden.T @ of_product
+    gradients = [of_product @ kernel.T, of_kernel.T if tied else of_kernel, losses, of_raw.sum(0)]
+    return losses, logits.argmax(-1), gradients
+
+
+@st.composite
+def options(draw):
+    return {
+        "tied": draw(st.booleans()),
+        "scale": draw(st.sampled_from([None, 0.3])),
+        "soft_cap": draw(st.sampled_from([None, 1.5])),
+        "smoothing": draw(st.sampled_from([0.0, 0.1])),
+    }
+
+
+@few(8)
+@given(options(), st.booleans(), st.sampled_from([1, 3 * V, 5 * V, 100 * V]))
+def test_losses_and_gradients_are_those_of_whole_logits(drawn, with_bias, chunk_size):
+    hidden, table = normal(N, D, seed=1), normal(*((V, D) if drawn["tied"] else (D, V)), seed=2)
+    weights = np.random.default_rng(3).random(N).astype("float32")
+    weights[4] = 0
+    bias = normal(V, seed=4) if with_bias else np.zeros(V, "float32")
+    arrays = [hidden, table, weights] + [bias] * with_bias
+    smoothing = drawn.pop("smoothing")
+
+    def factors(hidden, table, bias=None):
+        return LogitFactors(hidden, table, drawn["tied"], "float32", drawn["scale"], bias, drawn["soft_cap"])
+
+    def total(*tensors):
+        hidden, table, weights, *bias = tensors
+        return 2 * weighted_cross_entropy(factors(hidden, table, *bias), TARGETS, weights, smoothing, chunk_size)
+
+    losses, best, gradients = reference(hidden, table, weights, bias, **drawn, smoothing=smoothing)
+    tensors = [ops.convert_to_tensor(x) for x in arrays]
+    assert_same(total(*tensors), 2 * (weights * losses).sum())
+    known = factors(tensors[0], tensors[1], *tensors[3:])
+    assert_same(cross_entropies(known, TARGETS, smoothing, chunk_size), losses)
+    np.testing.assert_array_equal(array(best_tokens(known, chunk_size)), best)
+    for place, x in enumerate(arrays):
+
+        def of_one(tensor, place=place):
+            return total(*(tensor if i == place else other for i, other in enumerate(tensors)))
+
+        assert_same(gradient(of_one, x), 2 * gradients[place])
+
+
+@pytest.mark.parametrize("target", [-1, V])
+def test_a_target_outside_the_vocabulary_gives_nan(target):
+    factors = LogitFactors(ops.ones((3, D)), ops.ones((V, D)), True, "float32")
+    targets = ops.convert_to_tensor(np.array([1, target, 2], "int32"))
+    np.testing.assert_array_equal(np.isnan(array(cross_entropies(factors, targets))), [False, True, False])
+    assert np.isnan(float(weighted_cross_entropy(factors, targets, ops.ones(3))))
+    # A token of weight 0 does not count, whatever its target.
+    assert float(weighted_cross_entropy(factors, targets, np.array([1.0, 0.0, 1.0]))) == pytest.approx(2 * np.log(V))
+
+
+def test_no_tokens_have_no_loss():
+    factors = LogitFactors(ops.ones((0, D)), ops.ones((V, D)), True, "float32")
+    assert float(weighted_cross_entropy(factors, ops.zeros((0,), "int32"), ops.zeros((0,)))) == 0
+    assert tuple(best_tokens(factors).shape) == (0,)

@@ -1,0 +1,267 @@
+"""Losses and metrics of models with a large vocabulary: without whole logits as with them.
+
+Legend: B batch, T length, V vocabulary.
+"""
+
+import gc
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import drawing
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_txf as txf
+from keras_txf.backend import tensor_notes
+from keras_txf.ops import chunked_logits, logit_factors
+
+V = 11
+SIZES = dict(num_layers=1, dim=8, num_heads=2, dropout=0.0)
+IDS = np.random.default_rng(0).integers(1, V, (5, 7)).astype("int32")
+IDS[1, 4:] = 0
+X, Y = IDS[:, :-1], IDS[:, 1:]
+BACKEND = keras.backend.backend()
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Chunks of three tokens, from the smallest vocabulary on."""
+    monkeypatch.setattr(logit_factors, "LARGE", 1)
+    monkeypatch.setattr(chunked_logits, "CHUNK_SIZE", 3 * V)
+
+
+@pytest.fixture
+def chunked(monkeypatch):
+    """Counts the losses that are computed in chunks."""
+    from keras_txf.training import losses
+
+    calls, original = [], losses.weighted_cross_entropy
+    monkeypatch.setattr(losses, "weighted_cross_entropy", lambda *args: calls.append(args) or original(*args))
+    return calls
+
+
+def plainly(monkeypatch):
+    monkeypatch.setattr(logit_factors, "LARGE", 10**9)
+
+
+HEADS = {
+    "tied": dict(),
+    "adjusted": dict(logit_scale=0.3, logit_bias=True, final_logit_soft_cap=2.0),
+    "untied": dict(tie_embeddings=False),
+    "untied, adjusted": dict(tie_embeddings=False, final_logit_soft_cap=2.0),
+    "narrow table": dict(token_dim=4),
+}
+
+
+def generator(**options):
+    return drawing.randomize(txf.models.decoder_generator(V, **{**SIZES, **options}))
+
+
+def history(model, x=X, y=Y, loss=None, metrics=True, **options):
+    loss = txf.training.TokenCrossEntropy(label_smoothing=0.1, class_weight={3: 2.0}) if loss is None else loss
+    metrics = [txf.training.TokenAccuracy(), txf.training.Perplexity()] if metrics else None
+    model.compile(keras.optimizers.SGD(0.1), loss, metrics=metrics, **options)
+    weights = np.random.default_rng(1).random(y.shape).astype("float32")
+    return model.fit(x, y, sample_weight=weights, batch_size=3, epochs=2, shuffle=False, verbose=0).history
+
+
+def assert_both_sides_equal(make, monkeypatch, chunked, tolerance=1e-5, **options):
+    model = make()
+    found = history(model, **options)
+    assert chunked
+    count = len(chunked)
+    plainly(monkeypatch)
+    other = make()
+    expected = history(other, **options)
+    assert len(chunked) == count
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], rtol=tolerance)
+    for weight, wanted in zip(model.weights, other.weights):
+        drawing.assert_same(weight, wanted, tolerance)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_fit_gives_the_same_weights_on_both_sides(name, monkeypatch, chunked):
+    assert_both_sides_equal(lambda: generator(**HEADS[name]), monkeypatch, chunked)
+
+
+@pytest.mark.parametrize("options", [dict(run_eagerly=True), dict(jit_compile=True)], ids=["eager", "XLA"])
+def test_eager_runs_and_xla_give_the_same(options, monkeypatch, chunked):
+    if BACKEND == "torch" and "jit_compile" in options:
+        pytest.skip("PyTorch compiles with another compiler")
+    assert_both_sides_equal(lambda: generator(**HEADS["adjusted"]), monkeypatch, chunked, **options)
+
+
+def test_half_precision_rounds_as_whole_logits_do(monkeypatch, chunked):
+    make = lambda: generator(dtype="mixed_bfloat16", **HEADS["adjusted"])  # noqa: E731
+    assert_both_sides_equal(make, monkeypatch, chunked, tolerance=2e-2)
+
+
+def frozen():
+    model = generator()
+    model.get_layer("embedding").trainable = False
+    return model
+
+
+def with_lora():
+    model = generator(tie_embeddings=False)
+    model.get_layer("logits").enable_lora(2)
+    return drawing.randomize(model)
+
+
+OTHERS = {
+    "frozen table": frozen,
+    "LoRA on the head": with_lora,
+    "cloned": lambda: drawing.randomize(keras.models.clone_model(generator())),
+    "masked language model": lambda: drawing.randomize(txf.models.masked_language_model(V, **SIZES)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models_give_the_same(name, monkeypatch, chunked):
+    assert_both_sides_equal(OTHERS[name], monkeypatch, chunked)
+
+
+def test_gradient_accumulation(monkeypatch, chunked):
+    for threshold in (1, 10**9):
+        monkeypatch.setattr(logit_factors, "LARGE", threshold)
+        model = generator()
+        model.compile(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), txf.training.TokenCrossEntropy())
+        model.fit(X, Y, batch_size=2, epochs=2, shuffle=False, verbose=0)
+        if threshold == 1:
+            assert chunked
+            found = model.get_weights()
+    for weight, wanted in zip(found, model.get_weights()):
+        drawing.assert_same(weight, wanted)
+
+
+def test_encoder_decoder(monkeypatch, chunked):
+    x = {"source_ids": X, "target_ids": X}
+    make = lambda: drawing.randomize(txf.models.encoder_decoder(V, V, **SIZES))  # noqa: E731
+    assert_both_sides_equal(make, monkeypatch, chunked, x=x)
+
+
+def test_a_reloaded_model(monkeypatch, chunked, tmp_path):
+    generator(tie_embeddings=False, final_logit_soft_cap=2.0).save(tmp_path / "model.keras")
+    assert_both_sides_equal(lambda: keras.saving.load_model(tmp_path / "model.keras"), monkeypatch, chunked)
+
+
+def test_a_quantized_table_has_whole_logits(chunked):
+    model = generator()
+    model.quantize("int8")
+    model.compile(loss=txf.training.TokenCrossEntropy())
+    assert np.isfinite(model.evaluate(X, Y, verbose=0)) and not chunked
+
+
+def test_evaluate_and_batches(monkeypatch, chunked):
+    model = generator()
+    model.compile("sgd", txf.training.TokenCrossEntropy(), metrics=[txf.training.TokenAccuracy()])
+    found = model.evaluate(X, Y, verbose=0), model.test_on_batch(X, Y)
+    assert chunked
+    plainly(monkeypatch)
+    model.compile("sgd", txf.training.TokenCrossEntropy(), metrics=[txf.training.TokenAccuracy()])
+    np.testing.assert_allclose(found[0], model.evaluate(X, Y, verbose=0), rtol=1e-5)
+    np.testing.assert_allclose(found[1], model.test_on_batch(X, Y), rtol=1e-5)
+
+
+def test_only_the_very_tensor_counts(chunked):
+    logits, loss = generator()(X), txf.training.TokenCrossEntropy()
+    drawing.assert_same(loss(Y, logits), loss(Y, drawing.array(logits)))
+    assert len(chunked) == 1
+    for changed in (logits * 2, logits[:, :-1], ops.reshape(logits, (-1, V))):
+        assert logit_factors.logit_factors(changed) is None
+    drawing.assert_same(loss(Y, logits * 2), loss(Y, 2 * drawing.array(logits)))
+    assert len(chunked) == 1
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="tensors of the others never change")
+def test_a_change_in_place_is_not_ignored(chunked):
+    import torch
+
+    with torch.no_grad():
+        logits = generator()(X)
+        logits.mul_(2)
+    loss = txf.training.TokenCrossEntropy()
+    assert float(loss(Y, logits)) == pytest.approx(float(loss(Y, drawing.array(logits))), rel=1e-5)
+    assert not chunked
+
+
+def test_a_loss_that_computes_something_else_gets_the_logits(chunked):
+    class Focal(txf.training.TokenCrossEntropy):
+        def call(self, y_true, y_pred):
+            return ops.square(super().call(y_true, y_pred))
+
+    logits = generator()(X)
+    drawing.assert_same(Focal()(Y, logits), Focal()(Y, drawing.array(logits)))
+    assert not chunked
+
+
+def test_a_small_vocabulary_notes_nothing(monkeypatch):
+    monkeypatch.undo()
+    assert logit_factors.LARGE > V
+    assert logit_factors.logit_factors(generator()(X)) is None
+
+
+def test_notes_die_with_their_tensors():
+    model = generator()
+    model.compile("sgd", txf.training.TokenCrossEntropy())
+    model.fit(X, Y, verbose=0)
+    logits = model(X)
+    assert logit_factors.logit_factors(logits) is not None
+    del logits, model
+    keras.backend.clear_session()
+    gc.collect()
+    assert not tensor_notes._NOTES
+
+
+def test_a_note_is_of_one_tensor_though_another_has_its_id(monkeypatch):
+    class Slots:
+        __slots__ = ("__weakref__",)
+
+    first, other = Slots(), Slots()
+    tensor_notes.set_note(first, "note")
+    assert tensor_notes.find_note(first) == "note" and tensor_notes.find_note(other) is None
+    monkeypatch.setitem(tensor_notes._NOTES, id(other), tensor_notes._NOTES[id(first)])
+    assert tensor_notes.find_note(other) is None
+    monkeypatch.undo()
+    del first
+    gc.collect()
+    assert not tensor_notes._NOTES
+
+
+# In a process of its own, for devices can be split only before TensorFlow first uses them.
+MIRRORED = """
+import numpy as np
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+import keras
+import keras_txf as txf
+from keras_txf.ops import logit_factors
+ids, targets = txf.training.shift_labels(np.random.default_rng(3).integers(1, 20, (8, 6)))
+for threshold in (1, 10**9):
+    logit_factors.LARGE = threshold
+    keras.utils.set_random_seed(1)
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        model = txf.models.decoder_generator(20, 1, 8, 2, dropout=0.0)
+        metrics = [txf.training.TokenAccuracy(), txf.training.Perplexity()]
+        model.compile(keras.optimizers.SGD(0.1), txf.training.TokenCrossEntropy(), metrics=metrics)
+    history = model.fit(ids, targets, batch_size=4, epochs=3, shuffle=False, verbose=0).history
+    print([x[-1] for x in history.values()])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's replicas")
+def test_replicas_average_as_with_whole_logits():
+    root = pathlib.Path(txf.__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    result = subprocess.run([sys.executable, "-c", MIRRORED], env=environment, capture_output=True, text=True)
+    assert not result.returncode, result.stderr
+    np.testing.assert_allclose(*map(json.loads, result.stdout.splitlines()[-2:]), rtol=1e-5)
