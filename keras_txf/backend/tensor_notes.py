@@ -9,9 +9,10 @@ _ATTRIBUTE = "_keras_txf_note"
 _NOTES = {}  # id of a tensor that takes no attributes (a tracer of JAX) -> a weak reference to the tensor, its note
 
 
-def set_note(tensor, note):
-    """Notes something about a tensor."""
-    entry = _version(tensor), note
+def set_note(tensor, note, *parts):
+    """Notes something about a tensor; `parts` are the tensors within the note, or None."""
+    parts = [part for part in parts if part is not None]
+    entry = _version(tensor), [(part, _version(part)) for part in parts], note
     try:
         setattr(tensor, _ATTRIBUTE, entry)
     except AttributeError:
@@ -20,14 +21,15 @@ def set_note(tensor, note):
 
 
 def find_note(tensor):
-    """Returns what is noted about a tensor; None where nothing is, or where the tensor has changed since."""
+    """Returns what is noted about a tensor; None where nothing is, or the tensor or a part has changed in place."""
     entry = getattr(tensor, _ATTRIBUTE, None)
     if entry is None:
         reference, entry = _NOTES.get(id(tensor), (None, None))
         if reference is None or reference() is not tensor:  # a later tensor may have the id of one that is gone
             return None
-    version, note = entry
-    return note if version == _version(tensor) else None
+    version, parts, note = entry
+    same = version == _version(tensor) and all(number == _version(part) for part, number in parts)
+    return note if same else None
 
 
 def _version(tensor):

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.backend.variables import current_value
 from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.option_tables import LayerOptions
@@ -181,7 +182,7 @@ class PositionalEmbedding(keras.layers.Layer):
                 inputs = self.reverse_projection(inputs)
             logits = self.token(inputs, reverse=True)
             if self.token.quantization_mode is None:
-                table = ops.convert_to_tensor(self.token.embeddings)
+                table = current_value(self.token.embeddings)
                 note_factors(logits, inputs, table, tied=True, dtype=self.compute_dtype)
             return logits
         checks.rank("inputs", inputs, (2, "(batch, length) of token ids"))

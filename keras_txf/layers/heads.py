@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.backend.variables import current_value
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import Projection
@@ -111,7 +112,7 @@ class LogitAdjustment(keras.layers.Layer):
     def call(self, inputs):
         if self.scale is None and not self.use_bias and self.soft_cap is None:
             return inputs
-        bias = ops.convert_to_tensor(self.bias) if self.use_bias else None
+        bias = current_value(self.bias) if self.use_bias else None
         logits = ops.cast(adjust_logits(inputs, self.scale, bias, self.soft_cap), inputs.dtype)
         note_adjustment(inputs, logits, self.scale, bias, self.soft_cap)
         return logits

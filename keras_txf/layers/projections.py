@@ -1,10 +1,10 @@
 """The Dense layers inside attention and feed-forward."""
 
 import keras
-from keras import ops
 
 from keras_txf import checks
 from keras_txf.backend.one_row import is_one_row, multiply_one_row
+from keras_txf.backend.variables import current_value
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import own_initializer, register
 from keras_txf.ops.logit_factors import note_factors
@@ -39,7 +39,7 @@ class LogitProjection(Projection):
 
     def call(self, inputs, training=None):
         logits = super().call(inputs, training=training)
-        note_factors(logits, inputs, ops.convert_to_tensor(self.kernel), tied=False, dtype=self.compute_dtype)
+        note_factors(logits, inputs, current_value(self.kernel), tied=False, dtype=self.compute_dtype)
         return logits
 
 

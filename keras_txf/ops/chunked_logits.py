@@ -15,8 +15,10 @@ from keras_txf.ops.logit_factors import adjust_logits
 from keras_txf.ops.masks import pad_to, slice_axis
 
 # Numbers in a chunk of logits, 128 MB of float32. Each chunk adds to the gradient of the whole table, so smaller chunks
-# cost time.
+# cost time: 5.6 s with 2**24, 5.0 with 2**25, 4.7 with 2**26, whose peak was up to 1,470 MB in place of 1,170
+# (a step of V = 128,256 in benchmarks/large_vocabulary.py, TensorFlow, 2 cores).
 CHUNK_SIZE = 2**25
+PART_SIZE = 2**24  # numbers of that gradient that are summed at a time, 64 MB of float32
 
 
 def weighted_cross_entropy(factors, targets, weights, label_smoothing=0.0, chunk_size=None):
@@ -80,6 +82,7 @@ class _Chunks:
         """Returns the sum, and its gradients of hidden, table, weights and, where there is one, bias."""
         hidden, targets, weights = self._pad(hidden), self._pad(targets), self._pad(weights)
         letters, share = self.factors.letters, label_smoothing / self.factors.vocab_size
+        parts = self._parts() if with_gradient else ()
 
         def one_chunk(i, state):
             losses, of_hidden, of_table, of_bias = state
@@ -104,20 +107,22 @@ class _Chunks:
             gradients = gradients if self.factors.scale is None else gradients * self.factors.scale
             gradients = ops.cast(gradients, table.dtype)
             of_hidden = self._put(of_hidden, ops.einsum(f"nv,{letters}->nd", gradients, table), i)
-            more = ops.einsum(f"nv,nd->{letters}", gradients, rows)
-            return losses, of_hidden, of_table + ops.cast(more, "float32"), of_bias
+            products = (ops.einsum(f"nv,nd->{letters}", gradients[:, part], rows) for part in parts)
+            of_table = tuple(old + ops.cast(more, "float32") for old, more in zip(of_table, products))
+            return losses, of_hidden, of_table, of_bias
 
         nothing = ops.zeros(())
         start = (
             ops.zeros_like(weights),
             ops.zeros_like(hidden, dtype="float32") if with_gradient else nothing,
-            ops.zeros_like(table, dtype="float32") if with_gradient else nothing,
+            tuple(ops.zeros_like(self._part(table, part), dtype="float32") for part in parts),
             nothing if bias is None else ops.zeros_like(bias),
         )
         losses, of_hidden, of_table, of_bias = sequential_loop(0, self.count, one_chunk, start)
         total = ops.sum(ops.where(weights == 0, 0.0, weights * losses))
         if not with_gradient:
             return (total,)
+        of_table = ops.concatenate(of_table, axis=letters.index("v"))
         return total, of_hidden[: self.length], of_table, losses[: self.length], of_bias
 
     def map(self, function, targets, dtype):
@@ -140,6 +145,15 @@ class _Chunks:
         logits = ops.cast(adjust_logits(logits, factors.scale, bias, factors.soft_cap), logits.dtype)
         logits = ops.cast(logits, "float32")
         return logits, None if factors.soft_cap is None else 1 - ops.square(logits / factors.soft_cap)
+
+    def _parts(self):
+        """Slices of the vocabulary, for the gradient of the table: a sum of whole tables needs room for three."""
+        vocab_size = self.factors.vocab_size
+        size = max(1, PART_SIZE // self.hidden.shape[1])
+        return [slice(first, min(first + size, vocab_size)) for first in range(0, vocab_size, size)]
+
+    def _part(self, table, part):
+        return table[part] if self.factors.tied else table[:, part]
 
     def _pad(self, x):
         return pad_to(x, self.count * self.rows, 0)

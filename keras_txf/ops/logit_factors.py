@@ -13,8 +13,9 @@ from keras import ops
 
 from keras_txf.backend.tensor_notes import find_note, set_note
 
-# From this vocabulary on the head of a model notes the factors. Below it, whole logits are as fast, and small.
-LARGE = 8192
+# From this vocabulary on the head of a model notes the factors. With 8,192 a step took 1.05 s
+# with whole logits and 1.11 in chunks, 814 and 677 MB (benchmarks/large_vocabulary.py, TensorFlow, 2 cores).
+LARGE = 2**14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +47,15 @@ def note_factors(logits, hidden, table, tied, dtype):
     """Notes of which hidden states and table logits are the product."""
     factors = LogitFactors(hidden, table, tied, dtype)
     if factors.vocab_size >= LARGE:
-        set_note(logits, factors)
+        set_note(logits, factors, hidden, table)
 
 
 def note_adjustment(logits, adjusted, scale, bias, soft_cap):
     """Notes the factors of adjusted logits, if those of the logits are known and not adjusted yet."""
     factors = logit_factors(logits)
     if factors is not None and (factors.scale, factors.bias, factors.soft_cap) == (None, None, None):
-        set_note(adjusted, dataclasses.replace(factors, scale=scale, bias=bias, soft_cap=soft_cap))
+        found = dataclasses.replace(factors, scale=scale, bias=bias, soft_cap=soft_cap)
+        set_note(adjusted, found, factors.hidden, factors.table, bias)
 
 
 def logit_factors(logits):

@@ -14,6 +14,10 @@ from keras_txf.training import class_weights
 class TokenCrossEntropy(keras.losses.Loss):
     """Mean cross-entropy over all real tokens of the batch, in float32 under every policy.
 
+    With our models of a vocabulary of 16,384 or more, a compiled step never holds all logits: the loss computes them in
+    chunks. It does so for the very tensor that a model returns; its gradient then goes to hidden states and table, and
+    not to the logits. `logits + 0` is another tensor.
+
     Keras' own losses average over positions or sequences; here each token has the same weight. Under `tf.distribute`
     each replica averages over its own tokens, and Keras averages over the replicas; gradient accumulation averages
     over its steps in the same way.
@@ -76,9 +80,8 @@ class TokenCrossEntropy(keras.losses.Loss):
 
     def _in_chunks(self, factors, y_true, weights):
         """The same number without whole logits."""
-        targets = ops.cast(y_true if self.pad_id is None else ops.where(y_true == self.pad_id, 0, y_true), "int32")
-        weights = ops.reshape(weights, (-1,))
-        total = weighted_cross_entropy(factors, ops.reshape(targets, (-1,)), weights, self.label_smoothing)
+        targets, weights = flat_targets(y_true, self.pad_id), ops.reshape(weights, (-1,))
+        total = weighted_cross_entropy(factors, targets, weights, self.label_smoothing)
         mean = ops.divide_no_nan(total, ops.sum(weights))
         return _SHARE_OF_REPLICA(mean[None], mean[None])
 
@@ -99,6 +102,12 @@ class TokenCrossEntropy(keras.losses.Loss):
     def from_config(cls, config):
         pairs = config.get("class_weight")
         return cls(**{**config, "class_weight": None if pairs is None else dict(pairs)})
+
+
+def flat_targets(y_true, pad_id):
+    """Returns the targets as int32 (N,), and 0 for padding, whose id may be no place among the logits."""
+    targets = ops.reshape(ops.cast(y_true, "int32"), (-1,))
+    return targets if pad_id is None else ops.where(targets == pad_id, 0, targets)
 
 
 class _Given(keras.losses.Loss):

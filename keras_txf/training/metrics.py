@@ -7,9 +7,9 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.serialization import register
-from keras_txf.ops.chunked_logits import best_tokens
+from keras_txf.ops.chunked_logits import best_tokens, cross_entropies
 from keras_txf.ops.logit_factors import logit_factors
-from keras_txf.training.losses import token_cross_entropy, token_weights
+from keras_txf.training.losses import flat_targets, token_cross_entropy, token_weights
 
 
 @register
@@ -85,8 +85,14 @@ class Perplexity(keras.metrics.Mean):
         self.pad_id = checks.optional(checks.int32, "pad_id", pad_id)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
+        factors = logit_factors(y_pred)
         y_true, y_pred, weights = token_weights(self, y_true, y_pred, sample_weight)
-        _add_tokens(super().update_state, token_cross_entropy(y_true, y_pred, self.pad_id), weights)
+        if factors is None:
+            losses = token_cross_entropy(y_true, y_pred, self.pad_id)
+        else:
+            losses = ops.reshape(cross_entropies(factors, flat_targets(y_true, self.pad_id)), ops.shape(y_true))
+            losses = losses if self.pad_id is None else ops.where(y_true == self.pad_id, 0.0, losses)
+        _add_tokens(super().update_state, losses, weights)
 
     def result(self):
         return ops.exp(super().result())
