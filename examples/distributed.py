@@ -18,11 +18,12 @@ import time
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
+import keras_txf as txf  # before Keras: the package keeps TensorFlow's start-up lines away
+
+# isort: split
 import keras
 import numpy as np
 import tensorflow as tf
-
-import keras_txf as txf
 
 
 def arguments():
