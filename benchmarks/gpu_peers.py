@@ -1,4 +1,4 @@
-"""The peers of gpu.py, in plain PyTorch: a GPT-2 in the manner of nanoGPT, and its attention."""
+"""The peers of gpu.py and train_step.py, in plain PyTorch: a GPT-2 in the manner of nanoGPT, and its attention."""
 
 import torch
 from torch import nn
@@ -7,12 +7,12 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Block(nn.Module):
-    def __init__(self, dim, heads):
+    def __init__(self, dim, heads, gelu):
         super().__init__()
         self.heads = heads
         self.norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
         self.projections, self.output = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        self.network = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(approximate="tanh"), nn.Linear(4 * dim, dim))
+        self.network = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(approximate=gelu), nn.Linear(4 * dim, dim))
 
     def forward(self, x):
         heads = [
@@ -25,13 +25,13 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, size):
+    def __init__(self, size, gelu="tanh"):
         super().__init__()
         self.tokens, self.positions = (
             nn.Embedding(size["vocab"], size["dim"]),
             nn.Embedding(size["length"], size["dim"]),
         )
-        self.blocks = nn.ModuleList(Block(size["dim"], size["heads"]) for _ in range(size["layers"]))
+        self.blocks = nn.ModuleList(Block(size["dim"], size["heads"], gelu) for _ in range(size["layers"]))
         self.norm = nn.LayerNorm(size["dim"])
         nn.init.normal_(self.tokens.weight, std=0.02)
 

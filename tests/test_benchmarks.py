@@ -1,4 +1,4 @@
-"""The benchmarks of GPUs run on a CPU in small sizes, and docs/cost.md has the numbers of its command."""
+"""Benchmarks run in small sizes, and docs/cost.md has the numbers of its command."""
 
 import importlib
 import pathlib
@@ -33,3 +33,14 @@ def test_all_parts_of_the_gpu_benchmark_run(benchmarks, monkeypatch, capsys):
         2,
         1,
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["gpt", "classifier", "translator"])
+def test_training_steps_of_equal_models(benchmarks, task):
+    pytest.importorskip("torch")
+    train_step = importlib.import_module("train_step")
+    size = dict(task=task, layers=1, dim=16, heads=2, vocab=64, length=8, batch=2, dropout=0.0)
+    results = train_step.compare(["keras_txf tensorflow", "PyTorch"], size, "bfloat16", repeats=1, warmup=1)
+    (ours, seconds), (theirs, their_seconds) = results.values()
+    assert ours == theirs and seconds > 0 and their_seconds > 0
