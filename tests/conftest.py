@@ -18,6 +18,14 @@ pytest.register_assert_rewrite("contracts")
 HAS_TENSORFLOW = bool(importlib.util.find_spec("tensorflow"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items):
+    if keras.backend.backend() == "tensorflow":
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def seed(clear_session):
     with pytest.MonkeyPatch.context() as patch:

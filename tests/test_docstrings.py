@@ -43,8 +43,9 @@ EXAMPLES = {test.name: test for test in examples()}
 
 
 def marked(name):
-    """Examples that train are slow."""
-    return pytest.param(name, marks=[pytest.mark.slow] if ".tasks." in name or ".r_drop." in name else [])
+    """Examples that train or generate are slow; those of layers and ops are not."""
+    fast = re.match(r"keras_txf\.(layers|ops|visualize\.plots|text\.(tokenizers|checkpoint))", name)
+    return pytest.param(name, marks=[] if fast else [pytest.mark.slow])
 
 
 @pytest.mark.parametrize("name", [*map(marked, EXAMPLES)])

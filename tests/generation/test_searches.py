@@ -84,9 +84,7 @@ def unpadded(kind, name):
 @pytest.mark.parametrize(
     "kind, name",
     [
-        pytest.param(
-            kind, name, marks=[pytest.mark.slow] * (name not in ("llama", "alibi and window", "gemma", "heads alone"))
-        )
+        pytest.param(kind, name, marks=[pytest.mark.slow] * (name not in ("llama", "alibi and window")))
         for kind in KINDS
         for name in OPTIONS
     ],

@@ -131,7 +131,10 @@ def model_of(layer, arrays):
     return keras.Model(symbols, layer(*symbols))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in KINDS])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, id=kind.__name__, marks=pytest.mark.long if kind in KINDS[:3] else []) for kind in KINDS],
+)
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_subclass_keeps_its_options(name, kind, tmp_path):
     options, fixed, arrays = LAYERS[name]

@@ -25,6 +25,7 @@ def summary(model):
     return "\n".join(lines)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make, words", MODELS.values(), ids=MODELS)
 def test_a_summary_is_the_same_each_time(make, words, tmp_path):
     model = make()

@@ -321,6 +321,7 @@ def test_bytes_follow_the_dtypes():
     assert full.logit_bytes == BATCH * LENGTH * 19 * 8 and mixed.logit_bytes == BATCH * LENGTH * 19 * 6
 
 
+@pytest.mark.long
 def test_models_without_values_and_layers_of_the_user():
     """A function's model takes no memory; the published sizes of Llama 3 8B and of GPT-2 come out."""
     size = dict(num_layers=32, dim=4096, num_heads=32, num_key_value_heads=8, intermediate_dim=14336)

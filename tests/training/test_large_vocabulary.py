@@ -86,11 +86,14 @@ def assert_both_sides_equal(make, monkeypatch, chunked, tolerance=1e-5, **option
         drawing.assert_same(weight, wanted, tolerance)
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "tied" else pytest.mark.long) for name in HEADS]
+)
 def test_fit_gives_the_same_weights_on_both_sides(name, monkeypatch, chunked):
     assert_both_sides_equal(lambda: generator(**HEADS[name]), monkeypatch, chunked)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [dict(run_eagerly=True), dict(jit_compile=True)], ids=["eager", "XLA"])
 def test_eager_runs_and_xla_give_the_same(options, monkeypatch, chunked):
     if BACKEND == "torch" and "jit_compile" in options:
@@ -98,6 +101,7 @@ def test_eager_runs_and_xla_give_the_same(options, monkeypatch, chunked):
     assert_both_sides_equal(lambda: generator(**HEADS["adjusted"]), monkeypatch, chunked, **options)
 
 
+@pytest.mark.long
 def test_half_precision_rounds_as_whole_logits_do(monkeypatch, chunked):
     make = lambda: generator(dtype="mixed_bfloat16", **HEADS["adjusted"])  # noqa: E731
     assert_both_sides_equal(make, monkeypatch, chunked, tolerance=2e-2)
@@ -123,11 +127,13 @@ OTHERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models_give_the_same(name, monkeypatch, chunked):
     assert_both_sides_equal(OTHERS[name], monkeypatch, chunked)
 
 
+@pytest.mark.long
 def test_gradient_accumulation(monkeypatch, chunked):
     for threshold in (1, 10**9):
         monkeypatch.setattr(logit_factors, "LARGE", threshold)
@@ -141,17 +147,20 @@ def test_gradient_accumulation(monkeypatch, chunked):
         drawing.assert_same(weight, wanted)
 
 
+@pytest.mark.long
 def test_encoder_decoder(monkeypatch, chunked):
     x = {"source_ids": X, "target_ids": X}
     make = lambda: drawing.randomize(txf.models.encoder_decoder(V, V, **SIZES))  # noqa: E731
     assert_both_sides_equal(make, monkeypatch, chunked, x=x)
 
 
+@pytest.mark.long
 def test_a_reloaded_model(monkeypatch, chunked, tmp_path):
     generator(tie_embeddings=False, final_logit_soft_cap=2.0).save(tmp_path / "model.keras")
     assert_both_sides_equal(lambda: keras.saving.load_model(tmp_path / "model.keras"), monkeypatch, chunked)
 
 
+@pytest.mark.long
 def test_a_quantized_table_has_whole_logits(chunked):
     model = generator()
     model.quantize("int8")

@@ -58,6 +58,7 @@ def cases():
     yield pytest.param(BUILDERS["encoder"][0], IDS, {"causal": [True, False]}, id="encoder-causal")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("build, inputs, options", list(cases()))
 def test_scores_are_those_of_a_model_built_to_return_them(build, inputs, options):
     model = build(num_layers=2, dim=12, num_heads=6, **options)
