@@ -60,7 +60,7 @@ KEYS = {
         "n_inner", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings", "n_positions",
         "relative_attention_num_buckets", "relative_attention_max_distance", "sliding_window", "local_attention",
         "global_attn_every_n_layers", "no_rope_layer_interval", "sliding_window_pattern", "_sliding_window_pattern",
-        "num_channels", "num_labels",
+        "num_channels", "num_labels", "num_hidden_groups",
     ),
     size_or_zero: ("type_vocab_size", "max_window_layers"),
     blocks: (
@@ -71,7 +71,7 @@ KEYS = {
     checks.rate: (
         "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "activation_dropout",
         "classifier_dropout", "seq_classif_dropout", "resid_pdrop", "attn_pdrop", "embedding_dropout", "mlp_dropout",
-        "dropout_rate",
+        "dropout_rate", "classifier_dropout_prob",
     ),
     checks.positive_number: (
         "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps", "rope_theta", "rope_local_base_freq",

@@ -50,7 +50,9 @@ def set_options(block, num_heads, options):
             "norm_attention=False needs norm_placement='pre'; received "
             f"norm_placement={short_repr(block.norm_placement)}."
         )
-    for name in ("attention_bias", "attention_output_bias", "feed_forward_bias", "norm_bias"):
+    for name in (
+        "attention_bias", "attention_output_bias", "feed_forward_bias", "feed_forward_output_bias", "norm_bias"
+    ):  # fmt: skip
         checks.optional(checks.boolean, name, getattr(block, name))
     checks.boolean("output_projection", block.output_projection)
     check_output_bias("attention_output_bias", block.attention_output_bias, block.output_projection)
@@ -71,7 +73,14 @@ def add_sublayers(block, causal):
     if block.feed_forward is None:
         bias, rate = has_bias(block, "feed_forward_bias"), block.feed_forward_dropout
         block.feed_forward = FeedForward(
-            **inherit(block, FeedForward, use_bias=bias, dropout=rate, name="feed_forward")
+            **inherit(
+                block,
+                FeedForward,
+                use_bias=bias,
+                output_bias=block.feed_forward_output_bias,
+                dropout=rate,
+                name="feed_forward",
+            )
         )
     add_norms(block, "attention")
     add_norms(block, "feed_forward")
@@ -100,7 +109,7 @@ def inherit_attention(block, cls, **changed):
 
 
 def has_bias(block, name):
-    """What `name`, one of the four options that refine `use_bias`, comes to."""
+    """What `name`, one of the options that refine `use_bias`, comes to."""
     bias = getattr(block, name)
     return block.use_bias if bias is None else bias
 

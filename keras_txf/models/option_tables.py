@@ -26,8 +26,8 @@ class EmbeddingOptions(StackOptions, total=False):
 
     position_encoding: Annotated[
         str | None, "auto",
-        'absolute positions at the embedding: "sinusoidal" (the paper\'s), "sinusoidal_halves" (Marian), "learned", '
-        'or None. "auto" is '
+        'absolute positions at the embedding: "sinusoidal" (the paper\'s), "sinusoidal_halves" (Marian), '
+        '"sinusoidal_fairseq" (M2M100), "learned", or None. "auto" is '
         "the paper's, or None where `position` has attention see to it.",
     ]  # fmt: skip
     max_length: Annotated[

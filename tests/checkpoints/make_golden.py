@@ -1,6 +1,7 @@
 """Writes the folders of tests/checkpoints/golden: needs transformers and PyTorch, which the tests then do without.
 
-python tests/checkpoints/make_golden.py
+python tests/checkpoints/make_golden.py              # all
+python tests/checkpoints/make_golden.py bert vit     # of these families
 """
 
 import dataclasses
@@ -28,18 +29,19 @@ SMALL = dict(
 def main():
     import torch
 
-    shutil.rmtree(FOLDER, ignore_errors=True)
     families = {}
     for case in checkpoint_cases.CASES:
         families.setdefault(case.family, case)
-    for family, case in families.items():
+    for family in sys.argv[1:] or families:
+        case = families[family]
+        shutil.rmtree(FOLDER / family, ignore_errors=True)
         small = {name: value for name, value in SMALL.items() if name in case.options}
         case = dataclasses.replace(case, options={**case.options, **small})
         model = case.model()
         for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
             if name in model.state_dict() and (
-                "embed_positions" not in name or family != "marian"
-            ):  # those are sinusoids
+                "embed_positions" not in name or family not in checkpoint_cases.SINUSOIDS
+            ):
                 parameter.data = parameter.data.half().float()  # so that half the bytes hold it
         values, ours, real = checkpoint_cases.inputs(case, model.config)
         with torch.no_grad():

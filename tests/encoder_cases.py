@@ -1,0 +1,72 @@
+"""Rows of `checkpoint_cases.CASES`: encoders, encoder-decoders and images beyond the first of each kind."""
+
+BERT = dict(
+    vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40,
+    max_position_embeddings=26, layer_norm_eps=1e-2,
+)  # fmt: skip
+ALBERT = {**BERT, "embedding_size": 10, "num_hidden_layers": 4, "num_hidden_groups": 2}
+BART = dict(
+    vocab_size=61, d_model=24, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
+    decoder_attention_heads=2, encoder_ffn_dim=40, decoder_ffn_dim=44, max_position_embeddings=26,
+)  # fmt: skip
+T5 = dict(
+    vocab_size=61, d_model=24, d_kv=7, d_ff=40, num_layers=2, num_decoder_layers=3, num_heads=4,
+    relative_attention_num_buckets=8, relative_attention_max_distance=20, layer_norm_epsilon=1e-2,
+    decoder_start_token_id=0,
+)  # fmt: skip
+FIVE = dict(num_labels=5)
+LINEAR = dict(rope_type="linear", rope_theta=300.0, factor=2.5)
+
+ROWS = [
+    ("camembert", "masked", "CamembertForMaskedLM", {**BERT, "pad_token_id": 1, "type_vocab_size": 1}),
+    ("camembert", "untied", "CamembertForMaskedLM", {**BERT, "tie_word_embeddings": False, "hidden_act": "relu"}),
+    ("camembert", "classes", "CamembertForSequenceClassification", {**BERT, **FIVE, "classifier_dropout": 0.3}),
+    ("camembert", "tokens", "CamembertForTokenClassification", {**BERT, **FIVE}),
+    ("camembert", "encoder", "CamembertModel", {**BERT, "pad_token_id": 3}),
+    ("albert", "masked", "AlbertForMaskedLM", ALBERT),
+    ("albert", "untied", "AlbertForMaskedLM", {
+        **BERT, "embedding_size": 24, "hidden_act": "relu", "tie_word_embeddings": False, "type_vocab_size": 3,
+        "pad_token_id": 5,
+    }),
+    ("albert", "classes", "AlbertForSequenceClassification", {**ALBERT, **FIVE, "num_hidden_groups": 4}),
+    ("albert", "tokens", "AlbertForTokenClassification", {**ALBERT, **FIVE}),
+    ("albert", "encoder", "AlbertModel", ALBERT),
+    ("nomic_bert", "masked", "NomicBertForMaskedLM", BERT),
+    ("nomic_bert", "stretched", "NomicBertForMaskedLM", {
+        **BERT, "head_dim": 10, "hidden_act": "gelu", "type_vocab_size": 3, "pad_token_id": 5,
+        "rope_parameters": LINEAR,
+    }),
+    ("nomic_bert", "classes", "NomicBertForSequenceClassification", {**BERT, **FIVE}),
+    ("nomic_bert", "tokens", "NomicBertForTokenClassification", {**BERT, **FIVE}),
+    ("nomic_bert", "encoder", "NomicBertModel", BERT),
+    ("gte", "masked", "GteForMaskedLM", BERT),
+    ("gte", "untied", "GteForMaskedLM", {
+        **BERT, "tie_word_embeddings": False, "type_vocab_size": 0, "hidden_act": "silu", "rope_parameters": LINEAR,
+        "pad_token_id": 4,
+    }),
+    ("gte", "classes", "GteForSequenceClassification", {**BERT, **FIVE, "classifier_dropout": 0.3}),
+    ("gte", "tokens", "GteForTokenClassification", {**BERT, **FIVE, "type_vocab_size": 3}),
+    ("gte", "encoder", "GteModel", BERT),
+    ("mt5", "gated", "MT5ForConditionalGeneration", T5),
+    ("mt5", "relu", "MT5ForConditionalGeneration", {
+        **T5, "feed_forward_proj": "relu", "pad_token_id": 3, "decoder_start_token_id": 3,
+    }),
+    ("umt5", "gated", "UMT5ForConditionalGeneration", T5),
+    ("umt5", "silu", "UMT5ForConditionalGeneration", {
+        **T5, "feed_forward_proj": "gated-silu", "num_decoder_layers": 1, "tie_word_embeddings": False,
+        "pad_token_id": 3, "decoder_start_token_id": 4,
+    }),
+    ("mbart", "plain", "MBartForConditionalGeneration", {**BART, "decoder_start_token_id": 5}),
+    ("mbart", "scaled", "MBartForConditionalGeneration", {
+        **BART, "scale_embedding": True, "activation_function": "relu", "decoder_start_token_id": 4, "pad_token_id": 3,
+    }),
+    ("pegasus", "plain", "PegasusForConditionalGeneration", BART),
+    ("pegasus", "scaled", "PegasusForConditionalGeneration", {
+        **BART, "scale_embedding": True, "activation_function": "silu", "decoder_start_token_id": 4, "pad_token_id": 3,
+    }),
+    ("m2m_100", "plain", "M2M100ForConditionalGeneration", BART),
+    ("m2m_100", "odd", "M2M100ForConditionalGeneration", {
+        **BART, "d_model": 15, "encoder_attention_heads": 3, "decoder_attention_heads": 5, "scale_embedding": False,
+        "activation_function": "gelu", "decoder_start_token_id": 4,
+    }),
+]  # fmt: skip
