@@ -14,6 +14,12 @@ T5 = dict(
     relative_attention_num_buckets=8, relative_attention_max_distance=20, layer_norm_epsilon=1e-2,
     decoder_start_token_id=0,
 )  # fmt: skip
+VIT = dict(
+    hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40, image_size=12, patch_size=4,
+    layer_norm_eps=1e-2,
+)  # fmt: skip
+OBLONG = {"image_size": (8, 12), "patch_size": (2, 4), "num_channels": 2, "hidden_act": "gelu_new"}
+DINOV2 = {**{key: value for key, value in VIT.items() if key != "intermediate_size"}, "mlp_ratio": 2}
 FIVE = dict(num_labels=5)
 LINEAR = dict(rope_type="linear", rope_theta=300.0, factor=2.5)
 
@@ -69,4 +75,13 @@ ROWS = [
         **BART, "d_model": 15, "encoder_attention_heads": 3, "decoder_attention_heads": 5, "scale_embedding": False,
         "activation_function": "gelu", "decoder_start_token_id": 4,
     }),
+    ("deit", "distilled", "DeiTForImageClassificationWithTeacher", {**VIT, **FIVE}),
+    ("deit", "classes", "DeiTForImageClassification", {**VIT, **FIVE, **OBLONG, "qkv_bias": False}),
+    ("deit", "encoder", "DeiTModel", VIT),
+    ("dinov2", "classes", "Dinov2ForImageClassification", {**DINOV2, **FIVE, "drop_path_rate": 0.25}),
+    ("dinov2", "gated", "Dinov2ForImageClassification", {
+        **DINOV2, **FIVE, "use_swiglu_ffn": True, "mlp_ratio": 3, "patch_size": (2, 4), "num_channels": 2,
+        "qkv_bias": False, "use_mask_token": False,
+    }),
+    ("dinov2", "encoder", "Dinov2Model", {**DINOV2, "hidden_act": "silu", "layerscale_value": 0.5}),
 ]  # fmt: skip

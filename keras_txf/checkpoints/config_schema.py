@@ -60,7 +60,7 @@ KEYS = {
         "n_inner", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings", "n_positions",
         "relative_attention_num_buckets", "relative_attention_max_distance", "sliding_window", "local_attention",
         "global_attn_every_n_layers", "no_rope_layer_interval", "sliding_window_pattern", "_sliding_window_pattern",
-        "num_channels", "num_labels", "num_hidden_groups",
+        "num_channels", "num_labels", "num_hidden_groups", "mlp_ratio",
     ),
     size_or_zero: ("type_vocab_size", "max_window_layers"),
     blocks: (
@@ -71,19 +71,19 @@ KEYS = {
     checks.rate: (
         "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "activation_dropout",
         "classifier_dropout", "seq_classif_dropout", "resid_pdrop", "attn_pdrop", "embedding_dropout", "mlp_dropout",
-        "dropout_rate", "classifier_dropout_prob",
+        "dropout_rate", "classifier_dropout_prob", "drop_path_rate",
     ),
     checks.positive_number: (
         "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps", "rope_theta", "rope_local_base_freq",
         "global_rope_theta", "local_rope_theta", "query_pre_attn_scalar", "attn_logit_softcapping",
-        "final_logit_softcapping",
+        "final_logit_softcapping", "layerscale_value",
     ),
     checks.fraction: ("partial_rotary_factor",),
     checks.boolean: (
         "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "do_layer_norm_before", "enable_bias",
         "_remove_final_layer_norm", "attention_bias", "mlp_bias", "norm_bias", "decoder_bias", "classifier_bias",
         "qkv_bias", "use_sliding_window", "scale_embedding", "share_encoder_decoder_embeddings", "tie_word_embeddings",
-        "scale_decoder_outputs",
+        "scale_decoder_outputs", "use_swiglu_ffn",
     ),
     checks.id_below: ("decoder_start_token_id",),
     id_or_none: ("pad_token_id",),

@@ -86,7 +86,11 @@ class ImageOptions(BlockOptions, CausalOptions, StackOptions, total=False):
     class_token: Annotated[
         bool | str,
         "auto",
-        'whether a learned token stands before the patches; "auto": it does, in a classifier if pooling="first".',
+        'whether a learned token stands before the patches; "auto": it does, in a classifier if `pooling` is "first", '
+        '"others" or "first_and_others".',
+    ]
+    distillation_token: Annotated[
+        bool, False, "whether a second learned token stands between the class token and the patches (DeiT)."
     ]
     interpolate_positions: Annotated[
         bool, False, "whether images of other sizes are taken, and learned positions are interpolated for them."
