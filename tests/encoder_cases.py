@@ -14,6 +14,11 @@ T5 = dict(
     relative_attention_num_buckets=8, relative_attention_max_distance=20, layer_norm_epsilon=1e-2,
     decoder_start_token_id=0,
 )  # fmt: skip
+EUROBERT = dict(
+    vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+    intermediate_size=40, max_position_embeddings=64, rms_norm_eps=1e-2, pad_token_id=0, bos_token_id=1,
+    eos_token_id=2,
+)  # fmt: skip
 VIT = dict(
     hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40, image_size=12, patch_size=4,
     layer_norm_eps=1e-2,
@@ -53,6 +58,17 @@ ROWS = [
     ("gte", "classes", "GteForSequenceClassification", {**BERT, **FIVE, "classifier_dropout": 0.3}),
     ("gte", "tokens", "GteForTokenClassification", {**BERT, **FIVE, "type_vocab_size": 3}),
     ("gte", "encoder", "GteModel", BERT),
+    ("eurobert", "masked", "EuroBertForMaskedLM", EUROBERT),
+    ("eurobert", "biased", "EuroBertForMaskedLM", {
+        **EUROBERT, "attention_bias": True, "mlp_bias": True, "head_dim": 10, "hidden_act": "gelu", "pad_token_id": 5,
+        "rope_parameters": LINEAR,
+    }),
+    ("eurobert", "tied", "EuroBertForMaskedLM", {**EUROBERT, "tie_word_embeddings": True, "mlp_bias": True}),
+    ("eurobert", "late", "EuroBertForSequenceClassification", {**EUROBERT, **FIVE}),
+    ("eurobert", "first", "EuroBertForSequenceClassification", {**EUROBERT, **FIVE, "classifier_pooling": "bos"}),
+    ("eurobert", "mean", "EuroBertForSequenceClassification", {**EUROBERT, **FIVE, "classifier_pooling": "mean"}),
+    ("eurobert", "tokens", "EuroBertForTokenClassification", {**EUROBERT, **FIVE}),
+    ("eurobert", "encoder", "EuroBertModel", EUROBERT),
     ("mt5", "gated", "MT5ForConditionalGeneration", T5),
     ("mt5", "relu", "MT5ForConditionalGeneration", {
         **T5, "feed_forward_proj": "relu", "pad_token_id": 3, "decoder_start_token_id": 3,

@@ -1,12 +1,13 @@
 """The families of checkpoints, by the `model_type` of their `config.json`."""
 
-from keras_txf.checkpoints.families import albert, bert, gpt, llama, modern_bert, rotary_bert, seq2seq, vit
+from keras_txf.checkpoints.families import albert, bert, eurobert, gpt, llama, modern_bert, rotary_bert, seq2seq, vit
 
 FAMILIES = {
     **bert.FAMILIES,
     **albert.FAMILIES,
     **modern_bert.FAMILIES,
     **rotary_bert.FAMILIES,
+    **eurobert.FAMILIES,
     **gpt.FAMILIES,
     **llama.FAMILIES,
     **seq2seq.FAMILIES,
