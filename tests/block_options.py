@@ -16,6 +16,7 @@ BLOCK_OPTIONS = {
     "norm": "rms",
     "norm_placement": "sandwich",
     "residual": "parallel",
+    "residual_scale": 0.7,
     "layer_scale": 0.02,
     "norm_epsilon": 1e-3,
     "dropout": 0.05,

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import decoder_cases
 import numpy as np
 
 import keras_txf as txf
@@ -200,6 +201,7 @@ CASES = [
                 "sliding_attention": dict(rope_type="default", rope_theta=20.0),
             },
         )),
+        *decoder_cases.DECODERS,
         ("t5", "relu", "T5ForConditionalGeneration", T5),
         ("t5", "gated", "T5ForConditionalGeneration", {
             **T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "pad_token_id": 3,

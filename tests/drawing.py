@@ -59,14 +59,16 @@ def block_options(draw, exclude=()):
     options = draw(attention_options(exclude))
     options |= {
         "norm": draw(st.sampled_from(["layer", "rms"])),
-        "norm_placement": draw(st.sampled_from(["pre", "post", "sandwich"])),
+        "norm_placement": draw(st.sampled_from(["pre", "post", "sandwich", "res_post"])),
         "gated": draw(st.booleans()),
         "layer_scale": draw(st.sampled_from([None, 0.5])),
+        "residual_scale": draw(st.sampled_from([None, 0.4])),
         "dropout": 0.3,
         "attention_dropout": draw(st.sampled_from([0.0, 0.4])),
     }
     if options["norm_placement"] != "post":
-        options["residual"] = draw(st.sampled_from(["sequential", "parallel"]))
+        one_norm = ["parallel_one_norm"] * (options["norm_placement"] == "pre")
+        options["residual"] = draw(st.sampled_from(["sequential", "parallel", *one_norm]))
     return {name: value for name, value in options.items() if name not in exclude}
 
 

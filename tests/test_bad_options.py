@@ -99,11 +99,13 @@ POSITIVE = [
         for cls in (Attention, Cross, Encoder, Decoder)
         for name in ("scale", "logit_soft_cap", "norm_epsilon")
     ),
+    *(("residual_scale", cls, {"num_heads": 2}) for cls in (Encoder, Decoder)),
     ("base", layers.Rotary, {}),
     ("fraction", layers.Rotary, {}),
     ("scale", training.InverseSquareRoot, {"dim": 8}),
     ("peak", training.warmup_cosine, {"warmup_steps": 3, "total_steps": 9}),
 ]
+FACTORS = [("scale", Embedding, {"vocab_size": 11, "dim": 8}), ("scale_embedding", generator, {})]
 SWITCHES = [
     *((name, Attention, {"num_heads": 2}) for name in ("causal", "use_bias", "sinks")),
     *((name, cls, {"num_heads": 2}) for cls in (Encoder, Decoder) for name in ("gated", "use_bias", "sinks")),
@@ -113,10 +115,10 @@ SWITCHES = [
         for function in (Attention, Cross, Encoder, Decoder, generator)
     ),
     ("cross_attention", Decoder, {"num_heads": 2}),
+    ("interleaved", layers.Rotary, {}),
     ("gated", layers.FeedForward, {}),
-    ("scale", Embedding, {"vocab_size": 11, "dim": 8}),
     ("bidirectional", layers.RelativeBias, {"num_heads": 2}),
-    *((name, generator, {}) for name in ("tie_embeddings", "packed", "scale_embedding")),
+    *((name, generator, {}) for name in ("tie_embeddings", "packed")),
     *((name, build, {}) for build in BUILDERS.values() for name in ("return_hidden_states", "return_attention_scores")),
     ("context_mask", decoder, {}),
     *((name, Patches, PATCHES) for name in ("class_token", "interpolate_positions", "use_bias")),
@@ -162,6 +164,7 @@ KINDS = {
     "positive integer": (SIZES, (0, -3, 2.5, True, "4")),
     "in [0, 1)": (RATES, (1.0, -0.1, True, "0.5", float("nan"))),
     "positive number": (POSITIVE, (0, -1.0, True, "1", float("inf"))),
+    "True, False or a positive number": (FACTORS, (0, -1.0, "yes", None)),
     "True or False": (SWITCHES, (1, "yes", None)),
     "one of": (NAMES, ("no such", 7)),
     "of Keras, its name, or a function": (LOOKED_UP, ("no such", 7, {})),

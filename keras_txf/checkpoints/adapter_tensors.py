@@ -62,7 +62,7 @@ def _read_low_rank(tensors, names, path, module, options, kinds, parts):
     rank, sizes = options["rank"], [shape_of(layer) for layer in module.layers.values()]
     shapes = {"lora_A.weight": (rank, sizes[0][0]), "lora_B.weight": (sum(width for _, width in sizes), rank)}
     a, b = (_read(tensors, names, (path, part), shape) for part, shape in shapes.items())
-    rows = np.split(b, np.cumsum([width for _, width in sizes])[:-1])
+    rows = module.tensors["weight"].split(b, 0)
     for (place, layer), own in zip(module.layers.items(), rows):
         kinds[place] = ("low_rank", options)
         parts[layer] = {"lora_a": a.T, "lora_b": own.T}
@@ -197,7 +197,8 @@ def _joined(module, found):
         if path in arrays:
             block[:, starts[path] : starts[path] + found[path].options["rank"]] = arrays[path][1]
         blocks.append(block)
-    return a, np.concatenate(blocks), {**first, "rank": len(a), "alpha": first["alpha"] * len(a) / first["rank"]}
+    b = module.tensors["weight"].join(blocks, 0)
+    return a, b, {**first, "rank": len(a), "alpha": first["alpha"] * len(a) / first["rank"]}
 
 
 def _value(variable, found):

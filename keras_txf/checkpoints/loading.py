@@ -7,6 +7,7 @@ import weakref
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_txf import checks
 from keras_txf.backend.keras_private import puts_values_off, without_values
@@ -16,7 +17,7 @@ from keras_txf.checkpoints.files import open_tensors, weights_of
 from keras_txf.checkpoints.hub import find
 from keras_txf.checkpoints.lazy_init import give_value, give_values
 from keras_txf.checkpoints.source import Source, check_names, check_tensors, resolve_aliases
-from keras_txf.checkpoints.weight_map import as_tensor, links
+from keras_txf.checkpoints.weight_map import Expert, as_tensor, links
 from keras_txf.checks import short_repr
 from keras_txf.layers.token_input import embedded_input
 from keras_txf.reading import file_of, read_json, reading
@@ -151,9 +152,9 @@ def fill(model, source, task, new_head, progress):
     if progress is None:
         progress = sum(source.tensors.size(source.names[link.name]) for link in wanted) >= LARGE
     bar = keras.utils.Progbar(len(wanted), unit_name="tensor") if progress else None
-    skipped = {}
+    skipped, stacks = {}, {}
     for link in wanted:
-        rows = give(source, link)
+        rows = give(source, link, stacks)
         if link.way.skipped:
             skipped[link.name] = rows
         if bar is not None:
@@ -161,11 +162,29 @@ def fill(model, source, task, new_head, progress):
     return kept, skipped
 
 
-def give(source, link):
-    """Reads a tensor and gives its weights their values; returns the rows that become no weight."""
+def give(source, link, stacks):
+    """Reads a tensor and gives its weights their values; returns the rows that become no weight.
+
+    `stacks` collects the tensors of experts by the paths of their weights, which get their values from the last one.
+    """
     tensor = source.read(link.name)
     skipped, values = tensor[: link.way.skipped].copy(), link.read(tensor)
     del tensor  # so that `values` alone hold it
     for weight in link.variables:
-        give_value(weight, values)
+        if isinstance(weight, Expert):
+            weight = collect(stacks, weight, values)
+        if weight is not None:
+            give_value(weight, values)
     return skipped
+
+
+def collect(stacks, expert, values):
+    """Puts the value of an expert beside those of the others; returns their weight once all are there."""
+    stack = expert.stack
+    array, missing = stacks.setdefault(stack.path, (np.empty(stack.shape, values[0].dtype), set(range(stack.shape[0]))))
+    array[expert.number] = values.pop()
+    missing.remove(expert.number)
+    if missing:
+        return None
+    values.append(stacks.pop(stack.path)[0])
+    return stack

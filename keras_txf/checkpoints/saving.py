@@ -39,7 +39,8 @@ BESIDE = ("tokenizer*", "chat_template*", "vocab.*", "merges.txt", "special_toke
           "spiece.model", "source.spm", "target.spm", "generation_config.json", "preprocessor_config.json")  # fmt: skip
 # Options of a builder without an effect on the logits.
 FREE = {"name", "return_hidden_states", "return_attention_scores", "token_type_ids", "packed", "dropout",
-        "attention_dropout", "feed_forward_dropout", "head_dropout", "stochastic_depth", "max_length"}  # fmt: skip
+        "embedding_dropout", "attention_dropout", "feed_forward_dropout", "head_dropout", "stochastic_depth",
+        "max_length"}  # fmt: skip
 
 
 def save(
@@ -213,7 +214,7 @@ def new_config(model, origin, family, dtype):
 
 OPTIONS = (
     "num_heads", "causal", "window", "norm", "norm_placement", "gated", "logit_soft_cap", "qk_norm",
-    "position_encoding", "residual",
+    "position_encoding", "residual", "residual_scale",
 )  # fmt: skip
 
 

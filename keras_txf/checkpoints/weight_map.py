@@ -5,8 +5,9 @@ A family's table maps paths of our layers to modules of the checkpoint, with {i}
     "encoder_{i}/attention/query": "encoder.layer.{i}.attention.self.query"
 
 The weights of the layer follow: its kernel is `...query.weight`, transposed, its bias `...query.bias`. A path of the
-weight itself maps to the tensor of exactly that name. A `Tensor` describes other layouts. Each transform has an
-inverse, so one table both loads and saves.
+weight itself maps to the tensor of exactly that name. A `Tensor` describes other layouts: a module that several of our
+layers make up, one beside the other, and, by {e}, a weight (E, ...) of which each expert has a tensor. Each transform
+has an inverse, so one table both loads and saves.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ import re
 from collections.abc import Callable
 
 import numpy as np
+from keras import ops
 
 from keras_txf.checks import short_repr
 
@@ -53,10 +55,11 @@ class Tensor:
     """A module or tensor of the checkpoint, and its layout.
 
     Args:
-        name: its name, with {i} for the number of a block.
+        name: its name, with {i} for the number of a block, {e} for that of an expert.
         kernel: transform of a kernel; default transposed.
         other: transform of the other weights.
         part, parts: index and number of our layers in a module that concatenates several.
+        groups: the outputs of such a module are so many groups, and each group has its share of every layer.
         inner: whether the name has the prefix of the body.
     """
 
@@ -65,6 +68,7 @@ class Tensor:
     other: Transform = SAME
     part: int = 0
     parts: int = 1
+    groups: int = 1
     inner: bool = False
 
 
@@ -72,9 +76,26 @@ def as_tensor(row):
     return row if isinstance(row, Tensor) else Tensor(row)
 
 
-def beside(name, paths, kernel=TRANSPOSED):
-    """Rows for layers that a module concatenates in this order."""
-    return {path: Tensor(name, kernel, part=part, parts=len(paths)) for part, path in enumerate(paths)}
+def beside(name, paths, kernel=TRANSPOSED, groups=1):
+    """Rows for layers that a module concatenates in this order, in each of its groups."""
+    return {path: Tensor(name, kernel, part=part, parts=len(paths), groups=groups) for part, path in enumerate(paths)}
+
+
+def query_key_value(name, groups=1, kernel=TRANSPOSED):
+    """Rows for the projections of attention, that one module concatenates."""
+    return beside(name, [f"decoder_{{i}}/attention/{part}" for part in ("query", "key", "value")], kernel, groups)
+
+
+class Expert:
+    """One expert's share of a weight (E, ...), in the place of a variable."""
+
+    def __init__(self, stack, number):
+        self.stack, self.number = stack, number
+        self.path, self.dtype, self.shape = stack.path, stack.dtype, tuple(stack.shape[1:])
+
+    def __array__(self, dtype=None, copy=None):
+        value = ops.convert_to_numpy(self.stack[self.number])
+        return value if dtype is None else value.astype(dtype)
 
 
 @dataclasses.dataclass
@@ -85,11 +106,16 @@ class Link:
     way: Transform
     inner: bool
     variables: list
+    groups: int = 1
 
     def shape(self):
         """Returns the shape of the tensor."""
-        like = [np.broadcast_to(np.float32(0), variable.shape) for variable in self.variables]
-        return self._joined([self.way.write(x) for x in like]).shape
+        like = [self.way.write(np.broadcast_to(np.float32(0), variable.shape)) for variable in self.variables]
+        if len(like) == 1:
+            return like[0].shape
+        shape, axis = list(like[0].shape), self._axis(like[0])
+        shape[axis] = sum(part.shape[axis] for part in like)
+        return tuple(shape)
 
     def fits(self, shape):
         """Whether a tensor of this shape holds the variables.
@@ -105,19 +131,34 @@ class Link:
 
     def read(self, tensor):
         """Converts the tensor to the values of the variables."""
-        axis = self._axis(tensor)
-        return [self.way.read(part) for part in np.split(tensor, len(self.variables), axis)]
+        if len(self.variables) == 1:
+            return [self.way.read(tensor)]
+        return [self.way.read(part) for part in self.split(tensor, self._axis(tensor))]
 
     def write(self, values):
         """Converts the values of the variables to the tensor."""
-        return self._joined([self.way.write(value) for value in values])
+        parts = [self.way.write(value) for value in values]
+        return self.join(parts, self._axis(parts[0])) if len(parts) > 1 else parts[0]
 
-    def _joined(self, parts):
-        return np.concatenate(parts, self._axis(parts[0])) if len(parts) > 1 else parts[0]
+    def split(self, array, axis):
+        """Divides the outputs of the module, on an axis of an array, among the layers that make it up."""
+        ends = np.cumsum([variable.shape[-1] // self.groups for variable in self.variables])[:-1]
+        parts = np.split(_in_groups(array, axis, self.groups), ends, axis + 1)
+        return [part.reshape(*array.shape[:axis], -1, *array.shape[axis + 1 :]) for part in parts]
+
+    def join(self, parts, axis):
+        """Puts the outputs of the layers, on an axis of arrays, together to those of the module."""
+        shape = parts[0].shape
+        joined = np.concatenate([_in_groups(part, axis, self.groups) for part in parts], axis + 1)
+        return joined.reshape(*shape[:axis], -1, *shape[axis + 1 :])
 
     def _axis(self, tensor):
         """Returns the axis of a layer's outputs, along which layers are concatenated."""
         return 0 if self.way is TRANSPOSED else tensor.ndim - 1
+
+
+def _in_groups(array, axis, groups):
+    return array.reshape(*array.shape[:axis], groups, -1, *array.shape[axis + 1 :])
 
 
 def links(table, variables):
@@ -138,7 +179,12 @@ def links(table, variables):
             unknown.append(variable.path)
             continue
         name, way, tensor = match
-        link = found.setdefault(name, Link(name, way, tensor.inner, [None] * tensor.parts))
+        if "{e}" in name:
+            for e in range(variable.shape[0]):
+                own = name.replace("{e}", str(e))
+                found[own] = Link(own, way, tensor.inner, [Expert(variable, e)])
+            continue
+        link = found.setdefault(name, Link(name, way, tensor.inner, [None] * tensor.parts, tensor.groups))
         link.variables[tensor.part] = variable
     if unknown:
         raise ValueError(
@@ -163,7 +209,7 @@ def _find(rows, path):
         exact, match = pattern.fullmatch(path), pattern.fullmatch(layer)
         if exact or (match and weight in SUFFIXES):
             number = (exact or match).groups()
-            name = tensor.name.format(i=number[0]) if number else tensor.name
+            name = tensor.name.replace("{i}", number[0]) if number else tensor.name
             way = tensor.kernel if weight == "kernel" else tensor.other
             return (name if exact else f"{name}.{SUFFIXES[weight]}"), way, tensor
     return None

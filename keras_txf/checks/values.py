@@ -86,6 +86,14 @@ def positive_number(name, value):
     return float(value)
 
 
+def switch_or_factor(name, value):
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, numbers.Real) or not 0 < value <= LARGEST:
+        raise ValueError(f"`{name}` must be True, False or a positive number; received {short_repr(value)}.")
+    return float(value)
+
+
 def finite_number(name, value):
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not -LARGEST <= value <= LARGEST:
         raise ValueError(f"`{name}` must be a finite number; received {short_repr(value)}.")

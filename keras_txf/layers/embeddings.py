@@ -41,7 +41,7 @@ class PositionalEmbedding(keras.layers.Layer):
             back in reverse (OPT). Default `dim`.
         token_types: number of kinds of tokens, each with a learned vector to add (BERT's sentences A and B), or None.
         pad_id: the token of padding, or None: no mask, and every token counts.
-        scale: whether token embeddings are multiplied by sqrt(dim), as in the paper.
+        scale: whether token embeddings are multiplied by sqrt(dim), as in the paper; or another factor (Granite).
         embeddings_initializer: default normal with standard deviation 1 / sqrt(dim).
 
     Call arguments:
@@ -82,7 +82,7 @@ class PositionalEmbedding(keras.layers.Layer):
         token_dim: int | None = None,
         token_types: int | None = None,
         pad_id: int | None = 0,
-        scale: bool = False,
+        scale: bool | float = False,
         embeddings_initializer: Any = None,
         **kwargs: Unpack[LayerOptions],
     ):
@@ -96,7 +96,7 @@ class PositionalEmbedding(keras.layers.Layer):
         self.token_dim = token_dim = checks.optional(checks.size, "token_dim", token_dim)
         self.token_types = token_types = checks.optional(checks.size, "token_types", token_types)
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id, vocab_size)
-        self.scale = checks.boolean("scale", scale)
+        self.scale = checks.switch_or_factor("scale", scale)
         self.embeddings_initializer = get_initializer("embeddings_initializer", embeddings_initializer)
         self.autocast = False  # ids that come as floats would be rounded
         self._check_combination()
@@ -195,7 +195,7 @@ class PositionalEmbedding(keras.layers.Layer):
         if self.token_dim is not None:
             x = self.projection(x)
         if self.scale:
-            x = x * math.sqrt(self.dim)
+            x = x * (math.sqrt(self.dim) if self.scale is True else self.scale)
         x = self._with_types(x, token_type_ids)
         if self.position_encoding is None:
             if positions is not None and self.max_length is None:

@@ -128,14 +128,18 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
     norm_placement: Annotated[
         Each[str], "post",
         '"post" normalises the sum, as the paper does: norm(x + f(x)). "pre" leaves the residual stream alone, x + '
-        'f(norm(x)), which trains deep stacks without warm-up. "sandwich" is x + norm(f(norm(x))).',
+        'f(norm(x)), which trains deep stacks without warm-up. "sandwich" is x + norm(f(norm(x))), "res_post" x + '
+        'norm(f(x)) (OLMo 2, Swin v2).',
     ]  # fmt: skip
     residual: Annotated[
         Each[str],
         "sequential",
         '"sequential", or "parallel": all sublayers read the stream as it enters the block, '
-        "x + f(norm(x)) + g(norm(x)) (GPT-NeoX, Falcon; GPT-J's one norm is two that are equal). It needs norms before "
-        "the sublayers.",
+        'x + f(norm(x)) + g(norm(x)) (GPT-NeoX), but not with the norms "post"; "parallel_one_norm": the same with '
+        'one norm for all, which needs the norms "pre" (GPT-J, Phi, Cohere).',
+    ]
+    residual_scale: Annotated[
+        Each[float | None], None, "factor on what each sublayer adds to the residual stream (Granite)."
     ]
     layer_scale: Annotated[
         Each[float | None],

@@ -33,6 +33,8 @@ class Rotary(keras.layers.Layer):
         fraction: share of each head's features that turns, in (0, 1].
         scaling: None, or how to reach beyond the trained length: a dict with "type" "linear", "ntk",
             "yarn" or "llama3" and that type's numbers, named as in Hugging Face configurations.
+        interleaved: which features make up a pair that turns: with True neighbours, 2i and 2i + 1, as in the paper and
+            GPT-J; with False i and i + R / 2 of the R that turn, as in Llama.
 
     Raises:
         ValueError: for an unknown scaling, a missing or unknown number of it, a fraction that leaves
@@ -54,9 +56,11 @@ class Rotary(keras.layers.Layer):
         base: float = 10000.0,
         fraction: float = 1.0,
         scaling: dict[str, Any] | None = None,
+        interleaved: bool = False,
         **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
+        self.interleaved = checks.boolean("interleaved", interleaved)
         self.base = checks.positive_number("base", base)
         self.fraction = checks.positive_number("fraction", fraction)
         if fraction > 1:
@@ -79,7 +83,7 @@ class Rotary(keras.layers.Layer):
                 f"received head_dim={x.shape[-1]} and fraction={self.fraction}."
             )
         frequencies, magnitude = mathematics.rotary_frequencies(dim, self.base, self.scaling)
-        return mathematics.rotate(x, positions, frequencies, magnitude)
+        return mathematics.rotate(x, positions, frequencies, magnitude, self.interleaved)
 
     def bias(self, query_positions, key_positions):
         return None

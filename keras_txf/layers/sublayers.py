@@ -3,7 +3,6 @@
 import keras
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.feed_forward import FeedForward
@@ -12,10 +11,9 @@ from keras_txf.layers.multi_head import check_output_bias
 from keras_txf.layers.norms import check_norm, make_norm
 from keras_txf.layers.option_tables import DecoderBlockOptions, EncoderBlockOptions, default_options
 from keras_txf.layers.parts import Pattern, build_part, check_width, is_layer, output_shape, refuse_replaced, take_layer
-from keras_txf.layers.residual import check_residual
+from keras_txf.layers.residual import check_residual, norm_names
 from keras_txf.layers.serialization import get_initializer, inherit, revive
 
-PLACEMENTS = ("pre", "post", "sandwich")
 DEFAULTS = {"num_heads": None, **default_options(EncoderBlockOptions), **default_options(DecoderBlockOptions)}
 
 
@@ -42,14 +40,9 @@ def set_options(block, num_heads, options):
             setattr(block, name, value)
     block.position = revive(block.position)
     block.kernel_initializer = get_initializer("kernel_initializer", block.kernel_initializer)
-    checks.one_of("norm_placement", block.norm_placement, PLACEMENTS)
+    checks.boolean("norm_attention", block.norm_attention)
     check_residual(block)
     block.layer_scale = checks.optional(checks.positive_number, "layer_scale", block.layer_scale)
-    if not checks.boolean("norm_attention", block.norm_attention) and block.norm_placement != "pre":
-        raise ValueError(
-            "norm_attention=False needs norm_placement='pre'; received "
-            f"norm_placement={short_repr(block.norm_placement)}."
-        )
     for name in ("attention_bias", "attention_output_bias", "feed_forward_bias", "norm_bias"):
         checks.optional(checks.boolean, name, getattr(block, name))
     checks.boolean("output_projection", block.output_projection)
@@ -105,17 +98,11 @@ def has_bias(block, name):
     return block.use_bias if bias is None else bias
 
 
-def _norm_names(block, name):
-    if name == "attention" and not block.norm_attention:
-        return []
-    return [f"{name}_norm"] + [f"{name}_post_norm"] * (block.norm_placement == "sandwich")
-
-
 def add_norms(block, name):
     """Makes the norms of a sublayer, and its layer scale."""
     if block.layer_scale is not None:
         setattr(block, f"{name}_scale", LayerScale(block.layer_scale, dtype=block.dtype_policy, name=f"{name}_scale"))
-    for norm_name in _norm_names(block, name):
+    for norm_name in norm_names(block, name):
         bias = has_bias(block, "norm_bias")
         setattr(block, norm_name, make_norm(block.norm, block.norm_epsilon, block.dtype_policy, norm_name, bias))
 
@@ -123,7 +110,7 @@ def add_norms(block, name):
 def build_norms(block, name, shape):
     if block.layer_scale is not None:
         getattr(block, f"{name}_scale").build(shape)
-    for norm_name in _norm_names(block, name):
+    for norm_name in norm_names(block, name):
         build_part(getattr(block, norm_name), shape)
 
 

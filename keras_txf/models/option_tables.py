@@ -18,6 +18,7 @@ class StackOptions(TypedDict, total=False):
     final_norm: Annotated[
         bool | None, None, 'whether a norm follows the last block; default: unless the norms are "post".'
     ]
+    embedding_dropout: Annotated[float | None, None, "rate after the embedding; default `dropout` of the first block."]
     dtype: Annotated[Any, None, "dtype policy of all layers; default Keras' own."]
 
 
@@ -42,7 +43,9 @@ class EmbeddingOptions(StackOptions, total=False):
         int | None, None, "number of kinds of tokens, each with a learned vector to add (BERT's sentences A and B)."
     ]
     pad_id: Annotated[int | None, 0, "the token of padding; None: no token is padding."]
-    scale_embedding: Annotated[bool, True, "whether token embeddings are multiplied by sqrt(dim), as in the paper."]
+    scale_embedding: Annotated[
+        bool | float, True, "whether token embeddings are multiplied by sqrt(dim), as in the paper; or another factor."
+    ]
     embeddings_initializer: Annotated[Any, None, "of all tables; default normal with standard deviation 1 / sqrt(dim)."]
     embedding_norm: Annotated[bool, False, "whether a norm follows the embedding, as in BERT."]
     embedding_dim: Annotated[

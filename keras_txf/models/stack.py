@@ -31,6 +31,7 @@ class Options:
     final_norm: bool
     dtype: object
     share_blocks: int | None = None
+    embedding_dropout: float | None = None
 
 
 def sort_options(builder, block_class, options, table, embedding_options=EMBEDDING_OPTIONS):
@@ -52,7 +53,7 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
     options = {name: value for name, value in options.items() if name not in replaced or value != defaults.get(name)}
     block_names = set(option_names(block_class)) & defaults.keys()
     if "scale_embedding" in options:
-        checks.boolean("scale_embedding", options["scale_embedding"])
+        checks.switch_or_factor("scale_embedding", options["scale_embedding"])
     block = {name: options[name] for name in block_names & options.keys()}
     embedding = {ours: options[name] for name, ours in embedding_options.items() if name in options}
     embedding["position_encoding"] = resolve_encoding(options)
@@ -63,7 +64,10 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
     embedding_norm = checks.boolean("embedding_norm", options.get("embedding_norm", False))
     embedding_dim = checks.optional(checks.size, "embedding_dim", options.get("embedding_dim"))
     share_blocks = checks.optional(checks.size, "share_blocks", options.get("share_blocks"))
-    return Options(embedding, embedding_norm, embedding_dim, block, final_norm, options.get("dtype"), share_blocks)
+    rate = checks.optional(checks.rate, "embedding_dropout", options.get("embedding_dropout"))
+    return Options(
+        embedding, embedding_norm, embedding_dim, block, final_norm, options.get("dtype"), share_blocks, rate
+    )
 
 
 def resolve_encoding(options, absolute="sinusoidal"):
@@ -148,7 +152,8 @@ def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False,
 
     if options.embedding_norm:
         x = like_norm(first, f"{name}_embedding_norm", options.dtype)(x)
-    x = Dropout(first.dropout, dtype=options.dtype, name=f"{name}_dropout")(x)
+    rate = first.dropout if options.embedding_dropout is None else options.embedding_dropout
+    x = Dropout(rate, dtype=options.dtype, name=f"{name}_dropout")(x)
     if options.embedding_dim is not None:
         x = Projection(dim, dtype=options.dtype, name=f"{name}_embedding_projection")(x)
     result = Result(blocks, None, [x], [], [])

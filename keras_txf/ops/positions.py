@@ -40,7 +40,7 @@ def _angles(positions, frequencies):
     return ops.expand_dims(ops.cast(positions, "float32"), -1) * ops.convert_to_tensor(frequencies.astype("float32"))
 
 
-def rotate(x, positions, frequencies, magnitude=1.0):
+def rotate(x, positions, frequencies, magnitude=1.0, interleaved=False):
     """Turns each pair (i, i + R/2) of the first R features by position times frequency i.
 
     Args:
@@ -48,6 +48,7 @@ def rotate(x, positions, frequencies, magnitude=1.0):
         positions: (T,) or (B, T).
         frequencies: NumPy (R / 2,), radians a position; R at most H, the rest stays as it is.
         magnitude: factor on the rotated features (YaRN's attention factor).
+        interleaved: whether the pairs are (2i, 2i + 1) instead.
 
     Reference:
         [RoFormer](https://arxiv.org/abs/2104.09864).
@@ -58,8 +59,12 @@ def rotate(x, positions, frequencies, magnitude=1.0):
         angles = angles[None]
     cos, sin = ops.cos(angles)[:, :, None] * magnitude, ops.sin(angles)[:, :, None] * magnitude
     wide = ops.cast(x, "float32")
-    first, second, rest = wide[..., :half], wide[..., half : 2 * half], wide[..., 2 * half :]
+    pairs, rest = wide[..., : 2 * half], wide[..., 2 * half :]
+    apart = slice(None, None, 2), slice(1, None, 2)
+    first, second = (pairs[..., part] for part in (apart if interleaved else (slice(half), slice(half, None))))
     parts = [first * cos - second * sin, second * cos + first * sin]
+    if interleaved:
+        parts = [ops.reshape(ops.stack(parts, axis=-1), ops.shape(pairs))]
     if 2 * half < x.shape[-1]:
         parts.append(rest)
     return ops.cast(ops.concatenate(parts, axis=-1), x.dtype)

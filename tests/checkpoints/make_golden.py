@@ -1,6 +1,7 @@
 """Writes the folders of tests/checkpoints/golden: needs transformers and PyTorch, which the tests then do without.
 
-python tests/checkpoints/make_golden.py
+python tests/checkpoints/make_golden.py            # all of them
+python tests/checkpoints/make_golden.py phi gptj   # these
 """
 
 import dataclasses
@@ -21,17 +22,20 @@ SMALL = dict(
     hidden_size=8, dim=8, n_embd=8, d_model=8, num_hidden_layers=2, n_layers=2, n_layer=2, decoder_layers=2,
     num_decoder_layers=2, num_attention_heads=2, n_heads=2, n_head=2, num_heads=2, encoder_attention_heads=2,
     num_key_value_heads=1, head_dim=6, d_kv=6, intermediate_size=12, hidden_dim=12, ffn_dim=12, d_ff=12,
-    encoder_ffn_dim=12, decoder_ffn_dim=14, embedding_size=6, word_embed_proj_dim=6,
+    encoder_ffn_dim=12, decoder_ffn_dim=14, ffn_hidden_size=12, n_inner=12, num_kv_heads=1, rotary_dim=2,
+    embedding_size=6, word_embed_proj_dim=6,
 )  # fmt: skip
 
 
 def main():
     import torch
 
-    shutil.rmtree(FOLDER, ignore_errors=True)
     families = {}
     for case in checkpoint_cases.CASES:
         families.setdefault(case.family, case)
+    families = {name: families[name] for name in sys.argv[1:]} or families
+    for family in families:
+        shutil.rmtree(FOLDER / family, ignore_errors=True)
     for family, case in families.items():
         small = {name: value for name, value in SMALL.items() if name in case.options}
         case = dataclasses.replace(case, options={**case.options, **small})

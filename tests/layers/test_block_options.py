@@ -46,6 +46,31 @@ def test_a_parallel_residual_has_all_sublayers_read_the_same(placement):
     drawing.assert_same(block(X, context), expected, 1e-5)
 
 
+def test_one_norm_before_parallel_sublayers():
+    context = np.random.default_rng(2).normal(size=(2, 3, 7)).astype("float32")
+    options = dict(norm_placement="pre", residual="parallel_one_norm", residual_scale=0.3)
+    block = randomised(txf.layers.DecoderBlock(3, cross_attention=True, **options), X, context)
+    assert [weight.path for weight in block.weights if "norm" in weight.path] == [
+        f"{block.name}/attention_norm/{name}" for name in ("gamma", "beta")
+    ]
+    normed = block.attention_norm(X)
+    updates = block.attention(normed), block.cross_attention_layer(normed, context), block.feed_forward(normed)
+    expected = X.astype("float64") + 0.3 * sum(array(update).astype("float64") for update in updates)
+    drawing.assert_same(block(X, context), expected, 1e-5)
+
+
+def test_a_norm_of_what_sublayers_add():
+    block = randomised(txf.layers.EncoderBlock(3, norm_placement="res_post", norm="rms", residual_scale=0.5), X)
+    x = X.astype("float64")
+    for sublayer, norm in ((block.attention, block.attention_norm), (block.feed_forward, block.feed_forward_norm)):
+        update = array(sublayer(x.astype("float32"))).astype("float64")
+        update = update / np.sqrt((update**2).mean(-1, keepdims=True) + 1e-5) * array(norm.scale)
+        x = x + 0.5 * update
+    drawing.assert_same(block(X), x, 1e-5)
+    stack = txf.models.encoder(7, 1, 12, 3, norm_placement="res_post")
+    assert "encoder_norm" in [layer.name for layer in stack.layers]
+
+
 def test_layer_scale_begins_as_its_number_and_is_learned():
     block = txf.layers.EncoderBlock(3, norm_placement="pre", dropout=0.0, layer_scale=1e-3)
     outputs = array(block(X))
@@ -107,6 +132,11 @@ def test_head_is_another_word_for_true():
     "options, words",
     [
         ({"residual": "parallel"}, ["residual='parallel'", "norm_placement", "'post'"]),
+        ({"residual": "parallel_one_norm"}, ["residual='parallel_one_norm'", "norm_placement='pre'", "'post'"]),
+        (
+            {"residual": "parallel_one_norm", "norm_placement": "pre", "norm_attention": False},
+            ["residual='parallel_one_norm'", "norm_attention=False"],
+        ),
         ({"residual": "side by side"}, ["`residual`", "side by side"]),
         ({"layer_scale": 0.0}, ["`layer_scale`", "0.0"]),
         ({"qk_norm": "heads"}, ["`qk_norm`", "heads"]),

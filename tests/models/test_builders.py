@@ -69,6 +69,12 @@ def test_base_model_has_the_papers_size():
         ({"qk_norm": True, "use_bias": False}, 4 * 12 * 12 + 2 * 4 + 2 * 12 * 48 + 2 * 12, 11 * 12),
         ({"norm_placement": "pre", "norm": "rms", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 24, 11 * 12 + 12),
         ({"norm_placement": "sandwich", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 4 * 12, 11 * 12 + 12),
+        ({"norm_placement": "res_post", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12 + 12),
+        (
+            {"norm_placement": "pre", "residual": "parallel_one_norm", "use_bias": False},
+            4 * 12 * 12 + 2 * 12 * 48 + 12,
+            11 * 12 + 12,
+        ),
         ({"position": "relative", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12 + 32 * 3),
         (
             {"position_encoding": "learned", "max_length": 9, "use_bias": False},

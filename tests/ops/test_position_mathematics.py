@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+import keras_txf as txf
 from keras_txf.ops import positions
 
 
@@ -55,6 +56,21 @@ def test_rotation_is_a_complex_product(rotated, magnitude):
     drawing.assert_same(positions.rotate(ops.convert_to_tensor(x), places, frequencies, magnitude), expected, 2e-5)
     row = positions.rotate(ops.convert_to_tensor(x), places[1], frequencies, magnitude)
     drawing.assert_same(row[1], expected[1], 2e-5)
+
+
+def test_interleaved_rotation_turns_neighbours():
+    x = np.random.default_rng(0).normal(size=(2, 5, 3, 8)).astype("float32")
+    places = np.array([[0, 3, 4, 9, 2], [7, 1, 0, 5, 6]])
+    frequencies, _ = positions.rotary_frequencies(6)
+    expected = x.astype("float64")
+    angles = places[..., None] * frequencies
+    turned = (expected[..., 0:6:2] + 1j * expected[..., 1:6:2]) * np.exp(1j * angles)[:, :, None]
+    expected[..., 0:6:2], expected[..., 1:6:2] = turned.real, turned.imag
+    drawing.assert_same(
+        positions.rotate(ops.convert_to_tensor(x), places, frequencies, interleaved=True), expected, 2e-5
+    )
+    layer = txf.layers.Rotary(fraction=0.75, interleaved=True)
+    drawing.assert_same(type(layer).from_config(layer.get_config())(x, places), expected, 2e-5)
 
 
 def rotary_logits(dtype, query_at, key_at, base=10000.0):

@@ -27,7 +27,7 @@ def random_options(seed):
         intermediate_dim=rng.choice([None, 20]),
         norm=rng.choice(["layer", "rms"]),
         norm_bias=None,
-        norm_placement=rng.choice(["pre", "post", "sandwich"]),
+        norm_placement=rng.choice(["pre", "post", "sandwich", "res_post"]),
         gated=gated,
         activation=rng.choice(["relu", "gelu", "silu", "gelu_tanh"]),
         use_bias=rng.random() < 0.5,

@@ -4,12 +4,12 @@ import math
 
 from keras_txf import models
 from keras_txf.checkpoints.family import Family, Task
-from keras_txf.checkpoints.weight_map import SAME, Tensor, beside, skip
+from keras_txf.checkpoints.weight_map import SAME, Tensor, query_key_value, skip
 
 GPT2 = {  # its kernels are (inputs, outputs), as ours
     "embedding/token": "wte",
     "embedding/position": "wpe",
-    **beside("h.{i}.attn.c_attn", [f"decoder_{{i}}/attention/{part}" for part in ("query", "key", "value")], SAME),
+    **query_key_value("h.{i}.attn.c_attn", kernel=SAME),
     "decoder_{i}/attention/output": Tensor("h.{i}.attn.c_proj", SAME),
     "decoder_{i}/attention_norm": "h.{i}.ln_1",
     "decoder_{i}/feed_forward/intermediate": Tensor("h.{i}.mlp.c_fc", SAME),

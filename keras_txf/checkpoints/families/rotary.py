@@ -14,7 +14,7 @@ def windows(kinds, window):
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
-def positions(c, kinds, bases, used=None, scaled=("full_attention",)):
+def positions(c, kinds, bases, used=None, scaled=("full_attention",), fraction=1.0, interleaved=False):
     """Returns a `Rotary` for each block, one for all blocks of a kind.
 
     Args:
@@ -23,6 +23,8 @@ def positions(c, kinds, bases, used=None, scaled=("full_attention",)):
         bases: dict of kinds -> the base where `rope_parameters` has none.
         used: list, whether each block has positions at all; default: all.
         scaled: the kinds that `rope_scaling` is for.
+        fraction: the share of features that turn where the config has none.
+        interleaved: see `Rotary`.
     """
     new, old = c("rope_parameters", None) or {}, c("rope_scaling", None) or {}
     rotaries = {}
@@ -31,15 +33,16 @@ def positions(c, kinds, bases, used=None, scaled=("full_attention",)):
             raise ValueError(f"config.json must have `layer_types` in {sorted(bases)}; received {short_repr(kind)}.")
         own = new.get(kind) or {} if any(key in new for key in ("full_attention", "sliding_attention")) else new
         parameters = {**(old if kind in scaled else {}), **own}
-        rotaries[kind] = rotary(c, {"rope_theta": bases[kind], **parameters}, f"rotary_{kind}")
+        own = {"rope_theta": bases[kind], **parameters}
+        rotaries[kind] = rotary(c, own, f"rotary_{kind}", fraction, interleaved)
     used = [True] * len(kinds) if used is None else used
     return [rotaries[kind] if use else None for kind, use in zip(kinds, used)]
 
 
-def rotary(c, parameters, name):
+def rotary(c, parameters, name, fraction=1.0, interleaved=False):
     scaling = {key: value for key, value in parameters.items() if value is not None}
     base = scaling.pop("rope_theta")
-    fraction = scaling.pop("partial_rotary_factor", c("partial_rotary_factor", 1.0))
+    fraction = scaling.pop("partial_rotary_factor", c("partial_rotary_factor", fraction))
     kind = scaling.pop("rope_type", None) or scaling.pop("type", "default")
     scaling.pop("type", None)
     if kind == "default":
@@ -47,7 +50,7 @@ def rotary(c, parameters, name):
             raise ValueError(
                 f"config.json has rotary positions of type 'default', which take no {short_repr(sorted(scaling))}."
             )
-        return Rotary(base, fraction, name=name)
+        return Rotary(base, fraction, interleaved=interleaved, name=name)
     if kind == "yarn":
         scaling.setdefault("original_max_position_embeddings", c("max_position_embeddings"))
-    return Rotary(base, fraction, {"type": kind, **scaling}, name=name)
+    return Rotary(base, fraction, {"type": kind, **scaling}, interleaved, name=name)

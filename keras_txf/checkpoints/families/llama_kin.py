@@ -1,0 +1,76 @@
+"""Phi-3, StarCoder 2, OLMo 2 and Granite: Llama with other norms, projections or factors."""
+
+from keras_txf.checkpoints.families import llama
+from keras_txf.checkpoints.families.llama import BODY, family
+from keras_txf.checkpoints.weight_map import beside, query_key_value
+
+PHI3 = {
+    **BODY,
+    **query_key_value("layers.{i}.self_attn.qkv_proj"),
+    **beside(
+        "layers.{i}.mlp.gate_up_proj", [f"decoder_{{i}}/feed_forward/{part}" for part in ("gate", "intermediate")]
+    ),
+}
+STARCODER2 = {
+    **BODY,
+    "decoder_{i}/feed_forward/intermediate": "layers.{i}.mlp.c_fc",
+    "decoder_{i}/feed_forward/output": "layers.{i}.mlp.c_proj",
+}
+OLMO2 = {
+    **BODY,
+    "decoder_{i}/attention_norm": "layers.{i}.post_attention_layernorm",
+    "decoder_{i}/feed_forward_norm": "layers.{i}.post_feedforward_layernorm",
+}
+
+
+def phi3(c):
+    return {
+        **llama.options(c, pad_id=32000),
+        "norm_epsilon": c("rms_norm_eps", 1e-5),
+        "window": c("sliding_window", None),
+        "dropout": c("resid_pdrop", 0.0),
+        "embedding_dropout": 0.0,
+    }
+
+
+def starcoder2(c):
+    return {
+        **llama.options(c),
+        "activation": c.activation("hidden_act", "gelu_pytorch_tanh"),
+        "gated": False,
+        "use_bias": c("use_bias", True),
+        "norm": "layer",
+        "norm_bias": True,
+        "norm_epsilon": c("norm_epsilon", 1e-5),
+        "window": c("sliding_window", None),
+        "dropout": c("residual_dropout", 0.0),
+        "embedding_dropout": c("embedding_dropout", 0.0),
+    }
+
+
+def olmo2(c):
+    return {
+        **llama.options(c, pad_id=1),
+        "norm_placement": "res_post",
+        "norm_epsilon": c("rms_norm_eps", 1e-5),
+        "qk_norm": "full",
+        "attention_bias": c("attention_bias", False),
+    }
+
+
+def granite(c):
+    return {
+        **llama.llama(c),
+        "scale_embedding": c("embedding_multiplier", 1.0),
+        "residual_scale": c("residual_multiplier", 1.0),
+        "scale": c("attention_multiplier", 1.0),
+        "logit_scale": 1 / c("logits_scaling", 1.0),
+    }
+
+
+FAMILIES = {
+    "phi3": family("Phi3", phi3, PHI3, ("embd_pdrop", "original_max_position_embeddings")),
+    "starcoder2": family("Starcoder2", starcoder2, STARCODER2),
+    "olmo2": family("Olmo2", olmo2, OLMO2),
+    "granite": family("Granite", granite),
+}

@@ -1,0 +1,271 @@
+"""GPT-NeoX, GPT-J, Phi, Falcon, Cohere, StableLM and BLOOM: decoders with layer norms, most with parallel residuals."""
+
+from keras_txf import models
+from keras_txf.checkpoints.families import llama
+from keras_txf.checkpoints.families.rotary import positions
+from keras_txf.checkpoints.family import Family, Task
+from keras_txf.checkpoints.weight_map import query_key_value
+from keras_txf.layers import Rotary
+
+ONE_NORM = "parallel_one_norm"
+
+
+def in_blocks(prefix, rows):
+    """The rows of a block, whose names in the checkpoint have a prefix."""
+    return {f"decoder_{{i}}/{ours}": f"{prefix}.{{i}}.{theirs}" for ours, theirs in rows.items()}
+
+
+NEOX_BLOCK = {
+    "attention_norm": "input_layernorm",
+    "feed_forward/intermediate": "mlp.dense_h_to_4h",
+    "feed_forward/output": "mlp.dense_4h_to_h",
+    "feed_forward_norm": "post_attention_layernorm",
+}
+NEOX = {
+    "embedding/token": "embed_in",
+    **in_blocks("layers", {**NEOX_BLOCK, "attention/output": "attention.dense"}),
+    "decoder_norm": "final_layer_norm",
+}
+GPTJ = {
+    "embedding/token": "wte",
+    **in_blocks(
+        "h",
+        {
+            "attention/query": "attn.q_proj",
+            "attention/key": "attn.k_proj",
+            "attention/value": "attn.v_proj",
+            "attention/output": "attn.out_proj",
+            "attention_norm": "ln_1",
+            "feed_forward/intermediate": "mlp.fc_in",
+            "feed_forward/output": "mlp.fc_out",
+        },
+    ),
+    "decoder_norm": "ln_f",
+}
+BLOOM = {
+    "embedding/token": "word_embeddings",
+    "decoder_embedding_norm": "word_embeddings_layernorm",
+    **in_blocks("h", {**NEOX_BLOCK, "attention/output": "self_attention.dense"}),
+    "decoder_norm": "ln_f",
+}
+PHI = {
+    **llama.BODY,
+    **in_blocks(
+        "layers",
+        {
+            "attention/output": "self_attn.dense",
+            "feed_forward/intermediate": "mlp.fc1",
+            "feed_forward/output": "mlp.fc2",
+        },
+    ),
+    "decoder_norm": "final_layernorm",
+}
+
+
+def neox_table(c):
+    return {**NEOX, **query_key_value("layers.{i}.attention.query_key_value", c("num_attention_heads"))}
+
+
+def falcon_table(c):
+    heads, new = c("num_attention_heads"), c("new_decoder_architecture", False)
+    old_groups = 1 if c("multi_query", True) else heads
+    groups = c("num_kv_heads", None) or heads if new else old_groups
+    two_norms = {"attention_norm": "ln_attn", "feed_forward_norm": "ln_mlp"}
+    norms = two_norms if new and c("num_ln_in_parallel_attn", None) in (None, 2) else {}
+    return {**BLOOM, **in_blocks("h", norms), **query_key_value("h.{i}.self_attention.query_key_value", groups)}
+
+
+def bloom_table(c):
+    return {**BLOOM, **query_key_value("h.{i}.self_attention.query_key_value", bloom_sizes(c)["num_heads"])}
+
+
+COMMON = {
+    "norm": "layer",
+    "norm_placement": "pre",
+    "norm_bias": True,
+    "position_encoding": None,
+    "scale_embedding": False,
+}
+
+
+def options(c, activation="gelu", epsilon="layer_norm_eps"):
+    """The options of the families whose keys are those of Llama, with layer norms."""
+    return {
+        **COMMON,
+        "vocab_size": c("vocab_size"),
+        "num_layers": c("num_hidden_layers"),
+        "dim": c("hidden_size"),
+        "num_heads": c("num_attention_heads"),
+        "norm_epsilon": c(epsilon, 1e-5),
+        "activation": c.activation("hidden_act", activation),
+        "dropout": 0.0,
+        "attention_dropout": c("attention_dropout", 0.0),
+        "max_length": c("max_position_embeddings", 2048),
+        "pad_id": c.pad_id_of_decoder(None),
+    }
+
+
+def rotary(c, base=10000.0, base_key="rope_theta", **how):
+    kinds = ["full_attention"] * c("num_hidden_layers")
+    return {"position": positions(c, kinds, {"full_attention": c(base_key, base)}, **how)}
+
+
+def neox(c):
+    return {
+        **options(c),
+        **rotary(c, base_key="rotary_emb_base", fraction=c("rotary_pct", 0.25)),
+        "intermediate_dim": c("intermediate_size"),
+        "attention_bias": c("attention_bias", True),
+        "residual": "parallel" if c("use_parallel_residual", True) else "sequential",
+        "dropout": c("hidden_dropout", 0.0),
+    }
+
+
+def gptj(c):
+    heads, dim = c("n_head"), c("n_embd")
+    return {
+        **COMMON,
+        "vocab_size": c("vocab_size"),
+        "num_layers": c("n_layer"),
+        "dim": dim,
+        "num_heads": heads,
+        "intermediate_dim": c("n_inner", None),
+        "activation": c.activation("activation_function", "gelu_new"),
+        "attention_bias": False,
+        "residual": ONE_NORM,
+        "norm_epsilon": c("layer_norm_epsilon", 1e-5),
+        "dropout": c("resid_pdrop", 0.0),
+        "embedding_dropout": c("embd_pdrop", 0.0),
+        "attention_dropout": c("attn_pdrop", 0.0),
+        "position": Rotary(fraction=c("rotary_dim", 64) * heads / dim, interleaved=True, name="rotary"),
+        "max_length": c("n_positions", 2048),
+        "pad_id": c.pad_id_of_decoder(None),
+    }
+
+
+def phi(c):
+    c.only("qk_layernorm", False)
+    return {
+        **options(c, "gelu_new"),
+        **rotary(c, fraction=0.5),
+        "num_key_value_heads": c("num_key_value_heads", None) or c("num_attention_heads"),
+        "intermediate_dim": c("intermediate_size"),
+        "residual": ONE_NORM,
+        "dropout": c("resid_pdrop", 0.0),
+        "embedding_dropout": c("embd_pdrop", 0.0),
+    }
+
+
+def falcon(c):
+    c.only("alibi", False)  # transformers computes its slopes in bfloat16
+    for key in ("hidden_dropout", "attention_dropout"):  # of the sum of both sublayers, or ignored
+        c.only(key, 0.0)
+    heads, new, parallel = c("num_attention_heads"), c("new_decoder_architecture", False), c("parallel_attn", True)
+    kv_heads, old_kv_heads = c("num_kv_heads", None) or heads, 1 if c("multi_query", True) else heads
+    c.only("num_ln_in_parallel_attn", None, 1, *[2] * new)
+    if new:
+        c.only("parallel_attn", True)
+    one_norm = c("num_ln_in_parallel_attn", None) == 1 or not new
+    return {
+        **options(c, epsilon="layer_norm_epsilon"),
+        **rotary(c),
+        "num_key_value_heads": kv_heads if new else old_kv_heads,
+        "intermediate_dim": c("ffn_hidden_size", None),
+        "activation": c.activation("activation", "gelu"),
+        "use_bias": c("bias", False),
+        "residual": "sequential" if not parallel else ONE_NORM if one_norm else "parallel",
+        "attention_dropout": 0.0,
+    }
+
+
+def cohere(c):
+    c.only("use_qk_norm", False)
+    return {
+        **options(c, "silu"),
+        **rotary(c, 500000.0, interleaved=True),
+        "num_key_value_heads": c("num_key_value_heads", None) or c("num_attention_heads"),
+        "head_dim": c("head_dim", None),
+        "intermediate_dim": c("intermediate_size"),
+        "gated": True,
+        "use_bias": False,
+        "norm_bias": False,
+        "attention_bias": c("attention_bias", False),
+        "residual": ONE_NORM,
+        "logit_scale": c("logit_scale", 0.0625),
+        "pad_id": c.pad_id_of_decoder(0),
+    }
+
+
+def stablelm(c):
+    c.only("qk_layernorm", False)
+    c.only("hidden_dropout", 0.0)  # of the feed-forward alone
+    return {
+        **options(c, "silu"),
+        **rotary(c, fraction=0.25),
+        "num_key_value_heads": c("num_key_value_heads", 32),
+        "intermediate_dim": c("intermediate_size"),
+        "gated": True,
+        "use_bias": False,
+        "attention_bias": c("use_qkv_bias", False),
+        "attention_output_bias": False,
+        "residual": ONE_NORM if c("use_parallel_residual", False) else "sequential",
+    }
+
+
+def bloom_sizes(c):
+    """The sizes under the keys of today, or of the files of 2022."""
+    return {
+        "dim": c("n_embed", None) or c("hidden_size", 64),
+        "num_heads": c("num_attention_heads", None) or c("n_head"),
+        "num_layers": c("num_hidden_layers", None) or c("n_layer"),
+    }
+
+
+def bloom(c):
+    c.only("apply_residual_connection_post_layernorm", False)
+    return {
+        **COMMON,
+        **bloom_sizes(c),
+        "vocab_size": c("vocab_size"),
+        "activation": "gelu_tanh",
+        "norm_epsilon": c("layer_norm_epsilon", 1e-5),
+        "dropout": c("hidden_dropout", 0.0),
+        "embedding_dropout": 0.0,
+        "attention_dropout": c("attention_dropout", 0.0),
+        "position": "alibi",
+        "embedding_norm": True,
+        "pad_id": c.pad_id_of_decoder(None),
+    }
+
+
+def family(name, options, body, prefix, neutral=(), head="lm_head", bias=False):
+    rows, optional = {"logits": head}, {}
+    if bias:
+        rows["logit_adjustment/bias"] = optional["logit_bias"] = f"{head}.bias"
+    task = Task(f"{name}ForCausalLM", models.decoder_generator, rows, optional=optional)
+    buffers = (r".*rotary.*\.inv_freq", r".*\.attn(ention)?\.(masked_)?bias")
+    return Family(options, body, {"causal_lm": task}, prefix, buffers, neutral=neutral)
+
+
+FAMILIES = {
+    "gpt_neox": family(
+        "GPTNeoX", neox, neox_table, "gpt_neox.",
+        ("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout"), "embed_out",
+    ),
+    "gptj": family(
+        "GPTJ", gptj, GPTJ, "transformer.",
+        ("rotary", "scale_attn_weights", "summary_type", "summary_use_proj", "summary_activation",
+         "summary_proj_to_labels", "summary_first_dropout"), bias=True,
+    ),
+    "phi": family("Phi", phi, PHI, "model.", bias=True),
+    "falcon": family(
+        "Falcon", falcon, falcon_table, "transformer.", ("apply_residual_connection_post_layernorm", "ff_factor")
+    ),
+    "cohere": family("Cohere", cohere, llama.BODY, "model.", ("model_max_length",)),
+    "stablelm": family("StableLm", stablelm, llama.BODY, "model."),
+    "bloom": family(
+        "Bloom", bloom, bloom_table, "transformer.",
+        ("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi", "skip_bias_add",
+         "skip_bias_add_qkv", "seq_length", "slow_but_exact", "n_inner"),
+    ),
+}  # fmt: skip
