@@ -27,6 +27,7 @@ BLOCK_OPTIONS = {
     "attention_bias": True,
     "attention_output_bias": False,
     "feed_forward_bias": True,
+    "feed_forward_output_bias": False,
     "norm_bias": False,
     "rematerialize": True,
 }

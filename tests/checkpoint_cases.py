@@ -3,6 +3,7 @@
 import dataclasses
 
 import decoder_cases
+import encoder_cases
 import numpy as np
 
 import keras_txf as txf
@@ -27,7 +28,7 @@ class Case:
         model = cls(cls.config_class(**self.options)).eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if "embed_positions" not in name or self.family != "marian":  # sinusoids there
+                if "embed_positions" not in name or self.family not in SINUSOIDS:
                     parameter += 0.2 * torch.randn_like(parameter)
             for name, buffer in model.named_buffers():
                 if "final_logits_bias" in name:
@@ -93,6 +94,7 @@ LLAMA3 = dict(
 )  # fmt: skip
 MIXED = ["full_attention", "sliding_attention", "full_attention"]
 FIVE = dict(num_labels=5)
+SINUSOIDS = ("marian", "pegasus")  # whose table of positions is fixed
 
 CASES = [
     Case(f"{family}-{name}", family, architecture, options)
@@ -228,6 +230,7 @@ CASES = [
             "hidden_act": "gelu_new",
         }),
         ("vit", "encoder", "ViTModel", VIT),
+        *encoder_cases.ROWS,
     )
 ]  # fmt: skip
 
@@ -239,7 +242,7 @@ def inputs(case, config, seed=3):
         dict of NumPy arrays for transformers, arrays for us, and bool (B, T), True at real tokens.
     """
     rng = np.random.default_rng(seed)
-    if case.family == "vit":
+    if hasattr(config, "patch_size"):
         height, width = np.broadcast_to(config.image_size, 2)
         images = rng.normal(size=(2, config.num_channels, height, width)).astype("float32")
         return {"pixel_values": images}, images.transpose(0, 2, 3, 1), None
@@ -283,7 +286,7 @@ def greedy(model):
     forbidden = [] if pad is None else [pad]  # we see padding wherever it stands
     how = transformers.GenerationConfig(
         max_new_tokens=NEW, do_sample=False, pad_token_id=0 if pad is None else pad, suppress_tokens=forbidden or None,
-        use_cache=config.model_type != "t5",  # which fails there where the decoder is deeper than the encoder
+        use_cache="t5" not in config.model_type,  # which fails there where the decoder is deeper than the encoder
         decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
     )  # fmt: skip
     model.generation_config = how  # the model's own would fill in what is not said

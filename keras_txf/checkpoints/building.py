@@ -69,7 +69,7 @@ def build(source, task, num_classes, dtype, options):
     found, tied = options_of(family, task, config, options)
     if num_classes is not None:
         found["num_classes"] = num_classes
-    blocks = max(found["num_layers"], found.get("num_decoder_layers", 0))
+    blocks = found.get("share_blocks") or max(found["num_layers"], found.get("num_decoder_layers", 0))
     if blocks > len(source.names):  # before the builder makes so many
         raise ValueError(
             f"config.json says that there are {blocks} blocks; the file has only {len(source.names)} tensors."

@@ -61,6 +61,7 @@ KEYS = {
         "relative_attention_num_buckets", "relative_attention_max_distance", "sliding_window", "local_attention",
         "global_attn_every_n_layers", "no_rope_layer_interval", "sliding_window_pattern", "_sliding_window_pattern",
         "num_channels", "num_labels", "rotary_dim", "num_kv_heads", "ffn_hidden_size", "n_embed",
+        "num_hidden_groups", "mlp_ratio",
     ),
     size_or_zero: ("type_vocab_size", "max_window_layers"),
     blocks: (
@@ -72,12 +73,14 @@ KEYS = {
         "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "activation_dropout",
         "classifier_dropout", "seq_classif_dropout", "resid_pdrop", "attn_pdrop", "embedding_dropout", "mlp_dropout",
         "dropout_rate", "hidden_dropout", "embd_pdrop", "residual_dropout",
+        "classifier_dropout_prob", "drop_path_rate",
     ),
     checks.positive_number: (
         "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps", "rope_theta", "rope_local_base_freq",
         "global_rope_theta", "local_rope_theta", "query_pre_attn_scalar", "attn_logit_softcapping",
         "final_logit_softcapping", "rotary_emb_base", "norm_epsilon", "embedding_multiplier", "residual_multiplier",
         "attention_multiplier", "logits_scaling", "logit_scale",
+        "layerscale_value",
     ),
     checks.fraction: ("partial_rotary_factor", "rotary_pct"),
     checks.boolean: (
@@ -86,6 +89,7 @@ KEYS = {
         "qkv_bias", "use_sliding_window", "scale_embedding", "share_encoder_decoder_embeddings", "tie_word_embeddings",
         "scale_decoder_outputs", "use_parallel_residual", "new_decoder_architecture", "multi_query", "parallel_attn",
         "bias", "use_bias", "use_qkv_bias",
+        "use_swiglu_ffn",
     ),
     checks.id_below: ("decoder_start_token_id",),
     id_or_none: ("pad_token_id",),

@@ -40,8 +40,8 @@ def load(
         path: a folder with `config.json` and `model.safetensors` or its shards; or the name of a repository on the Hub,
             such as "sentence-transformers/all-MiniLM-L6-v2", which the package `huggingface_hub` fetches.
         task: "encoder" (hidden states), "masked_lm", "causal_lm", "seq2seq", "sequence_classification",
-            "token_classification", "image_encoder" or "image_classification". Default: the task of the file. The model
-            gets a new head where the file has none.
+            "token_classification", "image_encoder", "image_classification" or "distilled_image_classification" (DeiT
+            with both heads). Default: the task of the file. The model gets a new head where the file has none.
         num_classes: number of classes of a classifier; another number than the file's makes a new head.
         dtype: dtype policy of the model; default Keras' own. `load` converts the weights.
         progress: whether to show a progress bar; default: for large files.
@@ -142,7 +142,7 @@ def fill(model, source, task, new_head, progress):
     head = family.tasks[task].rows(config)
     weights = list(model.weights)
     if new_head:
-        new = {path for path, row in head.items() if path == "logits" or not source.has(as_tensor(row).name)}
+        new = {path for path, row in head.items() if path.endswith("logits") or not source.has(as_tensor(row).name)}
         weights = [weight for weight in weights if weight.path.rpartition("/")[0] not in new]
     wanted = links(table_of(family, task, config, model), weights)
     resolve_aliases(source, {link.name for link in wanted})

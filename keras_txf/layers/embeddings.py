@@ -1,5 +1,6 @@
 """PositionalEmbedding: tokens and their places."""
 
+import functools
 import math
 from typing import Any, Unpack
 
@@ -14,9 +15,13 @@ from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import get_config, get_initializer, own_initializer, register
 from keras_txf.ops.logit_factors import note_factors
 from keras_txf.ops.masks import padding_positions
-from keras_txf.ops.positions import sinusoid
+from keras_txf.ops.positions import fairseq_sinusoid, sinusoid
 
-WAVES = {"sinusoidal": True, "sinusoidal_halves": False}  # position_encoding -> whether sines and cosines take turns
+WAVES = {  # position_encoding -> the vectors of positions, of a width
+    "sinusoidal": sinusoid,
+    "sinusoidal_halves": functools.partial(sinusoid, interleaved=False),
+    "sinusoidal_fairseq": fairseq_sinusoid,
+}
 ENCODINGS = (*WAVES, "learned")
 
 
@@ -32,7 +37,8 @@ class PositionalEmbedding(keras.layers.Layer):
         vocab_size: number V of tokens, or None: the positions alone, to be added to the tokens of another layer.
         dim: width of the output.
         position_encoding: "sinusoidal" (the paper's: sines at even, cosines at odd features), "sinusoidal_halves" (all
-            sines, then all cosines: Marian), "learned", or None where attention has its own positions.
+            sines, then all cosines: Marian), "sinusoidal_fairseq" (halves too, of slightly other wavelengths, from
+            position 2 on: M2M100), "learned", or None where attention has its own positions.
         max_length: number of learned positions; longer input is refused whatever `position_encoding`. Inside a
             compiled function that knows no lengths, what lies beyond has NaN for positions instead, where it has any.
         combine: "add", or "concat": the last `position_dim` features are the position's.
@@ -104,6 +110,11 @@ class PositionalEmbedding(keras.layers.Layer):
         token_width = dim - self._position_width if combine == "concat" else dim
         if not 0 < self._position_width <= dim or not token_width:
             raise ValueError(f"`dim` must hold the token and its position under combine='concat'; received dim={dim}.")
+        if position_encoding == "sinusoidal_fairseq" and self._position_width < 4:
+            raise ValueError(
+                "position_encoding='sinusoidal_fairseq' needs at least 4 features for the position; received "
+                f"{self._position_width}."
+            )
         if vocab_size is not None:  # reversible for the tied logits, and because Keras can quantize it
             self.token = self._table(
                 keras.layers.ReversibleEmbedding,
@@ -244,7 +255,7 @@ class PositionalEmbedding(keras.layers.Layer):
         if self.position_encoding == "learned":
             vectors = self.position(positions)
         else:
-            vectors = sinusoid(positions, self._position_width, WAVES[self.position_encoding])
+            vectors = WAVES[self.position_encoding](positions, self._position_width)
         if known or self.max_length is None:
             return vectors
         # Inside a compiled function nothing can raise, and XLA would take the last row in silence.

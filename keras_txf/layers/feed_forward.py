@@ -29,6 +29,7 @@ class FeedForward(keras.layers.Layer):
         gated: whether a second projection gates the first.
         dropout: rate on the intermediate features (the paper has none there).
         use_bias: whether the projections have a bias.
+        output_bias: whether the last of them has one; default as `use_bias`.
         kernel_initializer: of the projections.
 
     Call arguments:
@@ -58,11 +59,13 @@ class FeedForward(keras.layers.Layer):
         gated: bool = False,
         dropout: float = 0.0,
         use_bias: bool = True,
+        output_bias: bool | None = None,
         kernel_initializer: Any = "glorot_uniform",
         **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         set_network_options(self, intermediate_dim, activation, gated, use_bias, kernel_initializer)
+        self.output_bias = checks.optional(checks.boolean, "output_bias", output_bias)
         self.dropout = checks.rate("dropout", dropout)
 
     def build(self, inputs_shape):
@@ -71,7 +74,7 @@ class FeedForward(keras.layers.Layer):
         if self.gated:
             self.gate = make_projection(self, "gate", width, inputs_shape)
         self.intermediate = make_projection(self, "intermediate", width, inputs_shape)
-        self.output_dense = make_projection(self, "output", dim, wide)
+        self.output_dense = make_projection(self, "output", dim, wide, self.output_bias)
         if isinstance(self.activation_function, keras.layers.Layer):
             self.activation_function.build(wide)
         self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")

@@ -21,14 +21,15 @@ class Pooling(keras.layers.Layer):
 
     Args:
         kind: "mean", "max", "first" or "last" real token, or "attention": a weighted mean whose
-            weights come from a learned query.
+            weights come from a learned query. Where the first token is a class token: "others", the mean of all but
+            it (BEiT), or "first_and_others", it and that mean beside each other, 2 D wide (DINOv2).
 
     Call arguments:
         inputs: float (B, T, D).
         mask: bool (B, T), True at real tokens. Keras fills it from the layer before.
 
     Returns:
-        (B, D). A sequence without any real token gives zeros.
+        (B, D), or (B, 2 D). A sequence without any real token gives zeros.
 
     Raises:
         ValueError: an unknown kind.
@@ -61,7 +62,8 @@ class Pooling(keras.layers.Layer):
         checks.mask("mask", mask, (2, "(batch, length)"))
         checks.broadcasts("mask", mask, *inputs.shape[:2])
         if 0 in inputs.shape:  # of which PyTorch has no maximum; where sizes are known later only, `initial` gives one
-            return ops.zeros((ops.shape(inputs)[0], inputs.shape[-1]), self.compute_dtype)
+            width = inputs.shape[-1] * (2 if self.kind == "first_and_others" else 1)
+            return ops.zeros((ops.shape(inputs)[0], width), self.compute_dtype)
         mask = ops.cast(mask, "bool")[..., None]
         pooled = POOLINGS[self.kind](self, ops.cast(inputs, "float32"), mask)
         pooled = ops.where(ops.any(mask, axis=1), pooled, 0.0)
@@ -139,6 +141,15 @@ def _first(layer, x, mask):
     return _weighted_mean(x, ops.logical_and(mask, count == 1))
 
 
+def _others(layer, x, mask):
+    count = ops.cumsum(ops.cast(mask, "int32"), axis=1)
+    return _weighted_mean(x, ops.logical_and(mask, count > 1))
+
+
+def _first_and_others(layer, x, mask):
+    return ops.concatenate([_first(layer, x, mask), _others(layer, x, mask)], axis=-1)
+
+
 def _last(layer, x, mask):
     count = ops.cumsum(ops.cast(mask, "int32"), axis=1)
     return _weighted_mean(x, ops.logical_and(mask, count == count[:, -1:]))
@@ -152,4 +163,12 @@ def _attention(layer, x, mask):
 
 _LOW = -1e30
 
-POOLINGS = {"mean": _mean, "max": _max, "first": _first, "last": _last, "attention": _attention}
+POOLINGS = {
+    "mean": _mean,
+    "max": _max,
+    "first": _first,
+    "last": _last,
+    "attention": _attention,
+    "others": _others,
+    "first_and_others": _first_and_others,
+}

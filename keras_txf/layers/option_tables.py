@@ -116,13 +116,16 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
         Each[bool], False, 'whether a second projection gates the first: SwiGLU with "silu", GEGLU with "gelu".'
     ]
     use_bias: Annotated[
-        Each[bool], True, "whether projections and layer norms have a bias; the next four say where that differs."
+        Each[bool], True, "whether projections and layer norms have a bias; the next five say where that differs."
     ]
     attention_bias: Annotated[Each[bool | None], None, "of queries, keys and values; default `use_bias`."]
     attention_output_bias: Annotated[
         Each[bool | None], None, "of the projection after the heads; default `attention_bias`."
     ]
     feed_forward_bias: Annotated[Each[bool | None], None, "of the feed-forward network; default `use_bias`."]
+    feed_forward_output_bias: Annotated[
+        Each[bool | None], None, "of the last projection of the feed-forward network; default `feed_forward_bias`."
+    ]
     norm_bias: Annotated[Each[bool | None], None, "of layer norms; default `use_bias`."]
     norm: Annotated[Norm, "layer", '"layer", "rms", which has no bias, or a layer, of which each norm is a copy.']
     norm_placement: Annotated[

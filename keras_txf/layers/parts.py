@@ -17,7 +17,10 @@ OPTIONS = {  # part of a block -> the options of the block that a layer in place
         *(name for table in (HeadOptions, PlaceOptions, CausalOptions) for name in default_options(table)
           if name != "kernel_initializer"),
     ),
-    "feed_forward": ("intermediate_dim", "activation", "gated", "feed_forward_bias", "feed_forward_dropout"),
+    "feed_forward": (
+        "intermediate_dim", "activation", "gated", "feed_forward_bias", "feed_forward_output_bias",
+        "feed_forward_dropout",
+    ),
     "norm": ("norm_bias",),
 }  # fmt: skip
 

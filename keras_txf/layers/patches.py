@@ -34,6 +34,8 @@ class PatchEmbedding(keras.layers.Layer):
         image_size: height and width of the images in pixels, a pair or one number for both. Images of
             another size are refused. None takes every size that the patches divide.
         class_token: whether a learned vector stands before the patches.
+        distillation_token: whether a second one stands between the class token and the patches, for what a teacher
+            says (DeiT).
         position_encoding: "learned" (the paper's, one vector for each patch and for the class token),
             "sinusoidal" (fixed: the first half of the features is the sinusoid of the patch's row, the
             second of its column, zeros for the class token), or None where attention has its own
@@ -49,15 +51,17 @@ class PatchEmbedding(keras.layers.Layer):
         inputs: float (B, height, width, channels).
 
     Returns:
-        (B, patches, dim), one more with the class token.
+        (B, patches, dim), one more with the class token, and one with the distillation token.
 
     Raises:
         ValueError: learned positions without `image_size`, a size that the patches do not divide,
-            images of another size or number of channels than the layer is for, integers.
+            images of another size or number of channels than the layer is for, integers; a distillation token without
+            class token.
 
     Reference:
         [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3.1, and 3.2 for
-        the interpolation; [Masked Autoencoders](https://arxiv.org/abs/2111.06377) for "sinusoidal".
+        the interpolation; [DeiT](https://arxiv.org/abs/2012.12877) for the distillation token;
+        [Masked Autoencoders](https://arxiv.org/abs/2111.06377) for "sinusoidal".
 
     Example:
 
@@ -72,6 +76,7 @@ class PatchEmbedding(keras.layers.Layer):
         dim: int,
         image_size: int | tuple[int, int] | None = None,
         class_token: bool = True,
+        distillation_token: bool = False,
         position_encoding: str | None = "learned",
         interpolate_positions: bool = False,
         use_bias: bool = True,
@@ -84,6 +89,10 @@ class PatchEmbedding(keras.layers.Layer):
         self.dim = checks.size("dim", dim)
         self.image_size = checks.optional(checks.pair, "image_size", image_size)
         self.class_token = checks.boolean("class_token", class_token)
+        self.distillation_token = checks.boolean("distillation_token", distillation_token)
+        if distillation_token and not class_token:
+            raise ValueError("distillation_token=True needs class_token=True, the token that it follows.")
+        self._tokens_before = class_token + distillation_token
         self.position_encoding = checks.one_of("position_encoding", position_encoding, ("learned", "sinusoidal", None))
         self.interpolate_positions = checks.boolean("interpolate_positions", interpolate_positions)
         self.use_bias = checks.boolean("use_bias", use_bias)
@@ -110,10 +119,14 @@ class PatchEmbedding(keras.layers.Layer):
             self.class_vector = self.add_weight(
                 name="class_token", shape=(self.dim,), initializer=self._initializer("class_token")
             )
+        if self.distillation_token:
+            self.distillation_vector = self.add_weight(
+                name="distillation_token", shape=(self.dim,), initializer=self._initializer("distillation_token")
+            )
         if self.position_encoding == "learned":
             rows, columns = self._grid(*self.image_size)
             self.position = keras.layers.Embedding(
-                rows * columns + self.class_token,
+                rows * columns + self._tokens_before,
                 self.dim,
                 embeddings_initializer=self._initializer("position"),
                 dtype=self.dtype_policy,
@@ -129,8 +142,9 @@ class PatchEmbedding(keras.layers.Layer):
         rows, columns = self._grid(*ops.shape(inputs)[1:3])
         x = self.patch(self._cut(inputs, rows, columns))
         if self.class_token:
-            first = ops.cast(self.class_vector, x.dtype)
-            x = ops.concatenate([ops.broadcast_to(first, (ops.shape(x)[0], 1, self.dim)), x], axis=1)
+            vectors = [self.class_vector] + ([self.distillation_vector] if self.distillation_token else [])
+            shape = (ops.shape(x)[0], 1, self.dim)
+            x = ops.concatenate([*(ops.broadcast_to(ops.cast(one, x.dtype), shape) for one in vectors), x], axis=1)
         if self.position_encoding is None:
             return x
         return x + ops.cast(POSITIONS[self.position_encoding](self, rows, columns), x.dtype)
@@ -189,7 +203,7 @@ class PatchEmbedding(keras.layers.Layer):
     def compute_output_shape(self, inputs_shape):
         # Said here, for Keras would try open sizes on some backends with numbers that no patch divides.
         rows, columns = self._grid(*inputs_shape[1:3])
-        length = None if None in (rows, columns) else rows * columns + self.class_token
+        length = None if None in (rows, columns) else rows * columns + self._tokens_before
         return (inputs_shape[0], length, self.dim)
 
     def compute_output_spec(self, inputs):
@@ -204,7 +218,7 @@ def _learned(layer, rows, columns):
     vectors = layer.position(ops.arange(layer.position.input_dim))
     if not layer.interpolate_positions:
         return vectors
-    first, others = vectors[: int(layer.class_token)], vectors[int(layer.class_token) :]
+    first, others = vectors[: layer._tokens_before], vectors[layer._tokens_before :]
     grid = ops.reshape(others, (*layer._grid(*layer.image_size), layer.dim))
     others = ops.reshape(interpolate_grid(grid, rows, columns), (-1, layer.dim))
     return ops.concatenate([ops.cast(first, "float32"), others], axis=0)
@@ -216,7 +230,7 @@ def _sinusoidal(layer, rows, columns):
     parts = (down[:, None], across[None])
     parts = [ops.broadcast_to(part, (rows, columns, width)) for part, width in zip(parts, widths)]
     vectors = ops.reshape(ops.concatenate(parts, axis=-1), (-1, layer.dim))
-    return ops.concatenate([ops.zeros((int(layer.class_token), layer.dim)), vectors], axis=0)
+    return ops.concatenate([ops.zeros((layer._tokens_before, layer.dim)), vectors], axis=0)
 
 
 POSITIONS = {"learned": _learned, "sinusoidal": _sinusoidal}

@@ -43,7 +43,9 @@ def set_options(block, num_heads, options):
     checks.boolean("norm_attention", block.norm_attention)
     check_residual(block)
     block.layer_scale = checks.optional(checks.positive_number, "layer_scale", block.layer_scale)
-    for name in ("attention_bias", "attention_output_bias", "feed_forward_bias", "norm_bias"):
+    for name in (
+        "attention_bias", "attention_output_bias", "feed_forward_bias", "feed_forward_output_bias", "norm_bias"
+    ):  # fmt: skip
         checks.optional(checks.boolean, name, getattr(block, name))
     checks.boolean("output_projection", block.output_projection)
     check_output_bias("attention_output_bias", block.attention_output_bias, block.output_projection)
@@ -64,7 +66,14 @@ def add_sublayers(block, causal):
     if block.feed_forward is None:
         bias, rate = has_bias(block, "feed_forward_bias"), block.feed_forward_dropout
         block.feed_forward = FeedForward(
-            **inherit(block, FeedForward, use_bias=bias, dropout=rate, name="feed_forward")
+            **inherit(
+                block,
+                FeedForward,
+                use_bias=bias,
+                output_bias=block.feed_forward_output_bias,
+                dropout=rate,
+                name="feed_forward",
+            )
         )
     add_norms(block, "attention")
     add_norms(block, "feed_forward")
@@ -93,7 +102,7 @@ def inherit_attention(block, cls, **changed):
 
 
 def has_bias(block, name):
-    """What `name`, one of the four options that refine `use_bias`, comes to."""
+    """What `name`, one of the options that refine `use_bias`, comes to."""
     bias = getattr(block, name)
     return block.use_bias if bias is None else bias
 

@@ -30,6 +30,7 @@ def encoder_classifier(
     head_norm: bool = False,
     head_bias: bool = True,
     head_dropout: float = 0.0,
+    pool_after_head: bool = False,
     token_type_ids: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
@@ -48,6 +49,7 @@ def encoder_classifier(
         head_norm: whether a norm follows that layer (ModernBERT).
         head_bias: whether that layer has a bias.
         head_dropout: rate on what the logits are made of.
+        pool_after_head: whether that layer stands before the pooling, on each token (EuroBERT).
         {options}
 
     Returns:
@@ -78,9 +80,13 @@ def encoder_classifier(
         return_attention_scores,
         options,
     )
-    x = Pooling(pooling, dtype=options.dtype, name="pooling")(result.output)
+    if checks.boolean("pool_after_head", pool_after_head) and head_activation is None:
+        raise ValueError("pool_after_head=True needs `head_activation`, which makes the layer to pool after.")
+    pool = Pooling(pooling, dtype=options.dtype, name="pooling")
+    x = result.output if pool_after_head else pool(result.output)
     head = (dim, head_activation, head_bias, head_norm)
-    logits = _classes(x, num_classes, head, head_dropout, result.blocks[0], options.dtype)
+    after = pool if pool_after_head else None
+    logits = _classes(x, num_classes, head, head_dropout, result.blocks[0], options.dtype, after)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, outputs, name, CheckedModel)
 
@@ -167,7 +173,7 @@ def masked_language_model(
     Args:
         vocab_size, num_layers, dim, num_heads, packed, token_type_ids: see `encoder`.
         return_hidden_states, return_attention_scores, name: see `encoder`.
-        head_activation: of the Dense layer.
+        head_activation: of the Dense layer; None: there is no such layer, nor its norm (EuroBERT).
         head_bias: whether that layer has a bias.
         tie_embeddings: whether the logits use the transposed embedding or a Dense layer of their own.
         logit_bias: whether each token of the vocabulary has a bias.
@@ -202,8 +208,15 @@ def masked_language_model(
         options,
         EncoderOptions,
     )
-    width = options.embedding_dim or dim
-    x = _transform(result.output, width, head_activation, head_bias, True, result.blocks[0], options.dtype)
+    x = result.output
+    if head_activation is not None:
+        width = options.embedding_dim or dim
+        x = _transform(x, width, head_activation, head_bias, True, result.blocks[0], options.dtype)
+    elif options.embedding_dim is not None or not checks.boolean("head_bias", head_bias):
+        raise ValueError(
+            "`head_activation` must be given with `embedding_dim` or head_bias=False: it makes the layer that they are "
+            "about; received None."
+        )
     logits = make_logits(x, embedding, vocab_size, options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, outputs, name, CheckedModel)
@@ -220,12 +233,14 @@ def _transform(x, width, activation, bias, norm, block, dtype):
     return stack.like_norm(block, "head_norm", dtype)(x)
 
 
-def _classes(x, num_classes, head, dropout, block, dtype):
+def _classes(x, num_classes, head, dropout, block, dtype, pool=None):
     width, activation, bias, norm = head
     if activation is not None:
         x = _transform(x, width, activation, bias, checks.boolean("head_norm", norm), block, dtype)
     elif checks.boolean("head_norm", norm) or not checks.boolean("head_bias", bias):
         raise ValueError("`head_norm` and `head_bias` need `head_activation`, which makes the layer that has them.")
+    if pool is not None:
+        x = pool(x)
     if checks.rate("head_dropout", dropout):
         x = Dropout(dropout, dtype=dtype, name="head_dropout")(x)
     return Projection(num_classes, dtype=dtype, name="logits")(x)

@@ -27,8 +27,8 @@ class EmbeddingOptions(StackOptions, total=False):
 
     position_encoding: Annotated[
         str | None, "auto",
-        'absolute positions at the embedding: "sinusoidal" (the paper\'s), "sinusoidal_halves" (Marian), "learned", '
-        'or None. "auto" is '
+        'absolute positions at the embedding: "sinusoidal" (the paper\'s), "sinusoidal_halves" (Marian), '
+        '"sinusoidal_fairseq" (M2M100), "learned", or None. "auto" is '
         "the paper's, or None where `position` has attention see to it.",
     ]  # fmt: skip
     max_length: Annotated[
@@ -89,7 +89,11 @@ class ImageOptions(BlockOptions, CausalOptions, StackOptions, total=False):
     class_token: Annotated[
         bool | str,
         "auto",
-        'whether a learned token stands before the patches; "auto": it does, in a classifier if pooling="first".',
+        'whether a learned token stands before the patches; "auto": it does, in a classifier if `pooling` is "first", '
+        '"others" or "first_and_others".',
+    ]
+    distillation_token: Annotated[
+        bool, False, "whether a second learned token stands between the class token and the patches (DeiT)."
     ]
     interpolate_positions: Annotated[
         bool, False, "whether images of other sizes are taken, and learned positions are interpolated for them."

@@ -16,10 +16,12 @@ from keras_txf.models.option_tables import ImageOptions
 EMBEDDING_OPTIONS = {
     "position_encoding": "position_encoding",
     "class_token": "class_token",
+    "distillation_token": "distillation_token",
     "interpolate_positions": "interpolate_positions",
     "patch_bias": "use_bias",
     "embeddings_initializer": "embeddings_initializer",
 }
+OF_CLASS_TOKEN = ("first", "others", "first_and_others")  # poolings that tell the class token from the patches
 
 
 @shows_options
@@ -109,6 +111,8 @@ def image_classifier(
     num_heads: Each[int | None] = None,
     channels: int = 3,
     pooling: str = "first",
+    pooling_norm: bool = False,
+    distillation_head: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
     name: str = "image_classifier",
@@ -124,15 +128,19 @@ def image_classifier(
         return_hidden_states, return_attention_scores, name: see `image_encoder`.
         num_classes: number of logits.
         pooling: how the patches become one vector: the `kind` of `Pooling`. "first" is the class
-            token, the paper's. With any other there is no class token, unless `class_token=True`; it
-            is then pooled with the patches.
+            token, the paper's, "others" the mean of the patches, "first_and_others" both. With any other there is no
+            class token, unless `class_token=True`; it is then pooled with the patches.
+        pooling_norm: whether a norm follows the pooling (BEiT).
+        distillation_head: whether the distillation token has a projection to logits of its own; the model's logits are
+            then the mean of both (DeiT).
         {options}
 
     Returns:
         A functional `keras.Model`. With an output on request it returns a dict with `logits`.
 
     Raises:
-        ValueError: as `image_encoder`; pooling="first" with class_token=False.
+        ValueError: as `image_encoder`; a pooling that takes the class token with class_token=False; a distillation
+            head without distillation token.
 
     Reference:
         [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929); its head for fine-tuning,
@@ -151,12 +159,14 @@ def image_classifier(
     """
     checks.size("num_classes", num_classes)
     checks.one_of("pooling", pooling, POOLINGS)
-    options["class_token"] = _class_token(options, pooling == "first")
-    if pooling == "first" and options["class_token"] is False:
+    options["class_token"] = _class_token(options, pooling in OF_CLASS_TOKEN or options["distillation_token"])
+    if pooling in OF_CLASS_TOKEN and options["class_token"] is False:
         raise ValueError(
-            "pooling='first' takes the class token, and does not go with class_token=False: it would judge "
+            f"pooling='{pooling}' takes the class token, and does not go with class_token=False: it would judge "
             "the image by its first patch. Pass another `pooling`, such as 'mean'."
         )
+    if checks.boolean("distillation_head", distillation_head) and not options["distillation_token"]:
+        raise ValueError("distillation_head=True needs distillation_token=True, the token that it judges.")
     images, result, options = encode_images(
         "image_classifier",
         image_size,
@@ -169,7 +179,12 @@ def image_classifier(
         options,
     )
     pooled = Pooling(pooling, dtype=options.dtype, name="pooling")(result.output)
+    if checks.boolean("pooling_norm", pooling_norm):
+        pooled = stack.like_norm(result.blocks[0], "pooling_norm", options.dtype)(pooled)
     logits = Projection(num_classes, dtype=options.dtype, name="logits")(pooled)
+    if distillation_head:
+        other = Projection(num_classes, dtype=options.dtype, name="distillation_logits")(result.output[:, 1])
+        logits = keras.layers.Average(dtype=options.dtype, name="mean_logits")([logits, other])
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(images, outputs, name)
 

@@ -36,6 +36,29 @@ def sinusoid(positions, dim, interleaved=True):
     return waves[..., :dim]
 
 
+def fairseq_sinusoid(positions, dim):
+    """The positions of fairseq: as the paper's, but the longest wavelength is 10,000 · 2π exactly, and 2 is the first.
+
+    All sines stand before all cosines; the last feature of an odd number is 0.
+
+    Args:
+        positions: (T,) or (B, T), integers or floats, 0 for the first token.
+        dim: number of features, at least 4.
+
+    Returns:
+        float32, (T, dim) or (B, T, dim).
+
+    Reference:
+        [Beyond English-Centric Multilingual Machine Translation](https://arxiv.org/abs/2010.11125), whose model has
+        them.
+    """
+    pairs = dim // 2
+    frequencies = 10000.0 ** (-np.arange(pairs) / (pairs - 1))
+    angles = _angles(ops.cast(positions, "float32") + 2, frequencies)
+    zeros = [ops.zeros_like(angles[..., :1])] if dim % 2 else []
+    return ops.concatenate([ops.sin(angles), ops.cos(angles), *zeros], axis=-1)
+
+
 def _angles(positions, frequencies):
     return ops.expand_dims(ops.cast(positions, "float32"), -1) * ops.convert_to_tensor(frequencies.astype("float32"))
 

@@ -42,8 +42,8 @@ def main():
         model = case.model()
         for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
             if name in model.state_dict() and (
-                "embed_positions" not in name or family != "marian"
-            ):  # those are sinusoids
+                "embed_positions" not in name or family not in checkpoint_cases.SINUSOIDS
+            ):
                 parameter.data = parameter.data.half().float()  # so that half the bytes hold it
         values, ours, real = checkpoint_cases.inputs(case, model.config)
         with torch.no_grad():

@@ -71,6 +71,18 @@ def test_a_norm_of_what_sublayers_add():
     assert "encoder_norm" in [layer.name for layer in stack.layers]
 
 
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_last_bias_of_the_feed_forward_is_its_own(gated):
+    options = {"feed_forward_bias": False, "feed_forward_output_bias": True, "gated": gated, "activation": "tanh"}
+    block = randomised(txf.layers.EncoderBlock(3, norm_placement="pre", dropout=0.0, **options), X)
+    names = {weight.path.rpartition("feed_forward/")[2] for weight in block.feed_forward.weights}
+    assert names == {"intermediate/kernel", "output/kernel", "output/bias", *(["gate/kernel"] if gated else [])}
+    layer = block.feed_forward
+    wide = X @ array(layer.intermediate.kernel)
+    wide = np.tanh(X @ array(layer.gate.kernel)) * wide if gated else np.tanh(wide)
+    drawing.assert_same(layer(X), wide @ array(layer.output_dense.kernel) + array(layer.output_dense.bias), 1e-5)
+
+
 def test_layer_scale_begins_as_its_number_and_is_learned():
     block = txf.layers.EncoderBlock(3, norm_placement="pre", dropout=0.0, layer_scale=1e-3)
     outputs = array(block(X))
@@ -141,6 +153,7 @@ def test_head_is_another_word_for_true():
         ({"layer_scale": 0.0}, ["`layer_scale`", "0.0"]),
         ({"qk_norm": "heads"}, ["`qk_norm`", "heads"]),
         ({"sinks": 1}, ["`sinks`", "1"]),
+        ({"feed_forward_output_bias": 1}, ["`feed_forward_output_bias`", "1"]),
     ],
 )
 def test_bad_options_are_refused(options, words):

@@ -7,7 +7,7 @@ import pytest
 
 import keras_txf as txf
 
-KINDS = ["mean", "max", "first", "last", "attention"]
+KINDS = ["mean", "max", "first", "last", "attention", "others", "first_and_others"]
 X = drawing.normal(4, 5, 3)
 # Padded on the right, on the left, on both sides with a hole, and everywhere.
 MASK = np.array([[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]], "bool")
@@ -16,11 +16,15 @@ MASK = np.array([[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [0, 1, 0, 1, 0], [0, 0, 0, 0,
 def pooled(kind, rows, score):
     """One sequence's real rows (T, D) -> (D,)."""
     if not len(rows):
-        return np.zeros(X.shape[-1])
+        return np.zeros(X.shape[-1] * (2 if kind == "first_and_others" else 1))
     if kind == "attention":
         weights = np.exp(rows @ score)
         return (weights * rows).sum(0) / weights.sum()
-    return {"mean": rows.mean(0), "max": rows.max(0), "first": rows[0], "last": rows[-1]}[kind]
+    others = rows[1:].mean(0) if len(rows) > 1 else np.zeros(rows.shape[-1])
+    return {
+        "mean": rows.mean(0), "max": rows.max(0), "first": rows[0], "last": rows[-1], "others": others,
+        "first_and_others": np.concatenate([rows[0], others]),
+    }[kind]  # fmt: skip
 
 
 def make(kind, **options):

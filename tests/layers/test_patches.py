@@ -39,6 +39,20 @@ def test_output_is_class_token_and_patches_with_their_positions():
     drawing.assert_same(layer(IMAGES), expected + drawing.array(layer.position.embeddings))
 
 
+@pytest.mark.parametrize("interpolate", [False, True])
+def test_a_distillation_token_stands_after_the_class_token(interpolate):
+    layer = embedding(distillation_token=True, interpolate_positions=interpolate)
+    assert layer.position.embeddings.shape == (11, D)
+    tokens = np.stack([drawing.array(layer.class_vector), drawing.array(layer.distillation_vector)])
+    expected = np.concatenate([np.broadcast_to(tokens, (2, 2, D)), projected(layer, IMAGES)], axis=1)
+    drawing.assert_same(layer(IMAGES), expected + drawing.array(layer.position.embeddings))
+    assert layer.compute_output_shape(IMAGES.shape) == (2, 11, D)
+    waves = embedding(distillation_token=True, position_encoding="sinusoidal")
+    drawing.assert_same(waves(IMAGES)[0, 1], waves.distillation_vector)
+    with pytest.raises(ValueError, match="distillation_token=True needs class_token=True"):
+        embedding(distillation_token=True, class_token=False)
+
+
 def test_without_class_token_and_positions_patches_are_left():
     layer = embedding(class_token=False, position_encoding=None)
     assert len(layer.weights) == 2

@@ -120,6 +120,35 @@ def test_pooling_decides_whether_there_is_a_class_token():
     assert build(pooling="mean", class_token=True).get_layer("embedding").class_token
 
 
+@pytest.mark.parametrize("pooling", ["others", "first_and_others"])
+def test_pooling_tells_the_class_token_from_the_patches(pooling):
+    model = drawing.randomize(BUILDERS["image_classifier"](pooling=pooling, pooling_norm=True, norm_epsilon=0.1))
+    hidden = numpy(keras.Model(model.input, model.get_layer("encoder_norm").output)(IMAGES))[0].astype("float64")
+    pooled = hidden[:, 1:].mean(1)
+    if pooling == "first_and_others":
+        pooled = np.concatenate([hidden[:, 0], pooled], axis=1)
+    gamma, beta = (drawing.array(weight) for weight in model.get_layer("pooling_norm").weights)
+    scale = np.sqrt(pooled.var(1, keepdims=True) + 0.1)
+    normed = (pooled - pooled.mean(1, keepdims=True)) / scale * gamma + beta
+    kernel, bias = (drawing.array(weight) for weight in model.get_layer("logits").weights)
+    np.testing.assert_allclose(numpy(model(IMAGES))[0], normed @ kernel + bias, atol=1e-4)
+    with pytest.raises(ValueError, match=f"pooling='{pooling}' takes the class token"):
+        BUILDERS["image_classifier"](pooling=pooling, class_token=False)
+
+
+def test_a_distillation_head_has_its_share_of_the_logits():
+    model = drawing.randomize(BUILDERS["image_classifier"](distillation_token=True, distillation_head=True))
+    hidden = numpy(keras.Model(model.input, model.get_layer("encoder_norm").output)(IMAGES))[0]
+    assert hidden.shape == (2, 8, 12)
+    logits = [
+        hidden[:, i] @ drawing.array(model.get_layer(name).kernel) + drawing.array(model.get_layer(name).bias)
+        for i, name in enumerate(("logits", "distillation_logits"))
+    ]
+    np.testing.assert_allclose(numpy(model(IMAGES))[0], sum(logits) / 2, atol=1e-5)
+    with pytest.raises(ValueError, match="distillation_head=True needs distillation_token=True"):
+        BUILDERS["image_classifier"](distillation_head=True)
+
+
 def test_outputs_on_request():
     model = drawing.randomize(BUILDERS["image_encoder"](return_hidden_states=True, return_attention_scores=True))
     outputs = {name: numpy(output)[0] for name, output in model(IMAGES).items()}

@@ -27,6 +27,20 @@ def test_sinusoid_is_the_papers(dim):
             np.testing.assert_allclose(waves[..., feature], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("dim", [4, 7, 8])
+def test_fairseq_sinusoid_is_the_one_of_its_code(dim):
+    """Of `SinusoidalPositionalEmbedding` of fairseq, whose padding token is 1."""
+    pairs = dim // 2
+    for places in (np.arange(7), np.array([[0, 3, 90], [5, 5, 0]])):
+        waves = drawing.array(positions.fairseq_sinusoid(ops.convert_to_tensor(places), dim))
+        assert waves.shape == (*places.shape, dim)
+        for feature in range(dim):
+            angle = (places + 2) * math.exp(-(feature % pairs) * math.log(10000) / (pairs - 1))
+            expected = np.sin(angle) if feature < pairs else np.cos(angle)
+            expected = np.zeros_like(angle) if feature == 2 * pairs else expected
+            np.testing.assert_allclose(waves[..., feature], expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16", "float16"])
 def test_sinusoid_is_float32_under_every_policy(policy):
     before = keras.config.dtype_policy()

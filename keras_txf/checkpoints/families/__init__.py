@@ -1,10 +1,25 @@
 """The families of checkpoints, by the `model_type` of their `config.json`."""
 
-from keras_txf.checkpoints.families import bert, gpt, llama, llama_kin, modern_bert, parallel_decoders, seq2seq, vit
+from keras_txf.checkpoints.families import (
+    albert,
+    bert,
+    eurobert,
+    gpt,
+    llama,
+    llama_kin,
+    modern_bert,
+    parallel_decoders,
+    rotary_bert,
+    seq2seq,
+    vit,
+)
 
 FAMILIES = {
     **bert.FAMILIES,
+    **albert.FAMILIES,
     **modern_bert.FAMILIES,
+    **rotary_bert.FAMILIES,
+    **eurobert.FAMILIES,
     **gpt.FAMILIES,
     **llama.FAMILIES,
     **llama_kin.FAMILIES,

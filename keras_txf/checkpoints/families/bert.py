@@ -1,4 +1,4 @@
-"""BERT, RoBERTa, MPNet, ELECTRA and DistilBERT: post-norm encoders with learned positions."""
+"""BERT, RoBERTa, CamemBERT, MPNet, ELECTRA and DistilBERT: post-norm encoders with learned positions."""
 
 from keras_txf import models
 from keras_txf.checkpoints.family import POOLER, Family, Task, classes, encoder_task
@@ -132,8 +132,8 @@ def tasks(name, masked_lm, sequence_rows, sequence_options, token_options=lambda
     }
 
 
-def activation_of(key):
-    return lambda c: {"head_activation": c.activation(key, "gelu")}
+def activation_of(key, default="gelu"):
+    return lambda c: {"head_activation": c.activation(key, default)}
 
 
 BUFFERS = (r"embeddings\.position_ids", r"embeddings\.token_type_ids")
@@ -189,6 +189,7 @@ FAMILIES = {
     ),
     "roberta": roberta("Roberta"),
     "xlm-roberta": roberta("XLMRoberta"),
+    "camembert": roberta("Camembert"),
     "mpnet": Family(
         mpnet,
         {**MPNET, "embedding/position": Tensor(MPNET["embedding/position"], other=skip(2))},

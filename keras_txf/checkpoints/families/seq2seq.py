@@ -1,4 +1,4 @@
-"""T5, BART and Marian: encoder-decoders."""
+"""T5, mT5 and UMT5; BART, mBART, Marian, Pegasus and M2M100: encoder-decoders."""
 
 import math
 
@@ -35,9 +35,9 @@ T5 = {
 }
 
 
-def t5_table(c):
+def t5_table(c, default="relu"):
     """Names the one feed-forward projection `wi`; of a gated pair it is `wi_1`."""
-    wide = "wi_1" if gated(c) else "wi"
+    wide = "wi_1" if gated(c, default) else "wi"
     return {
         **T5,
         "encoder_{i}/feed_forward/intermediate": f"encoder.block.{{i}}.layer.1.DenseReluDense.{wide}",
@@ -45,33 +45,38 @@ def t5_table(c):
     }
 
 
-def gated(c):
-    return c("feed_forward_proj", "relu").startswith("gated-")
+def gated(c, default="relu"):
+    return c("feed_forward_proj", default).startswith("gated-")
 
 
-def t5(c):
+def t5(c, feed_forward="relu", own_biases=False):
+    """Returns the options of T5; `own_biases`: whether each block has a table of biases (UMT5), not the first alone."""
     number, dim, heads, rate = c("num_layers"), c("d_model"), c("num_heads"), c("dropout_rate", 0.1)
-    activation = c("feed_forward_proj", "relu").removeprefix("gated-")
-    if gated(c) and activation == "gelu":
+    blocks = {"encoder": number, "decoder": c("num_decoder_layers", None) or number}
+    activation = c("feed_forward_proj", feed_forward).removeprefix("gated-")
+    if gated(c, feed_forward) and activation == "gelu":
         activation = "gelu_new"
     c.only("dense_act_fn", activation)
-    c.only("is_gated_act", gated(c))
+    c.only("is_gated_act", gated(c, feed_forward))
     buckets = c("relative_attention_num_buckets", 32), c("relative_attention_max_distance", 128)
 
     def bias(side):
-        return {"position": RelativeBias(heads, *buckets, bidirectional=side == "encoder", name=f"{side}_position")}
+        def table(name):
+            return RelativeBias(heads, *buckets, bidirectional=side == "encoder", name=f"{side}_position{name}")
+
+        return {"position": [table(f"_{i}") for i in range(blocks[side])] if own_biases else table("")}
 
     return {
         "source_vocab_size": c("vocab_size"),
         "target_vocab_size": c("vocab_size"),
         "num_layers": number,
-        "num_decoder_layers": c("num_decoder_layers", None) or number,
+        "num_decoder_layers": blocks["decoder"],
         "dim": dim,
         "num_heads": heads,
         "head_dim": c("d_kv", 64),
         "intermediate_dim": c("d_ff"),
         "activation": c.as_activation("feed_forward_proj", activation),
-        "gated": gated(c),
+        "gated": gated(c, feed_forward),
         "use_bias": False,
         "norm": "rms",
         "norm_placement": "pre",
@@ -92,9 +97,26 @@ def t5(c):
     }
 
 
+def mt5(c):
+    return {**t5(c, "gated-gelu"), "logit_scale": None}
+
+
+def umt5(c):
+    return t5(c, "gated-gelu", own_biases=True)
+
+
+def umt5_table(c):
+    biases = {
+        f"{side}_position_{{i}}": f"{side}.block.{{i}}.layer.0.SelfAttention.relative_attention_bias"
+        for side in ("encoder", "decoder")
+    }
+    return {**t5_table(c, "gated-gelu"), **biases}
+
+
 def bart_side(side):
     return {
         f"{side}_embedding_norm": f"{side}.layernorm_embedding",
+        f"{side}_norm": f"{side}.layer_norm",  # mBART, Pegasus and M2M100 alone
         **{
             f"{side}_{{i}}/attention/{ours}": f"{side}.layers.{{i}}.self_attn.{theirs}"
             for ours, theirs in PROJECTIONS.items()
@@ -122,11 +144,21 @@ BART = {
 MARIAN = {**BART, "source_embedding/token": "encoder.embed_tokens", "target_embedding/token": "decoder.embed_tokens"}
 
 
-def bart(c, pad_id=1, start_id=2, embedding_norm=True):
-    for key, value in (("normalize_before", False), ("add_bias_logits", False), ("add_final_layer_norm", False)):
-        c.only(key, value)
+def bart(c, pad_id=1, start_id=2, placement="post", positions="learned", embedding_norm=True, scaled=False):
+    """Returns the options of BART and of those that differ from it in the arguments.
+
+    Args:
+        pad_id, start_id, scaled: defaults of `pad_token_id`, `decoder_start_token_id` and `scale_embedding`.
+        placement: of the norms, after each sublayer ("post") or before it.
+        positions: "learned", or the sinusoids of the family.
+        embedding_norm: whether a norm follows the embedding.
+    """
+    # What other code of the first files read of them; transformers has a class for each answer.
+    c.only("add_bias_logits", False)
+    c.only("normalize_before", placement == "pre")
+    c.only("add_final_layer_norm", placement == "pre")
     c.only("normalize_embedding", embedding_norm)
-    c.only("static_position_embeddings", not embedding_norm)
+    c.only("static_position_embeddings", positions != "learned")
     return {
         "source_vocab_size": c("vocab_size"),
         "target_vocab_size": c("vocab_size"),
@@ -135,69 +167,97 @@ def bart(c, pad_id=1, start_id=2, embedding_norm=True):
         "dim": c("d_model"),
         "num_heads": c("encoder_attention_heads"),
         "activation": c.activation("activation_function", "gelu"),
+        "norm_placement": placement,
         "norm_epsilon": 1e-5,
         "dropout": c("dropout", 0.1),
         "attention_dropout": c("attention_dropout", 0.0),
         "feed_forward_dropout": c("activation_dropout", 0.0),
-        "position_encoding": "learned",
+        "position_encoding": positions,
         "max_length": c("max_position_embeddings", 1024),
         "pad_id": c.pad_id(pad_id),
         "start_id": c("decoder_start_token_id", start_id),
-        "scale_embedding": c("scale_embedding", False),
+        "scale_embedding": c("scale_embedding", scaled),
         "embedding_norm": embedding_norm,
-        "share_embeddings": "tokens",
+        "share_embeddings": "tokens" if positions == "learned" else True,
         "encoder_options": {"intermediate_dim": c("encoder_ffn_dim")},
         "decoder_options": {"intermediate_dim": c("decoder_ffn_dim"), "num_heads": c("decoder_attention_heads")},
     }
 
 
 def marian(c):
-    options = bart(c, 58100, 58100, embedding_norm=False)
-    shared, target = c("share_encoder_decoder_embeddings", True), c("decoder_vocab_size", None) or c("vocab_size")
     # The file may hold a table of these same positions.
+    options = bart(c, 58100, 58100, positions="sinusoidal_halves", embedding_norm=False)
+    shared, target = c("share_encoder_decoder_embeddings", True), c("decoder_vocab_size", None) or c("vocab_size")
+    return {**options, "target_vocab_size": target, "share_embeddings": shared}
+
+
+def mbart(c):
+    return bart(c, start_id=None, placement="pre")
+
+
+def pegasus(c):
+    return bart(c, 0, 0, "pre", "sinusoidal_halves", embedding_norm=False)
+
+
+def m2m_100(c):
+    c.only("pad_token_id", 1)  # positions begin after it
     return {
-        **options,
-        "target_vocab_size": target,
-        "position_encoding": "sinusoidal_halves",
-        "share_embeddings": shared,
+        **bart(c, placement="pre", positions="sinusoidal_fairseq", embedding_norm=False, scaled=True),
+        "activation": c.activation("activation_function", "relu"),
+        "attention_dropout": c("attention_dropout", 0.1),
     }
 
 
-def task(architecture):
+def plain(architecture):
+    return {"seq2seq": Task(architecture, models.encoder_decoder, {"logits": "lm_head"})}
+
+
+def with_bias(architecture):
+    """The task of logits that may have a bias, which transformers keeps in a buffer."""
     rows = {"logits": "lm_head", "logit_adjustment/bias": Tensor("final_logits_bias", other=ONE_ROW)}
     optional = {"logit_bias": "final_logits_bias"}
     return {"seq2seq": Task(architecture, models.encoder_decoder, rows, optional=optional)}
 
 
 TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-FAMILIES = {
-    "t5": Family(
-        t5,
-        t5_table,
-        {"seq2seq": Task("T5ForConditionalGeneration", models.encoder_decoder, {"logits": "lm_head"})},
-        # A table in one old file, which no model uses.
-        ignore=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+POSITIONS = (r"(encoder|decoder)\.embed_positions\.weight",)  # sinusoids
+# A table in one old file, which no model uses.
+UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
+
+
+def t5_family(name, options, tensors):
+    return Family(
+        options,
+        tensors,
+        plain(f"{name}ForConditionalGeneration"),
+        ignore=UNUSED,
         aliases=dict.fromkeys(TABLES, "shared.weight"),
         neutral=("n_positions", "classifier_dropout", "is_encoder_decoder", "num_hidden_layers"),
         says_tied=False,
-    ),
-    "bart": Family(
-        bart,
-        BART,
-        task("BartForConditionalGeneration"),
+    )
+
+
+def bart_family(architecture, options, tensors=BART, ignore=(), kept=(), task=with_bias):
+    return Family(
+        options,
+        tensors,
+        task(architecture),
         "model.",
+        ignore,
+        kept,
         aliases=dict.fromkeys(TABLES, "shared.weight"),
         neutral=("classifier_dropout", "classif_dropout", "encoder_layerdrop", "decoder_layerdrop",
                  "is_encoder_decoder", "num_hidden_layers", "extra_pos_embeddings"),
-    ),
-    "marian": Family(
-        marian,
-        MARIAN,
-        task("MarianMTModel"),
-        "model.",
-        (r"(encoder|decoder)\.embed_positions\.weight",),
-        aliases=dict.fromkeys(TABLES, "shared.weight"),
-        neutral=("classifier_dropout", "classif_dropout", "encoder_layerdrop", "decoder_layerdrop",
-                 "is_encoder_decoder", "num_hidden_layers", "extra_pos_embeddings"),
-    ),
-}  # fmt: skip
+    )  # fmt: skip
+
+
+FAMILIES = {
+    "t5": t5_family("T5", t5, t5_table),
+    "mt5": t5_family("MT5", mt5, lambda c: t5_table(c, "gated-gelu")),
+    "umt5": t5_family("UMT5", umt5, umt5_table),
+    "bart": bart_family("BartForConditionalGeneration", bart),
+    "mbart": bart_family("MBartForConditionalGeneration", mbart),
+    "pegasus": bart_family("PegasusForConditionalGeneration", pegasus, kept=POSITIONS),
+    "m2m_100": bart_family("M2M100ForConditionalGeneration", m2m_100, task=plain),
+    "marian": bart_family("MarianMTModel", marian, MARIAN, POSITIONS),
+}

@@ -1,27 +1,41 @@
-"""ViT: images as sequences of patches."""
+"""ViT, DeiT and DINOv2: images as sequences of patches."""
 
 import numpy as np
 
 from keras_txf import checks, models
 from keras_txf.checkpoints.family import POOLER, Family, Task, classes
-from keras_txf.checkpoints.weight_map import Tensor, Transform
+from keras_txf.checkpoints.weight_map import Tensor, Transform, beside
 
-BODY = {
-    "embedding/class_token": Tensor(
-        "embeddings.cls_token", other=Transform(lambda x: x[0, 0], lambda x: x[None, None])
-    ),
+ONE_VECTOR = Transform(lambda x: x[0, 0], lambda x: x[None, None])
+EMBEDDING = {
+    "embedding/class_token": Tensor("embeddings.cls_token", other=ONE_VECTOR),
     "embedding/position/embeddings": Tensor(
         "embeddings.position_embeddings", other=Transform(lambda x: x[0], lambda x: x[None])
     ),
+    "encoder_norm": "layernorm",
+}
+ATTENTION = {
     "encoder_{i}/attention/query": "encoder.layer.{i}.attention.attention.query",
     "encoder_{i}/attention/key": "encoder.layer.{i}.attention.attention.key",
     "encoder_{i}/attention/value": "encoder.layer.{i}.attention.attention.value",
     "encoder_{i}/attention/output": "encoder.layer.{i}.attention.output.dense",
+}
+BODY = {
+    **EMBEDDING,
+    **ATTENTION,
     "encoder_{i}/attention_norm": "encoder.layer.{i}.layernorm_before",
     "encoder_{i}/feed_forward/intermediate": "encoder.layer.{i}.intermediate.dense",
     "encoder_{i}/feed_forward/output": "encoder.layer.{i}.output.dense",
     "encoder_{i}/feed_forward_norm": "encoder.layer.{i}.layernorm_after",
-    "encoder_norm": "layernorm",
+}
+DEIT = {**BODY, "embedding/distillation_token": Tensor("embeddings.distillation_token", other=ONE_VECTOR)}
+DINOV2 = {
+    **EMBEDDING,
+    **ATTENTION,
+    "encoder_{i}/attention_norm": "encoder.layer.{i}.norm1",
+    "encoder_{i}/attention_scale/gamma": "encoder.layer.{i}.layer_scale1.lambda1",
+    "encoder_{i}/feed_forward_norm": "encoder.layer.{i}.norm2",
+    "encoder_{i}/feed_forward_scale/gamma": "encoder.layer.{i}.layer_scale2.lambda1",
 }
 
 RENAMED = {
@@ -36,48 +50,114 @@ RENAMED = {
 }
 
 
-def table(c):
-    """With the kernel of patches: (dim, channels, height, width) there, (height · width · channels, dim) here."""
+def patch(c):
+    """The row of the patches' kernel: (dim, channels, height, width) there, (height · width · channels, dim) here."""
     height, width = checks.pair("patch_size", c("patch_size", 16))
     shape = (height, width, c("num_channels", 3), c("hidden_size"))
     kernel = Transform(
         lambda x: np.transpose(x, (2, 3, 1, 0)).reshape(-1, x.shape[0]),
         lambda x: np.transpose(x.reshape(shape), (3, 2, 0, 1)),
     )
-    return {**BODY, "embedding/patch": Tensor("embeddings.patch_embeddings.projection", kernel)}
+    return {"embedding/patch": Tensor("embeddings.patch_embeddings.projection", kernel)}
 
 
-def options(c):
+def dinov2_table(c):
+    block = "encoder.layer.{i}.mlp"
+    inner = {"encoder_{i}/feed_forward/intermediate": f"{block}.fc1", "encoder_{i}/feed_forward/output": f"{block}.fc2"}
+    if c("use_swiglu_ffn", False):
+        wide = [f"encoder_{{i}}/feed_forward/{part}" for part in ("gate", "intermediate")]
+        inner = {**beside(f"{block}.weights_in", wide), "encoder_{i}/feed_forward/output": f"{block}.weights_out"}
+    return {**DINOV2, **patch(c), **inner}
+
+
+def body(c, patch_size=16, epsilon=1e-12):
     return {
         "image_size": c("image_size", 224),
-        "patch_size": c("patch_size", 16),
+        "patch_size": c("patch_size", patch_size),
         "channels": c("num_channels", 3),
         "num_layers": c("num_hidden_layers"),
         "dim": c("hidden_size"),
         "num_heads": c("num_attention_heads"),
-        "intermediate_dim": c("intermediate_size"),
         "activation": c.activation("hidden_act", "gelu"),
         "attention_bias": c("qkv_bias", True),
         "attention_output_bias": True,
-        "norm_epsilon": c("layer_norm_eps", 1e-12),
+        "norm_epsilon": c("layer_norm_eps", epsilon),
         "dropout": c("hidden_dropout_prob", 0.0),
         "attention_dropout": c("attention_probs_dropout_prob", 0.0),
     }
 
 
+def vit(c):
+    return {**body(c), "intermediate_dim": c("intermediate_size")}
+
+
+def deit(c):
+    return {**vit(c), "distillation_token": True}
+
+
+def dinov2(c):
+    c.only("hidden_dropout_prob", 0.0)  # of the embedding alone; no published file has another
+    height, width = checks.pair("image_size", c("image_size", 224))
+    if height != width:  # transformers interpolates positions of those, as if they were of a square
+        raise ValueError(f"config.json must have an `image_size` of a square; received {height} and {width}.")
+    number, inner, gated = c("num_hidden_layers"), int(c("hidden_size") * c("mlp_ratio", 4)), c("use_swiglu_ffn", False)
+    activation = c.activation("hidden_act", "gelu")
+    return {
+        **body(c, 14, 1e-6),
+        "intermediate_dim": (int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner,
+        "gated": gated,
+        "activation": "silu" if gated else activation,
+        "layer_scale": c("layerscale_value", 1.0),
+        "stochastic_depth": [c("drop_path_rate", 0.0)] * number,
+    }
+
+
+def tasks(name, options=lambda c: {}):
+    return {
+        "image_encoder": Task(f"{name}Model", models.image_encoder, whole=False),
+        "image_classification": classes(
+            f"{name}ForImageClassification", models.image_classifier, {"logits": "classifier"}, options
+        ),
+    }
+
+
+POOLED = ("encoder_stride", "pooler_act", "pooler_output_size")  # keys of other heads
 FAMILIES = {
     "vit": Family(
-        options,
-        table,
+        vit, lambda c: {**BODY, **patch(c)}, tasks("ViT"), "vit.", kept=(POOLER,), neutral=POOLED, renamed=RENAMED
+    ),
+    "deit": Family(
+        deit,
+        lambda c: {**DEIT, **patch(c)},
         {
-            "image_encoder": Task("ViTModel", models.image_encoder, whole=False),
-            "image_classification": classes(
-                "ViTForImageClassification", models.image_classifier, {"logits": "classifier"}
+            **tasks("DeiT"),
+            "distilled_image_classification": classes(
+                "DeiTForImageClassificationWithTeacher",
+                models.image_classifier,
+                {"logits": "cls_classifier", "distillation_logits": "distillation_classifier"},
+                lambda c: {"distillation_head": True},
             ),
         },
-        "vit.",
+        "deit.",
         kept=(POOLER,),
-        neutral=("encoder_stride", "pooler_act", "pooler_output_size"),  # of other heads
+        neutral=POOLED,
         renamed=RENAMED,
-    )
-}
+    ),
+    "dinov2": Family(
+        dinov2,
+        dinov2_table,
+        tasks("Dinov2", lambda c: {"pooling": "first_and_others"}),
+        "dinov2.",
+        kept=(r"embeddings\.mask_token",),
+        # Of the model as a part of another.
+        neutral=("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names",
+                 "use_mask_token"),
+        renamed={
+            **{
+                rf"encoder\.layer\.(\d+)\.attention\.attention\.{part}": rf"encoder.layer.\1.attention.{part[0]}_proj"
+                for part in ("query", "key", "value")
+            },
+            r"encoder\.layer\.(\d+)\.attention\.output\.dense": r"encoder.layer.\1.attention.o_proj",
+        },
+    ),
+}  # fmt: skip

@@ -1,0 +1,101 @@
+"""Nomic BERT and GTE: post-norm encoders with rotary positions and gated feed-forward."""
+
+from keras_txf.checkpoints.families.bert import CLASSES, activation_of, body, masked, tasks
+from keras_txf.checkpoints.families.rotary import positions
+from keras_txf.checkpoints.family import POOLER, Family
+from keras_txf.checkpoints.weight_map import Tensor, beside
+
+PROJECTIONS = [f"encoder_{{i}}/attention/{part}" for part in ("query", "key", "value")]
+WIDE = ["encoder_{i}/feed_forward/intermediate", "encoder_{i}/feed_forward/gate"]
+NOMIC = {
+    "embedding/token": "embeddings.word_embeddings",
+    "embedding/token_type": "embeddings.token_type_embeddings",
+    "encoder_embedding_norm": "emb_ln",
+    **beside("encoder.layers.{i}.attn.Wqkv", PROJECTIONS),
+    "encoder_{i}/attention/output": "encoder.layers.{i}.attn.out_proj",
+    "encoder_{i}/attention_norm": "encoder.layers.{i}.norm1",
+    "encoder_{i}/feed_forward/intermediate": "encoder.layers.{i}.mlp.fc11",
+    "encoder_{i}/feed_forward/gate": "encoder.layers.{i}.mlp.fc12",
+    "encoder_{i}/feed_forward/output": "encoder.layers.{i}.mlp.fc2",
+    "encoder_{i}/feed_forward_norm": "encoder.layers.{i}.norm2",
+}
+GTE = {
+    "embedding/token": "embeddings.word_embeddings",
+    "embedding/token_type": "embeddings.token_type_embeddings",
+    "encoder_embedding_norm": "embeddings.LayerNorm",
+    **beside("encoder.layer.{i}.attention.qkv_proj", PROJECTIONS),
+    "encoder_{i}/attention/output": "encoder.layer.{i}.attention.o_proj",
+    "encoder_{i}/attention_norm": "encoder.layer.{i}.attn_ln",
+    **beside("encoder.layer.{i}.mlp.up_gate_proj", WIDE),
+    "encoder_{i}/feed_forward/output": "encoder.layer.{i}.mlp.down_proj",
+    "encoder_{i}/feed_forward_norm": "encoder.layer.{i}.mlp_ln",
+}
+
+
+def options(c, base, types, activation, rate):
+    kinds = ["full_attention"] * c("num_hidden_layers")
+    return {
+        **body(c, types=types),
+        "activation": c.activation("hidden_act", activation),
+        "gated": True,
+        "dropout": c("hidden_dropout_prob", rate),
+        "attention_dropout": c("attention_probs_dropout_prob", 0.0),
+        "position": positions(c, kinds, {"full_attention": c("rope_theta", base)}),
+        "position_encoding": None,
+    }
+
+
+def nomic(c):
+    return {
+        **options(c, 1000.0, 2, "silu", 0.0),
+        "head_dim": c("head_dim", None),
+        "attention_bias": False,
+        "feed_forward_bias": False,
+    }
+
+
+def gte(c):
+    return {
+        **options(c, 160000.0, 1, "gelu", 0.1),
+        "pad_id": c.pad_id(1),
+        "feed_forward_bias": False,
+        "feed_forward_output_bias": True,
+        "feed_forward_dropout": c("hidden_dropout_prob", 0.1),
+    }
+
+
+def family(name, prefix, options, table, masked_lm, rate):
+    def head(c):
+        own = c("classifier_dropout", None)
+        return {"head_dropout": c("hidden_dropout_prob", rate) if own is None else own}
+
+    return Family(
+        options,
+        table,
+        tasks(
+            name,
+            masked_lm,
+            {"head": Tensor("pooler.dense", inner=True), **CLASSES},
+            lambda c: {"pooling": "first", "head_activation": "tanh", **head(c)},
+            head,
+        ),
+        prefix,
+        kept=(POOLER,),
+        aliases={"cls.predictions.decoder.bias": "cls.predictions.bias"},
+    )
+
+
+def nomic_masked():
+    transform = "cls.predictions.transform"
+    names = f"{transform}.dense", f"{transform}.layer_norm", "cls.predictions.decoder", "cls.predictions.bias"
+    return masked("NomicBertForMaskedLM", *names, activation_of("hidden_act", "silu"))
+
+
+def gte_masked():
+    return masked("GteForMaskedLM", "lm_head.dense", "lm_head.norm", "lm_head.decoder", "lm_head.decoder.bias")
+
+
+FAMILIES = {
+    "nomic_bert": family("NomicBert", "nomic_bert.", nomic, NOMIC, nomic_masked(), 0.0),
+    "gte": family("Gte", "gte.", gte, GTE, gte_masked(), 0.1),
+}

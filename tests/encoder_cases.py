@@ -1,0 +1,103 @@
+"""Rows of `checkpoint_cases.CASES`: encoders, encoder-decoders and images beyond the first of each kind."""
+
+BERT = dict(
+    vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40,
+    max_position_embeddings=26, layer_norm_eps=1e-2,
+)  # fmt: skip
+ALBERT = {**BERT, "embedding_size": 10, "num_hidden_layers": 4, "num_hidden_groups": 2}
+BART = dict(
+    vocab_size=61, d_model=24, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
+    decoder_attention_heads=2, encoder_ffn_dim=40, decoder_ffn_dim=44, max_position_embeddings=26,
+)  # fmt: skip
+T5 = dict(
+    vocab_size=61, d_model=24, d_kv=7, d_ff=40, num_layers=2, num_decoder_layers=3, num_heads=4,
+    relative_attention_num_buckets=8, relative_attention_max_distance=20, layer_norm_epsilon=1e-2,
+    decoder_start_token_id=0,
+)  # fmt: skip
+EUROBERT = dict(
+    vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+    intermediate_size=40, max_position_embeddings=64, rms_norm_eps=1e-2, pad_token_id=0, bos_token_id=1,
+    eos_token_id=2,
+)  # fmt: skip
+VIT = dict(
+    hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40, image_size=12, patch_size=4,
+    layer_norm_eps=1e-2,
+)  # fmt: skip
+OBLONG = {"image_size": (8, 12), "patch_size": (2, 4), "num_channels": 2, "hidden_act": "gelu_new"}
+DINOV2 = {**{key: value for key, value in VIT.items() if key != "intermediate_size"}, "mlp_ratio": 2}
+FIVE = dict(num_labels=5)
+LINEAR = dict(rope_type="linear", rope_theta=300.0, factor=2.5)
+
+ROWS = [
+    ("camembert", "masked", "CamembertForMaskedLM", {**BERT, "pad_token_id": 1, "type_vocab_size": 1}),
+    ("camembert", "untied", "CamembertForMaskedLM", {**BERT, "tie_word_embeddings": False, "hidden_act": "relu"}),
+    ("camembert", "classes", "CamembertForSequenceClassification", {**BERT, **FIVE, "classifier_dropout": 0.3}),
+    ("camembert", "tokens", "CamembertForTokenClassification", {**BERT, **FIVE}),
+    ("camembert", "encoder", "CamembertModel", {**BERT, "pad_token_id": 3}),
+    ("albert", "masked", "AlbertForMaskedLM", ALBERT),
+    ("albert", "untied", "AlbertForMaskedLM", {
+        **BERT, "embedding_size": 24, "hidden_act": "relu", "tie_word_embeddings": False, "type_vocab_size": 3,
+        "pad_token_id": 5,
+    }),
+    ("albert", "classes", "AlbertForSequenceClassification", {**ALBERT, **FIVE, "num_hidden_groups": 4}),
+    ("albert", "tokens", "AlbertForTokenClassification", {**ALBERT, **FIVE}),
+    ("albert", "encoder", "AlbertModel", ALBERT),
+    ("nomic_bert", "masked", "NomicBertForMaskedLM", BERT),
+    ("nomic_bert", "stretched", "NomicBertForMaskedLM", {
+        **BERT, "head_dim": 10, "hidden_act": "gelu", "type_vocab_size": 3, "pad_token_id": 5,
+        "rope_parameters": LINEAR,
+    }),
+    ("nomic_bert", "classes", "NomicBertForSequenceClassification", {**BERT, **FIVE}),
+    ("nomic_bert", "tokens", "NomicBertForTokenClassification", {**BERT, **FIVE}),
+    ("nomic_bert", "encoder", "NomicBertModel", BERT),
+    ("gte", "masked", "GteForMaskedLM", BERT),
+    ("gte", "untied", "GteForMaskedLM", {
+        **BERT, "tie_word_embeddings": False, "type_vocab_size": 0, "hidden_act": "silu", "rope_parameters": LINEAR,
+        "pad_token_id": 4,
+    }),
+    ("gte", "classes", "GteForSequenceClassification", {**BERT, **FIVE, "classifier_dropout": 0.3}),
+    ("gte", "tokens", "GteForTokenClassification", {**BERT, **FIVE, "type_vocab_size": 3}),
+    ("gte", "encoder", "GteModel", BERT),
+    ("eurobert", "masked", "EuroBertForMaskedLM", EUROBERT),
+    ("eurobert", "biased", "EuroBertForMaskedLM", {
+        **EUROBERT, "attention_bias": True, "mlp_bias": True, "head_dim": 10, "hidden_act": "gelu", "pad_token_id": 5,
+        "rope_parameters": LINEAR,
+    }),
+    ("eurobert", "tied", "EuroBertForMaskedLM", {**EUROBERT, "tie_word_embeddings": True, "mlp_bias": True}),
+    ("eurobert", "late", "EuroBertForSequenceClassification", {**EUROBERT, **FIVE}),
+    ("eurobert", "first", "EuroBertForSequenceClassification", {**EUROBERT, **FIVE, "classifier_pooling": "bos"}),
+    ("eurobert", "mean", "EuroBertForSequenceClassification", {**EUROBERT, **FIVE, "classifier_pooling": "mean"}),
+    ("eurobert", "tokens", "EuroBertForTokenClassification", {**EUROBERT, **FIVE}),
+    ("eurobert", "encoder", "EuroBertModel", EUROBERT),
+    ("mt5", "gated", "MT5ForConditionalGeneration", T5),
+    ("mt5", "relu", "MT5ForConditionalGeneration", {
+        **T5, "feed_forward_proj": "relu", "pad_token_id": 3, "decoder_start_token_id": 3,
+    }),
+    ("umt5", "gated", "UMT5ForConditionalGeneration", T5),
+    ("umt5", "silu", "UMT5ForConditionalGeneration", {
+        **T5, "feed_forward_proj": "gated-silu", "num_decoder_layers": 1, "tie_word_embeddings": False,
+        "pad_token_id": 3, "decoder_start_token_id": 4,
+    }),
+    ("mbart", "plain", "MBartForConditionalGeneration", {**BART, "decoder_start_token_id": 5}),
+    ("mbart", "scaled", "MBartForConditionalGeneration", {
+        **BART, "scale_embedding": True, "activation_function": "relu", "decoder_start_token_id": 4, "pad_token_id": 3,
+    }),
+    ("pegasus", "plain", "PegasusForConditionalGeneration", BART),
+    ("pegasus", "scaled", "PegasusForConditionalGeneration", {
+        **BART, "scale_embedding": True, "activation_function": "silu", "decoder_start_token_id": 4, "pad_token_id": 3,
+    }),
+    ("m2m_100", "plain", "M2M100ForConditionalGeneration", BART),
+    ("m2m_100", "odd", "M2M100ForConditionalGeneration", {
+        **BART, "d_model": 15, "encoder_attention_heads": 3, "decoder_attention_heads": 5, "scale_embedding": False,
+        "activation_function": "gelu", "decoder_start_token_id": 4,
+    }),
+    ("deit", "distilled", "DeiTForImageClassificationWithTeacher", {**VIT, **FIVE}),
+    ("deit", "classes", "DeiTForImageClassification", {**VIT, **FIVE, **OBLONG, "qkv_bias": False}),
+    ("deit", "encoder", "DeiTModel", VIT),
+    ("dinov2", "classes", "Dinov2ForImageClassification", {**DINOV2, **FIVE, "drop_path_rate": 0.25}),
+    ("dinov2", "gated", "Dinov2ForImageClassification", {
+        **DINOV2, **FIVE, "use_swiglu_ffn": True, "mlp_ratio": 3, "patch_size": (2, 4), "num_channels": 2,
+        "qkv_bias": False, "use_mask_token": False,
+    }),
+    ("dinov2", "encoder", "Dinov2Model", {**DINOV2, "hidden_act": "silu", "layerscale_value": 0.5}),
+]  # fmt: skip
