@@ -62,7 +62,15 @@ def copy_layer(layer, name, owner_name=""):
 
     An initializer with a seed is mixed with the name of the owner, so that copies do not begin alike.
     """
-    copy = type(layer).from_config({**layer.get_config(), "name": name})
+    try:
+        copy = type(layer).from_config({**layer.get_config(), "name": name})
+    except Exception as error:  # of the layer's own
+        raise ValueError(
+            f"`{name}` must be a layer that `from_config(get_config())` makes again, for each block gets a copy: its "
+            "`__init__` takes `**kwargs`, and a function in it is registered by "
+            f"`@keras.saving.register_keras_serializable()`; received {type(layer).__name__} {short_repr(layer.name)}: "
+            f"{short_repr(str(error).rpartition('Exception encountered: ')[2])}."
+        ) from error
     if owner_name and isinstance(getattr(copy, "kernel_initializer", None), keras.initializers.Initializer):
         copy.kernel_initializer = own_initializer(copy.kernel_initializer, copy, owner_name)
     return copy

@@ -34,9 +34,15 @@ def read_columns(data, others, columns):
         ValueError: a file that is missing or of another kind, a column that is missing, columns of different lengths or
             none, both a table and further columns.
     """
-    table = _table(next(iter(columns)), data, list(columns.values()))
+    table = _table(next(iter(columns)), data, columns)
     if table is None:
         found = dict(zip(columns, [data, *others]))
+        absent = [name for name, values in found.items() if values is None]
+        if absent and hasattr(data, "__iter__"):
+            raise ValueError(
+                f"`{absent[0]}` must be given where `{next(iter(columns))}` is no table (a file, a data frame, a data "
+                f"set, a dict of columns) with {short_repr(list(columns.values()))}; received None."
+            )
         for name, values in found.items():
             found[name] = _as_list(name, values)
     else:
@@ -61,8 +67,18 @@ def texts(name, values):
     """Returns a list of str; refuses another value, such as a missing one of a table."""
     values = _as_list(name, values)
     for place, value in enumerate(values):
+        if isinstance(value, list):
+            raise ValueError(
+                f"`{name}` must hold one string at each place (`dataset.unbatch()` makes them of a batched data set); "
+                f"received {short_repr(value)} at place {place}."
+            )
         if not isinstance(value, str):
             raise ValueError(f"`{name}` must hold strings; received {short_repr(value)} at place {place}.")
+        if not value.isascii() and re.search("[\ud800-\udfff]", value):
+            raise ValueError(
+                f"`{name}` must hold Unicode, without half of a surrogate pair; received {short_repr(value)} at place "
+                f"{place}."
+            )
     return values
 
 
@@ -136,24 +152,36 @@ def _plain(value):
 
 def _table(argument, data, columns):
     """Returns a function from the name of a column to its values, or None where `data` is a column itself."""
+    names = list(columns.values())
     if isinstance(data, (str, os.PathLike)):
         data = _read(argument, checks.path(argument, data), columns)
     if hasattr(data, "element_spec"):
-        return _dataset(argument, data, columns)
+        return _dataset(argument, data, names)
     # The names of a dict of columns, of `datasets`, of pandas.
     known = data if isinstance(data, dict) else getattr(data, "column_names", getattr(data, "columns", None))
     if known is None:
         return None
 
-    def column(name):
-        if name not in list(known):
-            raise ValueError(
-                f"`columns` must name columns of the table `{argument}`, {short_repr(list(known))} (of a file the "
-                f"first line); received {short_repr(name)}."
-            )
-        return data[name]
+    check_names(argument, list(known), columns)
+    return lambda name: data[name]
 
-    return column
+
+def check_names(argument, known, columns):
+    """Refuses names of columns that a table does not have, or has twice."""
+    wanted = list(columns.values())
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        raise ValueError(
+            f"`columns` must name columns of the table `{argument}`, {short_repr(known)} (of a file the first line), "
+            f"for {', '.join(f'`{name}`' for name in columns)}; received {short_repr(wanted)}, and there is no "
+            f"{', '.join(map(short_repr, missing))}."
+        )
+    twice = [name for name in wanted if known.count(name) > 1]
+    if twice:
+        raise ValueError(
+            f"`{argument}` must be a table that has each column of {short_repr(wanted)} once; received "
+            f"{short_repr(known)}."
+        )
 
 
 def _read(argument, path, columns):
@@ -164,7 +192,7 @@ def _read(argument, path, columns):
     if not path.is_file():
         raise ValueError(f"`{argument}` must be a file that exists; received {short_repr(str(path))}.")
     if suffix == ".txt":
-        return {columns[0]: _lines(path)}
+        return {next(iter(columns.values())): _lines(path)}
     if suffix == ".jsonl":
         return _json_lines(path)
     try:
@@ -173,14 +201,24 @@ def _read(argument, path, columns):
         raise ImportError("Files of data need pandas: pip install 'keras_txf[tasks]'.") from error
     name, options = READERS[suffix]
     if name == "read_csv":  # "NA" and "null" are texts, and a text of digits is no number
-        options = {**options, "keep_default_na": False, "dtype": dict.fromkeys(columns, str)}
+        options = {**options, "keep_default_na": False, "dtype": dict.fromkeys(columns.values(), str)}
     try:
         table = getattr(pandas, name)(path, **options)
+        if name == "read_csv":  # of two columns of one name pandas would call the second another
+            first = pandas.read_csv(path, **{**options, "dtype": str, "header": None, "nrows": 1})
     except (ValueError, OSError) as error:
         raise ValueError(f"{short_repr(str(path))} cannot be read: {error}") from error
-    if name == "read_csv":  # an empty cell is no value
-        for column in {*columns} & {*table.columns}:
-            table[column] = table[column].where(table[column] != "")
+    if name != "read_csv":
+        return table
+    check_names(argument, first.iloc[0].tolist(), columns)
+    if not isinstance(table.index, pandas.RangeIndex):  # pandas takes the first cells for an index
+        raise ValueError(
+            f"{short_repr(str(path))} must have as many cells in each row as the first line, {len(table.columns)}; "
+            f"received {table.index.nlevels + len(table.columns)} in row 1 (the first of the data is 1): a cell with "
+            "the separator in it needs quotation marks in a .csv file."
+        )
+    for column in columns.values():  # an empty cell is no value
+        table[column] = table[column].where(table[column] != "")
     return table
 
 

@@ -7,6 +7,7 @@ In that format itself task.json stands beside the files of transformers, with th
 import json
 import os
 import pathlib
+import re
 import shutil
 
 import keras
@@ -101,12 +102,25 @@ def load(folder, cls):
         tokenizers = {
             name: keras.saving.deserialize_keras_object(config) for name, config in content["tokenizers"].items()
         }
-    with reading(folder / MODEL):
-        model = keras.models.load_model(folder / MODEL, compile=False)
-    task = _made(cls, path, model, tokenizers, content)
+    task = _made(cls, path, _load_model(folder / MODEL), tokenizers, content)
     if (folder / CHECKPOINT).is_dir():
         read_origin(task.checkpoint_model(), folder / CHECKPOINT)
     return task
+
+
+def _load_model(path):
+    with reading(path):
+        try:
+            return keras.models.load_model(path, compile=False)
+        except Exception as error:
+            unknown = re.search(r"Could not locate (class|function) '([^']+)'", str(error))
+            if unknown is None:
+                raise
+            raise ValueError(
+                f"{short_repr(str(path))} cannot be read before the {unknown[1]} {short_repr(unknown[2])} of its model "
+                "is registered: decorate it with `@keras.saving.register_keras_serializable()`, and import it before "
+                "`load`."
+            ) from error
 
 
 def _with_options(loaded, path, content):

@@ -276,7 +276,10 @@ class PairClassifier(Task):
         first, second, labels = strings("first", values[0]), strings("second", values[1]), values[2]
         if self.labels is not None:
             return [first, second, numbers_of("labels", labels, self.labels)]
-        scores = numbers("labels", labels)
+        try:
+            scores = numbers("labels", labels)
+        except ValueError as error:
+            raise ValueError(f"{error} The task has no labels of its own, and learns a score.") from None
         if not 0 <= min(scores) <= max(scores) <= 1:
             raise ValueError(f"`labels` must be scores from 0 to 1; received {min(scores)} to {max(scores)}.")
         return [first, second, scores]

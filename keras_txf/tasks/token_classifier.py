@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pathlib
 from typing import Any, Self, Unpack
 
 import keras
@@ -14,7 +15,7 @@ from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many
-from keras_txf.tasks.conll import conll_columns
+from keras_txf.tasks.conll import is_conll, read_conll
 from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import class_weights, label_list, numbers_of
 from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
@@ -147,8 +148,10 @@ class TokenClassifier(Task):
 
         Args:
             words: list or column of lists of words; or a table of both columns, "words" and "tags" unless `columns`
-                says otherwise, see `TextClassifier.fit`; or the path of a .conll, .iob, .bio, .txt or .tsv file with a
-                word and its tag in a line, in the first and the last column, and a blank line after each text.
+                says otherwise, see `TextClassifier.fit`; or the path of a .conll, .conllu, .iob, .bio, .txt or .tsv
+                file with a word and its tag in a line, and a blank line after each text. They are the first and the
+                last column, of CoNLL-U FORM and UPOS; or those with names like "word" and "tag" in the first line. Of
+                other columns give the numbers: `columns=(1, 4)` are FORM and XPOS.
             tags: list or column of lists of tags, of the labels or their numbers.
             class_weight: dict of labels -> weight in the loss of a word with the label, or "balanced".
             {options}
@@ -261,8 +264,11 @@ class TokenClassifier(Task):
 
     @classmethod
     def _read(cls, data, others, columns, known=None):
-        words, tags = conll_columns(data, others[0])
-        return super()._read(words, [tags], columns, known)
+        if not is_conll(data):
+            return super()._read(data, others, columns, known)
+        if others[0] is not None:
+            raise ValueError("`tags` must be left out where `words` is a file of both; received both.")
+        return read_conll(pathlib.Path(data), columns)
 
     def _checked(self, values):
         words = words_of("words", values[0])

@@ -70,6 +70,7 @@ def column(name, values, num_classes):
     if labels.ndim != 1 or (labels.size and labels.dtype.kind not in ("iu" if num_classes else "iuf")):
         raise ValueError(f"{kind}; received {short_repr(values)}.")
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes)) if num_classes else []
+    wrong = np.flatnonzero(~np.isfinite(labels)) if labels.dtype.kind == "f" else wrong
     if len(wrong):
         raise ValueError(f"{kind}; received {labels[wrong[0]]} at place {wrong[0]}.")
     return tf.constant(labels, tf.int32 if num_classes else tf.float32)
@@ -83,7 +84,7 @@ def same_length(tensors, names):
 
 
 def label_kind(num_classes):
-    return f"an integer from 0 to {num_classes - 1}" if num_classes else "a number"
+    return f"an integer from 0 to {num_classes - 1}" if num_classes else "a finite number"
 
 
 def fits_label(dtype, num_classes):

@@ -39,7 +39,7 @@ def export(
     """Writes a SavedModel that takes text and returns answers, with the tokenizer and the decoding loop inside.
 
     Use it to serve a model by TensorFlow Serving, or in a process that imports only `tensorflow` and
-    `tensorflow_text`. The answers depend on the model:
+    `tensorflow_text`. The answers depend on the model, and their numbers are float32 under every policy:
 
     - a classifier, from `encoder_classifier` or with `labels`: `logits` (B, C); with `labels` also `probabilities`
       (B, C) and `label`, string (B,), the most probable class;

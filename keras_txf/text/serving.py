@@ -30,11 +30,11 @@ def classifier(model, tokenizer, labels=None):
 
     def answer(text):
         vectors = model(_padded(tokenizer(text), pad_id), training=False)
-        vectors = vectors["logits"] if isinstance(vectors, dict) else vectors
+        vectors = tf.cast(vectors["logits"] if isinstance(vectors, dict) else vectors, tf.float32)
         if labels is None:
             return {"logits" if named else "embeddings": vectors}
         label = tf.gather(tf.constant(labels), tf.argmax(vectors, axis=1))
-        return {"label": label, "probabilities": tf.nn.softmax(tf.cast(vectors, tf.float32)), "logits": vectors}
+        return {"label": label, "probabilities": tf.nn.softmax(vectors), "logits": vectors}
 
     return answer
 
@@ -86,12 +86,12 @@ def pair_classifier(model, tokenizer, labels=None, separator=None):
         inputs = {"token_ids": _padded(rows, pad_id), "token_type_ids": types_of_pair(rows, before).to_tensor(0)}
         inputs = {name: inputs[name] for name in inputs if name in names}
         logits = model(inputs if isinstance(model.input, dict) else inputs["token_ids"], training=False)
-        logits = logits["logits"] if isinstance(logits, dict) else logits
+        logits = tf.cast(logits["logits"] if isinstance(logits, dict) else logits, tf.float32)
         if labels is None:
-            scores = {"score": tf.sigmoid(tf.cast(logits[:, 0], tf.float32))} if logits.shape[-1] == 1 else {}
+            scores = {"score": tf.sigmoid(logits[:, 0])} if logits.shape[-1] == 1 else {}
             return {"logits": logits, **scores}
         label = tf.gather(tf.constant(labels), tf.argmax(logits, axis=1))
-        return {"label": label, "probabilities": tf.nn.softmax(tf.cast(logits, tf.float32)), "logits": logits}
+        return {"label": label, "probabilities": tf.nn.softmax(logits), "logits": logits}
 
     return answer
 

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from keras_txf.text.vocabulary import as_list, from_files, read_tokens
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100  # in characters; longer words are unknown
+LONGEST_TOKEN = 256  # in bytes, of tensorflow-text
 
 
 @register
@@ -164,6 +166,11 @@ class WordPieceTokenizer(Tokenizer):
             tokenizers.trainers.WordPieceTrainer, min_frequency=min_frequency, show_progress=False
         )
         texts = list(lines(source, verbose=verbose))
+        if any(re.search(rf"\S{{{LONGEST_WORD + 1}}}", text) for text in texts):
+            # Words that are unknown whatever the vocabulary holds: a repeated blob of base64 would fill it.
+            too_long = tokenizers.Regex(rf"^.{{{LONGEST_WORD + 1},}}$")
+            without = tokenizers.pre_tokenizers.Split(too_long, "removed")
+            learner.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([learner.pre_tokenizer, without])
         # The package numbers the characters within words in a random order, and this order decides between pairs that
         # are equally frequent: a training for them alone, then one that knows them in order.
         learner.train_from_iterator(texts, train(vocab_size=1, special_tokens=special_tokens))
@@ -177,7 +184,9 @@ class WordPieceTokenizer(Tokenizer):
         within = [token for token in within if token.startswith("##") and len(token) == 3]
         learner.train_from_iterator(texts, train(vocab_size=vocab_size, special_tokens=[*special_tokens, *within]))
         ids = learner.get_vocab()
-        vocabulary = sorted(ids, key=ids.get)
+        vocabulary = [
+            token for token in sorted(ids, key=ids.get) if len(token.removeprefix("##").encode()) <= LONGEST_TOKEN
+        ]
         return cls(
             vocabulary, special_tokens=special_tokens, split_chinese=split_chinese, clean=clean, **options, **kwargs
         )

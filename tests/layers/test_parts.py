@@ -159,6 +159,27 @@ def test_what_is_no_layer_is_refused(option, value):
         txf.layers.EncoderBlock(2, **{option: value})
 
 
+def not_registered(x):
+    return x * x
+
+
+class WithoutConfig(keras.layers.Layer):
+    def __init__(self, units):
+        super().__init__()
+        self.units = units
+
+
+@pytest.mark.parametrize("layer, words", [
+    (keras.Sequential([keras.layers.Dense(8, not_registered)]), ["Sequential", "Could not locate function 'not_regis"]),
+    (WithoutConfig(8), ["WithoutConfig 'without_config'", "unexpected keyword argument 'trainable'"]),
+])  # fmt: skip
+def test_a_layer_that_cannot_be_copied_is_refused(layer, words):
+    with pytest.raises(ValueError) as error:
+        txf.models.encoder(11, num_layers=2, dim=8, num_heads=2, feed_forward=layer)
+    words = ["`feed_forward`", "from_config(get_config())", "register_keras_serializable", *words]
+    assert all(word in str(error.value) for word in words) and "\n" not in str(error.value), str(error.value)
+
+
 def test_a_decoder_block_refuses_attention_that_sees_the_future():
     with pytest.raises(ValueError, match="`attention` must be causal"):
         txf.layers.DecoderBlock(attention=txf.layers.MultiHeadSelfAttention(2))

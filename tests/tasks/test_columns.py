@@ -89,18 +89,56 @@ def test_numbers_stay_numbers():
 @pytest.mark.parametrize("data, others, words", [
     ("none.csv", [None], "`texts` must be a file that exists.*none.csv"),
     ("data.txt", [None], "`texts` must be data, or a file of.*data.txt"),
-    (FRAME.drop(columns="label"), [None], "`columns` must name columns of the table `texts`.*received 'label'"),
+    (FRAME.drop(columns="label"), [None], "`columns` must name columns of the table `texts`.*there is no 'label'"),
     (FRAME, [LABELS], "`labels` must be left out"),
     (TEXTS, [LABELS[:2]], "`texts`, `labels` must be of one length.*{'texts': 4, 'labels': 2}"),
     ([], [[]], "at least 1"),
-    (TEXTS, [None], "`labels` must be a list or a column"),
+    (TEXTS, [None], "`labels` must be given where `texts` is no table .* with \\['text', 'label'\\]"),
+    (list(zip(TEXTS, LABELS)), [None], "`labels` must be given where `texts` is no table"),
+    (pandas.concat([FRAME, FRAME.label], axis=1), [None], "`texts` must be a table that has each column"),
     (3, [None], "`texts` must be a list or a column"),
     (tf.data.Dataset.from_tensor_slices(TEXTS), [None], "must have elements of"),
     (tf.data.Dataset.from_tensor_slices({"text": TEXTS}), [None], "`columns` must name parts"),
-], ids=range(10))  # fmt: skip
+], ids=range(12))  # fmt: skip
 def test_bad_columns_are_refused(data, others, words):
     with pytest.raises(ValueError, match=words):
         read_columns(data, others, NAMES)
+
+
+@pytest.mark.parametrize("name, content, words", [
+    ("a.csv", "text,label\ngood, day,a\nbad, sun,b\n", "as many cells in each row as the first line, 2; received 3"),
+    ("a.csv", "text,label\none,a\ngood, day,a\n", "a.csv' cannot be read"),
+    ("a.tsv", "text\tlabel\ngood\tday\ta\n", "as many cells in each row as the first line, 2; received 3"),
+    ("a.csv", "text,label,label\none,a,b\n", "must be a table that has each column of \\['text', 'label'\\] once"),
+    ("a.csv", "good,a\nbad,b\n", "table `texts`, \\['good', 'a'\\] .*there is no 'text', 'label'"),
+    ("a.csv", "text;label\none;a\n", "table `texts`, \\['text;label'\\]"),
+], ids=range(6))  # fmt: skip
+def test_a_file_that_would_be_read_wrongly_is_refused(name, content, words, tmp_path):
+    """pandas makes an index of cells that the first line does not name, and renames the second of two columns."""
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=words):
+        read_columns(tmp_path / name, [None], NAMES)
+
+
+@pytest.mark.parametrize("order", [("label", "text", "other"), ("other", "text", "label"), ("text", "label")])
+def test_columns_are_found_by_their_names(order, tmp_path):
+    table = FRAME[list(order)].rename(columns={"text": "body"})
+    table.to_parquet(tmp_path / "data.parquet")
+    table.to_csv(tmp_path / "data.csv", index=False)
+    table.to_csv(tmp_path / "indexed.csv")
+    for data in (table, tmp_path / "data.parquet", tmp_path / "data.csv", tmp_path / "indexed.csv"):
+        assert read_columns(data, [None], {"texts": "body", "labels": "label"}) == [TEXTS, LABELS]
+
+
+def test_a_batched_data_set_is_refused_with_the_way_out():
+    [batched, _] = read_columns(tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(2), [None], NAMES)
+    with pytest.raises(ValueError, match=r"`texts` must hold one string.*`dataset.unbatch\(\)`.*at place 0"):
+        texts("texts", batched)
+
+
+def test_half_of_a_surrogate_pair_is_refused():
+    with pytest.raises(ValueError, match="`texts` must hold Unicode.*at place 1"):
+        texts("texts", ["\U0001f408", "a\ud800"])
 
 
 def test_lines_of_a_file_are_texts(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import keras
 import numpy as np
 import pytest
 from page_files import BAD, GOOD, encoder
@@ -116,3 +117,22 @@ def test_the_current_folder_is_refused(folder, saved, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="`folder` must be another than the current folder"):
         task.save(folder)
     assert pathlib.Path.cwd() == tmp_path / "here"
+
+
+@keras.saving.register_keras_serializable(package="mine")
+class Doubling(keras.layers.Layer):
+    def call(self, inputs):
+        return 2 * inputs
+
+
+def test_a_layer_of_ones_own_must_be_imported_before_its_task_is_loaded(tmp_path):
+    task = txf.tasks.TextClassifier.from_scratch(GOOD + BAD, [1] * 4 + [0] * 4, feed_forward=Doubling(), **SMALL)
+    task.save(tmp_path / "task")
+    loaded = txf.tasks.TextClassifier.load(tmp_path / "task")
+    np.testing.assert_array_equal(probabilities(loaded), probabilities(task))
+    known = keras.saving.get_custom_objects().pop("mine>Doubling")
+    try:
+        with pytest.raises(ValueError, match="model.keras' cannot be read before the class 'Doubling'.*import it"):
+            txf.tasks.TextClassifier.load(tmp_path / "task")
+    finally:
+        keras.saving.get_custom_objects()["mine>Doubling"] = known

@@ -175,3 +175,57 @@ def test_bad_files_are_refused(trained, content, words, tmp_path):
     with pytest.raises(ValueError) as error:
         trained.fit(tmp_path / "data.bio")
     assert all(word in str(error.value) for word in words)
+
+
+UNIVERSAL = """# sent_id = 1
+# text = Dámelo\tya
+1-2\tDámelo\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDá\tdar\tVERB\tv\t_\t0\troot\t_\t_
+2\tme\tyo\tPRON\tp\t_\t1\tobj\t_\t_
+2.1\tido\tir\tVERB\t_\t_\t_\t_\t_\t_
+3\t20 000\t20\tNUM\tn\t_\t1\tobj\t_\t_
+
+# text = Sí
+1\tSí\tsí\tINTJ\ti\t_\t0\troot\t_\tSpaceAfter=No
+"""
+GERMEVAL = "#\tn-tv.de\n1\tAda\tB-PER\tO\n2\tsaw\tO\tO\n\n#\thttp://x\n1\tBo\tB-PER\tO\n"
+ONTONOTES = "bc/x 0 0 Ada NNP\nbc/x 0 1 saw VBD\n\nbc/x 0 0 Bo NNP\n"
+NAMED = "id\tword\tpos\tner\n7\tAda\tNNP\tB-PER\n8\tsaw\tVBD\tO\n\n9\tBo\tNNP\tB-PER\n"
+PEOPLE = [["Ada", "saw"], ["Bo"]]
+
+
+@pytest.mark.parametrize("content, columns, words, tags", [
+    (UNIVERSAL, None, [["Dá", "me", "20 000"], ["Sí"]], [["VERB", "PRON", "NUM"], ["INTJ"]]),
+    (UNIVERSAL, (1, 4), [["Dá", "me", "20 000"], ["Sí"]], [["v", "p", "n"], ["i"]]),
+    (GERMEVAL, (1, 2), PEOPLE, [["B-PER", "O"], ["B-PER"]]),
+    (ONTONOTES, (3, -1), PEOPLE, [["NNP", "VBD"], ["NNP"]]),
+    (NAMED, ("word", "ner"), PEOPLE, [["B-PER", "O"], ["B-PER"]]),
+    ("Tag\tToken\nB-PER\tAda\nO\tsaw\n\nB-PER\tBo\n", None, PEOPLE, [["B-PER", "O"], ["B-PER"]]),
+    ("1 NUM\n2 NUM\n", None, [["1", "2"]], [["NUM", "NUM"]]),
+    ("a\u00a0b O\nha O\n", None, [["a\u00a0b", "ha"]], [["O", "O"]]),
+], ids=range(8))  # fmt: skip
+def test_columns_of_files(content, columns, words, tags, tmp_path):
+    (tmp_path / "data.TXT").write_text(content, encoding="utf-8")
+    assert read_conll(tmp_path / "data.TXT", columns) == [words, tags]
+    assert txf.tasks.TokenClassifier._read(tmp_path / "data.TXT", [None], columns) == [words, tags]
+
+
+def test_a_file_and_its_columns_are_the_same(trained, tmp_path):
+    (tmp_path / "data.tsv").write_text(GERMEVAL)
+    found = trained.evaluate(tmp_path / "data.tsv", columns=(1, 2))
+    assert found == trained.evaluate(PEOPLE, [["B-PER", "O"], ["B-PER"]])
+
+
+@pytest.mark.parametrize("content, columns, message", [
+    (GERMEVAL, None, ["`columns`", "counts the words of a text", "'1 Ada B-PER O'", "(1, -1)"]),
+    (ONTONOTES, None, ["`columns`", "is the same in all lines of a text", "'bc/x 0 0 Ada NNP'"]),
+    (NAMED, None, ["`columns` must say which", "['id', 'word', 'pos', 'ner']"]),
+    (NAMED, ("word", "tag"), ["`columns`", "['id', 'word', 'pos', 'ner']", "received ('word', 'tag')"]),
+    (NAMED, (1,), ["`columns`", "received (1,)"]), (NAMED, (1, True), ["`columns`", "received (1, True)"]),
+    (GERMEVAL, (1, 9), ["10 columns", "in line 2"]), (GERMEVAL, (1, -5), ["5 columns", "in line 2"]),
+], ids=range(8))  # fmt: skip
+def test_a_file_whose_columns_are_not_known_is_refused(content, columns, message, tmp_path):
+    (tmp_path / "data.conllu").write_text(content)
+    with pytest.raises(ValueError) as error:
+        txf.tasks.TokenClassifier.from_scratch(tmp_path / "data.conllu", columns=columns, **SMALL)
+    assert all(words in str(error.value) for words in message) and "\n" not in str(error.value), str(error.value)

@@ -112,7 +112,9 @@ def test_labels_of_another_kind():
     refused(
         lambda: text.classification(columns(TEXTS, [0.5, 1.0]), WORD, 3), ["label", "integer from 0 to 2", "float32"]
     )
-    refused(lambda: text.classification(columns(TEXTS, TEXTS), WORD, None), ["label", "a number", "string"])
+    refused(lambda: text.classification(columns(TEXTS, TEXTS), WORD, None), ["label", "a finite number", "string"])
+    refused(lambda: text.classification((TEXTS, [0.5, np.nan]), WORD, None), ["labels", "a finite number", "nan", "1"])
+    refused(lambda: text.sentence_pairs((*PAIRS, [np.inf, 0.5]), WORD, None), ["labels", "a finite number", "inf", "0"])
 
 
 OPTIONS = [

@@ -16,6 +16,7 @@ from text_cases import CORPUS, LEARN, START_AND_END, learnt
 
 import keras_txf as txf
 from keras_txf.generation import Beam, Contrastive, NoRepeatNgrams
+from keras_txf.text import serving
 from keras_txf.text.lazy_imports import tf
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports from TensorFlow")
@@ -442,3 +443,13 @@ def test_a_model_that_is_wired_by_hand_completes_texts(tmp_path):
     text = serve(tmp_path / "model", ["abc"])["text"].numpy()[0]
     expected = model.generate(LETTERS(["abc"]).numpy(), 3, padded=False)
     assert text.decode() == LETTERS.detokenize(expected)[0]
+
+
+@pytest.mark.parametrize("labels", [None, LABELS])
+def test_numbers_of_a_model_in_bfloat16_are_float32(labels):
+    model = make("encoder_classifier", "unigram", 3, dtype="mixed_bfloat16")
+    answers = [serving.classifier(model, tokenizer(), labels)(tf.constant(["a fox"]))]
+    answers.append(serving.pair_classifier(model, tokenizer(), labels, "</s>")(tf.constant(["a"]), tf.constant(["b"])))
+    for answer in answers:
+        assert answer.pop("label", tf.constant("")).dtype == tf.string
+        assert {value.dtype for value in answer.values()} == {tf.float32}

@@ -143,3 +143,15 @@ def test_a_vocabulary_smaller_than_the_characters_is_refused():
         WordPieceTokenizer.train(lines, 10)
     least = int(str(error.value).split(" at least")[0].split()[-1])
     assert WordPieceTokenizer.train(lines, least).vocab_size == least
+
+
+def test_training_learns_no_token_that_the_tokenizer_cannot_hold():
+    """Words of more than 100 characters are unknown, and tensorflow-text takes tokens of 256 bytes at most."""
+    blob, thai = "Zm9vYmFy" * 40, "\u0e01" * 95
+    tokenizer = WordPieceTokenizer.train([f"one two {blob}", f"two one {thai}"] * 4, vocab_size=400)
+    tokens = tokenizer.get_config()["vocabulary"]
+    assert not any(token.startswith(("zm", "##zm")) for token in tokens)  # none is of the blob
+    assert 100 < max(len(token.encode()) for token in tokens) <= 258  # "##" comes on top
+    assert [tokenizer.id_to_token(id) for id in tokenizer([f"two {blob}"])[0].numpy()] == ["two", "[UNK]"]
+    made = reference(tokenizer)
+    assert tokenizer([thai, "one"]).to_list() == reference_ids(made, [thai, "one"])
