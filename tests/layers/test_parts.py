@@ -4,7 +4,7 @@ import drawing
 import keras
 import numpy as np
 import pytest
-from user_layers import Bottleneck, Center, DifferentialAttention, SquaredReLU
+from user_layers import Bottleneck, Center, DifferentialAttention, SquaredReLU, UnitLength
 
 import keras_txf as txf
 
@@ -111,6 +111,32 @@ def test_a_list_gives_one_layer_to_a_block():
     kinds = [type(model.get_layer(f"encoder_{i}").feed_forward).__name__ for i in range(3)]
     assert kinds == ["FeedForward", "SquaredReLU", "FeedForward"]
     assert model.get_layer("encoder_2").feed_forward.intermediate.units == 5
+
+
+def test_a_norm_that_knows_no_masks_ends_none(tmp_path):
+    """The mask reaches the cross-attention, and comes back from files. Keras' warning would be an error here."""
+    options = {"norm": UnitLength(), "norm_placement": "pre", "embedding_norm": True}
+    pair = drawing.randomize(txf.models.encoder_decoder(11, 11, 1, 8, 2, **options), seed=4)
+    pair.save(tmp_path / "pair.keras")
+    target = np.array([[1, 4, 5]])
+    for model in (pair, keras.saving.load_model(tmp_path / "pair.keras")):
+        padded, alone = (
+            drawing.array(model({"source_ids": ids, "target_ids": target})) for ids in (IDS[:1], IDS[:1, :4])
+        )
+        drawing.assert_same(padded, alone, 1e-4)
+        assert {"encoder_norm", "encoder_embedding_norm", "decoder_norm"} <= {layer.name for layer in model.layers}
+
+
+def test_each_norm_of_a_model_is_one_copy():
+    class Counted(Center):
+        made = 0
+
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            Counted.made += 1
+
+    txf.models.encoder(11, num_layers=2, dim=8, num_heads=2, norm=Counted(), norm_placement="pre")
+    assert Counted.made == 1 + 5  # the pattern, two for each block, and the last
 
 
 @pytest.mark.slow
