@@ -110,8 +110,26 @@ def ensemble():
     return keras.Model(ids, keras.layers.Average()([member(ids) for member in members])), {}
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class Doubled(layers.MultiHeadSelfAttention):
+    """A subclass that passes the arguments of its call on, and does not name `cache`."""
+
+    def call(self, inputs, **kwargs):
+        return 2 * super().call(inputs, **kwargs)
+
+
+def subclass_of_ours():
+    """An attention whose `call` takes `**kwargs`, alone and in a block."""
+    ids = ids_input()
+    x = layers.PositionalEmbedding(VOCABULARY, 8)(ids)
+    x = x + Doubled(2, causal=True, position="rotary")(x)
+    x = layers.DecoderBlock(attention=Doubled(2, causal=True, window=3))(x)
+    return keras.Model(ids, keras.layers.Dense(VOCABULARY)(x)), {}
+
+
 WIRED = [
     between_blocks, bare_attention, depths_of_an_encoder, two_contexts, keras_embedding, two_encoders, ensemble,
+    subclass_of_ours,
 ]  # fmt: skip
 
 

@@ -211,6 +211,17 @@ def test_a_decoder_block_refuses_attention_that_sees_the_future():
         txf.layers.DecoderBlock(attention=txf.layers.MultiHeadSelfAttention(2))
 
 
+def test_an_encoder_decoder_takes_an_attention_for_each_side():
+    attention = txf.layers.MultiHeadSelfAttention(4, causal=True)
+    for both in (attention, [attention]):
+        with pytest.raises(ValueError, match="`attention` must be given for one side"):
+            txf.models.encoder_decoder(11, 11, 1, 8, 2, attention=both)
+    with pytest.raises(ValueError, match="`num_heads` must be given for the cross-attention"):
+        txf.models.encoder_decoder(
+            11, 11, 1, 8, encoder_options={"num_heads": 2}, decoder_options={"attention": attention}
+        )
+
+
 def test_an_argument_that_the_attention_does_not_take_is_refused():
     block = txf.layers.EncoderBlock(attention=DifferentialAttention(2))
     with pytest.raises(ValueError, match="`segment_ids` must be an argument of the `call` of the layer"):
