@@ -105,3 +105,11 @@ class Center(keras.layers.Layer):
 
     def call(self, inputs):
         return inputs - ops.mean(inputs, axis=-1, keepdims=True) + ops.cast(self.offset, inputs.dtype)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class UnitLength(keras.layers.Layer):
+    """A norm of the user's that says nothing about masks."""
+
+    def call(self, inputs):
+        return inputs / (ops.norm(inputs, axis=-1, keepdims=True) + 1e-5)

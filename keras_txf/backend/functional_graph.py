@@ -34,7 +34,7 @@ def run_graph(model, inputs, call, standardize=True):
     def call_inside(layer, *args, **kwargs):
         if not is_functional(layer):
             return call(layer, *args, **kwargs)
-        if type(layer).call not in (Functional.call, Sequential.call):  # a subclass that computes something else
+        if not runs_inline(layer):
             return layer(*args, **kwargs)
         given = args[0] if args else kwargs["inputs"]
         if kwargs.get("mask") is not None:
@@ -67,12 +67,20 @@ def reserve_names(model):
     is made of old and of new operations would have two of one name.
     """
     counts = global_state.get_global_attribute("object_name_uids", collections.defaultdict(int), set_to_default=True)
-    for node in itertools.chain.from_iterable(_graph(model)._nodes_by_depth.values()):
-        if is_functional(node.operation):
-            reserve_names(node.operation)
-            continue
-        kind, number = re.fullmatch(r"(.*?)(?:_(\d+))?", node.operation.name).groups()
+    for operation in operations_inside(model):
+        kind, number = re.fullmatch(r"(.*?)(?:_(\d+))?", operation.name).groups()
         counts[kind] = max(counts[kind], int(number or 0) + 1)
+
+
+def operations_inside(model):
+    """The layers and operations that `run_graph` calls, each once, in the order in which they run."""
+    found = {}
+    for node in nodes(model):
+        if runs_inline(node.operation):
+            found.update((id(operation), operation) for operation in operations_inside(node.operation))
+        elif not isinstance(node.operation, keras.layers.InputLayer):
+            found[id(node.operation)] = node.operation
+    return list(found.values())
 
 
 MASKS = {"not_equal": "padding_mask", "logical_or": "joined_padding_mask"}  # operation -> what it is for in our graphs
@@ -126,6 +134,11 @@ def own_calls(model):
 def is_functional(layer):
     """Whether a layer is a model with a graph of its own."""
     return isinstance(layer, keras.Model) and hasattr(_graph(layer), "_run_through_graph")
+
+
+def runs_inline(layer):
+    """Whether a layer is a model that computes what its graph says; a subclass may compute something else."""
+    return is_functional(layer) and type(layer).call in (Functional.call, Sequential.call)
 
 
 def _graph(model):

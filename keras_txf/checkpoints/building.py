@@ -6,12 +6,14 @@ import dataclasses
 import keras
 
 from keras_txf import checks
+from keras_txf.backend.functional_graph import nodes
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.config_schema import KINDS
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, modules_of
 from keras_txf.checkpoints.weight_map import as_tensor
 from keras_txf.checks import short_repr
+from keras_txf.layers import PositionalEmbedding
 
 
 def find_family(values):
@@ -59,8 +61,11 @@ def table_of(family, task, config, model):
 
 
 def has_own_logits(model):
-    """Whether a layer of its own makes the logits: a classifier's, or an LM head not tied to the embedding."""
-    return any(layer.name == "logits" for layer in model.layers)
+    """Whether a layer of its own makes the logits of a language model: they are not tied to an embedding."""
+    return not any(
+        isinstance(node.operation, PositionalEmbedding) and node.arguments.kwargs.get("reverse")
+        for node in nodes(model)
+    )
 
 
 def build(source, task, num_classes, dtype, options):

@@ -51,9 +51,21 @@ def _cache(name, value):
 
 @functools.cache
 def call_parameters(cls):
-    """The parameters of the `call` of a class, by name and in order, without `self`; none where it has no `call`."""
-    call = getattr(cls, "call", None)
-    return {} if call is None else dict([*inspect.signature(call).parameters.items()][1:])
+    """The parameters of the `call` of a class, by name and in order, without `self`; none where it has no `call`.
+
+    A `call` that takes `**kwargs` has those of the class above too, to which it passes them on.
+    """
+    found = {}
+    for owner in cls.__mro__:
+        if "call" not in vars(owner):
+            continue
+        own = list(inspect.signature(owner.call).parameters.values())[1:]
+        for p in own:
+            found.setdefault(p.name, p)
+        if all(p.kind is not p.VAR_KEYWORD for p in own):
+            # What stands for others is known by now.
+            return {p.name: p for p in found.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    return found
 
 
 @functools.cache

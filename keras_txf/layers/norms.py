@@ -3,8 +3,8 @@
 import keras
 
 from keras_txf import checks
-from keras_txf.layers.parts import Pattern, copy_layer, is_layer, take_layer
-from keras_txf.layers.serialization import register
+from keras_txf.layers.parts import Pattern, build_part, copy_layer, is_layer, take_layer
+from keras_txf.layers.serialization import register, serialize_layer
 
 
 @register
@@ -36,3 +36,26 @@ def make_norm(norm, epsilon, dtype, name, use_bias=True):
     if isinstance(norm, Pattern):
         return copy_layer(norm.layer, name)
     return NORMS[norm](use_bias, epsilon=epsilon, dtype=dtype, name=name)
+
+
+@register
+class KeepMask(keras.layers.Layer):
+    """A norm of the user's that would end the padding mask, as a layer of a model. A block keeps the mask itself.
+
+    Args:
+        norm: a layer called on (B, T, D).
+    """
+
+    def __init__(self, norm, **kwargs):
+        super().__init__(**kwargs)
+        self.norm = take_layer("norm", norm)
+        self.supports_masking = True
+
+    def build(self, shape):
+        build_part(self.norm, shape)
+
+    def call(self, inputs):
+        return self.norm(inputs)
+
+    def get_config(self):
+        return {**super().get_config(), "norm": serialize_layer(self.norm)}

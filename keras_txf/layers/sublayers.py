@@ -88,6 +88,8 @@ def add_cross_attention(block):
     """Makes the cross-attention and its norms, or takes the layer that was given."""
     given = block.given_parts.get("cross_attention")
     if given is None:
+        if block.num_heads is None:
+            raise ValueError("`num_heads` must be given for the cross-attention; received None.")
         given = CrossAttention(**inherit_attention(block, CrossAttention, name="cross_attention"))
     block.cross_attention_layer = given
     add_norms(block, "cross_attention")
@@ -113,7 +115,9 @@ def add_norms(block, name):
         setattr(block, f"{name}_scale", LayerScale(block.layer_scale, dtype=block.dtype_policy, name=f"{name}_scale"))
     for norm_name in norm_names(block, name):
         bias = has_bias(block, "norm_bias")
-        setattr(block, norm_name, make_norm(block.norm, block.norm_epsilon, block.dtype_policy, norm_name, bias))
+        norm = make_norm(block.norm, block.norm_epsilon, block.dtype_policy, norm_name, bias)
+        norm.supports_masking = True  # the block keeps the mask: Keras would warn that the layer loses it
+        setattr(block, norm_name, norm)
 
 
 def build_norms(block, name, shape):

@@ -27,6 +27,8 @@ from keras_txf.layers.cached_layers import (
 )
 from keras_txf.layers.decoder_start import StartPositions
 from keras_txf.layers.token_input import inputs_by_name, target_name
+from keras_txf.models.aliases import find_aliases
+from keras_txf.models.cacheable import check_cacheable
 from keras_txf.models.decoding_layers import LastColumn, NewPositions
 from keras_txf.models.position_wise import check_position_wise
 from keras_txf.models.prefix import ClearPlaceholders, InsertPrefix, cuts_prefix, prefix_length, split_prefix
@@ -65,6 +67,7 @@ class DecodingGraph:
                 f"the output {short_repr(model.output)}."
             )
         reserve_names(model)
+        self._aliases = find_aliases(model)
         inside = keras.Model(model.input, logits)  # without the outputs that decoding does not need
         given = {**self.inputs, self.ids_name: self.ids}
         self.logits = run_graph(
@@ -75,7 +78,7 @@ class DecodingGraph:
     def _call(self, layer, *args, **kwargs):
         """Calls a layer of the graph, and records the call if the layer reads new tokens."""
         if not any(self._is_new(x) for x in tensors_of((args, kwargs))):
-            return layer(*args, **kwargs)
+            return self._named(layer)(*args, **kwargs)
         cuts = cuts_prefix(layer, args, kwargs, self.prefix)
         if cuts:  # decoding keeps the columns: it reads the last one of a prompt alone, and a step has no prefix
             layer, args, kwargs = keras.layers.Identity(name=f"{layer.name}_kept"), args[:1], {}
@@ -101,10 +104,15 @@ class DecodingGraph:
             return RecordedCall(layer, args, kwargs, [self.positions])
         if isinstance(layer, PositionalEmbedding) and not kwargs.get("reverse"):
             kwargs = self._without_positions(layer, kwargs)
-            outputs = layer(*args, **kwargs, **given_positions(layer, self.positions))
-            return RecordedCall(layer, args, kwargs, [outputs])
-        outputs = layer(*args, **kwargs)
-        return RecordedCall(layer, args, kwargs, keras.tree.flatten(outputs))
+            outputs = self._named(layer)(*args, **kwargs, **given_positions(layer, self.positions))
+        else:
+            outputs = self._named(layer)(*args, **kwargs)
+        alias = self._aliases.get(id(layer))
+        return RecordedCall(layer, args, kwargs, keras.tree.flatten(outputs), alias=alias)
+
+    def _named(self, layer):
+        """The layer, or its alias where another layer of the graph has its name."""
+        return self._aliases.get(id(layer), layer)
 
     def _without_positions(self, layer, kwargs):
         """Returns the arguments without `positions`, which decoding counts."""
@@ -119,21 +127,8 @@ class DecodingGraph:
     def _cached(self, layer, args, kwargs):
         """Calls an attention layer with a cache."""
         arguments = dict(zip(call_parameters(type(layer)), args)) | self._without_positions(layer, kwargs)
-        if getattr(layer, "causal", True) is False:
-            raise ValueError(
-                f"`model` must attend to earlier tokens alone; its layer {short_repr(layer.name)} has causal=False."
-            )
-        for name in ("attention_mask", "segment_ids", "context_attention_mask", "context_segment_ids"):
-            if arguments.get(name) is not None:
-                raise ValueError(
-                    f"`model` must not pass `{name}` on to {short_repr(layer.name)}: decoding makes the mask of each "
-                    "token itself."
-                )
+        check_cacheable(layer, arguments, self._is_new)
         context = arguments.get("context")
-        if self._is_new(context):
-            raise ValueError(
-                f"`model` must not attend to a context made of the new tokens; its layer {short_repr(layer.name)} does."
-            )
         name, known = unused_name(layer.name, [call.cache_name for call in self.calls]), {}
         if context is not None:
             made = CachedContext(layer, name=f"{name}_context", dtype=layer.dtype_policy)(context)

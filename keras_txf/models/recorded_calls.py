@@ -20,6 +20,7 @@ class RecordedCall:
         cache_name: the name of the cache, where the layer is an attention that is called with one; else None.
         context: the tensors of the context that such an attention reads, by the names of `CachedLayer`'s arguments.
         tokens: the embedded tokens, where a prefix of vectors is put before them; in a step they are the output.
+        alias: what is called in place of the layer, where another layer of the graph has its name.
     """
 
     layer: object
@@ -29,6 +30,7 @@ class RecordedCall:
     cache_name: str | None = None
     context: dict = dataclasses.field(default_factory=dict)
     tokens: object = None
+    alias: object = None
 
     @property
     def inputs(self):
@@ -37,7 +39,7 @@ class RecordedCall:
     def repeat(self, values, **more):
         """Calls the layer again, with `values` in place of tensors, by their ids; adds its outputs to them."""
         args, kwargs = keras.tree.map_structure(lambda x: values.get(id(x), x), (self.args, self.kwargs))
-        values.update(zip(map(id, self.outputs), as_list(self.layer(*args, **kwargs, **more))))
+        values.update(zip(map(id, self.outputs), as_list((self.alias or self.layer)(*args, **kwargs, **more))))
 
 
 def cache_names(name):

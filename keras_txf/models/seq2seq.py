@@ -112,10 +112,14 @@ def encoder_decoder(
                 f"`{option}` of one side alone does not go with `share_embeddings`, which gives both sides "
                 "one embedding. Pass it for both, or share_embeddings=False."
             )
+    shared = options.get("attention")
+    if any(isinstance(x, keras.layers.Layer) for x in (shared if isinstance(shared, (list, tuple)) else [shared])):
+        raise ValueError(
+            "`attention` must be given for one side, in `encoder_options` or `decoder_options`: only an encoder "
+            f"attends to later tokens; received {short_repr(shared)} for both."
+        )
     # A layer as `attention` brings heads of its own; the cross-attention of the decoder still needs `num_heads`.
-    encoder_heads = (
-        None if isinstance({**options, **(encoder_options or {})}.get("attention"), keras.layers.Layer) else num_heads
-    )
+    encoder_heads = None if isinstance((encoder_options or {}).get("attention"), keras.layers.Layer) else num_heads
     encoder_options = {"num_heads": encoder_heads, **options, **(encoder_options or {})}
     decoder_options = {"num_heads": num_heads, **options, **(decoder_options or {})}
     encoder_heads, decoder_heads = encoder_options.pop("num_heads"), decoder_options.pop("num_heads")

@@ -10,7 +10,7 @@ from keras_txf.layers import EncoderBlock, RelativeBias
 from keras_txf.layers.arguments import call_parameters
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.embeddings import ENCODINGS
-from keras_txf.layers.norms import make_norm
+from keras_txf.layers.norms import KeepMask, make_norm
 from keras_txf.layers.option_tables import default_options
 from keras_txf.layers.parts import OPTIONS, copy_layer
 from keras_txf.layers.projections import Projection
@@ -182,7 +182,8 @@ def _takes_positions(block):
 
 def like_norm(block, name, dtype):
     """A norm as the block's own."""
-    return make_norm(block.norm, block.norm_epsilon, dtype, name, has_bias(block, "norm_bias"))
+    norm = make_norm(block.norm, block.norm_epsilon, dtype, name, has_bias(block, "norm_bias"))
+    return norm if norm.supports_masking else KeepMask(norm, dtype=norm.dtype_policy, name=name)
 
 
 def make_blocks(block_class, number, num_heads, options, name):
@@ -210,12 +211,15 @@ def make_blocks(block_class, number, num_heads, options, name):
 
 
 def _make_block(block_class, own, shared, dtype, name):
-    """A block with parts of its own: layers among the options are patterns, of which each block gets a copy."""
+    """A block with parts of its own: layers among the options are patterns, of which each block gets a copy.
+
+    A block copies a norm itself, for each place.
+    """
     parts = {part: own[part] for part in OPTIONS if isinstance(own.get(part), keras.layers.Layer)}
     for part in parts:
         if any(value is None for value in _each(shared[part])):  # of other blocks, which the options are for
             own = {option: value for option, value in own.items() if option not in OPTIONS.get(part, ())}
-    copies = {part: copy_layer(layer, part, name) for part, layer in parts.items()}
+    copies = {part: copy_layer(layer, part, name) for part, layer in parts.items() if part != "norm"}
     return block_class(**{**own, **copies}, dtype=dtype, name=name)
 
 

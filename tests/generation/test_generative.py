@@ -85,7 +85,52 @@ def keras_embedding():
     ), {}
 
 
-WIRED = [between_blocks, bare_attention, depths_of_an_encoder, two_contexts, keras_embedding]
+def two_encoders():
+    """Encoders whose layers have the same names, with padding: their outputs side by side, and one read first."""
+    ids = ids_input()
+    sources = {name: ids_input(name) for name in ("left_ids", "right_ids")}
+    depths = [txf.models.encoder(VOCABULARY, 2, 8, 2, name=f"encode_{x}")(ids) for x, ids in sources.items()]
+    x = layers.PositionalEmbedding(VOCABULARY, 8, pad_id=None)(ids)
+    x = layers.DecoderBlock(2, cross_attention=True)(x, depths[0])
+    x = layers.DecoderBlock(2, cross_attention=True)(x, keras.layers.Concatenate(axis=1)(depths))
+    logits = keras.layers.Dense(VOCABULARY)(x)
+    return keras.Model({"token_ids": ids, **sources}, logits), {
+        "left_ids": np.array([[5, 6, 7, 0], [3, 0, 0, 0]]),
+        "right_ids": np.array([[9, 2], [8, 0]]),
+    }
+
+
+def ensemble():
+    """The mean of two language models whose layers have the same names, with tied tables and a mask each."""
+    ids = ids_input()
+    members = [
+        txf.models.decoder_generator(VOCABULARY, 1, 8, 2, norm=norm, logit_bias=True, name=f"of_{norm}")
+        for norm in ("layer", "rms")
+    ]
+    return keras.Model(ids, keras.layers.Average()([member(ids) for member in members])), {}
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Doubled(layers.MultiHeadSelfAttention):
+    """A subclass that passes the arguments of its call on, and does not name `cache`."""
+
+    def call(self, inputs, **kwargs):
+        return 2 * super().call(inputs, **kwargs)
+
+
+def subclass_of_ours():
+    """An attention whose `call` takes `**kwargs`, alone and in a block."""
+    ids = ids_input()
+    x = layers.PositionalEmbedding(VOCABULARY, 8)(ids)
+    x = x + Doubled(2, causal=True, position="rotary")(x)
+    x = layers.DecoderBlock(attention=Doubled(2, causal=True, window=3))(x)
+    return keras.Model(ids, keras.layers.Dense(VOCABULARY)(x)), {}
+
+
+WIRED = [
+    between_blocks, bare_attention, depths_of_an_encoder, two_contexts, keras_embedding, two_encoders, ensemble,
+    subclass_of_ours,
+]  # fmt: skip
 
 
 def make(wire):
@@ -148,9 +193,9 @@ def test_streams_and_files_have_the_same_tokens(tmp_path, wire):
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     np.testing.assert_array_equal(start(again, others)[1](NEW)[:, -NEW:], expected)
-    step = txf.models.step_model(model)
-    step.save(tmp_path / "step.keras")
-    assert len(keras.saving.load_model(tmp_path / "step.keras").weights) == len(step.weights)
+    for half in (txf.models.prefill_model(model), txf.models.step_model(model)):
+        half.save(tmp_path / "half.keras")
+        assert len(keras.saving.load_model(tmp_path / "half.keras").weights) == len(half.weights)
 
 
 @pytest.mark.slow
@@ -192,10 +237,21 @@ class TwoTokens(keras.layers.Layer):
         return x + ops.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
 
 
+class MeanOfContext(keras.layers.Layer):
+    """An attention to a context that takes no cache."""
+
+    def call(self, x, context):
+        return x + ops.mean(context, axis=1, keepdims=True)
+
+
 MIXING = {
     "convolution": (lambda x: keras.layers.Conv1D(8, 3, padding="causal", name="convolution")(x), "convolution"),
     "recurrence": (lambda x: keras.layers.LSTM(8, return_sequences=True, name="recurrence")(x), "recurrence"),
     "mine": (lambda x: TwoTokens(name="mine")(x), "mine"),
+    "far back": (
+        lambda x: keras.layers.Conv1D(8, 2, dilation_rate=40, padding="causal", name="far_back")(x),
+        "far_back",
+    ),
     "average": (lambda x: x - ops.mean(x, axis=1, keepdims=True), "mean"),
     "sees all": (lambda x: layers.EncoderBlock(2, name="sees_all")(x), "sees_all"),
     "keras": (lambda x: keras.layers.MultiHeadAttention(2, 4, name="keras")(x, x, use_causal_mask=True), "keras"),
@@ -211,6 +267,20 @@ def test_a_layer_that_mixes_positions_is_an_error_that_names_it(case):
     model = keras.Model(ids, keras.layers.Dense(VOCABULARY)(mix(x)))
     with pytest.raises(ValueError, match=f"layer '{name}"):
         txf.models.generative(model)
+
+
+def test_a_block_whose_attention_takes_no_cache_is_named():
+    model = txf.models.decoder_generator(VOCABULARY, 1, 8, attention=TwoTokens())
+    with pytest.raises(ValueError, match="`attention` of the block 'decoder_0' must decode: its `call` must take"):
+        model.generate([[5]], 2)
+    context = keras.Input((None, 8), name="context")
+    ids = ids_input()
+    x = layers.PositionalEmbedding(VOCABULARY, 8)(ids)
+    x = layers.DecoderBlock(2, cross_attention=MeanOfContext(), name="looks")(x, context)
+    with pytest.raises(
+        ValueError, match="`cross_attention` of the block 'looks' must decode: .* a layer MeanOfContext"
+    ):
+        txf.models.generative(keras.Model([ids, context], keras.layers.Dense(VOCABULARY)(x)))
 
 
 def test_what_does_not_reach_the_logits_may_mix():

@@ -4,7 +4,7 @@ import drawing
 import keras
 import numpy as np
 import pytest
-from user_layers import Bottleneck, Center, DifferentialAttention, SquaredReLU
+from user_layers import Bottleneck, Center, DifferentialAttention, SquaredReLU, UnitLength
 
 import keras_txf as txf
 
@@ -113,6 +113,32 @@ def test_a_list_gives_one_layer_to_a_block():
     assert model.get_layer("encoder_2").feed_forward.intermediate.units == 5
 
 
+def test_a_norm_that_knows_no_masks_ends_none(tmp_path):
+    """The mask reaches the cross-attention, and comes back from files. Keras' warning would be an error here."""
+    options = {"norm": UnitLength(), "norm_placement": "pre", "embedding_norm": True}
+    pair = drawing.randomize(txf.models.encoder_decoder(11, 11, 1, 8, 2, **options), seed=4)
+    pair.save(tmp_path / "pair.keras")
+    target = np.array([[1, 4, 5]])
+    for model in (pair, keras.saving.load_model(tmp_path / "pair.keras")):
+        padded, alone = (
+            drawing.array(model({"source_ids": ids, "target_ids": target})) for ids in (IDS[:1], IDS[:1, :4])
+        )
+        drawing.assert_same(padded, alone, 1e-4)
+        assert {"encoder_norm", "encoder_embedding_norm", "decoder_norm"} <= {layer.name for layer in model.layers}
+
+
+def test_each_norm_of_a_model_is_one_copy():
+    class Counted(Center):
+        made = 0
+
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            Counted.made += 1
+
+    txf.models.encoder(11, num_layers=2, dim=8, num_heads=2, norm=Counted(), norm_placement="pre")
+    assert Counted.made == 1 + 5  # the pattern, two for each block, and the last
+
+
 @pytest.mark.slow
 def test_all_builders_take_parts():
     parts = {"feed_forward": SquaredReLU(6), "norm": Center()}
@@ -183,6 +209,17 @@ def test_a_layer_that_cannot_be_copied_is_refused(layer, words):
 def test_a_decoder_block_refuses_attention_that_sees_the_future():
     with pytest.raises(ValueError, match="`attention` must be causal"):
         txf.layers.DecoderBlock(attention=txf.layers.MultiHeadSelfAttention(2))
+
+
+def test_an_encoder_decoder_takes_an_attention_for_each_side():
+    attention = txf.layers.MultiHeadSelfAttention(4, causal=True)
+    for both in (attention, [attention]):
+        with pytest.raises(ValueError, match="`attention` must be given for one side"):
+            txf.models.encoder_decoder(11, 11, 1, 8, 2, attention=both)
+    with pytest.raises(ValueError, match="`num_heads` must be given for the cross-attention"):
+        txf.models.encoder_decoder(
+            11, 11, 1, 8, encoder_options={"num_heads": 2}, decoder_options={"attention": attention}
+        )
 
 
 def test_an_argument_that_the_attention_does_not_take_is_refused():
