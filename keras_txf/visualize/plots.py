@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LINE = 0.14  # inches that a label takes
 SMALL, LARGE = 1.7, 5.0  # inches of a map
+WIDE = 16.0  # inches of all maps of a row, where they need not be smaller than SMALL
 
 
 def plot_attention(
@@ -78,19 +79,20 @@ def plot_attention(
         maps = chosen_heads(name, weights[checks.integer_between("example", example, 0, len(weights) - 1)], heads)
         rows.append((name, queries, keys, {title: map[: len(queries), : len(keys)] for title, map in maps.items()}))
     highest = max(map.max() for *_, maps in rows for map in maps.values())
-    heights = [_inches(queries) for _, queries, _, _ in rows]
-    width = max(_inches(keys) for _, _, keys, _ in rows)
     columns = max(len(maps) for *_, maps in rows)
+    largest = max(SMALL, min(LARGE, WIDE / columns))
+    heights = [_inches(queries, largest) for _, queries, _, _ in rows]
+    width = max(_inches(keys, largest) for _, _, keys, _ in rows)
     figure = new_figure(columns * width + 1.6, sum(heights) + 0.9 * len(rows))
     grid = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights)
-    for line, (name, queries, keys, maps) in zip(grid, rows):
+    for line, height, (name, queries, keys, maps) in zip(grid, heights, rows):
         for axes in line[len(maps) :]:
             axes.remove()
         for column, (axes, (title, map)) in enumerate(zip(line, maps.items())):
             image = axes.imshow(map, cmap="Blues", vmin=0, vmax=highest or 1, aspect="equal")
             axes.set_anchor("W")
             _label(axes, "x", keys, width)
-            _label(axes, "y", queries if column == 0 else [], _inches(queries))
+            _label(axes, "y", queries if column == 0 else [], height)
             axes.set_title(as_text(title if column else f"{name}\n{title}"), fontsize=9, loc="left")
     figure.colorbar(image, ax=figure.axes, shrink=min(1.0, 3 / sum(heights)), fraction=0.05, label="weight")
     return figure
@@ -165,8 +167,8 @@ def new_figure(width, height):
     return ShownFigure(figsize=(width, height), layout="constrained")
 
 
-def _inches(labels):
-    return min(max(LINE * len(labels), SMALL), LARGE)
+def _inches(labels, largest):
+    return min(max(LINE * len(labels), SMALL), largest)
 
 
 def _label(axes, axis, labels, inches):
@@ -215,7 +217,12 @@ def plot_positions(layer: Any, length: int | None = None, dim: int = 64, num_hea
     checks.integer_between("head", head, 0, checks.LARGEST_INTEGER)
     names = {"sinusoidal": lambda: PositionalEmbedding(None, dim), "rotary": Rotary, "alibi": lambda: ALiBi(num_heads)}
     if not isinstance(layer, (PositionalEmbedding, Rotary, ALiBi, RelativeBias)):
-        layer = names[checks.one_of("layer", layer, names)]()
+        if not isinstance(layer, str) or layer not in names:
+            raise ValueError(
+                "`layer` must be a PositionalEmbedding, Rotary, ALiBi, RelativeBias, or one of "
+                f"{short_repr(list(names))}; received {short_repr(layer)}."
+            )
+        layer = names[layer]()
     most = getattr(layer, "max_length", None)
     length = (most or 64) if length is None else length
     checks.integer_between("length", length, 1, most or checks.LARGEST_INTEGER)

@@ -75,13 +75,28 @@ def attention_scores(model: keras.Model, inputs: Any) -> dict[str, Any]:
 
     try:
         inputs = model.check_inputs(inputs) if isinstance(model, CheckedModel) else inputs
+        _refuse_missing(model, inputs)
         run_graph(model, inputs, call)
     except ValueError as error:
-        raise ValueError(f"`inputs` must be what the model takes: {error}") from error
+        raise ValueError(f"`inputs` must be what the model takes: {_in_one_line(error)}") from error
     if not scores:
         kinds = sorted({type(layer).__name__ for layer in model.layers})
         raise ValueError(f"`model` must have an attention layer; received a model of {', '.join(kinds)}.")
     return scores
+
+
+def _refuse_missing(model, inputs):
+    """Refuses a dict that lacks an input. The model's own call does so too; its graph alone would name no input."""
+    expected = getattr(model, "input", None)  # a Sequential has none
+    if isinstance(expected, dict) and isinstance(inputs, dict) and (missing := expected.keys() - inputs):
+        raise ValueError(f"the key {short_repr(min(missing))} is missing; received {short_repr(sorted(inputs))}.")
+
+
+def _in_one_line(error):
+    """What a layer said, without the lines that Keras puts around it: the name of the call and its arguments."""
+    while str(error).startswith("Exception encountered when calling") and error.__context__ is not None:
+        error = error.__context__
+    return " ".join(str(error).split())
 
 
 def _score_names(layer):

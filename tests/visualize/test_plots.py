@@ -66,6 +66,17 @@ def test_attention_of_some_layers_and_heads():
     assert len(plot_attention(SCORES, heads=1).axes) == 3 + 1
 
 
+def test_a_row_of_many_heads_fits_a_screen():
+    """Twelve heads over 60 tokens: their maps are smaller than one alone, and their labels do not overlap."""
+    words = [f"t{i}" for i in range(60)]
+    one, many = (plot_attention({"encoder_0/attention": weights(1, n, 60, 60)}, words) for n in (1, 12))
+    assert many.get_figwidth() < 24 and many.get_figheight() < one.get_figheight()
+    many.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in many.axes[0].get_yticklabels()]
+    assert labels(many.axes[0].yaxis)[:2] == ["t0", "t5"]
+    assert all(below.y1 <= above.y0 for above, below in zip(boxes, boxes[1:]))
+
+
 @pytest.mark.parametrize("count, distinct", [(30, 30), (200, 34)])
 def test_labels_of_many_tokens_do_not_overlap(count, distinct):
     words = [f"word{i}" for i in range(count)]
@@ -230,7 +241,8 @@ def test_biases():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"layer": "cosine"}, "`layer` must be one of .*'alibi', 'rotary', 'sinusoidal'"),
+        ({"layer": "cosine"}, "`layer` must be a PositionalEmbedding, .*'sinusoidal', 'rotary', 'alibi'.*'cosine'"),
+        ({"layer": keras.layers.Dense(3)}, "`layer` must be a PositionalEmbedding, .* received <Dense"),
         ({"layer": "alibi", "head": 8}, "`head` must be an integer from 0 to 7; received 8"),
         ({"layer": "rotary", "dim": 5}, "`dim` . fraction must be even"),
         ({"layer": "sinusoidal", "length": 0}, "`length` must be"),
