@@ -13,6 +13,8 @@ import typing
 from collections.abc import Sequence
 from typing import Annotated, Any, TypedDict
 
+from keras_txf import checks
+
 LINE = "{options}"  # of a docstring, in whose place the options are listed
 WIDTH = 118
 
@@ -246,6 +248,8 @@ def _with_defaults(function):
     @functools.wraps(function)
     def call(*args, **kwargs):
         more = dict(zip(table, args[len(own) :])) if is_constructor else {}  # options in the order of the table
+        if not is_constructor:  # a layer takes Keras' own options too
+            checks.known_names(f"an option of {function.__name__}", kwargs, call.__signature__.parameters)
         return function(*args[: len(own) if is_constructor else None], **{**defaults, **more, **kwargs})
 
     rest = (
