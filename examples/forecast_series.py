@@ -43,7 +43,7 @@ def main():
         for seed in range(1, options.seeds + 1):
             model = build(kind, x.shape[-1], options, seed)
             train(model, x[training], y[training], options, seed)
-            forecasts[kind].append(mean + scale * model.predict(x[held], batch_size=256, verbose=0))
+            forecasts[kind].append(mean + scale * model.predict(x[held], batch_size=BATCH, verbose=0))
     unit = np.nanmean(np.abs(known[season:first] - known[: first - season]))
     for name, found in forecasts.items():
         errors = [np.nanmean(np.abs(one - known[places])) for one in found]  # a value that is missing is not scored

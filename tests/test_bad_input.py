@@ -122,6 +122,12 @@ COMBINATIONS = [
         )
         for name, build in BUILDERS.items()
     ),
+    (
+        "an argument of its own, misspelt",
+        lambda: txf.models.image_classifier(8, 4, 3, 1, 12, 2, num_channels=1),
+        ["'num_channels' is not an option of image_classifier", "Did you mean 'channels'"],
+    ),
+    ("a short form", lambda: generator(layers=1), ["'layers'", "Did you mean 'num_layers'"]),
     ("misspelt for one side", lambda: seq2seq(encoder_options={"windw": 3}), ["'windw'", "Did you mean 'window'"]),
     ("context without cross_attention", lambda: Decoder(2)(X, CONTEXT), ["`context`", "`cross_attention=False`"]),
     ("cross_attention without context", lambda: Decoder(2, cross_attention=True)(X), ["`context`", "None"]),

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypedDict
 
 LINE = "{options}"  # of a docstring, in whose place the options are listed
 WIDTH = 118
+ARGUMENTS = {}  # those that a builder has beside its table, by its name: a misspelt one arrives among the options
 
 Norm = Any  # "layer", "rms" or a Keras layer
 Value = typing.TypeVar("Value")
@@ -236,6 +237,8 @@ def _with_defaults(function):
     signature, table = inspect.signature(function), option_table(function)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     is_constructor = own[0].name == "self"
+    if not is_constructor:
+        ARGUMENTS[function.__name__] = [p.name for p in own]
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if is_constructor else inspect.Parameter.KEYWORD_ONLY
     shown = [
         inspect.Parameter(name, kind, default=default, annotation=_of_one(type_))

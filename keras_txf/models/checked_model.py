@@ -22,7 +22,7 @@ class CheckedModel(keras.Model):
 
     def stateless_call(self, trainable_variables, non_trainable_variables, inputs, *args, **kwargs):
         # On JAX, `fit` and `predict` call this method, not `__call__`.
-        inputs = self._complete(inputs)
+        inputs = self.complete_inputs(inputs)
         return super().stateless_call(trainable_variables, non_trainable_variables, inputs, *args, **kwargs)
 
     def summary(self, *args, **kwargs):
@@ -35,7 +35,7 @@ class CheckedModel(keras.Model):
         name_operations(model)
         return model
 
-    def _complete(self, inputs):
+    def complete_inputs(self, inputs):
         """A dict with None for the optional inputs that are left out; a tensor alone is the one that is needed."""
         optional = dict.fromkeys(optional_inputs(self))
         needed = [symbol.name for symbol in self.inputs if symbol.name not in optional]
@@ -45,7 +45,7 @@ class CheckedModel(keras.Model):
 
     def check_inputs(self, inputs):
         """The inputs, if the model takes them; else a ValueError. Optional ones that are left out are None."""
-        inputs = self._complete(inputs)
+        inputs = self.complete_inputs(inputs)
         if isinstance(inputs, dict):
             self._refuse_unknown(inputs)
             return {name: self._look_at(name, value) for name, value in inputs.items()}

@@ -11,7 +11,7 @@ from keras_txf.layers.arguments import call_parameters
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.norms import KeepMask, make_norm
-from keras_txf.layers.option_tables import default_options
+from keras_txf.layers.option_tables import ARGUMENTS, default_options
 from keras_txf.layers.parts import OPTIONS, copy_layer
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.serialization import option_names
@@ -45,7 +45,7 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
         embedding_options: those of the embedding, by the name they have here -> their name there.
     """
     defaults = default_options(table)
-    checks.known_names(f"an option of {builder}", options, defaults)
+    checks.known_names(f"an option of {builder}", options, [*defaults, *ARGUMENTS.get(builder, ())])
     # Defaults of the builder are no options of the caller's: a layer may replace what they are for.
     replaced = [
         name for part, names in OPTIONS.items() if isinstance(options[part], keras.layers.Layer) for name in names

@@ -29,7 +29,10 @@ class Answers:
         self.continues = return_prompt is not None
         for name in ("padded", "stream", "return_scores", "num_return_sequences"):
             if name in options:
-                raise ValueError(f"`{name}` must not be given; received {short_repr(options[name])}.")
+                raise ValueError(
+                    f"`{name}` must not be given, as a task returns texts alone: pass it with token ids to "
+                    f"`task.model.generate`; received {short_repr(options[name])}."
+                )
 
     def all(self, texts, batch_size, verbose):
         """The answer to a text, or a list of answers. For `verbose` see `batch_bar`."""

@@ -187,6 +187,11 @@ def check_names(argument, known, columns):
 def _read(argument, path, columns):
     known = sorted([*READERS, ".jsonl", *[".txt"] * (len(columns) == 1)])
     suffix = path.suffix.lower()
+    if path.is_dir():
+        raise ValueError(
+            f"`{argument}` must be data, or a file of {known}; received the folder {short_repr(str(path))}. Read its "
+            "files, such as [path.read_text() for path in pathlib.Path(folder).glob('*.txt')]."
+        )
     if suffix not in known:
         raise ValueError(f"`{argument}` must be data, or a file of {known}; received {short_repr(str(path))}.")
     if not path.is_file():
@@ -207,7 +212,7 @@ def _read(argument, path, columns):
         if name == "read_csv":  # of two columns of one name pandas would call the second another
             first = pandas.read_csv(path, **{**options, "dtype": str, "header": None, "nrows": 1})
     except (ValueError, OSError) as error:
-        raise ValueError(f"{short_repr(str(path))} cannot be read: {error}") from error
+        raise _unreadable(path, error) from error
     if name != "read_csv":
         return table
     check_names(argument, first.iloc[0].tolist(), columns)
@@ -227,8 +232,18 @@ def _lines(path):
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (UnicodeError, OSError) as error:
-        raise ValueError(f"{short_repr(str(path))} cannot be read: {error}") from error
+        raise _unreadable(path, error) from error
     return [line for line in lines if line.strip()]
+
+
+def _unreadable(path, error):
+    """The error of a file that is no table or no text, in one line."""
+    advice = (
+        ". Save it as UTF-8, or read it yourself (`encoding='latin-1'`, 'cp1252', 'utf-16') and pass the columns"
+        if isinstance(error, UnicodeError)
+        else ""
+    )
+    return ValueError(f"{short_repr(str(path))} cannot be read: {' '.join(str(error).split())}{advice}.")
 
 
 def _json_lines(path):

@@ -150,7 +150,10 @@ class Task:
         known = known or cls.columns
         names = list(known.values()) if columns is None else [columns] if isinstance(columns, str) else columns
         if not isinstance(names, (list, tuple)) or len(names) != len(known):
-            raise ValueError(f"`columns` must be names for {list(known)}; received {short_repr(columns)}.")
+            raise ValueError(
+                f"`columns` must be the names of {len(known)} columns, for {list(known)} in this order; received "
+                f"{short_repr(columns)}."
+            )
         names = checks.strings("columns", list(names))
         return read_columns(data, others[: len(known) - 1], dict(zip(known, names)))
 

@@ -141,12 +141,16 @@ class Resume(CompleteEpochs):
         epoch, values = _epoch(saved.pop("epoch")), _numbered(saved, "variable_")
         kinds, expected = list(map(_shape_and_kind, values)), [_shape_and_kind(_as_numpy(v)) for v in variables]
         if kinds != expected or len(plain) != len(self.callbacks):
+            differing = [
+                f" The first that differs is {short_repr(variable.path)}, {now}, in the file {then}."
+                for variable, now, then in zip(variables, expected, kinds)
+                if now != then
+            ]
             raise ValueError(
-                f"{short_repr(str(self.file))} must hold the state of this training, {len(expected)} variables of "
-                "certain "
-                f"shapes and {len(self.callbacks)} callbacks; received {len(kinds)} variables and {len(plain)} "
-                "callbacks, of "
-                "another model, optimizer or list of callbacks. Delete the file to begin anew."
+                f"{short_repr(str(self.file))} must hold the state of this training, {len(expected)} variables and "
+                f"{len(self.callbacks)} callbacks; received {len(kinds)} variables and {len(plain)} callbacks, of "
+                f"another model, optimizer, backend or list of callbacks.{''.join(differing[:1])} Delete the file to "
+                "begin anew."
             )
         for i, (callback, state) in enumerate(zip(self.callbacks, plain)):
             prefix = f"callback_{i}."
@@ -211,7 +215,9 @@ def _may_become(before, value):
 
 
 def _shape_and_kind(array):
-    return array.shape, array.dtype.kind
+    """Text: a file may hold a kind of number in another precision."""
+    kinds = {"f": "float", "i": "int", "u": "unsigned int", "b": "bool"}
+    return f"{kinds.get(array.dtype.kind, array.dtype.kind)} {array.shape}"
 
 
 def _variables(model):

@@ -50,10 +50,13 @@ def attention_scores(model: keras.Model, inputs: Any) -> dict[str, Any]:
             short_repr(model) if not isinstance(model, keras.Model) else f"{type(model).__name__} without a graph"
         )
         raise ValueError(f"`model` must be a functional keras.Model; received {received}.")
-    if isinstance(model, CheckedModel) and isinstance(model.input, dict) and not isinstance(inputs, dict):
-        raise ValueError(
-            f"`inputs` must be a dict with the keys {short_repr(sorted(model.input))}; received {short_repr(inputs)}."
-        )
+    if isinstance(model, CheckedModel):
+        inputs = model.complete_inputs(inputs)
+        if isinstance(model.input, dict) and not isinstance(inputs, dict):
+            raise ValueError(
+                f"`inputs` must be a dict with the keys {short_repr(sorted(model.input))}; received "
+                f"{short_repr(inputs)}."
+            )
     scores, calls = {}, collections.Counter()
 
     def call(layer, *args, **kwargs):

@@ -141,6 +141,29 @@ def test_half_of_a_surrogate_pair_is_refused():
         texts("texts", ["\U0001f408", "a\ud800"])
 
 
+@pytest.mark.parametrize("name, content, words", [
+    ("latin.tsv", "text\tlabel\nzwölf\ta\n".encode("latin-1"), "cannot be read: .*Save it as UTF-8.*pass the columns"),
+    ("excel.csv", "text,label\nzwölf,a\n".encode("utf-16"), "cannot be read: .*Save it as UTF-8"),
+    ("ragged.tsv", b"text\tlabel\na\tb\na\tb\tc\n", "cannot be read: .*Expected 2 fields in line 3, saw 3.$"),
+], ids=lambda value: value if isinstance(value, str) and value.endswith("sv") else "")  # fmt: skip
+def test_a_file_of_another_form_is_refused_in_one_line(name, content, words, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=words) as refused:
+        read_columns(tmp_path / name, [None], NAMES)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
+    for name, mark in (("data.csv", ","), ("data.tsv", "\t")):
+        (tmp_path / name).write_text(f"text{mark}label\r\nzwölf{mark}a\r\n", encoding="utf-8-sig", newline="")
+        assert read_columns(tmp_path / name, [None], NAMES) == [["zwölf"], ["a"]]
+
+
+def test_a_folder_is_refused_with_the_way_to_read_it(tmp_path):
+    with pytest.raises(ValueError, match=r"received the folder .*\[path.read_text\(\) for path in"):
+        read_columns(tmp_path, [], {"texts": "text"})
+
+
 def test_lines_of_a_file_are_texts(tmp_path):
     (tmp_path / "data.txt").write_text("\ufeffone\n\n two \nzwölf", encoding="utf-8")
     assert read_columns(tmp_path / "data.txt", [], {"texts": "text"}) == [["one", " two ", "zwölf"]]

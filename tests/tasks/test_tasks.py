@@ -338,7 +338,7 @@ def test_a_pair_is_read_in_training_as_in_prediction():
     (lambda task: task.fit(TEXTS, LABELS, epochs=2, initial_epoch=3), "`initial_epoch` must be an integer from 0 to 2"),
     (lambda task: task.fit(TEXTS, LABELS, validation_split=0.001), "`validation_split` must leave examples"),
     (lambda task: task.fit(TEXTS, LABELS, validation_split=0.5, validation_data=(TEXTS, LABELS)), "`validation_split`"),
-    (lambda task: task.fit(TEXTS, LABELS, columns=("text",)), "`columns` must be names for"),
+    (lambda task: task.fit(TEXTS, LABELS, columns=("text",)), "`columns` must be the names of 2 columns"),
     (lambda task: task.fit(TEXTS, LABELS, validation_data=(TEXTS, LABELS, [1] * 24)), "`validation_data`.*3 parts"),
     (lambda task: task.fit(TEXTS, LABELS, class_weight={"x": 1.0}), "`class_weight` must be 'balanced' or a dict"),
     (lambda task: task.fit(TEXTS, LABELS, learning_rate=-1.0), "`learning_rate` must be a positive number"),

@@ -4,6 +4,7 @@ import itertools
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -155,8 +156,9 @@ def test_refuses_what_does_not_go_on(tmp_path):
     train(tmp_path / "one.npz", epochs=2)
     with pytest.raises(ValueError, match="must go on with epoch 2; received epoch 0. Pass initial_epoch=resume.epoch"):
         train(tmp_path / "one.npz", first_epoch=0)
-    with pytest.raises(ValueError, match="received 15 variables and 2 callbacks, of another model"):
+    with pytest.raises(ValueError, match="received 15 variables and 2 callbacks, of another model") as refused:
         train(tmp_path / "one.npz", units=6)
+    assert re.search(r"first that differs is '.*kernel', float \(.*6\), in the file float \(", str(refused.value))
 
 
 @pytest.mark.parametrize("epochs", [2, 4])

@@ -201,3 +201,16 @@ def test_augmentation_does_not_change_what_is_looked_at():
     expected = txf.visualize.attention_scores(model, IMAGES)
     found = txf.visualize.attention_scores(augmented, IMAGES)
     np.testing.assert_allclose(found["encoder_0/attention"], expected["encoder_0/attention"], atol=1e-6)
+
+
+def test_an_array_is_the_only_input_that_is_needed():
+    model = txf.models.encoder_classifier(None, 4, num_layers=1, dim=12, num_heads=6, input_dim=3)
+    features = np.random.default_rng(2).normal(size=(2, 5, 3)).astype("float32")
+    [found] = txf.visualize.attention_scores(model, features).values()
+    [expected] = txf.visualize.attention_scores(
+        model, {"features": features, "features_mask": np.ones((2, 5), "bool")}
+    ).values()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    pair = txf.models.encoder_decoder(11, 11, num_layers=1, dim=12, num_heads=6)
+    with pytest.raises(ValueError, match=r"must be a dict with the keys \['source_ids', 'target_ids'\]"):
+        txf.visualize.attention_scores(pair, IDS)
