@@ -55,7 +55,7 @@ def test_the_bias_and_its_gradient_are_the_same_in_blocks(monkeypatch):
         drawing.assert_same(blocks, whole, 1e-4)
     places, upstream = np.arange(LENGTH), ops.convert_to_tensor(drawing.normal(1, HEADS, LENGTH, LENGTH, seed=3))
     found = drawing.gradient(
-        lambda weights: ops.sum(bias.bias_of(weights, places, places) * upstream), drawing.array(bias.embeddings)
+        lambda weights: ops.sum(bias.bias_of(1.0 * weights, places, places) * upstream), drawing.array(bias.embeddings)
     )
     drawing.assert_same(bias.gradient_of_bias(upstream, places, places), found, 1e-5)
 
