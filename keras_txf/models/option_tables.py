@@ -59,8 +59,8 @@ class EncoderOptions(BlockOptions, CausalOptions, EmbeddingOptions, total=False)
     masked_id: Annotated[
         int | None,
         None,
-        "the token that hides others, whose vector is then zeros, and the other vectors of a row are scaled by how "
-        "many it hides (ESM). Default: it is a token as others are.",
+        "of encoders: the token that hides others, whose vector is then zeros, and the other vectors of a row are "
+        "scaled by how many it hides (ESM). Default: it is a token as others are.",
     ]
 
 
