@@ -26,6 +26,7 @@ BLOCK_OPTIONS = {
     "kernel_initializer": "he_normal",
     "attention_bias": True,
     "attention_output_bias": False,
+    "attention_key_bias": False,
     "feed_forward_bias": True,
     "feed_forward_output_bias": False,
     "norm_bias": False,

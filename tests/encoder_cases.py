@@ -19,6 +19,10 @@ EUROBERT = dict(
     intermediate_size=40, max_position_embeddings=64, rms_norm_eps=1e-2, pad_token_id=0, bos_token_id=1,
     eos_token_id=2,
 )  # fmt: skip
+ESM = {
+    **BERT, "pad_token_id": 1, "mask_token_id": 13, "position_embedding_type": "rotary", "emb_layer_norm_before": False,
+    "token_dropout": True, "hidden_dropout_prob": 0.0,
+}  # fmt: skip
 VIT = dict(
     hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40, image_size=12, patch_size=4,
     layer_norm_eps=1e-2,
@@ -69,6 +73,14 @@ ROWS = [
     ("eurobert", "mean", "EuroBertForSequenceClassification", {**EUROBERT, **FIVE, "classifier_pooling": "mean"}),
     ("eurobert", "tokens", "EuroBertForTokenClassification", {**EUROBERT, **FIVE}),
     ("eurobert", "encoder", "EuroBertModel", EUROBERT),
+    ("esm", "masked", "EsmForMaskedLM", ESM),
+    ("esm", "learned", "EsmForMaskedLM", {
+        **ESM, "position_embedding_type": "absolute", "emb_layer_norm_before": True, "pad_token_id": 3,
+        "tie_word_embeddings": False,
+    }),
+    ("esm", "classes", "EsmForSequenceClassification", {**ESM, **FIVE, "token_dropout": False, "rope_theta": 50.0}),
+    ("esm", "tokens", "EsmForTokenClassification", {**ESM, **FIVE, "emb_layer_norm_before": True}),
+    ("esm", "encoder", "EsmModel", {**ESM, "mask_token_id": 25}),
     ("mt5", "gated", "MT5ForConditionalGeneration", T5),
     ("mt5", "relu", "MT5ForConditionalGeneration", {
         **T5, "feed_forward_proj": "relu", "pad_token_id": 3, "decoder_start_token_id": 3,
@@ -100,4 +112,13 @@ ROWS = [
         "qkv_bias": False, "use_mask_token": False,
     }),
     ("dinov2", "encoder", "Dinov2Model", {**DINOV2, "hidden_act": "silu", "layerscale_value": 0.5}),
+    ("beit", "classes", "BeitForImageClassification", {
+        **VIT, **FIVE, "use_relative_position_bias": True, "drop_path_rate": 0.25,
+    }),
+    ("beit", "shared", "BeitForImageClassification", {
+        **VIT, **FIVE, "use_shared_relative_position_bias": True, "use_absolute_position_embeddings": True,
+        "use_mean_pooling": False, "use_mask_token": True, "layer_scale_init_value": 0.0, "hidden_act": "silu",
+    }),
+    ("beit", "encoder", "BeitModel", {**VIT, "use_relative_position_bias": True, "num_channels": 2}),
+    ("beit", "normed", "BeitModel", {**VIT, "use_mean_pooling": False, "use_absolute_position_embeddings": True}),
 ]  # fmt: skip

@@ -11,7 +11,10 @@ SECTIONS = {  # heading on the page -> tables whose options are listed, and thos
     "Attention": ([layers.HeadOptions, layers.PlaceOptions, layers.CausalOptions], []),
     "Blocks": ([layers.BlockOptions], [layers.HeadOptions, layers.PlaceOptions]),
     "The whole model": ([models.StackOptions], []),
-    "Tokens and positions": ([models.EmbeddingOptions], [models.StackOptions]),
+    "Tokens and positions": (
+        [models.EmbeddingOptions, models.EncoderOptions],
+        [layers.BlockOptions, layers.CausalOptions, models.StackOptions],
+    ),
     "Float vectors": ([models.SequenceEncoderOptions], [models.EncoderOptions]),
     "Images": ([models.ImageOptions], [layers.BlockOptions, layers.CausalOptions, models.StackOptions]),
 }

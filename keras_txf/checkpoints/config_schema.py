@@ -18,6 +18,11 @@ def size_or_zero(name, value):
         size(name, value)
 
 
+def number_or_zero(name, value):
+    if value != 0 or isinstance(value, bool):
+        checks.positive_number(name, value)
+
+
 def id_or_none(name, value):
     if value != -1:
         checks.id_below(name, value)
@@ -64,6 +69,7 @@ KEYS = {
         "num_hidden_groups", "mlp_ratio",
     ),
     size_or_zero: ("type_vocab_size", "max_window_layers"),
+    number_or_zero: ("layer_scale_init_value",),
     blocks: (
         "num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers",
         "decoder_layers",
@@ -88,14 +94,15 @@ KEYS = {
         "_remove_final_layer_norm", "attention_bias", "mlp_bias", "norm_bias", "decoder_bias", "classifier_bias",
         "qkv_bias", "use_sliding_window", "scale_embedding", "share_encoder_decoder_embeddings", "tie_word_embeddings",
         "scale_decoder_outputs", "use_parallel_residual", "new_decoder_architecture", "multi_query", "parallel_attn",
-        "bias", "use_bias", "use_qkv_bias",
-        "use_swiglu_ffn",
+        "bias", "use_bias", "use_qkv_bias", "use_swiglu_ffn", "token_dropout", "emb_layer_norm_before",
+        "use_relative_position_bias", "use_shared_relative_position_bias", "use_absolute_position_embeddings",
+        "use_mean_pooling",
     ),
-    checks.id_below: ("decoder_start_token_id",),
+    checks.id_below: ("decoder_start_token_id", "mask_token_id"),
     id_or_none: ("pad_token_id",),
     text: (
         "model_type", "hidden_act", "activation", "activation_function", "hidden_activation", "feed_forward_proj",
-        "classifier_activation", "classifier_pooling",
+        "classifier_activation", "classifier_pooling", "position_embedding_type",
     ),
     texts: ("architectures", "layer_types"),
     flags: ("no_rope_layers",),

@@ -21,7 +21,7 @@ from keras_txf.layers.multi_head import (
     set_attention_options,
 )
 from keras_txf.layers.option_tables import AttentionOptions, SelfAttentionOptions, shows_options, take_options
-from keras_txf.layers.positions import RelativeBias, Rotary, make_position
+from keras_txf.layers.positions import Rotary, make_position
 from keras_txf.layers.serialization import get_config, register, revive
 from keras_txf.ops.masks import AttentionMask
 from keras_txf.ops.position_bias import PositionBias
@@ -83,7 +83,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
     def build(self, inputs_shape):
         build_projections(self, inputs_shape, inputs_shape)
-        if isinstance(self.position_layer, RelativeBias) and not self.position_layer.built:
+        if getattr(self.position_layer, "names_own_weights", False) and not self.position_layer.built:
             self.position_layer.build()
 
     def call(

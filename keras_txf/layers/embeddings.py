@@ -13,6 +13,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import get_config, get_initializer, own_initializer, register
+from keras_txf.layers.token_dropout import drop_masked
 from keras_txf.ops.logit_factors import note_factors
 from keras_txf.ops.masks import padding_positions
 from keras_txf.ops.positions import fairseq_sinusoid, sinusoid
@@ -47,6 +48,8 @@ class PositionalEmbedding(keras.layers.Layer):
             back in reverse (OPT). Default `dim`.
         token_types: number of kinds of tokens, each with a learned vector to add (BERT's sentences A and B), or None.
         pad_id: the token of padding, or None: no mask, and every token counts.
+        masked_id: the token that hides others in an encoder, whose vector is then zeros; the other vectors of a row are
+            scaled by how many it hides (ESM). Default None: it is a token as others are.
         scale: whether token embeddings are multiplied by sqrt(dim), as in the paper; or another factor (Granite).
         embeddings_initializer: default normal with standard deviation 1 / sqrt(dim).
 
@@ -88,6 +91,7 @@ class PositionalEmbedding(keras.layers.Layer):
         token_dim: int | None = None,
         token_types: int | None = None,
         pad_id: int | None = 0,
+        masked_id: int | None = None,
         scale: bool | float = False,
         embeddings_initializer: Any = None,
         **kwargs: Unpack[LayerOptions],
@@ -102,6 +106,7 @@ class PositionalEmbedding(keras.layers.Layer):
         self.token_dim = token_dim = checks.optional(checks.size, "token_dim", token_dim)
         self.token_types = token_types = checks.optional(checks.size, "token_types", token_types)
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id, vocab_size)
+        self.masked_id = checks.optional(checks.id_below, "masked_id", masked_id, vocab_size)
         self.scale = checks.switch_or_factor("scale", scale)
         self.embeddings_initializer = get_initializer("embeddings_initializer", embeddings_initializer)
         self.autocast = False  # ids that come as floats would be rounded
@@ -135,7 +140,7 @@ class PositionalEmbedding(keras.layers.Layer):
             raise ValueError(
                 "vocab_size=None leaves the positions alone: it needs a `position_encoding`, and combine='add'."
             )
-        for name in ("token_dim", "token_types"):
+        for name in ("token_dim", "token_types", "masked_id"):
             if self.vocab_size is None and getattr(self, name) is not None:
                 raise ValueError(f"`{name}` does not go with vocab_size=None: there are no tokens.")
         if self.vocab_size is None and self.scale:
@@ -207,6 +212,8 @@ class PositionalEmbedding(keras.layers.Layer):
             x = self.projection(x)
         if self.scale:
             x = x * (math.sqrt(self.dim) if self.scale is True else self.scale)
+        if self.masked_id is not None:
+            x = drop_masked(x, inputs, self.masked_id, self.pad_id)
         x = self._with_types(x, token_type_ids)
         if self.position_encoding is None:
             if positions is not None and self.max_length is None:

@@ -28,6 +28,7 @@ def set_attention_options(layer, num_heads, options):
     checks.rate("dropout", layer.dropout)
     checks.boolean("use_bias", layer.use_bias)
     checks.optional(checks.boolean, "output_bias", layer.output_bias)
+    checks.optional(checks.boolean, "key_bias", layer.key_bias)
     checks.boolean("output_projection", layer.output_projection)
     check_output_bias("output_bias", layer.output_bias, layer.output_projection)
     checks.one_of("qk_norm", layer.qk_norm, (True, False, "head", "full"))
@@ -59,7 +60,7 @@ def build_projections(layer, inputs_shape, context_shape):
     kv_heads = layer.num_key_value_heads or layer.num_heads
     heads_shape = (*inputs_shape[:-1], layer.num_heads * head_dim)
     layer.query = make_projection(layer, "query", layer.num_heads * head_dim, inputs_shape)
-    layer.key = make_projection(layer, "key", kv_heads * head_dim, context_shape)
+    layer.key = make_projection(layer, "key", kv_heads * head_dim, context_shape, layer.key_bias)
     layer.value = make_projection(layer, "value", kv_heads * head_dim, context_shape)
     layer.output_dense = None
     if layer.output_projection:

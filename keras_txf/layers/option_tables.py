@@ -98,6 +98,7 @@ class AttentionOptions(HeadOptions, LayerOptions, total=False):
     dropout: Annotated[float, 0.0, "rate on the attention weights."]
     use_bias: Annotated[bool, True, "whether the projections have a bias."]
     output_bias: Annotated[bool | None, None, "whether the last of them has one; default as `use_bias`."]
+    key_bias: Annotated[bool | None, None, "whether that of the keys has one; default as `use_bias`."]
     norm_epsilon: Annotated[float, 1e-6, "of the norms of `qk_norm`."]
 
 
@@ -117,11 +118,17 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
         Each[bool], False, 'whether a second projection gates the first: SwiGLU with "silu", GEGLU with "gelu".'
     ]
     use_bias: Annotated[
-        Each[bool], True, "whether projections and layer norms have a bias; the next five say where that differs."
+        Each[bool], True, "whether projections and layer norms have a bias; the next six say where that differs."
     ]
     attention_bias: Annotated[Each[bool | None], None, "of queries, keys and values; default `use_bias`."]
     attention_output_bias: Annotated[
         Each[bool | None], None, "of the projection after the heads; default `attention_bias`."
+    ]
+    attention_key_bias: Annotated[
+        Each[bool | None],
+        None,
+        "of the keys alone; default `attention_bias`. BEiT and Whisper have none: it adds the same to all logits of a "
+        "query.",
     ]
     feed_forward_bias: Annotated[Each[bool | None], None, "of the feed-forward network; default `use_bias`."]
     feed_forward_output_bias: Annotated[

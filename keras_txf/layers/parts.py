@@ -13,7 +13,7 @@ from keras_txf.layers.serialization import own_initializer, revive
 
 OPTIONS = {  # part of a block -> the options of the block that a layer in place of the part replaces
     "attention": (
-        "num_heads", "attention_bias", "attention_output_bias", "attention_dropout",
+        "num_heads", "attention_bias", "attention_output_bias", "attention_key_bias", "attention_dropout",
         *(name for table in (HeadOptions, PlaceOptions, CausalOptions) for name in default_options(table)
           if name != "kernel_initializer"),
     ),

@@ -178,6 +178,8 @@ class RelativeBias(keras.layers.Layer):
                 f"received max_distance={max_distance} and num_buckets={num_buckets}."
             )
 
+    names_own_weights = True
+
     def build(self, *shapes):
         self.embeddings = self.add_weight(
             name="embeddings",
@@ -230,7 +232,7 @@ def make_position(position, num_heads, causal, dtype):
     """The layer that a name or an instance of a position stands for, or None."""
     if position is None or isinstance(position, keras.layers.Layer):
         _check_instance(position, num_heads)
-        if isinstance(position, RelativeBias) and not position.built:
+        if getattr(position, "names_own_weights", False) and not position.built:
             position.build()  # here, so that a shared layer's weight is not named for its first user
         return position
     if isinstance(position, str) and position in ENCODINGS:

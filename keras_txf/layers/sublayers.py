@@ -44,7 +44,8 @@ def set_options(block, num_heads, options):
     check_residual(block)
     block.layer_scale = checks.optional(checks.positive_number, "layer_scale", block.layer_scale)
     for name in (
-        "attention_bias", "attention_output_bias", "feed_forward_bias", "feed_forward_output_bias", "norm_bias"
+        "attention_bias", "attention_output_bias", "attention_key_bias", "feed_forward_bias",
+        "feed_forward_output_bias", "norm_bias",
     ):  # fmt: skip
         checks.optional(checks.boolean, name, getattr(block, name))
     checks.boolean("output_projection", block.output_projection)
@@ -100,6 +101,7 @@ def inherit_attention(block, cls, **changed):
         raise ValueError("`num_heads` must be given, unless a layer is passed as `attention`; received None.")
     bias = has_bias(block, "attention_bias")
     changed.update(dropout=block.attention_dropout, use_bias=bias, output_bias=block.attention_output_bias)
+    changed.update(key_bias=block.attention_key_bias)
     return inherit(block, cls, **changed)
 
 

@@ -18,6 +18,7 @@ EMBEDDING_OPTIONS = {
     "token_dim": "token_dim",
     "token_types": "token_types",
     "pad_id": "pad_id",
+    "masked_id": "masked_id",
     "scale_embedding": "scale",
     "embeddings_initializer": "embeddings_initializer",
 }
@@ -44,7 +45,7 @@ def refuse_token_options(options, table):
     """Refuses the options that are for tokens alone, where `input_dim` asks for float vectors."""
     defaults = default_options(table)
     for name in EMBEDDING_OPTIONS.keys() - FEATURE_OPTIONS.keys():
-        if name in options and options[name] != defaults[name]:
+        if name in options and options[name] != defaults.get(name):
             raise ValueError(
                 f"`{name}` does not go with `input_dim`: it is for tokens; received {short_repr(options[name])}."
             )

@@ -56,6 +56,13 @@ class EmbeddingOptions(StackOptions, total=False):
 class EncoderOptions(BlockOptions, CausalOptions, EmbeddingOptions, total=False):
     """Options of the masked language model, which reads tokens alone."""
 
+    masked_id: Annotated[
+        int | None,
+        None,
+        "of encoders: the token that hides others, whose vector is then zeros, and the other vectors of a row are "
+        "scaled by how many it hides (ESM). Default: it is a token as others are.",
+    ]
+
 
 class SequenceEncoderOptions(EncoderOptions, total=False):
     """Options of the encoders of tokens or of float vectors."""

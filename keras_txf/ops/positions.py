@@ -60,7 +60,7 @@ def fairseq_sinusoid(positions, dim):
 
 
 def _angles(positions, frequencies):
-    return ops.expand_dims(ops.cast(positions, "float32"), -1) * ops.convert_to_tensor(frequencies.astype("float32"))
+    return ops.expand_dims(ops.cast(positions, "float32"), -1) * ops.cast(ops.convert_to_tensor(frequencies), "float32")
 
 
 def rotate(x, positions, frequencies, magnitude=1.0, interleaved=False):
@@ -69,14 +69,14 @@ def rotate(x, positions, frequencies, magnitude=1.0, interleaved=False):
     Args:
         x: (B, T, N, H).
         positions: (T,) or (B, T).
-        frequencies: NumPy (R / 2,), radians a position; R at most H, the rest stays as it is.
+        frequencies: (R / 2,), radians a position; R at most H, the rest stays as it is.
         magnitude: factor on the rotated features (YaRN's attention factor).
         interleaved: whether the pairs are (2i, 2i + 1) instead.
 
     Reference:
         [RoFormer](https://arxiv.org/abs/2104.09864).
     """
-    half = len(frequencies)
+    half = frequencies.shape[0]
     angles = _angles(positions, frequencies)
     if len(angles.shape) == 2:
         angles = angles[None]

@@ -126,6 +126,7 @@ def test_deeper_blocks_and_heads_are_named_by_number():
 APART = {
     "norm_attention",
     "token_dim",
+    "masked_id",  # of encoders alone: see layers/test_stored_positions.py
     "output_projection",
     "attention",
     "feed_forward",

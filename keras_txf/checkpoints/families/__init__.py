@@ -2,7 +2,9 @@
 
 from keras_txf.checkpoints.families import (
     albert,
+    beit,
     bert,
+    esm,
     eurobert,
     gpt,
     llama,
@@ -19,6 +21,7 @@ FAMILIES = {
     **albert.FAMILIES,
     **modern_bert.FAMILIES,
     **rotary_bert.FAMILIES,
+    **esm.FAMILIES,
     **eurobert.FAMILIES,
     **gpt.FAMILIES,
     **llama.FAMILIES,
@@ -26,4 +29,5 @@ FAMILIES = {
     **parallel_decoders.FAMILIES,
     **seq2seq.FAMILIES,
     **vit.FAMILIES,
+    **beit.FAMILIES,
 }

@@ -112,11 +112,11 @@ def dinov2(c):
     }
 
 
-def tasks(name, options=lambda c: {}):
+def tasks(name, options=lambda c: {}, head=None):
     return {
         "image_encoder": Task(f"{name}Model", models.image_encoder, whole=False),
         "image_classification": classes(
-            f"{name}ForImageClassification", models.image_classifier, {"logits": "classifier"}, options
+            f"{name}ForImageClassification", models.image_classifier, {**(head or {}), "logits": "classifier"}, options
         ),
     }
 

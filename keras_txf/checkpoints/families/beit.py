@@ -1,0 +1,70 @@
+"""BEiT: images with relative positions of patches, layer scale and the mean of the patches."""
+
+from keras_txf import checks
+from keras_txf.checkpoints.families.vit import BODY, RENAMED, body, patch, tasks
+from keras_txf.checkpoints.family import Family
+from keras_txf.checkpoints.weight_map import Tensor
+from keras_txf.layers.grid_bias import GridBias
+
+OWN_BIAS = "encoder.layer.{i}.attention.attention.relative_position_bias.relative_position_bias_table"
+TABLE = {
+    **BODY,
+    "encoder_{i}/attention_scale/gamma": "encoder.layer.{i}.lambda_1",
+    "encoder_{i}/feed_forward_scale/gamma": "encoder.layer.{i}.lambda_2",
+    "position/embeddings": "encoder.relative_position_bias.relative_position_bias_table",
+    "position_{i}/embeddings": OWN_BIAS,
+}
+
+
+def options(c):
+    number, heads, rate = c("num_hidden_layers"), c("num_attention_heads"), c("drop_path_rate", 0.1)
+    image, patches = (checks.pair(key, c(key, default)) for key, default in (("image_size", 224), ("patch_size", 16)))
+    if image[0] != image[1] or patches[0] != patches[1]:  # transformers has no positions for others
+        raise ValueError(
+            f"config.json must have an `image_size` and a `patch_size` of squares; received {image} and {patches}."
+        )
+    grid, position = (image[0] // patches[0],) * 2, None
+    own, shared = c("use_relative_position_bias", False), c("use_shared_relative_position_bias", False)
+    if own and shared:
+        raise ValueError(
+            "config.json must have `use_relative_position_bias` or `use_shared_relative_position_bias`, not both; "
+            "received true for both."
+        )
+    if shared:
+        position = GridBias(heads, grid, name="position")
+    if own:
+        position = [GridBias(heads, grid, name=f"position_{i}") for i in range(number)]
+    return {
+        **body(c),
+        "intermediate_dim": c("intermediate_size"),
+        "attention_bias": True,
+        "attention_key_bias": False,
+        "position": position,
+        "position_encoding": "learned" if c("use_absolute_position_embeddings", False) else None,
+        "layer_scale": c("layer_scale_init_value", 0.1) or None,
+        "stochastic_depth": [rate * i / max(number - 1, 1) for i in range(number)],
+        "final_norm": not c("use_mean_pooling", True),
+    }
+
+
+def head(c):
+    means = c("use_mean_pooling", True)
+    return {"pooling": "others" if means else "first", "pooling_norm": means}
+
+
+FAMILIES = {
+    "beit": Family(
+        options,
+        lambda c: {**TABLE, **patch(c)},
+        tasks("Beit", head, {"pooling_norm": Tensor("pooler.layernorm", inner=True)}),
+        "beit.",
+        (r".*relative_position_index",),
+        (r"pooler\.layernorm\.(weight|bias)", r"embeddings\.mask_token"),
+        # Of the model as a part of another, and of other heads.
+        neutral=("pool_scales", "use_auxiliary_head", "auxiliary_loss_weight", "auxiliary_channels",
+                 "auxiliary_num_convs", "auxiliary_concat_input", "semantic_loss_ignore_index", "out_features",
+                 "out_indices", "stage_names", "add_fpn", "reshape_hidden_states", "use_mask_token", "vocab_size",
+                 "segmentation_indices"),
+        renamed=RENAMED,
+    ),
+}  # fmt: skip

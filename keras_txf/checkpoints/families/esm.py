@@ -1,0 +1,86 @@
+"""ESM: pre-norm encoders of proteins, with rotary or learned positions."""
+
+from keras_txf import models
+from keras_txf.checkpoints.families.bert import BODY, BUFFERS, TWO_LAYERS, tasks
+from keras_txf.checkpoints.family import POOLER, Family, Task
+from keras_txf.checkpoints.weight_map import Tensor, skip
+from keras_txf.layers.stored_rotary import StoredRotary
+
+TABLE = {
+    **BODY,
+    "rotary/frequencies": "rotary_embeddings.inv_freq",
+    "encoder_embedding_norm": "embeddings.layer_norm",
+    "encoder_{i}/attention_norm": "encoder.layer.{i}.attention.LayerNorm",
+    "encoder_{i}/feed_forward_norm": "encoder.layer.{i}.LayerNorm",
+    "encoder_norm": "encoder.emb_layer_norm_after",
+}
+# Where other versions of transformers keep the frequencies: in each block, or under a pattern.
+FREQUENCIES = [f"encoder.layer.{i}.attention.self.rotary_embeddings.inv_freq" for i in ("*", *range(128))]
+
+
+def first_position(c):
+    """Returns the first position, which is after the padding token's id."""
+    pad = c.pad_id(None)
+    if pad is None:
+        raise ValueError("config.json must have an id for `pad_token_id`; received null or none.")
+    return pad + 1
+
+
+def options(c):
+    c.only("hidden_act", "gelu")
+    c.only("is_folding_model", False)
+    c.only("esmfold_config", None)
+    c.only("hidden_dropout_prob", 0.0)  # of the blocks and not of the embedding; no published file has another
+    c.only("position_embedding_type", "absolute", "rotary")
+    rotary = c("position_embedding_type", "absolute") == "rotary"
+    dim, heads, length = c("hidden_size"), c("num_attention_heads"), c("max_position_embeddings", 1026)
+    base, hides = c("rope_theta", 10000.0), c("token_dropout", False)
+    return {
+        "vocab_size": c("vocab_size"),
+        "num_layers": c("num_hidden_layers"),
+        "dim": dim,
+        "num_heads": heads,
+        "intermediate_dim": c("intermediate_size"),
+        "activation": "gelu",
+        "norm_placement": "pre",
+        "norm_epsilon": c("layer_norm_eps", 1e-12),
+        "dropout": 0.0,
+        "attention_dropout": c("attention_probs_dropout_prob", 0.1),
+        "position": StoredRotary(dim // heads, base, name="rotary") if rotary else None,
+        "position_encoding": None if rotary else "learned",
+        "max_length": length if rotary else length - first_position(c),
+        "pad_id": first_position(c) - 1,
+        "masked_id": c("mask_token_id") if hides else None,
+        "scale_embedding": False,
+        "embedding_norm": bool(c("emb_layer_norm_before", None)),
+    }
+
+
+def table(c):
+    return {**TABLE, "embedding/position": Tensor(BODY["embedding/position"], other=skip(first_position(c)))}
+
+
+HEAD = {
+    "head": "lm_head.dense",
+    "head_norm": "lm_head.layer_norm",
+    "logits": "lm_head.decoder",
+    "logit_adjustment/bias": "lm_head.bias",
+}
+FAMILIES = {
+    "esm": Family(
+        options,
+        table,
+        tasks(
+            "Esm",
+            Task("EsmForMaskedLM", models.masked_language_model, HEAD),
+            TWO_LAYERS,
+            lambda c: {"pooling": "first", "head_activation": "tanh"},
+            lambda c: {},
+        ),
+        "esm.",
+        (*BUFFERS, r"embeddings\.position_embeddings\.weight"),  # which files of rotary models have too
+        (POOLER, r"contact_head\.regression\.(weight|bias)"),
+        dict.fromkeys(FREQUENCIES, "rotary_embeddings.inv_freq"),
+        ("classifier_dropout", "vocab_list"),
+    )
+}

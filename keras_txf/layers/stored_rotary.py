@@ -1,0 +1,53 @@
+"""StoredRotary: rotary positions with the frequencies of a file."""
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.backend.variables import current_value
+from keras_txf.layers.positions import Rotary
+from keras_txf.layers.serialization import get_config, register
+from keras_txf.ops import positions as mathematics
+
+
+@register
+class StoredRotary(keras.layers.Layer):
+    """Rotary positions whose frequencies are weights, which are not trained.
+
+    Files of ESM hold them as they were in training, some rounded to half precision: numbers that no base has.
+
+    Args:
+        head_dim: width H of a head, even.
+        base: base of the wavelengths at first.
+
+    Reference:
+        [RoFormer](https://arxiv.org/abs/2104.09864).
+    """
+
+    def __init__(self, head_dim, base=10000.0, **kwargs):
+        super().__init__(**kwargs)
+        self.head_dim = checks.size("head_dim", head_dim)
+        if head_dim % 2:
+            raise ValueError(f"`head_dim` must be even for rotary positions, which turn pairs; received {head_dim}.")
+        self.base = checks.positive_number("base", base)
+
+    names_own_weights = True  # see `make_position`
+
+    def build(self, *shapes):
+        values, _ = mathematics.rotary_frequencies(self.head_dim, self.base, None)
+        self.frequencies = self.add_weight(
+            name="frequencies",
+            shape=(self.head_dim // 2,),
+            initializer=lambda shape, dtype=None: ops.convert_to_tensor(values.astype("float32"), dtype),
+            dtype="float32",
+            trainable=False,
+            autocast=False,
+        )
+
+    def rotate(self, x, positions):
+        return mathematics.rotate(x, positions, current_value(self.frequencies))
+
+    bias = Rotary.bias
+
+    def get_config(self):
+        return get_config(self, super().get_config())

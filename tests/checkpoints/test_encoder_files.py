@@ -1,0 +1,91 @@
+"""Files of encoders in the forms that they are published in, beside those that transformers writes today."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from checkpoints.test_golden import GOLDEN, expected
+from folders import write
+from refusals import refused
+from safetensors.numpy import load_file
+
+import keras_txf as txf
+
+
+def parts(family):
+    return json.loads((GOLDEN / family / "config.json").read_text()), load_file(GOLDEN / family / "model.safetensors")
+
+
+def outputs(folder, family):
+    return keras.ops.convert_to_numpy(txf.checkpoints.load(folder)(expected(family)[0]))
+
+
+STARRED = "esm.encoder.layer.*.attention.self.rotary_embeddings.inv_freq"
+
+
+def esm(**others):
+    """A file of before, with the frequencies in each block, and positions that nothing reads."""
+    config, arrays = parts("esm")
+    frequencies = arrays.pop(STARRED)
+    for i in range(2):
+        arrays[STARRED.replace("*", str(i))] = frequencies
+    arrays["esm.embeddings.position_embeddings.weight"] = np.zeros((26, 8), "float16")
+    arrays["esm.embeddings.position_ids"] = np.arange(26)[None]
+    return {**config, "classifier_dropout": None, "hidden_act": "gelu"}, {**arrays, **others}
+
+
+def test_frequencies_of_esm_in_each_block(tmp_path):
+    np.testing.assert_array_equal(outputs(write(tmp_path, *esm()), "esm"), outputs(GOLDEN / "esm", "esm"))
+
+
+def test_frequencies_of_esm_that_differ_from_block_to_block_are_refused(tmp_path):
+    other = {STARRED.replace("*", "1"): np.ones(2, "float16")}
+    refused(lambda: txf.checkpoints.load(write(tmp_path, *esm(**other))), ["layer.1", "differ"])
+
+
+@pytest.mark.parametrize(
+    "family, changed, words",
+    [
+        ("esm", {"is_folding_model": True}, ["'is_folding_model'"]),
+        ("esm", {"pad_token_id": None}, ["`pad_token_id`"]),
+        ("albert", {"inner_group_num": 2}, ["'inner_group_num'"]),
+        ("albert", {"num_hidden_layers": 3}, ["`num_hidden_groups`", "divide", "3"]),
+        ("m2m_100", {"pad_token_id": 0}, ["'pad_token_id'"]),
+        ("mbart", {"normalize_before": False}, ["'normalize_before'"]),
+        ("pegasus", {"static_position_embeddings": False}, ["'static_position_embeddings'"]),
+        ("dinov2", {"image_size": [12, 8]}, ["`image_size`", "square"]),
+        ("beit", {"image_size": [12, 8]}, ["`image_size`", "squares"]),
+        ("beit", {"use_shared_relative_position_bias": True}, ["use_shared_relative_position_bias", "both"]),
+        ("eurobert", {"classifier_pooling": "max"}, ["'classifier_pooling'", "'max'"]),
+    ],
+)
+def test_models_that_are_not_built_are_refused(family, changed, words, tmp_path):
+    config, arrays = parts(family)
+    refused(lambda: txf.checkpoints.load(write(tmp_path, {**config, **changed}, arrays)), ["config.json", *words])
+
+
+PUBLISHED = [  # what published files say besides, which changes nothing
+    ("albert", {"gap_size": 0, "net_structure_type": 0, "down_scale_factor": 1, "num_memory_blocks": 0,
+                "layers_to_keep": []}),
+    ("mbart", {"add_bias_logits": False, "add_final_layer_norm": True, "normalize_before": True,
+               "normalize_embedding": True, "static_position_embeddings": False, "num_hidden_layers": 12}),
+    ("pegasus", {"add_bias_logits": False, "add_final_layer_norm": True, "normalize_before": True,
+                 "normalize_embedding": False, "static_position_embeddings": True, "extra_pos_embeddings": 1}),
+    ("eurobert", {"bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>", "pad_token": "<pad>"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("family, keys", PUBLISHED)
+def test_keys_of_published_files(family, keys, tmp_path):
+    config, arrays = parts(family)
+    found = outputs(write(tmp_path, {**config, **keys}, arrays), family)
+    np.testing.assert_array_equal(found, outputs(GOLDEN / family, family))
+
+
+def test_both_heads_of_deit_get_new_classes():
+    model = txf.checkpoints.load(GOLDEN / "deit", num_classes=7)
+    assert {model.get_layer(name).units for name in ("logits", "distillation_logits")} == {7}
+    assert model(expected("deit")[0]).shape[-1] == 7
+    alone = txf.checkpoints.load(GOLDEN / "deit", "image_classification", num_classes=4)
+    assert "distillation_logits" not in [layer.name for layer in alone.layers]
