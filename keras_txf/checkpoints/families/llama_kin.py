@@ -35,7 +35,7 @@ def phi3(c):
 
 def starcoder2(c):
     return {
-        **llama.options(c),
+        **llama.options(c, epsilon="norm_epsilon"),
         "activation": c.activation("hidden_act", "gelu_pytorch_tanh"),
         "gated": False,
         "use_bias": c("use_bias", True),

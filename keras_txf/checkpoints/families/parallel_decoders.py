@@ -239,12 +239,13 @@ def bloom(c):
 
 
 def family(name, options, body, prefix, neutral=(), head="lm_head", bias=False):
+    renamed = {} if head == "lm_head" else {head: "lm_head"}
     rows, optional = {"logits": head}, {}
     if bias:
         rows["logit_adjustment/bias"] = optional["logit_bias"] = f"{head}.bias"
     task = Task(f"{name}ForCausalLM", models.decoder_generator, rows, optional=optional)
     buffers = (r".*rotary.*\.inv_freq", r".*\.attn(ention)?\.(masked_)?bias")
-    return Family(options, body, {"causal_lm": task}, prefix, buffers, neutral=neutral)
+    return Family(options, body, {"causal_lm": task}, prefix, buffers, neutral=neutral, renamed=renamed)
 
 
 FAMILIES = {
