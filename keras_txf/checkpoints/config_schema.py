@@ -72,9 +72,9 @@ KEYS = {
         "n_inner", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings", "n_positions",
         "relative_attention_num_buckets", "relative_attention_max_distance", "local_attention",
         "global_attn_every_n_layers", "no_rope_layer_interval", "sliding_window_pattern", "_sliding_window_pattern",
-        "num_channels", "num_labels", "rotary_dim", "num_kv_heads", "ffn_hidden_size", "n_embed",
-        "num_hidden_groups", "mlp_ratio",
-        "moe_intermediate_size", "shared_expert_intermediate_size", "num_experts_per_tok", "decoder_sparse_step",
+        "num_channels", "num_labels", "rotary_dim", "num_kv_heads", "num_ln_in_parallel_attn", "ffn_hidden_size",
+        "n_embed", "num_hidden_groups", "mlp_ratio", "moe_intermediate_size", "shared_expert_intermediate_size",
+        "num_experts_per_tok", "decoder_sparse_step",
     ),
     size_or_zero: ("type_vocab_size", "max_window_layers", "sliding_window"),
     blocks: (
@@ -97,6 +97,7 @@ KEYS = {
         "attention_multiplier", "logits_scaling", "logit_scale",
         "layerscale_value", "swiglu_limit",
     ),
+    checks.finite_number: ("router_aux_loss_coef",),
     checks.fraction: ("partial_rotary_factor", "rotary_pct"),
     checks.boolean: (
         "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "do_layer_norm_before", "enable_bias",

@@ -61,9 +61,9 @@ def experts(c, number, width, normalize=True, **options):
     """
     loss = c("router_aux_loss_coef", 0.001) / c("num_hidden_layers")
     return MixtureOfExperts(
-        c(number),
+        number,
         c("num_experts_per_tok", 2),
-        c(width),
+        width,
         normalize=normalize,
         load_balancing=(loss or None) if c("output_router_logits", False) else None,
         name="feed_forward",
@@ -95,16 +95,13 @@ def mixtral(c):
         "norm_epsilon": c("rms_norm_eps", 1e-5),
         "window": c("sliding_window", None),
     }
-    layer = experts(c, "num_local_experts", "intermediate_size")
+    layer = experts(c, c("num_local_experts"), c("intermediate_size"))
     return replaced(options, [layer] * options["num_layers"])
 
 
 def qwen2_moe(c):
-    number, wide = c("num_hidden_layers"), c("use_sliding_window", False)
-    kinds = [
-        "sliding_attention" if wide and i % 2 == 0 and i < c("max_window_layers", 28) else "full_attention"
-        for i in range(number)
-    ]
+    number, wide, most = c("num_hidden_layers"), c("use_sliding_window", False), c("max_window_layers", 28)
+    kinds = ["sliding_attention" if wide and i % 2 == 0 and i < most else "full_attention" for i in range(number)]
     options = {
         **llama.options(c),
         "attention_bias": c("qkv_bias", True),
@@ -112,7 +109,7 @@ def qwen2_moe(c):
         "window": llama.layered(c, number, kinds),
     }
     layer = experts(
-        c, "num_experts", "moe_intermediate_size", c("norm_topk_prob", False),
+        c, c("num_experts"), c("moe_intermediate_size"), c("norm_topk_prob", False),
         num_shared_experts=1, shared_intermediate_dim=c("shared_expert_intermediate_size", 5632), shared_gate=True,
     )  # fmt: skip
     return sparse(c, options, layer)
@@ -126,8 +123,8 @@ def qwen3_moe(c):
         "qk_norm": True,
         "window": window if c("use_sliding_window", False) else None,
     }
-    number = "num_experts" if "num_experts" in c.values else "num_local_experts"
-    return sparse(c, options, experts(c, number, "moe_intermediate_size", c("norm_topk_prob", False)))
+    number = c("num_experts", None) or c("num_local_experts")  # the key of files of transformers 4, and of 5
+    return sparse(c, options, experts(c, number, c("moe_intermediate_size"), c("norm_topk_prob", False)))
 
 
 def olmoe(c):
@@ -138,13 +135,15 @@ def olmoe(c):
         "attention_bias": c("attention_bias", False),
         "qk_norm": "full",
     }
-    layer = experts(c, "num_experts", "intermediate_size", c("norm_topk_prob", False))
+    layer = experts(c, c("num_experts"), c("intermediate_size"), c("norm_topk_prob", False))
     return replaced(options, [layer] * options["num_layers"])
 
 
 def gpt_oss(c):
     c.only("swiglu_alpha", 1.702)
     c.only("hidden_act", "silu")
+    if not (c("rope_parameters", None) or c("rope_scaling", None)):  # transformers then has YaRN all the same
+        raise ValueError("config.json must have 'rope_parameters' or 'rope_scaling'; received neither.")
     number = c("num_hidden_layers")
     kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(number)]
     kinds = c.each("layer_types", number, kinds)
@@ -156,7 +155,7 @@ def gpt_oss(c):
         "sinks": True,
     }
     layer = experts(
-        c, "num_local_experts", "intermediate_size", activation="gelu_sigmoid", use_bias=True, router_bias=True,
+        c, c("num_local_experts"), c("intermediate_size"), activation="gelu_sigmoid", use_bias=True, router_bias=True,
         clip=c("swiglu_limit", 7.0), offset=1.0,
     )  # fmt: skip
     return replaced(options, [layer] * number)
@@ -169,5 +168,5 @@ FAMILIES = {
     "qwen2_moe": family("Qwen2Moe", qwen2_moe, QWEN),
     "qwen3_moe": family("Qwen3Moe", qwen3_moe, QWEN, ("max_window_layers",)),
     "olmoe": family("Olmoe", olmoe, QWEN),
-    "gpt_oss": family("GptOss", gpt_oss, gpt_oss_table, ("initial_context_length",)),
+    "gpt_oss": family("GptOss", gpt_oss, gpt_oss_table, ("initial_context_length", "experts_per_token")),
 }
