@@ -34,7 +34,11 @@ FALCON = dict(
     vocab_size=61, hidden_size=40, num_hidden_layers=3, num_attention_heads=4, ffn_hidden_size=36,
     max_position_embeddings=64, layer_norm_epsilon=1e-2, **IDS,
 )  # fmt: skip
+STARCODER2 = {"norm_epsilon": 1e-2, **{name: value for name, value in rms().items() if name != "rms_norm_eps"}}
 BLOOM = dict(vocab_size=61, hidden_size=30, n_layer=3, n_head=3, layer_norm_epsilon=1e-2, **IDS)
+EXPERTS = dict(num_experts_per_tok=2, router_aux_loss_coef=0.02)
+WIDTH = dict(num_experts=4, moe_intermediate_size=16)
+QWEN = dict(**WIDTH, shared_expert_intermediate_size=20)
 DECODERS = [
     ("gpt_neox", "plain", "GPTNeoXForCausalLM", neox(
         rope_parameters=dict(rope_type="default", rope_theta=50.0, partial_rotary_factor=0.6),
@@ -79,10 +83,10 @@ DECODERS = [
     ("phi3", "window", "Phi3ForCausalLM", rms(
         hidden_size=40, sliding_window=4, hidden_act="gelu", tie_word_embeddings=True, partial_rotary_factor=0.4,
     )),
-    ("starcoder2", "plain", "Starcoder2ForCausalLM", rms(sliding_window=4, norm_epsilon=1e-2)),
-    ("starcoder2", "unbiased", "Starcoder2ForCausalLM", rms(
-        use_bias=False, hidden_act="silu", tie_word_embeddings=False, rope_parameters=YARN, norm_epsilon=1e-3,
-    )),
+    ("starcoder2", "plain", "Starcoder2ForCausalLM", {**STARCODER2, "sliding_window": 4}),
+    ("starcoder2", "unbiased", "Starcoder2ForCausalLM", {
+        **STARCODER2, "use_bias": False, "hidden_act": "silu", "tie_word_embeddings": False, "rope_parameters": YARN,
+    }),
     ("olmo2", "plain", "Olmo2ForCausalLM", rms()),
     ("olmo2", "biased", "Olmo2ForCausalLM", rms(
         attention_bias=True, num_key_value_heads=4, tie_word_embeddings=True, rope_parameters=LLAMA3, pad_token_id=3,
@@ -92,5 +96,34 @@ DECODERS = [
     )),
     ("granite", "biased", "GraniteForCausalLM", rms(
         attention_bias=True, mlp_bias=True, tie_word_embeddings=True, residual_multiplier=0.3, logits_scaling=0.7,
+    )),
+    ("mixtral", "plain", "MixtralForCausalLM", rms(**EXPERTS, num_local_experts=4, sliding_window=4)),
+    ("mixtral", "narrow", "MixtralForCausalLM", rms(
+        num_local_experts=3, num_experts_per_tok=1, head_dim=10, hidden_act="gelu", tie_word_embeddings=True,
+        num_key_value_heads=4, rope_parameters=YARN,
+    )),
+    ("qwen2_moe", "mixed", "Qwen2MoeForCausalLM", rms(
+        **EXPERTS, **QWEN, norm_topk_prob=True, qkv_bias=False, decoder_sparse_step=2, use_sliding_window=True,
+        sliding_window=4, max_window_layers=2, tie_word_embeddings=True,
+    )),
+    ("qwen2_moe", "plain", "Qwen2MoeForCausalLM", rms(**EXPERTS, **QWEN)),
+    ("qwen3_moe", "mixed", "Qwen3MoeForCausalLM", rms(
+        **EXPERTS, **WIDTH, norm_topk_prob=True, attention_bias=True, mlp_only_layers=[1], use_sliding_window=True,
+        sliding_window=4, hidden_act="gelu",
+    )),
+    ("qwen3_moe", "plain", "Qwen3MoeForCausalLM", rms(**EXPERTS, **WIDTH, head_dim=10)),
+    ("olmoe", "plain", "OlmoeForCausalLM", rms(**EXPERTS, num_experts=4)),
+    ("olmoe", "biased", "OlmoeForCausalLM", rms(
+        num_experts=3, num_experts_per_tok=2, norm_topk_prob=True, attention_bias=True, tie_word_embeddings=True,
+        rope_parameters=LLAMA3,
+    )),
+    ("gpt_oss", "plain", "GptOssForCausalLM", rms(
+        **EXPERTS, num_local_experts=4, head_dim=10, sliding_window=4, swiglu_limit=0.9,
+        rope_parameters={**YARN, "truncate": False},
+    )),
+    ("gpt_oss", "unbiased", "GptOssForCausalLM", rms(
+        num_local_experts=3, num_experts_per_tok=2, head_dim=8, attention_bias=False, tie_word_embeddings=True,
+        layer_types=["full_attention", "sliding_attention", "full_attention"], sliding_window=3,
+        rope_parameters=dict(rope_type="default", rope_theta=70.0),
     )),
 ]  # fmt: skip

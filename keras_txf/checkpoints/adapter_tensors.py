@@ -136,6 +136,7 @@ def write_tensors(modules, name, shared, skipped, dtype):
     whole = [path for path, module in modules.items() if _is_whole(module, found[path], shared)]
     for path in whole:
         _check_alone(modules[path], modules)
+    _check_held(shared, modules)
     whole = [path for path in modules if path.endswith(tuple(whole))]  # as peft takes `modules_to_save`
     tensors, options = {}, {}
     for path, module in modules.items():
@@ -219,6 +220,16 @@ def _check_alone(module, modules):
         raise ValueError(
             f"`model` must train beside the adapter what peft has a module for; received trained "
             f"{short_repr(link.variables[0].path)}, which shares {short_repr(module.name or 'the model')}."
+        )
+
+
+def _check_held(shared, modules):
+    """Refuses trained weights that no module holds, such as those of experts, each of which has tensors of its own."""
+    held = {id(v) for module in modules.values() for link in module.tensors.values() for v in link.variables}
+    lost = [variable.path for variable in shared if id(variable) not in held]
+    if lost:
+        raise ValueError(
+            f"`model` must train beside the adapter what peft has a module for; received trained {short_repr(lost[0])}."
         )
 
 

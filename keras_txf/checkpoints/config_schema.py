@@ -6,6 +6,7 @@ from keras_txf.checks import short_repr
 # No checkpoint has sizes near these, and no machine has the memory for a model of larger ones.
 LARGEST_SIZE = 2**24
 MOST_BLOCKS = 2**12
+MOST_EXPERTS = 2**12
 
 
 def size(name, value, most=LARGEST_SIZE):
@@ -30,6 +31,17 @@ def id_or_none(name, value):
 
 def blocks(name, value):
     size(name, value, MOST_BLOCKS)
+
+
+def experts(name, value):
+    size(name, value, MOST_EXPERTS)
+
+
+def whole_numbers(name, value):
+    if not isinstance(value, list):
+        raise ValueError(f"`{name}` must be a list of numbers of blocks; received {short_repr(value)}.")
+    for number in value:
+        checks.id_below(name, number)
 
 
 def sides(name, value):
@@ -63,17 +75,20 @@ KEYS = {
         "word_embed_proj_dim", "num_attention_heads", "n_heads", "n_head", "num_heads", "encoder_attention_heads",
         "decoder_attention_heads", "num_key_value_heads", "head_dim", "d_kv", "intermediate_size", "hidden_dim",
         "n_inner", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings", "n_positions",
-        "relative_attention_num_buckets", "relative_attention_max_distance", "sliding_window", "local_attention",
+        "relative_attention_num_buckets", "relative_attention_max_distance", "local_attention",
         "global_attn_every_n_layers", "no_rope_layer_interval", "sliding_window_pattern", "_sliding_window_pattern",
-        "num_channels", "num_labels", "rotary_dim", "num_kv_heads", "ffn_hidden_size", "n_embed",
-        "num_hidden_groups", "mlp_ratio",
+        "num_channels", "num_labels", "rotary_dim", "num_kv_heads", "num_ln_in_parallel_attn", "ffn_hidden_size",
+        "n_embed", "num_hidden_groups", "mlp_ratio", "moe_intermediate_size", "shared_expert_intermediate_size",
+        "num_experts_per_tok", "decoder_sparse_step",
     ),
-    size_or_zero: ("type_vocab_size", "max_window_layers"),
+    size_or_zero: ("type_vocab_size", "max_window_layers", "sliding_window"),
     number_or_zero: ("layer_scale_init_value",),
     blocks: (
         "num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers",
         "decoder_layers",
     ),
+    experts: ("num_experts", "num_local_experts"),
+    whole_numbers: ("mlp_only_layers",),
     sides: ("image_size", "patch_size"),
     checks.rate: (
         "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "activation_dropout",
@@ -86,8 +101,9 @@ KEYS = {
         "global_rope_theta", "local_rope_theta", "query_pre_attn_scalar", "attn_logit_softcapping",
         "final_logit_softcapping", "rotary_emb_base", "norm_epsilon", "embedding_multiplier", "residual_multiplier",
         "attention_multiplier", "logits_scaling", "logit_scale",
-        "layerscale_value",
+        "layerscale_value", "swiglu_limit",
     ),
+    checks.finite_number: ("router_aux_loss_coef",),
     checks.fraction: ("partial_rotary_factor", "rotary_pct"),
     checks.boolean: (
         "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "do_layer_norm_before", "enable_bias",
@@ -97,6 +113,7 @@ KEYS = {
         "bias", "use_bias", "use_qkv_bias", "use_swiglu_ffn", "token_dropout", "emb_layer_norm_before",
         "use_relative_position_bias", "use_shared_relative_position_bias", "use_absolute_position_embeddings",
         "use_mean_pooling",
+        "norm_topk_prob", "output_router_logits",
     ),
     checks.id_below: ("decoder_start_token_id", "mask_token_id"),
     id_or_none: ("pad_token_id",),

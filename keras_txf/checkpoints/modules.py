@@ -6,7 +6,7 @@ import re
 from keras_txf.checkpoints.building import find_family, has_own_logits, table_of
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, as_tensor
-from keras_txf.checkpoints.weight_map import SAME, TRANSPOSED, links
+from keras_txf.checkpoints.weight_map import SAME, TRANSPOSED, Expert, links
 from keras_txf.layers.adapters import adapters_of
 from keras_txf.training.adapters import dense_layers
 
@@ -49,6 +49,8 @@ def find_modules(model, origin):
     variables = [v for v in model.weights if id(v) not in beside and not v.path.endswith(OF_INT8)]
     found = {}
     for link in links(table_of(family, origin.task, config, model), variables):
+        if isinstance(link.variables[0], Expert):  # transformers 5 has a tensor of all experts, and peft no module
+            continue
         old, _, last = link.name.rpartition(".")
         new, prefix = _renamed(old, family), family.prefix * (task.whole and link.inner)
         module = found.setdefault(old, Module((prefix + new, prefix + old, new, old), {}, {}))

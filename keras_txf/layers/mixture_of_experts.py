@@ -9,6 +9,7 @@ from keras_txf import checks
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.feed_forward import FeedForward, network_widths, set_network_options
 from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_config, own_initializer, register
 
 SCORES = {"softmax": lambda logits: ops.softmax(logits, axis=-1), "sigmoid": ops.sigmoid}
@@ -31,12 +32,17 @@ class MixtureOfExperts(keras.layers.Layer):
         activation: any Keras activation, see `FeedForward`.
         gated: whether a second projection gates the first (SwiGLU with "silu", as in Mixtral and DeepSeek).
         num_shared_experts: number of experts that every token takes; they are one `FeedForward` of so many times F.
+        shared_intermediate_dim: another width of that `FeedForward`.
+        shared_gate: whether the shared experts are weighted, by the sigmoid of a projection of the token (Qwen2-MoE).
         router_activation: how the logits of the router become scores: "softmax" (Mixtral), or "sigmoid" (DeepSeek-V3).
         normalize: whether the scores of the chosen experts are divided by their sum (Mixtral; Qwen1.5-MoE does not).
         load_balancing: weight of the loss that training adds, E · Σ_e f_e · P_e, where f_e is the share of choices that
             are expert e, k times, and P_e the mean softmax of the router: it is least, k, where all experts are used
             alike. None: no such loss.
         use_bias: whether experts have biases.
+        router_bias: whether the router has one (gpt-oss).
+        clip: the gate's projection is at most this, that of `intermediate` at most this on either side of 0 (gpt-oss).
+        offset: is added to the projection that the gate multiplies, 1 in gpt-oss.
         kernel_initializer: of every expert and the router.
 
     Call arguments:
@@ -76,6 +82,11 @@ class MixtureOfExperts(keras.layers.Layer):
         load_balancing: float | None = 0.01,
         use_bias: bool = False,
         kernel_initializer: Any = "glorot_uniform",
+        shared_intermediate_dim: int | None = None,
+        shared_gate: bool = False,
+        router_bias: bool = False,
+        clip: float | None = None,
+        offset: float = 0.0,
         **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
@@ -95,12 +106,25 @@ class MixtureOfExperts(keras.layers.Layer):
         self.router_activation = checks.one_of("router_activation", router_activation, SCORES)
         self.normalize = checks.boolean("normalize", normalize)
         self.load_balancing = checks.optional(checks.positive_number, "load_balancing", load_balancing)
+        self.shared_intermediate_dim = checks.optional(checks.size, "shared_intermediate_dim", shared_intermediate_dim)
+        self.shared_gate = checks.boolean("shared_gate", shared_gate)
+        if not num_shared_experts and (shared_gate or shared_intermediate_dim is not None):
+            raise ValueError("`shared_gate` and `shared_intermediate_dim` need `num_shared_experts`; received 0.")
+        self.router_bias = checks.boolean("router_bias", router_bias)
+        self.clip = checks.optional(checks.positive_number, "clip", clip)
+        self.offset = checks.finite_number("offset", offset)
+        if not gated and (clip is not None or offset):
+            raise ValueError(f"`clip` and `offset` need gated=True; received clip={clip} and offset={offset}.")
 
     def build(self, inputs_shape):
         dim, width = network_widths(self, inputs_shape)
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: dim})
         router = own_initializer(self.kernel_initializer, self, "router")
         self.router = self.add_weight(name="router", shape=(dim, self.num_experts), initializer=router, autocast=False)
+        if self.router_bias:
+            self.router_bias_weight = self.add_weight(
+                name="router_bias", shape=(self.num_experts,), initializer="zeros", autocast=False
+            )
         if self.gated:
             self.gate, self.gate_bias = self._experts("gate", dim, width)
         self.intermediate, self.intermediate_bias = self._experts("intermediate", dim, width)
@@ -109,11 +133,14 @@ class MixtureOfExperts(keras.layers.Layer):
             self.activation_function.build((*inputs_shape[:-1], self.num_experts, width))
         if self.num_shared_experts:
             self.shared_experts = FeedForward(
-                self.num_shared_experts * width, self.activation, self.gated, use_bias=self.use_bias,
+                self.shared_intermediate_dim or self.num_shared_experts * width, self.activation, self.gated,
+                use_bias=self.use_bias,
                 kernel_initializer=own_initializer(self.kernel_initializer, self, "shared_experts"),
                 dtype=self.dtype_policy, name="shared_experts",
             )  # fmt: skip
             self.shared_experts.build(inputs_shape)
+        if self.shared_gate:
+            self.shared_gate_dense = make_projection(self, "shared_gate", 1, inputs_shape, use_bias=False)
 
     def _experts(self, name, height, width):
         """One projection's kernels (E, height, width), each drawn by itself, and its biases (E, width)."""
@@ -132,18 +159,31 @@ class MixtureOfExperts(keras.layers.Layer):
         weights, chosen, logits = self._route(inputs)
         if training and self.load_balancing:
             self.add_loss(self.load_balancing * self._imbalance(chosen, logits, mask))
-        x = self.activation_function(_project(inputs, self.gate, self.gate_bias)) if self.gated else None
-        inner = _project(inputs, self.intermediate, self.intermediate_bias)
-        x = x * inner if self.gated else self.activation_function(inner)
-        x = ops.einsum("btef,efd->bted", x, self.output_kernel)
+        x = ops.einsum("btef,efd->bted", self._inside(inputs), self.output_kernel)
         if self.output_bias is not None:
             x = x + self.output_bias
         outputs = ops.einsum("bted,bte->btd", x, ops.cast(weights, x.dtype))
-        return outputs + self.shared_experts(inputs) if self.num_shared_experts else outputs
+        return outputs + self._shared(inputs) if self.num_shared_experts else outputs
+
+    def _inside(self, inputs):
+        """What the output projections read (B, T, E, F)."""
+        x = _project(inputs, self.intermediate, self.intermediate_bias)
+        if not self.gated:
+            return self.activation_function(x)
+        gate = _project(inputs, self.gate, self.gate_bias)
+        if self.clip is not None:
+            gate, x = ops.minimum(gate, self.clip), ops.clip(x, -self.clip, self.clip)
+        return self.activation_function(gate) * (x + self.offset if self.offset else x)
+
+    def _shared(self, inputs):
+        outputs = self.shared_experts(inputs)
+        return outputs * ops.sigmoid(self.shared_gate_dense(inputs)) if self.shared_gate else outputs
 
     def _route(self, inputs):
         """The router's weights, choices (0 or 1) and logits for each token and expert, all float32 (B, T, E)."""
         logits = ops.matmul(ops.cast(inputs, "float32"), ops.cast(self.router, "float32"))
+        if self.router_bias:
+            logits = logits + ops.cast(self.router_bias_weight, "float32")
         scores = SCORES[self.router_activation](logits)
         _, best = ops.top_k(scores, self.top_k)
         chosen = ops.sum(ops.one_hot(best, self.num_experts, dtype="float32"), axis=-2)
@@ -159,6 +199,11 @@ class MixtureOfExperts(keras.layers.Layer):
         share = ops.sum(chosen * real, axis=(0, 1)) / count
         probability = ops.sum(ops.softmax(logits, axis=-1) * real, axis=(0, 1)) / count
         return self.num_experts * ops.sum(share * probability)
+
+    def weights_of_experts(self):
+        """The weights of which each expert has its share."""
+        names = ("gate", "gate_bias", "intermediate", "intermediate_bias", "output_kernel", "output_bias")
+        return [weight for name in names if (weight := getattr(self, name, None)) is not None]
 
     def get_config(self):
         return get_config(self, super().get_config())

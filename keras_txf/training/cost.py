@@ -12,7 +12,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.backend.functional_graph import is_functional, optional_inputs
-from keras_txf.backend.keras_private import flatten_layers, own_trainable_by_nature, without_values
+from keras_txf.backend.keras_private import flatten_layers, without_values
 from keras_txf.checks import short_repr
 from keras_txf.layers import MixtureOfExperts
 from keras_txf.training.cost_record import record, size_of
@@ -195,8 +195,7 @@ def _idle_parameters(model):
     idle = 0
     for layer in flatten_layers(model):
         if isinstance(layer, MixtureOfExperts):
-            experts = [v for v in own_trainable_by_nature(layer) if v is not layer.router]
-            idle += _numbers(experts) * (layer.num_experts - layer.top_k) // layer.num_experts
+            idle += _numbers(layer.weights_of_experts()) * (layer.num_experts - layer.top_k) // layer.num_experts
     return idle
 
 

@@ -23,6 +23,7 @@ SMALL = dict(
     num_decoder_layers=2, num_attention_heads=2, n_heads=2, n_head=2, num_heads=2, encoder_attention_heads=2,
     num_key_value_heads=1, head_dim=6, d_kv=6, intermediate_size=12, hidden_dim=12, ffn_dim=12, d_ff=12,
     encoder_ffn_dim=12, decoder_ffn_dim=14, ffn_hidden_size=12, n_inner=12, num_kv_heads=1, rotary_dim=2,
+    moe_intermediate_size=16, shared_expert_intermediate_size=20, num_experts=3, num_local_experts=3,
     embedding_size=6, word_embed_proj_dim=6,
 )  # fmt: skip
 

@@ -265,3 +265,12 @@ def test_damaged_configurations(number, tmp_path):
     model = txf.checkpoints.load(GOLDEN / "gpt2")
     damages = [*BYTES, *[edit_text] * 6]
     assert 0 < load_damaged(model, tmp_path, CONFIG, damages, number, seed=2) < 0.7 * number
+
+
+def test_trained_experts_have_no_module_of_peft(tmp_path):
+    model = txf.checkpoints.load(GOLDEN / "mixtral")
+    txf.training.add_adapter(model, rank=2, targets="*/query")
+    txf.checkpoints.save_adapter(model, tmp_path / "adapter")
+    model.get_layer("decoder_0").feed_forward.gate.trainable = True
+    words = ["`model`", "peft has a module for", "decoder_0/feed_forward/gate_kernel"]
+    refused(lambda: txf.checkpoints.save_adapter(model, tmp_path / "other"), words)

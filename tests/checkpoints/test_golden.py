@@ -99,8 +99,14 @@ OLDER = [  # what files of today say, and what older ones did: of keys by other 
     ("smollm3", {"no_rope_layers": [1, 1]}, {"no_rope_layers": None}),
     ("gemma3_text", {"layer_types": [SLIDING, FULL], "_sliding_window_pattern": None},
      {"layer_types": None, "_sliding_window_pattern": 6, "sliding_window_pattern": 2}),
+    ("gpt_neox", {"rope_parameters": {**BASES[FULL], "partial_rotary_factor": 1.0}},
+     {"rope_parameters": None, "rotary_emb_base": 50.0, "rotary_pct": 1.0}),
+    ("phi", {"rope_parameters": {**BASES[FULL], "partial_rotary_factor": 0.5}},
+     {"rope_parameters": None, "rope_theta": 50.0}),
+    ("bloom", {"n_embed": 8}, {"hidden_size": None, "n_embed": 8, "n_head": None, "num_attention_heads": 2}),
+    ("qwen3_moe", {}, {"num_local_experts": None, "num_experts": 3}),
 ]  # fmt: skip
-AS_BEFORE = [2, 8, 10]  # rows that say what the file of the tests says
+AS_BEFORE = [2, 8, 10, 13, 14, 15]  # rows that say what the file of the tests says
 
 
 @pytest.mark.slow
@@ -132,6 +138,14 @@ PUBLISHED = [  # what published files say besides, which changes nothing
                "unsloth_fixed": True, "unsloth_version": "2024.9"}),
     ("gemma2", {"sliding_window_size": 4096}),
     ("modernbert", {"position_embedding_type": "sans_pos"}),
+    ("gpt_neox", {"attention_probs_dropout_prob": 0, "hidden_dropout_prob": 0, "is_decoder": False}),
+    ("gptj", {"rotary": True, "scale_attn_weights": True, "summary_type": "cls_index"}),
+    ("falcon", {"apply_residual_connection_post_layernorm": False, "ff_factor": 4}),
+    ("bloom", {"attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "masked_softmax_fusion": True,
+               "n_inner": None, "offset_alibi": 100, "pretraining_tp": 4, "seq_length": 2048, "skip_bias_add": True,
+               "skip_bias_add_qkv": False, "slow_but_exact": False, "n_embed": 8, "num_attention_heads": 2}),
+    ("cohere", {"model_max_length": 131072}), ("phi3", {"embd_pdrop": 0.0, "original_max_position_embeddings": 4096}),
+    ("gpt_oss", {"initial_context_length": 4096, "experts_per_token": 4}),
 ]  # fmt: skip
 
 
@@ -146,11 +160,38 @@ def test_keys_of_published_files(family, keys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "family, key", [("qwen2", "use_mrope"), ("llama", "rope_interleaved"), ("bert", "position_embedding_type")]
+    "family, key, value",
+    [
+        ("qwen2", "use_mrope", True),
+        ("llama", "rope_interleaved", True),
+        ("bert", "position_embedding_type", "relative_key"),
+    ],
 )
-def test_keys_that_ask_for_another_model(family, key, tmp_path):
+def test_keys_that_ask_for_another_model(family, key, value, tmp_path):
     with pytest.raises(ValueError, match=f"config.json must have '{key}' in"):
-        txf.checkpoints.load(changed_folder(family, tmp_path, **{key: True}))
+        txf.checkpoints.load(changed_folder(family, tmp_path, **{key: value}))
+
+
+@pytest.mark.parametrize(
+    "family, changes, words",
+    [
+        ("phi", {"qk_layernorm": True}, "'qk_layernorm' in"),
+        ("stablelm", {"hidden_dropout": 0.1}, "'hidden_dropout' in"),
+        ("cohere", {"use_qk_norm": True}, "'use_qk_norm' in"),
+        ("falcon", {"alibi": True}, "'alibi' in"),
+        ("falcon", {"parallel_attn": False}, "'parallel_attn' in"),
+        ("falcon", {"attention_dropout": 0.1}, "'attention_dropout' in"),
+        ("bloom", {"apply_residual_connection_post_layernorm": True}, "'apply_residual_connection_post_layernorm' in"),
+        ("phi3", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "'longrope' in Phi-3"),
+        ("olmoe", {"clip_qkv": 8.0}, "'clip_qkv' in"),
+        ("mixtral", {"router_jitter_noise": 0.1}, "'router_jitter_noise' in"),
+        ("gpt_oss", {"swiglu_alpha": 1.5}, "'swiglu_alpha' in"),
+        ("gpt_oss", {"rope_parameters": None}, "'rope_parameters' or 'rope_scaling'"),
+    ],
+)
+def test_what_is_not_built_is_refused(family, changes, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        txf.checkpoints.load(changed_folder(family, tmp_path, **changes))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

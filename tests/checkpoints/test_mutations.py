@@ -17,14 +17,18 @@ from keras_txf.checkpoints.families import FAMILIES
 FILE_DECIDES = {"tie_word_embeddings"}
 BOTH = {"layer_types": ["full_attention", "sliding_attention"]}
 WINDOW = {**BOTH, "use_sliding_window": True, "sliding_window": 3}
+LOSS = {"output_router_logits": True}
 INSTEAD = {  # values with which more of the keys have an effect
     "qwen2": WINDOW, "qwen3": WINDOW, "smollm3": {**WINDOW, "no_rope_layers": [1, 0]}, "gemma3_text": BOTH,
+    "mixtral": LOSS, "qwen2_moe": {**LOSS, **WINDOW}, "qwen3_moe": LOSS, "olmoe": LOSS, "gpt_oss": LOSS,
 }  # fmt: skip
 WITHOUT_EFFECT = {  # other values that are the same model; of the last four another key says it
     "distilbert": [("sinusoidal_pos_embds", True)],  # they are in the file all the same
     "modernbert": [("local_attention", 7)],  # half of it, rounded down, on either side
+    "falcon": [("multi_query", False)],  # new_decoder_architecture has groups of heads
     "gemma3_text": [("_sliding_window_pattern", 7), ("_sliding_window_pattern", 12)],
     "qwen2": [("max_window_layers", 29), ("max_window_layers", 56)],
+    "qwen2_moe": [("max_window_layers", 3), ("max_window_layers", 4)],
     "qwen3": [("max_window_layers", 29), ("max_window_layers", 56)],
     "smollm3": [("no_rope_layer_interval", 5), ("no_rope_layer_interval", 8)],
 }

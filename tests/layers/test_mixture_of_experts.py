@@ -12,6 +12,8 @@ OPTIONS = [
     {}, {"top_k": 1}, {"router_activation": "sigmoid"}, {"normalize": False},
     {"gated": False, "activation": "relu", "use_bias": True}, {"num_shared_experts": 2, "router_activation": "sigmoid"},
     {"top_k": 3, "use_bias": True},
+    {"num_shared_experts": 1, "shared_intermediate_dim": 7, "shared_gate": True},
+    {"router_bias": True, "use_bias": True, "clip": 0.4, "offset": 1.0, "activation": "gelu_sigmoid"},
 ]  # fmt: skip
 
 
@@ -27,17 +29,27 @@ def slow(layer, x):
         w.path.rpartition("mixture_of_experts")[2].partition("/")[2]: drawing.array(w).astype("float64")
         for w in layer.weights
     }
-    act = {"silu": lambda a: a / (1 + np.exp(-a)), "relu": lambda a: np.maximum(a, 0)}[layer.activation]
+    act = {
+        "silu": lambda a: a / (1 + np.exp(-a)),
+        "relu": lambda a: np.maximum(a, 0),
+        "gelu_sigmoid": lambda a: a / (1 + np.exp(-1.702 * a)),
+    }[layer.activation]
 
     def network(token, kernel, bias):
         inner = token @ kernel("intermediate") + bias("intermediate")
-        inner = act(token @ kernel("gate") + bias("gate")) * inner if layer.gated else act(inner)
+        if layer.gated:
+            gate = token @ kernel("gate") + bias("gate")
+            if layer.clip:
+                gate, inner = np.minimum(gate, layer.clip), np.clip(inner, -layer.clip, layer.clip)
+            inner = act(gate) * (inner + layer.offset)
+        else:
+            inner = act(inner)
         return inner @ kernel("output") + bias("output")
 
     outputs = np.zeros(x.shape)
     for place in np.ndindex(x.shape[:2]):
         token = x[place].astype("float64")
-        logits = token @ values["router"]
+        logits = token @ values["router"] + values.get("router_bias", 0.0)
         scores = (
             1 / (1 + np.exp(-logits)) if layer.router_activation == "sigmoid" else np.exp(logits) / np.exp(logits).sum()
         )
@@ -51,7 +63,8 @@ def slow(layer, x):
             outputs[place] += scores[e] / total * network(token, kernel, bias)
         if layer.num_shared_experts:
             shared = {name: values[f"shared_experts/{name}/kernel"] for name in ("gate", "intermediate", "output")}
-            outputs[place] += network(token, shared.get, lambda name: 0.0)
+            weight = 1 / (1 + np.exp(-token @ values["shared_gate/kernel"])) if layer.shared_gate else 1.0
+            outputs[place] += weight * network(token, shared.get, lambda name: 0.0)
     return outputs
 
 
@@ -122,7 +135,11 @@ def test_an_activation_layer_with_weights_is_built_with_the_layer():
 @pytest.mark.parametrize("options, words", [
     ({"num_experts": 0}, "`num_experts`"), ({"top_k": 4}, "`top_k` must be an integer from 1 to 3"),
     ({"router_activation": "tanh"}, "`router_activation`"), ({"num_shared_experts": -1}, "`num_shared_experts`"),
-    ({"load_balancing": -0.1}, "`load_balancing`"), ({"activation": "no"}, "`activation`"),
+    ({"load_balancing": -0.1}, "`load_balancing`"), ({"clip": 0.0}, "`clip`"),
+    ({"offset": "1"}, "`offset`"),
+    ({"shared_gate": True}, "`shared_gate` .* `num_shared_experts`"), ({"router_bias": 1}, "`router_bias`"),
+    ({"gated": False, "offset": 1.0}, "`offset` need gated=True"), ({"shared_intermediate_dim": 0}, "`shared_i"),
+    ({"activation": "no"}, "`activation`"),
 ])  # fmt: skip
 def test_bad_options_are_refused(options, words):
     with pytest.raises(ValueError, match=words):

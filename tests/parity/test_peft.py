@@ -38,6 +38,8 @@ ADAPTERS = {
         r=3, lora_alpha=7, target_modules=["c_attn", "c_proj"], use_rslora=True, rank_pattern={"mlp.c_proj": 5},
         fan_in_fan_out=True, task_type="CAUSAL_LM",
     ),
+    "gpt_neox-plain": dict(r=3, target_modules=["query_key_value", "dense"], lora_alpha=5, task_type="CAUSAL_LM"),
+    "phi3-plain": dict(r=3, target_modules=["qkv_proj", "gate_up_proj", "lm_head"], task_type="CAUSAL_LM"),
     "opt-plain": dict(
         r=3, target_modules=["q_proj", "fc2", "out_proj"], layers_to_transform=[0, 2], layers_pattern="layers"
     ),
@@ -154,6 +156,7 @@ OWN = [
     ("gpt2-plain", dict(targets=["*/query", "*/value"])),  # blocks of c_attn
     ("gpt2-plain", dict(targets="decoder_1/attention/key")),
     ("gpt2-plain", dict(targets=["*/attention/*", "*/feed_forward/*"], alpha=5)),
+    ("gpt_neox-plain", dict(targets=["*/query", "*/value"])),  # blocks of each head
     ("bert-classes", dict()),
     ("bert-classes", dict(heads="logits", targets=["*/intermediate", "head"])),
     ("roberta-classes", dict(heads=())),

@@ -148,7 +148,7 @@ def test_a_checkpoint_has_its_template_and_end(checkpoint, tmp_path):
     (lambda task: task.fit([1, 2]), "`texts` must hold strings; received 1 at place 0"),
     (lambda task: task.fit(PROMPTS, RESPONSES[:2]), "`texts`, `responses` must be of one length"),
     (lambda task: task.fit(PROMPTS, [1] * 3), "`responses` must hold strings; received 1 at place 0"),
-    (lambda task: task.fit(PROMPTS, RESPONSES, columns="a"), "`columns` must be names for"),
+    (lambda task: task.fit(PROMPTS, RESPONSES, columns="a"), "`columns` must be the names of"),
     (lambda task: task.fit(["a" * 600], ["b"]), "`max_length` must leave a token to learn"),
     (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template=3), "`chat_template` must be a txf.text"),
     (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="{% a"), "`template` must be a Jinja"),

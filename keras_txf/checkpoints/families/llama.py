@@ -37,7 +37,7 @@ def gemma_norms(rows):
     return {path: Tensor(name, other=PLUS_ONE) if "norm" in path else name for path, name in rows.items()}
 
 
-def options(c, base=10000.0, pad_id=None):
+def options(c, base=10000.0, pad_id=None, epsilon="rms_norm_eps"):
     number, heads = c("num_hidden_layers"), c("num_attention_heads")
     return {
         "vocab_size": c("vocab_size"),
@@ -52,7 +52,7 @@ def options(c, base=10000.0, pad_id=None):
         "use_bias": False,
         "norm": "rms",
         "norm_placement": "pre",
-        "norm_epsilon": c("rms_norm_eps", 1e-6),
+        "norm_epsilon": c(epsilon, 1e-6),
         "dropout": 0.0,
         "attention_dropout": c("attention_dropout", 0.0),
         "position": positions(c, ["full_attention"] * number, {"full_attention": c("rope_theta", base)}),
@@ -154,9 +154,9 @@ def gemma3(c):
     }
 
 
-def family(name, options, body=BODY, neutral=()):
+def family(name, options, body=BODY, neutral=(), **more):
     task = Task(f"{name}ForCausalLM", models.decoder_generator, {"logits": "lm_head"})
-    return Family(options, body, {"causal_lm": task}, "model.", (r".*rotary_emb\.inv_freq",), neutral=neutral)
+    return Family(options, body, {"causal_lm": task}, "model.", (r".*rotary_emb\.inv_freq",), neutral=neutral, **more)
 
 
 FAMILIES = {

@@ -24,6 +24,9 @@ OLMO2 = {
 
 
 def phi3(c):
+    scaling = c("rope_parameters", None) or c("rope_scaling", None) or {}
+    if "yarn" in (scaling.get("rope_type"), scaling.get("type")):
+        raise ValueError("config.json has rotary positions of type 'yarn', which means 'longrope' in Phi-3: not built.")
     return {
         **llama.options(c, pad_id=32000),
         "norm_epsilon": c("rms_norm_eps", 1e-5),
@@ -35,7 +38,7 @@ def phi3(c):
 
 def starcoder2(c):
     return {
-        **llama.options(c),
+        **llama.options(c, epsilon="norm_epsilon"),
         "activation": c.activation("hidden_act", "gelu_pytorch_tanh"),
         "gated": False,
         "use_bias": c("use_bias", True),

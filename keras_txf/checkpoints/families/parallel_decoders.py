@@ -105,15 +105,14 @@ def options(c, activation="gelu", epsilon="layer_norm_eps"):
     }
 
 
-def rotary(c, base=10000.0, base_key="rope_theta", **how):
-    kinds = ["full_attention"] * c("num_hidden_layers")
-    return {"position": positions(c, kinds, {"full_attention": c(base_key, base)}, **how)}
+def rotary(c, base, **how):
+    return {"position": positions(c, ["full_attention"] * c("num_hidden_layers"), {"full_attention": base}, **how)}
 
 
 def neox(c):
     return {
         **options(c),
-        **rotary(c, base_key="rotary_emb_base", fraction=c("rotary_pct", 0.25)),
+        **rotary(c, c("rotary_emb_base", 10000.0), fraction=c("rotary_pct", 0.25)),
         "intermediate_dim": c("intermediate_size"),
         "attention_bias": c("attention_bias", True),
         "residual": "parallel" if c("use_parallel_residual", True) else "sequential",
@@ -147,7 +146,7 @@ def phi(c):
     c.only("qk_layernorm", False)
     return {
         **options(c, "gelu_new"),
-        **rotary(c, fraction=0.5),
+        **rotary(c, c("rope_theta", 10000.0), fraction=0.5),
         "num_key_value_heads": c("num_key_value_heads", None) or c("num_attention_heads"),
         "intermediate_dim": c("intermediate_size"),
         "residual": ONE_NORM,
@@ -168,7 +167,7 @@ def falcon(c):
     one_norm = c("num_ln_in_parallel_attn", None) == 1 or not new
     return {
         **options(c, epsilon="layer_norm_epsilon"),
-        **rotary(c),
+        **rotary(c, c("rope_theta", 10000.0)),
         "num_key_value_heads": kv_heads if new else old_kv_heads,
         "intermediate_dim": c("ffn_hidden_size", None),
         "activation": c.activation("activation", "gelu"),
@@ -182,7 +181,7 @@ def cohere(c):
     c.only("use_qk_norm", False)
     return {
         **options(c, "silu"),
-        **rotary(c, 500000.0, interleaved=True),
+        **rotary(c, c("rope_theta", 500000.0), interleaved=True),
         "num_key_value_heads": c("num_key_value_heads", None) or c("num_attention_heads"),
         "head_dim": c("head_dim", None),
         "intermediate_dim": c("intermediate_size"),
@@ -201,7 +200,7 @@ def stablelm(c):
     c.only("hidden_dropout", 0.0)  # of the feed-forward alone
     return {
         **options(c, "silu"),
-        **rotary(c, fraction=0.25),
+        **rotary(c, c("rope_theta", 10000.0), fraction=0.25),
         "num_key_value_heads": c("num_key_value_heads", 32),
         "intermediate_dim": c("intermediate_size"),
         "gated": True,
@@ -213,11 +212,12 @@ def stablelm(c):
 
 
 def bloom_sizes(c):
-    """The sizes under the keys of today, or of the files of 2022."""
+    """The sizes: the files of 2022 have other keys for them, which hold."""
+    dim, heads, layers = c("hidden_size", 64), c("n_head", 8), c("n_layer", 2)
     return {
-        "dim": c("n_embed", None) or c("hidden_size", 64),
-        "num_heads": c("num_attention_heads", None) or c("n_head"),
-        "num_layers": c("num_hidden_layers", None) or c("n_layer"),
+        "dim": c("n_embed", None) or dim,
+        "num_heads": c("num_attention_heads", None) or heads,
+        "num_layers": c("num_hidden_layers", None) or layers,
     }
 
 
@@ -239,12 +239,13 @@ def bloom(c):
 
 
 def family(name, options, body, prefix, neutral=(), head="lm_head", bias=False):
+    renamed = {} if head == "lm_head" else {head: "lm_head"}
     rows, optional = {"logits": head}, {}
     if bias:
         rows["logit_adjustment/bias"] = optional["logit_bias"] = f"{head}.bias"
     task = Task(f"{name}ForCausalLM", models.decoder_generator, rows, optional=optional)
     buffers = (r".*rotary.*\.inv_freq", r".*\.attn(ention)?\.(masked_)?bias")
-    return Family(options, body, {"causal_lm": task}, prefix, buffers, neutral=neutral)
+    return Family(options, body, {"causal_lm": task}, prefix, buffers, neutral=neutral, renamed=renamed)
 
 
 FAMILIES = {

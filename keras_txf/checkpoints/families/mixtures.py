@@ -1,0 +1,172 @@
+"""Mixtral, Qwen 2 and 3 MoE, OLMoE and gpt-oss: kin of Llama with experts in place of the feed-forward."""
+
+from keras_txf.checkpoints.families import llama
+from keras_txf.checkpoints.families.llama import BODY, family
+from keras_txf.checkpoints.families.rotary import windows
+from keras_txf.checkpoints.weight_map import TRANSPOSED, Tensor, beside
+from keras_txf.layers import MixtureOfExperts
+
+PART = "decoder_{i}/feed_forward/"
+
+
+def experts_apart(module, router, names):
+    """Rows of experts with tensors of their own; `names` are of gate, intermediate and output."""
+    return {
+        **BODY,
+        f"{PART}router": Tensor(f"{router}.weight", other=TRANSPOSED),
+        **{
+            f"{PART}{ours}_kernel": Tensor(f"{module}.{{e}}.{theirs}.weight", other=TRANSPOSED)
+            for ours, theirs in zip(("gate", "intermediate", "output"), names)
+        },
+    }
+
+
+MIXTRAL = experts_apart("layers.{i}.block_sparse_moe.experts", "layers.{i}.block_sparse_moe.gate", ("w1", "w3", "w2"))
+QWEN = {
+    **experts_apart("layers.{i}.mlp.experts", "layers.{i}.mlp.gate", ("gate_proj", "up_proj", "down_proj")),
+    f"{PART}shared_gate": "layers.{i}.mlp.shared_expert_gate",
+    f"{PART}shared_experts/gate": "layers.{i}.mlp.shared_expert.gate_proj",
+    f"{PART}shared_experts/intermediate": "layers.{i}.mlp.shared_expert.up_proj",
+    f"{PART}shared_experts/output": "layers.{i}.mlp.shared_expert.down_proj",
+}
+
+
+def gpt_oss_table(c):
+    """One tensor of all experts, in which the columns of gate and intermediate alternate."""
+    module, width = "layers.{i}.mlp", c("intermediate_size")
+    halves = {
+        path: tensor
+        for part in ("kernel", "bias")
+        for path, tensor in beside(
+            f"{module}.experts.gate_up_proj" + "_bias" * (part == "bias"),
+            [f"{PART}gate_{part}", f"{PART}intermediate_{part}"],
+            groups=width,
+        ).items()
+    }
+    return {
+        **BODY,
+        "decoder_{i}/attention/sinks": "layers.{i}.self_attn.sinks",
+        f"{PART}router": Tensor(f"{module}.router.weight", other=TRANSPOSED),
+        f"{PART}router_bias": f"{module}.router.bias",
+        **halves,
+        f"{PART}output_kernel": f"{module}.experts.down_proj",
+        f"{PART}output_bias": f"{module}.experts.down_proj_bias",
+    }
+
+
+def experts(c, number, width, normalize=True, **options):
+    """The layer of experts.
+
+    Where the config asks for the router's loss, each layer has its share: transformers has one loss, of all layers.
+    """
+    loss = c("router_aux_loss_coef", 0.001) / c("num_hidden_layers")
+    return MixtureOfExperts(
+        number,
+        c("num_experts_per_tok", 2),
+        width,
+        normalize=normalize,
+        load_balancing=(loss or None) if c("output_router_logits", False) else None,
+        name="feed_forward",
+        **{"activation": c.activation("hidden_act", "silu"), **options},
+    )
+
+
+def replaced(options, layers):
+    """The options with layers of experts in some blocks, or in all."""
+    found = {**options, "feed_forward": layers, "feed_forward_bias": None}
+    if None not in layers:
+        for name in ("intermediate_dim", "activation", "gated", "feed_forward_bias"):
+            del found[name]
+    return found
+
+
+def sparse(c, options, layer):
+    """Experts in each block but those of `mlp_only_layers`, and those between `decoder_sparse_step`."""
+    dense, step = c("mlp_only_layers", None) or [], c("decoder_sparse_step", 1)
+    has = [i not in dense and (i + 1) % step == 0 for i in range(options["num_layers"])]
+    return replaced(options, [layer if one else None for one in has])
+
+
+def mixtral(c):
+    c.only("router_jitter_noise", 0.0)
+    options = {
+        **llama.options(c, 1000000.0),
+        "num_key_value_heads": c("num_key_value_heads", 8),
+        "norm_epsilon": c("rms_norm_eps", 1e-5),
+        "window": c("sliding_window", None),
+    }
+    layer = experts(c, c("num_local_experts"), c("intermediate_size"))
+    return replaced(options, [layer] * options["num_layers"])
+
+
+def qwen2_moe(c):
+    number, wide, most = c("num_hidden_layers"), c("use_sliding_window", False), c("max_window_layers", 28)
+    kinds = ["sliding_attention" if wide and i % 2 == 0 and i < most else "full_attention" for i in range(number)]
+    options = {
+        **llama.options(c),
+        "attention_bias": c("qkv_bias", True),
+        "attention_output_bias": False,
+        "window": llama.layered(c, number, kinds),
+    }
+    layer = experts(
+        c, c("num_experts"), c("moe_intermediate_size"), c("norm_topk_prob", False),
+        num_shared_experts=1, shared_intermediate_dim=c("shared_expert_intermediate_size", 5632), shared_gate=True,
+    )  # fmt: skip
+    return sparse(c, options, layer)
+
+
+def qwen3_moe(c):
+    window = c("sliding_window", 4096)
+    options = {
+        **llama.options(c),
+        "attention_bias": c("attention_bias", False),
+        "qk_norm": True,
+        "window": window if c("use_sliding_window", False) else None,
+    }
+    number = c("num_experts", None) or c("num_local_experts")  # the key of files of transformers 4, and of 5
+    return sparse(c, options, experts(c, number, c("moe_intermediate_size"), c("norm_topk_prob", False)))
+
+
+def olmoe(c):
+    c.only("clip_qkv", None)
+    options = {
+        **llama.options(c, pad_id=1),
+        "norm_epsilon": c("rms_norm_eps", 1e-5),
+        "attention_bias": c("attention_bias", False),
+        "qk_norm": "full",
+    }
+    layer = experts(c, c("num_experts"), c("intermediate_size"), c("norm_topk_prob", False))
+    return replaced(options, [layer] * options["num_layers"])
+
+
+def gpt_oss(c):
+    c.only("swiglu_alpha", 1.702)
+    c.only("hidden_act", "silu")
+    if not (c("rope_parameters", None) or c("rope_scaling", None)):  # transformers then has YaRN all the same
+        raise ValueError("config.json must have 'rope_parameters' or 'rope_scaling'; received neither.")
+    number = c("num_hidden_layers")
+    kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(number)]
+    kinds = c.each("layer_types", number, kinds)
+    options = {
+        **llama.options(c, 150000.0),
+        "norm_epsilon": c("rms_norm_eps", 1e-5),
+        "attention_bias": c("attention_bias", True),
+        "window": windows(kinds, c("sliding_window", 128)),
+        "sinks": True,
+    }
+    layer = experts(
+        c, c("num_local_experts"), c("intermediate_size"), activation="gelu_sigmoid", use_bias=True, router_bias=True,
+        clip=c("swiglu_limit", 7.0), offset=1.0,
+    )  # fmt: skip
+    return replaced(options, [layer] * number)
+
+
+FAMILIES = {
+    "mixtral": family(
+        "Mixtral", mixtral, MIXTRAL, renamed={r"layers\.(\d+)\.block_sparse_moe\.gate": r"layers.\1.mlp.gate"}
+    ),
+    "qwen2_moe": family("Qwen2Moe", qwen2_moe, QWEN),
+    "qwen3_moe": family("Qwen3Moe", qwen3_moe, QWEN, ("max_window_layers",)),
+    "olmoe": family("Olmoe", olmoe, QWEN),
+    "gpt_oss": family("GptOss", gpt_oss, gpt_oss_table, ("initial_context_length", "experts_per_token")),
+}
