@@ -16,6 +16,17 @@ from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
 
 
+def with_model_type(values):
+    """Returns the values of a config.json with the `model_type` of its class in `architectures` where it has none."""
+    if "model_type" in values:
+        return values
+    names = Config(values)("architectures", None) or ()
+    kinds = [
+        kind for kind, family in FAMILIES.items() if any(known.architecture in names for known in family.tasks.values())
+    ]
+    return {**values, "model_type": kinds[0]} if len(kinds) == 1 else values
+
+
 def find_family(values):
     kind = Config(values)("model_type", None)
     if kind not in FAMILIES:

@@ -1,6 +1,16 @@
-"""The `config.json` of a checkpoint; a key that nothing reads is an error."""
+"""The `config.json` of a checkpoint: which keys are read, which are passed over, and which are refused.
+
+A test compares the families with transformers: each key that a family's class there declares is read, or stands in
+`NEUTRAL`, `FIXED` or the family's `neutral`. Any other key is none of that class. It is refused where its name has a
+meaning for some model, by `KEYS` and `OF_OTHER_CODE`, or where the folder brings code of its own, which may read it.
+A key that no class knows cannot change the outputs of transformers, and null asks for nothing: these are passed over.
+"""
+
+import warnings
 
 from keras_txf.checkpoints.config_schema import KINDS, NULL
+from keras_txf.checkpoints.transformers_defaults import DEFAULTS
+from keras_txf.checkpoints.transformers_keys import KEYS
 from keras_txf.checks import short_repr
 
 # Keys without an effect on the outputs of a model.
@@ -25,14 +35,16 @@ NEUTRAL = {
     "language",
     # names of classes, and the loss
     "id2label", "label2id", "num_labels", "_num_labels", "problem_type", "finetuning_task",
-    "sbert_ce_default_activation_function", "sentence_transformers",
+    "sbert_ce_default_activation_function", "sentence_transformers", "tf_legacy_loss",
 }  # fmt: skip
+# Keys that change a model in code other than transformers', such as vLLM's.
+OF_OTHER_CODE = {"dual_chunk_attention_config", "use_dynamic_ntk", "use_logn_attn", "logn_attn", "alibi_bias_max"}
 # Keys with the values that the builders support.
 FIXED = {
     "is_decoder": (False,), "add_cross_attention": (False,), "cross_attention_hidden_size": (None,),
     "pruned_heads": ({}, None), "quantization_config": (None,), "tie_encoder_decoder": (False,),
     "use_bfloat16": (False, None), "position_embedding_type": ("absolute", None), "use_mrope": (False,),
-    "rope_interleaved": (False,),
+    "rope_interleaved": (False,), "is_encoder_decoder": (False,),
 }  # fmt: skip
 REQUIRED = object()
 
@@ -57,6 +69,8 @@ class Config:
     def __call__(self, key, default=REQUIRED):
         """Returns the value of a key, checked by `KINDS`; null is allowed if the default is None or `NULL` has it."""
         self.read.add(key)
+        if key not in self.values:
+            default = DEFAULTS.get(self.values.get("model_type"), {}).get(key, default)
         value = self.values.get(key, default)
         if value is REQUIRED:
             raise ValueError(f"config.json must have {short_repr(key)}; received {short_repr(sorted(self.values))}.")
@@ -68,12 +82,12 @@ class Config:
                 raise ValueError(f"config.json: {error}") from None
         return value
 
-    def only(self, key, *allowed):
-        """Refuses values of a key other than these; the first is the default."""
+    def only(self, key, *allowed, hint=""):
+        """Refuses values of a key other than these; the first is the default. `hint` ends the message."""
         if self(key, allowed[0]) not in allowed:
             raise ValueError(
                 f"config.json must have {short_repr(key)} in {list(allowed)}, for which there is a model; received "
-                f"{short_repr(self(key))}."
+                f"{short_repr(self(key))}.{hint}"
             )
 
     def activation(self, key, default=REQUIRED):
@@ -116,13 +130,30 @@ class Config:
         return self("num_labels", 2) if labels is None else len(labels)
 
     def check_all_known(self, neutral):
-        """Refuses keys that nothing has read, and values that no builder supports."""
+        """Refuses keys that may change the model and values that no builder supports; warns of other unknown keys."""
         for key, allowed in FIXED.items():
             if key not in self.read and key not in neutral:
-                self.only(key, *allowed)
-        unknown = sorted(self.values.keys() - self.read - NEUTRAL - set(neutral))
-        if unknown:
+                self.only(key, *allowed, hint=_way_out([key]))
+        unknown = self.values.keys() - self.read - NEUTRAL - set(neutral)
+        own_code = any(word in str(self.values.get("auto_map")) for word in ("AutoConfig", "AutoModel"))
+        refused = sorted(
+            key
+            for key in unknown
+            if self.values[key] is not None and (own_code or key in KEYS or key in KINDS or key in OF_OTHER_CODE)
+        )
+        if refused:
+            code = ", or that the folder's own code (`auto_map`) may read" if own_code else ""
             raise ValueError(
-                "config.json has keys that are not known, so what they ask for would be missing: "
-                f"{short_repr({key: self.values[key] for key in unknown})}."
+                f"config.json has keys that change some models{code}, so what they ask for would be missing: "
+                f"{short_repr({key: self.values[key] for key in refused})}.{_way_out(refused)}"
             )
+        if unknown:
+            found = short_repr({key: self.values[key] for key in sorted(unknown)})
+            warnings.warn(
+                f"config.json has keys that its class in transformers does not read; they are passed over: {found}.",
+                stacklevel=5,  # the caller of `load`
+            )
+
+
+def _way_out(keys):
+    return f" `txf.checkpoints.load(..., ignore={short_repr(keys)})` loads the folder as if it had no such key."

@@ -20,6 +20,11 @@ ONE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SAVE_ID = "save_id"  # key of the metadata of each shard that `save` writes
 
+PICKLED = (
+    " Pickled weights (.bin) are not read: they can run code. Where you trust them, convert them with transformers: "
+    "`transformers.<the class in config.json>.from_pretrained(folder).save_pretrained(new_folder)`."
+)
+
 
 def weights_of(folder):
     """Returns the path of the one file with all tensors, or else of the index; None without either."""
@@ -46,9 +51,7 @@ def open_tensors(folder):
             yield _open_shards(stack, folder, path)
         else:
             found = sorted(path.name for path in folder.iterdir())
-            pickled = " Pickled weights (.bin) are not read: they can run code." * any(
-                x.endswith(".bin") for x in found
-            )
+            pickled = PICKLED * any(x.endswith(".bin") for x in found)
             raise ValueError(
                 f"`folder` must hold {ONE} or {INDEX}; received {short_repr(str(folder))}, with "
                 f"{short_repr(found)}.{pickled}"

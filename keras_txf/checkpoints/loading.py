@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,7 +12,7 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.backend.keras_private import puts_values_off, without_values
-from keras_txf.checkpoints.building import build, choose_task, find_family, table_of
+from keras_txf.checkpoints.building import build, choose_task, find_family, table_of, with_model_type
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.files import open_tensors, weights_of
 from keras_txf.checkpoints.hub import find
@@ -32,6 +33,7 @@ def load(
     dtype: Any = None,
     progress: bool | None = None,
     revision: str | None = None,
+    ignore: Sequence[str] = (),
     **options: Any,
 ) -> Any:
     """Builds the model of a Hugging Face checkpoint, with its weights.
@@ -46,6 +48,8 @@ def load(
         dtype: dtype policy of the model; default Keras' own. `load` converts the weights.
         progress: whether to show a progress bar; default: for large files.
         revision: branch, tag or commit on the Hub.
+        ignore: keys of `config.json` that are left out of it, such as one that an error names. The model then lacks
+            what they ask for, and `save` does not write them.
         **options: options of the builder, which replace those of the file: such as `dropout`, `return_hidden_states`,
             `token_type_ids`. Where `pad_token_id` of a decoder also ends texts, no token is padding: transformers
             attends to it too.
@@ -56,8 +60,11 @@ def load(
 
     Raises:
         ImportError: a name of the Hub without `huggingface_hub`.
-        ValueError: no such folder; a damaged file; shards of different saves; an unknown family or task; an unknown
-            key of `config.json`; a tensor without a weight, or a weight without a tensor.
+        ValueError: no such folder; a damaged file; shards of different saves; an unknown family or task; a key of
+            `config.json` that may change the model and is not known; a tensor without a weight, or a weight without a
+            tensor.
+
+    A warning names the keys of `config.json` that the family's class in transformers does not read either.
 
     Example:
 
@@ -75,7 +82,8 @@ def load(
     checks.optional(checks.boolean, "progress", progress)
     checks.optional(checks.dtype, "dtype", dtype)
     folder = find(path, revision)
-    values = read_json(file_of(folder, "config.json"))
+    values = without(read_json(file_of(folder, "config.json")), ignore)
+    values = with_model_type(values)
     family = find_family(values)
     with open_tensors(folder) as tensors:
         weights = weights_of(folder)
@@ -93,6 +101,16 @@ def load(
             give_values(made)  # to variables without a tensor: a new head, generators of random numbers
     PROVENANCE[model] = Provenance(folder, values, task, options, kept, skipped)
     return model
+
+
+def without(values, ignore):
+    """Returns the values of config.json but for the keys that the caller ignores."""
+    if not isinstance(ignore, (list, tuple, set)) or not all(isinstance(key, str) for key in ignore):
+        raise ValueError(f"`ignore` must be a list of keys of config.json; received {short_repr(ignore)}.")
+    missing = sorted(set(ignore) - values.keys())
+    if missing:
+        raise ValueError(f"`ignore` must name keys of config.json; received {short_repr(missing)}, which it has not.")
+    return {key: value for key, value in values.items() if key not in ignore}
 
 
 @dataclasses.dataclass

@@ -21,6 +21,7 @@ from keras_txf.checkpoints.building import (
     options_of,
     table_of,
     task_of,
+    with_model_type,
 )
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
@@ -132,6 +133,7 @@ def find_origin(model, config):
         return origin
     folder = None if isinstance(config, dict) else checks.path("config", config)
     values = dict(config) if folder is None else read_json(file_of(folder, "config.json"), "config")
+    values = with_model_type(values)
     tasks = find_family(values).tasks
     task = task_of(values, tasks)
     if task is None:

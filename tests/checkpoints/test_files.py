@@ -96,7 +96,7 @@ def test_no_weights(folder):
 
 def test_pickled_weights_are_not_read(folder):
     (folder / ONE).rename(folder / "pytorch_model.bin")
-    refuses(folder, ONE, "pytorch_model.bin", "can run code")
+    refuses(folder, ONE, "pytorch_model.bin", "can run code", "from_pretrained(folder).save_pretrained(new_folder)")
 
 
 def test_a_folder_full_of_other_files(folder):

@@ -1,0 +1,103 @@
+"""Writes `transformers_keys.py` and `transformers_defaults.py` of the checkpoints.
+
+Run it with a new transformers, or after a new family:
+
+python tests/checkpoints/make_transformers_keys.py
+"""
+
+import dataclasses
+import pathlib
+import re
+import textwrap
+
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from keras_txf.checkpoints import config
+from keras_txf.checkpoints.families import FAMILIES
+
+FOLDER = pathlib.Path(config.__file__).parent
+KEYS = '''"""Keys of the classes of transformers {version}. `make_transformers_keys.py` writes this file."""
+
+# What the classes for texts and images declare, and what code of transformers reads without a declaration.
+KEYS = frozenset(
+    """
+{keys}
+""".split()
+)
+'''
+DEFAULTS = '''"""Defaults of the classes of transformers {version}. `make_transformers_keys.py` writes this file."""
+
+# Of each `model_type`, those that are not the defaults in our table.
+DEFAULTS = {{
+{defaults}
+}}  # fmt: skip
+'''
+GETATTR = re.compile(r'getattr\((?:self\.)?(?:text_)?config, "(\w+)"')
+
+
+def declared(kind):
+    """The keys that the class of a `model_type` declares, other names of them too."""
+    cls = CONFIG_MAPPING[kind]
+    return {*cls.__dataclass_fields__, *cls.attribute_map, *cls.attribute_map.values()}
+
+
+def keys():
+    found = set()
+    for kind in CONFIG_MAPPING.keys():
+        own = declared(kind)
+        if own & {"vocab_size", "patch_size"}:
+            found |= own
+    root = pathlib.Path(transformers.__file__).parent
+    for pattern in ("*.py", "integrations/*.py", "models/*/modeling_*.py"):
+        for file in root.glob(pattern):
+            found |= set(GETATTR.findall(file.read_text(encoding="utf-8")))
+    return sorted(found)
+
+
+class Recording(config.Config):
+    """A `Config` that records the defaults in our tables."""
+
+    def __init__(self, values):
+        super().__init__(values)
+        self.defaults = {}
+
+    def __call__(self, key, default=config.REQUIRED):
+        self.defaults.setdefault(key, []).append(default)
+        return super().__call__(key, default)
+
+
+def defaults(kind):
+    """The defaults of the class that our tables lack, or have otherwise; not those that it derives from other keys."""
+    cls = CONFIG_MAPPING[kind]
+    recording = Recording(cls().to_dict())
+    FAMILIES[kind].options(recording)
+    for task in FAMILIES[kind].tasks.values():
+        task.options(recording)
+    found = {}
+    for key, ours in sorted(recording.defaults.items()):
+        theirs = cls.__dataclass_fields__[key].default if key in cls.__dataclass_fields__ else dataclasses.MISSING
+        if theirs is None and config.REQUIRED in ours or not isinstance(theirs, (int, float, str, type(None))):
+            continue
+        if any(own is config.REQUIRED or own != theirs for own in ours):
+            found[key] = theirs
+    return found
+
+
+def text_of(value):
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def rows():
+    for kind in sorted(FAMILIES.keys() & CONFIG_MAPPING.keys()):
+        pairs = ", ".join(f'"{key}":~{text_of(value)}' for key, value in defaults(kind).items())
+        row = textwrap.fill(f'"{kind}":~{{{pairs}}},', 118, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        yield row.replace("~", " ")
+
+
+if __name__ == "__main__":
+    lines = textwrap.fill(" ".join(keys()), 118, break_long_words=False, break_on_hyphens=False)
+    version = transformers.__version__
+    (FOLDER / "transformers_keys.py").write_text(KEYS.format(version=version, keys=lines), encoding="utf-8")
+    text = DEFAULTS.format(version=version, defaults="\n".join(rows()))
+    (FOLDER / "transformers_defaults.py").write_text(text, encoding="utf-8")

@@ -1,0 +1,50 @@
+"""Which keys of config.json are read, against the configuration classes of transformers; and their defaults."""
+
+import json
+
+import keras
+import pytest
+
+from keras_txf.checkpoints.config import FIXED, NEUTRAL, Config
+from keras_txf.checkpoints.families import FAMILIES
+from keras_txf.checkpoints.transformers_keys import KEYS
+
+transformers = pytest.importorskip("transformers")
+pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
+OF_BACKBONES = {"_out_features", "_out_indices"}  # which hidden states `AutoBackbone` returns
+
+
+def config_class(kind):
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return CONFIG_MAPPING[kind]
+
+
+def read(kind, values):
+    """The options of all tasks, as text, and the keys that were read."""
+    family, config = FAMILIES[kind], Config(values)
+    options = [family.options(config), *(task.options(config) for task in family.tasks.values())]
+    body = options[0]
+    if "head_dim" in body and body["head_dim"] is None:  # what the builder, and the class, make of null
+        body["head_dim"] = body["dim"] // body["num_heads"]
+    if "intermediate_dim" in body and body["intermediate_dim"] is None:
+        body["intermediate_dim"] = 4 * body["dim"]
+    text = json.dumps(options, default=lambda x: {**keras.saving.serialize_keras_object(x), "name": None})
+    return text, config.read
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_key_of_the_class_is_known(kind):
+    declared = set(config_class(kind).__dataclass_fields__)
+    base = set(transformers.PretrainedConfig.__dataclass_fields__)
+    _, keys = read(kind, config_class(kind)().to_dict())
+    known = keys | base | NEUTRAL | set(FIXED) | set(FAMILIES[kind].neutral) | OF_BACKBONES | {"tie_word_embeddings"}
+    assert len(declared) > 15 and not declared - known
+    assert declared <= KEYS
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_missing_keys_have_the_defaults_of_the_class(kind):
+    full = config_class(kind)().to_dict()
+    found, _ = read(kind, {"model_type": kind, "id2label": full["id2label"]})
+    assert found == read(kind, full)[0], "run tests/checkpoints/make_transformers_keys.py"
