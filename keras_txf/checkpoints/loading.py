@@ -89,6 +89,7 @@ def load(
         weights = weights_of(folder)
         with reading(weights):
             source = Source(values, family, tensors)
+        asked = task is not None
         task, new_head = choose_task(source, task, num_classes)
         with without_values() as made:
             model = build(source, task, num_classes, dtype, options)
@@ -97,7 +98,7 @@ def load(
         kept, skipped = {}, {}
         if not puts_values_off():  # the caller, such as `layout_map`, needs no values
             with reading(weights, file_of(folder, "config.json")):
-                kept, skipped = fill(model, source, task, new_head, progress)
+                kept, skipped = fill(model, source, task, new_head, progress, asked or new_head)
             give_values(made)  # to variables without a tensor: a new head, generators of random numbers
     PROVENANCE[model] = Provenance(folder, values, task, options, kept, skipped)
     return model
@@ -151,7 +152,7 @@ def check_padding(folder, pad_id):
         )
 
 
-def fill(model, source, task, new_head, progress):
+def fill(model, source, task, new_head, progress, asked):
     """Gives each weight its tensor; refuses weights without a tensor and tensors without a weight.
 
     Returns what `save` writes back: tensors that become no weight, and rows of tables that become no weight.
@@ -164,7 +165,7 @@ def fill(model, source, task, new_head, progress):
         weights = [weight for weight in weights if weight.path.rpartition("/")[0] not in new]
     wanted = links(table_of(family, task, config, model), weights)
     resolve_aliases(source, {link.name for link in wanted})
-    names, whole = check_names(source, task, {link.name for link in wanted}), family.tasks[task].whole
+    names, whole = check_names(source, task, {link.name for link in wanted}, asked), family.tasks[task].whole
     kept = {source.names[name] if whole else name: source.read(name) for name in names}
     check_tensors(source, wanted)
     if progress is None:

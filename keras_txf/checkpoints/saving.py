@@ -27,6 +27,7 @@ from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
 from keras_txf.checkpoints.files import INDEX, ONE, SAVE_ID
 from keras_txf.checkpoints.loading import PROVENANCE, Provenance
+from keras_txf.checkpoints.saved_config import dtype_of, new_config
 from keras_txf.checkpoints.weight_map import links
 from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
@@ -38,10 +39,10 @@ DTYPES = ("float32", "float16", "bfloat16")
 # Files that are copied with the weights of a checkpoint.
 BESIDE = ("tokenizer*", "chat_template*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
           "spiece.model", "source.spm", "target.spm", "generation_config.json", "preprocessor_config.json")  # fmt: skip
-# Options of a builder without an effect on the logits.
+# Options of `load` without an effect on the logits, and the one that config.json holds.
 FREE = {"name", "return_hidden_states", "return_attention_scores", "token_type_ids", "packed", "dropout",
         "embedding_dropout", "attention_dropout", "feed_forward_dropout", "head_dropout", "stochastic_depth",
-        "max_length"}  # fmt: skip
+        "max_length", "pad_id"}  # fmt: skip
 
 
 def save(
@@ -196,24 +197,6 @@ def _without_weights(layer):
     return options
 
 
-def new_config(model, origin, family, dtype):
-    """Returns the values of config.json, updated by the dtype, the classes and the tying of the model."""
-    known = family.tasks[origin.task]
-    values = {**origin.config, "architectures": [known.architecture]}
-    values.pop("torch_dtype", None)
-    values["dtype"] = dtype or dtype_of(model.weights[0])
-    if "num_classes" in known.options(Config(origin.config)):
-        number = logits_of(model).shape[-1]
-        if number != Config(origin.config).num_classes():
-            values["id2label"] = {str(i): f"LABEL_{i}" for i in range(number)}
-            values["label2id"] = {f"LABEL_{i}": i for i in range(number)}
-            for key in ("num_labels", "_num_labels", "problem_type"):  # keys of the old head
-                values.pop(key, None)
-    elif origin.task in LANGUAGE_MODELS and family.says_tied:  # the defaults of transformers' classes differ
-        values["tie_word_embeddings"] = not has_own_logits(model)
-    return values
-
-
 OPTIONS = (
     "num_heads", "causal", "window", "norm", "norm_placement", "gated", "logit_soft_cap", "qk_norm",
     "position_encoding", "residual", "residual_scale",
@@ -257,10 +240,6 @@ def write_tensors(folder, shards, origin, dtype):
 def size_of(link, dtype):
     """Returns the size of a tensor in bytes."""
     return sum(int(np.prod(weight.shape)) * np.dtype(dtype or dtype_of(weight)).itemsize for weight in link.variables)
-
-
-def dtype_of(weight):
-    return keras.backend.standardize_dtype(weight.dtype)
 
 
 def values_of(link, first_rows, dtype):

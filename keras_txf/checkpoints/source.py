@@ -29,6 +29,9 @@ class Source:
                     f"{short_repr(name)}."
                 )
             self.names[known] = name
+        outside = {known for known, name in self.names.items() if not name.startswith(family.prefix)}
+        # Where the body has its prefix, all else is of heads.
+        self.of_heads = outside if len(outside) < len(self.names) else set()
 
     def read(self, name):
         return self.tensors.read(self.names[name])
@@ -60,8 +63,14 @@ def resolve_aliases(source, wanted):
         del source.names[alias]
 
 
-def check_names(source, task, wanted):
+def check_names(source, task, wanted, asked):
     """Refuses missing and unknown tensors; known are also buffers, heads of other tasks and copies of a tied table.
+
+    Args:
+        source: `Source`.
+        task: name of the task.
+        wanted: names of the tensors that have a weight.
+        asked: whether the caller asked for the task, or its head is new.
 
     Returns the names of the known tensors without a weight that the same class in transformers uses.
     """
@@ -73,6 +82,12 @@ def check_names(source, task, wanted):
         )
     heads = [known.rows(config) for known in family.tasks.values()]
     of_heads = set().union(*map(modules_of, heads))
+    roots = {name.partition(".")[0] for name in modules_of(family.tasks[task].rows(config))}
+    skipped = {
+        name
+        for name in source.of_heads
+        if not family.tasks[task].whole or asked and name.partition(".")[0] not in roots
+    }
     tied = {
         f"{rows['logits']}.weight"
         for name, rows in zip(family.tasks, heads)
@@ -81,7 +96,7 @@ def check_names(source, task, wanted):
     left = [
         name
         for name in source.names.keys() - wanted
-        if name not in tied
+        if name not in tied | skipped
         and not any(re.fullmatch(pattern, name) for pattern in (*family.ignore, *family.kept))
         and not (name in of_heads or name.rpartition(".")[0] in of_heads)
     ]

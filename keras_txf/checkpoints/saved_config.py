@@ -1,0 +1,52 @@
+"""The config.json that `save` writes: that of the origin, updated by what the model has now."""
+
+import keras
+
+from keras_txf.checkpoints.building import has_own_logits
+from keras_txf.checkpoints.config import Config
+from keras_txf.checkpoints.family import LANGUAGE_MODELS
+from keras_txf.checks import short_repr
+from keras_txf.layers.token_input import inputs_by_name, logits_of, target_name, token_input
+
+
+def new_config(model, origin, family, dtype):
+    """Returns the values of config.json, updated by the dtype, the classes and the tying of the model."""
+    known = family.tasks[origin.task]
+    values = {**origin.config, "architectures": [known.architecture]}
+    if "pad_id" in origin.options:
+        values = with_pad_id(values, model, origin, family)
+    values.pop("torch_dtype", None)
+    values["dtype"] = dtype or dtype_of(model.weights[0])
+    if "num_classes" in known.options(Config(origin.config)):
+        number = logits_of(model).shape[-1]
+        if number != Config(origin.config).num_classes():
+            values["id2label"] = {str(i): f"LABEL_{i}" for i in range(number)}
+            values["label2id"] = {f"LABEL_{i}": i for i in range(number)}
+            for key in ("num_labels", "_num_labels", "problem_type"):  # keys of the old head
+                values.pop(key, None)
+    elif origin.task in LANGUAGE_MODELS and family.says_tied:  # the defaults of transformers' classes differ
+        values["tie_word_embeddings"] = not has_own_logits(model)
+    return values
+
+
+def with_pad_id(values, model, origin, family):
+    """Returns the values with the model's padding token; refuses one that config.json cannot say."""
+    name = "token_ids" if "token_ids" in inputs_by_name(model) else target_name(model)
+    pad_id = token_input(model, name).pad_id
+    changed = {**values, "pad_token_id": pad_id}
+    before, after = (_plain_options(family, config) for config in (values, changed))
+    if after.pop("pad_id") != pad_id or {**before, "pad_id": None} != {**after, "pad_id": None}:
+        raise ValueError(
+            f"`model` must have a padding token that config.json can hold; received pad_id={short_repr(pad_id)}, which "
+            "also ends texts, or moves the positions, of this family. Pass `config`."
+        )
+    return changed
+
+
+def _plain_options(family, values):
+    found = family.options(Config(values))
+    return {name: value for name, value in found.items() if isinstance(value, (int, float, str, type(None)))}
+
+
+def dtype_of(weight):
+    return keras.backend.standardize_dtype(weight.dtype)
