@@ -30,7 +30,17 @@ MAY_IMPORT = {
     "models": {"checks", "ops", "layers", "generation", "backend"},
     "training": {"checks", "progress", "reading", "atomic_write", "ops", "layers", "backend"},
     "text": {"checks", "progress", "reading", "atomic_write", "layers", "backend"},
-    "checkpoints": {"checks", "reading", "atomic_write", "ops", "layers", "models", "training", "backend"},
+    "checkpoints": {
+        "checks",
+        "reading",
+        "atomic_write",
+        "ops",
+        "layers",
+        "generation",
+        "models",
+        "training",
+        "backend",
+    },  # fmt: skip
     "tasks": {
         "checks",
         "progress",

@@ -32,7 +32,9 @@ NEUTRAL = {
     "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
     "num_return_sequences", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
     "remove_invalid_values", "prefix", "tokenizer_class", "force_bos_token_to_be_generated", "save_step", "vocab_file",
-    "language",
+    "language", "max_new_tokens", "min_new_tokens", "min_p", "top_h", "epsilon_cutoff", "eta_cutoff", "penalty_alpha",
+    "encoder_repetition_penalty", "sequence_bias", "guidance_scale", "renormalize_logits", "force_words_ids",
+    "constraints", "stop_strings", "max_time",
     # names of classes, and the loss
     "id2label", "label2id", "num_labels", "_num_labels", "problem_type", "finetuning_task",
     "sbert_ce_default_activation_function", "sentence_transformers", "tf_legacy_loss",

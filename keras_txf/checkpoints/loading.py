@@ -15,6 +15,7 @@ from keras_txf.backend.keras_private import puts_values_off, without_values
 from keras_txf.checkpoints.building import build, choose_task, find_family, table_of, with_model_type
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.files import open_tensors, weights_of
+from keras_txf.checkpoints.generation_config import give_generate_defaults
 from keras_txf.checkpoints.hub import find
 from keras_txf.checkpoints.lazy_init import give_value, give_values
 from keras_txf.checkpoints.source import Source, check_names, check_tensors, resolve_aliases
@@ -56,7 +57,9 @@ def load(
 
     Returns:
         A functional `keras.Model` from the builder that the task has in `txf.models`. `save` writes it as a folder
-        again.
+        again. The arguments of its `generate` have the defaults of the folder's `generation_config.json`, or of the
+        same keys in `config.json`: sampler, processors, stops, lengths and start. An argument that the caller gives
+        takes the place of its default: `sampler="greedy", processors=(), stop_ids=()` is plain greedy decoding.
 
     Raises:
         ImportError: a name of the Hub without `huggingface_hub`.
@@ -101,6 +104,7 @@ def load(
                 kept, skipped = fill(model, source, task, new_head, progress, asked or new_head)
             give_values(made)  # to variables without a tensor: a new head, generators of random numbers
     PROVENANCE[model] = Provenance(folder, values, task, options, kept, skipped)
+    give_generate_defaults(model, folder, values)
     return model
 
 

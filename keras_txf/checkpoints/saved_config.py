@@ -1,12 +1,16 @@
 """The config.json that `save` writes: that of the origin, updated by what the model has now."""
 
+import json
+
 import keras
 
 from keras_txf.checkpoints.building import has_own_logits
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
+from keras_txf.checkpoints.generation_config import NAME
 from keras_txf.checks import short_repr
 from keras_txf.layers.token_input import inputs_by_name, logits_of, target_name, token_input
+from keras_txf.reading import read_json
 
 
 def new_config(model, origin, family, dtype):
@@ -50,3 +54,16 @@ def _plain_options(family, values):
 
 def dtype_of(weight):
     return keras.backend.standardize_dtype(weight.dtype)
+
+
+def update_generation_config(folder, values):
+    """Gives a copied `generation_config.json` the padding token of config.json, where it has another."""
+    path = folder / NAME
+    if path.is_file() and "pad_token_id" in values:
+        beside = read_json(path)
+        if beside.get("pad_token_id") not in (None, values["pad_token_id"]):
+            write_json(path, {**beside, "pad_token_id": values["pad_token_id"]})
+
+
+def write_json(path, values):
+    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")

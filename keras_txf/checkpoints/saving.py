@@ -27,7 +27,7 @@ from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
 from keras_txf.checkpoints.files import INDEX, ONE, SAVE_ID
 from keras_txf.checkpoints.loading import PROVENANCE, Provenance
-from keras_txf.checkpoints.saved_config import dtype_of, new_config
+from keras_txf.checkpoints.saved_config import dtype_of, new_config, update_generation_config, write_json
 from keras_txf.checkpoints.weight_map import links
 from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
@@ -102,14 +102,14 @@ def save(
     if config is not None:
         check_described(model, origin, family, {link.name for link in found})
     tensors = {(family.prefix * (known.whole and link.inner)) + link.name: link for link in found}
-    shards = split(tensors, dtype, max_shard_size)
+    shards, values = split(tensors, dtype, max_shard_size), new_config(model, origin, family, dtype)
     check_places(folder, {"config.json", *shards, *beside(origin.folder)})
     with atomic_checkpoint(folder) as new:
         write_tensors(new, shards, origin, dtype)
-        text = json.dumps(new_config(model, origin, family, dtype), indent=2, sort_keys=True)
-        (new / "config.json").write_text(text + "\n", encoding="utf-8")
+        write_json(new / "config.json", values)
         for name, file in beside(origin.folder).items():
             shutil.copyfile(file, new / name)
+        update_generation_config(new, values)
 
 
 def beside(folder):

@@ -20,19 +20,25 @@ from keras_txf.layers.adapters import active_adapters
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.models.decoding_models import decoding_models
+from keras_txf.models.generate_defaults import with_defaults
 from keras_txf.models.prefix import PLACEHOLDER, prefix_length
 
 Call = typing.TypeVar("Call", bound=typing.Callable)
 
 
 def knows_options(call: Call) -> Call:
-    """Decorates a method of a model: a name that is no argument of it is refused, with what the caller may mean."""
+    """Decorates a method of a model: a name that is no argument of it is refused, with what the caller may mean.
+
+    Arguments that the caller does not give have the model's own defaults.
+    """
     known = [*inspect.signature(call).parameters][1:]
 
     @functools.wraps(call)
     def checked(self, *args, **options):
         check_options(f"an option of `{call.__name__}`", options, known)
-        return call(self, *args, **options)
+        if len(args) > len(known) or options.keys() & set(known[: len(args)]):
+            return call(self, *args, **options)  # Python says what is wrong
+        return call(self, **with_defaults(self, {**dict(zip(known, args)), **options}, known))
 
     return checked
 

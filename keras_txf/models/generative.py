@@ -90,6 +90,8 @@ class Generator(CheckedModel):
     ) -> Any:
         """Continues each prompt.
 
+        A model from `txf.checkpoints.load` has other defaults, those of its `generation_config.json`.
+
         Args:
             prompt_ids: token ids: lists of unequal lengths, a ragged tensor, or an array (B, T) padded on
                 either side. The model's padding is left out wherever it stands; with pad_id=None nothing is padding.

@@ -42,6 +42,8 @@ class Seq2Seq(CheckedModel):
     ) -> Any:
         """Answers each source.
 
+        A model from `txf.checkpoints.load` has other defaults, those of its `generation_config.json`.
+
         Args:
             source_ids: token ids: lists of unequal lengths, a ragged tensor, or an array (B, S) padded on
                 either side. None where the source is float vectors.

@@ -37,8 +37,9 @@ def weights(model):
 def test_one_warning_names_all_keys_that_nothing_reads(folders, tmp_path):
     with pytest.warns(UserWarning) as found:
         model = load(with_config(folders["llama"], {**LLAMA, **PUBLISHED}))
-    assert len(found) == 1 and found[0].filename == __file__
-    assert not [key for key in PUBLISHED if f"'{key}'" not in str(found[0].message)]
+    ours = [warning for warning in found if "config.json" in str(warning.message)]  # TensorFlow has some of its own
+    assert len(ours) == 1 and ours[0].filename == __file__
+    assert not [key for key in PUBLISHED if f"'{key}'" not in str(ours[0].message)]
     txf.checkpoints.save(model, tmp_path)
     assert json.loads((tmp_path / "config.json").read_text()).items() >= PUBLISHED.items()
     with pytest.warns(UserWarning, match="emb_size"):

@@ -1,0 +1,208 @@
+"""`generation_config.json` as defaults of a model's `generate`.
+
+A folder without that file has the same keys in `config.json`, as transformers reads them. Keys that are missing or null
+have transformers' defaults, but for the number of new tokens.
+"""
+
+import dataclasses
+import warnings
+
+from keras_txf.checks import short_repr
+from keras_txf.generation import (
+    Beam,
+    ForbiddenTokens,
+    ForcedTokens,
+    MinimumLength,
+    NoRepeatNgrams,
+    RepetitionPenalty,
+    Sampling,
+)
+from keras_txf.layers.token_input import target_name, token_input
+from keras_txf.models.generate_defaults import set_generate_defaults
+from keras_txf.reading import file_of, read_json
+
+NAME = "generation_config.json"
+# Options of transformers' `generate` that have no counterpart here -> the values that do nothing.
+WITHOUT_COUNTERPART = {
+    "num_return_sequences": (1,), "num_beam_groups": (1,), "diversity_penalty": (0,), "penalty_alpha": (0,),
+    "encoder_repetition_penalty": (1,), "encoder_no_repeat_ngram_size": (0,), "exponential_decay_length_penalty": (),
+    "begin_suppress_tokens": ([],), "sequence_bias": (), "guidance_scale": (1,), "watermarking_config": (),
+    "force_words_ids": (), "constraints": (), "renormalize_logits": (False,), "stop_strings": (), "max_time": (),
+    "dola_layers": (), "token_healing": (False,),
+}  # fmt: skip
+OF_SAMPLING = {"typical_p": (1,), "epsilon_cutoff": (0,), "eta_cutoff": (0,), "top_h": ()}
+NO_LIMIT = 20  # the `max_length` that transformers takes for none
+NEW_TOKENS = 64  # of `generate` without a limit
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerateDefaults:
+    """The defaults of one model, as a function of the options that a caller gives.
+
+    Args:
+        options: options of `generate`.
+        processors: before the one of `last_id`.
+        last_id: the token that is forced where the tokens end by number; None for none.
+        later: processors after that.
+        positions: the most tokens that the model takes; None for any number.
+    """
+
+    options: dict
+    processors: tuple = ()
+    last_id: int | None = None
+    later: tuple = ()
+    positions: int | None = None
+
+    def __call__(self, given):
+        limits = ("max_new_tokens", "max_length")
+        found = {**self.options, **given}
+        if any(name in given for name in limits):
+            found = {name: value for name, value in found.items() if name not in limits or name in given}
+        elif self.positions is not None and any(name in found for name in limits):
+            found["max_length"] = min(found.get("max_length", self.positions), self.positions)
+        if "processors" not in given:
+            found["processors"] = (*self.processors, *self._last(found), *self.later)
+        return found
+
+    def _last(self, found):
+        """The processor that forces the last token; the start token is the only one before the new ones."""
+        if self.last_id is None:
+            return ()
+        after_start = found.get("max_length", NEW_TOKENS + 1) - 1
+        number = min(found.get("max_new_tokens", after_start), after_start if "max_length" in found else 2**31)
+        return (ForcedTokens({number - 1: self.last_id}),)
+
+
+def give_generate_defaults(model, folder, config):
+    """Gives a model the defaults of its folder; a warning names keys that ask for what `generate` has not."""
+    if not hasattr(model, "generate"):
+        return
+    path = file_of(folder, NAME) if folder else None
+    values = read_json(path) if path is not None and path.is_file() else config
+    reader = _Reader(values, token_input(model, target_name(model)), target_name(model) == "target_ids")
+    defaults = reader.defaults()
+    if reader.unknown:
+        warnings.warn(
+            f"{NAME if values is not config else 'config.json'} asks `generate` for what it has not; answers may "
+            f"differ from those of transformers: {short_repr({key: values[key] for key in reader.unknown})}.",
+            stacklevel=3,  # the caller of `load`
+        )
+    set_generate_defaults(model, defaults)
+
+
+class _Reader:
+    """Reads the values of a `generation_config.json`.
+
+    Args:
+        values: dict, as in the file.
+        tokens: `TokenInput` of the new tokens.
+        after_start: whether they follow a start token alone, as those of an encoder-decoder do.
+    """
+
+    def __init__(self, values, tokens, after_start):
+        self.values, self.tokens, self.after_start = values, tokens, after_start
+        self.unknown = []
+
+    def __call__(self, key, default=None):
+        value = self.values.get(key)
+        return default if value is None else value
+
+    def express(self, keys, make):
+        """Returns what `make` returns; where it cannot be made of the values, None, and the warning names the keys."""
+        try:
+            return make()
+        except (ValueError, TypeError):
+            self.unknown += [key for key in keys if self(key) is not None]
+            return None
+
+    def is_id(self, token):
+        return isinstance(token, int) and not isinstance(token, bool) and 0 <= token < self.tokens.vocab_size
+
+    def defaults(self):
+        ends = self("eos_token_id", [])
+        ends = [token for token in (ends if isinstance(ends, list) else [ends]) if self.is_id(token)]
+        options = {"sampler": self.sampler()}
+        if ends:
+            options["stop_ids"] = tuple(ends)
+        start = self("decoder_start_token_id", self("bos_token_id"))
+        if self.after_start and self.is_id(start):
+            options["start_id"] = start
+        for name, free in (("max_new_tokens", None), ("max_length", NO_LIMIT)):
+            if isinstance(value := self(name), int) and value > 0 and value != free:
+                options[name] = value
+        if "max_new_tokens" in options:  # as in transformers
+            options.pop("max_length", None)
+        self.refuse(WITHOUT_COUNTERPART)
+        last = self.single("forced_eos_token_id")
+        before, later = self.processors(ends), self.forbidden("suppress_tokens", [])
+        return GenerateDefaults(options, before, last, later, self.tokens.max_length)
+
+    def refuse(self, table):
+        self.unknown += [key for key, harmless in table.items() if self(key) is not None and self(key) not in harmless]
+
+    def sampler(self):
+        beams, draws = self("num_beams", 1), self("do_sample", False)
+        if draws and beams != 1:
+            self.unknown += ["do_sample"]
+        if beams != 1:
+            keys = ("num_beams", "length_penalty", "early_stopping")
+            return self.express(keys, lambda: Beam(beams, self(keys[1], 1.0), self(keys[2], False))) or "greedy"
+        if not draws:
+            return "greedy"
+        self.refuse(OF_SAMPLING)
+        keys = ("temperature", "top_k", "top_p", "min_p")
+        top_p = self("top_p", 1.0)
+        return (
+            self.express(
+                keys,
+                lambda: Sampling(
+                    self("temperature", 1.0), self("top_k", 50) or None, top_p if top_p < 1 else None, self("min_p")
+                ),
+            )
+            or "greedy"
+        )
+
+    def processors(self, ends):
+        """The processors in the order of transformers."""
+        found = []
+        for key, neutral, make in (
+            ("repetition_penalty", 1, RepetitionPenalty),
+            ("no_repeat_ngram_size", 0, NoRepeatNgrams),
+        ):
+            if self(key, neutral) != neutral:
+                found.append(self.express([key], lambda make=make, key=key: make(self(key))))
+        found += self.forbidden("bad_words_ids", ends)
+        if ends:
+            found += self.shortest()
+        first = self.single("forced_bos_token_id")
+        if first is not None:
+            found.append(ForcedTokens({0: first}))
+        return tuple(processor for processor in found if processor is not None)
+
+    def forbidden(self, key, ends):
+        """Forbids tokens or sequences, but for those that end a text alone; others than the vocabulary's never come."""
+        rows = self.express([key], lambda: [row if isinstance(row, list) else [row] for row in self(key, [])]) or []
+        rows = [row for row in rows if all(map(self.is_id, row)) and row not in [[end] for end in ends]]
+        return (ForbiddenTokens(rows),) if rows else ()
+
+    def shortest(self):
+        lengths = {"min_length": self("min_length", 0), "min_new_tokens": self("min_new_tokens", 0)}
+        if lengths["min_length"] and not self.after_start:
+            self.unknown.append("min_length")  # it counts the tokens of the prompt
+            lengths["min_length"] = 0
+        elif lengths["min_length"]:
+            lengths["min_length"] -= 1
+        return [
+            self.express([key], lambda length=length: MinimumLength(length))
+            for key, length in lengths.items()
+            if length
+        ]
+
+    def single(self, key):
+        """Returns the token that is forced at the first or last position of an answer."""
+        value = self(key)
+        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if value is None or (self.after_start and self.is_id(value)):
+            return value
+        self.unknown.append(key)
+        return None

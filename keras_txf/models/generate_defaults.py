@@ -1,0 +1,32 @@
+"""Defaults of `generate` that belong to one model, such as those of the checkpoint that it was loaded from."""
+
+import weakref
+from collections.abc import Callable
+
+import keras
+
+_DEFAULTS = weakref.WeakKeyDictionary()
+
+
+def set_generate_defaults(model: keras.Model, defaults: Callable[[dict], dict]) -> None:
+    """Gives a model defaults of its own.
+
+    Args:
+        model: a model with `generate`.
+        defaults: function of the options that the caller gives, a dict, which returns them with the defaults added.
+    """
+    _DEFAULTS[model] = defaults
+
+
+def share_generate_defaults(model, other):
+    """Gives another model of the same weights the defaults of a model."""
+    if model in _DEFAULTS:
+        _DEFAULTS[other] = _DEFAULTS[model]
+
+
+def with_defaults(model, given, known):
+    """Returns the options of a call with the model's defaults, those in `known`; an option of None counts as none."""
+    if model not in _DEFAULTS:
+        return given
+    found = _DEFAULTS[model]({name: value for name, value in given.items() if value is not None})
+    return {name: value for name, value in {**given, **found}.items() if name in known}
