@@ -300,6 +300,6 @@ def greedy(model):
 def answers(model, prompts, forbidden):
     """What ours answers: integer array (prompts, NEW)."""
     processors = [txf.generation.ForbiddenTokens(forbidden)] if forbidden else ()
-    got = model.generate(prompts, max_new_tokens=NEW, processors=processors)
+    got = model.generate(prompts, max_new_tokens=NEW, processors=processors, stop_ids=())
     starts = [0 if len(model.inputs) == 2 else len(prompt) for prompt in prompts]  # answers, or prompts and answers
     return np.stack([row[start : start + NEW] for row, start in zip(got, starts)])
