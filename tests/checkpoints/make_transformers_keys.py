@@ -34,6 +34,9 @@ DEFAULTS = {{
 }}  # fmt: skip
 '''
 GETATTR = re.compile(r'getattr\((?:self\.)?(?:text_)?config, "(\w+)"')
+INSTEAD = {
+    "esm": {"hidden_dropout_prob": 0.0, "vocab_size": 33, "pad_token_id": 1}
+}  # where no model is built for the class's own default
 
 
 def declared(kind):
@@ -70,7 +73,7 @@ class Recording(config.Config):
 def defaults(kind):
     """The defaults of the class that our tables lack, or have otherwise; not those that it derives from other keys."""
     cls = CONFIG_MAPPING[kind]
-    recording = Recording(cls().to_dict())
+    recording = Recording({**cls().to_dict(), **INSTEAD.get(kind, {})})
     FAMILIES[kind].options(recording)
     for task in FAMILIES[kind].tasks.values():
         task.options(recording)
