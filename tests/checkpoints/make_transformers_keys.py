@@ -80,7 +80,14 @@ def defaults(kind):
     found = {}
     for key, ours in sorted(recording.defaults.items()):
         theirs = cls.__dataclass_fields__[key].default if key in cls.__dataclass_fields__ else dataclasses.MISSING
-        if theirs is None and config.REQUIRED in ours or not isinstance(theirs, (int, float, str, type(None))):
+        aliased = key in {*cls.attribute_map, *cls.attribute_map.values()}  # a file may have the other name
+        if (
+            aliased
+            and config.REQUIRED not in ours
+            or theirs is None
+            and config.REQUIRED in ours
+            or not isinstance(theirs, (int, float, str, type(None)))
+        ):
             continue
         if any(own is config.REQUIRED or own != theirs for own in ours):
             found[key] = theirs

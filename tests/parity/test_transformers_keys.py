@@ -15,7 +15,7 @@ OF_BACKBONES = {"_out_features", "_out_indices"}  # which hidden states `AutoBac
 
 
 # Keys that a file of the family must have: no model is built for the default of its class.
-NEEDED = {"esm": {"hidden_dropout_prob": 0.0, "vocab_size": 33, "pad_token_id": 1}}
+NEEDED = {"esm": {"hidden_dropout_prob": 0.0, "vocab_size": 33, "pad_token_id": 1}, "qwen3_moe": {"num_experts": 128}}
 
 
 def full_values(kind):
