@@ -117,6 +117,7 @@ def add_models():
         )
     case("models.masked_language_model", models.masked_language_model, ["position"], **sizes)
     case("models.token_classifier", models.token_classifier, ["position"], num_classes=3, **sizes)
+    case("models.span_classifier", models.span_classifier, ["position"], **sizes)
     recurrent = dict(source_vocab_size=11, target_vocab_size=11, num_layers=1, dim=8, attention="additive")
     case("models.recurrent_encoder_decoder", models.recurrent_encoder_decoder, **recurrent)
     for name in ("prefill_model", "step_model"):

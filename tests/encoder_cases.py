@@ -32,6 +32,24 @@ DINOV2 = {**{key: value for key, value in VIT.items() if key != "intermediate_si
 FIVE = dict(num_labels=5)
 LINEAR = dict(rope_type="linear", rope_theta=300.0, factor=2.5)
 
+DISTILBERT = dict(vocab_size=61, dim=24, n_layers=3, n_heads=4, hidden_dim=40, max_position_embeddings=26)
+MODERNBERT = dict(
+    vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
+    max_position_embeddings=64, local_attention=6, norm_eps=1e-2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    cls_token_id=1, sep_token_id=2,
+)  # fmt: skip
+SPANS = [
+    ("bert", "BertForQuestionAnswering", {**BERT, "type_vocab_size": 3, "hidden_act": "relu"}),
+    ("roberta", "RobertaForQuestionAnswering", {**BERT, "pad_token_id": 3}),
+    ("xlm-roberta", "XLMRobertaForQuestionAnswering", {**BERT, "type_vocab_size": 1}),
+    ("camembert", "CamembertForQuestionAnswering", BERT),
+    ("mpnet", "MPNetForQuestionAnswering", BERT),
+    ("electra", "ElectraForQuestionAnswering", {**BERT, "embedding_size": 10}),
+    ("albert", "AlbertForQuestionAnswering", ALBERT),
+    ("distilbert", "DistilBertForQuestionAnswering", {**DISTILBERT, "pad_token_id": 4, "qa_dropout": 0.3}),
+    ("modernbert", "ModernBertForQuestionAnswering", {**MODERNBERT, "classifier_bias": True}),
+]
+
 ROWS = [
     ("camembert", "masked", "CamembertForMaskedLM", {**BERT, "pad_token_id": 1, "type_vocab_size": 1}),
     ("camembert", "untied", "CamembertForMaskedLM", {**BERT, "tie_word_embeddings": False, "hidden_act": "relu"}),
@@ -121,4 +139,5 @@ ROWS = [
     }),
     ("beit", "encoder", "BeitModel", {**VIT, "use_relative_position_bias": True, "num_channels": 2}),
     ("beit", "normed", "BeitModel", {**VIT, "use_mean_pooling": False, "use_absolute_position_embeddings": True}),
+    *((family, "spans", architecture, options) for family, architecture, options in SPANS),
 ]  # fmt: skip

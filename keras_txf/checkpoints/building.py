@@ -54,14 +54,17 @@ def choose_task(source, task, num_classes):
             raise ValueError(
                 f"`num_classes` is for classifiers; received {short_repr(num_classes)} for the task {short_repr(task)}."
             )
-        return task, False
-    last = as_tensor(tasks[task].rows(config)["logits"]).name
-    new_head = f"{last}.weight" not in source.names or num_classes not in (None, config.num_classes())
+        return task, tasks[task].makes_head and not _has_logits(source, tasks[task], config)
+    new_head = not _has_logits(source, tasks[task], config) or num_classes not in (None, config.num_classes())
     if new_head and num_classes is None:
         raise ValueError(
             f"The file has no head for {short_repr(task)}; `num_classes` must say how many classes the new one has."
         )
     return task, new_head
+
+
+def _has_logits(source, task, config):
+    return f"{as_tensor(task.rows(config)['logits']).name}.weight" in source.names
 
 
 def table_of(family, task, config, model):

@@ -94,7 +94,7 @@ KEYS = {
         "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "activation_dropout",
         "classifier_dropout", "seq_classif_dropout", "resid_pdrop", "attn_pdrop", "embedding_dropout", "mlp_dropout",
         "dropout_rate", "hidden_dropout", "embd_pdrop", "residual_dropout",
-        "classifier_dropout_prob", "drop_path_rate",
+        "classifier_dropout_prob", "drop_path_rate", "qa_dropout",
     ),
     checks.positive_number: (
         "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps", "rope_theta", "rope_local_base_freq",

@@ -20,6 +20,7 @@ class Task:
         optional: dict of the builder's Boolean options -> the name of the tensor whose presence sets them.
         untied: rows that replace others where the logits are not tied to the embedding.
         whole: whether the class holds the family's body under its prefix; False for a class of the body alone.
+        makes_head: whether a file without the head gets a new one, though `num_classes` does not go with the task.
     """
 
     architecture: str
@@ -29,6 +30,7 @@ class Task:
     optional: dict = dataclasses.field(default_factory=dict)
     untied: dict = dataclasses.field(default_factory=dict)
     whole: bool = True
+    makes_head: bool = False
 
     def rows(self, config):
         return _rows(self.tensors, config)
@@ -84,6 +86,11 @@ def encoder_task(architecture):
 def classes(architecture, build, tensors, options=lambda c: {}):
     """The task of a classifier of the builder `build`."""
     return Task(architecture, build, tensors, lambda c: {"num_classes": c.num_classes(), **options(c)})
+
+
+def spans(architecture, tensors, options=lambda c: {}):
+    """The task of finding the span of an answer."""
+    return Task(architecture, models.span_classifier, tensors, options, makes_head=True)
 
 
 POOLER = r"pooler\.dense\.(weight|bias)"  # of a body that is built without it

@@ -123,6 +123,37 @@ class LogitAdjustment(keras.layers.Layer):
         return get_config(self, super().get_config())
 
 
+@register
+class SpanLogits(keras.layers.Layer):
+    """Splits the two logits of each token: whether an answer starts there, and whether it ends there.
+
+    Call arguments:
+        inputs: float (B, T, 2).
+        mask: bool (B, T), True at real tokens. Keras fills it from the layer before.
+
+    Returns:
+        Dict of `start_logits` and `end_logits`, (B, T) each, -30,000 at padding.
+
+    Example:
+
+    >>> {name: logits.shape for name, logits in SpanLogits()(np.zeros((2, 7, 2))).items()}
+    {'start_logits': (2, 7), 'end_logits': (2, 7)}
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, inputs, mask=None):
+        logits = {"start_logits": inputs[..., 0], "end_logits": inputs[..., 1]}
+        if mask is None:
+            return logits
+        return {name: ops.where(mask, x, ops.cast(_NO_SPAN, x.dtype)) for name, x in logits.items()}
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+
 def _weighted_mean(x, weights):
     weights = ops.cast(weights, x.dtype)
     return ops.sum(x * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1e-9)
@@ -162,6 +193,7 @@ def _attention(layer, x, mask):
 
 
 _LOW = -1e30
+_NO_SPAN = -3e4  # float16 holds it
 
 POOLINGS = {
     "mean": _mean,

@@ -3,7 +3,7 @@
 from keras_txf.models.decoder import decoder, decoder_generator
 from keras_txf.models.decoding_models import prefill_model, step_model
 from keras_txf.models.encoder import encoder
-from keras_txf.models.encoder_heads import encoder_classifier, masked_language_model, token_classifier
+from keras_txf.models.encoder_heads import encoder_classifier, masked_language_model, span_classifier, token_classifier
 from keras_txf.models.generative import generative
 from keras_txf.models.recurrent import recurrent_encoder_decoder
 from keras_txf.models.seq2seq import encoder_decoder
@@ -21,6 +21,7 @@ __all__ = [
     "masked_language_model",
     "prefill_model",
     "recurrent_encoder_decoder",
+    "span_classifier",
     "step_model",
     "token_classifier",
 ]

@@ -1,4 +1,4 @@
-"""What stands on an encoder: classifiers of sequences and of tokens, and the masked language model."""
+"""What stands on an encoder: classifiers of sequences, tokens and spans, and the masked language model."""
 
 from typing import Any, Unpack
 
@@ -8,7 +8,7 @@ from keras_txf import checks
 from keras_txf.layers import Pooling
 from keras_txf.layers.activations import get_activation
 from keras_txf.layers.dropout import Dropout
-from keras_txf.layers.heads import POOLINGS
+from keras_txf.layers.heads import POOLINGS, SpanLogits
 from keras_txf.layers.option_tables import Each, shows_options
 from keras_txf.layers.projections import Projection
 from keras_txf.models import stack
@@ -145,6 +145,71 @@ def token_classifier(
     head = (dim, head_activation, head_bias, head_norm)
     logits = _classes(result.output, num_classes, head, head_dropout, result.blocks[0], options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
+    return stack.make_model(inputs, outputs, name, CheckedModel)
+
+
+@shows_options
+def span_classifier(
+    vocab_size: int | None,
+    num_layers: int,
+    dim: int,
+    num_heads: Each[int | None] = None,
+    head_activation: Any = None,
+    head_norm: bool = False,
+    head_bias: bool = True,
+    head_dropout: float = 0.0,
+    token_type_ids: bool = False,
+    return_hidden_states: bool = False,
+    return_attention_scores: bool = False,
+    name: str = "span_classifier",
+    **options: Unpack[SequenceEncoderOptions],
+) -> keras.Model:
+    """Builds a model that finds the span of an answer: token ids (B, T) -> logits of its first and its last token.
+
+    Use it to find the answer of a question in a text (SQuAD). The inputs are question and text, as
+    `txf.text.sentence_pairs` joins them. Train it with the places of both tokens, int (B,) each:
+    `model.compile(loss={"start_logits": loss, "end_logits": loss})` with a
+    `keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
+
+    Args:
+        vocab_size, num_layers, dim, num_heads, token_type_ids: see `encoder`.
+        return_hidden_states, return_attention_scores, name: see `encoder`.
+        head_activation, head_norm, head_bias, head_dropout: see `encoder_classifier`.
+        {options}
+
+    Returns:
+        A functional `keras.Model` that returns a dict of `start_logits` and `end_logits`, (B, T) each. At padding they
+        are -30,000, so that no span starts or ends there and the loss does not depend on the padding.
+
+    Raises:
+        ValueError: an unknown option, or two that do not go together.
+
+    Reference:
+        [BERT](https://arxiv.org/abs/1810.04805), section 4.2.
+
+    Example:
+
+    >>> model = txf.models.span_classifier(vocab_size=100, num_layers=2, dim=32, num_heads=4)
+    >>> model(np.array([[5, 6, 7, 0]]))["start_logits"].shape
+    (1, 4)
+    """
+    if options.pop("packed", False):
+        raise ValueError("`packed` does not go with spans: a model of spans has one answer for each row.")
+    inputs, result, _, options = encode(
+        "span_classifier",
+        vocab_size,
+        num_layers,
+        dim,
+        num_heads,
+        False,
+        token_type_ids,
+        return_attention_scores,
+        options,
+    )
+    head = (dim, head_activation, head_bias, head_norm)
+    logits = _classes(result.output, 2, head, head_dropout, result.blocks[0], options.dtype)
+    spans = SpanLogits(dtype=options.dtype, name="span_logits")(logits)
+    outputs = {**spans, **result.requested(return_hidden_states, return_attention_scores)}
     return stack.make_model(inputs, outputs, name, CheckedModel)
 
 

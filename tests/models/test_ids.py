@@ -14,6 +14,7 @@ BUILDERS = {
     "encoder": lambda **o: models.encoder(11, **SIZES, **o),
     "encoder_classifier": lambda **o: models.encoder_classifier(11, 3, **SIZES, **o),
     "token_classifier": lambda **o: models.token_classifier(11, 3, **SIZES, **o),
+    "span_classifier": lambda **o: models.span_classifier(11, **SIZES, **o),
     "masked_language_model": lambda **o: models.masked_language_model(11, **SIZES, **o),
     "decoder_generator": lambda **o: models.decoder_generator(11, **SIZES, **o),
 }

@@ -1,7 +1,7 @@
 """BERT, RoBERTa, CamemBERT, MPNet, ELECTRA and DistilBERT: post-norm encoders with learned positions."""
 
 from keras_txf import models
-from keras_txf.checkpoints.family import POOLER, Family, Task, classes, encoder_task
+from keras_txf.checkpoints.family import POOLER, Family, Task, classes, encoder_task, spans
 from keras_txf.checkpoints.weight_map import Tensor, skip
 from keras_txf.layers import RelativeBias
 
@@ -42,6 +42,7 @@ DISTILBERT = {
     "encoder_{i}/feed_forward_norm": "transformer.layer.{i}.output_layer_norm",
 }
 CLASSES = {"logits": "classifier"}
+SPANS = {"logits": "qa_outputs"}
 TWO_LAYERS = {"head": "classifier.dense", "logits": "classifier.out_proj"}
 
 
@@ -119,8 +120,16 @@ def masked(architecture, dense, norm, decoder, bias, activation=None):
     return Task(architecture, models.masked_language_model, rows, activation or (lambda c: {}), untied=untied)
 
 
-def tasks(name, masked_lm, sequence_rows, sequence_options, token_options=lambda c: {"head_dropout": dropout(c)}):
-    return {
+def tasks(
+    name,
+    masked_lm,
+    sequence_rows,
+    sequence_options,
+    token_options=lambda c: {"head_dropout": dropout(c)},
+    span_options=lambda c: {},
+):
+    """The tasks of a family; `span_options` is None for one without a class of question answering."""
+    found = {
         "encoder": encoder_task(f"{name}Model"),
         "masked_lm": masked_lm,
         "sequence_classification": classes(
@@ -130,6 +139,9 @@ def tasks(name, masked_lm, sequence_rows, sequence_options, token_options=lambda
             f"{name}ForTokenClassification", models.token_classifier, CLASSES, token_options
         ),
     }
+    if span_options is not None:
+        found["question_answering"] = spans(f"{name}ForQuestionAnswering", SPANS, span_options)
+    return found
 
 
 def activation_of(key, default="gelu"):
@@ -246,9 +258,10 @@ FAMILIES = {
             {"head": "pre_classifier", **CLASSES},
             lambda c: {"pooling": "first", "head_activation": "relu", "head_dropout": c("seq_classif_dropout", 0.2)},
             lambda c: {"head_dropout": c("dropout", 0.1)},
+            lambda c: {"head_dropout": c("qa_dropout", 0.1)},
         ),
         "distilbert.",
         BUFFERS,
-        neutral=("qa_dropout", "tie_weights_"),
+        neutral=("tie_weights_",),
     ),
 }

@@ -2,7 +2,7 @@
 
 from keras_txf import models
 from keras_txf.checkpoints.families.rotary import positions, windows
-from keras_txf.checkpoints.family import Family, Task, classes, encoder_task
+from keras_txf.checkpoints.family import Family, Task, classes, encoder_task, spans
 from keras_txf.checkpoints.weight_map import beside
 
 BODY = {
@@ -86,6 +86,7 @@ FAMILIES = {
             "token_classification": classes(
                 "ModernBertForTokenClassification", models.token_classifier, CLASSES, class_head
             ),
+            "question_answering": spans("ModernBertForQuestionAnswering", CLASSES, class_head),
         },
         "model.",
         (r".*rotary_emb\..*inv_freq",),

@@ -78,6 +78,7 @@ def family(name, prefix, options, table, masked_lm, rate):
             {"head": Tensor("pooler.dense", inner=True), **CLASSES},
             lambda c: {"pooling": "first", "head_activation": "tanh", **head(c)},
             head,
+            span_options=None,
         ),
         prefix,
         kept=(POOLER,),
