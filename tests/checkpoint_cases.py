@@ -206,6 +206,7 @@ CASES = [
             },
         )),
         *decoder_cases.DECODERS,
+        *decoder_cases.HEADS,
         ("t5", "relu", "T5ForConditionalGeneration", T5),
         ("t5", "gated", "T5ForConditionalGeneration", {
             **T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "pad_token_id": 3,

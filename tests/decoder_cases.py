@@ -127,3 +127,53 @@ DECODERS = [
         rope_parameters=dict(rope_type="default", rope_theta=70.0),
     )),
 ]  # fmt: skip
+
+GPT2 = dict(
+    vocab_size=61, n_embd=24, n_layer=3, n_head=4, n_positions=26, layer_norm_epsilon=1e-2, bos_token_id=1,
+    eos_token_id=1,
+)  # fmt: skip
+OPT = dict(
+    vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, ffn_dim=40, max_position_embeddings=26
+)
+FIVE = dict(num_labels=5)
+REWARD = dict(num_labels=1)
+# Heads of decoders, and bodies alone.
+HEADS = [
+    ("gpt2", "classes", "GPT2ForSequenceClassification", {**GPT2, **FIVE, "pad_token_id": 1}),  # it also ends texts
+    ("gpt2", "tokens", "GPT2ForTokenClassification", {**GPT2, **FIVE, "pad_token_id": 0}),
+    ("gpt2", "encoder", "GPT2Model", {**GPT2, "activation_function": "relu"}),
+    ("opt", "reward", "OPTForSequenceClassification", {**OPT, **REWARD}),
+    ("opt", "encoder", "OPTModel", OPT),
+    ("llama", "reward", "LlamaForSequenceClassification", rms(**REWARD, attention_bias=True, head_dim=10)),
+    ("llama", "classes", "LlamaForSequenceClassification", rms(**FIVE, pad_token_id=2)),  # it also ends texts
+    ("llama", "tokens", "LlamaForTokenClassification", rms(**FIVE, classifier_dropout=0.3)),
+    ("llama", "encoder", "LlamaModel", rms(rope_parameters=LLAMA3)),
+    ("mistral", "classes", "MistralForSequenceClassification", rms(**FIVE, sliding_window=4)),
+    ("mistral", "tokens", "MistralForTokenClassification", rms(**FIVE)),
+    ("mistral", "encoder", "MistralModel", rms(sliding_window=4)),
+    ("qwen2", "classes", "Qwen2ForSequenceClassification", rms(**FIVE)),
+    ("qwen2", "tokens", "Qwen2ForTokenClassification", rms(**FIVE)),
+    ("qwen2", "encoder", "Qwen2Model", rms()),
+    ("qwen3", "classes", "Qwen3ForSequenceClassification", rms(**FIVE, head_dim=10)),
+    ("qwen3", "encoder", "Qwen3Model", rms(head_dim=10)),
+    ("smollm3", "classes", "SmolLM3ForSequenceClassification", rms(**FIVE)),
+    ("gemma", "classes", "GemmaForSequenceClassification", rms(**FIVE, head_dim=10)),
+    ("gemma2", "classes", "Gemma2ForSequenceClassification", rms(**FIVE, head_dim=10, sliding_window=4)),
+    ("gemma2", "encoder", "Gemma2Model", rms(head_dim=10, sliding_window=4)),
+    ("gemma3_text", "classes", "Gemma3TextForSequenceClassification", rms(**FIVE, head_dim=10, sliding_window=4)),
+    ("gemma3_text", "encoder", "Gemma3TextModel", rms(head_dim=10, sliding_window=4)),
+    ("phi3", "classes", "Phi3ForSequenceClassification", rms(**FIVE)),
+    ("starcoder2", "classes", "Starcoder2ForSequenceClassification", rms(**FIVE)),
+    ("olmo2", "classes", "Olmo2ForSequenceClassification", rms(**FIVE)),
+    ("granite", "encoder", "GraniteModel", rms(embedding_multiplier=3.0, residual_multiplier=0.4)),
+    ("gpt_neox", "classes", "GPTNeoXForSequenceClassification", neox(**FIVE)),
+    ("gpt_neox", "tokens", "GPTNeoXForTokenClassification", neox(**FIVE)),
+    ("gptj", "classes", "GPTJForSequenceClassification", {**GPTJ, **FIVE}),
+    ("phi", "tokens", "PhiForTokenClassification", neox(**FIVE, num_key_value_heads=2, partial_rotary_factor=0.6)),
+    ("falcon", "classes", "FalconForSequenceClassification", {**FALCON, **FIVE}),
+    ("falcon", "tokens", "FalconForTokenClassification", {**FALCON, **FIVE}),
+    ("cohere", "encoder", "CohereModel", neox(num_key_value_heads=2)),
+    ("stablelm", "classes", "StableLmForSequenceClassification", neox(**FIVE, num_key_value_heads=2)),
+    ("bloom", "classes", "BloomForSequenceClassification", {**BLOOM, **FIVE}),
+    ("bloom", "tokens", "BloomForTokenClassification", {**BLOOM, **FIVE}),
+]

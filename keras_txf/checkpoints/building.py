@@ -111,7 +111,7 @@ def options_of(family, task, config, own):
         heads = {name: known.options(config) for name, known in family.tasks.items()}
     tied = config("tie_word_embeddings", True)
     config.check_all_known(family.neutral)
-    return {**found, **heads[task]}, tied
+    return {**family.tasks[task].convert(found), **heads[task]}, tied
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ class Task:
         optional: dict of the builder's Boolean options -> the name of the tensor whose presence sets them.
         untied: rows that replace others where the logits are not tied to the embedding.
         whole: whether the class holds the family's body under its prefix; False for a class of the body alone.
+        convert: function that turns the family's options, without those of the head, into the builder's.
         makes_head: whether a file without the head gets a new one, though `num_classes` does not go with the task.
     """
 
@@ -30,6 +31,7 @@ class Task:
     optional: dict = dataclasses.field(default_factory=dict)
     untied: dict = dataclasses.field(default_factory=dict)
     whole: bool = True
+    convert: Callable = lambda options: options
     makes_head: bool = False
 
     def rows(self, config):

@@ -24,6 +24,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.token_input import embedded_input
 from keras_txf.reading import file_of, read_json, reading
 
+GENERATIVE = ("causal_lm", "seq2seq")
 LARGE = 2**27  # numbers in a file that takes long enough for a progress bar
 
 
@@ -97,7 +98,7 @@ def load(
         task, new_head = choose_task(source, task, num_classes)
         with without_values() as made:
             model = build(source, task, num_classes, dtype, options)
-        if "encoder" in family.tasks and "pad_id" not in options:
+        if "encoder" in family.tasks and task not in GENERATIVE and "pad_id" not in options:
             check_padding(folder, embedded_input(model, "token_ids").pad_id)
         kept, skipped = {}, {}
         if not puts_values_off():  # the caller, such as `layout_map`, needs no values

@@ -31,6 +31,7 @@ def encoder_classifier(
     head_bias: bool = True,
     head_dropout: float = 0.0,
     pool_after_head: bool = False,
+    logit_bias: bool = True,
     token_type_ids: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
@@ -50,6 +51,7 @@ def encoder_classifier(
         head_bias: whether that layer has a bias.
         head_dropout: rate on what the logits are made of.
         pool_after_head: whether that layer stands before the pooling, on each token (EuroBERT).
+        logit_bias: whether each class has a bias.
         {options}
 
     Returns:
@@ -66,6 +68,7 @@ def encoder_classifier(
     (1, 3)
     """
     checks.size("num_classes", num_classes)
+    checks.boolean("logit_bias", logit_bias)
     checks.one_of("pooling", pooling, POOLINGS)
     if options.pop("packed", False):
         raise ValueError("`packed` does not go with `pooling`: a classifier has one answer for each row.")
@@ -86,7 +89,7 @@ def encoder_classifier(
     x = result.output if pool_after_head else pool(result.output)
     head = (dim, head_activation, head_bias, head_norm)
     after = pool if pool_after_head else None
-    logits = _classes(x, num_classes, head, head_dropout, result.blocks[0], options.dtype, after)
+    logits = _classes(x, num_classes, head, head_dropout, result.blocks[0], options.dtype, after, logit_bias)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, outputs, name, CheckedModel)
 
@@ -298,7 +301,7 @@ def _transform(x, width, activation, bias, norm, block, dtype):
     return stack.like_norm(block, "head_norm", dtype)(x)
 
 
-def _classes(x, num_classes, head, dropout, block, dtype, pool=None):
+def _classes(x, num_classes, head, dropout, block, dtype, pool=None, logit_bias=True):
     width, activation, bias, norm = head
     if activation is not None:
         x = _transform(x, width, activation, bias, checks.boolean("head_norm", norm), block, dtype)
@@ -308,4 +311,4 @@ def _classes(x, num_classes, head, dropout, block, dtype, pool=None):
         x = pool(x)
     if checks.rate("head_dropout", dropout):
         x = Dropout(dropout, dtype=dtype, name="head_dropout")(x)
-    return Projection(num_classes, dtype=dtype, name="logits")(x)
+    return Projection(num_classes, use_bias=logit_bias, dtype=dtype, name="logits")(x)

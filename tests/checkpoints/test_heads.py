@@ -1,5 +1,8 @@
 """Heads of checkpoints: new ones on a body, and bodies out of folders with a head."""
 
+import json
+import shutil
+
 import keras
 import numpy as np
 import pytest
@@ -29,3 +32,42 @@ def test_a_body_gets_a_new_head_for_spans_which_is_saved_with_it(family, tmp_pat
 def test_a_head_of_spans_has_no_number_of_classes():
     with pytest.raises(ValueError, match="num_classes"):
         txf.checkpoints.load(GOLDEN / "bert", "question_answering", num_classes=3)
+
+
+def test_a_decoder_becomes_a_classifier_and_its_body_alone_is_saved(tmp_path):
+    keras.utils.set_random_seed(2)
+    model = txf.checkpoints.load(GOLDEN / "llama", "sequence_classification", num_classes=1)  # a reward
+    assert model(IDS).shape == (2, 1)
+    txf.checkpoints.save(model, tmp_path / "reward")
+    again = txf.checkpoints.load(tmp_path / "reward")
+    np.testing.assert_array_equal(*numpy([model(IDS), again(IDS)]))
+    body = txf.checkpoints.load(tmp_path / "reward", "encoder")
+    txf.checkpoints.save(body, tmp_path / "body")
+    states = [
+        body(IDS),
+        txf.checkpoints.load(tmp_path / "body")(IDS),
+        txf.checkpoints.load(GOLDEN / "llama", "encoder")(IDS),
+    ]
+    for other in numpy(states)[1:]:
+        np.testing.assert_array_equal(ops.convert_to_numpy(states[0]), other)
+
+
+def test_the_body_of_a_decoder_may_attend_both_ways():
+    """As in LLM2Vec: https://arxiv.org/abs/2404.05961."""
+    causal, both = (txf.checkpoints.load(GOLDEN / "llama", "encoder", **how) for how in ({}, {"causal": False}))
+    other = IDS.copy()
+    other[0, 3] = 5
+    for model, changes in ((causal, False), (both, True)):
+        before, after = numpy([model(IDS), model(other)])
+        assert np.allclose(before[0, 0], after[0, 0], atol=1e-6) is not changes
+
+
+def test_a_classifier_of_a_decoder_hides_the_token_that_ends_texts_where_it_is_padding(tmp_path):
+    config = json.loads((GOLDEN / "llama" / "config.json").read_text())
+    config = {**config, "pad_token_id": config["eos_token_id"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shutil.copy(GOLDEN / "llama" / "model.safetensors", tmp_path)
+    model = txf.checkpoints.load(tmp_path, "sequence_classification", num_classes=3)
+    end = config["eos_token_id"]
+    one, other = numpy([model(np.array([[5, 6, 7]])), model(np.array([[5, 6, 7, end, end]]))])
+    np.testing.assert_allclose(one, other, atol=1e-6)

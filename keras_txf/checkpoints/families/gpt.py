@@ -3,6 +3,7 @@
 import math
 
 from keras_txf import models
+from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.family import Family, Task
 from keras_txf.checkpoints.weight_map import SAME, Tensor, query_key_value, skip
 
@@ -84,15 +85,15 @@ def opt(c):
     }
 
 
-def task(architecture):
-    return {"causal_lm": Task(architecture, models.decoder_generator, {"logits": "lm_head"})}
+def tasks(name, architecture, **heads):
+    return decoder_tasks(name, Task(architecture, models.decoder_generator, {"logits": "lm_head"}), **heads)
 
 
 FAMILIES = {
     "gpt2": Family(
         gpt2,
-        GPT2,
-        task("GPT2LMHeadModel"),
+        for_both(GPT2),
+        tasks("GPT2", "GPT2LMHeadModel", tokens="classifier"),
         "transformer.",
         (r"h\.\d+\.attn\.(masked_)?bias",),
         # Tensors of another head, or copies.
@@ -108,5 +109,11 @@ FAMILIES = {
             "predict_special_tokens",
         ),  # fmt: skip
     ),
-    "opt": Family(opt, OPT, task("OPTForCausalLM"), "model.", neutral=("layerdrop", "activation_dropout")),
+    "opt": Family(
+        opt,
+        for_both(OPT),
+        tasks("OPT", "OPTForCausalLM", tokens=None, pad_id=1),
+        "model.",
+        neutral=("layerdrop", "activation_dropout"),
+    ),
 }

@@ -5,6 +5,7 @@ positions, groups of heads and gated feed-forward.
 import math
 
 from keras_txf import models
+from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions, windows
 from keras_txf.checkpoints.family import Family, Task
 from keras_txf.checkpoints.weight_map import PLUS_ONE, Tensor
@@ -154,9 +155,18 @@ def gemma3(c):
     }
 
 
-def family(name, options, body=BODY, neutral=(), **more):
+def family(name, options, body=BODY, neutral=(), own=None, renamed=None, **heads):
+    """The family of the classes `name`...; `own`: what the names begin with beside that of the language model."""
     task = Task(f"{name}ForCausalLM", models.decoder_generator, {"logits": "lm_head"})
-    return Family(options, body, {"causal_lm": task}, "model.", (r".*rotary_emb\.inv_freq",), neutral=neutral, **more)
+    return Family(
+        options,
+        for_both(body),
+        decoder_tasks(own or name, task, **heads),
+        "model.",
+        (r".*rotary_emb\.inv_freq",),
+        neutral=neutral,
+        renamed=renamed or {},
+    )
 
 
 FAMILIES = {
@@ -164,8 +174,8 @@ FAMILIES = {
     "mistral": family("Mistral", mistral),
     "qwen2": family("Qwen2", qwen2),
     "qwen3": family("Qwen3", qwen3),
-    "smollm3": family("SmolLM3", smollm3, neutral=("max_window_layers",)),
-    "gemma": family("Gemma", gemma, gemma_norms(BODY)),
-    "gemma2": family("Gemma2", gemma2, gemma_norms(SANDWICH), neutral=("sliding_window_size",)),
-    "gemma3_text": family("Gemma3", gemma3, gemma_norms(SANDWICH)),
+    "smollm3": family("SmolLM3", smollm3, neutral=("max_window_layers",), pad_id=128004),
+    "gemma": family("Gemma", gemma, gemma_norms(BODY), pad_id=0),
+    "gemma2": family("Gemma2", gemma2, gemma_norms(SANDWICH), neutral=("sliding_window_size",), pad_id=0),
+    "gemma3_text": family("Gemma3", gemma3, gemma_norms(SANDWICH), own="Gemma3Text", tokens=None, pad_id=0),
 }

@@ -72,8 +72,8 @@ def granite(c):
 
 
 FAMILIES = {
-    "phi3": family("Phi3", phi3, PHI3, ("embd_pdrop", "original_max_position_embeddings")),
+    "phi3": family("Phi3", phi3, PHI3, ("embd_pdrop", "original_max_position_embeddings"), pad_id=32000),
     "starcoder2": family("Starcoder2", starcoder2, STARCODER2),
-    "olmo2": family("Olmo2", olmo2, OLMO2),
-    "granite": family("Granite", granite),
+    "olmo2": family("Olmo2", olmo2, OLMO2, tokens=None, pad_id=1),
+    "granite": family("Granite", granite, sequences=False, tokens=None),
 }

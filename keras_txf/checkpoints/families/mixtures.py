@@ -167,6 +167,6 @@ FAMILIES = {
     ),
     "qwen2_moe": family("Qwen2Moe", qwen2_moe, QWEN),
     "qwen3_moe": family("Qwen3Moe", qwen3_moe, QWEN, ("max_window_layers",)),
-    "olmoe": family("Olmoe", olmoe, QWEN),
+    "olmoe": family("Olmoe", olmoe, QWEN, sequences=False, tokens=None),
     "gpt_oss": family("GptOss", gpt_oss, gpt_oss_table, ("initial_context_length", "experts_per_token")),
 }

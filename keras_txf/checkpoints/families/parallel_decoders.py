@@ -2,6 +2,7 @@
 
 from keras_txf import models
 from keras_txf.checkpoints.families import llama
+from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions
 from keras_txf.checkpoints.family import Family, Task
 from keras_txf.checkpoints.weight_map import query_key_value
@@ -238,35 +239,40 @@ def bloom(c):
     }
 
 
-def family(name, options, body, prefix, neutral=(), head="lm_head", bias=False):
+def family(name, options, body, prefix, neutral=(), head="lm_head", bias=False, **heads):
     renamed = {} if head == "lm_head" else {head: "lm_head"}
     rows, optional = {"logits": head}, {}
     if bias:
         rows["logit_adjustment/bias"] = optional["logit_bias"] = f"{head}.bias"
     task = Task(f"{name}ForCausalLM", models.decoder_generator, rows, optional=optional)
     buffers = (r".*rotary.*\.inv_freq", r".*\.attn(ention)?\.(masked_)?bias")
-    return Family(options, body, {"causal_lm": task}, prefix, buffers, neutral=neutral, renamed=renamed)
+    return Family(
+        options, for_both(body), decoder_tasks(name, task, **heads), prefix, buffers, neutral=neutral, renamed=renamed
+    )
 
 
 FAMILIES = {
     "gpt_neox": family(
         "GPTNeoX", neox, neox_table, "gpt_neox.",
         ("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout"), "embed_out",
+        tokens="classifier",
     ),
     "gptj": family(
         "GPTJ", gptj, GPTJ, "transformer.",
         ("rotary", "scale_attn_weights", "summary_type", "summary_use_proj", "summary_activation",
-         "summary_proj_to_labels", "summary_first_dropout"), bias=True,
+         "summary_proj_to_labels", "summary_first_dropout"), bias=True, tokens=None,
     ),
     "phi": family("Phi", phi, PHI, "model.", bias=True),
     "falcon": family(
-        "Falcon", falcon, falcon_table, "transformer.", ("apply_residual_connection_post_layernorm", "ff_factor")
+        "Falcon", falcon, falcon_table, "transformer.", ("apply_residual_connection_post_layernorm", "ff_factor"),
+        tokens="classifier", rate=0.0,
     ),
-    "cohere": family("Cohere", cohere, llama.BODY, "model.", ("model_max_length",)),
+    "cohere": family("Cohere", cohere, llama.BODY, "model.", ("model_max_length",), sequences=False, tokens=None),
     "stablelm": family("StableLm", stablelm, llama.BODY, "model."),
     "bloom": family(
         "Bloom", bloom, bloom_table, "transformer.",
         ("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi", "skip_bias_add",
          "skip_bias_add_qkv", "seq_length", "slow_but_exact", "n_inner"),
+        tokens="classifier", rate=0.0,
     ),
 }  # fmt: skip
