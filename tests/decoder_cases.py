@@ -163,7 +163,7 @@ HEADS = [
     ("gemma3_text", "classes", "Gemma3TextForSequenceClassification", rms(**FIVE, head_dim=10, sliding_window=4)),
     ("gemma3_text", "encoder", "Gemma3TextModel", rms(head_dim=10, sliding_window=4)),
     ("phi3", "classes", "Phi3ForSequenceClassification", rms(**FIVE)),
-    ("starcoder2", "classes", "Starcoder2ForSequenceClassification", rms(**FIVE)),
+    ("starcoder2", "classes", "Starcoder2ForSequenceClassification", {**STARCODER2, **FIVE}),
     ("olmo2", "classes", "Olmo2ForSequenceClassification", rms(**FIVE)),
     ("granite", "encoder", "GraniteModel", rms(embedding_multiplier=3.0, residual_multiplier=0.4)),
     ("gpt_neox", "classes", "GPTNeoXForSequenceClassification", neox(**FIVE)),
@@ -176,4 +176,11 @@ HEADS = [
     ("stablelm", "classes", "StableLmForSequenceClassification", neox(**FIVE, num_key_value_heads=2)),
     ("bloom", "classes", "BloomForSequenceClassification", {**BLOOM, **FIVE}),
     ("bloom", "tokens", "BloomForTokenClassification", {**BLOOM, **FIVE}),
-]
+    ("mixtral", "classes", "MixtralForSequenceClassification", rms(**EXPERTS, **FIVE, num_local_experts=4)),
+    ("qwen2_moe", "classes", "Qwen2MoeForSequenceClassification", rms(**EXPERTS, **QWEN, **FIVE)),
+    ("qwen3_moe", "encoder", "Qwen3MoeModel", rms(**EXPERTS, num_experts=3, moe_intermediate_size=12, head_dim=10)),
+    ("olmoe", "encoder", "OlmoeModel", rms(num_experts=3, num_experts_per_tok=2)),
+    ("gpt_oss", "classes", "GptOssForSequenceClassification", rms(
+        **EXPERTS, **FIVE, num_local_experts=4, head_dim=10, sliding_window=4,
+    )),
+]  # fmt: skip

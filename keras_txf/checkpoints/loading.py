@@ -43,7 +43,7 @@ def load(
     Args:
         path: a folder with `config.json` and `model.safetensors` or its shards; or the name of a repository on the Hub,
             such as "sentence-transformers/all-MiniLM-L6-v2", which the package `huggingface_hub` fetches.
-        task: "encoder" (hidden states), "masked_lm", "causal_lm", "seq2seq", "sequence_classification",
+        task: "encoder" (hidden states, of a decoder too), "masked_lm", "causal_lm", "seq2seq", "sequence_classification",
             "token_classification", "question_answering" (the span of an answer), "image_encoder",
             "image_classification" or "distilled_image_classification" (DeiT with both heads). Default: the task of the
             file. The model gets a new head where the file has none.
@@ -55,7 +55,8 @@ def load(
             what they ask for, and `save` does not write them.
         **options: options of the builder, which replace those of the file: such as `dropout`, `return_hidden_states`,
             `token_type_ids`. Where `pad_token_id` of a decoder also ends texts, no token is padding: transformers
-            attends to it too.
+            attends to it too. Only for "sequence_classification" it is padding wherever it stands: the logits are of
+            the last other token, in transformers too.
 
     Returns:
         A functional `keras.Model` from the builder that the task has in `txf.models`. `save` writes it as a folder

@@ -243,7 +243,10 @@ def test_what_config_json_cannot_say_is_not_saved(tmp_path):
     plain = txf.models.encoder(100, 1, 8, 2)
     with pytest.raises(ValueError, match="`config` must describe the checkpoint"):
         txf.checkpoints.save(plain, tmp_path)
+    typed = txf.models.encoder(100, 1, 8, 2, token_types=2)
     with pytest.raises(ValueError, match="weights that its checkpoint's family has no tensors for"):
+        txf.checkpoints.save(typed, tmp_path, GOLDEN / "llama")
+    with pytest.raises(ValueError, match="it asks for 'decoder_0/attention/key/kernel'"):
         txf.checkpoints.save(plain, tmp_path, GOLDEN / "llama")
     assert not list(tmp_path.iterdir())
 
