@@ -195,12 +195,13 @@ def divides(divisor_name, divisor, name, value):
 
 
 def known_names(kind, names, known):
-    """Refuses misspelt option names and offers the nearest one."""
+    """Refuses misspelt option names and offers the nearest one. A builder has too many options to list."""
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f" Did you mean {short_repr(near[0])}?" if near else ""
-            raise ValueError(f"{short_repr(name)} is not {kind}.{hint} Known: {sorted(known)}.")
+            options = f"Known: {sorted(known)}." if len(known) <= 40 else "Its docstring lists all."
+            raise ValueError(f"{short_repr(name)} is not {kind}.{hint} {options}")
 
 
 def id_below(name, value, vocab_size=None):
