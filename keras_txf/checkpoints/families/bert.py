@@ -1,5 +1,7 @@
 """BERT, RoBERTa, CamemBERT, MPNet, ELECTRA and DistilBERT: post-norm encoders with learned positions."""
 
+import functools
+
 from keras_txf import models
 from keras_txf.checkpoints.family import POOLER, Family, Task, classes, encoder_task, spans
 from keras_txf.checkpoints.weight_map import Tensor, skip
@@ -220,21 +222,29 @@ FAMILIES = {
     "electra": Family(
         electra,
         {**BODY, "encoder_embedding_projection": "embeddings_project"},
-        tasks(
-            "Electra",
-            masked(
-                "ElectraForMaskedLM",
-                "generator_predictions.dense",
-                "generator_predictions.LayerNorm",
-                "generator_lm_head",
-                "generator_lm_head.bias",
-            ),  # fmt: skip
-            TWO_LAYERS,
-            pooled("gelu"),
-        ),
+        {
+            **tasks(
+                "Electra",
+                masked(
+                    "ElectraForMaskedLM",
+                    "generator_predictions.dense",
+                    "generator_predictions.LayerNorm",
+                    "generator_lm_head",
+                    "generator_lm_head.bias",
+                ),  # fmt: skip
+                TWO_LAYERS,
+                pooled("gelu"),
+            ),
+            "replaced_token_detection": Task(
+                "ElectraForPreTraining",
+                functools.partial(models.token_classifier, num_classes=1),
+                {"head": "discriminator_predictions.dense", "logits": "discriminator_predictions.dense_prediction"},
+                activation_of("hidden_act"),
+                makes_head=True,
+            ),
+        },
         "electra.",
         BUFFERS,
-        (r"discriminator_predictions\..*",),
         neutral=(
             "summary_type",
             "summary_use_proj",
