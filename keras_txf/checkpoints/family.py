@@ -98,4 +98,4 @@ def spans(architecture, tensors, options=lambda c: {}):
 
 
 POOLER = r"pooler\.dense\.(weight|bias)"  # of a body that is built without it
-LANGUAGE_MODELS = ("masked_lm", "causal_lm", "seq2seq")
+LANGUAGE_MODELS = ("masked_lm", "pretraining", "causal_lm", "seq2seq")

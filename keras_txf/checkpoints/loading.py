@@ -42,10 +42,11 @@ def load(
     Args:
         path: a folder with `config.json` and `model.safetensors` or its shards; or the name of a repository on the Hub,
             such as "sentence-transformers/all-MiniLM-L6-v2", which the package `huggingface_hub` fetches.
-        task: "encoder" (hidden states, of a decoder too), "masked_lm", "causal_lm", "seq2seq",
-            "sequence_classification", "token_classification", "question_answering" (the span of an answer),
-            "replaced_token_detection" (ELECTRA's discriminator), "image_encoder", "image_classification" or "distilled_image_classification" (DeiT with both heads). Default:
-            the task of the file. The model gets a new head where the file has none.
+        task: "encoder" (hidden states, of a decoder too), "masked_lm", "pretraining" (BERT's two heads), "causal_lm",
+            "seq2seq", "sequence_classification", "token_classification", "question_answering" (the span of an answer),
+            "replaced_token_detection" (ELECTRA's discriminator), "image_encoder", "image_classification" or
+            "distilled_image_classification" (DeiT with both heads). Default: the task of the file. The model gets a new
+            head where the file has none.
         num_classes: number of classes of a classifier; another number than the file's makes a new head.
         dtype: dtype policy of the model; default Keras' own. `load` converts the weights.
         progress: whether to show a progress bar; default: for large files.

@@ -1,5 +1,6 @@
 """BERT, RoBERTa, CamemBERT, MPNet, ELECTRA and DistilBERT: post-norm encoders with learned positions."""
 
+import dataclasses
 import functools
 
 from keras_txf import models
@@ -170,23 +171,38 @@ def roberta(name):
     )
 
 
+BERT_MASKED = masked(
+    "BertForMaskedLM",
+    "cls.predictions.transform.dense",
+    "cls.predictions.transform.LayerNorm",
+    "cls.predictions.decoder",
+    "cls.predictions.bias",
+    activation_of("hidden_act"),
+)
+
+
+def pretraining(masked_lm):
+    """BERT's masked language model, with the head that tells whether the second sentence follows the first."""
+    return dataclasses.replace(
+        masked_lm,
+        architecture="BertForPreTraining",
+        tensors={
+            **masked_lm.tensors,
+            "pooler": Tensor("pooler.dense", inner=True),
+            "next_sentence_logits": "cls.seq_relationship",
+        },
+        options=lambda c: {**masked_lm.options(c), "next_sentence": True},
+    )
+
+
 FAMILIES = {
     "bert": Family(
         body,
         BODY,
-        tasks(
-            "Bert",
-            masked(
-                "BertForMaskedLM",
-                "cls.predictions.transform.dense",
-                "cls.predictions.transform.LayerNorm",
-                "cls.predictions.decoder",
-                "cls.predictions.bias",
-                activation_of("hidden_act"),
-            ),  # fmt: skip
-            {"head": Tensor("pooler.dense", inner=True), **CLASSES},
-            pooled("tanh"),
-        ),
+        {
+            **tasks("Bert", BERT_MASKED, {"head": Tensor("pooler.dense", inner=True), **CLASSES}, pooled("tanh")),
+            "pretraining": pretraining(BERT_MASKED),
+        },
         "bert.",
         BUFFERS,
         (POOLER, r"cls\.seq_relationship\.(weight|bias)"),
