@@ -228,7 +228,7 @@ def check_mask(case, path):
     symbols = {name: tensor.symbol(name) for name, tensor in case.tensors.items()}
     outputs = case.apply(case.shared, symbols)
     if isinstance(outputs, dict):
-        outputs = outputs["logits" if "logits" in outputs else "output"]
+        outputs = next(outputs[name] for name in ("logits", "output", "start_logits") if name in outputs)
     probe = keras.Model(case.feed(symbols), MaskProbe()(keras.tree.flatten(outputs)[0]))
     (seen,) = case.run(probe)
     if case.mask == "passes":

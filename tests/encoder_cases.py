@@ -139,5 +139,11 @@ ROWS = [
     }),
     ("beit", "encoder", "BeitModel", {**VIT, "use_relative_position_bias": True, "num_channels": 2}),
     ("beit", "normed", "BeitModel", {**VIT, "use_mean_pooling": False, "use_absolute_position_embeddings": True}),
+    ("bert", "pretraining", "BertForPreTraining", {**BERT, "hidden_act": "relu", "type_vocab_size": 3}),
+    ("bert", "pretraining-untied", "BertForPreTraining", {**BERT, "tie_word_embeddings": False}),
+    ("t5", "encoder", "T5EncoderModel", {**T5, "feed_forward_proj": "gated-gelu"}),
+    ("mt5", "encoder", "MT5EncoderModel", {**T5, "pad_token_id": 3}),
+    ("umt5", "encoder", "UMT5EncoderModel", {**T5, "is_encoder_decoder": False}),
+    ("electra", "discriminator", "ElectraForPreTraining", {**BERT, "embedding_size": 10, "hidden_act": "relu"}),
     *((family, "spans", architecture, options) for family, architecture, options in SPANS),
 ]  # fmt: skip

@@ -43,7 +43,7 @@ def use_models() -> None:
     models.token_classifier(11, 3, 2, 8, 2, packed=True)
     models.token_classifier(None, 3, 2, 8, 2, input_dim=6)
     models.span_classifier(11, 2, 8, 2, head_activation="gelu", token_types=2, token_type_ids=True)
-    models.masked_language_model(11, 2, 8, 2, token_types=2, token_type_ids=True, embedding_dim=4)
+    models.masked_language_model(11, 2, 8, 2, next_sentence=True, token_types=2, token_type_ids=True, embedding_dim=4)
     models.image_encoder((4, 6), (2, 3), 2, 8, 2, class_token=False)
     models.image_classifier(4, 2, 3, 2, 8, 2, channels=1)
     models.decoder(11, 2, 8, [2, 4], context_dim=6, stochastic_depth=0.1)

@@ -45,7 +45,9 @@ def choose_task(source, task, num_classes):
     config, tasks = Config(source.values), source.family.tasks
     if task is None:
         task = task_of(source.values, tasks) or next(iter(tasks))
-        if task == "masked_lm" and not any(source.has(name) for name in modules_of(tasks[task].rows(config))):
+        rows = tasks[task].rows(config)
+        own = {path: row for path, row in rows.items() if not as_tensor(row).inner}
+        if task in ("masked_lm", "pretraining") and not any(map(source.has, modules_of(own))):
             task = "encoder"  # a body alone, under the class that it was pretrained as
     checks.one_of("task", task, tasks)
     checks.optional(checks.positive_integer, "num_classes", num_classes)

@@ -21,6 +21,7 @@ class Task:
         untied: rows that replace others where the logits are not tied to the embedding.
         whole: whether the class holds the family's body under its prefix; False for a class of the body alone.
         convert: function that turns the family's options, without those of the head, into the builder's.
+        ignore: patterns of tensors of the family's body that the class of the task has not.
         makes_head: whether a file without the head gets a new one, though `num_classes` does not go with the task.
     """
 
@@ -32,6 +33,7 @@ class Task:
     untied: dict = dataclasses.field(default_factory=dict)
     whole: bool = True
     convert: Callable = lambda options: options
+    ignore: tuple = ()
     makes_head: bool = False
 
     def rows(self, config):
@@ -96,4 +98,4 @@ def spans(architecture, tensors, options=lambda c: {}):
 
 
 POOLER = r"pooler\.dense\.(weight|bias)"  # of a body that is built without it
-LANGUAGE_MODELS = ("masked_lm", "causal_lm", "seq2seq")
+LANGUAGE_MODELS = ("masked_lm", "pretraining", "causal_lm", "seq2seq")

@@ -24,7 +24,6 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.token_input import embedded_input
 from keras_txf.reading import file_of, read_json, reading
 
-GENERATIVE = ("causal_lm", "seq2seq")
 LARGE = 2**27  # numbers in a file that takes long enough for a progress bar
 
 
@@ -43,10 +42,11 @@ def load(
     Args:
         path: a folder with `config.json` and `model.safetensors` or its shards; or the name of a repository on the Hub,
             such as "sentence-transformers/all-MiniLM-L6-v2", which the package `huggingface_hub` fetches.
-        task: "encoder" (hidden states, of a decoder too), "masked_lm", "causal_lm", "seq2seq",
-            "sequence_classification", "token_classification", "question_answering" (the span of an answer),
-            "image_encoder", "image_classification" or "distilled_image_classification" (DeiT with both heads). Default:
-            the task of the file. The model gets a new head where the file has none.
+        task: "encoder" (hidden states, of a decoder too), "masked_lm", "pretraining" (BERT's two heads), "causal_lm",
+            "seq2seq", "sequence_classification", "token_classification", "question_answering" (the span of an answer),
+            "replaced_token_detection" (ELECTRA's discriminator), "image_encoder", "image_classification" or
+            "distilled_image_classification" (DeiT with both heads). Default: the task of the file. The model gets a new
+            head where the file has none.
         num_classes: number of classes of a classifier; another number than the file's makes a new head.
         dtype: dtype policy of the model; default Keras' own. `load` converts the weights.
         progress: whether to show a progress bar; default: for large files.
@@ -99,7 +99,8 @@ def load(
         task, new_head = choose_task(source, task, num_classes)
         with without_values() as made:
             model = build(source, task, num_classes, dtype, options)
-        if "encoder" in family.tasks and task not in GENERATIVE and "pad_id" not in options:
+        checked = "encoder" in family.tasks and "causal_lm" not in family.tasks and task != "seq2seq"
+        if checked and "pad_id" not in options:
             check_padding(folder, embedded_input(model, "token_ids").pad_id)
         kept, skipped = {}, {}
         if not puts_values_off():  # the caller, such as `layout_map`, needs no values

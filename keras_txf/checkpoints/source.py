@@ -93,11 +93,12 @@ def check_names(source, task, wanted, asked):
         for name, rows in zip(family.tasks, heads)
         if name in LANGUAGE_MODELS and name == task
     }
+    passed = (*family.ignore, *family.kept, *family.tasks[task].ignore)
     left = [
         name
         for name in source.names.keys() - wanted
         if name not in tied | skipped
-        and not any(re.fullmatch(pattern, name) for pattern in (*family.ignore, *family.kept))
+        and not any(re.fullmatch(pattern, name) for pattern in passed)
         and not (name in of_heads or name.rpartition(".")[0] in of_heads)
     ]
     if left:

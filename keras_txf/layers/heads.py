@@ -132,7 +132,7 @@ class SpanLogits(keras.layers.Layer):
         mask: bool (B, T), True at real tokens. Keras fills it from the layer before.
 
     Returns:
-        Dict of `start_logits` and `end_logits`, (B, T) each, -30,000 at padding.
+        Dict of `start_logits` and `end_logits`, (B, T) each, -32,768 at padding.
 
     Example:
 
@@ -193,7 +193,7 @@ def _attention(layer, x, mask):
 
 
 _LOW = -1e30
-_NO_SPAN = -3e4  # float16 holds it
+_NO_SPAN = -(2.0**15)  # exact in float16 and bfloat16
 
 POOLINGS = {
     "mean": _mean,

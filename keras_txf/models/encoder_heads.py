@@ -182,7 +182,7 @@ def span_classifier(
 
     Returns:
         A functional `keras.Model` that returns a dict of `start_logits` and `end_logits`, (B, T) each. At padding they
-        are -30,000, so that no span starts or ends there and the loss does not depend on the padding.
+        are -32,768, so that no span starts or ends there and the loss does not depend on the padding.
 
     Raises:
         ValueError: an unknown option, or two that do not go together.
@@ -226,6 +226,7 @@ def masked_language_model(
     head_bias: bool = True,
     tie_embeddings: bool = True,
     logit_bias: bool = True,
+    next_sentence: bool = False,
     packed: bool = False,
     token_type_ids: bool = False,
     return_hidden_states: bool = False,
@@ -245,6 +246,8 @@ def masked_language_model(
         head_bias: whether that layer has a bias.
         tie_embeddings: whether the logits use the transposed embedding or a Dense layer of their own.
         logit_bias: whether each token of the vocabulary has a bias.
+        next_sentence: adds an output `next_sentence_logits` (B, 2): whether the second sentence follows the first in
+            the text (class 0 in BERT) or not. A Dense layer with tanh, `pooler`, makes them of the first token.
         {options}
 
     Returns:
@@ -286,8 +289,20 @@ def masked_language_model(
             "about; received None."
         )
     logits = make_logits(x, embedding, vocab_size, options.dtype)
-    outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
+    extra = result.requested(return_hidden_states, return_attention_scores)
+    if checks.boolean("next_sentence", next_sentence):
+        if packed:
+            raise ValueError("`packed` does not go with `next_sentence`: there is one answer for each row.")
+        extra["next_sentence_logits"] = _next_sentence(result.output, dim, options.dtype)
+    outputs = stack.with_extra("logits", logits, extra)
     return stack.make_model(inputs, outputs, name, CheckedModel)
+
+
+def _next_sentence(x, dim, dtype):
+    x = Pooling("first", dtype=dtype, name="pooling")(x)
+    x = Projection(dim, dtype=dtype, name="pooler")(x)
+    x = keras.layers.Activation("tanh", dtype=dtype, name="pooler_activation")(x)
+    return Projection(2, dtype=dtype, name="next_sentence_logits")(x)
 
 
 def _transform(x, width, activation, bias, norm, block, dtype):

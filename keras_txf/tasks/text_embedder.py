@@ -12,12 +12,14 @@ from keras_txf import checkpoints, checks, layers, models, text
 from keras_txf.checks import short_repr
 from keras_txf.layers.heads import POOLINGS
 from keras_txf.layers.option_tables import shows_options
-from keras_txf.layers.token_input import inputs_by_name
+from keras_txf.layers.token_input import embedded_input, inputs_by_name
 from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import numbers, one_or_many, texts
+from keras_txf.tasks.decoder_padding import padding_of_decoder
 from keras_txf.tasks.epoch_scores import correlations
 from keras_txf.tasks.sentence_modules import check_modules, read_max_length, read_pooling, write_modules
-from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
+from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of, tokenizer_or
+from keras_txf.text.truncation import row
 
 
 class TextEmbedder(Task):
@@ -101,15 +103,20 @@ class TextEmbedder(Task):
             pooling: the kind of `Pooling`, whatever the folder has on its encoder; default that of the folder's
                 modules, or "mean". The vectors have length 1, where the folder has no such module too.
             max_length: truncates longer texts; default that of the folder for sentence-transformers.
-            **options: of `txf.checkpoints.load`.
+            **options: of `txf.checkpoints.load`. For a decoder without a token of padding, or with one that texts have,
+                `pad_id` is a token that no text has; default the last of the model's tokens that its tokenizer lacks.
 
         Raises:
-            ValueError: modules of sentence-transformers other than a transformer, a pooling and a normalization, such
-                as a dense one; a prompt that the folder adds to each text.
+            ValueError: a decoder for which there is no such token; modules of sentence-transformers other than a
+                transformer, a pooling and a normalization, such as a dense one; a prompt that the folder adds to each
+                text.
         """
         checks.optional(checks.one_of, "pooling", pooling, sorted(POOLINGS))
         folder, tokenizer = tokenizer_of(path)
         pooling = read_pooling(folder, tokenizer) if pooling is None else pooling
+        if "pad_id" not in options:
+            [ids] = rows_of(row(tokenizer, ["a"], None))
+            options.update(padding_of_decoder(folder, ids, tokenizer.vocab_size))
         encoder = checkpoints.load(folder, "encoder", **options)
         task = cls(_pooled(encoder, pooling), tokenizer, max_length, learning_rate=2e-5)
         task._encoder = encoder
@@ -217,12 +224,27 @@ class TextEmbedder(Task):
         return back(found)
 
     def export(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
-        """Writes a SavedModel from strings to embeddings, see `txf.text.export`."""
+        """Writes a SavedModel from strings to embeddings, see `txf.text.export`.
+
+        Raises:
+            ValueError: a model whose padding is not the tokenizer's, as some decoders have.
+        """
+        if self._pad_id() != super()._pad_id():
+            raise ValueError(
+                f"`export` needs a model with the padding of its tokenizer, {super()._pad_id()}; received one with "
+                f"pad_id={self._pad_id()}."
+            )
         tokenizer = self.tokenizer.from_config({**self.tokenizer.get_config(), "length": self.max_length})
         text.export(self.model, tokenizer, folder, overwrite=overwrite)
 
     def get_config(self) -> dict[str, Any]:
         return {"temperature": self.temperature, **super().get_config()}
+
+    def _pad_id(self):
+        """The padding that the model hides, where it has one."""
+        [name] = inputs_by_name(self.model)
+        own = embedded_input(self.model, name)
+        return super()._pad_id() if own is None or own.pad_id is None else own.pad_id
 
     def _trained(self):
         """The model of both sides, with the weights of `model`: the similarity of each anchor with each positive."""

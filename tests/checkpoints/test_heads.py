@@ -71,3 +71,19 @@ def test_a_classifier_of_a_decoder_hides_the_token_that_ends_texts_where_it_is_p
     end = config["eos_token_id"]
     one, other = numpy([model(np.array([[5, 6, 7]])), model(np.array([[5, 6, 7, end, end]]))])
     np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_the_encoder_of_a_t5_alone(tmp_path):
+    pair = txf.checkpoints.load(GOLDEN / "t5", return_hidden_states=True)
+    model = txf.checkpoints.load(GOLDEN / "t5", "encoder")
+    txf.checkpoints.save(model, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["T5EncoderModel"]
+    states = pair({"source_ids": IDS, "target_ids": IDS})
+    last = max(name for name in states if name.startswith("encoder_hidden_states"))
+    for one in (model, txf.checkpoints.load(tmp_path)):
+        np.testing.assert_allclose(*numpy([one(IDS), states[last]]), atol=1e-6)
+
+
+def test_a_new_discriminator_of_an_electra():
+    model = txf.checkpoints.load(GOLDEN / "electra", "replaced_token_detection")
+    assert model(IDS).shape == (2, 4, 1)

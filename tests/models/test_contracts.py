@@ -166,6 +166,8 @@ CASES = [
         scores=scores("attention_scores", (6, "target", "target"), 2),
         fullest=True,
     ),
+    case("next-sentence", masked_language_model, TOKENS, 11, 1, 12, 3, next_sentence=True),
+    case("classifier-unbiased", encoder_classifier, TOKENS, 11, 4, 1, 12, 3, logit_bias=False, mask="consumed"),
     case("masked", masked_language_model, TOKENS, 11, 1, 12, 3, head_activation="gelu_sigmoid"),
     case(
         "masked-many",

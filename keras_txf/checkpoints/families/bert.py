@@ -1,5 +1,8 @@
 """BERT, RoBERTa, CamemBERT, MPNet, ELECTRA and DistilBERT: post-norm encoders with learned positions."""
 
+import dataclasses
+import functools
+
 from keras_txf import models
 from keras_txf.checkpoints.family import POOLER, Family, Task, classes, encoder_task, spans
 from keras_txf.checkpoints.weight_map import Tensor, skip
@@ -168,23 +171,38 @@ def roberta(name):
     )
 
 
+BERT_MASKED = masked(
+    "BertForMaskedLM",
+    "cls.predictions.transform.dense",
+    "cls.predictions.transform.LayerNorm",
+    "cls.predictions.decoder",
+    "cls.predictions.bias",
+    activation_of("hidden_act"),
+)
+
+
+def pretraining(masked_lm):
+    """BERT's masked language model, with the head that tells whether the second sentence follows the first."""
+    return dataclasses.replace(
+        masked_lm,
+        architecture="BertForPreTraining",
+        tensors={
+            **masked_lm.tensors,
+            "pooler": Tensor("pooler.dense", inner=True),
+            "next_sentence_logits": "cls.seq_relationship",
+        },
+        options=lambda c: {**masked_lm.options(c), "next_sentence": True},
+    )
+
+
 FAMILIES = {
     "bert": Family(
         body,
         BODY,
-        tasks(
-            "Bert",
-            masked(
-                "BertForMaskedLM",
-                "cls.predictions.transform.dense",
-                "cls.predictions.transform.LayerNorm",
-                "cls.predictions.decoder",
-                "cls.predictions.bias",
-                activation_of("hidden_act"),
-            ),  # fmt: skip
-            {"head": Tensor("pooler.dense", inner=True), **CLASSES},
-            pooled("tanh"),
-        ),
+        {
+            **tasks("Bert", BERT_MASKED, {"head": Tensor("pooler.dense", inner=True), **CLASSES}, pooled("tanh")),
+            "pretraining": pretraining(BERT_MASKED),
+        },
         "bert.",
         BUFFERS,
         (POOLER, r"cls\.seq_relationship\.(weight|bias)"),
@@ -220,21 +238,29 @@ FAMILIES = {
     "electra": Family(
         electra,
         {**BODY, "encoder_embedding_projection": "embeddings_project"},
-        tasks(
-            "Electra",
-            masked(
-                "ElectraForMaskedLM",
-                "generator_predictions.dense",
-                "generator_predictions.LayerNorm",
-                "generator_lm_head",
-                "generator_lm_head.bias",
-            ),  # fmt: skip
-            TWO_LAYERS,
-            pooled("gelu"),
-        ),
+        {
+            **tasks(
+                "Electra",
+                masked(
+                    "ElectraForMaskedLM",
+                    "generator_predictions.dense",
+                    "generator_predictions.LayerNorm",
+                    "generator_lm_head",
+                    "generator_lm_head.bias",
+                ),  # fmt: skip
+                TWO_LAYERS,
+                pooled("gelu"),
+            ),
+            "replaced_token_detection": Task(
+                "ElectraForPreTraining",
+                functools.partial(models.token_classifier, num_classes=1),
+                {"head": "discriminator_predictions.dense", "logits": "discriminator_predictions.dense_prediction"},
+                activation_of("hidden_act"),
+                makes_head=True,
+            ),
+        },
         "electra.",
         BUFFERS,
-        (r"discriminator_predictions\..*",),
         neutral=(
             "summary_type",
             "summary_use_proj",

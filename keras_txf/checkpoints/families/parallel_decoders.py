@@ -268,7 +268,7 @@ FAMILIES = {
         tokens="classifier", rate=0.0,
     ),
     "cohere": family("Cohere", cohere, llama.BODY, "model.", ("model_max_length",), sequences=False, tokens=None),
-    "stablelm": family("StableLm", stablelm, llama.BODY, "model."),
+    "stablelm": family("StableLm", stablelm, llama.BODY, "model.", rate=0.0),
     "bloom": family(
         "Bloom", bloom, bloom_table, "transformer.",
         ("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi", "skip_bias_add",

@@ -225,11 +225,26 @@ POSITIONS = (r"(encoder|decoder)\.embed_positions\.weight",)  # sinusoids
 UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 
 
+OF_PAIR = ("source_vocab_size", "target_vocab_size", "num_decoder_layers", "start_id", "share_embeddings",
+           "logit_scale", "encoder_options", "decoder_options")  # fmt: skip
+
+
+def encoder_alone(options):
+    """The options of the encoder in those of an encoder-decoder."""
+    shared = {name: value for name, value in options.items() if name not in OF_PAIR}
+    return {**shared, "vocab_size": options["source_vocab_size"], **options["encoder_options"]}
+
+
 def t5_family(name, options, tensors):
     return Family(
         options,
         tensors,
-        plain(f"{name}ForConditionalGeneration"),
+        {
+            **plain(f"{name}ForConditionalGeneration"),
+            "encoder": Task(
+                f"{name}EncoderModel", models.encoder, convert=encoder_alone, ignore=(r"decoder\..*",), whole=False
+            ),
+        },
         ignore=UNUSED,
         aliases=dict.fromkeys(TABLES, "shared.weight"),
         neutral=("n_positions", "classifier_dropout", "is_encoder_decoder", "num_hidden_layers"),
