@@ -118,7 +118,7 @@ COMBINATIONS = [
         (
             f"misspelt {name}",
             lambda build=build: build(norm_placment="pre"),
-            ["'norm_placment'", name, "Did you mean 'norm_placement'", "Known"],
+            ["'norm_placment'", name, "Did you mean 'norm_placement'", "docstring"],
         )
         for name, build in BUILDERS.items()
     ),
@@ -470,7 +470,7 @@ VISION = [
     ),
     ("dim over heads of images", lambda: image_encoder(num_heads=3), ["`num_heads` must divide `dim`", "num_heads=3"]),
     *(
-        (f"{name} of {builder}", lambda build=build, name=name: build(**{name: 4}), [f"'{name}'", builder, "Known"])
+        (f"{name} of {builder}", lambda build=build, name=name: build(**{name: 4}), [f"'{name}'", builder, "docstring"])
         for builder, build in IMAGE_BUILDERS.items()
         for name in ("vocab_size", "pad_id", "max_length", "combine", "position_dim", "scale_embedding", "packed")
     ),
@@ -478,7 +478,7 @@ VISION = [
         (
             f"misspelt {name}",
             lambda build=build: build(norm_placment="post"),
-            ["'norm_placment'", name, "Did you mean 'norm_placement'", "Known"],
+            ["'norm_placment'", name, "Did you mean 'norm_placement'", "docstring"],
         )
         for name, build in IMAGE_BUILDERS.items()
     ),
