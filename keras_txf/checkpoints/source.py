@@ -81,7 +81,8 @@ def check_names(source, task, wanted, asked):
             f"The file must have a tensor for each weight of the model; there is none named {short_repr(missing)}."
         )
     heads = [known.rows(config) for known in family.tasks.values()]
-    of_heads = set().union(*map(modules_of, heads))
+    # A head that the model has: each of its tensors must have a weight.
+    of_heads = set().union(*map(modules_of, heads)) - {name.rpartition(".")[0] for name in wanted}
     roots = {name.partition(".")[0] for name in modules_of(family.tasks[task].rows(config))}
     skipped = {
         name

@@ -66,5 +66,5 @@ def test_a_question_answering_folder_is_an_encoder(family, body, tmp_path):
     mask = torch.tensor(ids != 1).long()
     with torch.no_grad():
         theirs = getattr(transformers, body).from_pretrained(tmp_path).eval()(torch.tensor(ids), attention_mask=mask)
-    found = keras.ops.convert_to_numpy(txf.checkpoints.load(tmp_path, token_type_ids=False)(ids))
+    found = keras.ops.convert_to_numpy(txf.checkpoints.load(tmp_path, "encoder", token_type_ids=False)(ids))
     np.testing.assert_allclose(found[ids != 1], theirs.last_hidden_state.numpy()[ids != 1], atol=1e-4)
