@@ -129,6 +129,11 @@ COMBINATIONS = [
     ),
     ("a short form", lambda: generator(layers=1), ["'layers'", "Did you mean 'num_layers'"]),
     ("misspelt for one side", lambda: seq2seq(encoder_options={"windw": 3}), ["'windw'", "Did you mean 'window'"]),
+    (
+        "of both sides for one side",
+        lambda: seq2seq(encoder_options={"num_layers": 3}),
+        ["'num_layers' is not an option of encoder_decoder"],
+    ),
     ("context without cross_attention", lambda: Decoder(2)(X, CONTEXT), ["`context`", "`cross_attention=False`"]),
     ("cross_attention without context", lambda: Decoder(2, cross_attention=True)(X), ["`context`", "None"]),
     (

@@ -194,11 +194,14 @@ def divides(divisor_name, divisor, name, value):
         )
 
 
-def known_names(kind, names, known):
-    """Refuses misspelt option names and offers the nearest one. A builder has too many options to list."""
+def known_names(kind, names, known, hints=()):
+    """Refuses misspelt option names and offers the nearest one. A builder has too many options to list.
+
+    `hints` are names that are offered too, and not known: a caller passes them elsewhere.
+    """
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
+            near = difflib.get_close_matches(name, [x for x in (*known, *hints) if x != name], 1)
             hint = f" Did you mean {short_repr(near[0])}?" if near else ""
             options = f"Known: {sorted(known)}." if len(known) <= 40 else "Its docstring lists all."
             raise ValueError(f"{short_repr(name)} is not {kind}.{hint} {options}")

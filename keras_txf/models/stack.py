@@ -45,7 +45,7 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
         embedding_options: those of the embedding, by the name they have here -> their name there.
     """
     defaults = default_options(table)
-    checks.known_names(f"an option of {builder}", options, [*defaults, *ARGUMENTS.get(builder, ())])
+    checks.known_names(f"an option of {builder}", options, defaults, ARGUMENTS.get(builder, ()))
     # Defaults of the builder are no options of the caller's: a layer may replace what they are for.
     replaced = [
         name for part, names in OPTIONS.items() if isinstance(options[part], keras.layers.Layer) for name in names
