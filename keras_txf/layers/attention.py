@@ -23,6 +23,7 @@ from keras_txf.layers.multi_head import (
 from keras_txf.layers.option_tables import AttentionOptions, SelfAttentionOptions, shows_options, take_options
 from keras_txf.layers.positions import Rotary, make_position
 from keras_txf.layers.serialization import get_config, register, revive
+from keras_txf.layers.table_bias import build_named
 from keras_txf.ops.masks import AttentionMask
 from keras_txf.ops.position_bias import PositionBias
 
@@ -83,8 +84,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
     def build(self, inputs_shape):
         build_projections(self, inputs_shape, inputs_shape)
-        if getattr(self.position_layer, "names_own_weights", False) and not self.position_layer.built:
-            self.position_layer.build()
+        build_named(self.position_layer)
 
     def call(
         self,

@@ -20,6 +20,7 @@ from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.table_bias import TableBias, build_named
 from keras_txf.ops import positions as mathematics
 
 
@@ -136,7 +137,7 @@ class ALiBi(keras.layers.Layer):
 
 @register
 @named_arguments
-class RelativeBias(keras.layers.Layer):
+class RelativeBias(TableBias):
     """T5's relative positions: a learned bias for each head and each bucket of distances.
 
     T5 shares one such layer among all blocks of a stack: pass the same instance to each.
@@ -178,42 +179,13 @@ class RelativeBias(keras.layers.Layer):
                 f"received max_distance={max_distance} and num_buckets={num_buckets}."
             )
 
-    names_own_weights = True
-
-    def build(self, *shapes):
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.num_buckets, self.num_heads),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-            autocast=False,
-        )
-
     def rotate(self, x, positions):
         return x
 
-    def bias(self, query_positions, key_positions):
-        return self(query_positions, key_positions)
+    def table_size(self):
+        return self.num_buckets
 
-    def call(self, query_positions, key_positions):
-        return self.bias_of(self.embeddings, query_positions, key_positions)
-
-    def bias_weights(self):
-        return ops.copy(self.embeddings)  # a tensor: TensorFlow's custom gradients refuse variables
-
-    def bias_of(self, weights, query_positions, key_positions):
-        """The bias (batch or 1, heads, T, S) with weights (buckets, heads) in place of the layer's own."""
-        buckets = self._buckets(query_positions, key_positions)
-        return ops.transpose(ops.take(weights, buckets, axis=0), (0, 3, 1, 2))
-
-    def gradient_of_bias(self, upstream, query_positions, key_positions):
-        """The gradient (buckets, heads) of the weights, from that of a bias (batch, heads, T, S)."""
-        buckets = self._buckets(query_positions, key_positions)
-        if buckets.shape[0] == 1:
-            upstream = ops.sum(upstream, axis=0, keepdims=True)
-        upstream = ops.reshape(ops.transpose(upstream, (0, 2, 3, 1)), (-1, self.num_heads))
-        return ops.segment_sum(upstream, ops.reshape(buckets, (-1,)), num_segments=self.num_buckets)
-
-    def _buckets(self, query_positions, key_positions):
+    def rows(self, query_positions, key_positions):
         distance = _distance(query_positions, key_positions)
         return mathematics.relative_buckets(distance, self.bidirectional, self.num_buckets, self.max_distance)
 
@@ -232,8 +204,7 @@ def make_position(position, num_heads, causal, dtype):
     """The layer that a name or an instance of a position stands for, or None."""
     if position is None or isinstance(position, keras.layers.Layer):
         _check_instance(position, num_heads)
-        if getattr(position, "names_own_weights", False) and not position.built:
-            position.build()  # here, so that a shared layer's weight is not named for its first user
+        build_named(position)
         return position
     if isinstance(position, str) and position in ENCODINGS:
         raise ValueError(

@@ -5,7 +5,6 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.backend.variables import current_value
-from keras_txf.layers.positions import Rotary
 from keras_txf.layers.serialization import get_config, register
 from keras_txf.ops import positions as mathematics
 
@@ -24,14 +23,14 @@ class StoredRotary(keras.layers.Layer):
         [RoFormer](https://arxiv.org/abs/2104.09864).
     """
 
+    names_own_weights = True  # see `build_named`
+
     def __init__(self, head_dim, base=10000.0, **kwargs):
         super().__init__(**kwargs)
         self.head_dim = checks.size("head_dim", head_dim)
         if head_dim % 2:
             raise ValueError(f"`head_dim` must be even for rotary positions, which turn pairs; received {head_dim}.")
         self.base = checks.positive_number("base", base)
-
-    names_own_weights = True  # see `make_position`
 
     def build(self, *shapes):
         values, _ = mathematics.rotary_frequencies(self.head_dim, self.base, None)
@@ -47,7 +46,8 @@ class StoredRotary(keras.layers.Layer):
     def rotate(self, x, positions):
         return mathematics.rotate(x, positions, current_value(self.frequencies))
 
-    bias = Rotary.bias
+    def bias(self, query_positions, key_positions):
+        return None
 
     def get_config(self):
         return get_config(self, super().get_config())

@@ -65,7 +65,7 @@ def reference(arrays, mask, position, positions, soft_cap, upstream):
     if soft_cap is not None:
         logits = soft_cap * torch.tanh(logits / soft_cap)
     if isinstance(position, txf.layers.RelativeBias):
-        buckets = np.array(ops.convert_to_numpy(position._buckets(positions, positions)))
+        buckets = np.array(ops.convert_to_numpy(position.rows(positions, positions)))
         logits = logits + others.pop()[torch.tensor(buckets).long()].permute(0, 3, 1, 2)
     elif isinstance(position, txf.layers.ALiBi):
         logits = logits + torch.tensor(array(position(positions, positions)))

@@ -1,0 +1,51 @@
+"""TableBias: a bias for each head that is looked up in a table, by the places of a query and a key."""
+
+import keras
+from keras import ops
+
+
+class TableBias(keras.layers.Layer):
+    """The table, its bias and its gradient. A subclass has `num_heads`, and says which row is for which places.
+
+    A subclass has two more methods:
+
+        table_size() -> the number of rows
+        rows(query_positions, key_positions) -> int (batch or 1, T, S), the row for each query and key
+    """
+
+    names_own_weights = True
+
+    def build(self, *shapes):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.table_size(), self.num_heads),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            autocast=False,
+        )
+
+    def bias(self, query_positions, key_positions):
+        return self(query_positions, key_positions)
+
+    def call(self, query_positions, key_positions):
+        return self.bias_of(self.embeddings, query_positions, key_positions)
+
+    def bias_weights(self):
+        return ops.copy(self.embeddings)  # a tensor: TensorFlow's custom gradients refuse variables
+
+    def bias_of(self, weights, query_positions, key_positions):
+        """The bias (batch or 1, heads, T, S) with weights (rows, heads) in place of the layer's own."""
+        return ops.transpose(ops.take(weights, self.rows(query_positions, key_positions), axis=0), (0, 3, 1, 2))
+
+    def gradient_of_bias(self, upstream, query_positions, key_positions):
+        """The gradient (rows, heads) of the weights, from that of a bias (batch, heads, T, S)."""
+        rows = self.rows(query_positions, key_positions)
+        if rows.shape[0] == 1:
+            upstream = ops.sum(upstream, axis=0, keepdims=True)
+        upstream = ops.reshape(ops.transpose(upstream, (0, 2, 3, 1)), (-1, self.num_heads))
+        return ops.segment_sum(upstream, ops.reshape(rows, (-1,)), num_segments=self.table_size())
+
+
+def build_named(position):
+    """Builds a position layer whose weights are named for itself: a shared one is not named for its first user."""
+    if getattr(position, "names_own_weights", False) and not position.built:
+        position.build()
