@@ -6,14 +6,12 @@ import keras
 
 from keras_txf import checks
 from keras_txf.layers import Pooling
-from keras_txf.layers.activations import get_activation
-from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.heads import POOLINGS, SpanLogits
 from keras_txf.layers.option_tables import Each, shows_options
-from keras_txf.layers.projections import Projection
 from keras_txf.models import stack
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.encoder import encode
+from keras_txf.models.head_layers import class_logits, head_transform, next_sentence_logits
 from keras_txf.models.lm_head import Logits
 from keras_txf.models.option_tables import EncoderOptions, SequenceEncoderOptions
 
@@ -89,7 +87,7 @@ def encoder_classifier(
     x = result.output if pool_after_head else pool(result.output)
     head = (dim, head_activation, head_bias, head_norm)
     after = pool if pool_after_head else None
-    logits = _classes(x, num_classes, head, head_dropout, result.blocks[0], options.dtype, after, logit_bias)
+    logits = class_logits(x, num_classes, head, head_dropout, result.blocks[0], options.dtype, after, logit_bias)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, outputs, name, CheckedModel)
 
@@ -146,7 +144,7 @@ def token_classifier(
         options,
     )
     head = (dim, head_activation, head_bias, head_norm)
-    logits = _classes(result.output, num_classes, head, head_dropout, result.blocks[0], options.dtype)
+    logits = class_logits(result.output, num_classes, head, head_dropout, result.blocks[0], options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, outputs, name, CheckedModel)
 
@@ -210,7 +208,7 @@ def span_classifier(
         options,
     )
     head = (dim, head_activation, head_bias, head_norm)
-    logits = _classes(result.output, 2, head, head_dropout, result.blocks[0], options.dtype)
+    logits = class_logits(result.output, 2, head, head_dropout, result.blocks[0], options.dtype)
     spans = SpanLogits(dtype=options.dtype, name="span_logits")(logits)
     outputs = {**spans, **result.requested(return_hidden_states, return_attention_scores)}
     return stack.make_model(inputs, outputs, name, CheckedModel)
@@ -282,7 +280,7 @@ def masked_language_model(
     x = result.output
     if head_activation is not None:
         width = options.embedding_dim or dim
-        x = _transform(x, width, head_activation, head_bias, True, result.blocks[0], options.dtype)
+        x = head_transform(x, width, head_activation, head_bias, True, result.blocks[0], options.dtype)
     elif options.embedding_dim is not None or not checks.boolean("head_bias", head_bias):
         raise ValueError(
             "`head_activation` must be given with `embedding_dim` or head_bias=False: it makes the layer that they are "
@@ -293,37 +291,6 @@ def masked_language_model(
     if checks.boolean("next_sentence", next_sentence):
         if packed:
             raise ValueError("`packed` does not go with `next_sentence`: there is one answer for each row.")
-        extra["next_sentence_logits"] = _next_sentence(result.output, dim, options.dtype)
+        extra["next_sentence_logits"] = next_sentence_logits(result.output, dim, options.dtype)
     outputs = stack.with_extra("logits", logits, extra)
     return stack.make_model(inputs, outputs, name, CheckedModel)
-
-
-def _next_sentence(x, dim, dtype):
-    x = Pooling("first", dtype=dtype, name="pooling")(x)
-    x = Projection(dim, dtype=dtype, name="pooler")(x)
-    x = keras.layers.Activation("tanh", dtype=dtype, name="pooler_activation")(x)
-    return Projection(2, dtype=dtype, name="next_sentence_logits")(x)
-
-
-def _transform(x, width, activation, bias, norm, block, dtype):
-    """Dense, activation and perhaps a norm of the blocks' kind."""
-    checks.boolean("head_bias", bias)
-    activation = get_activation("head_activation", activation)
-    x = Projection(width, use_bias=bias, dtype=dtype, name="head")(x)
-    x = keras.layers.Activation(activation, dtype=dtype, name="head_activation")(x)
-    if not norm:
-        return x
-    return stack.like_norm(block, "head_norm", dtype)(x)
-
-
-def _classes(x, num_classes, head, dropout, block, dtype, pool=None, logit_bias=True):
-    width, activation, bias, norm = head
-    if activation is not None:
-        x = _transform(x, width, activation, bias, checks.boolean("head_norm", norm), block, dtype)
-    elif checks.boolean("head_norm", norm) or not checks.boolean("head_bias", bias):
-        raise ValueError("`head_norm` and `head_bias` need `head_activation`, which makes the layer that has them.")
-    if pool is not None:
-        x = pool(x)
-    if checks.rate("head_dropout", dropout):
-        x = Dropout(dropout, dtype=dtype, name="head_dropout")(x)
-    return Projection(num_classes, use_bias=logit_bias, dtype=dtype, name="logits")(x)
