@@ -1,13 +1,8 @@
 """Families of decoders: options away from their defaults, for `checkpoint_cases`."""
 
+from case_sizes import LLAMA3, YARN
+
 IDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
-YARN = dict(
-    rope_type="yarn", rope_theta=500.0, factor=3.0, original_max_position_embeddings=8, beta_fast=16.0, beta_slow=2.0
-)
-LLAMA3 = dict(
-    rope_type="llama3", rope_theta=700.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=3.0,
-    original_max_position_embeddings=16,
-)  # fmt: skip
 PARTIAL = dict(rope_type="linear", rope_theta=300.0, factor=2.5, partial_rotary_factor=0.6)
 
 

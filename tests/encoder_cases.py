@@ -1,38 +1,16 @@
 """Rows of `checkpoint_cases.CASES`: encoders, encoder-decoders and images beyond the first of each kind."""
 
-BERT = dict(
-    vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40,
-    max_position_embeddings=26, layer_norm_eps=1e-2,
-)  # fmt: skip
+from case_sizes import BART, BERT, DISTILBERT, FIVE, LLAMA, T5, VIT
+
 ALBERT = {**BERT, "embedding_size": 10, "num_hidden_layers": 4, "num_hidden_groups": 2}
-BART = dict(
-    vocab_size=61, d_model=24, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
-    decoder_attention_heads=2, encoder_ffn_dim=40, decoder_ffn_dim=44, max_position_embeddings=26,
-)  # fmt: skip
-T5 = dict(
-    vocab_size=61, d_model=24, d_kv=7, d_ff=40, num_layers=2, num_decoder_layers=3, num_heads=4,
-    relative_attention_num_buckets=8, relative_attention_max_distance=20, layer_norm_epsilon=1e-2,
-    decoder_start_token_id=0,
-)  # fmt: skip
-EUROBERT = dict(
-    vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-    intermediate_size=40, max_position_embeddings=64, rms_norm_eps=1e-2, pad_token_id=0, bos_token_id=1,
-    eos_token_id=2,
-)  # fmt: skip
 ESM = {
     **BERT, "pad_token_id": 1, "mask_token_id": 13, "position_embedding_type": "rotary", "emb_layer_norm_before": False,
     "token_dropout": True, "hidden_dropout_prob": 0.0,
 }  # fmt: skip
-VIT = dict(
-    hidden_size=24, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40, image_size=12, patch_size=4,
-    layer_norm_eps=1e-2,
-)  # fmt: skip
 OBLONG = {"image_size": (8, 12), "patch_size": (2, 4), "num_channels": 2, "hidden_act": "gelu_new"}
 DINOV2 = {**{key: value for key, value in VIT.items() if key != "intermediate_size"}, "mlp_ratio": 2}
-FIVE = dict(num_labels=5)
 LINEAR = dict(rope_type="linear", rope_theta=300.0, factor=2.5)
 
-DISTILBERT = dict(vocab_size=61, dim=24, n_layers=3, n_heads=4, hidden_dim=40, max_position_embeddings=26)
 MODERNBERT = dict(
     vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
     max_position_embeddings=64, local_attention=6, norm_eps=1e-2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
@@ -80,17 +58,17 @@ ROWS = [
     ("gte", "classes", "GteForSequenceClassification", {**BERT, **FIVE, "classifier_dropout": 0.3}),
     ("gte", "tokens", "GteForTokenClassification", {**BERT, **FIVE, "type_vocab_size": 3}),
     ("gte", "encoder", "GteModel", BERT),
-    ("eurobert", "masked", "EuroBertForMaskedLM", EUROBERT),
+    ("eurobert", "masked", "EuroBertForMaskedLM", LLAMA),
     ("eurobert", "biased", "EuroBertForMaskedLM", {
-        **EUROBERT, "attention_bias": True, "mlp_bias": True, "head_dim": 10, "hidden_act": "gelu", "pad_token_id": 5,
+        **LLAMA, "attention_bias": True, "mlp_bias": True, "head_dim": 10, "hidden_act": "gelu", "pad_token_id": 5,
         "rope_parameters": LINEAR,
     }),
-    ("eurobert", "tied", "EuroBertForMaskedLM", {**EUROBERT, "tie_word_embeddings": True, "mlp_bias": True}),
-    ("eurobert", "late", "EuroBertForSequenceClassification", {**EUROBERT, **FIVE}),
-    ("eurobert", "first", "EuroBertForSequenceClassification", {**EUROBERT, **FIVE, "classifier_pooling": "bos"}),
-    ("eurobert", "mean", "EuroBertForSequenceClassification", {**EUROBERT, **FIVE, "classifier_pooling": "mean"}),
-    ("eurobert", "tokens", "EuroBertForTokenClassification", {**EUROBERT, **FIVE}),
-    ("eurobert", "encoder", "EuroBertModel", EUROBERT),
+    ("eurobert", "tied", "EuroBertForMaskedLM", {**LLAMA, "tie_word_embeddings": True, "mlp_bias": True}),
+    ("eurobert", "late", "EuroBertForSequenceClassification", {**LLAMA, **FIVE}),
+    ("eurobert", "first", "EuroBertForSequenceClassification", {**LLAMA, **FIVE, "classifier_pooling": "bos"}),
+    ("eurobert", "mean", "EuroBertForSequenceClassification", {**LLAMA, **FIVE, "classifier_pooling": "mean"}),
+    ("eurobert", "tokens", "EuroBertForTokenClassification", {**LLAMA, **FIVE}),
+    ("eurobert", "encoder", "EuroBertModel", LLAMA),
     ("esm", "masked", "EsmForMaskedLM", ESM),
     ("esm", "learned", "EsmForMaskedLM", {
         **ESM, "position_embedding_type": "absolute", "emb_layer_norm_before": True, "pad_token_id": 3,
