@@ -68,9 +68,9 @@ class GenerateDefaults:
         """The processor that forces the last token; the start token is the only one before the new ones."""
         if self.last_id is None:
             return ()
-        after_start = found.get("max_length", NEW_TOKENS + 1) - 1
-        number = min(found.get("max_new_tokens", after_start), after_start if "max_length" in found else 2**31)
-        return (ForcedTokens({number - 1: self.last_id}),)
+        limits = [found["max_new_tokens"]] if "max_new_tokens" in found else []
+        limits += [found["max_length"] - 1] if "max_length" in found else []
+        return (ForcedTokens({min(limits, default=NEW_TOKENS) - 1: self.last_id}),)
 
 
 def give_generate_defaults(model, folder, config):

@@ -1,6 +1,5 @@
 """Saving: writes a model as a folder that transformers loads."""
 
-import json
 import os
 import shutil
 import uuid
@@ -234,7 +233,7 @@ def write_tensors(folder, shards, origin, dtype):
     if len(shards) > 1:
         size = sum(size_of(link, dtype) for shard in shards.values() for link in shard.values())
         index = {"metadata": {"total_size": size}, "weight_map": places}
-        (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        write_json(folder / INDEX, index)
 
 
 def size_of(link, dtype):

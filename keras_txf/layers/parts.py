@@ -111,9 +111,8 @@ def call_part(name, layer, *inputs, **arguments):
     known = call_parameters(type(layer))
     takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
     given = {key: value for key, value in arguments.items() if value is not None and value is not False}
-    if (
-        "cache" in given
-    ):  # which knows the padding; Keras refuses a mask beside it where `call` takes them as `**kwargs`
+    if "cache" in given:
+        # The cache knows the padding. Keras refuses a mask beside it where `call` takes both as `**kwargs`.
         given.pop("mask", None)
     for key in [key for key in given if key not in known and not takes_all]:
         if key not in ("mask", "context_mask"):

@@ -31,14 +31,14 @@ def knows_options(call: Call) -> Call:
 
     Arguments that the caller does not give have the model's own defaults.
     """
-    known = [*inspect.signature(call).parameters][1:]
+    signature = inspect.signature(call)
+    known = [*signature.parameters][1:]
 
     @functools.wraps(call)
     def checked(self, *args, **options):
         check_options(f"an option of `{call.__name__}`", options, known)
-        if len(args) > len(known) or options.keys() & set(known[: len(args)]):
-            return call(self, *args, **options)  # Python says what is wrong
-        return call(self, **with_defaults(self, {**dict(zip(known, args)), **options}, known))
+        given = signature.bind_partial(None, *args, **options).arguments
+        return call(self, **with_defaults(self, {name: given[name] for name in known if name in given}, known))
 
     return checked
 
