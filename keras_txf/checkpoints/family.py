@@ -55,7 +55,7 @@ class Family:
         neutral: keys of the config without an effect, beside those of `config.NEUTRAL`.
         says_tied: whether `tie_word_embeddings` is about the logits alone.
         renamed: patterns of names of modules in files -> what transformers 5 calls them in its own class, and with it
-            peft.
+            peft; a tuple of names where the class has a module for each layer that the file's module concatenates.
     """
 
     options: Callable

@@ -6,7 +6,7 @@ import re
 from keras_txf.checkpoints.building import find_family, has_own_logits, table_of
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, as_tensor
-from keras_txf.checkpoints.weight_map import SAME, TRANSPOSED, Expert, links
+from keras_txf.checkpoints.weight_map import SAME, TRANSPOSED, Expert, Link, links
 from keras_txf.layers.adapters import adapters_of
 from keras_txf.training.adapters import dense_layers
 
@@ -51,14 +51,14 @@ def find_modules(model, origin):
     for link in links(table_of(family, origin.task, config, model), variables):
         if isinstance(link.variables[0], Expert):  # transformers 5 has a tensor of all experts, and peft no module
             continue
-        old, _, last = link.name.rpartition(".")
-        new, prefix = _renamed(old, family), family.prefix * (task.whole and link.inner)
-        module = found.setdefault(old, Module((prefix + new, prefix + old, new, old), {}, {}))
-        module.tensors[last] = link
-        paths = [variable.path.rpartition("/")[0] for variable in link.variables]
-        if all(variable.path == f"{path}/kernel" for variable, path in zip(link.variables, paths)):
-            if link.way in (SAME, TRANSPOSED) and layers.keys() >= set(paths):
-                module.layers, module.is_transposed = {path: layers[path] for path in paths}, link.way is SAME
+        prefix = family.prefix * (task.whole and link.inner)
+        for new, old, last, link in _in_class(link, family):
+            module = found.setdefault(old, Module((prefix + new, prefix + old, new, old), {}, {}))
+            module.tensors[last] = link
+            paths = [variable.path.rpartition("/")[0] for variable in link.variables]
+            if all(variable.path == f"{path}/kernel" for variable, path in zip(link.variables, paths)):
+                if link.way in (SAME, TRANSPOSED) and layers.keys() >= set(paths):
+                    module.layers, module.is_transposed = {path: layers[path] for path in paths}, link.way is SAME
     if origin.task in LANGUAGE_MODELS and (origin.task == "seq2seq" or not has_own_logits(model)):
         body = family.rows(config)
         for name in {as_tensor(row).name for path, row in body.items() if path.endswith("embedding/token")}:
@@ -67,8 +67,19 @@ def find_modules(model, origin):
     return {module.name: module for module in found.values()}
 
 
-def _renamed(name, family):
-    for pattern, new in family.renamed.items():
-        if re.fullmatch(pattern, name):
-            return re.sub(pattern, new, name)
-    return name
+def _in_class(link, family):
+    """Returns (name of the module now, its name before, last part of the tensor's name, link) of a tensor's modules."""
+    old, _, last = link.name.rpartition(".")
+    pattern = next((pattern for pattern in family.renamed if re.fullmatch(pattern, old)), None)
+    if pattern is None:
+        return [(old, old, last, link)]
+    names = family.renamed[pattern]
+    if isinstance(names, str):
+        return [(re.sub(pattern, names, old), old, last, link)]
+    names = [
+        re.sub(pattern, name, old) for name in names
+    ]  # a tensor of files, of which the class has one for each part
+    return [
+        (name, name, last, Link(f"{name}.{last}", link.way, link.inner, [variable]))
+        for name, variable in zip(names, link.variables, strict=True)
+    ]

@@ -27,6 +27,7 @@ ARRAYS = {
     "none": np.zeros((0, 7), "float64"),
 }
 SOUND = save(ARRAYS, metadata={"format": "pt"})
+UNKNOWN_KEYS = pytest.mark.filterwarnings("ignore:config.json has keys that its class")
 TYPES = "BOOL F4 F6_E2M3 F8_E4M3 F8_E8M0 I8 U8 I16 U16 F16 BF16 I32 F32 C64 F64 U64 f32".split()
 
 
@@ -160,11 +161,13 @@ def load_damaged(base, number, seed):
     return loaded
 
 
+@UNKNOWN_KEYS
 @pytest.mark.slow
 def test_damaged_configurations(tmp_path):
     assert 0 < load_damaged(tmp_path, 40, seed=3) < 30
 
 
+@UNKNOWN_KEYS
 @pytest.mark.slow
 def test_many_damaged_configurations(tmp_path):
     assert 5 < load_damaged(tmp_path, 100, seed=4) < 65

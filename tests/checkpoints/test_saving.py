@@ -112,7 +112,6 @@ def test_a_config_that_is_of_another_model_is_refused(tmp_path):
         ("vocab_size", 12, ["embedding/token/embeddings", "(12, 8)", "(11, 8)"]),
         ("n_layer", 3, ["decoder_2", "None"]),
         ("n_positions", 9, ["embedding/position", "(9, 8)", "(7, 8)"]),
-        ("new_trick", True, ["new_trick"]),
         ("n_head", 3, ["n_head=3"]),
     ):
         refused(lambda: save(model, tmp_path / "no", {**GPT2, key: value}), ["config", *words])

@@ -28,7 +28,7 @@ def generator():
 
 
 @keras.saving.register_keras_serializable(package="tests")
-class Doubled(layers.Dense):
+class DoubledDense(layers.Dense):
     def call(self, inputs):
         return 2 * super().call(inputs)
 
@@ -40,7 +40,7 @@ def of_keras():
     x = layers.TimeDistributed(layers.Dense(8, activation="relu"), name="wrapper")(inputs)
     x = Bottleneck(3, 8, name="bottleneck")(DifferentialAttention(2, name="attention")(x))
     x = layers.Dense(7, activation="gelu", name="mine")(x)
-    return keras.Model(inputs, layers.Dense(4, use_bias=False, name="logits")(Doubled(5, name="doubled")(x)))
+    return keras.Model(inputs, layers.Dense(4, use_bias=False, name="logits")(DoubledDense(5, name="doubled")(x)))
 
 
 def randomize(model, scale=0.2):

@@ -65,6 +65,11 @@ FAMILIES = {
                  "auxiliary_num_convs", "auxiliary_concat_input", "semantic_loss_ignore_index", "out_features",
                  "out_indices", "stage_names", "add_fpn", "reshape_hidden_states", "use_mask_token", "vocab_size",
                  "segmentation_indices"),
-        renamed=RENAMED,
+        renamed={
+            **RENAMED,
+            r"encoder\.layer\.(\d+)": r"layers.\1",
+            r"encoder\.layer\.(\d+)\.attention\.attention\.(relative_position_bias)": r"layers.\1.\2",
+            r"encoder\.(relative_position_bias)": r"\1",
+        },
     ),
 }  # fmt: skip

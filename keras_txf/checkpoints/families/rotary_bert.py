@@ -31,6 +31,23 @@ GTE = {
     "encoder_{i}/feed_forward_norm": "encoder.layer.{i}.mlp_ln",
 }
 
+# What transformers calls the modules of these files.
+LAYER = r"layers.\1"
+RENAMED = {
+    r"emb_ln": "embeddings.LayerNorm",
+    r"encoder\.layers?\.(\d+)\.(?:attn\.Wqkv|attention\.qkv_proj)": tuple(
+        rf"{LAYER}.self_attn.{part}_proj" for part in "qkv"
+    ),
+    r"encoder\.layers?\.(\d+)\.(?:attn\.out_proj|attention\.o_proj)": rf"{LAYER}.self_attn.o_proj",
+    r"encoder\.layers?\.(\d+)\.(?:norm1|attn_ln)": rf"{LAYER}.post_attention_layernorm",
+    r"encoder\.layers\.(\d+)\.mlp\.fc11": rf"{LAYER}.mlp.up_proj",
+    r"encoder\.layers\.(\d+)\.mlp\.fc12": rf"{LAYER}.mlp.gate_proj",
+    r"encoder\.layer\.(\d+)\.mlp\.up_gate_proj": (rf"{LAYER}.mlp.up_proj", rf"{LAYER}.mlp.gate_proj"),
+    r"encoder\.layers?\.(\d+)\.mlp\.(?:fc2|down_proj)": rf"{LAYER}.mlp.down_proj",
+    r"encoder\.layers?\.(\d+)\.(?:norm2|mlp_ln)": rf"{LAYER}.post_mlp_layernorm",
+    r"lm_head\.norm": "lm_head.layer_norm",
+}
+
 
 def options(c, base, types, activation, rate):
     kinds = ["full_attention"] * c("num_hidden_layers")
@@ -83,6 +100,7 @@ def family(name, prefix, options, table, masked_lm, rate):
         prefix,
         kept=(POOLER,),
         aliases={"cls.predictions.decoder.bias": "cls.predictions.bias"},
+        renamed=RENAMED,
     )
 
 
