@@ -48,11 +48,11 @@ def find_modules(model, origin):
     beside = {id(v) for layer in layers.values() for a in adapters_of(layer).values() for v in a.variables.values()}
     variables = [v for v in model.weights if id(v) not in beside and not v.path.endswith(OF_INT8)]
     found = {}
-    for link in links(table_of(family, origin.task, config, model), variables):
-        if isinstance(link.variables[0], Expert):  # transformers 5 has a tensor of all experts, and peft no module
+    for tensor in links(table_of(family, origin.task, config, model), variables):
+        if isinstance(tensor.variables[0], Expert):  # transformers 5 has a tensor of all experts, and peft no module
             continue
-        prefix = family.prefix * (task.whole and link.inner)
-        for new, old, last, link in _in_class(link, family):
+        prefix = family.prefix * (task.whole and tensor.inner)
+        for new, old, last, link in _in_class(tensor, family):
             module = found.setdefault(old, Module((prefix + new, prefix + old, new, old), {}, {}))
             module.tensors[last] = link
             paths = [variable.path.rpartition("/")[0] for variable in link.variables]
