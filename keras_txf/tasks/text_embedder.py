@@ -17,8 +17,10 @@ from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import numbers, one_or_many, texts
 from keras_txf.tasks.decoder_padding import padding_of_decoder
 from keras_txf.tasks.epoch_scores import correlations
+from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.sentence_modules import check_modules, read_max_length, read_pooling, write_modules
-from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of, tokenizer_or
+from keras_txf.tasks.task import Task
+from keras_txf.tasks.tokens import rows_of, tokenizer_of, tokenizer_or
 from keras_txf.text.truncation import row
 
 
