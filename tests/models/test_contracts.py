@@ -391,7 +391,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("check, case", parameters(CASES))
+@pytest.mark.parametrize("check, case", parameters(CASES, long=("export", "fit_compiled", "quantization")))
 def test_contract(check, case, tmp_path):
     check(case, tmp_path)
 

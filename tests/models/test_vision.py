@@ -94,6 +94,7 @@ def test_every_option_reaches_the_layers(name):
     assert {layer.dtype_policy.name for layer in model.layers} == {"mixed_bfloat16", keras.config.dtype_policy().name}
 
 
+@pytest.mark.long
 @builders
 @pytest.mark.parametrize("position", ["rotary", "alibi", "relative"])
 def test_positions_of_attention_take_the_place_of_learned_ones(name, position):

@@ -78,6 +78,7 @@ def test_a_pooling_of_the_caller_stands_for_the_modules(folder):
     assert embedder.from_checkpoint(folder, pooling="max").model.get_layer("pooling").kind == "max"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files, longest", [
     ({"sentence_bert_config": {"max_seq_length": 9}}, 9),
     ({"sentence_bert_config": {"max_seq_length": 900}}, 64),  # the model has 64 positions
@@ -92,6 +93,7 @@ def test_texts_are_truncated_as_there(files, longest, folder):
     assert embedder.from_checkpoint(folder, max_length=5).max_length == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [True, False])
 def test_a_folder_says_whether_vectors_have_length_1(unit, folder, tmp_path):
     task = embedder.from_checkpoint(folder, pooling="last")
