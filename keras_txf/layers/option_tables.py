@@ -188,7 +188,17 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
     ]
 
 
-class EncoderBlockOptions(BlockOptions, CausalOptions, LayerOptions, total=False):
+class ConvolutionOptions(TypedDict, total=False):
+    convolution: Annotated[
+        Any,
+        None,
+        "a layer such as `Convolution`, called on the block's inputs (B, T, D) and, if it takes it, `mask`. What it "
+        'returns is added after the feed-forward network, and a norm follows; needs the norms "post" and '
+        "causal=False (DeBERTa v2's first block).",
+    ]
+
+
+class EncoderBlockOptions(BlockOptions, CausalOptions, ConvolutionOptions, LayerOptions, total=False):
     """Options of `EncoderBlock`."""
 
 
