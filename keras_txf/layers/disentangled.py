@@ -30,7 +30,7 @@ class DisentangledPositions(keras.layers.Layer):
     The logit of a query and a key is the sum of three products, scaled by 1 / sqrt(3 H): of query and key, of the query
     and the vector of their distance as a key, and of that vector as a query and the key. Pass one such layer as
     `position` to a builder, or the same one to several blocks: they share the vectors, as in DeBERTa. Memory grows with
-    N · T · S, not with N · T · S · H.
+    N · T · (S + P): no query and key have a vector of their own there.
 
     Args:
         dim: width D of the vectors; the width of the attention's inputs with `share_projections`.
@@ -157,10 +157,10 @@ class DisentangledPositions(keras.layers.Layer):
         position_key = position_query = None
         if self.content_to_position:
             project = attention.key if self.share_projections else attention.position_key
-            position_key = norm_heads(attention, "key_norm", project(vectors), key.shape[2])
+            position_key = norm_heads(attention, "key_norm", project(vectors), key.shape[2])[0]
         if self.position_to_content:
             project = attention.query if self.share_projections else attention.position_query
-            position_query = norm_heads(attention, "query_norm", project(vectors), query.shape[2])
+            position_query = norm_heads(attention, "query_norm", project(vectors), query.shape[2])[0]
         buckets = self._buckets(query_positions, key_positions)
         scale = ops.cast(attention.logit_scale(), query.dtype)
         return disentangled_bias(query * scale, key * scale, position_query, position_key, buckets)

@@ -192,9 +192,9 @@ class ConvolutionOptions(TypedDict, total=False):
     convolution: Annotated[
         Any,
         None,
-        "a layer such as `Convolution`, called on the block's inputs (B, T, D) and, if it takes it, `mask`. What it "
-        'returns is added after the feed-forward network, and a norm follows; needs the norms "post" and '
-        "causal=False (DeBERTa v2's first block).",
+        "of encoders: a layer such as `Convolution`, called on the block's inputs (B, T, D) and, if it takes it, "
+        "`mask`. What it returns is added after the feed-forward network, and a norm follows (DeBERTa v2's first "
+        'block). Needs norm_placement="post" and causal=False.',
     ]
 
 

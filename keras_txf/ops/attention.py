@@ -71,7 +71,7 @@ def attention(
         output, scores = _fused(query, key, value, mask, bias, causal, scale), None
     else:
         key, value = swap_heads(key), swap_heads(value)
-        logits = head_products(query * ops.cast(scale, query.dtype), key)
+        logits = _logits(query * ops.cast(scale, query.dtype), key)
         logits = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
         if logit_soft_cap is not None:
             logits = ops.tanh(logits / logit_soft_cap) * logit_soft_cap
@@ -130,7 +130,7 @@ def _softmax_beside(sinks, logits):
     return ops.softmax(ops.concatenate([logits, sinks], axis=-1), axis=-1)[..., :-1]
 
 
-def head_products(query, key):
+def _logits(query, key):
     """(B, T, N, H) and (B, K, S, H) -> (B, N, T, S). Groups of heads share a product, no key is copied."""
     length, heads = ops.shape(query)[1], query.shape[2]
     query = group_heads(swap_heads(query), key.shape[1])

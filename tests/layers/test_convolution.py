@@ -51,6 +51,7 @@ def test_a_block_adds_the_convolution_of_its_inputs_and_a_norm(norm):
     np.testing.assert_array_equal(drawing.array(again(X)), drawing.array(block(X)))
 
 
+@drawing.not_on_jax
 def test_each_block_of_an_encoder_has_its_own_or_none():
     layer = txf.layers.Convolution(3, "gelu")
     model = txf.models.encoder(11, 3, D, 2, convolution=[layer, None, layer])

@@ -149,6 +149,7 @@ def test_blocks_share_the_vectors_and_files_keep_them(name, tmp_path):
     assert len(again.weights) == len(model.weights)
 
 
+@drawing.not_on_jax
 def test_packed_rows_are_the_rows_alone():
     position = txf.layers.DisentangledPositions(D, **POSITIONS["version 3"])
     options = dict(position=position, dropout=0.0)
@@ -165,9 +166,8 @@ def test_packed_rows_are_the_rows_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["version 1", "version 3"])
-def test_a_decoder_generates_what_whole_passes_choose(name):
-    position = txf.layers.DisentangledPositions(D, **POSITIONS[name])
+def test_a_decoder_generates_what_whole_passes_choose():
+    position = txf.layers.DisentangledPositions(D, **POSITIONS["version 1"])
     model = drawing.randomize(txf.models.decoder_generator(11, 2, D, N, position=position))
     rows = np.array([[5, 3, 8], [7, 2, 4]])
     for _ in range(5):
