@@ -60,7 +60,8 @@ class Convolution(keras.layers.Layer):
         self.kernel_size = checks.size("kernel_size", kernel_size)
         if kernel_size % 2 == 0:
             raise ValueError(f"`kernel_size` must be odd, with the token in the middle; received {kernel_size}.")
-        self.activation = get_activation("activation", activation)
+        self.activation = activation
+        self.activation_function = get_activation("activation", activation)
         self.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
         self.supports_masking = True
 
@@ -76,6 +77,8 @@ class Convolution(keras.layers.Layer):
             initializer=own_initializer(self.kernel_initializer, self),
         )
         self.bias = self.add_weight(name="bias", shape=(dim,), initializer="zeros")
+        if isinstance(self.activation_function, keras.layers.Layer):
+            self.activation_function.build(inputs_shape)
 
     def call(self, inputs, mask=None):
         checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
@@ -84,7 +87,7 @@ class Convolution(keras.layers.Layer):
             checks.broadcasts("mask", mask, *inputs.shape[:2])
             inputs = inputs * ops.cast(mask, inputs.dtype)[..., None]
         outputs = ops.conv(inputs, self.kernel, padding="same", data_format="channels_last")
-        return self.activation(outputs + self.bias)
+        return self.activation_function(outputs + self.bias)
 
     def get_config(self):
         return get_config(self, super().get_config())
