@@ -78,6 +78,7 @@ def add_layers():
     layer_case("EncoderBlock", layers.EncoderBlock, tokens, num_heads=2, position="alibi")
     layer_case("DecoderBlock", layers.DecoderBlock, decoded, num_heads=2, cross_attention=True)
     layer_case("FeedForward", layers.FeedForward, tokens)
+    layer_case("Convolution", layers.Convolution, tokens)
     layer_case("MixtureOfExperts", layers.MixtureOfExperts, tokens, num_experts=3)
     case("layers.KVCache.of_prompt", layers.KVCache.of_prompt, attention_mask=np.ones((2, 5), bool), length=5)
     layer_case("Pooling", layers.Pooling, tokens)
@@ -86,7 +87,13 @@ def add_layers():
     layer_case("PatchEmbedding", layers.PatchEmbedding, {"inputs": IMAGES}, patch_size=2, dim=8, image_size=(6, 8))
     states = {"inputs": X, "states": np.zeros((2, 16), "float32"), "context": CONTEXT}
     layer_case("RecurrentDecoder", layers.RecurrentDecoder, states, dim=8, attention="additive")
-    for cls, working in (("Rotary", {}), ("ALiBi", {"num_heads": 2}), ("RelativeBias", {"num_heads": 2})):
+    sizes = {
+        "Rotary": {},
+        "ALiBi": {"num_heads": 2},
+        "RelativeBias": {"num_heads": 2},
+        "DisentangledPositions": {"dim": 2},
+    }
+    for cls, working in sizes.items():
         case(f"layers.{cls}", getattr(layers, cls), ["name", "dtype"], **working)
     places = np.arange(5)
     case(
@@ -96,7 +103,7 @@ def add_layers():
         x=np.zeros((2, 5, 2, 4), "float32"),
         positions=places,
     )
-    for cls in ("ALiBi", "RelativeBias"):
+    for cls in ("ALiBi", "RelativeBias", "DisentangledPositions"):
         names = ["query_positions", "key_positions"]
         case(
             f"layers.{cls}.call", getattr(layers, cls)(2).__call__, names, query_positions=places, key_positions=places

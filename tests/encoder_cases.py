@@ -11,6 +11,15 @@ OBLONG = {"image_size": (8, 12), "patch_size": (2, 4), "num_channels": 2, "hidde
 DINOV2 = {**{key: value for key, value in VIT.items() if key != "intermediate_size"}, "mlp_ratio": 2}
 LINEAR = dict(rope_type="linear", rope_theta=300.0, factor=2.5)
 
+DEBERTA = {
+    **BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 9,
+    "position_biased_input": False,
+}  # fmt: skip
+DEBERTA3 = {
+    **DEBERTA, "max_relative_positions": 19, "position_buckets": 4, "share_att_key": True, "norm_rel_ebd": "layer_norm",
+}  # fmt: skip
+CONVOLVED = {**DEBERTA3, "conv_kernel_size": 5, "conv_act": "gelu"}
+
 MODERNBERT = dict(
     vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
     max_position_embeddings=64, local_attention=6, norm_eps=1e-2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
@@ -26,6 +35,8 @@ SPANS = [
     ("albert", "AlbertForQuestionAnswering", ALBERT),
     ("distilbert", "DistilBertForQuestionAnswering", {**DISTILBERT, "pad_token_id": 4, "qa_dropout": 0.3}),
     ("modernbert", "ModernBertForQuestionAnswering", {**MODERNBERT, "classifier_bias": True}),
+    ("deberta", "DebertaForQuestionAnswering", {**DEBERTA, "pos_att_type": "c2p"}),
+    ("deberta-v2", "DebertaV2ForQuestionAnswering", {**DEBERTA3, "pos_att_type": "c2p"}),
 ]
 
 ROWS = [
@@ -69,6 +80,31 @@ ROWS = [
     ("eurobert", "mean", "EuroBertForSequenceClassification", {**LLAMA, **FIVE, "classifier_pooling": "mean"}),
     ("eurobert", "tokens", "EuroBertForTokenClassification", {**LLAMA, **FIVE}),
     ("eurobert", "encoder", "EuroBertModel", LLAMA),
+    ("deberta", "masked", "DebertaForMaskedLM", DEBERTA),
+    ("deberta", "biased", "DebertaForMaskedLM", {
+        **DEBERTA, "max_relative_positions": -1, "position_biased_input": True, "type_vocab_size": 3,
+        "hidden_act": "relu", "tie_word_embeddings": False, "pad_token_id": 5, "pos_att_type": "p2c",
+    }),
+    ("deberta", "plain", "DebertaForMaskedLM", {**BERT, "legacy": False}),
+    ("deberta", "classes", "DebertaForSequenceClassification", {
+        **DEBERTA, **FIVE, "pooler_hidden_act": "silu", "cls_dropout": 0.3,
+    }),
+    ("deberta", "tokens", "DebertaForTokenClassification", {**DEBERTA, **FIVE}),
+    ("deberta", "encoder", "DebertaModel", DEBERTA),
+    ("deberta-v2", "masked", "DebertaV2ForMaskedLM", CONVOLVED),
+    ("deberta-v2", "untied", "DebertaV2ForMaskedLM", {
+        **DEBERTA3, "share_att_key": False, "norm_rel_ebd": "none", "position_biased_input": True, "type_vocab_size": 3,
+        "hidden_act": "relu", "tie_word_embeddings": False, "pad_token_id": 5,
+    }),
+    ("deberta-v2", "third", "DebertaV2ForMaskedLM", {**DEBERTA3, "legacy": False, "max_relative_positions": -1}),
+    ("deberta-v2", "near", "DebertaV2ForMaskedLM", {
+        **DEBERTA3, "position_buckets": -1, "max_relative_positions": 6, "pos_att_type": "p2c",
+    }),
+    ("deberta-v2", "classes", "DebertaV2ForSequenceClassification", {
+        **CONVOLVED, **FIVE, "pooler_hidden_act": "tanh", "conv_kernel_size": 3, "conv_act": "tanh",
+    }),
+    ("deberta-v2", "tokens", "DebertaV2ForTokenClassification", {**DEBERTA3, **FIVE, "share_att_key": False}),
+    ("deberta-v2", "encoder", "DebertaV2Model", {**DEBERTA3, "position_buckets": 6}),
     ("esm", "masked", "EsmForMaskedLM", ESM),
     ("esm", "learned", "EsmForMaskedLM", {
         **ESM, "position_embedding_type": "absolute", "emb_layer_norm_before": True, "pad_token_id": 3,

@@ -28,6 +28,8 @@ def use_layers() -> None:
     layers.EncoderBlock(2, norm="rms", norm_placement="pre", residual="parallel", feed_forward=experts)(HIDDEN)
     layers.DecoderBlock(2, layer_scale=0.1, cross_attention=True, position=layers.ALiBi(2))(HIDDEN, CONTEXT)
     layers.EncoderBlock(2, position=layers.RelativeBias(2, num_buckets=8), trainable=False)(HIDDEN)
+    positions = layers.DisentangledPositions(8, max_distance=9, num_buckets=8, share_projections=True, norm=True)
+    layers.EncoderBlock(2, position=positions, convolution=layers.Convolution(3, "gelu"))(HIDDEN)
     layers.PositionalEmbedding(11, 8, position_encoding="learned", max_length=9)(IDS)
     layers.PatchEmbedding((2, 3), 8, image_size=(4, 6))(IMAGES)
     layers.FeatureEmbedding(8, position_encoding="learned", max_length=9)(CONTEXT)

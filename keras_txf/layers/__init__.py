@@ -2,6 +2,8 @@
 
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
+from keras_txf.layers.convolution import Convolution
+from keras_txf.layers.disentangled import DisentangledPositions
 from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.features import FeatureEmbedding
 from keras_txf.layers.feed_forward import FeedForward
@@ -14,8 +16,10 @@ from keras_txf.layers.recurrent import RecurrentDecoder
 
 __all__ = [
     "ALiBi",
+    "Convolution",
     "CrossAttention",
     "DecoderBlock",
+    "DisentangledPositions",
     "EncoderBlock",
     "FeatureEmbedding",
     "FeedForward",

@@ -98,17 +98,17 @@ def check_attention_mask(name, mask, num_heads, inputs, context):
 
 def project_query(layer, inputs):
     """(B, T, D) -> queries (B, T, N, H)."""
-    return _norm_heads(layer, "query_norm", layer.query(inputs), layer.num_heads)
+    return norm_heads(layer, "query_norm", layer.query(inputs), layer.num_heads)
 
 
 def project_context(layer, context):
     """(B, S, width) -> keys and values (B, S, K, H)."""
     kv_heads = layer.num_key_value_heads or layer.num_heads
-    key = _norm_heads(layer, "key_norm", layer.key(context), kv_heads)
+    key = norm_heads(layer, "key_norm", layer.key(context), kv_heads)
     return key, _split_heads(layer.value(context), kv_heads)
 
 
-def _norm_heads(layer, name, x, heads):
+def norm_heads(layer, name, x, heads):
     """Heads (B, T, heads, H) of a projection (B, T, heads * H), normalised where `qk_norm` asks for it."""
     if layer.qk_norm == "full":
         return _split_heads(getattr(layer, name)(x), heads)
@@ -133,7 +133,16 @@ def check_context(context):
 
 
 def attend(
-    layer, query, key, value, mask=None, bias=None, zero_empty_rows=False, return_attention_scores=False, training=False
+    layer,
+    query,
+    key,
+    value,
+    mask=None,
+    bias=None,
+    zero_empty_rows=False,
+    return_attention_scores=False,
+    training=False,
+    scale=None,
 ):
     """What both attentions do with queries, keys and values: (B, T, D or N * H), and the scores if asked for."""
     drop = training and layer.dropout
@@ -143,7 +152,7 @@ def attend(
         value,
         mask=mask,
         bias=bias,
-        scale=layer.scale,
+        scale=layer.scale if scale is None else scale,
         logit_soft_cap=layer.logit_soft_cap,
         dropout=WeightDropout(layer.dropout, layer.dropout_layer.seed_generator) if drop else None,
         return_scores=return_attention_scores,

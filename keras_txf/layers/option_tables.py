@@ -188,7 +188,17 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
     ]
 
 
-class EncoderBlockOptions(BlockOptions, CausalOptions, LayerOptions, total=False):
+class ConvolutionOptions(TypedDict, total=False):
+    convolution: Annotated[
+        Any,
+        None,
+        "of encoders: a layer such as `Convolution`, called on the block's inputs (B, T, D) and, if it takes it, "
+        "`mask`. What it returns is added after the feed-forward network, and a norm follows (DeBERTa v2's first "
+        'block). Needs norm_placement="post" and causal=False.',
+    ]
+
+
+class EncoderBlockOptions(BlockOptions, CausalOptions, ConvolutionOptions, LayerOptions, total=False):
     """Options of `EncoderBlock`."""
 
 

@@ -22,6 +22,7 @@ OPTIONS = {  # part of a block -> the options of the block that a layer in place
         "feed_forward_dropout",
     ),
     "norm": ("norm_bias",),
+    "convolution": (),
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, TypedDict
 
-from keras_txf.layers.option_tables import BlockOptions, CausalOptions, Each
+from keras_txf.layers.option_tables import BlockOptions, CausalOptions, ConvolutionOptions, Each
 
 
 class StackOptions(TypedDict, total=False):
@@ -53,7 +53,7 @@ class EmbeddingOptions(StackOptions, total=False):
     ]
 
 
-class EncoderOptions(BlockOptions, CausalOptions, EmbeddingOptions, total=False):
+class EncoderOptions(BlockOptions, CausalOptions, ConvolutionOptions, EmbeddingOptions, total=False):
     """Options of the masked language model, which reads tokens alone."""
 
     masked_id: Annotated[

@@ -105,8 +105,9 @@ OLDER = [  # what files of today say, and what older ones did: of keys by other 
      {"rope_parameters": None, "rope_theta": 50.0}),
     ("bloom", {"n_embed": 8}, {"hidden_size": None, "n_embed": 8, "n_head": None, "num_attention_heads": 2}),
     ("qwen3_moe", {}, {"num_local_experts": None, "num_experts": 3}),
+    ("deberta-v2", {}, {"pos_att_type": "p2c|c2p"}),
 ]  # fmt: skip
-AS_BEFORE = [2, 8, 10, 13, 14, 15]  # rows that say what the file of the tests says
+AS_BEFORE = [2, 8, 10, 13, 14, 15, 16]  # rows that say what the file of the tests says
 
 
 @pytest.mark.slow
@@ -146,6 +147,7 @@ PUBLISHED = [  # what published files say besides, which changes nothing
                "skip_bias_add_qkv": False, "slow_but_exact": False, "n_embed": 8, "num_attention_heads": 2}),
     ("cohere", {"model_max_length": 131072}), ("phi3", {"embd_pdrop": 0.0, "original_max_position_embeddings": 4096}),
     ("gpt_oss", {"initial_context_length": 4096, "experts_per_token": 4}),
+    ("deberta", {"padding_idx": 0}), ("deberta-v2", {"attention_head_size": 4, "conv_groups": 1}),
 ]  # fmt: skip
 
 
@@ -185,6 +187,13 @@ def test_keys_that_ask_for_another_model(family, key, value, tmp_path):
         ("phi3", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "'longrope' in Phi-3"),
         ("olmoe", {"clip_qkv": 8.0}, "'clip_qkv' in"),
         ("mixtral", {"router_jitter_noise": 0.1}, "'router_jitter_noise' in"),
+        ("deberta", {"talking_head": True}, "'talking_head' in"),
+        ("deberta", {"pos_att_type": ["c2p", "p2p"]}, "'pos_att_type' in"),
+        ("deberta", {"pos_att_type": None}, "`content_to_position` and `position_to_content`"),
+        ("deberta", {"relative_attention": False}, "'pos_att_type' in"),
+        ("deberta-v2", {"embedding_size": 6}, "'embedding_size' in"),
+        ("deberta-v2", {"conv_groups": 2}, "'conv_groups' in"),
+        ("deberta-v2", {"legacy": False, "tie_word_embeddings": False}, "'tie_word_embeddings' in"),
         ("gpt_oss", {"swiglu_alpha": 1.5}, "'swiglu_alpha' in"),
         ("gpt_oss", {"rope_parameters": None}, "'rope_parameters' or 'rope_scaling'"),
     ],

@@ -33,6 +33,10 @@ def relative(dtype):
     return txf.layers.RelativeBias(3, num_buckets=8, max_distance=6, dtype=dtype)
 
 
+def disentangled(dtype):
+    return txf.layers.DisentangledPositions(12, max_distance=6, num_buckets=8, norm=True, dtype=dtype)
+
+
 def shared_blocks(dtype):
     """Two blocks with one position layer between them."""
     inputs = keras.Input((None, 12), name="inputs")
@@ -329,6 +333,29 @@ CASES = [
         {"x": floats("target", 3, 8), "positions": places("target")},
         fraction=0.5,
         scaling={"type": "linear", "factor": 4.0},
+        **POSITION,
+        fullest=True,
+    ),
+    case("convolution", txf.layers.Convolution, INPUTS, 3, "gelu", quantizes=False),
+    case(
+        "convolution-in-a-block",
+        encoder,
+        INPUTS,
+        3,
+        scores=SELF_SCORES,
+        convolution=lambda dtype: txf.layers.Convolution(5, dtype=dtype),
+        fullest=True,
+    ),
+    case("attention-disentangled", attention, INPUTS, 3, scores=SELF_SCORES, position=disentangled),
+    case(
+        "disentangled-positions",
+        txf.layers.DisentangledPositions,
+        DISTANCE,
+        5,
+        6,
+        8,
+        norm=True,
+        dropout=0.3,
         **POSITION,
         fullest=True,
     ),

@@ -52,6 +52,10 @@ LAYERS = {
     ),
     "RecurrentDecoder": (dict(dim=4, cell="lstm", dropout=0.2), {"attention": "additive"}, [X, X[:, 0], CONTEXT]),
     "Rotary": ({"fraction": 0.5}, {"base": 20.0}, [RANDOM.normal(size=(2, 5, 2, 8)).astype("float32"), PLACES]),
+    "Convolution": ({"kernel_size": 5}, {"activation": "relu"}, [X]),
+    "DisentangledPositions": (
+        dict(dim=3, max_distance=4, share_projections=True), {"norm": True}, [PLACES, PLACES[:, :3]],
+    ),
     "ALiBi": ({}, {"num_heads": 3}, [PLACES, PLACES[:, :3]]),
     "RelativeBias": (
         dict(num_heads=2, num_buckets=6, max_distance=4), {"bidirectional": False}, [PLACES, PLACES[:, :3]],

@@ -127,6 +127,7 @@ APART = {
     "norm_attention",
     "token_dim",
     "masked_id",  # of encoders alone: see layers/test_stored_positions.py
+    "convolution",  # of encoders alone: see layers/test_convolution.py
     "output_projection",
     "attention",
     "feed_forward",

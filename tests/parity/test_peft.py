@@ -53,6 +53,8 @@ ADAPTERS = {
         r=3, target_modules=["q_proj", "fc1", "out_proj"], exclude_modules=["decoder.layers.1.fc1"],
         alpha_pattern={"encoder.layers.1.self_attn.q_proj": 5},
     ),
+    "deberta-classes": dict(r=3, target_modules=["in_proj", "pos_q_proj", "pooler.dense"], task_type="SEQ_CLS"),
+    "deberta-v2-tokens": dict(r=3, target_modules=["query_proj", "pos_key_proj", "dense"], task_type="TOKEN_CLS"),
     "modernbert-classes": dict(r=3, target_modules=["Wqkv", "Wi", "Wo"], task_type="SEQ_CLS"),
     "gte-classes": dict(r=3, target_modules=["q_proj", "v_proj", "gate_proj", "down_proj"], task_type="SEQ_CLS"),
     "nomic_bert-masked": dict(r=3, target_modules=["k_proj", "o_proj", "up_proj"], modules_to_save=["layer_norm"]),
