@@ -1,6 +1,7 @@
 """Keras layers, each usable alone in any functional, Sequential or subclassed model."""
 
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
+from keras_txf.layers.attention_pooling import AttentionPooling
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.features import FeatureEmbedding
@@ -14,6 +15,7 @@ from keras_txf.layers.recurrent import RecurrentDecoder
 
 __all__ = [
     "ALiBi",
+    "AttentionPooling",
     "CrossAttention",
     "DecoderBlock",
     "EncoderBlock",

@@ -4,6 +4,7 @@ from keras_txf.checkpoints.families import (
     albert,
     beit,
     bert,
+    clip,
     esm,
     eurobert,
     gpt,
@@ -32,4 +33,5 @@ FAMILIES = {
     **seq2seq.FAMILIES,
     **vit.FAMILIES,
     **beit.FAMILIES,
+    **clip.FAMILIES,
 }
