@@ -95,8 +95,8 @@ def dual_encoder(
     >>> model = txf.models.dual_encoder(
     ...     image_size=24, patch_size=8, vocab_size=100, num_layers=2, dim=32, num_heads=4,
     ...     text_options={"num_layers": 1, "dim": 16})
-    >>> texts = np.array([[5, 6, 7, 0], [8, 9, 0, 0], [8, 5, 3, 9]])
-    >>> model({"images": keras.random.normal((2, 24, 24, 3)), "token_ids": texts})["logits"].shape
+    >>> images, texts = np.zeros((2, 24, 24, 3)), np.array([[5, 6, 7, 0], [8, 9, 0, 0], [8, 5, 3, 9]])
+    >>> model({"images": images, "token_ids": texts})["logits"].shape
     (2, 3)
     """
     checks.boolean("image_projection", image_projection)
@@ -159,7 +159,7 @@ def _tower(argument, own, sizes, options):
 def _pool(argument, pooling, dtype):
     """The layer of a pooling, named for the argument: one of `Pooling`, or a copy of a layer."""
     if isinstance(pooling, keras.layers.Layer):
-        return copy_layer(pooling, argument)
+        return copy_layer(pooling, argument, dtype=dtype)
     return Pooling(checks.one_of(argument, pooling, POOLINGS), dtype=dtype, name=argument)
 
 

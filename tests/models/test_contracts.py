@@ -398,7 +398,7 @@ CASES = [
         "dual-encoder-many", dual_encoder, PICTURES, (6, 8), (2, 4), 11, 1, 12, 6, **MANY, **EVERYTHING,
         image_pooling=txf.layers.AttentionPooling(2), image_projection=False, projection_bias=True, logit_scale=1.5,
         max_logit_scale=None, logit_bias=-0.5, text_options={"causal": False, "num_layers": 2, "dim": 18},
-        mask="consumed", fullest=True,
+        mask="none", fullest=True,
         scores={
             **scores("image_attention_scores", (6, 6, 6)),
             **scores("text_attention_scores", (6, "target", "target"), layers=2),

@@ -136,7 +136,7 @@ def siglip(c):
     text = c.part("text_config")
     return {
         **found,
-        "image_pooling": AttentionPooling(found["num_heads"], **widths),
+        "image_pooling": AttentionPooling(found["num_heads"], **widths, name="image_pooling"),
         "image_projection": False,
         "projection_dim": text("projection_size", None) or text("hidden_size"),
         "projection_bias": True,
