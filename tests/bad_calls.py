@@ -82,6 +82,7 @@ def add_layers():
     layer_case("MixtureOfExperts", layers.MixtureOfExperts, tokens, num_experts=3)
     case("layers.KVCache.of_prompt", layers.KVCache.of_prompt, attention_mask=np.ones((2, 5), bool), length=5)
     layer_case("Pooling", layers.Pooling, tokens)
+    layer_case("AttentionPooling", layers.AttentionPooling, tokens, num_heads=2)
     layer_case("FeatureEmbedding", layers.FeatureEmbedding, tokens, dim=8)
     layer_case("PositionalEmbedding", layers.PositionalEmbedding, {"inputs": IDS}, vocab_size=11, dim=8)
     layer_case("PatchEmbedding", layers.PatchEmbedding, {"inputs": IMAGES}, patch_size=2, dim=8, image_size=(6, 8))
@@ -125,6 +126,8 @@ def add_models():
     case("models.masked_language_model", models.masked_language_model, ["position"], **sizes)
     case("models.token_classifier", models.token_classifier, ["position"], num_classes=3, **sizes)
     case("models.span_classifier", models.span_classifier, ["position"], **sizes)
+    towers = dict(image_size=(6, 8), patch_size=2, **sizes)
+    case("models.dual_encoder", models.dual_encoder, ["position", "norm", "dropout", "dtype"], **towers)
     recurrent = dict(source_vocab_size=11, target_vocab_size=11, num_layers=1, dim=8, attention="additive")
     case("models.recurrent_encoder_decoder", models.recurrent_encoder_decoder, **recurrent)
     for name in ("prefill_model", "step_model"):
@@ -214,6 +217,10 @@ def add_training():
         y_true=IDS,
         y_pred=logits,
     )
+    for name in ("SoftmaxContrastiveLoss", "SigmoidContrastiveLoss"):
+        case(f"training.{name}", getattr(training, name))
+        call, names = getattr(training, name)().__call__, ["y_true", "y_pred", "sample_weight"]
+        case(f"training.{name}.call", call, names, y_true=np.arange(2), y_pred=np.zeros((2, 2), "float32"))
     for name in ("TokenAccuracy", "Perplexity"):
         case(f"training.{name}", getattr(training, name), ["dtype"])
         names = ["y_true", "y_pred", "sample_weight"]

@@ -215,6 +215,13 @@ def inputs(case, config, seed=3):
         dict of NumPy arrays for transformers, arrays for us, and bool (B, T), True at real tokens.
     """
     rng = np.random.default_rng(seed)
+    if hasattr(config, "vision_config"):
+        theirs, images, _ = inputs(case, config.vision_config, seed)
+        ids = rng.integers(6, 50, (3, 11))
+        if case.family == "clip":  # each text ends elsewhere, and the end token is also padding
+            end = 60 if config.text_config.eos_token_id == 2 else config.text_config.eos_token_id
+            ids[0, 10], ids[1, 4:], ids[2, 7:] = end, end, end
+        return {**theirs, "input_ids": ids}, {"images": images, "token_ids": ids}, None
     if hasattr(config, "patch_size"):
         height, width = np.broadcast_to(config.image_size, 2)
         images = rng.normal(size=(2, config.num_channels, height, width)).astype("float32")
@@ -232,6 +239,11 @@ def inputs(case, config, seed=3):
     targets[:, 0] = config.decoder_start_token_id
     theirs["decoder_input_ids"] = targets
     return theirs, {"source_ids": ids, "target_ids": targets}, np.ones(targets.shape, bool)
+
+
+def answer_of(outputs):
+    """The output of a model of transformers that stands for the others: logits, or states without a head."""
+    return next(outputs[name] for name in ("logits", "logits_per_image", "last_hidden_state") if name in outputs)
 
 
 NEW = 9  # tokens that `greedy` has generated

@@ -9,6 +9,20 @@ ESM = {
 }  # fmt: skip
 OBLONG = {"image_size": (8, 12), "patch_size": (2, 4), "num_channels": 2, "hidden_act": "gelu_new"}
 DINOV2 = {**{key: value for key, value in VIT.items() if key != "intermediate_size"}, "mlp_ratio": 2}
+CLIP_IMAGES = {**VIT, "hidden_act": "gelu", "intermediate_size": 36, "num_hidden_layers": 2}
+CLIP_TEXTS = {
+    **BERT,
+    "hidden_act": "silu",
+    "hidden_size": 20,
+    "num_attention_heads": 5,
+    "eos_token_id": 55,
+    "pad_token_id": 3,
+}
+CLIP = {"vision_config": CLIP_IMAGES, "text_config": CLIP_TEXTS, "projection_dim": 14}
+SIGLIP = {
+    "vision_config": {**CLIP_IMAGES, "image_size": 14, "num_channels": 2},  # 4 does not divide 14
+    "text_config": {**CLIP_TEXTS, "projection_size": 24, "pad_token_id": None},
+}
 LINEAR = dict(rope_type="linear", rope_theta=300.0, factor=2.5)
 
 DEBERTA = {
@@ -153,6 +167,16 @@ ROWS = [
     }),
     ("beit", "encoder", "BeitModel", {**VIT, "use_relative_position_bias": True, "num_channels": 2}),
     ("beit", "normed", "BeitModel", {**VIT, "use_mean_pooling": False, "use_absolute_position_embeddings": True}),
+    ("clip", "pair", "CLIPModel", CLIP),
+    ("clip", "older", "CLIPModel", {
+        **CLIP, "text_config": {**CLIP_TEXTS, "eos_token_id": 2, "num_hidden_layers": 1, "attention_dropout": 0.2},
+    }),
+    ("clip_vision_model", "body", "CLIPVisionModel", {**CLIP_IMAGES, "num_channels": 2}),
+    ("clip_text_model", "body", "CLIPTextModel", CLIP_TEXTS),
+    ("siglip", "pair", "SiglipModel", SIGLIP),
+    ("siglip_vision_model", "body", "SiglipVisionModel", {**CLIP_IMAGES, "image_size": 14}),
+    ("siglip_vision_model", "headless", "SiglipVisionModel", {**CLIP_IMAGES, "vision_use_head": False}),
+    ("siglip_text_model", "body", "SiglipTextModel", {**CLIP_TEXTS, "pad_token_id": None}),
     ("bert", "pretraining", "BertForPreTraining", {**BERT, "hidden_act": "relu", "type_vocab_size": 3}),
     ("bert", "pretraining-untied", "BertForPreTraining", {**BERT, "tie_word_embeddings": False}),
     ("t5", "encoder", "T5EncoderModel", {**T5, "feed_forward_proj": "gated-gelu"}),

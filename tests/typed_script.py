@@ -34,6 +34,7 @@ def use_layers() -> None:
     layers.PatchEmbedding((2, 3), 8, image_size=(4, 6))(IMAGES)
     layers.FeatureEmbedding(8, position_encoding="learned", max_length=9)(CONTEXT)
     layers.Pooling("attention")(HIDDEN)
+    layers.AttentionPooling(2, intermediate_dim=6)(HIDDEN)
     layers.RecurrentDecoder(4, cell="gru", attention="additive")(HIDDEN, HIDDEN[:, 0, :4], CONTEXT[:, :, :4])
 
 
@@ -48,6 +49,13 @@ def use_models() -> None:
     models.masked_language_model(11, 2, 8, 2, next_sentence=True, token_types=2, token_type_ids=True, embedding_dim=4)
     models.image_encoder((4, 6), (2, 3), 2, 8, 2, class_token=False)
     models.image_classifier(4, 2, 3, 2, 8, 2, channels=1)
+    pair: keras.Model = models.dual_encoder(
+        (4, 6), 2, 11, 2, 8, 2, projection_dim=6, end_id=9, image_pooling=txf.layers.AttentionPooling(2),
+        image_options={"num_layers": 1}, text_options={"pad_id": None},
+    )  # fmt: skip
+    pair.compile("adam", loss={"logits": txf.training.SoftmaxContrastiveLoss()})
+    pair.compile("adam", loss={"logits": txf.training.SigmoidContrastiveLoss(name="pairs")})
+    pair.fit({"images": IMAGES, "token_ids": IDS}, {"logits": np.arange(2)})
     models.decoder(11, 2, 8, [2, 4], context_dim=6, stochastic_depth=0.1)
     # A list has a value for each block.
     generator = models.decoder_generator(11, 2, 8, 2, window=[None, 3], residual="parallel", norm_placement="pre")

@@ -90,7 +90,9 @@ def build(source, task, num_classes, dtype, options):
     found, tied = options_of(family, task, config, options)
     if num_classes is not None:
         found["num_classes"] = num_classes
-    blocks = found.get("share_blocks") or max(found["num_layers"], found.get("num_decoder_layers", 0))
+    parts = [found, *(value for value in found.values() if isinstance(value, dict))]
+    numbers = [one.get(name, 0) for one in parts for name in ("num_layers", "num_decoder_layers")]
+    blocks = found.get("share_blocks") or max(numbers)
     if blocks > len(source.names):  # before the builder makes so many
         raise ValueError(
             f"config.json says that there are {blocks} blocks; the file has only {len(source.names)} tensors."

@@ -130,7 +130,10 @@ KEYS = {
     texts: ("architectures", "layer_types"),
     text_or_texts: ("pos_att_type",),
     flags: ("no_rope_layers",),
-    mapping: ("rope_parameters", "rope_scaling", "id2label"),
+    mapping: (
+        "rope_parameters", "rope_scaling", "id2label", "text_config", "vision_config", "text_config_dict",
+        "vision_config_dict",
+    ),
 }  # fmt: skip
 KINDS = {key: check for check, keys in KEYS.items() for key in keys}
 # Keys where null means None, and a missing key means the default.

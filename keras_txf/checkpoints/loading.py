@@ -195,7 +195,8 @@ def give(source, link, stacks):
     `stacks` collects the tensors of experts by the paths of their weights, which get their values from the last one.
     """
     tensor = source.read(link.name)
-    skipped, values = tensor[: link.way.skipped].copy(), link.read(tensor)
+    skipped = tensor[: link.way.skipped].copy() if link.way.skipped else None  # a scalar has no rows
+    values = link.read(tensor)
     del tensor  # so that `values` alone hold it
     for weight in link.variables:
         if isinstance(weight, Expert):

@@ -191,8 +191,8 @@ def _without_weights(layer):
     attention = getattr(layer, "attention", None)
     if attention is not None:
         heads = attention.num_key_value_heads or attention.num_heads
-        head_dim = attention.key.units // heads
-        options.update(num_key_value_heads=heads, head_dim=head_dim, position=type(attention.position_layer).__name__)
+        head_dim, position = attention.key.units // heads, getattr(attention, "position_layer", None)
+        options.update(num_key_value_heads=heads, head_dim=head_dim, position=type(position).__name__)
         options["scale"] = round(head_dim**-0.5 if attention.scale is None else attention.scale, 6)
     return options
 
@@ -250,4 +250,5 @@ def values_of(link, first_rows, dtype):
 
 
 def as_dtype(tensor, dtype):
-    return np.ascontiguousarray(tensor if dtype is None or tensor.dtype.kind in "iub" else tensor.astype(dtype))
+    tensor = np.asarray(tensor if dtype is None or tensor.dtype.kind in "iub" else tensor.astype(dtype))
+    return np.ascontiguousarray(tensor).reshape(tensor.shape)  # a scalar would become a vector

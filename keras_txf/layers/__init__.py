@@ -1,6 +1,7 @@
 """Keras layers, each usable alone in any functional, Sequential or subclassed model."""
 
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
+from keras_txf.layers.attention_pooling import AttentionPooling
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.convolution import Convolution
 from keras_txf.layers.disentangled import DisentangledPositions
@@ -16,6 +17,7 @@ from keras_txf.layers.recurrent import RecurrentDecoder
 
 __all__ = [
     "ALiBi",
+    "AttentionPooling",
     "Convolution",
     "CrossAttention",
     "DecoderBlock",

@@ -58,13 +58,14 @@ def refuse_replaced(part, given, defaults, keep=()):
             )
 
 
-def copy_layer(layer, name, owner_name=""):
-    """A layer made from the configuration of another, with weights of its own.
+def copy_layer(layer, name, owner_name="", dtype=None):
+    """A layer made from the configuration of another, with weights of its own; `dtype` takes the place of its policy.
 
     An initializer with a seed is mixed with the name of the owner, so that copies do not begin alike.
     """
     try:
-        copy = type(layer).from_config({**layer.get_config(), "name": name})
+        changed = {"name": name} if dtype is None else {"name": name, "dtype": dtype}
+        copy = type(layer).from_config({**layer.get_config(), **changed})
     except Exception as error:  # of the layer's own
         raise ValueError(
             f"`{name}` must be a layer that `from_config(get_config())` makes again, for each block gets a copy: its "

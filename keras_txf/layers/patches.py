@@ -43,6 +43,8 @@ class PatchEmbedding(keras.layers.Layer):
         interpolate_positions: takes images of other sizes than `image_size` too, with learned
             positions interpolated between those of its patches (bicubic). The weights are the same.
         use_bias: whether the projection has a bias.
+        drop_remainder: whether pixels at the right and at the bottom that fill no patch are dropped, as a convolution
+            does; else images of such a size are refused.
         kernel_initializer: of the projection.
         embeddings_initializer: of the class token and of learned positions; default normal with
             standard deviation 0.02.
@@ -80,6 +82,7 @@ class PatchEmbedding(keras.layers.Layer):
         position_encoding: str | None = "learned",
         interpolate_positions: bool = False,
         use_bias: bool = True,
+        drop_remainder: bool = False,
         kernel_initializer: Any = "glorot_uniform",
         embeddings_initializer: Any = None,
         **kwargs: Unpack[LayerOptions],
@@ -96,6 +99,7 @@ class PatchEmbedding(keras.layers.Layer):
         self.position_encoding = checks.one_of("position_encoding", position_encoding, ("learned", "sinusoidal", None))
         self.interpolate_positions = checks.boolean("interpolate_positions", interpolate_positions)
         self.use_bias = checks.boolean("use_bias", use_bias)
+        self.drop_remainder = checks.boolean("drop_remainder", drop_remainder)
         self.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
         self.embeddings_initializer = get_initializer("embeddings_initializer", embeddings_initializer)
         if position_encoding == "learned" and image_size is None:
@@ -157,6 +161,8 @@ class PatchEmbedding(keras.layers.Layer):
     def _cut(self, images, rows, columns):
         """(B, height, width, channels) -> the patches (B, rows · columns, numbers in a patch)."""
         height, width = self.patch_size
+        if self.drop_remainder:
+            images = images[:, : rows * height, : columns * width]
         # A row of a patch lies in one piece, so that two axes change places and not four. The batch is
         # told, for with -1 an image that the patches do not divide could pass as some other one.
         strips = ops.reshape(images, (ops.shape(images)[0] * rows, height, columns, width * self._channels))
@@ -194,7 +200,13 @@ class PatchEmbedding(keras.layers.Layer):
         self._check_divisible("inputs", size, came)
 
     def _check_divisible(self, name, size, came):
-        if any(image is not None and image % patch for image, patch in zip(size, self.patch_size)):
+        if self.drop_remainder:
+            too_small = any(image is not None and image < patch for image, patch in zip(size, self.patch_size))
+            if too_small:
+                raise ValueError(
+                    f"`{name}` must have room for a patch; received patch_size={self.patch_size} and {came}."
+                )
+        elif any(image is not None and image % patch for image, patch in zip(size, self.patch_size)):
             raise ValueError(
                 f"`patch_size` must divide the height and width of `{name}`; received "
                 f"patch_size={self.patch_size} and {came}."

@@ -79,8 +79,12 @@ def encode(
     scores,
     options,
     table=SequenceEncoderOptions,
+    prefix="",
 ):
-    """Symbolic inputs, stack.Result, the embedding and sorted options of an encoder."""
+    """Symbolic inputs, stack.Result, the embedding and sorted options of an encoder.
+
+    `prefix` is of the names of the layers.
+    """
     checks.boolean("packed", packed)
     if checks.boolean("token_type_ids", token_type_ids) and options.get("token_types") is None:
         raise ValueError("`token_type_ids` needs `token_types`, the number of kinds of tokens; received None.")
@@ -96,8 +100,8 @@ def encode(
         types = None
         if token_type_ids:
             types = inputs["token_type_ids"] = embeddings.integer_input("token_type_ids")
-        embedding = embeddings.make_embedding(checks.size("vocab_size", vocab_size), dim, options, "embedding")
-        x = embeddings.embed(embedding, ids, options, "encoder", positions, types)
+        embedding = embeddings.make_embedding(checks.size("vocab_size", vocab_size), dim, options, f"{prefix}embedding")
+        x = embeddings.embed(embedding, ids, options, f"{prefix}encoder", positions, types)
     else:
         embeddings.refuse_token_options(options, EncoderOptions)
         options = stack.sort_options(builder, EncoderBlock, options, EncoderOptions, embeddings.FEATURE_OPTIONS)
@@ -109,7 +113,7 @@ def encode(
         dim,
         num_heads,
         options,
-        "encoder",
+        f"{prefix}encoder",
         scores,
         positions=positions,
         segment_ids=segment_ids,

@@ -18,6 +18,7 @@ class StackOptions(TypedDict, total=False):
     final_norm: Annotated[
         bool | None, None, 'whether a norm follows the last block; default: unless the norms are "post".'
     ]
+    embedding_norm: Annotated[bool, False, "whether a norm follows the embedding, as in BERT and CLIP's image encoder."]
     embedding_dropout: Annotated[float | None, None, "rate after the embedding; default `dropout` of the first block."]
     dtype: Annotated[Any, None, "dtype policy of all layers; default Keras' own."]
 
@@ -47,7 +48,6 @@ class EmbeddingOptions(StackOptions, total=False):
         bool | float, True, "whether token embeddings are multiplied by sqrt(dim), as in the paper; or another factor."
     ]
     embeddings_initializer: Annotated[Any, None, "of all tables; default normal with standard deviation 1 / sqrt(dim)."]
-    embedding_norm: Annotated[bool, False, "whether a norm follows the embedding, as in BERT."]
     embedding_dim: Annotated[
         int | None, None, "width of the embedding, where a projection takes it to `dim` (ELECTRA)."
     ]
@@ -106,6 +106,21 @@ class ImageOptions(BlockOptions, CausalOptions, StackOptions, total=False):
         bool, False, "whether images of other sizes are taken, and learned positions are interpolated for them."
     ]
     patch_bias: Annotated[bool, True, "whether the projection of patches has a bias."]
+    drop_remainder: Annotated[
+        bool,
+        False,
+        "whether pixels at the right and at the bottom that fill no patch are dropped, as a convolution does (SigLIP); "
+        "else images of such a size are refused.",
+    ]
     embeddings_initializer: Annotated[
         Any, None, "of positions and class token; default normal with standard deviation 0.02."
+    ]
+
+
+class DualEncoderOptions(BlockOptions, StackOptions, total=False):
+    """Options of both towers of a dual encoder."""
+
+    norm_placement: Annotated[Each[str], "pre", '"pre", CLIP\'s, "post" or "sandwich", see `EncoderBlock`.']
+    activation: Annotated[
+        Any, "gelu_sigmoid", "of the feed-forward network, CLIP's; any Keras activation, see `EncoderBlock`."
     ]

@@ -19,6 +19,7 @@ EMBEDDING_OPTIONS = {
     "distillation_token": "distillation_token",
     "interpolate_positions": "interpolate_positions",
     "patch_bias": "use_bias",
+    "drop_remainder": "drop_remainder",
     "embeddings_initializer": "embeddings_initializer",
 }
 OF_CLASS_TOKEN = ("first", "others", "first_and_others")  # poolings that tell the class token from the patches
@@ -87,17 +88,19 @@ def image_encoder(
     return stack.make_model(images, outputs, name)
 
 
-def encode_images(builder, image_size, patch_size, num_layers, dim, num_heads, channels, scores, options):
-    """Symbolic images, stack.Result and sorted options of an encoder of images."""
+def encode_images(builder, image_size, patch_size, num_layers, dim, num_heads, channels, scores, options, prefix=""):
+    """Symbolic images, stack.Result and sorted options of an encoder of images; `prefix` is of the layers' names."""
     checks.size("channels", channels)
     checks.boolean("patch_bias", options["patch_bias"])
     options = {**options, "position_encoding": stack.resolve_encoding(options, "learned")}
     options["class_token"] = _class_token(options, True)
     options = stack.sort_options(builder, EncoderBlock, options, ImageOptions, EMBEDDING_OPTIONS)
-    embedding = PatchEmbedding(patch_size, dim, image_size, **options.embedding, dtype=options.dtype, name="embedding")
+    embedding = PatchEmbedding(
+        patch_size, dim, image_size, **options.embedding, dtype=options.dtype, name=f"{prefix}embedding"
+    )
     fixed = None if embedding.interpolate_positions else embedding.image_size
     images = keras.Input((*(fixed or (None, None)), channels), name="images")
-    result = stack.run(EncoderBlock, embedding(images), num_layers, dim, num_heads, options, "encoder", scores)
+    result = stack.run(EncoderBlock, embedding(images), num_layers, dim, num_heads, options, f"{prefix}encoder", scores)
     return images, result, options
 
 
@@ -159,12 +162,7 @@ def image_classifier(
     """
     checks.size("num_classes", num_classes)
     checks.one_of("pooling", pooling, POOLINGS)
-    options["class_token"] = _class_token(options, pooling in OF_CLASS_TOKEN or options["distillation_token"])
-    if pooling in OF_CLASS_TOKEN and options["class_token"] is False:
-        raise ValueError(
-            f"pooling='{pooling}' takes the class token, and does not go with class_token=False: it would judge "
-            "the image by its first patch. Pass another `pooling`, such as 'mean'."
-        )
+    options["class_token"] = token_for_pooling("pooling", pooling, options)
     if checks.boolean("distillation_head", distillation_head) and not options["distillation_token"]:
         raise ValueError("distillation_head=True needs distillation_token=True, the token that it judges.")
     images, result, options = encode_images(
@@ -187,6 +185,18 @@ def image_classifier(
         logits = keras.layers.Average(dtype=options.dtype, name="mean_logits")([logits, other])
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(images, outputs, name)
+
+
+def token_for_pooling(argument, pooling, options):
+    """Whether there is a class token: where the pooling takes one, unless the options say. Refuses one without it."""
+    needed = pooling in OF_CLASS_TOKEN
+    found = _class_token(options, needed or options["distillation_token"])
+    if needed and found is False:
+        raise ValueError(
+            f"{argument}='{pooling}' takes the class token, and does not go with class_token=False: it would judge "
+            f"the image by its first patch. Pass another `{argument}`, such as 'mean'."
+        )
+    return found
 
 
 def _class_token(options, default):

@@ -38,6 +38,7 @@ CALLS = {
     "FeedForward": ({}, {"inputs": X}),
     "MixtureOfExperts": (dict(num_experts=3), {"inputs": X}),
     "Pooling": ({}, {"inputs": X, "mask": MASK}),
+    "AttentionPooling": (dict(num_heads=2), {"inputs": X, "mask": MASK}),
     "PositionalEmbedding": (
         dict(vocab_size=11, dim=8, token_types=3), {"inputs": IDS, "positions": PLACES, "token_type_ids": SEGMENTS},
     ),
@@ -107,7 +108,7 @@ def test_switches_are_true_or_false(name):
             refused(lambda: layer(**working, **{switch: bad}), [f"`{switch}`", "True or False"])
 
 
-@pytest.mark.parametrize("name", ["MultiHeadSelfAttention", "CrossAttention", "Pooling"])
+@pytest.mark.parametrize("name", ["MultiHeadSelfAttention", "CrossAttention", "Pooling", "AttentionPooling"])
 def test_masks_of_floats_are_refused(name):
     """They may be meant to be added, where zero is what is seen."""
     options, arguments = CALLS[name]

@@ -304,6 +304,9 @@ CASES = [
         case(f"pooling-{kind}", pooling, INPUTS, kind, mask="consumed", quantizes=learns, fullest=learns)
         for kind, learns in (("mean", False), ("max", False), ("first", False), ("last", False), ("attention", True))
     ],
+    case(
+        "attention-pooling", txf.layers.AttentionPooling, INPUTS, 3, 14, "gelu_sigmoid", mask="consumed", fullest=True
+    ),
     case("recurrent", recurrent, STATES, 7, quantizes=False, fullest=True),
     case(
         "recurrent-additive",

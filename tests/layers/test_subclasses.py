@@ -43,6 +43,7 @@ LAYERS = {
     "EncoderBlock": (dict(BLOCK, **ROPE), {"causal": True}, [X]),
     "DecoderBlock": (dict(BLOCK, cross_attention=True), {"position": "alibi"}, [X, CONTEXT]),
     "Pooling": ({}, {"kind": "max"}, [X]),
+    "AttentionPooling": (dict(num_heads=2, intermediate_dim=10), {"activation": "relu"}, [X]),
     "PositionalEmbedding": (
         dict(vocab_size=11, dim=8, position_encoding="learned", max_length=9), {"scale": True}, [IDS],
     ),

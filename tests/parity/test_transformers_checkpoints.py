@@ -21,6 +21,7 @@ transformers.logging.disable_progress_bar()
 # Names of outputs there -> ours, where they differ.
 OURS = {
     "last_hidden_state": "output", "prediction_logits": "logits", "seq_relationship_logits": "next_sentence_logits",
+    "logits_per_image": "logits", "image_embeds": "image_embeddings", "text_embeds": "text_embeddings",
 }  # fmt: skip
 
 
@@ -46,6 +47,8 @@ def answers_of(outputs):
     """
     if "logits" in outputs:
         return ["logits"]
+    if "logits_per_image" in outputs:
+        return ["logits_per_image", "image_embeds", "text_embeds"]
     return [name for name in outputs if name.endswith("logits")] or ["last_hidden_state"]
 
 
@@ -69,8 +72,10 @@ def test_logits_and_hidden_states_are_those_of_transformers(loaded):
     sides = {"encoder_": "encoder_hidden_states", "decoder_": "decoder_hidden_states"}
     if not model.config.is_encoder_decoder:
         sides = {"": "hidden_states"}
+    if "logits_per_image" in expected:
+        sides = {"image_": "vision_model_output", "text_": "text_model_output"}
     for prefix, name in sides.items():
-        states = getattr(expected, name)
+        states = getattr(expected[name], "hidden_states", expected[name])
         here = real if prefix != "encoder_" else values["attention_mask"].astype(bool)
         # Where a norm follows the last block, transformers may give its output or what comes before.
         for index, state in enumerate(states[:-1]):

@@ -4,6 +4,7 @@ from keras_txf.checkpoints.families import (
     albert,
     beit,
     bert,
+    clip,
     deberta,
     esm,
     eurobert,
@@ -34,4 +35,5 @@ FAMILIES = {
     **seq2seq.FAMILIES,
     **vit.FAMILIES,
     **beit.FAMILIES,
+    **clip.FAMILIES,
 }

@@ -50,7 +50,7 @@ RENAMED = {
 }
 
 
-def patch(c):
+def patch(c, name="embeddings.patch_embeddings.projection"):
     """The row of the patches' kernel: (dim, channels, height, width) there, (height · width · channels, dim) here."""
     height, width = checks.pair("patch_size", c("patch_size", 16))
     shape = (height, width, c("num_channels", 3), c("hidden_size"))
@@ -58,7 +58,15 @@ def patch(c):
         lambda x: np.transpose(x, (2, 3, 1, 0)).reshape(-1, x.shape[0]),
         lambda x: np.transpose(x.reshape(shape), (3, 2, 0, 1)),
     )
-    return {"embedding/patch": Tensor("embeddings.patch_embeddings.projection", kernel)}
+    return {"embedding/patch": Tensor(name, kernel)}
+
+
+def square(c, key, default):
+    """The side of a square; refuses others: transformers has no positions for them, or takes them for squares."""
+    height, width = checks.pair(key, c(key, default))
+    if height != width:
+        raise ValueError(f"config.json must have a square as `{key}`; received {height} and {width}.")
+    return height
 
 
 def dinov2_table(c):
@@ -97,9 +105,7 @@ def deit(c):
 
 def dinov2(c):
     c.only("hidden_dropout_prob", 0.0)  # of the embedding alone; no published file has another
-    height, width = checks.pair("image_size", c("image_size", 224))
-    if height != width:  # transformers interpolates positions of those, as if they were of a square
-        raise ValueError(f"config.json must have an `image_size` of a square; received {height} and {width}.")
+    square(c, "image_size", 224)
     number, inner, gated = c("num_hidden_layers"), int(c("hidden_size") * c("mlp_ratio", 4)), c("use_swiglu_ffn", False)
     activation = c.activation("hidden_act", "gelu")
     return {
