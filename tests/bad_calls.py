@@ -84,6 +84,9 @@ def add_layers():
     layer_case("Pooling", layers.Pooling, tokens)
     layer_case("AttentionPooling", layers.AttentionPooling, tokens, num_heads=2)
     layer_case("FeatureEmbedding", layers.FeatureEmbedding, tokens, dim=8)
+    layer_case("AudioEmbedding", layers.AudioEmbedding, tokens, dim=8)
+    sizes = dict(num_mel_bins=3, frame_length=4, hop_length=2)
+    layer_case("LogMelSpectrogram", layers.LogMelSpectrogram, {"inputs": X[..., 0]}, **sizes)
     layer_case("PositionalEmbedding", layers.PositionalEmbedding, {"inputs": IDS}, vocab_size=11, dim=8)
     layer_case("PatchEmbedding", layers.PatchEmbedding, {"inputs": IMAGES}, patch_size=2, dim=8, image_size=(6, 8))
     states = {"inputs": X, "states": np.zeros((2, 16), "float32"), "context": CONTEXT}

@@ -29,7 +29,7 @@ class Case:
         model = cls(cls.config_class(**self.options)).eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if "embed_positions" not in name or self.family not in SINUSOIDS:
+                if not is_fixed(self.family, name):
                     parameter += 0.2 * torch.randn_like(parameter)
             for name, buffer in model.named_buffers():
                 if "final_logits_bias" in name:
@@ -39,6 +39,10 @@ class Case:
         if hasattr(model, "tie_weights"):
             model.tie_weights()
         return model
+
+
+def is_fixed(family, name):
+    return family in SINUSOIDS and SINUSOIDS[family] in name
 
 
 def bert(**options):
@@ -66,7 +70,9 @@ OPT = dict(
     vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, ffn_dim=40, max_position_embeddings=26
 )
 MIXED = ["full_attention", "sliding_attention", "full_attention"]
-SINUSOIDS = ("marian", "pegasus")  # whose table of positions is fixed
+SINUSOIDS = {  # families whose table of positions is fixed -> what the names of the tables hold
+    "marian": "embed_positions", "pegasus": "embed_positions", "whisper": "encoder.embed_positions",
+}  # fmt: skip
 
 CASES = [
     Case(f"{family}-{name}", family, architecture, options)
@@ -226,6 +232,11 @@ def inputs(case, config, seed=3):
         height, width = np.broadcast_to(config.image_size, 2)
         images = rng.normal(size=(2, config.num_channels, height, width)).astype("float32")
         return {"pixel_values": images}, images.transpose(0, 2, 3, 1), None
+    if hasattr(config, "num_mel_bins"):
+        frames, targets = spectrograms(config, rng, 2), rng.integers(6, 50, (2, 7))
+        targets[:, 0] = config.decoder_start_token_id
+        theirs = {"input_features": frames.transpose(0, 2, 1), "decoder_input_ids": targets}
+        return theirs, {"source_features": frames, "target_ids": targets}, np.ones(targets.shape, bool)
     pad = config.pad_token_id
     ids = rng.integers(6, 50, (2, 11))
     real = np.ones(ids.shape, bool)
@@ -246,6 +257,11 @@ def answer_of(outputs):
     return next(outputs[name] for name in ("logits", "logits_per_image", "last_hidden_state") if name in outputs)
 
 
+def spectrograms(config, rng, number):
+    frames = rng.normal(size=(number, 2 * config.max_source_positions, config.num_mel_bins))
+    return frames.astype("float16").astype("float32")  # so that few digits say them
+
+
 NEW = 9  # tokens that `greedy` has generated
 
 
@@ -253,7 +269,8 @@ def greedy(model):
     """What a generative model of transformers answers.
 
     Returns:
-        list of prompts, list of token ids that it may not choose, and integer array (prompts, NEW).
+        list of prompts (of Whisper spectrograms), list of token ids that it may not choose, and integer array (prompts,
+        NEW).
     """
     import torch
     import transformers
@@ -275,6 +292,12 @@ def greedy(model):
         decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
     )  # fmt: skip
     model.generation_config = how  # the model's own would fill in what is not said
+    if hasattr(config, "num_mel_bins"):
+        frames = spectrograms(config, rng, 3)
+        inputs = torch.tensor(frames.transpose(0, 2, 1))
+        with torch.no_grad():  # Whisper's own `generate` adds tokens of languages
+            answers = transformers.GenerationMixin.generate(model, inputs).numpy()
+        return frames.tolist(), forbidden, answers[:, 1:]
     with torch.no_grad():
         answers = model.generate(torch.tensor(padded), attention_mask=torch.tensor(mask)).numpy()
     return prompts, forbidden, answers[:, 1 if config.is_encoder_decoder else width :]
@@ -283,6 +306,9 @@ def greedy(model):
 def answers(model, prompts, forbidden):
     """What ours answers: integer array (prompts, NEW)."""
     processors = [txf.generation.ForbiddenTokens(forbidden)] if forbidden else ()
+    if "source_features" in [tensor.name for tensor in model.inputs]:
+        inputs = {"source_features": np.array(prompts, "float32")}
+        return model.generate(inputs=inputs, max_new_tokens=NEW, processors=processors, stop_ids=())
     got = model.generate(prompts, max_new_tokens=NEW, processors=processors, stop_ids=())
     starts = [0 if len(model.inputs) == 2 else len(prompt) for prompt in prompts]  # answers, or prompts and answers
     return np.stack([row[start : start + NEW] for row, start in zip(got, starts)])

@@ -1,6 +1,6 @@
 """Rows of `checkpoint_cases.CASES`: encoders, encoder-decoders and images beyond the first of each kind."""
 
-from case_sizes import BART, BERT, DISTILBERT, FIVE, LLAMA, T5, VIT
+from case_sizes import BART, BERT, DISTILBERT, FIVE, LLAMA, T5, VIT, WHISPER
 
 ALBERT = {**BERT, "embedding_size": 10, "num_hidden_layers": 4, "num_hidden_groups": 2}
 ESM = {
@@ -148,6 +148,11 @@ ROWS = [
     ("m2m_100", "odd", "M2M100ForConditionalGeneration", {
         **BART, "d_model": 15, "encoder_attention_heads": 3, "decoder_attention_heads": 5, "scale_embedding": False,
         "activation_function": "gelu", "decoder_start_token_id": 4,
+    }),
+    ("whisper", "plain", "WhisperForConditionalGeneration", WHISPER),
+    ("whisper", "untied", "WhisperForConditionalGeneration", {
+        **WHISPER, "activation_function": "relu", "tie_word_embeddings": False, "max_source_positions": 8,
+        "pad_token_id": 2, "num_mel_bins": 7,
     }),
     ("deit", "distilled", "DeiTForImageClassificationWithTeacher", {**VIT, **FIVE}),
     ("deit", "classes", "DeiTForImageClassification", {**VIT, **FIVE, **OBLONG, "qkv_bias": False}),

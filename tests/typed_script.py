@@ -11,6 +11,7 @@ IDS = np.array([[5, 6, 7, 0], [8, 9, 0, 0]])
 HIDDEN = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
 CONTEXT = np.random.default_rng(1).normal(size=(2, 3, 6)).astype("float32")
 IMAGES = np.random.default_rng(2).random((2, 4, 6, 3)).astype("float32")
+SOUNDS = np.random.default_rng(3).normal(size=(2, 700)).astype("float32")
 TEXTS = ["a dog sees a dog", "a cat"]
 
 
@@ -33,6 +34,7 @@ def use_layers() -> None:
     layers.PositionalEmbedding(11, 8, position_encoding="learned", max_length=9)(IDS)
     layers.PatchEmbedding((2, 3), 8, image_size=(4, 6))(IMAGES)
     layers.FeatureEmbedding(8, position_encoding="learned", max_length=9)(CONTEXT)
+    layers.AudioEmbedding(8, strides=(1, 2), activation="relu")(layers.LogMelSpectrogram(6, num_samples=800)(SOUNDS))
     layers.Pooling("attention")(HIDDEN)
     layers.AttentionPooling(2, intermediate_dim=6)(HIDDEN)
     layers.RecurrentDecoder(4, cell="gru", attention="additive")(HIDDEN, HIDDEN[:, 0, :4], CONTEXT[:, :, :4])
@@ -45,6 +47,8 @@ def use_models() -> None:
     models.encoder_classifier(11, 3, 2, 8, 2, pooling="first", head_activation="tanh", head_dropout=0.1)
     models.token_classifier(11, 3, 2, 8, 2, packed=True)
     models.token_classifier(None, 3, 2, 8, 2, input_dim=6)
+    speech = models.encoder_decoder(None, 9, 1, 8, 2, input_dim=6, input_embedding=txf.layers.AudioEmbedding(8))
+    speech.generate(inputs={"source_features": CONTEXT}, max_new_tokens=2, start_id=[1, 3])
     models.span_classifier(11, 2, 8, 2, head_activation="gelu", token_types=2, token_type_ids=True)
     models.masked_language_model(11, 2, 8, 2, next_sentence=True, token_types=2, token_type_ids=True, embedding_dim=4)
     models.image_encoder((4, 6), (2, 3), 2, 8, 2, class_token=False)
@@ -76,8 +80,8 @@ def use_generation() -> None:
     generation = txf.generation
     processors = [
         generation.RepetitionPenalty(1.2), generation.PresencePenalty(0.5), generation.FrequencyPenalty(0.5),
-        generation.NoRepeatNgrams(3), generation.MinimumLength(1), generation.ForcedTokens({0: 4}),
-        generation.ForbiddenTokens([3, [5, 6]]),
+        generation.NoRepeatNgrams(3), generation.MinimumLength(1), generation.ForcedTokens({0: 4, 1: [2, 5]}),
+        generation.ForbiddenTokens([3, [5, 6]]), generation.ForbiddenTokens([7], positions=[0]),
     ]  # fmt: skip
 
     def forbid_zero(logits, history: txf.generation.History):

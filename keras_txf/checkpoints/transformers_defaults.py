@@ -123,6 +123,9 @@ DEFAULTS = {
     "t5": {"d_ff": 2048, "d_model": 512, "num_heads": 8, "num_layers": 6, "vocab_size": 32128},
     "umt5": {"d_ff": 1024, "d_model": 512, "num_heads": 6, "num_layers": 8, "vocab_size": 250112},
     "vit": {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12},
+    "whisper": {"d_model": 384, "decoder_attention_heads": 6, "decoder_ffn_dim": 1536, "decoder_layers": 4,
+        "dropout": 0.0, "encoder_attention_heads": 6, "encoder_ffn_dim": 1536, "encoder_layers": 4,
+        "eos_token_id": 50256, "vocab_size": 51865},
     "xlm-roberta": {"hidden_size": 768, "intermediate_size": 3072, "max_position_embeddings": 512,
         "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1, "vocab_size": 30522},
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
 from keras_txf.layers.attention_pooling import AttentionPooling
+from keras_txf.layers.audio import AudioEmbedding
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.convolution import Convolution
 from keras_txf.layers.disentangled import DisentangledPositions
@@ -10,6 +11,7 @@ from keras_txf.layers.features import FeatureEmbedding
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.heads import Pooling
 from keras_txf.layers.kv_cache import KVCache
+from keras_txf.layers.log_mel import LogMelSpectrogram
 from keras_txf.layers.mixture_of_experts import MixtureOfExperts
 from keras_txf.layers.patches import PatchEmbedding
 from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
@@ -18,6 +20,7 @@ from keras_txf.layers.recurrent import RecurrentDecoder
 __all__ = [
     "ALiBi",
     "AttentionPooling",
+    "AudioEmbedding",
     "Convolution",
     "CrossAttention",
     "DecoderBlock",
@@ -26,6 +29,7 @@ __all__ = [
     "FeatureEmbedding",
     "FeedForward",
     "KVCache",
+    "LogMelSpectrogram",
     "MixtureOfExperts",
     "MultiHeadSelfAttention",
     "PatchEmbedding",

@@ -2,6 +2,8 @@
 
 from typing import Annotated, Any, TypedDict
 
+import keras
+
 from keras_txf.layers.option_tables import BlockOptions, CausalOptions, ConvolutionOptions, Each
 
 
@@ -29,7 +31,7 @@ class EmbeddingOptions(StackOptions, total=False):
     position_encoding: Annotated[
         str | None, "auto",
         'absolute positions at the embedding: "sinusoidal" (the paper\'s), "sinusoidal_halves" (Marian), '
-        '"sinusoidal_fairseq" (M2M100), "learned", or None. "auto" is '
+        '"sinusoidal_fairseq" (M2M100), "sinusoidal_whisper", "learned", or None. "auto" is '
         "the paper's, or None where `position` has attention see to it.",
     ]  # fmt: skip
     max_length: Annotated[
@@ -73,6 +75,12 @@ class SequenceEncoderOptions(EncoderOptions, total=False):
         "width F of float vectors in place of tokens, with vocab_size=None. The inputs are then a dict of `features`, "
         "float (B, T, F), and `features_mask`, bool (B, T), True at real vectors, which may be left out; a tensor "
         "alone stands for `features`.",
+    ]
+    input_embedding: Annotated[
+        keras.layers.Layer | None,
+        None,
+        "layer that takes the float vectors of `input_dim` to (B, S, dim), such as `AudioEmbedding`; the model gets a "
+        "copy. It brings its own positions. Default: a `FeatureEmbedding`.",
     ]
 
 

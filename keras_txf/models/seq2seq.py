@@ -35,6 +35,7 @@ def encoder_decoder(
     encoder_options: dict[str, Any] | None = None,
     decoder_options: dict[str, Any] | None = None,
     input_dim: int | None = None,
+    input_embedding: keras.layers.Layer | None = None,
     name: str = "encoder_decoder",
     **options: Unpack[DecoderOptions],
 ) -> Seq2Seq:
@@ -67,6 +68,9 @@ def encoder_decoder(
         input_dim: width F of float vectors in place of source tokens, such as audio frames. The input `source_ids` is
             then replaced by `source_features`, float (B, S, F), and `source_features_mask`, bool (B, S), True at real
             vectors, which may be left out.
+        input_embedding: layer that takes these vectors to (B, S, dim), such as `AudioEmbedding`; the model gets a copy.
+            It brings its own positions: `position_encoding` and `max_length` are then those of the decoder. Default: a
+            `FeatureEmbedding`.
         name: name of the model.
         {options}
 
@@ -91,6 +95,8 @@ def encoder_decoder(
     if packed and start_id is not None:
         raise ValueError("`start_id` does not go with `packed`, where a row has several starts.")
     embeddings.check_source("source_vocab_size", source_vocab_size, input_dim)
+    own = encoder_options if isinstance(encoder_options, dict) else {}
+    embeddings.check_input_embedding(input_embedding, input_dim, packed, own, {})
     checks.optional(checks.size, "source_vocab_size", source_vocab_size)
     checks.size("target_vocab_size", target_vocab_size)
     checks.optional(checks.size, "num_decoder_layers", num_decoder_layers)
@@ -101,7 +107,7 @@ def encoder_decoder(
                 f"`share_embeddings` does not go with `input_dim`; received {short_repr(share_embeddings)}."
             )
         share_embeddings = False
-        embeddings.refuse_token_options(encoder_options if isinstance(encoder_options, dict) else {}, DecoderOptions)
+        embeddings.refuse_token_options(own, DecoderOptions)
     share_embeddings = embeddings.resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size)
     for argument, value in (("encoder_options", encoder_options), ("decoder_options", decoder_options)):
         if value is not None and not isinstance(value, dict):
@@ -142,7 +148,7 @@ def encoder_decoder(
         )
     else:
         source, x, segment_ids, positions = embeddings.embed_features(
-            input_dim, dim, sorted_options, packed, "source_embedding", "source_"
+            input_dim, dim, sorted_options, packed, "source_embedding", "source_", input_embedding
         )
     encoded = stack.run(
         EncoderBlock,

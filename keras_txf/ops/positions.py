@@ -36,7 +36,7 @@ def sinusoid(positions, dim, interleaved=True):
     return waves[..., :dim]
 
 
-def fairseq_sinusoid(positions, dim):
+def fairseq_sinusoid(positions, dim, first=2):
     """The positions of fairseq: as the paper's, but the longest wavelength is 10,000 · 2π exactly, and 2 is the first.
 
     All sines stand before all cosines; the last feature of an odd number is 0.
@@ -44,6 +44,7 @@ def fairseq_sinusoid(positions, dim):
     Args:
         positions: (T,) or (B, T), integers or floats, 0 for the first token.
         dim: number of features, at least 4.
+        first: the position of the first token; 0 for the vectors of Whisper.
 
     Returns:
         float32, (T, dim) or (B, T, dim).
@@ -54,7 +55,7 @@ def fairseq_sinusoid(positions, dim):
     """
     pairs = dim // 2
     frequencies = 10000.0 ** (-np.arange(pairs) / (pairs - 1))
-    angles = _angles(ops.cast(positions, "float32") + 2, frequencies)
+    angles = _angles(ops.cast(positions, "float32") + first, frequencies)
     zeros = [ops.zeros_like(angles[..., :1])] if dim % 2 else []
     return ops.concatenate([ops.sin(angles), ops.cos(angles), *zeros], axis=-1)
 

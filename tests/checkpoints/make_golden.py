@@ -47,9 +47,7 @@ def main():
         case = dataclasses.replace(case, options=smaller(case.options))
         model = case.model()
         for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
-            if name in model.state_dict() and (
-                "embed_positions" not in name or family not in checkpoint_cases.SINUSOIDS
-            ):
+            if name in model.state_dict() and not checkpoint_cases.is_fixed(family, name):
                 parameter.data = parameter.data.half().float()  # so that half the bytes hold it
         values, ours, real = checkpoint_cases.inputs(case, model.config)
         with torch.no_grad():

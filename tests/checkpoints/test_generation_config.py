@@ -91,7 +91,7 @@ def test_what_an_encoder_decoder_is_given(tmp_path):
 @pytest.mark.parametrize(
     "values",
     [
-        {"begin_suppress_tokens": [3]}, {"guidance_scale": 1.5}, {"encoder_no_repeat_ngram_size": 3},
+        {"forced_decoder_ids": [[1, 3]]}, {"guidance_scale": 1.5}, {"encoder_no_repeat_ngram_size": 3},
         {"num_beam_groups": 2}, {"num_beams": 2, "do_sample": True}, {"do_sample": True, "typical_p": 0.5},
         {"min_length": 3, "eos_token_id": 2}, {"forced_bos_token_id": 3}, {"repetition_penalty": -1.0},
         {"num_beams": "many"}, {"do_sample": True, "temperature": -1.0}, {"stop_strings": ["."]},

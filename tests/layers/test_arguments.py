@@ -43,6 +43,8 @@ CALLS = {
         dict(vocab_size=11, dim=8, token_types=3), {"inputs": IDS, "positions": PLACES, "token_type_ids": SEGMENTS},
     ),
     "FeatureEmbedding": (dict(dim=8), {"inputs": X, "mask": MASK}),
+    "AudioEmbedding": (dict(dim=8), {"inputs": X, "mask": MASK}),
+    "LogMelSpectrogram": (dict(num_mel_bins=3, frame_length=4, hop_length=2), {"inputs": X[0]}),
     "PatchEmbedding": (dict(patch_size=2, dim=8, image_size=(6, 8)), {"inputs": IMAGES}),
     "RecurrentDecoder": (
         dict(dim=4, attention="additive"),

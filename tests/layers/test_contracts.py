@@ -51,7 +51,7 @@ attention, cross = txf.layers.MultiHeadSelfAttention, txf.layers.CrossAttention
 encoder, decoder = txf.layers.EncoderBlock, txf.layers.DecoderBlock
 embedding, pooling = txf.layers.PositionalEmbedding, txf.layers.Pooling
 patches, recurrent = txf.layers.PatchEmbedding, txf.layers.RecurrentDecoder
-features = txf.layers.FeatureEmbedding
+features, audio, log_mel = txf.layers.FeatureEmbedding, txf.layers.AudioEmbedding, txf.layers.LogMelSpectrogram
 IMAGES = {"inputs": floats(6, 8, 3)}
 ANY_IMAGES = {"inputs": floats("target", "source", 3)}
 POSITION = dict(mask="none", quantizes=False)
@@ -262,6 +262,9 @@ CASES = [
     case("embedding", embedding, {"inputs": token_ids("target", 11)}, 11, 12, core=True),
     case("features", features, INPUTS, 10),
     case("features-learned", features, INPUTS, 10, "learned", 10, use_bias=False, fullest=True),
+    case("audio", audio, INPUTS, 10, strides=(1, 1), quantizes=False),
+    case("audio-learned", audio, INPUTS, 10, 5, (1,), "relu", "learned", 10, use_bias=False, fullest=True),
+    case("log-mel", log_mel, {"inputs": floats(40)}, 6, 400, 16, 5, mask="none", quantizes=False),
     case(
         "embedding-learned",
         embedding,

@@ -48,6 +48,8 @@ LAYERS = {
         dict(vocab_size=11, dim=8, position_encoding="learned", max_length=9), {"scale": True}, [IDS],
     ),
     "FeatureEmbedding": (dict(dim=8, use_bias=False), {"position_encoding": None}, [X]),
+    "AudioEmbedding": (dict(dim=8, kernel_size=5, strides=(2, 1)), {"position_encoding": None}, [X]),
+    "LogMelSpectrogram": (dict(num_mel_bins=3, frame_length=4, hop_length=2), {"sampling_rate": 400}, [X[0]]),
     "PatchEmbedding": (
         dict(patch_size=2, dim=8, image_size=(4, 6)), {"class_token": False}, [RANDOM.random((2, 4, 6, 3), "float32")],
     ),

@@ -1,11 +1,11 @@
-"""T5, mT5 and UMT5; BART, mBART, Marian, Pegasus and M2M100: encoder-decoders."""
+"""T5, mT5 and UMT5; BART, mBART, Marian, Pegasus and M2M100; Whisper: encoder-decoders."""
 
 import math
 
 from keras_txf import models
 from keras_txf.checkpoints.family import Family, Task
 from keras_txf.checkpoints.weight_map import ONE_ROW, Tensor, skip
-from keras_txf.layers import RelativeBias
+from keras_txf.layers import AudioEmbedding, RelativeBias
 
 T5 = {
     "embedding/token": "shared",
@@ -114,14 +114,20 @@ def umt5_table(c):
 
 
 def bart_side(side):
+    """The rows of the blocks of one side, and of the norms around them."""
+    attentions = {"attention": "self_attn", **({"cross_attention": "encoder_attn"} if side == "decoder" else {})}
     return {
         f"{side}_embedding_norm": f"{side}.layernorm_embedding",
-        f"{side}_norm": f"{side}.layer_norm",  # mBART, Pegasus and M2M100 alone
+        f"{side}_norm": f"{side}.layer_norm",  # mBART, Pegasus, M2M100 and Whisper alone
         **{
-            f"{side}_{{i}}/attention/{ours}": f"{side}.layers.{{i}}.self_attn.{theirs}"
+            f"{side}_{{i}}/{attention}/{ours}": f"{side}.layers.{{i}}.{module}.{theirs}"
+            for attention, module in attentions.items()
             for ours, theirs in PROJECTIONS.items()
         },
-        f"{side}_{{i}}/attention_norm": f"{side}.layers.{{i}}.self_attn_layer_norm",
+        **{
+            f"{side}_{{i}}/{attention}_norm": f"{side}.layers.{{i}}.{module}_layer_norm"
+            for attention, module in attentions.items()
+        },
         f"{side}_{{i}}/feed_forward/intermediate": f"{side}.layers.{{i}}.fc1",
         f"{side}_{{i}}/feed_forward/output": f"{side}.layers.{{i}}.fc2",
         f"{side}_{{i}}/feed_forward_norm": f"{side}.layers.{{i}}.final_layer_norm",
@@ -129,17 +135,19 @@ def bart_side(side):
 
 
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+SIDES = {**bart_side("encoder"), **bart_side("decoder")}
 BART = {
     "embedding/token": "shared",
     "source_position_embedding/position": Tensor("encoder.embed_positions", other=skip(2)),
     "target_position_embedding/position": Tensor("decoder.embed_positions", other=skip(2)),
-    **bart_side("encoder"),
-    **bart_side("decoder"),
-    **{
-        f"decoder_{{i}}/cross_attention/{ours}": f"decoder.layers.{{i}}.encoder_attn.{theirs}"
-        for ours, theirs in PROJECTIONS.items()
-    },
-    "decoder_{i}/cross_attention_norm": "decoder.layers.{i}.encoder_attn_layer_norm",
+    **SIDES,
+}
+WHISPER = {
+    "source_embedding/convolution_0": "encoder.conv1",
+    "source_embedding/convolution_1": "encoder.conv2",
+    "target_embedding/token": "decoder.embed_tokens",
+    "target_embedding/position": "decoder.embed_positions",
+    **SIDES,
 }
 MARIAN = {**BART, "source_embedding/token": "encoder.embed_tokens", "target_embedding/token": "decoder.embed_tokens"}
 
@@ -160,7 +168,20 @@ def bart(c, pad_id=1, start_id=2, placement="post", positions="learned", embeddi
     c.only("normalize_embedding", embedding_norm)
     c.only("static_position_embeddings", positions != "learned")
     return {
+        **blocks_of_both(c, placement),
         "source_vocab_size": c("vocab_size"),
+        "position_encoding": positions,
+        "max_length": c("max_position_embeddings", 1024),
+        "pad_id": c.pad_id(pad_id),
+        "start_id": c("decoder_start_token_id", start_id),
+        "scale_embedding": c("scale_embedding", scaled),
+        "embedding_norm": embedding_norm,
+        "share_embeddings": "tokens" if positions == "learned" else True,
+    }
+
+
+def blocks_of_both(c, placement):
+    return {
         "target_vocab_size": c("vocab_size"),
         "num_layers": c("encoder_layers"),
         "num_decoder_layers": c("decoder_layers"),
@@ -172,15 +193,26 @@ def bart(c, pad_id=1, start_id=2, placement="post", positions="learned", embeddi
         "dropout": c("dropout", 0.1),
         "attention_dropout": c("attention_dropout", 0.0),
         "feed_forward_dropout": c("activation_dropout", 0.0),
-        "position_encoding": positions,
-        "max_length": c("max_position_embeddings", 1024),
-        "pad_id": c.pad_id(pad_id),
-        "start_id": c("decoder_start_token_id", start_id),
-        "scale_embedding": c("scale_embedding", scaled),
-        "embedding_norm": embedding_norm,
-        "share_embeddings": "tokens" if positions == "learned" else True,
         "encoder_options": {"intermediate_dim": c("encoder_ffn_dim")},
         "decoder_options": {"intermediate_dim": c("decoder_ffn_dim"), "num_heads": c("decoder_attention_heads")},
+    }
+
+
+def whisper(c):
+    c.only("apply_spec_augment", False)  # masks of the spectrogram in training
+    return {
+        **blocks_of_both(c, "pre"),
+        "source_vocab_size": None,
+        "input_dim": c("num_mel_bins", 80),
+        "input_embedding": AudioEmbedding(
+            c("d_model"), max_length=c("max_source_positions", 1500), name="source_embedding"
+        ),
+        "attention_key_bias": False,
+        "position_encoding": "learned",
+        "max_length": c("max_target_positions", 448),
+        "pad_id": c.pad_id_of_decoder(50256),
+        "start_id": c("decoder_start_token_id", 50257),
+        "scale_embedding": False,  # transformers does not read `scale_embedding` either
     }
 
 
@@ -208,8 +240,8 @@ def m2m_100(c):
     }
 
 
-def plain(architecture):
-    return {"seq2seq": Task(architecture, models.encoder_decoder, {"logits": "lm_head"})}
+def plain(architecture, logits="lm_head"):
+    return {"seq2seq": Task(architecture, models.encoder_decoder, {"logits": logits})}
 
 
 def with_bias(architecture):
@@ -219,6 +251,7 @@ def with_bias(architecture):
     return {"seq2seq": Task(architecture, models.encoder_decoder, rows, optional=optional)}
 
 
+UNREAD = ("encoder_layerdrop", "decoder_layerdrop", "is_encoder_decoder", "num_hidden_layers")
 TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 POSITIONS = (r"(encoder|decoder)\.embed_positions\.weight",)  # sinusoids
 # A table in one old file, which no model uses.
@@ -261,9 +294,8 @@ def bart_family(architecture, options, tensors=BART, ignore=(), kept=(), task=wi
         ignore,
         kept,
         aliases=dict.fromkeys(TABLES, "shared.weight"),
-        neutral=("classifier_dropout", "classif_dropout", "encoder_layerdrop", "decoder_layerdrop",
-                 "is_encoder_decoder", "num_hidden_layers", "extra_pos_embeddings"),
-    )  # fmt: skip
+        neutral=("classifier_dropout", "classif_dropout", "extra_pos_embeddings", *UNREAD),
+    )
 
 
 FAMILIES = {
@@ -275,4 +307,13 @@ FAMILIES = {
     "pegasus": bart_family("PegasusForConditionalGeneration", pegasus, kept=POSITIONS),
     "m2m_100": bart_family("M2M100ForConditionalGeneration", m2m_100, task=plain),
     "marian": bart_family("MarianMTModel", marian, MARIAN, POSITIONS),
-}
+    "whisper": Family(
+        whisper,
+        WHISPER,
+        plain("WhisperForConditionalGeneration", "proj_out"),
+        "model.",
+        kept=(r"encoder\.embed_positions\.weight",),  # sinusoids
+        neutral=(*UNREAD, "scale_embedding", "use_weighted_layer_sum", "classifier_proj_size", "median_filter_width",
+                 *(f"mask_{axis}_{part}" for axis in ("time", "feature") for part in ("prob", "length", "min_masks"))),
+    ),
+}  # fmt: skip
