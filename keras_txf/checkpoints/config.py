@@ -92,8 +92,8 @@ class Config:
         `text_config_dict` of CLIP's first files has the say where it is there.
         """
         if key not in self.parts:
-            older = self(f"{key}_dict", None)
-            values = (self(key, None) if older is None else older) or {}
+            older, values = self(f"{key}_dict", None), self(key, None)
+            values = (values if older is None else older) or {}
             kind = f"{self.values['model_type']}_{key.removesuffix('_config')}_model"
             self.parts[key] = type(self)({**values, "model_type": kind}, f"{key} of config.json")
         return self.parts[key]

@@ -79,7 +79,7 @@ KEYS = {
         "global_attn_every_n_layers", "no_rope_layer_interval", "sliding_window_pattern", "_sliding_window_pattern",
         "num_channels", "num_labels", "rotary_dim", "num_kv_heads", "num_ln_in_parallel_attn", "ffn_hidden_size",
         "n_embed", "num_hidden_groups", "mlp_ratio", "moe_intermediate_size", "shared_expert_intermediate_size",
-        "num_experts_per_tok", "decoder_sparse_step",
+        "num_experts_per_tok", "decoder_sparse_step", "projection_dim", "projection_size",
     ),
     size_or_zero: ("type_vocab_size", "max_window_layers", "sliding_window"),
     number_or_zero: ("layer_scale_init_value",),
