@@ -139,6 +139,10 @@ class Config:
         value, ends = self.pad_id(default), self("eos_token_id", None)
         return None if value in (ends if isinstance(ends, list) else [ends]) else value
 
+    def end_id(self, default):
+        """Returns the id of the token that ends a text."""
+        return self("eos_token_id", default)
+
     def num_classes(self):
         """Returns the number of classes of a classifier."""
         labels = self("id2label", None)

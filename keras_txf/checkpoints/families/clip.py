@@ -92,11 +92,11 @@ def clip_images(c):
 
 
 def texts(c):
-    positions = {"position_encoding": "learned", "max_length": c("max_position_embeddings")}
     return {
         **tower(c),
-        **positions,
         "vocab_size": c("vocab_size"),
+        "position_encoding": "learned",
+        "max_length": c("max_position_embeddings"),
         "scale_embedding": False,
         "pad_id": None,
         "causal": False,
@@ -122,7 +122,7 @@ def pair(c, images, texts):
 
 def end_token(c):
     """The token whose state stands for a text. Files before transformers 4.31 say 2, and mean the last one of all."""
-    end = c("eos_token_id", 49407)
+    end = c.end_id(49407)
     return c("vocab_size") - 1 if end == 2 else end
 
 
