@@ -92,8 +92,8 @@ class Config:
         `text_config_dict` of CLIP's first files has the say where it is there.
         """
         if key not in self.parts:
-            older = self(f"{key}_dict", None)
-            values = (self(key, None) if older is None else older) or {}
+            older, values = self(f"{key}_dict", None), self(key, None)
+            values = (values if older is None else older) or {}
             kind = f"{self.values['model_type']}_{key.removesuffix('_config')}_model"
             self.parts[key] = type(self)({**values, "model_type": kind}, f"{key} of config.json")
         return self.parts[key]
@@ -138,6 +138,10 @@ class Config:
         """Returns the id of padding; None also where it ends texts: transformers attends to such a token."""
         value, ends = self.pad_id(default), self("eos_token_id", None)
         return None if value in (ends if isinstance(ends, list) else [ends]) else value
+
+    def end_id(self, default):
+        """Returns the id of the token that ends a text."""
+        return self("eos_token_id", default)
 
     def num_classes(self):
         """Returns the number of classes of a classifier."""

@@ -84,7 +84,7 @@ KEYS = {
         "num_channels", "num_labels", "rotary_dim", "num_kv_heads", "num_ln_in_parallel_attn", "ffn_hidden_size",
         "n_embed", "num_hidden_groups", "mlp_ratio", "moe_intermediate_size", "shared_expert_intermediate_size",
         "num_experts_per_tok", "decoder_sparse_step", "attention_head_size", "conv_groups", "pooler_hidden_size",
-        "num_experts_per_tok", "decoder_sparse_step", "num_mel_bins", "max_source_positions", "max_target_positions",
+        "num_mel_bins", "max_source_positions", "max_target_positions", "projection_dim", "projection_size",
     ),
     size_or_zero: ("type_vocab_size", "max_window_layers", "sliding_window", "conv_kernel_size"),
     number_or_zero: ("layer_scale_init_value",),

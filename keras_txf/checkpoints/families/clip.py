@@ -43,7 +43,10 @@ SIGLIP_HEAD = {
     "image_pooling/feed_forward/intermediate": f"{POOLING}.mlp.fc1",
     "image_pooling/feed_forward/output": f"{POOLING}.mlp.fc2",
 }
-OF_TOWERS = ("projection_dim", "projection_size", "pad_token_id", "vision_use_head", "dropout")  # not read in a tower
+# Keys of a pair, of `generate` and without an effect.
+OF_TOWERS = (
+    "projection_dim", "projection_size", "vision_use_head", "pad_token_id", "decoder_start_token_id", "dropout"
+)  # fmt: skip
 
 
 def images_table(c):
@@ -89,11 +92,11 @@ def clip_images(c):
 
 
 def texts(c):
-    positions = {"position_encoding": "learned", "max_length": c("max_position_embeddings")}
     return {
         **tower(c),
-        **positions,
         "vocab_size": c("vocab_size"),
+        "position_encoding": "learned",
+        "max_length": c("max_position_embeddings"),
         "scale_embedding": False,
         "pad_id": None,
         "causal": False,
@@ -104,41 +107,44 @@ def clip_texts(c):
     return {**texts(c), "causal": True}
 
 
+SHARED = ("num_layers", "dim", "num_heads", "image_size", "patch_size", "channels")  # arguments of the builder
+
+
 def pair(c, images, texts):
     """The options of both towers; `images` and `texts` are the functions that read them."""
-    sides = {"vision": images, "text": texts}
-    seen, read = (options(c.part(f"{side}_config")) for side, options in sides.items())
-    for side in sides:
-        c.part(f"{side}_config").check_all_known((*OF_TOWERS, "tie_word_embeddings"))
-    shared = {
-        name: seen.pop(name) for name in ("num_layers", "dim", "num_heads", "image_size", "patch_size", "channels")
-    }
+    parts = c.part("vision_config"), c.part("text_config")
+    seen, read = images(parts[0]), texts(parts[1])
+    for part in parts:
+        part.check_all_known((*OF_TOWERS, "tie_word_embeddings"))
+    shared = {name: seen.pop(name) for name in SHARED}
     return {**shared, "vocab_size": read.pop("vocab_size"), "image_options": seen, "text_options": read}
 
 
+def end_token(c):
+    """The token whose state stands for a text. Files before transformers 4.31 say 2, and mean the last one of all."""
+    end = c.end_id(49407)
+    return c("vocab_size") - 1 if end == 2 else end
+
+
+def text_width(c):
+    return c("projection_size", None) or c("hidden_size")
+
+
 def clip(c):
-    found, part = pair(c, clip_images, clip_texts), c.part("text_config")
-    end = part("eos_token_id", 49407)
-    return {
-        **found,
-        "image_options": {**found["image_options"], "final_norm": True},
-        "projection_dim": c("projection_dim", 512),
-        # Files before transformers 4.31 say 2, and mean the last token of the vocabulary.
-        "end_id": found["vocab_size"] - 1 if end == 2 else end,
-    }
+    found = pair(c, clip_images, clip_texts)
+    found["image_options"]["final_norm"] = True  # of which the class token is taken
+    return {**found, "projection_dim": c("projection_dim", 512), "end_id": end_token(c.part("text_config"))}
 
 
 def siglip(c):
-    found, part = pair(c, images, texts), c.part("vision_config")
-    part.only("vision_use_head", True)
-    options = found["image_options"]
-    widths = {name: options[name] for name in ("intermediate_dim", "activation", "norm_epsilon")}
-    text = c.part("text_config")
+    found = pair(c, images, texts)
+    c.part("vision_config").only("vision_use_head", True)
+    widths = {name: found["image_options"][name] for name in ("intermediate_dim", "activation", "norm_epsilon")}
     return {
         **found,
         "image_pooling": AttentionPooling(found["num_heads"], **widths, name="image_pooling"),
         "image_projection": False,
-        "projection_dim": text("projection_size", None) or text("hidden_size"),
+        "projection_dim": text_width(c.part("text_config")),
         "projection_bias": True,
         "max_logit_scale": None,
         "logit_bias": 0.0,
