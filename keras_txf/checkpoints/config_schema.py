@@ -29,6 +29,11 @@ def id_or_none(name, value):
         checks.id_below(name, value)
 
 
+def size_or_none(name, value):
+    if value != -1:
+        size_or_zero(name, value)
+
+
 def blocks(name, value):
     size(name, value, MOST_BLOCKS)
 
@@ -83,8 +88,8 @@ KEYS = {
         "global_attn_every_n_layers", "no_rope_layer_interval", "sliding_window_pattern", "_sliding_window_pattern",
         "num_channels", "num_labels", "rotary_dim", "num_kv_heads", "num_ln_in_parallel_attn", "ffn_hidden_size",
         "n_embed", "num_hidden_groups", "mlp_ratio", "moe_intermediate_size", "shared_expert_intermediate_size",
-        "num_experts_per_tok", "decoder_sparse_step", "attention_head_size", "conv_groups", "pooler_hidden_size",
-        "num_mel_bins", "max_source_positions", "max_target_positions", "projection_dim", "projection_size",
+        "num_experts_per_tok", "decoder_sparse_step", "num_mel_bins", "max_source_positions", "max_target_positions",
+        "projection_dim", "projection_size",
     ),
     size_or_zero: ("type_vocab_size", "max_window_layers", "sliding_window", "conv_kernel_size"),
     number_or_zero: ("layer_scale_init_value",),
@@ -99,7 +104,7 @@ KEYS = {
         "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "activation_dropout",
         "classifier_dropout", "seq_classif_dropout", "resid_pdrop", "attn_pdrop", "embedding_dropout", "mlp_dropout",
         "dropout_rate", "hidden_dropout", "embd_pdrop", "residual_dropout",
-        "classifier_dropout_prob", "drop_path_rate", "qa_dropout", "cls_dropout", "pooler_dropout",
+        "classifier_dropout_prob", "drop_path_rate", "qa_dropout", "cls_dropout",
     ),
     checks.positive_number: (
         "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps", "rope_theta", "rope_local_base_freq",
@@ -119,10 +124,11 @@ KEYS = {
         "use_relative_position_bias", "use_shared_relative_position_bias", "use_absolute_position_embeddings",
         "use_mean_pooling",
         "norm_topk_prob", "output_router_logits", "relative_attention", "position_biased_input", "share_att_key",
-        "legacy", "talking_head",
+        "legacy",
     ),
     checks.id_below: ("decoder_start_token_id", "mask_token_id"),
-    id_or_none: ("pad_token_id", "max_relative_positions", "position_buckets"),
+    id_or_none: ("pad_token_id",),
+    size_or_none: ("max_relative_positions", "position_buckets"),
     text: (
         "model_type", "hidden_act", "activation", "activation_function", "hidden_activation", "feed_forward_proj",
         "classifier_activation", "classifier_pooling", "position_embedding_type", "norm_rel_ebd", "conv_act",
