@@ -7,7 +7,7 @@ have transformers' defaults, but for the number of new tokens.
 import dataclasses
 import warnings
 
-from keras_txf.checkpoints.start_tokens import LANGUAGE, start_tokens
+from keras_txf.checkpoints.start_tokens import start_tokens
 from keras_txf.checks import short_repr
 from keras_txf.generation import (
     Beam,
@@ -143,19 +143,22 @@ class _Reader:
     def start(self, options):
         """Sets `start_id`; returns what every answer begins with from the token on that the model chooses."""
         start = self("decoder_start_token_id", self("bos_token_id"))
-        keys = ("forced_decoder_ids", "language", "task", "lang_to_id", "task_to_id", "no_timestamps_token_id")
         if not self.after_start or not self.is_id(start):
-            self.unknown += [key for key in keys if self(key) is not None]
+            self.unknown += ["forced_decoder_ids"] * (self("forced_decoder_ids") is not None)
             return []
-        tokens = self.express(keys, lambda: start_tokens(self.values, start)) or [start]
-        languages = [token for token in (self("lang_to_id") or {}).values() if self.is_id(token)]
-        known = [token is LANGUAGE or self.is_id(token) for token in tokens]
-        if not all(known) or (LANGUAGE in tokens and not languages):
-            self.unknown += [key for key in keys if self(key) is not None]
-            tokens = [start]
-        place = tokens.index(LANGUAGE) if LANGUAGE in tokens else len(tokens)
+        keys = ("forced_decoder_ids", "language", "task", "lang_to_id", "task_to_id", "no_timestamps_token_id")
+        tokens = self.express(keys, lambda: self.check_ids(start_tokens(self.values, start))) or [start]
+        chosen = [index for index, token in enumerate(tokens) if isinstance(token, list)]
+        place = chosen[0] if chosen else len(tokens)
         options["start_id"] = tuple(tokens[:place]) if place > 1 else start
-        return [languages if token is LANGUAGE else token for token in tokens[place:]]
+        return tokens[place:]
+
+    def check_ids(self, tokens):
+        """Refuses what is no id, or list of ids."""
+        for token in tokens:
+            if not all(map(self.is_id, token if isinstance(token, list) else [token])):
+                raise ValueError(f"A token must be one of the vocabulary; received {short_repr(token)}.")
+        return tokens
 
     def refuse(self, table):
         self.unknown += [key for key, harmless in table.items() if self(key) is not None and self(key) not in harmless]

@@ -119,8 +119,8 @@ class PositionalEmbedding(keras.layers.Layer):
             raise ValueError(f"`dim` must hold the token and its position under combine='concat'; received dim={dim}.")
         if position_encoding in ("sinusoidal_fairseq", "sinusoidal_whisper") and self._position_width < 4:
             raise ValueError(
-                f"position_encoding='{position_encoding}' needs at least 4 features for the position; received "
-                f"{self._position_width}."
+                f"`dim` must have at least 4 features for the position under position_encoding='{position_encoding}'; "
+                f"received {self._position_width}."
             )
         if vocab_size is not None:  # reversible for the tied logits, and because Keras can quantize it
             self.token = self._table(
