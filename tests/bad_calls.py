@@ -207,6 +207,7 @@ def add_training():
     mesh = keras.distribution.DeviceMesh((2, 1), ["batch", "model"], ["cpu:0", "cpu:1"])
     case("training.layout_map", training.layout_map, model=model, device_mesh=mesh)
     case("training.InverseSquareRoot", training.InverseSquareRoot, ["total_steps", "cooldown_steps"], dim=8)
+    case("training.answer_scores", training.answer_scores, true_answers=[["a fox"], "b"], predicted_answers=["a", "b"])
     case("training.entities", training.entities, tags=["B-PER", "O"])
     case("training.entity_scores", training.entity_scores, true_tags=[["B-PER"]], predicted_tags=[["O"]])
     case("training.warmup_cosine", training.warmup_cosine, peak=1.0, warmup_steps=3, total_steps=9)
@@ -301,6 +302,7 @@ def add_text():
         case(f"text.{name}.train", getattr(text, name).train, shared, source=corpus, vocab_size=size)
     case("text.Tokenizer.call", tokenizer.__call__, ["inputs"], inputs=["a fox", "dogs"])
     case("text.Tokenizer.detokenize", tokenizer.detokenize, ids=[[5, 6]])
+    case("text.Tokenizer.tokenize_with_offsets", tokenizer.tokenize_with_offsets, texts=["a fox", "dogs"])
     case("text.Tokenizer.token_to_id", tokenizer.token_to_id, token="[PAD]")
     case("text.Tokenizer.id_to_token", tokenizer.id_to_token, id=3)
 
@@ -417,6 +419,7 @@ def add_tasks():
         "TextClassifier": dict(texts=texts, labels=labels),
         "TokenClassifier": dict(words=words, tags=tags),
         "PairClassifier": dict(first=texts, second=others, labels=scores),
+        "QuestionAnswerer": dict(questions=others, contexts=texts, answers=["fox", "dogs"]),
         "TextEmbedder": dict(anchors=texts, positives=others),
         "TextGenerator": dict(texts=texts, responses=others),
         "TextToText": dict(sources=texts, targets=others),
@@ -429,6 +432,7 @@ def add_tasks():
             "predict": dict(first=texts, second=others), "rank": dict(query="a fox", texts=others),
             "inputs": dict(first=texts, second=others),
         },
+        "QuestionAnswerer": {"predict": dict(questions=others, contexts=texts)},
         "TextEmbedder": {"encode": dict(texts=texts), "index": dict(texts=texts), "search": dict(queries=texts)},
         "TextGenerator": {
             "generate": dict(texts=texts, max_new_tokens=2), "chat": dict(messages=messages[:1], max_new_tokens=2),
@@ -440,8 +444,8 @@ def add_tasks():
     for name, columns in data.items():
         cls = getattr(tasks, name)
         made = {**columns, **small}
-        if name == "PairClassifier":
-            del made["labels"]
+        if name in ("PairClassifier", "QuestionAnswerer"):
+            del made["labels" if name == "PairClassifier" else "answers"]
         if name in ("TextGenerator", "TextToText"):
             made["vocab_size"] = 30
         if name == "TextGenerator":
@@ -462,7 +466,7 @@ def add_tasks():
         case(f"tasks.{name}.compile", cls.from_scratch(**made).compile)
         case(f"tasks.{name}.save", task.save, folder=folder / name)
         case(f"tasks.{name}.load", cls.load, folder=folder / name)
-        if name != "MaskedLanguageModel":
+        if name not in ("MaskedLanguageModel", "QuestionAnswerer"):
             case(f"tasks.{name}.export", task.export, folder=folder / f"{name} exported", overwrite=True)
         for method, working in asked[name].items():
             case(f"tasks.{name}.{method}", getattr(task, method), **working)

@@ -221,6 +221,10 @@ def use_tasks(folder: pathlib.Path) -> None:
     tagger = tasks.TokenClassifier.from_scratch(words, tags, **small)
     print(tagger.entities("Ada runs"), txf.training.entity_scores(tags, tagger.predict(words)))
     print(txf.training.entities(["B-PER", "I-PER"]))
+    answerer = tasks.QuestionAnswerer.from_scratch(["who runs"] * 8, lines, null_threshold=0.0, **small)
+    answerer.fit(["who runs"] * 8, lines, ["a dog", ""] * 4, epochs=1)
+    print(answerer.predict("who runs", lines[0], k=2), answerer.tokenizer.tokenize_with_offsets(lines))
+    print(txf.training.answer_scores([["a dog"], ""], ["dog", ""]))
 
 
 def main(folder: pathlib.Path) -> None:

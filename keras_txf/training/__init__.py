@@ -2,6 +2,7 @@
 
 from keras_txf.training.adapter_files import load_adapter, save_adapter
 from keras_txf.training.adapters import add_adapter, merge_adapter, remove_adapter, use_adapter
+from keras_txf.training.answers import answer_scores
 from keras_txf.training.averaging import KeepCheckpoints, average_checkpoints
 from keras_txf.training.contrastive import SigmoidContrastiveLoss, SoftmaxContrastiveLoss
 from keras_txf.training.cost import Cost, cost
@@ -30,6 +31,7 @@ __all__ = [
     "TokenAccuracy",
     "TokenCrossEntropy",
     "add_adapter",
+    "answer_scores",
     "average_checkpoints",
     "cost",
     "entities",

@@ -3,6 +3,7 @@
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.llama import BODY, family
 from keras_txf.checkpoints.weight_map import beside, query_key_value
+from keras_txf.checks import short_repr
 
 PHI3 = {
     **BODY,
@@ -25,8 +26,11 @@ OLMO2 = {
 
 def phi3(c):
     scaling = c("rope_parameters", None) or c("rope_scaling", None) or {}
-    if "yarn" in (scaling.get("rope_type"), scaling.get("type")):
-        raise ValueError("config.json has rotary positions of type 'yarn', which means 'longrope' in Phi-3: not built.")
+    kind = scaling.get("rope_type") or scaling.get("type")
+    if kind in ("longrope", "su", "yarn"):  # the last two are its older names
+        raise ValueError(
+            f"config.json has rotary positions of type {short_repr(kind)}, 'longrope' in Phi-3, which is not built."
+        )
     return {
         **llama.options(c, pad_id=32000),
         "norm_epsilon": c("rms_norm_eps", 1e-5),
@@ -73,7 +77,11 @@ def granite(c):
 
 FAMILIES = {
     "phi3": family("Phi3", phi3, PHI3, ("embd_pdrop", "original_max_position_embeddings"), pad_id=32000),
-    "starcoder2": family("Starcoder2", starcoder2, STARCODER2),
+    "starcoder2": family(  # files of StarCoder 2 have keys of GPT BigCode, which its class does not read
+        "Starcoder2", starcoder2, STARCODER2,
+        ("activation_function", "attention_softmax_in_fp32", "layer_norm_epsilon", "mlp_type", "norm_type",
+         "scale_attention_softmax_in_fp32", "scale_attn_weights"),
+    ),
     "olmo2": family("Olmo2", olmo2, OLMO2, tokens=None, pad_id=1),
     "granite": family("Granite", granite, sequences=False, tokens=None),
-}
+}  # fmt: skip

@@ -264,7 +264,8 @@ FAMILIES = {
     ),
     "phi": family("Phi", phi, PHI, "model.", bias=True),
     "falcon": family(
-        "Falcon", falcon, falcon_table, "transformer.", ("apply_residual_connection_post_layernorm", "ff_factor"),
+        "Falcon", falcon, falcon_table, "transformer.",
+        ("apply_residual_connection_post_layernorm", "ff_factor", "n_head", "n_layer"),  # the last two of early files
         tokens="classifier", rate=0.0,
     ),
     "cohere": family("Cohere", cohere, llama.BODY, "model.", ("model_max_length",), sequences=False, tokens=None),
