@@ -16,9 +16,11 @@ from keras_txf.tasks.answer_windows import AnswerWindows, best_spans, targets, t
 from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many
 from keras_txf.tasks.columns import texts as strings
+from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.pair_classifier import WITH_TOKEN_TYPES, WITH_TWO_SEPARATORS
 from keras_txf.tasks.squad import answers_of, is_squad, read_squad
-from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
+from keras_txf.tasks.task import Task
+from keras_txf.tasks.tokens import tokenizer_of, tokenizer_or
 from keras_txf.text.datasets import checked_tokenizer, limit
 from keras_txf.text.truncation import joining
 
