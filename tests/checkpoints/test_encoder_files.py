@@ -55,6 +55,8 @@ def test_frequencies_of_esm_that_differ_from_block_to_block_are_refused(tmp_path
         ("mbart", {"normalize_before": False}, ["'normalize_before'"]),
         ("pegasus", {"static_position_embeddings": False}, ["'static_position_embeddings'"]),
         ("dinov2", {"image_size": [12, 8]}, ["`image_size`", "square"]),
+        ("dinov3_vit", {"num_register_tokens": 0}, ["`num_register_tokens`", "from 1 on"]),
+        ("dinov3_vit", {"value_bias": False}, ["'value_bias'", "False"]),
         ("beit", {"image_size": [12, 8]}, ["`image_size`", "squares"]),
         ("beit", {"use_shared_relative_position_bias": True}, ["use_shared_relative_position_bias", "both"]),
         ("eurobert", {"classifier_pooling": "max"}, ["'classifier_pooling'", "'max'"]),

@@ -111,8 +111,8 @@ def smollm3(c):
     }
 
 
-def gemma(c):
-    c.only("use_bidirectional_attention", None, False)
+def gemma(c, *attends):
+    c.only("use_bidirectional_attention", None, False, *attends)
     name, new = c("hidden_act", "gelu_pytorch_tanh"), c("hidden_activation", None)
     if name == "gelu":  # "gelu" of the first configurations is the tanh approximation
         name = "gelu_pytorch_tanh"
@@ -125,11 +125,11 @@ def gemma(c):
     }
 
 
-def gemma2(c):
+def gemma2(c, *attends):
     number = c("num_hidden_layers")
     kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(number)]
     return {
-        **gemma(c),
+        **gemma(c, *attends),
         "norm_placement": "sandwich",
         "window": windows(c.each("layer_types", number, kinds), c("sliding_window", 4096)),
         "scale": 1 / math.sqrt(c("query_pre_attn_scalar", 256)),
@@ -145,9 +145,14 @@ def gemma3(c):
     kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(number)]
     kinds = c.each("layer_types", number, kinds)
     bases = {"full_attention": c("rope_theta", 1000000.0), "sliding_attention": c("rope_local_base_freq", 10000.0)}
+    window = c("sliding_window", 4096)
+    both = {}
+    if c("use_bidirectional_attention", None):  # EmbeddingGemma, whose window is that of both sides together
+        both, window = {"causal": False}, window and window // 2 + 1
     return {
-        **gemma2(c),
-        "window": windows(kinds, c("sliding_window", 4096)),
+        **gemma2(c, True),
+        **both,
+        "window": windows(kinds, window),
         "position": positions(c, kinds, bases),
         "qk_norm": True,
         "logit_soft_cap": None,
