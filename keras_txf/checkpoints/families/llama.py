@@ -8,14 +8,11 @@ from keras_txf import models
 from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions, windows
 from keras_txf.checkpoints.family import Family, Task
-from keras_txf.checkpoints.weight_map import PLUS_ONE, Tensor
+from keras_txf.checkpoints.weight_map import PLUS_ONE, Tensor, projections
 
 BODY = {
     "embedding/token": "embed_tokens",
-    "decoder_{i}/attention/query": "layers.{i}.self_attn.q_proj",
-    "decoder_{i}/attention/key": "layers.{i}.self_attn.k_proj",
-    "decoder_{i}/attention/value": "layers.{i}.self_attn.v_proj",
-    "decoder_{i}/attention/output": "layers.{i}.self_attn.o_proj",
+    **projections("decoder_{i}/attention", "layers.{i}.self_attn"),
     "decoder_{i}/attention/query_norm": "layers.{i}.self_attn.q_norm",
     "decoder_{i}/attention/key_norm": "layers.{i}.self_attn.k_norm",
     "decoder_{i}/attention_norm": "layers.{i}.input_layernorm",

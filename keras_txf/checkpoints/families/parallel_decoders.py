@@ -5,7 +5,7 @@ from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions
 from keras_txf.checkpoints.family import Family, Task
-from keras_txf.checkpoints.weight_map import query_key_value
+from keras_txf.checkpoints.weight_map import OUT_PROJ, projections, query_key_value
 from keras_txf.layers import Rotary
 
 ONE_NORM = "parallel_one_norm"
@@ -29,18 +29,10 @@ NEOX = {
 }
 GPTJ = {
     "embedding/token": "wte",
-    **in_blocks(
-        "h",
-        {
-            "attention/query": "attn.q_proj",
-            "attention/key": "attn.k_proj",
-            "attention/value": "attn.v_proj",
-            "attention/output": "attn.out_proj",
-            "attention_norm": "ln_1",
-            "feed_forward/intermediate": "mlp.fc_in",
-            "feed_forward/output": "mlp.fc_out",
-        },
-    ),
+    **projections("decoder_{i}/attention", "h.{i}.attn", OUT_PROJ),
+    "decoder_{i}/attention_norm": "h.{i}.ln_1",
+    "decoder_{i}/feed_forward/intermediate": "h.{i}.mlp.fc_in",
+    "decoder_{i}/feed_forward/output": "h.{i}.mlp.fc_out",
     "decoder_norm": "ln_f",
 }
 BLOOM = {
@@ -51,16 +43,11 @@ BLOOM = {
 }
 PHI = {
     **llama.BODY,
-    **in_blocks(
-        "layers",
-        {
-            "attention/output": "self_attn.dense",
-            "attention/query_norm": "self_attn.q_layernorm",
-            "attention/key_norm": "self_attn.k_layernorm",
-            "feed_forward/intermediate": "mlp.fc1",
-            "feed_forward/output": "mlp.fc2",
-        },
-    ),
+    "decoder_{i}/attention/output": "layers.{i}.self_attn.dense",
+    "decoder_{i}/attention/query_norm": "layers.{i}.self_attn.q_layernorm",
+    "decoder_{i}/attention/key_norm": "layers.{i}.self_attn.k_layernorm",
+    "decoder_{i}/feed_forward/intermediate": "layers.{i}.mlp.fc1",
+    "decoder_{i}/feed_forward/output": "layers.{i}.mlp.fc2",
     "decoder_norm": "final_layernorm",
 }
 STABLELM = {

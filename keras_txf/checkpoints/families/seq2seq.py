@@ -5,7 +5,7 @@ import math
 from keras_txf import models
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.family import Family, Task
-from keras_txf.checkpoints.weight_map import ONE_ROW, Tensor, skip
+from keras_txf.checkpoints.weight_map import ONE_ROW, OUT_PROJ, Tensor, projections, skip
 from keras_txf.layers import AudioEmbedding, RelativeBias
 
 T5 = {
@@ -24,15 +24,9 @@ T5 = {
     "decoder_{i}/feed_forward/output": "decoder.block.{i}.layer.2.DenseReluDense.wo",
     "decoder_{i}/feed_forward_norm": "decoder.block.{i}.layer.2.layer_norm",
     "decoder_norm": "decoder.final_layer_norm",
-    **{
-        f"{side}_{{i}}/{ours}/{part}": f"{side}.block.{{i}}.layer.{number}.{theirs}.{part[0]}"
-        for side, ours, number, theirs in (
-            ("encoder", "attention", 0, "SelfAttention"),
-            ("decoder", "attention", 0, "SelfAttention"),
-            ("decoder", "cross_attention", 1, "EncDecAttention"),
-        )
-        for part in ("query", "key", "value", "output")
-    },
+    **projections("encoder_{i}/attention", "encoder.block.{i}.layer.0.SelfAttention", "qkvo"),
+    **projections("decoder_{i}/attention", "decoder.block.{i}.layer.0.SelfAttention", "qkvo"),
+    **projections("decoder_{i}/cross_attention", "decoder.block.{i}.layer.1.EncDecAttention", "qkvo"),
 }
 
 
@@ -127,10 +121,7 @@ def gemma_side(side):
 T5GEMMA = llama.gemma_norms({
     **gemma_side("decoder"),
     **gemma_side("encoder"),
-    **{
-        f"decoder_{{i}}/cross_attention/{part}": f"decoder.layers.{{i}}.cross_attn.{part[0]}_proj"
-        for part in ("query", "key", "value", "output")
-    },
+    **projections("decoder_{i}/cross_attention", "decoder.layers.{i}.cross_attn"),
     "decoder_{i}/cross_attention_norm": "decoder.layers.{i}.pre_cross_attn_layernorm",
     "decoder_{i}/cross_attention_post_norm": "decoder.layers.{i}.post_cross_attn_layernorm",
     "source_embedding/token": "encoder.embed_tokens",
@@ -169,27 +160,23 @@ def t5gemma(c):
 
 def bart_side(side):
     """The rows of the blocks of one side, and of the norms around them."""
-    attentions = {"attention": "self_attn", **({"cross_attention": "encoder_attn"} if side == "decoder" else {})}
     return {
         f"{side}_embedding_norm": f"{side}.layernorm_embedding",
         f"{side}_norm": f"{side}.layer_norm",  # mBART, Pegasus, M2M100 and Whisper alone
-        **{
-            f"{side}_{{i}}/{attention}/{ours}": f"{side}.layers.{{i}}.{module}.{theirs}"
-            for attention, module in attentions.items()
-            for ours, theirs in PROJECTIONS.items()
-        },
-        **{
-            f"{side}_{{i}}/{attention}_norm": f"{side}.layers.{{i}}.{module}_layer_norm"
-            for attention, module in attentions.items()
-        },
+        **projections(f"{side}_{{i}}/attention", f"{side}.layers.{{i}}.self_attn", OUT_PROJ),
+        f"{side}_{{i}}/attention_norm": f"{side}.layers.{{i}}.self_attn_layer_norm",
         f"{side}_{{i}}/feed_forward/intermediate": f"{side}.layers.{{i}}.fc1",
         f"{side}_{{i}}/feed_forward/output": f"{side}.layers.{{i}}.fc2",
         f"{side}_{{i}}/feed_forward_norm": f"{side}.layers.{{i}}.final_layer_norm",
     }
 
 
-PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-SIDES = {**bart_side("encoder"), **bart_side("decoder")}
+SIDES = {
+    **bart_side("encoder"),
+    **bart_side("decoder"),
+    **projections("decoder_{i}/cross_attention", "decoder.layers.{i}.encoder_attn", OUT_PROJ),
+    "decoder_{i}/cross_attention_norm": "decoder.layers.{i}.encoder_attn_layer_norm",
+}
 BART = {
     "embedding/token": "shared",
     "source_position_embedding/position": Tensor("encoder.embed_positions", other=skip(2)),

@@ -5,7 +5,7 @@ import numpy as np
 from keras_txf import checks, models
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.family import POOLER, Family, Task, classes
-from keras_txf.checkpoints.weight_map import ONE_ROW, Tensor, Transform, beside
+from keras_txf.checkpoints.weight_map import ONE_ROW, Tensor, Transform, beside, projections
 from keras_txf.layers import AxialRotary
 
 ONE_VECTOR = Transform(lambda x: x[0, 0], lambda x: x[None, None])
@@ -14,12 +14,10 @@ EMBEDDING = {
     "embedding/position/embeddings": Tensor("embeddings.position_embeddings", other=ONE_ROW),
     "encoder_norm": "layernorm",
 }
-ATTENTION = {
-    "encoder_{i}/attention/query": "encoder.layer.{i}.attention.attention.query",
-    "encoder_{i}/attention/key": "encoder.layer.{i}.attention.attention.key",
-    "encoder_{i}/attention/value": "encoder.layer.{i}.attention.attention.value",
-    "encoder_{i}/attention/output": "encoder.layer.{i}.attention.output.dense",
-}
+ATTENTION = projections(
+    "encoder_{i}/attention", "encoder.layer.{i}.attention",
+    ("attention.query", "attention.key", "attention.value", "output.dense"),
+)  # fmt: skip
 BODY = {
     **EMBEDDING,
     **ATTENTION,
