@@ -177,7 +177,7 @@ def image_classifier(
         return_attention_scores,
         options,
     )
-    tokens = _without_registers(result.output, options)
+    tokens = without_registers(result.output, options)
     pooled = Pooling(pooling, dtype=options.dtype, name="pooling")(tokens)
     if checks.boolean("pooling_norm", pooling_norm):
         pooled = stack.like_norm(result.blocks[0], "pooling_norm", options.dtype)(pooled)
@@ -201,7 +201,7 @@ def token_for_pooling(argument, pooling, options):
     return found
 
 
-def _without_registers(x, options):
+def without_registers(x, options):
     """The tokens that a pooling reads: all but the registers."""
     number = options.embedding["register_tokens"]
     if not number:
