@@ -57,7 +57,7 @@ def test_frequencies_of_esm_that_differ_from_block_to_block_are_refused(tmp_path
         ("dinov2", {"image_size": [12, 8]}, ["`image_size`", "square"]),
         ("dinov3_vit", {"num_register_tokens": 0}, ["`num_register_tokens`", "from 1 on"]),
         ("dinov3_vit", {"value_bias": False}, ["'value_bias'", "False"]),
-        ("beit", {"image_size": [12, 8]}, ["`image_size`", "squares"]),
+        ("beit", {"image_size": [12, 8]}, ["`image_size`", "square"]),
         ("beit", {"use_shared_relative_position_bias": True}, ["use_shared_relative_position_bias", "both"]),
         ("eurobert", {"classifier_pooling": "max"}, ["'classifier_pooling'", "'max'"]),
         ("t5gemma", {"pad_token_id": 3}, ["'pad_token_id'", "3"]),
