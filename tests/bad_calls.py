@@ -93,6 +93,7 @@ def add_layers():
     layer_case("RecurrentDecoder", layers.RecurrentDecoder, states, dim=8, attention="additive")
     sizes = {
         "Rotary": {},
+        "AxialRotary": {"grid": 2},
         "ALiBi": {"num_heads": 2},
         "RelativeBias": {"num_heads": 2},
         "DisentangledPositions": {"dim": 2},
@@ -100,13 +101,9 @@ def add_layers():
     for cls, working in sizes.items():
         case(f"layers.{cls}", getattr(layers, cls), ["name", "dtype"], **working)
     places = np.arange(5)
-    case(
-        "layers.Rotary.call",
-        layers.Rotary().__call__,
-        ["x", "positions"],
-        x=np.zeros((2, 5, 2, 4), "float32"),
-        positions=places,
-    )
+    for layer in (layers.Rotary(), layers.AxialRotary(2)):
+        heads = np.zeros((2, 5, 2, 4), "float32")
+        case(f"layers.{type(layer).__name__}.call", layer.__call__, ["x", "positions"], x=heads, positions=places)
     for cls in ("ALiBi", "RelativeBias", "DisentangledPositions"):
         names = ["query_positions", "key_positions"]
         case(

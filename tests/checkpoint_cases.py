@@ -126,6 +126,17 @@ CASES = [
             },
         }),
         ("modernbert", "tokens", "ModernBertForTokenClassification", {**MODERNBERT, **FIVE}),
+        ("modernbert-decoder", "plain", "ModernBertDecoderForCausalLM", MODERNBERT),
+        ("modernbert-decoder", "biased", "ModernBertDecoderForCausalLM", {
+            **MODERNBERT, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True,
+            "decoder_bias": False, "hidden_activation": "relu", "classifier_activation": "silu", "pad_token_id": 5,
+            "tie_word_embeddings": False, "local_attention": 8,
+            "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+        }),
+        ("modernbert-decoder", "classes", "ModernBertDecoderForSequenceClassification", {
+            **MODERNBERT, **FIVE, "classifier_bias": True, "classifier_dropout": 0.3,
+        }),
+        ("modernbert-decoder", "encoder", "ModernBertDecoderModel", MODERNBERT),
         ("gpt2", "plain", "GPT2LMHeadModel", GPT2),
         ("gpt2", "scaled", "GPT2LMHeadModel", {
             **GPT2, "n_inner": 44, "activation_function": "silu", "scale_attn_by_inverse_layer_idx": True,
@@ -180,6 +191,12 @@ CASES = [
                 "full_attention": dict(rope_type="linear", rope_theta=300.0, factor=2.0),
                 "sliding_attention": dict(rope_type="default", rope_theta=20.0),
             },
+        )),
+        ("gemma3_text", "both", "Gemma3TextModel", llama(
+            head_dim=10, sliding_window=5, layer_types=MIXED, use_bidirectional_attention=True,
+        )),
+        ("gemma3_text", "both-classes", "Gemma3TextForSequenceClassification", llama(
+            **FIVE, head_dim=10, sliding_window=4, layer_types=MIXED, use_bidirectional_attention=True,
         )),
         *decoder_cases.DECODERS,
         *decoder_cases.HEADS,

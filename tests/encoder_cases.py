@@ -23,6 +23,20 @@ SIGLIP = {
     "vision_config": {**CLIP_IMAGES, "image_size": 14, "num_channels": 2},  # 4 does not divide 14
     "text_config": {**CLIP_TEXTS, "projection_size": 24, "pad_token_id": None},
 }
+DINOV3 = {**VIT, "num_hidden_layers": 2, "hidden_size": 32, "num_register_tokens": 3}
+SIDE = dict(
+    **LLAMA,
+    head_dim=10,
+    sliding_window=3,
+    query_pre_attn_scalar=20,
+    attn_logit_softcapping=2.0,
+    final_logit_softcapping=3.0,
+)
+SIDES = {
+    "encoder": {**SIDE, "num_hidden_layers": 2},
+    "decoder": {**SIDE, "num_key_value_heads": 1, "sliding_window": 2, "intermediate_size": 44},
+    "decoder_start_token_id": 1,
+}
 LINEAR = dict(rope_type="linear", rope_theta=300.0, factor=2.5)
 
 DEBERTA = {
@@ -163,6 +177,15 @@ ROWS = [
         "qkv_bias": False, "use_mask_token": False,
     }),
     ("dinov2", "encoder", "Dinov2Model", {**DINOV2, "hidden_act": "silu", "layerscale_value": 0.5}),
+    ("dinov3_vit", "plain", "DINOv3ViTModel", DINOV3),
+    ("dinov3_vit", "gated", "DINOv3ViTModel", {
+        **DINOV3, "use_gated_mlp": True, "hidden_act": "silu", "mlp_bias": False, "image_size": (8, 12),
+        "patch_size": (2, 4), "num_channels": 2, "rope_theta": 30.0, "layerscale_value": 0.5, "drop_path_rate": 0.25,
+        "proj_bias": False, "num_register_tokens": 1,
+    }),
+    ("dinov3_vit", "keys", "DINOv3ViTModel", {
+        **DINOV3, "query_bias": False, "value_bias": False, "key_bias": True, "pos_embed_rescale": None,
+    }),
     ("beit", "classes", "BeitForImageClassification", {
         **VIT, **FIVE, "use_relative_position_bias": True, "drop_path_rate": 0.25,
     }),
@@ -187,6 +210,19 @@ ROWS = [
     ("t5", "encoder", "T5EncoderModel", {**T5, "feed_forward_proj": "gated-gelu"}),
     ("mt5", "encoder", "MT5EncoderModel", {**T5, "pad_token_id": 3}),
     ("umt5", "encoder", "UMT5EncoderModel", {**T5, "is_encoder_decoder": False}),
+    ("t5gemma", "plain", "T5GemmaForConditionalGeneration", SIDES),
+    ("t5gemma", "wide", "T5GemmaForConditionalGeneration", {
+        "encoder": {
+            **SIDE, "hidden_size": 28, "vocab_size": 53, "rope_parameters": LINEAR, "attn_logit_softcapping": None,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"], "attention_bias": True,
+            "pad_token_id": 5,
+        },
+        "decoder": {**SIDE, "num_hidden_layers": 2, "hidden_activation": "silu", "final_logit_softcapping": None,
+            "pad_token_id": 5,
+        },
+        "tie_word_embeddings": False, "pad_token_id": 5, "decoder_start_token_id": 4,
+    }),
+    ("t5gemma", "encoder", "T5GemmaEncoderModel", {**SIDES, "is_encoder_decoder": False}),
     ("electra", "discriminator", "ElectraForPreTraining", {**BERT, "embedding_size": 10, "hidden_act": "relu"}),
     *((family, "spans", architecture, options) for family, architecture, options in SPANS),
 ]  # fmt: skip

@@ -11,13 +11,18 @@ from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.config_schema import KINDS
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, modules_of
+from keras_txf.checkpoints.text_part import text_values
 from keras_txf.checkpoints.weight_map import as_tensor
 from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
 
 
-def with_model_type(values):
-    """Returns the values of a config.json with the `model_type` of its class in `architectures` where it has none."""
+def family_values(values):
+    """Returns the values of a config.json of one family: those of the text part of a model of texts and images.
+
+    They have the `model_type` of the class in `architectures` where the file has none.
+    """
+    values = text_values(values)
     if "model_type" in values:
         return values
     names = Config(values)("architectures", None) or ()

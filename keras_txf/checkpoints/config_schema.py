@@ -91,7 +91,7 @@ KEYS = {
         "num_experts_per_tok", "decoder_sparse_step", "num_mel_bins", "max_source_positions", "max_target_positions",
         "projection_dim", "projection_size",
     ),
-    size_or_zero: ("type_vocab_size", "max_window_layers", "sliding_window", "conv_kernel_size"),
+    size_or_zero: ("type_vocab_size", "max_window_layers", "sliding_window", "conv_kernel_size", "num_register_tokens"),
     number_or_zero: ("layer_scale_init_value",),
     blocks: (
         "num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers",
@@ -122,11 +122,12 @@ KEYS = {
         "scale_decoder_outputs", "use_parallel_residual", "new_decoder_architecture", "multi_query", "parallel_attn",
         "bias", "use_bias", "use_qkv_bias", "use_swiglu_ffn", "token_dropout", "emb_layer_norm_before",
         "use_relative_position_bias", "use_shared_relative_position_bias", "use_absolute_position_embeddings",
-        "use_mean_pooling",
+        "use_mean_pooling", "query_bias", "key_bias", "value_bias", "proj_bias", "use_gated_mlp", "qk_layernorm",
+        "use_qk_norm", "use_bidirectional_attention",
         "norm_topk_prob", "output_router_logits", "relative_attention", "position_biased_input", "share_att_key",
         "legacy",
     ),
-    checks.id_below: ("decoder_start_token_id", "mask_token_id"),
+    checks.id_below: ("decoder_start_token_id", "mask_token_id", "bos_token_id"),
     id_or_none: ("pad_token_id",),
     size_or_none: ("max_relative_positions", "position_buckets"),
     text: (
@@ -139,7 +140,7 @@ KEYS = {
     flags: ("no_rope_layers",),
     mapping: (
         "rope_parameters", "rope_scaling", "id2label", "text_config", "vision_config", "text_config_dict",
-        "vision_config_dict",
+        "vision_config_dict", "encoder", "decoder",
     ),
 }  # fmt: skip
 KINDS = {key: check for check, keys in KEYS.items() for key in keys}

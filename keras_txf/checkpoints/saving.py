@@ -14,13 +14,13 @@ from keras_txf import checks
 from keras_txf.backend.keras_private import flatten_layers, without_values
 from keras_txf.checkpoints.atomic_checkpoint import atomic_checkpoint, check_places
 from keras_txf.checkpoints.building import (
+    family_values,
     find_family,
     has_own_logits,
     in_words_of_config,
     options_of,
     table_of,
     task_of,
-    with_model_type,
 )
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
@@ -134,7 +134,7 @@ def find_origin(model, config):
         return origin
     folder = None if isinstance(config, dict) else checks.path("config", config)
     values = dict(config) if folder is None else read_json(file_of(folder, "config.json"), "config")
-    values = with_model_type(values)
+    values = family_values(values)
     tasks = find_family(values).tasks
     task = task_of(values, tasks)
     if task is None:

@@ -3,6 +3,7 @@
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
 from keras_txf.layers.attention_pooling import AttentionPooling
 from keras_txf.layers.audio import AudioEmbedding
+from keras_txf.layers.axial_rotary import AxialRotary
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.convolution import Convolution
 from keras_txf.layers.disentangled import DisentangledPositions
@@ -21,6 +22,7 @@ __all__ = [
     "ALiBi",
     "AttentionPooling",
     "AudioEmbedding",
+    "AxialRotary",
     "Convolution",
     "CrossAttention",
     "DecoderBlock",

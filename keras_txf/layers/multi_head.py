@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.dropout import Dropout
-from keras_txf.layers.norms import make_norm
+from keras_txf.layers.head_norms import QK_NORMS, make_head_norm
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_initializer
 from keras_txf.ops.attention import attention
@@ -31,7 +31,7 @@ def set_attention_options(layer, num_heads, options):
     checks.optional(checks.boolean, "key_bias", layer.key_bias)
     checks.boolean("output_projection", layer.output_projection)
     check_output_bias("output_bias", layer.output_bias, layer.output_projection)
-    checks.one_of("qk_norm", layer.qk_norm, (True, False, "head", "full"))
+    checks.one_of("qk_norm", layer.qk_norm, QK_NORMS)
     checks.boolean("sinks", layer.sinks)
     layer.norm_epsilon = checks.positive_number("norm_epsilon", layer.norm_epsilon)
     layer.logit_soft_cap = checks.optional(checks.positive_number, "logit_soft_cap", layer.logit_soft_cap)
@@ -72,10 +72,9 @@ def build_projections(layer, inputs_shape, context_shape):
         )
     layer.dropout_layer = Dropout(layer.dropout, dtype=layer.dtype_policy, name="dropout")
     if layer.qk_norm:
-        layer.query_norm = make_norm("rms", layer.norm_epsilon, layer.dtype_policy, "query_norm")
-        layer.key_norm = make_norm("rms", layer.norm_epsilon, layer.dtype_policy, "key_norm")
-        for norm, heads in ((layer.query_norm, layer.num_heads), (layer.key_norm, kv_heads)):
-            norm.build((None, None, heads * head_dim) if layer.qk_norm == "full" else (None, None, heads, head_dim))
+        own = head_dim, layer.norm_epsilon, layer.dtype_policy
+        layer.query_norm = make_head_norm(layer.qk_norm, layer.num_heads, *own, "query_norm")
+        layer.key_norm = make_head_norm(layer.qk_norm, kv_heads, *own, "key_norm")
 
 
 def check_masks(layer, inputs, context, attention_mask, **others):

@@ -51,7 +51,8 @@ class HeadOptions(TypedDict, total=False):
         Each[bool | str],
         False,
         'whether queries and keys go through an RMS norm before rotation: "head", or True, head by head (Qwen 3); '
-        '"full" over all heads together (OLMo 2).',
+        '"full" over all heads together (OLMo 2). Or through a layer norm head by head: "layer" (Phi), or '
+        '"layer_per_head", with factors of each head\'s own and without bias (StableLM 2 12B, Command R+).',
     ]
     logit_soft_cap: Annotated[Each[float | None], None, "c bends the logits of attention to c · tanh(logits / c)."]
     scale: Annotated[Each[float | None], None, "factor on the logits of attention; default 1 / sqrt(H)."]

@@ -16,7 +16,7 @@ from keras_txf.layers.similarity import SimilarityLogits
 from keras_txf.models import stack
 from keras_txf.models.encoder import encode
 from keras_txf.models.option_tables import DualEncoderOptions, EncoderOptions, ImageOptions
-from keras_txf.models.vision import encode_images, token_for_pooling
+from keras_txf.models.vision import encode_images, token_for_pooling, without_registers
 
 SIZES = ("num_layers", "dim", "num_heads")  # which a tower may have of its own
 
@@ -118,7 +118,7 @@ def dual_encoder(
     images, seen, image = encode_images(
         "dual_encoder", image_size, patch_size, *image_sizes, channels, return_attention_scores, image, "image_"
     )
-    image_vector = image_pool(seen.output)
+    image_vector = image_pool(without_registers(seen.output, image))
     if image_projection:
         image_vector = _project("image_projection", width, projection_bias, image.dtype)(image_vector)
     elif image_vector.shape[-1] != width:

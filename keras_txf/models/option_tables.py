@@ -110,6 +110,9 @@ class ImageOptions(BlockOptions, CausalOptions, StackOptions, total=False):
     distillation_token: Annotated[
         bool, False, "whether a second learned token stands between the class token and the patches (DeiT)."
     ]
+    register_tokens: Annotated[
+        int, 0, "number of learned tokens after these, without positions, that no pooling reads (DINOv3)."
+    ]
     interpolate_positions: Annotated[
         bool, False, "whether images of other sizes are taken, and learned positions are interpolated for them."
     ]
@@ -121,7 +124,7 @@ class ImageOptions(BlockOptions, CausalOptions, StackOptions, total=False):
         "else images of such a size are refused.",
     ]
     embeddings_initializer: Annotated[
-        Any, None, "of positions and class token; default normal with standard deviation 0.02."
+        Any, None, "of positions and of the tokens before the patches; default normal with standard deviation 0.02."
     ]
 
 

@@ -64,7 +64,8 @@ def encoder_decoder(
         return_hidden_states: adds outputs `encoder_hidden_states_0`, ..., `decoder_hidden_states_0`, ...
         return_attention_scores: adds outputs `encoder_attention_scores_0`, ...,
             `decoder_attention_scores_0`, ... and `decoder_cross_attention_scores_0`, ...
-        encoder_options, decoder_options: dicts of options that differ between the two; `num_heads` may be one of them.
+        encoder_options, decoder_options: dicts of options that differ between the two; `num_heads` may be one of them,
+            and so may `dim`, with share_embeddings=False.
         input_dim: width F of float vectors in place of source tokens, such as audio frames. The input `source_ids` is
             then replaced by `source_features`, float (B, S, F), and `source_features_mask`, bool (B, S), True at real
             vectors, which may be left out.
@@ -126,9 +127,15 @@ def encoder_decoder(
         )
     # A layer as `attention` brings heads of its own; the cross-attention of the decoder still needs `num_heads`.
     encoder_heads = None if isinstance((encoder_options or {}).get("attention"), keras.layers.Layer) else num_heads
-    encoder_options = {"num_heads": encoder_heads, **options, **(encoder_options or {})}
-    decoder_options = {"num_heads": num_heads, **options, **(decoder_options or {})}
+    encoder_options = {"num_heads": encoder_heads, "dim": dim, **options, **(encoder_options or {})}
+    decoder_options = {"num_heads": num_heads, "dim": dim, **options, **(decoder_options or {})}
     encoder_heads, decoder_heads = encoder_options.pop("num_heads"), decoder_options.pop("num_heads")
+    encoder_dim, decoder_dim = (checks.size("dim", one.pop("dim")) for one in (encoder_options, decoder_options))
+    if share_embeddings and encoder_dim != decoder_dim:
+        raise ValueError(
+            f"`share_embeddings` does not go with another `dim` of one side; received {encoder_dim} for the encoder, "
+            f"{decoder_dim} for the decoder."
+        )
     encodings = [stack.resolve_encoding(one) for one in (encoder_options, decoder_options)]
     if share_embeddings and encodings[0] != encodings[1]:
         raise ValueError(
@@ -138,23 +145,25 @@ def encoder_decoder(
         )
     of_embedding = embeddings.EMBEDDING_OPTIONS if input_dim is None else embeddings.FEATURE_OPTIONS
     sorted_options = stack.sort_options("encoder_decoder", EncoderBlock, encoder_options, DecoderOptions, of_embedding)
-    own_positions = embeddings.separate_positions(dim, sorted_options) if share_embeddings == "tokens" else (None, None)
+    own_positions = (
+        embeddings.separate_positions(encoder_dim, sorted_options) if share_embeddings == "tokens" else (None, None)
+    )
     if input_dim is None:
         source, source_ids, segment_ids, positions = embeddings.token_inputs(packed, "source_ids", "source_")
         table = "embedding" if share_embeddings else "source_embedding"
-        embedding = embeddings.make_embedding(source_vocab_size, dim, sorted_options, table)
+        embedding = embeddings.make_embedding(source_vocab_size, encoder_dim, sorted_options, table)
         x = embeddings.embed(
             embedding, source_ids, sorted_options, "encoder", positions, position_embedding=own_positions[0]
         )
     else:
         source, x, segment_ids, positions = embeddings.embed_features(
-            input_dim, dim, sorted_options, packed, "source_embedding", "source_", input_embedding
+            input_dim, encoder_dim, sorted_options, packed, "source_embedding", "source_", input_embedding
         )
     encoded = stack.run(
         EncoderBlock,
         x,
         num_layers,
-        dim,
+        encoder_dim,
         encoder_heads,
         sorted_options,
         "encoder",
@@ -166,7 +175,7 @@ def encoder_decoder(
         "encoder_decoder",
         target_vocab_size,
         num_decoder_layers or num_layers,
-        dim,
+        decoder_dim,
         decoder_heads,
         Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap),
         packed,

@@ -17,6 +17,7 @@ EMBEDDING_OPTIONS = {
     "position_encoding": "position_encoding",
     "class_token": "class_token",
     "distillation_token": "distillation_token",
+    "register_tokens": "register_tokens",
     "interpolate_positions": "interpolate_positions",
     "patch_bias": "use_bias",
     "drop_remainder": "drop_remainder",
@@ -41,9 +42,9 @@ def image_encoder(
     """Builds a Vision Transformer: images (B, height, width, channels) -> hidden states (B, T, dim).
 
     T is the number of patches, row by row from the top left, and one more for the class token, which
-    stands first. With the defaults it is the paper's model: pre-norm, GELU, a class token, learned
-    positions, dropout 0.1. The paper is silent on the norms' epsilon (1e-5 here; released
-    checkpoints have 1e-6 or 1e-12).
+    stands first, and for each of the other tokens before the patches. With the defaults it is the
+    paper's model: pre-norm, GELU, a class token, learned positions, dropout 0.1. The paper is silent on
+    the norms' epsilon (1e-5 here; released checkpoints have 1e-6 or 1e-12).
 
     Images are floats of about unit size; integers from 0 to 255 are not scaled here.
 
@@ -176,7 +177,8 @@ def image_classifier(
         return_attention_scores,
         options,
     )
-    pooled = Pooling(pooling, dtype=options.dtype, name="pooling")(result.output)
+    tokens = without_registers(result.output, options)
+    pooled = Pooling(pooling, dtype=options.dtype, name="pooling")(tokens)
     if checks.boolean("pooling_norm", pooling_norm):
         pooled = stack.like_norm(result.blocks[0], "pooling_norm", options.dtype)(pooled)
     logits = Projection(num_classes, dtype=options.dtype, name="logits")(pooled)
@@ -197,6 +199,16 @@ def token_for_pooling(argument, pooling, options):
             f"the image by its first patch. Pass another `{argument}`, such as 'mean'."
         )
     return found
+
+
+def without_registers(x, options):
+    """The tokens that a pooling reads: all but the registers."""
+    number = options.embedding["register_tokens"]
+    if not number:
+        return x
+    first = options.embedding["class_token"] + options.embedding["distillation_token"]
+    patches = x[:, first + number :]
+    return keras.layers.Concatenate(1, dtype=options.dtype, name="pooled_tokens")([x[:, :first], patches])
 
 
 def _class_token(options, default):

@@ -29,9 +29,9 @@ SMALL = dict(
 
 
 def smaller(options):
-    """The options with small sizes, those of the models of a pair too."""
-    found = {name: smaller(value) if name.endswith("_config") else value for name, value in options.items()}
-    return {**found, **{name: value for name, value in SMALL.items() if name in options}}
+    """The options with small sizes, those of the parts of a model too."""
+    parts = {name: smaller(value) for name, value in options.items() if isinstance(value, dict)}
+    return {**options, **{name: value for name, value in SMALL.items() if name in options}, **parts}
 
 
 def main():

@@ -35,7 +35,8 @@ DEFAULTS = {{
 '''
 GETATTR = re.compile(r'getattr\((?:self\.)?(?:text_)?config, "(\w+)"')
 INSTEAD = {
-    "esm": {"hidden_dropout_prob": 0.0, "vocab_size": 33, "pad_token_id": 1}
+    "dinov3_vit": {"num_register_tokens": 4},
+    "esm": {"hidden_dropout_prob": 0.0, "vocab_size": 33, "pad_token_id": 1},
 }  # where no model is built for the class's own default
 
 

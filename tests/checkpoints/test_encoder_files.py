@@ -55,14 +55,35 @@ def test_frequencies_of_esm_that_differ_from_block_to_block_are_refused(tmp_path
         ("mbart", {"normalize_before": False}, ["'normalize_before'"]),
         ("pegasus", {"static_position_embeddings": False}, ["'static_position_embeddings'"]),
         ("dinov2", {"image_size": [12, 8]}, ["`image_size`", "square"]),
-        ("beit", {"image_size": [12, 8]}, ["`image_size`", "squares"]),
+        ("dinov3_vit", {"num_register_tokens": 0}, ["`num_register_tokens`", "from 1 on"]),
+        ("dinov3_vit", {"value_bias": False}, ["'value_bias'", "False"]),
+        ("beit", {"image_size": [12, 8]}, ["`image_size`", "square"]),
         ("beit", {"use_shared_relative_position_bias": True}, ["use_shared_relative_position_bias", "both"]),
         ("eurobert", {"classifier_pooling": "max"}, ["'classifier_pooling'", "'max'"]),
+        ("t5gemma", {"pad_token_id": 3}, ["'pad_token_id'", "3"]),
+        ("t5gemma", {"encoder": 3}, ["`encoder`", "JSON object", "3"]),
     ],
 )
 def test_models_that_are_not_built_are_refused(family, changed, words, tmp_path):
     config, arrays = parts(family)
     refused(lambda: txf.checkpoints.load(write(tmp_path, {**config, **changed}, arrays)), ["config.json", *words])
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_keys_of_one_side_that_are_not_known_are_refused_there(side, tmp_path):
+    config, arrays = parts("t5gemma")
+    changed = {**config, side: {**config[side], "kv_lora_rank": 4}}
+    refused(lambda: txf.checkpoints.load(write(tmp_path, changed, arrays)), [f"{side} of config.json", "kv_lora_rank"])
+
+
+def test_a_decoder_that_attends_both_ways_is_no_language_model(tmp_path):
+    config, arrays = parts("gemma3_text")
+    folder = write(tmp_path, {**config, "use_bidirectional_attention": True}, arrays)
+    refused(lambda: txf.checkpoints.load(folder), ["`use_bidirectional_attention`", "'causal_lm'", "task='encoder'"])
+    model = txf.checkpoints.load(folder, "encoder")
+    ids = np.array([[5, 6, 7, 8]])
+    before, after = (keras.ops.convert_to_numpy(model(one)) for one in (ids, np.array([[5, 6, 7, 9]])))
+    assert np.abs(before[:, 0] - after[:, 0]).max() > 1e-3
 
 
 PUBLISHED = [  # what published files say besides, which changes nothing

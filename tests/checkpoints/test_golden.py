@@ -51,7 +51,7 @@ def test_a_saved_model_is_the_same_again(loaded, tmp_path):
     txf.checkpoints.save(model, tmp_path)
     again = txf.checkpoints.load(tmp_path)
     for before, after in zip(model.weights, again.weights, strict=True):
-        tolerance = 2e-7 if family.startswith("gemma") else 0  # 1 is added to norms, and taken away
+        tolerance = 2e-7 if "gemma" in family else 0  # 1 is added to norms, and taken away
         np.testing.assert_allclose(after, before, atol=tolerance)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["model_type"] == family
@@ -104,6 +104,7 @@ OLDER = [  # what files of today say, and what older ones did: of keys by other 
         {"rope_parameters": None, "global_rope_theta": 50.0, "local_rope_theta": 7.0}),
     ("modernbert", {"layer_types": [FULL, FULL]}, {"layer_types": None, "global_attn_every_n_layers": 1}),
     ("modernbert", {"layer_types": [FULL, SLIDING]}, {"layer_types": None}),
+    ("modernbert-decoder", {"sliding_window": 2}, {"sliding_window": None, "local_attention": 4}),
     ("smollm3", {"no_rope_layers": [1, 0]}, {"no_rope_layers": None, "no_rope_layer_interval": 2}),
     ("smollm3", {"no_rope_layers": [1, 1]}, {"no_rope_layers": None}),
     ("gemma3_text", {"layer_types": [SLIDING, FULL], "_sliding_window_pattern": None},
@@ -116,7 +117,7 @@ OLDER = [  # what files of today say, and what older ones did: of keys by other 
     ("qwen3_moe", {}, {"num_local_experts": None, "num_experts": 3}),
     ("deberta-v2", {}, {"pos_att_type": "p2c|c2p"}),
 ]  # fmt: skip
-AS_BEFORE = [2, 8, 10, 13, 14, 15, 16]  # rows that say what the file of the tests says
+AS_BEFORE = [2, 8, 11, 14, 15, 16, 17]  # rows that say what the file of the tests says
 
 
 @pytest.mark.slow
@@ -186,9 +187,7 @@ def test_keys_that_ask_for_another_model(family, key, value, tmp_path):
 @pytest.mark.parametrize(
     "family, changes, words",
     [
-        ("phi", {"qk_layernorm": True}, "'qk_layernorm' in"),
         ("stablelm", {"hidden_dropout": 0.1}, "'hidden_dropout' in"),
-        ("cohere", {"use_qk_norm": True}, "'use_qk_norm' in"),
         ("falcon", {"alibi": True}, "'alibi' in"),
         ("falcon", {"parallel_attn": False}, "'parallel_attn' in"),
         ("falcon", {"attention_dropout": 0.1}, "'attention_dropout' in"),

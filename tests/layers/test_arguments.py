@@ -56,6 +56,7 @@ CALLS = {
     "Rotary": ({}, {"x": HEADS, "positions": PLACES}),
     "Convolution": ({}, {"inputs": X, "mask": MASK}),
     "DisentangledPositions": (dict(dim=3), {"query_positions": PLACES, "key_positions": PLACES}),
+    "AxialRotary": ({"grid": 2}, {"x": HEADS, "positions": PLACES}),
     "ALiBi": (dict(num_heads=2), {"query_positions": PLACES, "key_positions": PLACES}),
     "RelativeBias": (dict(num_heads=2), {"query_positions": PLACES, "key_positions": PLACES}),
 }  # fmt: skip

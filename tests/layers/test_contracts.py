@@ -365,6 +365,14 @@ CASES = [
         **POSITION,
         fullest=True,
     ),
+    case(
+        "axial-rotary",
+        txf.layers.AxialRotary,
+        {"x": floats(7, 3, 8), "positions": places(7)},
+        grid=(2, 3),
+        **POSITION,
+        fullest=True,
+    ),
     case("alibi", txf.layers.ALiBi, DISTANCE, 3, output_dtype="float32", **POSITION),
     case(
         "relative-bias",

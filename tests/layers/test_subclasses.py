@@ -59,6 +59,9 @@ LAYERS = {
     "DisentangledPositions": (
         dict(dim=3, max_distance=4, share_projections=True), {"norm": True}, [PLACES, PLACES[:, :3]],
     ),
+    "AxialRotary": (
+        {"grid": 2, "tokens_before": 1}, {"base": 20.0}, [RANDOM.normal(size=(2, 5, 2, 8)).astype("float32"), PLACES],
+    ),
     "ALiBi": ({}, {"num_heads": 3}, [PLACES, PLACES[:, :3]]),
     "RelativeBias": (
         dict(num_heads=2, num_buckets=6, max_distance=4), {"bidirectional": False}, [PLACES, PLACES[:, :3]],

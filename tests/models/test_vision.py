@@ -137,6 +137,18 @@ def test_pooling_tells_the_class_token_from_the_patches(pooling):
         BUILDERS["image_classifier"](pooling=pooling, class_token=False)
 
 
+@pytest.mark.parametrize("pooling", ["first", "mean", "max", "others", "first_and_others"])
+def test_no_pooling_reads_the_registers(pooling):
+    model = drawing.randomize(BUILDERS["image_classifier"](pooling=pooling, register_tokens=2, class_token=True))
+    hidden = numpy(keras.Model(model.input, model.get_layer("encoder_norm").output)(IMAGES))[0]
+    assert hidden.shape == (2, 9, 12)
+    pooled = numpy(txf.layers.Pooling(pooling)(np.delete(hidden, [1, 2], axis=1)))[0]
+    kernel, bias = (drawing.array(weight) for weight in model.get_layer("logits").weights)
+    np.testing.assert_allclose(numpy(model(IMAGES))[0], pooled @ kernel + bias, atol=1e-4)
+    plain = BUILDERS["image_classifier"](pooling=pooling, class_token=True)
+    assert [layer.name for layer in plain.layers if layer.name == "pooled_tokens"] == []
+
+
 def test_a_distillation_head_has_its_share_of_the_logits():
     model = drawing.randomize(BUILDERS["image_classifier"](distillation_token=True, distillation_head=True))
     hidden = numpy(keras.Model(model.input, model.get_layer("encoder_norm").output)(IMAGES))[0]

@@ -92,7 +92,7 @@ def test_what_is_saved_is_what_was_read(loaded, tmp_path):
     assert not any(info.values()), info
     before, after = model.state_dict(), back.state_dict()
     for name, tensor in before.items():
-        if "norm" in name.lower() and case.family.startswith("gemma"):  # 1 is added, and taken away again
+        if "norm" in name.lower() and "gemma" in case.family:  # 1 is added, and taken away again
             torch.testing.assert_close(after[name], tensor, atol=2e-7, rtol=0)
         else:
             assert torch.equal(after[name], tensor), name

@@ -3,10 +3,9 @@
 import dataclasses
 
 from keras_txf import models
-from keras_txf.checkpoints.families.seq2seq import PROJECTIONS
 from keras_txf.checkpoints.families.vit import ONE_VECTOR, patch, square
 from keras_txf.checkpoints.family import Family, Task, encoder_task
-from keras_txf.checkpoints.weight_map import ONE_ROW, Tensor, as_tensor, beside
+from keras_txf.checkpoints.weight_map import ONE_ROW, OUT_PROJ, Tensor, as_tensor, beside, projections
 from keras_txf.layers import AttentionPooling
 
 TOWER = {
@@ -14,10 +13,7 @@ TOWER = {
     "embedding/token": "embeddings.token_embedding",
     "embedding/position": "embeddings.position_embedding",
     "encoder_embedding_norm": "pre_layrnorm",
-    **{
-        f"encoder_{{i}}/attention/{ours}": f"encoder.layers.{{i}}.self_attn.{their}"
-        for ours, their in PROJECTIONS.items()
-    },
+    **projections("encoder_{i}/attention", "encoder.layers.{i}.self_attn", OUT_PROJ),
     "encoder_{i}/attention_norm": "encoder.layers.{i}.layer_norm1",
     "encoder_{i}/feed_forward/intermediate": "encoder.layers.{i}.mlp.fc1",
     "encoder_{i}/feed_forward/output": "encoder.layers.{i}.mlp.fc2",

@@ -1,10 +1,11 @@
-"""T5, mT5 and UMT5; BART, mBART, Marian, Pegasus and M2M100; Whisper: encoder-decoders."""
+"""T5, mT5, UMT5 and T5Gemma; BART, mBART, Marian, Pegasus and M2M100; Whisper: encoder-decoders."""
 
 import math
 
 from keras_txf import models
+from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.family import Family, Task
-from keras_txf.checkpoints.weight_map import ONE_ROW, Tensor, skip
+from keras_txf.checkpoints.weight_map import ONE_ROW, OUT_PROJ, Tensor, projections, skip
 from keras_txf.layers import AudioEmbedding, RelativeBias
 
 T5 = {
@@ -23,15 +24,9 @@ T5 = {
     "decoder_{i}/feed_forward/output": "decoder.block.{i}.layer.2.DenseReluDense.wo",
     "decoder_{i}/feed_forward_norm": "decoder.block.{i}.layer.2.layer_norm",
     "decoder_norm": "decoder.final_layer_norm",
-    **{
-        f"{side}_{{i}}/{ours}/{part}": f"{side}.block.{{i}}.layer.{number}.{theirs}.{part[0]}"
-        for side, ours, number, theirs in (
-            ("encoder", "attention", 0, "SelfAttention"),
-            ("decoder", "attention", 0, "SelfAttention"),
-            ("decoder", "cross_attention", 1, "EncDecAttention"),
-        )
-        for part in ("query", "key", "value", "output")
-    },
+    **projections("encoder_{i}/attention", "encoder.block.{i}.layer.0.SelfAttention", "qkvo"),
+    **projections("decoder_{i}/attention", "decoder.block.{i}.layer.0.SelfAttention", "qkvo"),
+    **projections("decoder_{i}/cross_attention", "decoder.block.{i}.layer.1.EncDecAttention", "qkvo"),
 }
 
 
@@ -113,29 +108,75 @@ def umt5_table(c):
     return {**t5_table(c, "gated-gelu"), **biases}
 
 
+def gemma_side(side):
+    """The rows of one side of T5Gemma, whose blocks are those of Gemma 2."""
+    table = {
+        **llama.SANDWICH,
+        "decoder_{i}/attention_norm": "layers.{i}.pre_self_attn_layernorm",
+        "decoder_{i}/attention_post_norm": "layers.{i}.post_self_attn_layernorm",
+    }
+    return {path.replace("decoder_", f"{side}_"): f"{side}.{name}" for path, name in table.items()}
+
+
+T5GEMMA = llama.gemma_norms({
+    **gemma_side("decoder"),
+    **gemma_side("encoder"),
+    **projections("decoder_{i}/cross_attention", "decoder.layers.{i}.cross_attn"),
+    "decoder_{i}/cross_attention_norm": "decoder.layers.{i}.pre_cross_attn_layernorm",
+    "decoder_{i}/cross_attention_post_norm": "decoder.layers.{i}.post_cross_attn_layernorm",
+    "source_embedding/token": "encoder.embed_tokens",
+    "target_embedding/token": "decoder.embed_tokens",
+})  # fmt: skip
+
+
+def t5gemma(c):
+    sides, rate, attention_rate = [], c("dropout_rate", 0.0), c("attention_dropout", 0.0)
+    for part in (c.part("encoder"), c.part("decoder")):
+        # Transformers puts values of its own in their places.
+        for key in ("is_decoder", "dropout_rate", "cross_attention_hidden_size", "tie_word_embeddings"):
+            part(key, None)
+        c.only("pad_token_id", part.pad_id(0))
+        sides.append({**llama.gemma2(part), "attention_dropout": attention_rate})
+        part.check_all_known(())
+    source, target = ({name: side.pop(name) for name in OF_SIDE} for side in sides)
+    # An encoder attends to so many tokens on each side and to itself.
+    sides[0]["window"] = [window and window + 1 for window in sides[0]["window"]]
+    return {
+        "source_vocab_size": source["vocab_size"],
+        "target_vocab_size": target["vocab_size"],
+        "num_layers": source["num_layers"],
+        "num_decoder_layers": target["num_layers"],
+        "dim": sides[1]["dim"],
+        "dropout": rate,
+        "feed_forward_dropout": rate,
+        "pad_id": c.part("decoder").pad_id(0),
+        "start_id": c("decoder_start_token_id", c.part("decoder")("bos_token_id", 2)),
+        "share_embeddings": False,
+        "final_logit_soft_cap": target["final_logit_soft_cap"],
+        "encoder_options": sides[0],
+        "decoder_options": sides[1],
+    }
+
+
 def bart_side(side):
     """The rows of the blocks of one side, and of the norms around them."""
-    attentions = {"attention": "self_attn", **({"cross_attention": "encoder_attn"} if side == "decoder" else {})}
     return {
         f"{side}_embedding_norm": f"{side}.layernorm_embedding",
         f"{side}_norm": f"{side}.layer_norm",  # mBART, Pegasus, M2M100 and Whisper alone
-        **{
-            f"{side}_{{i}}/{attention}/{ours}": f"{side}.layers.{{i}}.{module}.{theirs}"
-            for attention, module in attentions.items()
-            for ours, theirs in PROJECTIONS.items()
-        },
-        **{
-            f"{side}_{{i}}/{attention}_norm": f"{side}.layers.{{i}}.{module}_layer_norm"
-            for attention, module in attentions.items()
-        },
+        **projections(f"{side}_{{i}}/attention", f"{side}.layers.{{i}}.self_attn", OUT_PROJ),
+        f"{side}_{{i}}/attention_norm": f"{side}.layers.{{i}}.self_attn_layer_norm",
         f"{side}_{{i}}/feed_forward/intermediate": f"{side}.layers.{{i}}.fc1",
         f"{side}_{{i}}/feed_forward/output": f"{side}.layers.{{i}}.fc2",
         f"{side}_{{i}}/feed_forward_norm": f"{side}.layers.{{i}}.final_layer_norm",
     }
 
 
-PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-SIDES = {**bart_side("encoder"), **bart_side("decoder")}
+SIDES = {
+    **bart_side("encoder"),
+    **bart_side("decoder"),
+    **projections("decoder_{i}/cross_attention", "decoder.layers.{i}.encoder_attn", OUT_PROJ),
+    "decoder_{i}/cross_attention_norm": "decoder.layers.{i}.encoder_attn_layer_norm",
+}
 BART = {
     "embedding/token": "shared",
     "source_position_embedding/position": Tensor("encoder.embed_positions", other=skip(2)),
@@ -258,8 +299,9 @@ POSITIONS = (r"(encoder|decoder)\.embed_positions\.weight",)  # sinusoids
 UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 
 
+OF_SIDE = ("vocab_size", "num_layers", "pad_id", "dropout", "final_logit_soft_cap")
 OF_PAIR = ("source_vocab_size", "target_vocab_size", "num_decoder_layers", "start_id", "share_embeddings",
-           "logit_scale", "encoder_options", "decoder_options")  # fmt: skip
+           "logit_scale", "final_logit_soft_cap", "encoder_options", "decoder_options")  # fmt: skip
 
 
 def encoder_alone(options):
@@ -268,20 +310,24 @@ def encoder_alone(options):
     return {**shared, "vocab_size": options["source_vocab_size"], **options["encoder_options"]}
 
 
-def t5_family(name, options, tensors):
+def t5_family(name, options, tensors, prefix="", logits="lm_head", **others):
     return Family(
         options,
         tensors,
         {
-            **plain(f"{name}ForConditionalGeneration"),
+            **plain(f"{name}ForConditionalGeneration", logits),
             "encoder": Task(
                 f"{name}EncoderModel", models.encoder, convert=encoder_alone, ignore=(r"decoder\..*",), whole=False
             ),
         },
-        ignore=UNUSED,
-        aliases=dict.fromkeys(TABLES, "shared.weight"),
-        neutral=("n_positions", "classifier_dropout", "is_encoder_decoder", "num_hidden_layers"),
-        says_tied=False,
+        prefix,
+        **{
+            "ignore": UNUSED,
+            "aliases": dict.fromkeys(TABLES, "shared.weight"),
+            "neutral": ("n_positions", "classifier_dropout", "is_encoder_decoder", "num_hidden_layers"),
+            "says_tied": False,
+            **others,
+        },
     )
 
 
@@ -302,6 +348,10 @@ FAMILIES = {
     "t5": t5_family("T5", t5, t5_table),
     "mt5": t5_family("MT5", mt5, lambda c: t5_table(c, "gated-gelu")),
     "umt5": t5_family("UMT5", umt5, umt5_table),
+    "t5gemma": t5_family(
+        "T5Gemma", t5gemma, T5GEMMA, "model.", "lm_head.out_proj", ignore=(), aliases={}, says_tied=True,
+        neutral=("is_encoder_decoder", "classifier_dropout_rate", "vocab_size"),
+    ),
     "bart": bart_family("BartForConditionalGeneration", bart),
     "mbart": bart_family("MBartForConditionalGeneration", mbart),
     "pegasus": bart_family("PegasusForConditionalGeneration", pegasus, kept=POSITIONS),
