@@ -1,6 +1,7 @@
 """Checks of values: numbers, strings, paths, choices."""
 
 import difflib
+import inspect
 import numbers
 import os
 import pathlib
@@ -196,6 +197,14 @@ def divides(divisor_name, divisor, name, value):
         raise ValueError(
             f"`{divisor_name}` must divide `{name}`; received {divisor_name}={divisor} and {name}={value}."
         )
+
+
+def takes_no_arguments(name, function):
+    """A function that can be called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        raise ValueError(f"`{name}` must be a function without arguments; received {short_repr(function)}.") from None
 
 
 def known_names(kind, names, known, hints=()):

@@ -3,7 +3,6 @@
 Legend: B batch, T query length, S key length, N heads, K key-value heads, H head dim.
 """
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -127,9 +126,10 @@ def cost(
     checks.boolean("fused_attention", fused_attention)
     if not isinstance(model, keras.Model) and not callable(model):
         raise ValueError(f"`model` must be a Keras model or a function that returns one; received {short_repr(model)}.")
-    scope = contextlib.nullcontext() if isinstance(model, keras.Model) else without_values()
-    with scope:
-        model = model if isinstance(model, keras.Model) else model()
+    if not isinstance(model, keras.Model):
+        checks.takes_no_arguments("model", model)
+        with without_values():
+            model = model()
     if not is_functional(model):
         raise ValueError(f"`model` must be a functional Keras model; received {short_repr(model)}.")
     shapes = _shapes(model, batch_size, length)
@@ -167,7 +167,8 @@ def _shapes(model, batch_size, length):
     inputs = [x for x in model.inputs if x.name not in left_out]
     free = [x.name for x in inputs if None in x.shape[1:]]
     if isinstance(length, Mapping):
-        checks.known_names("inputs", length, free)
+        if not set(length) <= set(free):
+            raise ValueError(f"`length` must have names of inputs, {short_repr(free)}; received {short_repr(length)}.")
         lengths = {name: checks.size("length", value) for name, value in length.items()}
     else:
         lengths = dict.fromkeys(free, checks.optional(checks.size, "length", length))

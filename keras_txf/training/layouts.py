@@ -4,7 +4,6 @@ Legend: D model dim, N heads, K key-value heads, H head dim, F intermediate dim,
 """
 
 import collections
-import inspect
 import re
 import warnings
 from collections.abc import Callable
@@ -123,10 +122,7 @@ def _rows(model, *split):
                 f"{short_repr(model)}."
             )
         return _rows_of_model(model, *split)
-    try:
-        inspect.signature(model).bind()
-    except TypeError:
-        raise ValueError(f"`model` must be a function without arguments; received {short_repr(model)}.") from None
+    checks.takes_no_arguments("model", model)
     builds = []
     for _ in range(2):
         with without_values():

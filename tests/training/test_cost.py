@@ -350,7 +350,12 @@ def test_models_without_values_and_layers_of_the_user():
         ({"batch_size": 0}, "`batch_size` must be a positive integer; received 0"),
         ({"length": None}, "`length` must be given for the input 'source_ids'; received None"),
         ({"length": {"source_ids": 3}}, "`length` must be given for the input 'target_ids'"),
-        ({"length": {"sources": 3}}, "sources"),
+        (
+            {"length": {"sources": 3}},
+            r"`length` must have names of inputs, \['source_ids', 'target_ids'\]; received {'sources': 3}",
+        ),
+        ({"length": {5: 3}}, "`length` must have names of inputs, .*; received {5: 3}"),
+        ({"model": lambda vocab_size: 3}, "`model` must be a function without arguments; received <function"),
         ({"rematerialize": "yes"}, "`rematerialize` must be True or False; received 'yes'"),
         ({"fused_attention": 1}, "`fused_attention` must be True or False; received 1"),
     ],
