@@ -46,9 +46,9 @@ def load(
             such as "sentence-transformers/all-MiniLM-L6-v2", which the package `huggingface_hub` fetches.
         task: "encoder" (hidden states, of a decoder too), "masked_lm", "pretraining" (BERT's two heads), "causal_lm",
             "seq2seq", "sequence_classification", "token_classification", "question_answering" (the span of an answer),
-            "replaced_token_detection" (ELECTRA's discriminator), "image_encoder", "image_classification" or
-            "distilled_image_classification" (DeiT with both heads). Default: the task of the file. The model gets a new
-            head where the file has none.
+            "replaced_token_detection" (ELECTRA's discriminator), "image_encoder", "image_classification",
+            "distilled_image_classification" (DeiT with both heads) or "dual_encoder" (CLIP and SigLIP). Default: the
+            task of the file. The model gets a new head where the file has none.
         num_classes: number of classes of a classifier; another number than the file's makes a new head.
         dtype: dtype policy of the model; default Keras' own. `load` converts the weights.
         progress: whether to show a progress bar; default: for large files.

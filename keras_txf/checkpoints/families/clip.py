@@ -117,7 +117,7 @@ def pair(c, images, texts):
 
 
 def end_token(c):
-    """The token whose state stands for a text. Files before transformers 4.31 say 2, and mean the last one of all."""
+    """The token whose state stands for a text. Older files say 2, and mean the last one of all."""
     end = c.end_id(49407)
     return c("vocab_size") - 1 if end == 2 else end
 

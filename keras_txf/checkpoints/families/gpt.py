@@ -4,8 +4,9 @@ import math
 
 from keras_txf import models
 from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
+from keras_txf.checkpoints.families.seq2seq import bart_side
 from keras_txf.checkpoints.family import Family, Task
-from keras_txf.checkpoints.weight_map import OUT_PROJ, SAME, Tensor, projections, query_key_value, skip
+from keras_txf.checkpoints.weight_map import SAME, Tensor, query_key_value, skip
 
 GPT2 = {  # its kernels are (inputs, outputs), as ours
     "embedding/token": "wte",
@@ -23,11 +24,7 @@ OPT = {
     "embedding/position": Tensor("decoder.embed_positions", other=skip(2)),
     "embedding/projection": "decoder.project_in",
     "embedding/reverse_projection": "decoder.project_out",
-    **projections("decoder_{i}/attention", "decoder.layers.{i}.self_attn", OUT_PROJ),
-    "decoder_{i}/attention_norm": "decoder.layers.{i}.self_attn_layer_norm",
-    "decoder_{i}/feed_forward/intermediate": "decoder.layers.{i}.fc1",
-    "decoder_{i}/feed_forward/output": "decoder.layers.{i}.fc2",
-    "decoder_{i}/feed_forward_norm": "decoder.layers.{i}.final_layer_norm",
+    **bart_side("decoder"),
     "decoder_norm": "decoder.final_layer_norm",
 }
 
