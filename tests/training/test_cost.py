@@ -351,6 +351,7 @@ def test_models_without_values_and_layers_of_the_user():
         ({"length": None}, "`length` must be given for the input 'source_ids'; received None"),
         ({"length": {"source_ids": 3}}, "`length` must be given for the input 'target_ids'"),
         ({"length": {"sources": 3}}, "sources"),
+        ({"length": (5, 6)}, "or a dict by the names of inputs, 'source_ids', 'target_ids'; received"),
         ({"rematerialize": "yes"}, "`rematerialize` must be True or False; received 'yes'"),
         ({"fused_attention": 1}, "`fused_attention` must be True or False; received 1"),
     ],
