@@ -3,7 +3,7 @@
 The training step is GPT-2 124M's in bfloat16, beside the same model written plainly in PyTorch, with `torch.compile`
 and fused AdamW. Contenders run in turn; times are medians.
 
-    pip install torch
+    pip install . 'jax[cuda12]' torch    # from a checkout; PyTorch is the peer in both runs
     KERAS_BACKEND=jax python benchmarks/gpu.py
     KERAS_BACKEND=torch python benchmarks/gpu.py
     KERAS_BACKEND=jax python benchmarks/gpu.py --size tiny --no-compile    # on a CPU, to see that it runs

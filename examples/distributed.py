@@ -13,6 +13,7 @@ It prints the bytes that each device holds, and tokens/s. Start it again after a
 
 import argparse
 import collections
+import math
 import os
 import time
 
@@ -62,8 +63,9 @@ def bytes_by_device(model):
     """The bytes of weights and of the optimizer on each device of this process."""
     held = collections.Counter()
     for variable in [*model.variables, *model.optimizer.variables]:
-        for shard in variable.value.addressable_shards:
-            held[str(shard.device)] += shard.data.nbytes
+        sharding = variable.value.sharding
+        for device in sharding.addressable_devices:
+            held[str(device)] += math.prod(sharding.shard_shape(variable.shape)) * variable.value.dtype.itemsize
     return held
 
 

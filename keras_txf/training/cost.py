@@ -99,7 +99,8 @@ def cost(
             (`keras.RematScope` counts in its mode "full"). What is computed again counts as a whole, though a compiler
             leaves out what no gradient needs.
         fused_attention: whether the attention kernel keeps no scores (PyTorch's; JAX's on a GPU in half precision).
-            False adds the weights (B, N, T, S) to `activation_bytes` and `product_bytes`.
+            False, for sequences too short for blocks on TensorFlow and elsewhere on JAX, adds the weights (B, N, T, S)
+            to `activation_bytes` and `product_bytes`.
 
     Returns:
         A `Cost`.
@@ -171,6 +172,11 @@ def _shapes(model, batch_size, length):
             raise ValueError(f"`length` must have names of inputs, {short_repr(free)}; received {short_repr(length)}.")
         lengths = {name: checks.size("length", value) for name, value in length.items()}
     else:
+        if isinstance(length, list | tuple):
+            raise ValueError(
+                "`length` must be a positive integer, or a dict by the names of inputs, "
+                f"{', '.join(map(short_repr, free))}; received {short_repr(length)}."
+            )
         lengths = dict.fromkeys(free, checks.optional(checks.size, "length", length))
     if length is not None and not free:
         raise ValueError(f"`length` must be None: all inputs have a fixed size; received {short_repr(length)}.")

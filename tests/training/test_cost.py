@@ -356,6 +356,7 @@ def test_models_without_values_and_layers_of_the_user():
         ),
         ({"length": {5: 3}}, "`length` must have names of inputs, .*; received {5: 3}"),
         ({"model": lambda vocab_size: 3}, "`model` must be a function without arguments; received <function"),
+        ({"length": (5, 6)}, "or a dict by the names of inputs, 'source_ids', 'target_ids'; received"),
         ({"rematerialize": "yes"}, "`rematerialize` must be True or False; received 'yes'"),
         ({"fused_attention": 1}, "`fused_attention` must be True or False; received 1"),
     ],
