@@ -25,8 +25,10 @@ OLMO2 = {
 
 def phi3(c):
     scaling = c("rope_parameters", None) or c("rope_scaling", None) or {}
-    if "yarn" in (scaling.get("rope_type"), scaling.get("type")):
-        raise ValueError("config.json has rotary positions of type 'yarn', which means 'longrope' in Phi-3: not built.")
+    if "yarn" in (scaling.get("rope_type"), scaling.get("type")) and "short_factor" not in scaling:
+        raise ValueError(
+            "config.json has rotary positions of type 'yarn', which means 'longrope' in Phi-3 and needs 'short_factor'."
+        )
     return {
         **llama.options(c, pad_id=32000),
         "norm_epsilon": c("rms_norm_eps", 1e-5),
@@ -72,7 +74,7 @@ def granite(c):
 
 
 FAMILIES = {
-    "phi3": family("Phi3", phi3, PHI3, ("embd_pdrop", "original_max_position_embeddings"), pad_id=32000),
+    "phi3": family("Phi3", phi3, PHI3, ("embd_pdrop",), pad_id=32000),
     "starcoder2": family("Starcoder2", starcoder2, STARCODER2),
     "olmo2": family("Olmo2", olmo2, OLMO2, tokens=None, pad_id=1),
     "granite": family("Granite", granite, sequences=False, tokens=None),
