@@ -1,10 +1,10 @@
-"""Loading a checkpoint of bfloat16 beside transformers: seconds, and memory, each in a fresh process.
+"""Loading a checkpoint of bfloat16 beside transformers: seconds and memory, each in a fresh process.
 
 The folder is a Llama with random weights, one gigabyte of bfloat16. `load(folder, dtype="auto")` keeps that type, as
-`from_pretrained` does. The contenders run in turn. Times are without imports; a last line of each process is for
-`generate` right after the load, 8 greedy tokens, with all that it compiles. Memory is what the process holds at its
-highest beyond what it held before, read from Linux: of the load over the imported libraries, of `generate` over the
-loaded model.
+`from_pretrained` does. The contenders run in turn. Times are without imports, on the clock and of the processors, which
+other programs disturb less. `generate` follows right after the load: 8 greedy tokens, with all that it compiles. Memory
+is what the process holds at most beyond what it held before, read from Linux: of the load over the imported libraries,
+of `generate` over the loaded model.
 
     pip install transformers torch jax
     python benchmarks/load_checkpoint.py
@@ -94,11 +94,11 @@ def megabytes(key):
 
 
 def measured(call, *arguments):
-    """Calls a function; returns its result, its seconds, and how many more megabytes the process held at most."""
+    """Calls a function; returns its result, seconds, seconds of processors, and megabytes more at most."""
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # the highest counts from now on
-    before, start = megabytes("VmRSS"), time.perf_counter()
+    before, start, busy = megabytes("VmRSS"), time.perf_counter(), time.process_time()
     result = call(*arguments)
-    return result, time.perf_counter() - start, megabytes("VmHWM") - before
+    return result, time.perf_counter() - start, time.process_time() - busy, megabytes("VmHWM") - before
 
 
 def child(contender, folder):
@@ -133,18 +133,20 @@ def main():
             folder.mkdir(exist_ok=True)
             write(folder, {**CONFIG, "num_hidden_layers": options.layers})
         size = (folder / "model.safetensors").stat().st_size
-        print(f"{size / 1e6:.0f} MB of bfloat16; the median of {options.repeats} processes (and the smallest time)")
+        print(f"{size / 1e6:.0f} MB of bfloat16; medians of {options.repeats} processes")
+        print(f"{'':14} {'load: s':>10} {'busy s':>6} {'MB':>6} {'generate: s':>13} {'busy s':>6} {'MB':>6}")
         results = {contender: [] for contender in options.contenders}
         for _ in range(options.repeats):
             for contender, rows in results.items():
                 (folder / "model.safetensors").read_bytes()  # into the memory of files, for each alike
                 rows.append(run(contender, folder))
-        print(f"{'':14} {'load s':>15} {'MB':>6} {'generate s':>15} {'MB':>6}")
-        for contender, rows in results.items():
-            (load, loaded, call, called), best = map(statistics.median, zip(*rows)), [min(x) for x in zip(*rows)]
-            print(
-                f"{contender:14} {load:6.2f} ({best[0]:6.2f}) {loaded:6.0f} {call:6.2f} ({best[2]:6.2f}) {called:6.0f}"
-            )
+                print(line("  " + contender, rows[-1:]), flush=True)
+        print(*(line(contender, rows) for contender, rows in results.items()), sep="\n")
+
+
+def line(name, rows):
+    load, busy, loaded, call, called, held = map(statistics.median, zip(*rows))
+    return f"{name:14} {load:10.2f} {busy:6.2f} {loaded:6.0f} {call:13.2f} {called:6.2f} {held:6.0f}"
 
 
 if __name__ == "__main__":
