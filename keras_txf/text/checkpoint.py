@@ -18,9 +18,9 @@ from keras_txf.text.folder_files import (
     added_tokens,
     content,
     plain_tokens,
-    read_config,
     read_model_type,
     read_normalizer,
+    read_tokenizer_config,
     read_vocabulary,
     special_tokens,
 )
@@ -68,7 +68,7 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **kwargs: A
             f"`folder` must be a folder; received {short_repr(str(folder))}. `txf.checkpoints.find` "
             "downloads a repository of the Hub."
         )
-    config = read_config(folder)
+    config = read_tokenizer_config(folder)
     name = config.get("tokenizer_class") or CLASSES.get(read_model_type(folder))
     known = (name or "").removesuffix("Fast")
     readers = [READERS.get(known), ("tokenizer.json", read_tokenizer_json), WITHOUT_JSON.get(known)]

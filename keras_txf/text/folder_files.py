@@ -11,8 +11,13 @@ MOST_EXTRA = 2**16  # extra tokens, of which T5 has 100; a larger number in a br
 
 
 def read_config(folder):
-    """Reads `tokenizer_config.json`, and `special_tokens_map.json` of older folders; an empty dict without either."""
-    config = _checked(file_of(folder, "tokenizer_config.json"), CONFIG)
+    """Reads `tokenizer_config.json`; an empty dict without the file."""
+    return _checked(file_of(folder, "tokenizer_config.json"), CONFIG)
+
+
+def read_tokenizer_config(folder):
+    """Reads `tokenizer_config.json`, and the special tokens in `special_tokens_map.json` of older folders."""
+    config = read_config(folder)
     if "added_tokens_decoder" in config:  # transformers too then reads no other file
         return config
     return {**config, **_checked(file_of(folder, "special_tokens_map.json"), CONFIG)}
