@@ -6,7 +6,9 @@ contenders run in turn; times are medians.
     pip install torch
     python benchmarks/long_sequences.py attention --length 8192 16384   # one attention and its gradient, 8 heads of 64
     python benchmarks/long_sequences.py attention --length 32768 --window 512
+    python benchmarks/long_sequences.py attention --whole               # in blocks and with all logits, of any length
     python benchmarks/long_sequences.py rematerialize                    # a training step of 12 layers
+    python benchmarks/long_sequences.py generator --length 16384 --backend tensorflow  # a step of `fit`, 4 layers
 """
 
 import argparse
@@ -66,11 +68,15 @@ def scaled_dot_product_attention(length, options):
 def ours(length, options):
     import keras
 
-    from keras_txf.ops.attention import attention
+    from keras_txf.ops import attention as kernel
     from keras_txf.ops.masks import AttentionMask
 
+    if options.whole:  # every sequence is long, or none
+        kernel.LONG = 2**62 if options.contender.endswith("whole") else 1
     mask = AttentionMask(causal=options.causal or bool(options.window), window=options.window)
-    return gradient_of(lambda *x: keras.ops.sum(attention(*x, mask=mask) ** 2), arrays(length, heads_first=False))
+    return gradient_of(
+        lambda *x: keras.ops.sum(kernel.attention(*x, mask=mask) ** 2), arrays(length, heads_first=False)
+    )
 
 
 def gradient_of(function, values):
@@ -102,20 +108,22 @@ def gradient_of(function, values):
     return lambda: torch.autograd.grad(function(*tensors), tensors)
 
 
-def training_step(rematerialize):
+def training_step(layers, rows, length, rematerialize=False):
     import keras_txf as txf
 
     model = txf.models.decoder_generator(
-        8192, 12, 256, 4, dropout=0.0, norm_placement="pre", activation="gelu_tanh", rematerialize=rematerialize
+        8192, layers, 256, 4, dropout=0.0, norm_placement="pre", activation="gelu_tanh", rematerialize=rematerialize
     )
     model.compile("adam", txf.training.TokenCrossEntropy())
-    ids = np.random.default_rng(0).integers(1, 8192, (8, 513)).astype("int32")
-    return lambda: float(model.train_on_batch(ids[:, :-1], ids[:, 1:]))
+    ids = np.random.default_rng(0).integers(1, 8192, (rows, length + 1)).astype("int32")
+    return lambda: model.fit(ids[:, :-1], ids[:, 1:], batch_size=rows, verbose=0)
 
 
 def in_process(options):
     if options.work == "rematerialize":
-        call = training_step(options.contender.endswith("again"))
+        call = training_step(12, 8, options.length[0], options.contender.endswith("again"))
+    elif options.work == "generator":
+        call = training_step(4, 1, options.length[0])
     else:
         make = scaled_dot_product_attention if options.contender == "PyTorch's own" else ours
         call = make(options.length[0], options)
@@ -125,7 +133,11 @@ def in_process(options):
 def in_fresh_process(contender, length, options):
     backend = contender.split()[0] if contender.split()[0] in BACKENDS else "torch"
     arguments = [options.work, "--contender", contender, "--repeats", str(options.repeats), "--length", str(length)]
-    arguments += ["--window", str(options.window)] * bool(options.window) + ["--causal"] * options.causal
+    arguments += (
+        ["--window", str(options.window)] * bool(options.window)
+        + ["--causal"] * options.causal
+        + ["--whole"] * options.whole
+    )
     environment = {**os.environ, "KERAS_BACKEND": backend}
     run = subprocess.run([sys.executable, __file__, *arguments], env=environment, capture_output=True, text=True)
     if run.returncode:
@@ -135,10 +147,11 @@ def in_fresh_process(contender, length, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("work", choices=["attention", "rematerialize"])
-    parser.add_argument("--length", type=int, nargs="+", default=[8192], help="of the sequence, for `attention`")
+    parser.add_argument("work", choices=["attention", "rematerialize", "generator"])
+    parser.add_argument("--length", type=int, nargs="+", default=[8192], help="of the sequence")
     parser.add_argument("--window", type=int, help="of causal attention")
     parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--whole", action="store_true", help="compare with attention that holds all logits")
     parser.add_argument("--backend", nargs="+", default=BACKENDS, choices=BACKENDS)
     parser.add_argument("--repeats", type=int, default=2, help="calls of a process after the first")
     parser.add_argument("--rounds", type=int, default=2, help="processes of each contender")
@@ -147,7 +160,13 @@ def main():
     if options.contender:
         return in_process(options)
     if options.work == "attention":
-        contenders = [*options.backend, "PyTorch's own"]
+        contenders = [
+            *options.backend,
+            *[f"{name} whole" for name in options.backend if options.whole],
+            "PyTorch's own",
+        ]
+    elif options.work == "generator":
+        contenders = [*options.backend]
     else:
         contenders = [f"{backend} {kind}" for backend in options.backend for kind in ("kept", "computed again")]
         options.length = [512]

@@ -25,7 +25,7 @@ import text_cases
 from refusals import BUILDERS, CONTEXT, IDS, IMAGE_BUILDERS, IMAGES, X, built
 
 from keras_txf import checkpoints, generation, layers, models, tasks, text, training, visualize
-from keras_txf.tasks.task import FitOptions
+from keras_txf.tasks.fit_options import FitOptions
 
 
 class Wrong:
@@ -78,25 +78,33 @@ def add_layers():
     layer_case("EncoderBlock", layers.EncoderBlock, tokens, num_heads=2, position="alibi")
     layer_case("DecoderBlock", layers.DecoderBlock, decoded, num_heads=2, cross_attention=True)
     layer_case("FeedForward", layers.FeedForward, tokens)
+    layer_case("Convolution", layers.Convolution, tokens)
     layer_case("MixtureOfExperts", layers.MixtureOfExperts, tokens, num_experts=3)
     case("layers.KVCache.of_prompt", layers.KVCache.of_prompt, attention_mask=np.ones((2, 5), bool), length=5)
     layer_case("Pooling", layers.Pooling, tokens)
+    layer_case("AttentionPooling", layers.AttentionPooling, tokens, num_heads=2)
     layer_case("FeatureEmbedding", layers.FeatureEmbedding, tokens, dim=8)
+    layer_case("AudioEmbedding", layers.AudioEmbedding, tokens, dim=8)
+    sizes = dict(num_mel_bins=3, frame_length=4, hop_length=2)
+    layer_case("LogMelSpectrogram", layers.LogMelSpectrogram, {"inputs": X[..., 0]}, **sizes)
     layer_case("PositionalEmbedding", layers.PositionalEmbedding, {"inputs": IDS}, vocab_size=11, dim=8)
     layer_case("PatchEmbedding", layers.PatchEmbedding, {"inputs": IMAGES}, patch_size=2, dim=8, image_size=(6, 8))
     states = {"inputs": X, "states": np.zeros((2, 16), "float32"), "context": CONTEXT}
     layer_case("RecurrentDecoder", layers.RecurrentDecoder, states, dim=8, attention="additive")
-    for cls, working in (("Rotary", {}), ("ALiBi", {"num_heads": 2}), ("RelativeBias", {"num_heads": 2})):
+    sizes = {
+        "Rotary": {},
+        "AxialRotary": {"grid": 2},
+        "ALiBi": {"num_heads": 2},
+        "RelativeBias": {"num_heads": 2},
+        "DisentangledPositions": {"dim": 2},
+    }
+    for cls, working in sizes.items():
         case(f"layers.{cls}", getattr(layers, cls), ["name", "dtype"], **working)
     places = np.arange(5)
-    case(
-        "layers.Rotary.call",
-        layers.Rotary().__call__,
-        ["x", "positions"],
-        x=np.zeros((2, 5, 2, 4), "float32"),
-        positions=places,
-    )
-    for cls in ("ALiBi", "RelativeBias"):
+    for layer in (layers.Rotary(), layers.AxialRotary(2)):
+        heads = np.zeros((2, 5, 2, 4), "float32")
+        case(f"layers.{type(layer).__name__}.call", layer.__call__, ["x", "positions"], x=heads, positions=places)
+    for cls in ("ALiBi", "RelativeBias", "DisentangledPositions"):
         names = ["query_positions", "key_positions"]
         case(
             f"layers.{cls}.call", getattr(layers, cls)(2).__call__, names, query_positions=places, key_positions=places
@@ -118,6 +126,8 @@ def add_models():
     case("models.masked_language_model", models.masked_language_model, ["position"], **sizes)
     case("models.token_classifier", models.token_classifier, ["position"], num_classes=3, **sizes)
     case("models.span_classifier", models.span_classifier, ["position"], **sizes)
+    towers = dict(image_size=(6, 8), patch_size=2, **sizes)
+    case("models.dual_encoder", models.dual_encoder, ["position", "norm", "dropout", "dtype"], **towers)
     recurrent = dict(source_vocab_size=11, target_vocab_size=11, num_layers=1, dim=8, attention="additive")
     case("models.recurrent_encoder_decoder", models.recurrent_encoder_decoder, **recurrent)
     for name in ("prefill_model", "step_model"):
@@ -194,6 +204,7 @@ def add_training():
     mesh = keras.distribution.DeviceMesh((2, 1), ["batch", "model"], ["cpu:0", "cpu:1"])
     case("training.layout_map", training.layout_map, model=model, device_mesh=mesh)
     case("training.InverseSquareRoot", training.InverseSquareRoot, ["total_steps", "cooldown_steps"], dim=8)
+    case("training.answer_scores", training.answer_scores, true_answers=[["a fox"], "b"], predicted_answers=["a", "b"])
     case("training.entities", training.entities, tags=["B-PER", "O"])
     case("training.entity_scores", training.entity_scores, true_tags=[["B-PER"]], predicted_tags=[["O"]])
     case("training.warmup_cosine", training.warmup_cosine, peak=1.0, warmup_steps=3, total_steps=9)
@@ -207,6 +218,10 @@ def add_training():
         y_true=IDS,
         y_pred=logits,
     )
+    for name in ("SoftmaxContrastiveLoss", "SigmoidContrastiveLoss"):
+        case(f"training.{name}", getattr(training, name))
+        call, names = getattr(training, name)().__call__, ["y_true", "y_pred", "sample_weight"]
+        case(f"training.{name}.call", call, names, y_true=np.arange(2), y_pred=np.zeros((2, 2), "float32"))
     for name in ("TokenAccuracy", "Perplexity"):
         case(f"training.{name}", getattr(training, name), ["dtype"])
         names = ["y_true", "y_pred", "sample_weight"]
@@ -293,6 +308,7 @@ def add_text():
         case(f"text.{name}.train", getattr(text, name).train, shared, source=corpus, vocab_size=size)
     case("text.Tokenizer.call", tokenizer.__call__, ["inputs"], inputs=["a fox", "dogs"])
     case("text.Tokenizer.detokenize", tokenizer.detokenize, ids=[[5, 6]])
+    case("text.Tokenizer.tokenize_with_offsets", tokenizer.tokenize_with_offsets, texts=["a fox", "dogs"])
     case("text.Tokenizer.token_to_id", tokenizer.token_to_id, token="[PAD]")
     case("text.Tokenizer.id_to_token", tokenizer.id_to_token, id=3)
 
@@ -409,6 +425,7 @@ def add_tasks():
         "TextClassifier": dict(texts=texts, labels=labels),
         "TokenClassifier": dict(words=words, tags=tags),
         "PairClassifier": dict(first=texts, second=others, labels=scores),
+        "QuestionAnswerer": dict(questions=others, contexts=texts, answers=["fox", "dogs"]),
         "TextEmbedder": dict(anchors=texts, positives=others),
         "TextGenerator": dict(texts=texts, responses=others),
         "TextToText": dict(sources=texts, targets=others),
@@ -421,6 +438,7 @@ def add_tasks():
             "predict": dict(first=texts, second=others), "rank": dict(query="a fox", texts=others),
             "inputs": dict(first=texts, second=others),
         },
+        "QuestionAnswerer": {"predict": dict(questions=others, contexts=texts)},
         "TextEmbedder": {"encode": dict(texts=texts), "index": dict(texts=texts), "search": dict(queries=texts)},
         "TextGenerator": {
             "generate": dict(texts=texts, max_new_tokens=2), "chat": dict(messages=messages[:1], max_new_tokens=2),
@@ -432,8 +450,8 @@ def add_tasks():
     for name, columns in data.items():
         cls = getattr(tasks, name)
         made = {**columns, **small}
-        if name == "PairClassifier":
-            del made["labels"]
+        if name in ("PairClassifier", "QuestionAnswerer"):
+            del made["labels" if name == "PairClassifier" else "answers"]
         if name in ("TextGenerator", "TextToText"):
             made["vocab_size"] = 30
         if name == "TextGenerator":
@@ -454,7 +472,7 @@ def add_tasks():
         case(f"tasks.{name}.compile", cls.from_scratch(**made).compile)
         case(f"tasks.{name}.save", task.save, folder=folder / name)
         case(f"tasks.{name}.load", cls.load, folder=folder / name)
-        if name != "MaskedLanguageModel":
+        if name not in ("MaskedLanguageModel", "QuestionAnswerer"):
             case(f"tasks.{name}.export", task.export, folder=folder / f"{name} exported", overwrite=True)
         for method, working in asked[name].items():
             case(f"tasks.{name}.{method}", getattr(task, method), **working)

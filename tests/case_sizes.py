@@ -13,6 +13,12 @@ BART = dict(
     vocab_size=61, d_model=24, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
     decoder_attention_heads=2, encoder_ffn_dim=40, decoder_ffn_dim=44, max_position_embeddings=26,
 )  # fmt: skip
+WHISPER = dict(
+    vocab_size=61, d_model=24, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
+    decoder_attention_heads=2, encoder_ffn_dim=40, decoder_ffn_dim=44, num_mel_bins=10, max_source_positions=9,
+    max_target_positions=26, pad_token_id=1, bos_token_id=2, eos_token_id=2, decoder_start_token_id=3,
+    begin_suppress_tokens=[4, 2],
+)  # fmt: skip
 T5 = dict(
     vocab_size=61, d_model=24, d_kv=7, d_ff=40, num_layers=2, num_decoder_layers=3, num_heads=4,
     relative_attention_num_buckets=8, relative_attention_max_distance=20, layer_norm_epsilon=1e-2,

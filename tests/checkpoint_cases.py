@@ -29,7 +29,7 @@ class Case:
         model = cls(cls.config_class(**self.options)).eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if "embed_positions" not in name or self.family not in SINUSOIDS:
+                if not is_fixed(self.family, name):
                     parameter += 0.2 * torch.randn_like(parameter)
             for name, buffer in model.named_buffers():
                 if "final_logits_bias" in name:
@@ -39,6 +39,10 @@ class Case:
         if hasattr(model, "tie_weights"):
             model.tie_weights()
         return model
+
+
+def is_fixed(family, name):
+    return family in SINUSOIDS and SINUSOIDS[family] in name
 
 
 def bert(**options):
@@ -66,7 +70,9 @@ OPT = dict(
     vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, ffn_dim=40, max_position_embeddings=26
 )
 MIXED = ["full_attention", "sliding_attention", "full_attention"]
-SINUSOIDS = ("marian", "pegasus")  # whose table of positions is fixed
+SINUSOIDS = {  # families whose table of positions is fixed -> what the names of the tables hold
+    "marian": "embed_positions", "pegasus": "embed_positions", "whisper": "encoder.embed_positions",
+}  # fmt: skip
 
 CASES = [
     Case(f"{family}-{name}", family, architecture, options)
@@ -120,6 +126,17 @@ CASES = [
             },
         }),
         ("modernbert", "tokens", "ModernBertForTokenClassification", {**MODERNBERT, **FIVE}),
+        ("modernbert-decoder", "plain", "ModernBertDecoderForCausalLM", MODERNBERT),
+        ("modernbert-decoder", "biased", "ModernBertDecoderForCausalLM", {
+            **MODERNBERT, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True,
+            "decoder_bias": False, "hidden_activation": "relu", "classifier_activation": "silu", "pad_token_id": 5,
+            "tie_word_embeddings": False, "local_attention": 8,
+            "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+        }),
+        ("modernbert-decoder", "classes", "ModernBertDecoderForSequenceClassification", {
+            **MODERNBERT, **FIVE, "classifier_bias": True, "classifier_dropout": 0.3,
+        }),
+        ("modernbert-decoder", "encoder", "ModernBertDecoderModel", MODERNBERT),
         ("gpt2", "plain", "GPT2LMHeadModel", GPT2),
         ("gpt2", "scaled", "GPT2LMHeadModel", {
             **GPT2, "n_inner": 44, "activation_function": "silu", "scale_attn_by_inverse_layer_idx": True,
@@ -175,6 +192,12 @@ CASES = [
                 "sliding_attention": dict(rope_type="default", rope_theta=20.0),
             },
         )),
+        ("gemma3_text", "both", "Gemma3TextModel", llama(
+            head_dim=10, sliding_window=5, layer_types=MIXED, use_bidirectional_attention=True,
+        )),
+        ("gemma3_text", "both-classes", "Gemma3TextForSequenceClassification", llama(
+            **FIVE, head_dim=10, sliding_window=4, layer_types=MIXED, use_bidirectional_attention=True,
+        )),
         *decoder_cases.DECODERS,
         *decoder_cases.HEADS,
         ("t5", "relu", "T5ForConditionalGeneration", T5),
@@ -215,10 +238,22 @@ def inputs(case, config, seed=3):
         dict of NumPy arrays for transformers, arrays for us, and bool (B, T), True at real tokens.
     """
     rng = np.random.default_rng(seed)
+    if hasattr(config, "vision_config"):
+        theirs, images, _ = inputs(case, config.vision_config, seed)
+        ids = rng.integers(6, 50, (3, 11))
+        if case.family == "clip":  # each text ends elsewhere, and the end token is also padding
+            end = 60 if config.text_config.eos_token_id == 2 else config.text_config.eos_token_id
+            ids[0, 10], ids[1, 4:], ids[2, 7:] = end, end, end
+        return {**theirs, "input_ids": ids}, {"images": images, "token_ids": ids}, None
     if hasattr(config, "patch_size"):
         height, width = np.broadcast_to(config.image_size, 2)
         images = rng.normal(size=(2, config.num_channels, height, width)).astype("float32")
         return {"pixel_values": images}, images.transpose(0, 2, 3, 1), None
+    if hasattr(config, "num_mel_bins"):
+        frames, targets = spectrograms(config, rng, 2), rng.integers(6, 50, (2, 7))
+        targets[:, 0] = config.decoder_start_token_id
+        theirs = {"input_features": frames.transpose(0, 2, 1), "decoder_input_ids": targets}
+        return theirs, {"source_features": frames, "target_ids": targets}, np.ones(targets.shape, bool)
     pad = config.pad_token_id
     ids = rng.integers(6, 50, (2, 11))
     real = np.ones(ids.shape, bool)
@@ -234,6 +269,16 @@ def inputs(case, config, seed=3):
     return theirs, {"source_ids": ids, "target_ids": targets}, np.ones(targets.shape, bool)
 
 
+def answer_of(outputs):
+    """The output of a model of transformers that stands for the others: logits, or states without a head."""
+    return next(outputs[name] for name in ("logits", "logits_per_image", "last_hidden_state") if name in outputs)
+
+
+def spectrograms(config, rng, number):
+    frames = rng.normal(size=(number, 2 * config.max_source_positions, config.num_mel_bins))
+    return frames.astype("float16").astype("float32")  # so that few digits say them
+
+
 NEW = 9  # tokens that `greedy` has generated
 
 
@@ -241,7 +286,8 @@ def greedy(model):
     """What a generative model of transformers answers.
 
     Returns:
-        list of prompts, list of token ids that it may not choose, and integer array (prompts, NEW).
+        list of prompts (of Whisper spectrograms), list of token ids that it may not choose, and integer array (prompts,
+        NEW).
     """
     import torch
     import transformers
@@ -263,6 +309,12 @@ def greedy(model):
         decoder_start_token_id=getattr(config, "decoder_start_token_id", None),
     )  # fmt: skip
     model.generation_config = how  # the model's own would fill in what is not said
+    if hasattr(config, "num_mel_bins"):
+        frames = spectrograms(config, rng, 3)
+        inputs = torch.tensor(frames.transpose(0, 2, 1))
+        with torch.no_grad():  # Whisper's own `generate` adds tokens of languages
+            answers = transformers.GenerationMixin.generate(model, inputs).numpy()
+        return frames.tolist(), forbidden, answers[:, 1:]
     with torch.no_grad():
         answers = model.generate(torch.tensor(padded), attention_mask=torch.tensor(mask)).numpy()
     return prompts, forbidden, answers[:, 1 if config.is_encoder_decoder else width :]
@@ -271,6 +323,9 @@ def greedy(model):
 def answers(model, prompts, forbidden):
     """What ours answers: integer array (prompts, NEW)."""
     processors = [txf.generation.ForbiddenTokens(forbidden)] if forbidden else ()
+    if "source_features" in [tensor.name for tensor in model.inputs]:
+        inputs = {"source_features": np.array(prompts, "float32")}
+        return model.generate(inputs=inputs, max_new_tokens=NEW, processors=processors, stop_ids=())
     got = model.generate(prompts, max_new_tokens=NEW, processors=processors, stop_ids=())
     starts = [0 if len(model.inputs) == 2 else len(prompt) for prompt in prompts]  # answers, or prompts and answers
     return np.stack([row[start : start + NEW] for row, start in zip(got, starts)])

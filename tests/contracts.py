@@ -297,9 +297,14 @@ CHECKS = {
 }
 
 
-def parameters(cases):
-    """Checks with cases, as `pytest.mark.parametrize` takes them."""
-    return [_parameter(name, case) for case in cases for name, (_, when, _) in CHECKS.items() if _runs(case, when)]
+def parameters(cases, long=()):
+    """Checks with cases, as `pytest.mark.parametrize` takes them; `long` names those that are slow on TensorFlow."""
+    return [
+        _parameter(name, case, name in long)
+        for case in cases
+        for name, (_, when, _) in CHECKS.items()
+        if _runs(case, when)
+    ]
 
 
 def _runs(case, when):
@@ -314,9 +319,9 @@ def _runs(case, when):
     }[when]
 
 
-def _parameter(name, case):
+def _parameter(name, case, is_long):
     check, when, backends = CHECKS[name]
-    marks = []
+    marks = [pytest.mark.long] * is_long
     # On TensorFlow, where every case runs, README's tests have the core; other backends have the fullest cases too.
     if when == "never" or (not case.core and (when == "core" or BACKEND == "tensorflow")):
         marks.append(pytest.mark.slow)

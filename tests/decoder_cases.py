@@ -51,6 +51,7 @@ DECODERS = [
     ("phi", "stretched", "PhiForCausalLM", neox(
         hidden_act="relu", rope_parameters=PARTIAL, tie_word_embeddings=True, pad_token_id=None,
     )),
+    ("phi", "normed", "PhiForCausalLM", neox(num_key_value_heads=2, qk_layernorm=True, partial_rotary_factor=0.6)),
     ("falcon", "groups", "FalconForCausalLM", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
     ("falcon", "one-norm", "FalconForCausalLM", {
         **FALCON, "new_decoder_architecture": True, "num_kv_heads": 1, "num_ln_in_parallel_attn": 1, "bias": True,
@@ -65,10 +66,14 @@ DECODERS = [
     ("cohere", "biased", "CohereForCausalLM", neox(
         attention_bias=True, hidden_act="gelu", tie_word_embeddings=False, rope_parameters=LLAMA3, head_dim=8,
     )),
+    ("cohere", "normed", "CohereForCausalLM", neox(num_key_value_heads=2, use_qk_norm=True, head_dim=8)),
     ("stablelm", "plain", "StableLmForCausalLM", neox(num_key_value_heads=2, partial_rotary_factor=0.6)),
     ("stablelm", "parallel", "StableLmForCausalLM", neox(
         num_key_value_heads=4, use_parallel_residual=True, use_qkv_bias=True, hidden_act="gelu",
         tie_word_embeddings=True, rope_parameters=PARTIAL,
+    )),
+    ("stablelm", "normed", "StableLmForCausalLM", neox(
+        num_key_value_heads=2, qk_layernorm=True, use_parallel_residual=True, partial_rotary_factor=0.6,
     )),
     ("bloom", "plain", "BloomForCausalLM", BLOOM),
     ("bloom", "untied", "BloomForCausalLM", {

@@ -44,7 +44,7 @@ def attention_options(draw, exclude=()):
         "head_dim": draw(st.sampled_from([None, 2, 6])),
         "window": draw(st.sampled_from([None, 1, 2, 3])),
         "position": draw(st.sampled_from([None, "rotary", "alibi", "relative"])),
-        "qk_norm": draw(st.sampled_from([False, True, "full"])),
+        "qk_norm": draw(st.sampled_from([False, True, "full", "layer", "layer_per_head"])),
         "sinks": draw(st.booleans()),
         "logit_soft_cap": draw(st.sampled_from([None, 1.5])),
         "scale": draw(st.sampled_from([None, 0.7])),

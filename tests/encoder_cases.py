@@ -1,6 +1,6 @@
 """Rows of `checkpoint_cases.CASES`: encoders, encoder-decoders and images beyond the first of each kind."""
 
-from case_sizes import BART, BERT, DISTILBERT, FIVE, LLAMA, T5, VIT
+from case_sizes import BART, BERT, DISTILBERT, FIVE, LLAMA, T5, VIT, WHISPER
 
 ALBERT = {**BERT, "embedding_size": 10, "num_hidden_layers": 4, "num_hidden_groups": 2}
 ESM = {
@@ -9,7 +9,44 @@ ESM = {
 }  # fmt: skip
 OBLONG = {"image_size": (8, 12), "patch_size": (2, 4), "num_channels": 2, "hidden_act": "gelu_new"}
 DINOV2 = {**{key: value for key, value in VIT.items() if key != "intermediate_size"}, "mlp_ratio": 2}
+CLIP_IMAGES = {**VIT, "hidden_act": "gelu", "intermediate_size": 36, "num_hidden_layers": 2}
+CLIP_TEXTS = {
+    **BERT,
+    "hidden_act": "silu",
+    "hidden_size": 20,
+    "num_attention_heads": 5,
+    "eos_token_id": 55,
+    "pad_token_id": 3,
+}
+CLIP = {"vision_config": CLIP_IMAGES, "text_config": CLIP_TEXTS, "projection_dim": 14}
+SIGLIP = {
+    "vision_config": {**CLIP_IMAGES, "image_size": 14, "num_channels": 2},  # 4 does not divide 14
+    "text_config": {**CLIP_TEXTS, "projection_size": 24, "pad_token_id": None},
+}
+DINOV3 = {**VIT, "num_hidden_layers": 2, "hidden_size": 32, "num_register_tokens": 3}
+SIDE = dict(
+    **LLAMA,
+    head_dim=10,
+    sliding_window=3,
+    query_pre_attn_scalar=20,
+    attn_logit_softcapping=2.0,
+    final_logit_softcapping=3.0,
+)
+SIDES = {
+    "encoder": {**SIDE, "num_hidden_layers": 2},
+    "decoder": {**SIDE, "num_key_value_heads": 1, "sliding_window": 2, "intermediate_size": 44},
+    "decoder_start_token_id": 1,
+}
 LINEAR = dict(rope_type="linear", rope_theta=300.0, factor=2.5)
+
+DEBERTA = {
+    **BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 9,
+    "position_biased_input": False,
+}  # fmt: skip
+DEBERTA3 = {
+    **DEBERTA, "max_relative_positions": 19, "position_buckets": 4, "share_att_key": True, "norm_rel_ebd": "layer_norm",
+}  # fmt: skip
+CONVOLVED = {**DEBERTA3, "conv_kernel_size": 5, "conv_act": "gelu"}
 
 MODERNBERT = dict(
     vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
@@ -26,6 +63,8 @@ SPANS = [
     ("albert", "AlbertForQuestionAnswering", ALBERT),
     ("distilbert", "DistilBertForQuestionAnswering", {**DISTILBERT, "pad_token_id": 4, "qa_dropout": 0.3}),
     ("modernbert", "ModernBertForQuestionAnswering", {**MODERNBERT, "classifier_bias": True}),
+    ("deberta", "DebertaForQuestionAnswering", {**DEBERTA, "pos_att_type": "c2p"}),
+    ("deberta-v2", "DebertaV2ForQuestionAnswering", {**DEBERTA3, "pos_att_type": "c2p"}),
 ]
 
 ROWS = [
@@ -69,6 +108,31 @@ ROWS = [
     ("eurobert", "mean", "EuroBertForSequenceClassification", {**LLAMA, **FIVE, "classifier_pooling": "mean"}),
     ("eurobert", "tokens", "EuroBertForTokenClassification", {**LLAMA, **FIVE}),
     ("eurobert", "encoder", "EuroBertModel", LLAMA),
+    ("deberta", "masked", "DebertaForMaskedLM", DEBERTA),
+    ("deberta", "biased", "DebertaForMaskedLM", {
+        **DEBERTA, "max_relative_positions": -1, "position_biased_input": True, "type_vocab_size": 3,
+        "hidden_act": "relu", "tie_word_embeddings": False, "pad_token_id": 5, "pos_att_type": "p2c",
+    }),
+    ("deberta", "plain", "DebertaForMaskedLM", {**BERT, "legacy": False}),
+    ("deberta", "classes", "DebertaForSequenceClassification", {
+        **DEBERTA, **FIVE, "pooler_hidden_act": "silu", "cls_dropout": 0.3,
+    }),
+    ("deberta", "tokens", "DebertaForTokenClassification", {**DEBERTA, **FIVE}),
+    ("deberta", "encoder", "DebertaModel", DEBERTA),
+    ("deberta-v2", "masked", "DebertaV2ForMaskedLM", CONVOLVED),
+    ("deberta-v2", "untied", "DebertaV2ForMaskedLM", {
+        **DEBERTA3, "share_att_key": False, "norm_rel_ebd": "none", "position_biased_input": True, "type_vocab_size": 3,
+        "hidden_act": "relu", "tie_word_embeddings": False, "pad_token_id": 5,
+    }),
+    ("deberta-v2", "third", "DebertaV2ForMaskedLM", {**DEBERTA3, "legacy": False, "max_relative_positions": -1}),
+    ("deberta-v2", "near", "DebertaV2ForMaskedLM", {
+        **DEBERTA3, "position_buckets": -1, "max_relative_positions": 6, "pos_att_type": "p2c",
+    }),
+    ("deberta-v2", "classes", "DebertaV2ForSequenceClassification", {
+        **CONVOLVED, **FIVE, "pooler_hidden_act": "tanh", "conv_kernel_size": 3, "conv_act": "tanh",
+    }),
+    ("deberta-v2", "tokens", "DebertaV2ForTokenClassification", {**DEBERTA3, **FIVE, "share_att_key": False}),
+    ("deberta-v2", "encoder", "DebertaV2Model", {**DEBERTA3, "position_buckets": 6}),
     ("esm", "masked", "EsmForMaskedLM", ESM),
     ("esm", "learned", "EsmForMaskedLM", {
         **ESM, "position_embedding_type": "absolute", "emb_layer_norm_before": True, "pad_token_id": 3,
@@ -99,6 +163,11 @@ ROWS = [
         **BART, "d_model": 15, "encoder_attention_heads": 3, "decoder_attention_heads": 5, "scale_embedding": False,
         "activation_function": "gelu", "decoder_start_token_id": 4,
     }),
+    ("whisper", "plain", "WhisperForConditionalGeneration", WHISPER),
+    ("whisper", "untied", "WhisperForConditionalGeneration", {
+        **WHISPER, "activation_function": "relu", "tie_word_embeddings": False, "max_source_positions": 8,
+        "pad_token_id": 2, "num_mel_bins": 7,
+    }),
     ("deit", "distilled", "DeiTForImageClassificationWithTeacher", {**VIT, **FIVE}),
     ("deit", "classes", "DeiTForImageClassification", {**VIT, **FIVE, **OBLONG, "qkv_bias": False}),
     ("deit", "encoder", "DeiTModel", VIT),
@@ -108,6 +177,15 @@ ROWS = [
         "qkv_bias": False, "use_mask_token": False,
     }),
     ("dinov2", "encoder", "Dinov2Model", {**DINOV2, "hidden_act": "silu", "layerscale_value": 0.5}),
+    ("dinov3_vit", "plain", "DINOv3ViTModel", DINOV3),
+    ("dinov3_vit", "gated", "DINOv3ViTModel", {
+        **DINOV3, "use_gated_mlp": True, "hidden_act": "silu", "mlp_bias": False, "image_size": (8, 12),
+        "patch_size": (2, 4), "num_channels": 2, "rope_theta": 30.0, "layerscale_value": 0.5, "drop_path_rate": 0.25,
+        "proj_bias": False, "num_register_tokens": 1,
+    }),
+    ("dinov3_vit", "keys", "DINOv3ViTModel", {
+        **DINOV3, "query_bias": False, "value_bias": False, "key_bias": True, "pos_embed_rescale": None,
+    }),
     ("beit", "classes", "BeitForImageClassification", {
         **VIT, **FIVE, "use_relative_position_bias": True, "drop_path_rate": 0.25,
     }),
@@ -117,11 +195,34 @@ ROWS = [
     }),
     ("beit", "encoder", "BeitModel", {**VIT, "use_relative_position_bias": True, "num_channels": 2}),
     ("beit", "normed", "BeitModel", {**VIT, "use_mean_pooling": False, "use_absolute_position_embeddings": True}),
+    ("clip", "pair", "CLIPModel", CLIP),
+    ("clip", "older", "CLIPModel", {
+        **CLIP, "text_config": {**CLIP_TEXTS, "eos_token_id": 2, "num_hidden_layers": 1, "attention_dropout": 0.2},
+    }),
+    ("clip_vision_model", "body", "CLIPVisionModel", {**CLIP_IMAGES, "num_channels": 2}),
+    ("clip_text_model", "body", "CLIPTextModel", CLIP_TEXTS),
+    ("siglip", "pair", "SiglipModel", SIGLIP),
+    ("siglip_vision_model", "body", "SiglipVisionModel", {**CLIP_IMAGES, "image_size": 14}),
+    ("siglip_vision_model", "headless", "SiglipVisionModel", {**CLIP_IMAGES, "vision_use_head": False}),
+    ("siglip_text_model", "body", "SiglipTextModel", {**CLIP_TEXTS, "pad_token_id": None}),
     ("bert", "pretraining", "BertForPreTraining", {**BERT, "hidden_act": "relu", "type_vocab_size": 3}),
     ("bert", "pretraining-untied", "BertForPreTraining", {**BERT, "tie_word_embeddings": False}),
     ("t5", "encoder", "T5EncoderModel", {**T5, "feed_forward_proj": "gated-gelu"}),
     ("mt5", "encoder", "MT5EncoderModel", {**T5, "pad_token_id": 3}),
     ("umt5", "encoder", "UMT5EncoderModel", {**T5, "is_encoder_decoder": False}),
+    ("t5gemma", "plain", "T5GemmaForConditionalGeneration", SIDES),
+    ("t5gemma", "wide", "T5GemmaForConditionalGeneration", {
+        "encoder": {
+            **SIDE, "hidden_size": 28, "vocab_size": 53, "rope_parameters": LINEAR, "attn_logit_softcapping": None,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"], "attention_bias": True,
+            "pad_token_id": 5,
+        },
+        "decoder": {**SIDE, "num_hidden_layers": 2, "hidden_activation": "silu", "final_logit_softcapping": None,
+            "pad_token_id": 5,
+        },
+        "tie_word_embeddings": False, "pad_token_id": 5, "decoder_start_token_id": 4,
+    }),
+    ("t5gemma", "encoder", "T5GemmaEncoderModel", {**SIDES, "is_encoder_decoder": False}),
     ("electra", "discriminator", "ElectraForPreTraining", {**BERT, "embedding_size": 10, "hidden_act": "relu"}),
     *((family, "spans", architecture, options) for family, architecture, options in SPANS),
 ]  # fmt: skip

@@ -25,9 +25,19 @@ def write_files(folder: pathlib.Path):
     (folder / "train.en").write_text("".join(f"{a}\n" for a, _ in pairs))
     (folder / "train.de").write_text("".join(f"{b}\n" for _, b in pairs))
     (folder / "lines.txt").write_text("".join(f"{line}\n" for line in [*GOOD, *BAD, *ENGLISH] * 4))
+    (folder / "squad.json").write_text(json.dumps(squad()))
     encoder(folder / "minilm")
     chat_model(folder / "smollm")
     write_journey_files(folder)
+
+
+def squad():
+    """Questions in SQuAD's format, whose answers are the first two words of texts."""
+    paragraphs = []
+    for text in GOOD + BAD:
+        answer = {"text": " ".join(text.split()[:2]), "answer_start": 0}
+        paragraphs.append({"context": text, "qas": [{"question": "How does it begin?", "answers": [answer]}]})
+    return {"version": "1.1", "data": [{"title": "films", "paragraphs": paragraphs}]}
 
 
 def encoder(folder):

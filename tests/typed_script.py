@@ -11,6 +11,7 @@ IDS = np.array([[5, 6, 7, 0], [8, 9, 0, 0]])
 HIDDEN = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
 CONTEXT = np.random.default_rng(1).normal(size=(2, 3, 6)).astype("float32")
 IMAGES = np.random.default_rng(2).random((2, 4, 6, 3)).astype("float32")
+SOUNDS = np.random.default_rng(3).normal(size=(2, 700)).astype("float32")
 TEXTS = ["a dog sees a dog", "a cat"]
 
 
@@ -28,10 +29,15 @@ def use_layers() -> None:
     layers.EncoderBlock(2, norm="rms", norm_placement="pre", residual="parallel", feed_forward=experts)(HIDDEN)
     layers.DecoderBlock(2, layer_scale=0.1, cross_attention=True, position=layers.ALiBi(2))(HIDDEN, CONTEXT)
     layers.EncoderBlock(2, position=layers.RelativeBias(2, num_buckets=8), trainable=False)(HIDDEN)
+    positions = layers.DisentangledPositions(8, max_distance=9, num_buckets=8, share_projections=True, norm=True)
+    layers.EncoderBlock(2, position=positions, convolution=layers.Convolution(3, "gelu"))(HIDDEN)
     layers.PositionalEmbedding(11, 8, position_encoding="learned", max_length=9)(IDS)
-    layers.PatchEmbedding((2, 3), 8, image_size=(4, 6))(IMAGES)
+    layers.PatchEmbedding((2, 3), 8, image_size=(4, 6), register_tokens=2)(IMAGES)
+    layers.EncoderBlock(2, position=layers.AxialRotary((2, 2), base=50.0))(HIDDEN)
     layers.FeatureEmbedding(8, position_encoding="learned", max_length=9)(CONTEXT)
+    layers.AudioEmbedding(8, strides=(1, 2), activation="relu")(layers.LogMelSpectrogram(6, num_samples=800)(SOUNDS))
     layers.Pooling("attention")(HIDDEN)
+    layers.AttentionPooling(2, intermediate_dim=6)(HIDDEN)
     layers.RecurrentDecoder(4, cell="gru", attention="additive")(HIDDEN, HIDDEN[:, 0, :4], CONTEXT[:, :, :4])
 
 
@@ -42,10 +48,19 @@ def use_models() -> None:
     models.encoder_classifier(11, 3, 2, 8, 2, pooling="first", head_activation="tanh", head_dropout=0.1)
     models.token_classifier(11, 3, 2, 8, 2, packed=True)
     models.token_classifier(None, 3, 2, 8, 2, input_dim=6)
+    speech = models.encoder_decoder(None, 9, 1, 8, 2, input_dim=6, input_embedding=txf.layers.AudioEmbedding(8))
+    speech.generate(inputs={"source_features": CONTEXT}, max_new_tokens=2, start_id=[1, 3])
     models.span_classifier(11, 2, 8, 2, head_activation="gelu", token_types=2, token_type_ids=True)
     models.masked_language_model(11, 2, 8, 2, next_sentence=True, token_types=2, token_type_ids=True, embedding_dim=4)
     models.image_encoder((4, 6), (2, 3), 2, 8, 2, class_token=False)
     models.image_classifier(4, 2, 3, 2, 8, 2, channels=1)
+    pair: keras.Model = models.dual_encoder(
+        (4, 6), 2, 11, 2, 8, 2, projection_dim=6, end_id=9, image_pooling=txf.layers.AttentionPooling(2),
+        image_options={"num_layers": 1}, text_options={"pad_id": None},
+    )  # fmt: skip
+    pair.compile("adam", loss={"logits": txf.training.SoftmaxContrastiveLoss()})
+    pair.compile("adam", loss={"logits": txf.training.SigmoidContrastiveLoss(name="pairs")})
+    pair.fit({"images": IMAGES, "token_ids": IDS}, {"logits": np.arange(2)})
     models.decoder(11, 2, 8, [2, 4], context_dim=6, stochastic_depth=0.1)
     # A list has a value for each block.
     generator = models.decoder_generator(11, 2, 8, 2, window=[None, 3], residual="parallel", norm_placement="pre")
@@ -66,8 +81,8 @@ def use_generation() -> None:
     generation = txf.generation
     processors = [
         generation.RepetitionPenalty(1.2), generation.PresencePenalty(0.5), generation.FrequencyPenalty(0.5),
-        generation.NoRepeatNgrams(3), generation.MinimumLength(1), generation.ForcedTokens({0: 4}),
-        generation.ForbiddenTokens([3, [5, 6]]),
+        generation.NoRepeatNgrams(3), generation.MinimumLength(1), generation.ForcedTokens({0: 4, 1: [2, 5]}),
+        generation.ForbiddenTokens([3, [5, 6]]), generation.ForbiddenTokens([7], positions=[0]),
     ]  # fmt: skip
 
     def forbid_zero(logits, history: txf.generation.History):
@@ -207,6 +222,10 @@ def use_tasks(folder: pathlib.Path) -> None:
     tagger = tasks.TokenClassifier.from_scratch(words, tags, **small)
     print(tagger.entities("Ada runs"), txf.training.entity_scores(tags, tagger.predict(words)))
     print(txf.training.entities(["B-PER", "I-PER"]))
+    answerer = tasks.QuestionAnswerer.from_scratch(["who runs"] * 8, lines, null_threshold=0.0, **small)
+    answerer.fit(["who runs"] * 8, lines, ["a dog", ""] * 4, epochs=1)
+    print(answerer.predict("who runs", lines[0], k=2), answerer.tokenizer.tokenize_with_offsets(lines))
+    print(txf.training.answer_scores([["a dog"], ""], ["dog", ""]))
 
 
 def main(folder: pathlib.Path) -> None:

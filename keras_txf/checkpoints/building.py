@@ -12,13 +12,18 @@ from keras_txf.checkpoints.config_schema import KINDS
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.families.rotary import without_limit
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, modules_of
+from keras_txf.checkpoints.text_part import text_values
 from keras_txf.checkpoints.weight_map import as_tensor
 from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
 
 
-def with_model_type(values):
-    """Returns the values of a config.json with the `model_type` of its class in `architectures` where it has none."""
+def family_values(values):
+    """Returns the values of a config.json of one family: those of the text part of a model of texts and images.
+
+    They have the `model_type` of the class in `architectures` where the file has none.
+    """
+    values = text_values(values)
     if "model_type" in values:
         return values
     names = Config(values)("architectures", None) or ()
@@ -91,7 +96,9 @@ def build(source, task, num_classes, dtype, options):
     found, tied = options_of(family, task, config, options)
     if num_classes is not None:
         found["num_classes"] = num_classes
-    blocks = found.get("share_blocks") or max(found["num_layers"], found.get("num_decoder_layers", 0))
+    parts = [found, *(value for value in found.values() if isinstance(value, dict))]
+    numbers = [one.get(name, 0) for one in parts for name in ("num_layers", "num_decoder_layers")]
+    blocks = found.get("share_blocks") or max(numbers)
     if blocks > len(source.names):  # before the builder makes so many
         raise ValueError(
             f"config.json says that there are {blocks} blocks; the file has only {len(source.names)} tensors."

@@ -27,14 +27,14 @@ NEUTRAL = {
     "return_dict_in_generate", "chunk_size_feed_forward", "use_return_dict", "output_scores", "cache_implementation",
     # tokens, and options of `generate`
     "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id", "unk_token_id",
-    "forced_bos_token_id", "forced_eos_token_id", "task_specific_params", "max_length", "min_length", "do_sample",
-    "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "typical_p",
-    "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
-    "num_return_sequences", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
-    "remove_invalid_values", "prefix", "tokenizer_class", "force_bos_token_to_be_generated", "save_step", "vocab_file",
-    "language", "max_new_tokens", "min_new_tokens", "min_p", "top_h", "epsilon_cutoff", "eta_cutoff", "penalty_alpha",
-    "encoder_repetition_penalty", "sequence_bias", "guidance_scale", "renormalize_logits", "force_words_ids",
-    "constraints", "stop_strings", "max_time",
+    "forced_bos_token_id", "forced_eos_token_id", "forced_decoder_ids", "task_specific_params", "max_length",
+    "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature",
+    "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens", "remove_invalid_values", "prefix", "tokenizer_class",
+    "force_bos_token_to_be_generated", "save_step", "vocab_file", "language", "max_new_tokens", "min_new_tokens",
+    "min_p", "top_h", "epsilon_cutoff", "eta_cutoff", "penalty_alpha", "encoder_repetition_penalty", "sequence_bias",
+    "guidance_scale", "renormalize_logits", "force_words_ids", "constraints", "stop_strings", "max_time",
     # names of classes, and the loss
     "id2label", "label2id", "num_labels", "_num_labels", "problem_type", "finetuning_task",
     "sbert_ce_default_activation_function", "sentence_transformers", "tf_legacy_loss",
@@ -62,11 +62,13 @@ class Config:
 
     Args:
         values: dict, as in the file.
+        place: of the values, for messages.
     """
 
-    def __init__(self, values):
+    def __init__(self, values, place="config.json"):
         self.values = values
-        self.read = set()
+        self.place = place
+        self.read, self.parts = set(), {}
 
     def __call__(self, key, default=REQUIRED):
         """Returns the value of a key, checked by `KINDS`; null is allowed if the default is None or `NULL` has it."""
@@ -75,20 +77,32 @@ class Config:
             default = DEFAULTS.get(self.values.get("model_type"), {}).get(key, default)
         value = self.values.get(key, default)
         if value is REQUIRED:
-            raise ValueError(f"config.json must have {short_repr(key)}; received {short_repr(sorted(self.values))}.")
+            raise ValueError(f"{self.place} must have {short_repr(key)}; received {short_repr(sorted(self.values))}.")
         may_be_null = default is None or key in NULL
         if key in KINDS and key in self.values and not (value is None and may_be_null):
             try:
                 KINDS[key](key, value)
             except ValueError as error:
-                raise ValueError(f"config.json: {error}") from None
+                raise ValueError(f"{self.place}: {error}") from None
         return value
+
+    def part(self, key):
+        """Returns the `Config` of one of the models that a file describes under a key of its own: "text_config".
+
+        `text_config_dict` of CLIP's first files has the say where it is there.
+        """
+        if key not in self.parts:
+            older, values = self(f"{key}_dict", None), self(key, None)
+            values = (values if older is None else older) or {}
+            kind = f"{self.values['model_type']}_{key.removesuffix('_config')}_model"
+            self.parts[key] = type(self)({**values, "model_type": kind}, f"{key} of config.json")
+        return self.parts[key]
 
     def only(self, key, *allowed, hint=""):
         """Refuses values of a key other than these; the first is the default. `hint` ends the message."""
         if self(key, allowed[0]) not in allowed:
             raise ValueError(
-                f"config.json must have {short_repr(key)} in {list(allowed)}, for which there is a model; received "
+                f"{self.place} must have {short_repr(key)} in {list(allowed)}, for which there is a model; received "
                 f"{short_repr(self(key))}.{hint}"
             )
 
@@ -100,7 +114,7 @@ class Config:
         """Returns our name of an activation; `key` is for the message."""
         if name not in ACTIVATIONS:
             raise ValueError(
-                f"config.json must have {short_repr(key)} in {sorted(ACTIVATIONS)}; received {short_repr(name)}."
+                f"{self.place} must have {short_repr(key)} in {sorted(ACTIVATIONS)}; received {short_repr(name)}."
             )
         return ACTIVATIONS[name]
 
@@ -110,7 +124,8 @@ class Config:
         values = default if values is None else values
         if not isinstance(values, list) or len(values) < number:
             raise ValueError(
-                f"config.json must have a list of {number} values for {short_repr(key)}; received {short_repr(values)}."
+                f"{self.place} must have a list of {number} values for {short_repr(key)}; received "
+                f"{short_repr(values)}."
             )
         return values[:number]
 
@@ -124,6 +139,10 @@ class Config:
         value, ends = self.pad_id(default), self("eos_token_id", None)
         return None if value in (ends if isinstance(ends, list) else [ends]) else value
 
+    def end_id(self, default):
+        """Returns the id of the token that ends a text."""
+        return self("eos_token_id", default)
+
     def num_classes(self):
         """Returns the number of classes of a classifier."""
         labels = self("id2label", None)
@@ -135,7 +154,7 @@ class Config:
         """Refuses keys that may change the model and values that no builder supports; warns of other unknown keys."""
         for key, allowed in FIXED.items():
             if key not in self.read and key not in neutral:
-                self.only(key, *allowed, hint=_way_out([key]))
+                self.only(key, *allowed, hint=self._way_out([key]))
         unknown = self.values.keys() - self.read - NEUTRAL - set(neutral)
         own_code = any(word in str(self.values.get("auto_map")) for word in ("AutoConfig", "AutoModel"))
         refused = sorted(
@@ -146,16 +165,18 @@ class Config:
         if refused:
             code = ", or that the folder's own code (`auto_map`) may read" if own_code else ""
             raise ValueError(
-                f"config.json has keys that change some models{code}, so what they ask for would be missing: "
-                f"{short_repr({key: self.values[key] for key in refused})}.{_way_out(refused)}"
+                f"{self.place} has keys that change some models{code}, so what they ask for would be missing: "
+                f"{short_repr({key: self.values[key] for key in refused})}.{self._way_out(refused)}"
             )
         if unknown:
             found = short_repr({key: self.values[key] for key in sorted(unknown)})
             warnings.warn(
-                f"config.json has keys that its class in transformers does not read; they are passed over: {found}.",
+                f"{self.place} has keys that its class in transformers does not read; they are passed over: {found}.",
                 stacklevel=5,  # the caller of `load`
             )
 
-
-def _way_out(keys):
-    return f" `txf.checkpoints.load(..., ignore={short_repr(keys)})` loads the folder as if it had no such key."
+    def _way_out(self, keys):
+        """Says how to leave keys out; those of a part cannot be."""
+        if self.place != "config.json":
+            return ""
+        return f" `txf.checkpoints.load(..., ignore={short_repr(keys)})` loads the folder as if it had no such key."

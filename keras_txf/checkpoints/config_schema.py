@@ -29,6 +29,11 @@ def id_or_none(name, value):
         checks.id_below(name, value)
 
 
+def size_or_none(name, value):
+    if value != -1:
+        size_or_zero(name, value)
+
+
 def blocks(name, value):
     size(name, value, MOST_BLOCKS)
 
@@ -59,6 +64,10 @@ def texts(name, value):
         raise ValueError(f"`{name}` must be a list of strings; received {short_repr(value)}.")
 
 
+def text_or_texts(name, value):
+    (text if isinstance(value, str) else texts)(name, value)
+
+
 def flags(name, value):
     if not isinstance(value, list) or not all(isinstance(x, (bool, int)) for x in value):
         raise ValueError(f"`{name}` must be a list of true and false, or of 1 and 0; received {short_repr(value)}.")
@@ -80,9 +89,10 @@ KEYS = {
         "global_attn_every_n_layers", "no_rope_layer_interval", "sliding_window_pattern", "_sliding_window_pattern",
         "num_channels", "num_labels", "rotary_dim", "num_kv_heads", "num_ln_in_parallel_attn", "ffn_hidden_size",
         "n_embed", "num_hidden_groups", "mlp_ratio", "moe_intermediate_size", "shared_expert_intermediate_size",
-        "num_experts_per_tok", "decoder_sparse_step",
+        "num_experts_per_tok", "decoder_sparse_step", "num_mel_bins", "max_source_positions", "max_target_positions",
+        "projection_dim", "projection_size",
     ),
-    size_or_zero: ("type_vocab_size", "max_window_layers", "sliding_window"),
+    size_or_zero: ("type_vocab_size", "max_window_layers", "sliding_window", "conv_kernel_size", "num_register_tokens"),
     number_or_zero: ("layer_scale_init_value",),
     blocks: (
         "num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers",
@@ -95,7 +105,7 @@ KEYS = {
         "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "activation_dropout",
         "classifier_dropout", "seq_classif_dropout", "resid_pdrop", "attn_pdrop", "embedding_dropout", "mlp_dropout",
         "dropout_rate", "hidden_dropout", "embd_pdrop", "residual_dropout",
-        "classifier_dropout_prob", "drop_path_rate", "qa_dropout",
+        "classifier_dropout_prob", "drop_path_rate", "qa_dropout", "cls_dropout",
     ),
     checks.positive_number: (
         "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps", "rope_theta", "rope_local_base_freq",
@@ -113,18 +123,26 @@ KEYS = {
         "scale_decoder_outputs", "use_parallel_residual", "new_decoder_architecture", "multi_query", "parallel_attn",
         "bias", "use_bias", "use_qkv_bias", "use_swiglu_ffn", "token_dropout", "emb_layer_norm_before",
         "use_relative_position_bias", "use_shared_relative_position_bias", "use_absolute_position_embeddings",
-        "use_mean_pooling",
-        "norm_topk_prob", "output_router_logits",
+        "use_mean_pooling", "query_bias", "key_bias", "value_bias", "proj_bias", "use_gated_mlp", "qk_layernorm",
+        "use_qk_norm", "use_bidirectional_attention",
+        "norm_topk_prob", "output_router_logits", "relative_attention", "position_biased_input", "share_att_key",
+        "legacy",
     ),
-    checks.id_below: ("decoder_start_token_id", "mask_token_id"),
+    checks.id_below: ("decoder_start_token_id", "mask_token_id", "bos_token_id"),
     id_or_none: ("pad_token_id",),
+    size_or_none: ("max_relative_positions", "position_buckets"),
     text: (
         "model_type", "hidden_act", "activation", "activation_function", "hidden_activation", "feed_forward_proj",
-        "classifier_activation", "classifier_pooling", "position_embedding_type",
+        "classifier_activation", "classifier_pooling", "position_embedding_type", "norm_rel_ebd", "conv_act",
+        "pooler_hidden_act",
     ),
     texts: ("architectures", "layer_types"),
+    text_or_texts: ("pos_att_type",),
     flags: ("no_rope_layers",),
-    mapping: ("rope_parameters", "rope_scaling", "id2label"),
+    mapping: (
+        "rope_parameters", "rope_scaling", "id2label", "text_config", "vision_config", "text_config_dict",
+        "vision_config_dict", "encoder", "decoder",
+    ),
 }  # fmt: skip
 KINDS = {key: check for check, keys in KEYS.items() for key in keys}
 # Keys where null means None, and a missing key means the default.

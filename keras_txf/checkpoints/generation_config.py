@@ -7,6 +7,7 @@ have transformers' defaults, but for the number of new tokens.
 import dataclasses
 import warnings
 
+from keras_txf.checkpoints.start_tokens import start_tokens
 from keras_txf.checks import short_repr
 from keras_txf.generation import (
     Beam,
@@ -26,9 +27,9 @@ NAME = "generation_config.json"
 WITHOUT_COUNTERPART = {
     "num_return_sequences": (1,), "num_beam_groups": (1,), "diversity_penalty": (0,), "penalty_alpha": (0,),
     "encoder_repetition_penalty": (1,), "encoder_no_repeat_ngram_size": (0,), "exponential_decay_length_penalty": (),
-    "begin_suppress_tokens": ([],), "sequence_bias": (), "guidance_scale": (1,), "watermarking_config": (),
+    "sequence_bias": (), "guidance_scale": (1,), "watermarking_config": (),
     "force_words_ids": (), "constraints": (), "renormalize_logits": (False,), "stop_strings": (), "max_time": (),
-    "dola_layers": (), "token_healing": (False,),
+    "dola_layers": (), "token_healing": (False,), "return_timestamps": (False,),
 }  # fmt: skip
 OF_SAMPLING = {"typical_p": (1,), "epsilon_cutoff": (0,), "eta_cutoff": (0,), "top_h": ()}
 NO_LIMIT = 20  # the `max_length` that transformers takes for none
@@ -65,11 +66,13 @@ class GenerateDefaults:
         return found
 
     def _last(self, found):
-        """The processor that forces the last token; the start token is the only one before the new ones."""
+        """The processor that forces the last token; the start tokens are the only ones before the new ones."""
         if self.last_id is None:
             return ()
+        start = found.get("start_id")
+        before = len(start) if isinstance(start, (list, tuple)) else 1
         limits = [found["max_new_tokens"]] if "max_new_tokens" in found else []
-        limits += [found["max_length"] - 1] if "max_length" in found else []
+        limits += [found["max_length"] - before] if "max_length" in found else []
         return (ForcedTokens({min(limits, default=NEW_TOKENS) - 1: self.last_id}),)
 
 
@@ -124,9 +127,7 @@ class _Reader:
         options = {"sampler": self.sampler()}
         if ends:
             options["stop_ids"] = tuple(ends)
-        start = self("decoder_start_token_id", self("bos_token_id"))
-        if self.after_start and self.is_id(start):
-            options["start_id"] = start
+        chosen = self.start(options)
         for name, free in (("max_new_tokens", None), ("max_length", NO_LIMIT)):
             if isinstance(value := self(name), int) and value > 0 and value != free:
                 options[name] = value
@@ -134,8 +135,30 @@ class _Reader:
             options.pop("max_length", None)
         self.refuse(WITHOUT_COUNTERPART)
         last = self.single("forced_eos_token_id")
-        before, later = self.processors(ends), self.forbidden("suppress_tokens", [])
-        return GenerateDefaults(options, before, last, later, self.tokens.max_length)
+        before, first = self.processors(ends), len(chosen) + (self("forced_bos_token_id") is not None)
+        later = [*self.forbidden("suppress_tokens", []), *self.forbidden("begin_suppress_tokens", [], (first,))]
+        later += [ForcedTokens(dict(enumerate(chosen)))] if chosen else []
+        return GenerateDefaults(options, before, last, tuple(later), self.tokens.max_length)
+
+    def start(self, options):
+        """Sets `start_id`; returns what every answer begins with from the token on that the model chooses."""
+        start = self("decoder_start_token_id", self("bos_token_id"))
+        if not self.after_start or not self.is_id(start):
+            self.unknown += ["forced_decoder_ids"] * (self("forced_decoder_ids") is not None)
+            return []
+        keys = ("forced_decoder_ids", "language", "task", "lang_to_id", "task_to_id", "no_timestamps_token_id")
+        tokens = self.express(keys, lambda: self.check_ids(start_tokens(self.values, start))) or [start]
+        chosen = [index for index, token in enumerate(tokens) if isinstance(token, list)]
+        place = chosen[0] if chosen else len(tokens)
+        options["start_id"] = tuple(tokens[:place]) if place > 1 else start
+        return tokens[place:]
+
+    def check_ids(self, tokens):
+        """Refuses what is no id, or list of ids."""
+        for token in tokens:
+            if not all(map(self.is_id, token if isinstance(token, list) else [token])):
+                raise ValueError(f"A token must be one of the vocabulary; received {short_repr(token)}.")
+        return tokens
 
     def refuse(self, table):
         self.unknown += [key for key, harmless in table.items() if self(key) is not None and self(key) not in harmless]
@@ -179,11 +202,11 @@ class _Reader:
             found.append(ForcedTokens({0: first}))
         return tuple(processor for processor in found if processor is not None)
 
-    def forbidden(self, key, ends):
+    def forbidden(self, key, ends, positions=None):
         """Forbids tokens or sequences, but for those that end a text alone; others than the vocabulary's never come."""
         rows = self.express([key], lambda: [row if isinstance(row, list) else [row] for row in self(key, [])]) or []
         rows = [row for row in rows if all(map(self.is_id, row)) and row not in [[end] for end in ends]]
-        return (ForbiddenTokens(rows),) if rows else ()
+        return (ForbiddenTokens(rows, positions),) if rows else ()
 
     def shortest(self):
         lengths = {"min_length": self("min_length", 0), "min_new_tokens": self("min_new_tokens", 0)}

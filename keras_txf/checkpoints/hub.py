@@ -6,7 +6,8 @@ import re
 
 from keras_txf.checks import short_repr
 
-FETCHED = ("*.json", "model*.safetensors", "adapter_model.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
+FETCHED = ("*.json", "model*.safetensors", "adapter_model.safetensors", "*.txt", "*.model", "*.spm", "*.jinja",
+           "[1-9]_*/model.safetensors")  # fmt: skip
 
 
 def find(path: str | os.PathLike, revision: str | None = None) -> pathlib.Path:
@@ -43,7 +44,8 @@ def find(path: str | os.PathLike, revision: str | None = None) -> pathlib.Path:
         raise ImportError(
             f"{short_repr(path)} is no folder, and to fetch it from the Hub needs `pip install huggingface_hub`."
         ) from None
-    # Without inner folders, which hold the same weights for other programs, but for 1_Pooling of sentence-transformers.
+    # Without inner folders, which hold the same weights for other programs, but for those of sentence-transformers:
+    # 1_Pooling, 2_Dense.
     return pathlib.Path(
-        snapshot_download(path, revision=revision, allow_patterns=list(FETCHED), ignore_patterns=["[!1]*/*"])
+        snapshot_download(path, revision=revision, allow_patterns=list(FETCHED), ignore_patterns=["[!1-9]*/*"])
     )

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import warnings
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -12,13 +13,14 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.backend.keras_private import puts_values_off, without_values
-from keras_txf.checkpoints.building import build, choose_task, find_family, table_of, with_model_type
+from keras_txf.checkpoints.building import build, choose_task, family_values, find_family, table_of
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.files import open_tensors, weights_of
 from keras_txf.checkpoints.generation_config import give_generate_defaults
 from keras_txf.checkpoints.hub import find
 from keras_txf.checkpoints.lazy_init import give_value, give_values
 from keras_txf.checkpoints.source import Source, check_names, check_tensors, most_common_dtype, resolve_aliases
+from keras_txf.checkpoints.text_part import TEXT_PARTS
 from keras_txf.checkpoints.weight_map import Expert, as_tensor, links
 from keras_txf.checks import short_repr
 from keras_txf.layers.token_input import embedded_input
@@ -72,6 +74,9 @@ def load(
             `config.json` that may change the model and is not known; a tensor without a weight, or a weight without a
             tensor.
 
+    Of a folder of texts and images (Gemma 3) the text model is loaded, and a warning says so; `save` writes a folder of
+    the text model alone.
+
     A warning names the keys of `config.json` that the family's class in transformers does not read either.
 
     Example:
@@ -92,12 +97,12 @@ def load(
     checks.optional(checks.dtype, "dtype", None if keeps_dtype else dtype)
     folder = find(path, revision)
     values = without(read_json(file_of(folder, "config.json")), ignore)
-    values = with_model_type(values)
+    kind, values = values.get("model_type"), family_values(values)
     family = find_family(values)
     with open_tensors(folder) as tensors:
         weights = weights_of(folder)
         with reading(weights):
-            source = Source(values, family, tensors)
+            source = Source(values, family, tensors, kind)
             dtype = most_common_dtype(tensors) if keeps_dtype else dtype
         asked = task is not None
         task, new_head = choose_task(source, task, num_classes)
@@ -111,6 +116,11 @@ def load(
             with reading(weights, file_of(folder, "config.json")):
                 kept, skipped = fill(model, source, task, new_head, progress, asked or new_head)
             give_values(made)  # to variables without a tensor: a new head, generators of random numbers
+    if kind in TEXT_PARTS:
+        warnings.warn(
+            f"The folder {short_repr(str(folder))} is of a model of texts and images; its text model alone is loaded.",
+            stacklevel=2,
+        )
     PROVENANCE[model] = Provenance(folder, values, task, options, kept, skipped)
     give_generate_defaults(model, folder, values)
     return model
@@ -199,7 +209,8 @@ def give(source, link, stacks):
     `stacks` collects the tensors of experts by the paths of their weights, which get their values from the last one.
     """
     tensor = source.read(link.name)
-    skipped, values = tensor[: link.way.skipped].copy(), link.read(tensor)
+    skipped = tensor[: link.way.skipped].copy() if link.way.skipped else None  # a scalar has no rows
+    values = link.read(tensor)
     del tensor  # so that `values` alone hold it
     for weight in link.variables:
         if isinstance(weight, Expert):

@@ -14,13 +14,13 @@ from keras_txf import checks
 from keras_txf.backend.keras_private import flatten_layers, without_values
 from keras_txf.checkpoints.atomic_checkpoint import atomic_checkpoint, check_places
 from keras_txf.checkpoints.building import (
+    family_values,
     find_family,
     has_own_logits,
     in_words_of_config,
     options_of,
     table_of,
     task_of,
-    with_model_type,
 )
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
@@ -37,7 +37,7 @@ from keras_txf.reading import COMPLETE, file_of, read_json
 DTYPES = ("float32", "float16", "bfloat16")
 # Files that are copied with the weights of a checkpoint.
 BESIDE = ("tokenizer*", "chat_template*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
-          "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm", "target_vocab.json",
+          "spiece.model", "spm.model", "sentencepiece.bpe.model", "source.spm", "target.spm", "target_vocab.json",
           "generation_config.json", "preprocessor_config.json")  # fmt: skip
 # Options of `load` without an effect on the logits, and the one that config.json holds.
 FREE = {"name", "return_hidden_states", "return_attention_scores", "token_type_ids", "packed", "dropout",
@@ -134,7 +134,7 @@ def find_origin(model, config):
         return origin
     folder = None if isinstance(config, dict) else checks.path("config", config)
     values = dict(config) if folder is None else read_json(file_of(folder, "config.json"), "config")
-    values = with_model_type(values)
+    values = family_values(values)
     tasks = find_family(values).tasks
     task = task_of(values, tasks)
     if task is None:
@@ -191,8 +191,8 @@ def _without_weights(layer):
     attention = getattr(layer, "attention", None)
     if attention is not None:
         heads = attention.num_key_value_heads or attention.num_heads
-        head_dim = attention.key.units // heads
-        options.update(num_key_value_heads=heads, head_dim=head_dim, position=type(attention.position_layer).__name__)
+        head_dim, position = attention.key.units // heads, getattr(attention, "position_layer", None)
+        options.update(num_key_value_heads=heads, head_dim=head_dim, position=type(position).__name__)
         options["scale"] = round(head_dim**-0.5 if attention.scale is None else attention.scale, 6)
     return options
 
@@ -250,4 +250,5 @@ def values_of(link, first_rows, dtype):
 
 
 def as_dtype(tensor, dtype):
-    return np.ascontiguousarray(tensor if dtype is None or tensor.dtype.kind in "iub" else tensor.astype(dtype))
+    tensor = np.asarray(tensor if dtype is None or tensor.dtype.kind in "iub" else tensor.astype(dtype))
+    return np.ascontiguousarray(tensor).reshape(tensor.shape)  # a scalar would become a vector

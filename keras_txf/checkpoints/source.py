@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, POOLER, modules_of
+from keras_txf.checkpoints.text_part import text_name
 from keras_txf.checks import short_repr
 
 FLOATS = {"F64": "float32", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # in files -> of models
@@ -17,20 +18,31 @@ class Source:
 
     Each tensor has one name: without the prefix of the body, and with `weight` and `bias` in place of the older names
     `gamma` and `beta` of the weights of norms.
+
+    Args:
+        values: of the family's config.json.
+        family: `Family`.
+        tensors: `Tensors` of the folder.
+        kind: `model_type` of the folder, which may be that of a model of texts and images.
     """
 
-    def __init__(self, values, family, tensors):
+    def __init__(self, values, family, tensors, kind=None):
         self.values, self.family, self.tensors = values, family, tensors
-        self.names = {}
+        self.names, inside = {}, set()
         for name in tensors:
-            known = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name.removeprefix(family.prefix)))
+            own = text_name(name, kind)
+            if own is None:
+                continue
+            known = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", own.removeprefix(family.prefix)))
             if known in self.names:
                 raise ValueError(
                     f"The file has two tensors for {short_repr(known)}: {short_repr(self.names[known])} and "
                     f"{short_repr(name)}."
                 )
             self.names[known] = name
-        outside = {known for known, name in self.names.items() if not name.startswith(family.prefix)}
+            if own.startswith(family.prefix):
+                inside.add(known)
+        outside = self.names.keys() - inside
         # Where the body has its prefix, all else is of heads.
         self.of_heads = outside if len(outside) < len(self.names) else set()
 

@@ -81,6 +81,15 @@ def beside(name, paths, kernel=TRANSPOSED, groups=1):
     return {path: Tensor(name, kernel, part=part, parts=len(paths), groups=groups) for part, path in enumerate(paths)}
 
 
+PROJECTIONS = ("query", "key", "value", "output")
+OUT_PROJ = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+
+def projections(path, name, theirs=("q_proj", "k_proj", "v_proj", "o_proj")):
+    """Rows for the four projections of an attention, each of which has a module of its own."""
+    return {f"{path}/{ours}": f"{name}.{module}" for ours, module in zip(PROJECTIONS, theirs)}
+
+
 def query_key_value(name, groups=1, kernel=TRANSPOSED):
     """Rows for the projections of attention, that one module concatenates."""
     return beside(name, [f"decoder_{{i}}/attention/{part}" for part in ("query", "key", "value")], kernel, groups)

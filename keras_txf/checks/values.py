@@ -66,6 +66,10 @@ def integer_between(name, value, least, most):
     return int(value)
 
 
+def count(name, value):
+    return integer_between(name, value, 0, LARGEST_INTEGER)
+
+
 def pair(name, value):
     """Two positive integers, of an image's height and width; one stands for both."""
     values = tuple(value) if isinstance(value, (list, tuple)) else (value, value)

@@ -97,13 +97,13 @@ class MinimumLength:
 
 @dataclasses.dataclass(frozen=True)
 class ForcedTokens:
-    """Allows a single token at some positions of the answer.
+    """Allows a single token, or one of several, at some positions of the answer.
 
-    For answers that begin with the token of a language or a task. A forced token is allowed even if an earlier
-    processor has forbidden it.
+    For answers that begin with the token of a language or a task. A single token is allowed even if an earlier
+    processor has forbidden it; of several the logits stay as they are.
 
     Args:
-        tokens: dict of positions and ids; 0 is the position of the first generated token.
+        tokens: dict of positions and ids, or lists of ids; 0 is the position of the first generated token.
 
     Raises:
         ValueError: no positions, negative ones, or values that are no ids.
@@ -116,9 +116,11 @@ class ForcedTokens:
     >>> history = txf.generation.History(np.array([[1, -1]]), prompt_length=1, count=0, stops=np.array([[3]]))
     >>> txf.generation.ForcedTokens({0: 2})(np.ones((1, 4), "float32"), history).numpy().tolist()
     [[-inf, -inf, 0.0, -inf]]
+    >>> txf.generation.ForcedTokens({0: [0, 2]})(np.ones((1, 4), "float32"), history).numpy().tolist()
+    [[1.0, -inf, 1.0, -inf]]
     """
 
-    tokens: dict[int, int]
+    tokens: dict[int, int | Sequence[int]]
 
     def __post_init__(self):
         try:
@@ -129,14 +131,26 @@ class ForcedTokens:
             raise ValueError(
                 f"`tokens` must be a dict of positions and ids, such as {{0: 5}}; received {short_repr(self.tokens)}."
             )
-        pairs = tuple((position_of(key), checks.id_below("tokens", token)) for key, token in tokens)
+        pairs = tuple((position_of(key), _one_or_several(ids)) for key, ids in tokens)
         set_fields(self, tokens=pairs)  # a tuple can be hashed
 
     def __call__(self, logits, history):
-        positions, ids = np.array(self.tokens, "int32").T
-        is_now = ops.equal(positions, history.count)
-        forced = ops.equal(np.arange(logits.shape[-1]), ops.max(ops.where(is_now, ids, -1)))
-        return ops.where(ops.any(is_now), ops.where(forced, 0.0, -math.inf), logits)
+        allowed = np.zeros((len(self.tokens), logits.shape[-1]), bool)
+        for row, (_, ids) in zip(allowed, self.tokens):
+            row[np.array(ids)] = True
+        is_now = ops.equal(np.array([position for position, _ in self.tokens], "int32"), history.count)
+        is_single = np.array([isinstance(ids, int) for _, ids in self.tokens])
+        here = ops.any(ops.logical_and(is_now[:, None], allowed), axis=0)
+        logits = ops.where(ops.any(ops.logical_and(is_now, is_single)), 0.0, logits)
+        return ops.where(ops.logical_or(here, ops.logical_not(ops.any(is_now))), logits, -math.inf)
+
+
+def _one_or_several(ids):
+    """An id, or the sorted ids of a list with more than one."""
+    if not isinstance(ids, (list, tuple)) or not ids:
+        return checks.id_below("tokens", ids)
+    several = tuple(sorted({checks.id_below("tokens", token) for token in ids}))
+    return several if len(several) > 1 else several[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,12 +163,14 @@ class ForbiddenTokens:
     Args:
         ids: list of ids, and of lists of ids. A word usually has several spellings as tokens, with and
             without a space before it; each is a sequence of its own.
+        positions: list of the positions of the answer at which they are forbidden, 0 for the first generated token;
+            default all.
 
     Raises:
-        ValueError: an empty list, or values that are no ids.
+        ValueError: an empty list, values that are no ids, or negative positions.
 
     Reference:
-        `NoBadWordsLogitsProcessor` of transformers.
+        `NoBadWordsLogitsProcessor` of transformers; `SuppressTokensAtBeginLogitsProcessor` for positions=[0].
 
     Example:
 
@@ -164,17 +180,24 @@ class ForbiddenTokens:
     """
 
     ids: Sequence[int | Sequence[int]]
+    positions: Sequence[int] | None = None
 
     def __post_init__(self):
         entries = entries_of(self.ids)
         sequences = [[entry] if isinstance(entry, (str, numbers.Number)) else entries_of(entry) for entry in entries]
         rows = {tuple(checks.id_below("ids", token) for token in row) for row in sequences}
         set_fields(self, ids=tuple(sorted(rows)))  # the order of the caller's list makes no difference
+        if self.positions is not None:
+            places = {position_of(place, "positions") for place in entries_of(self.positions, "positions", "positions")}
+            set_fields(self, positions=tuple(sorted(places)))
 
     def __call__(self, logits, history):
         longest = max(map(len, self.ids))
         table = np.array([(-2,) * (longest - len(row)) + row for row in self.ids], "int32")
-        return forbid(logits, completing_tokens(table, last_tokens(history.tokens, history, longest - 1)))
+        tokens = completing_tokens(table, last_tokens(history.tokens, history, longest - 1))
+        if self.positions is not None:
+            tokens = ops.where(ops.any(ops.equal(np.array(self.positions, "int32"), history.count)), tokens, -1)
+        return forbid(logits, tokens)
 
 
 def check_processors(processors, vocab_size):
@@ -199,32 +222,32 @@ def check_processors(processors, vocab_size):
             )
         checks.hashable("processors", processor)
         if isinstance(processor, ForcedTokens):
-            checks.ids_in_vocabulary("ForcedTokens", np.array(processor.tokens)[:, 1], vocab_size)
+            ids = np.concatenate([np.atleast_1d(ids) for _, ids in processor.tokens])
+            checks.ids_in_vocabulary("ForcedTokens", ids, vocab_size)
         if isinstance(processor, ForbiddenTokens):
             checks.ids_in_vocabulary("ForbiddenTokens", np.concatenate(processor.ids), vocab_size)
-    forbidden = {
-        ids for processor in processors or () if isinstance(processor, ForbiddenTokens) for ids in processor.ids
-    }
-    if sum(len(ids) == 1 for ids in forbidden) == vocab_size:
+    forbidden = {None: set()}  # positions -> the tokens that are forbidden there, None: at all
+    for processor in processors or ():
+        if isinstance(processor, ForbiddenTokens):
+            forbidden.setdefault(processor.positions, set()).update(ids for ids in processor.ids if len(ids) == 1)
+    if any(len(ids | forbidden[None]) == vocab_size for ids in forbidden.values()):
         raise ValueError(f"`ids` of ForbiddenTokens must leave at least one token; received all {vocab_size}.")
     return tuple(processors or ())
 
 
-def position_of(value):
+def position_of(value, name="tokens"):
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not 0 <= value < 2**31:
         raise ValueError(
-            f"`tokens` must have positions that are integers below 2**31, from 0 on; received {short_repr(value)}."
+            f"`{name}` must have positions that are integers below 2**31, from 0 on; received {short_repr(value)}."
         )
     return int(value)
 
 
-def entries_of(values):
+def entries_of(values, name="ids", kind="token ids, or of lists of them"):
     """The entries of a list that is not empty."""
     entries = list(values) if np.iterable(values) and not isinstance(values, str) else []
     if not entries:
-        raise ValueError(
-            f"`ids` must be a list of token ids, or of lists of them, none empty; received {short_repr(values)}."
-        )
+        raise ValueError(f"`{name}` must be a list of {kind}, none empty; received {short_repr(values)}.")
     return entries
 
 

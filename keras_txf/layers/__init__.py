@@ -1,12 +1,18 @@
 """Keras layers, each usable alone in any functional, Sequential or subclassed model."""
 
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
+from keras_txf.layers.attention_pooling import AttentionPooling
+from keras_txf.layers.audio import AudioEmbedding
+from keras_txf.layers.axial_rotary import AxialRotary
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
+from keras_txf.layers.convolution import Convolution
+from keras_txf.layers.disentangled import DisentangledPositions
 from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.features import FeatureEmbedding
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.heads import Pooling
 from keras_txf.layers.kv_cache import KVCache
+from keras_txf.layers.log_mel import LogMelSpectrogram
 from keras_txf.layers.mixture_of_experts import MixtureOfExperts
 from keras_txf.layers.patches import PatchEmbedding
 from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
@@ -14,12 +20,18 @@ from keras_txf.layers.recurrent import RecurrentDecoder
 
 __all__ = [
     "ALiBi",
+    "AttentionPooling",
+    "AudioEmbedding",
+    "AxialRotary",
+    "Convolution",
     "CrossAttention",
     "DecoderBlock",
+    "DisentangledPositions",
     "EncoderBlock",
     "FeatureEmbedding",
     "FeedForward",
     "KVCache",
+    "LogMelSpectrogram",
     "MixtureOfExperts",
     "MultiHeadSelfAttention",
     "PatchEmbedding",

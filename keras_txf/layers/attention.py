@@ -3,6 +3,7 @@
 Legend: B batch, T query length, S context length, D model dim, N heads, K key-value heads, H head dim.
 """
 
+import math
 from typing import Unpack
 
 import keras
@@ -85,6 +86,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def build(self, inputs_shape):
         build_projections(self, inputs_shape, inputs_shape)
         build_named(self.position_layer)
+        if hasattr(self.position_layer, "build_for"):
+            self.position_layer.build_for(self, inputs_shape)
 
     def call(
         self,
@@ -102,19 +105,27 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             refuse_with_cache(attention_mask=attention_mask, segment_ids=segment_ids, positions=positions)
             query, key, value = self._project(inputs, cache.positions)
             key, value = cache.update(key, value)
-            bias = self._bias(cache.positions, cache.key_positions)
+            bias = self._bias(query, key, cache.positions, cache.key_positions)
             return attend(
-                self, query, key, value, cache.attention_mask, bias, return_attention_scores=return_attention_scores
-            )
+                self, query, key, value, cache.attention_mask, bias, return_attention_scores=return_attention_scores,
+                scale=self.logit_scale(),
+            )  # fmt: skip
         padding = inputs_mask if mask is None else mask
         check_masks(self, inputs, inputs, attention_mask, mask=padding, segment_ids=segment_ids)
         index = ops.arange(ops.shape(inputs)[1])
         positions = self._positions(inputs, index, positions)
         query, key, value = self._project(inputs, positions)
         allowed = AttentionMask(self.causal, self.window, padding, segment_ids, segment_ids, attention_mask)
-        bias = self._bias(positions, positions)
+        bias = self._bias(query, key, positions, positions, training)
         any_hidden = attention_mask is not None
-        return attend(self, query, key, value, allowed, bias, any_hidden, return_attention_scores, training)
+        return attend(
+            self, query, key, value, allowed, bias, any_hidden, return_attention_scores, training, self.logit_scale()
+        )
+
+    def logit_scale(self):
+        """The factor on the logits, which is smaller for positions that add terms to them."""
+        terms = 1 + getattr(self.position_layer, "added_terms", 0)
+        return 1 / math.sqrt(terms * (self.query.units // self.num_heads)) if self.scale is None else self.scale
 
     def cache_spec(self, inputs_shape):
         """The shape of the output of a call with a cache, and heads and width of its keys and of its values."""
@@ -131,8 +142,10 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         checks.positions(positions, *inputs.shape[:2])
         return ops.cast(positions, "int32")  # of unsigned ones no difference is below zero
 
-    def _bias(self, query_positions, key_positions):
+    def _bias(self, query, key, query_positions, key_positions, training=False):
         layer = self.position_layer
+        if hasattr(layer, "bias_of_content"):
+            return layer.bias_of_content(self, query, key, query_positions, key_positions, training)
         if layer is None or getattr(type(layer), "bias", None) is Rotary.bias:  # it turns queries and keys alone
             return None
         return PositionBias(layer, query_positions, key_positions)

@@ -14,6 +14,7 @@ from keras_txf.layers.rematerialization import rematerialization_scope
 from keras_txf.layers.residual import add_to_stream
 from keras_txf.layers.serialization import get_config, register
 from keras_txf.layers.sublayers import (
+    add_convolution,
     add_cross_attention,
     add_sublayers,
     build_norms,
@@ -68,9 +69,13 @@ class EncoderBlock(keras.layers.Layer):
         set_options(self, num_heads, own)
         self.causal = checks.boolean("causal", self.causal)
         add_sublayers(self, self.causal)
+        add_convolution(self)
 
     def build(self, inputs_shape):
         build_sublayers(self, inputs_shape)
+        if self.convolution is not None:
+            build_part(self.convolution, inputs_shape)
+            build_norms(self, "convolution", inputs_shape)
 
     def call(
         self,
@@ -98,7 +103,12 @@ class EncoderBlock(keras.layers.Layer):
         )
 
         feed = functools.partial(call_part, "feed_forward", self.feed_forward, mask=padding)
-        x, scores = add_to_stream(self, inputs, {"attention": attend, "feed_forward": feed})
+        sublayers = {"attention": attend, "feed_forward": feed}
+        if self.convolution is not None:
+            if segment_ids is not None:
+                raise ValueError("`segment_ids` does not go with `convolution`, which sees other segments.")
+            sublayers["convolution"] = lambda _: call_part("convolution", self.convolution, inputs, mask=padding)
+        x, scores = add_to_stream(self, inputs, sublayers)
         return (x, *scores) if return_attention_scores else x
 
     cache_spec = cache_spec

@@ -22,6 +22,7 @@ WAVES = {  # position_encoding -> the vectors of positions, of a width
     "sinusoidal": sinusoid,
     "sinusoidal_halves": functools.partial(sinusoid, interleaved=False),
     "sinusoidal_fairseq": fairseq_sinusoid,
+    "sinusoidal_whisper": functools.partial(fairseq_sinusoid, first=0),
 }
 ENCODINGS = (*WAVES, "learned")
 
@@ -39,7 +40,8 @@ class PositionalEmbedding(keras.layers.Layer):
         dim: width of the output.
         position_encoding: "sinusoidal" (the paper's: sines at even, cosines at odd features), "sinusoidal_halves" (all
             sines, then all cosines: Marian), "sinusoidal_fairseq" (halves too, of slightly other wavelengths, from
-            position 2 on: M2M100), "learned", or None where attention has its own positions.
+            position 2 on: M2M100), "sinusoidal_whisper" (the same from position 0 on), "learned", or None where
+            attention has its own positions.
         max_length: number of learned positions; longer input is refused whatever `position_encoding`. Inside a
             compiled function that knows no lengths, what lies beyond has NaN for positions instead, where it has any.
         combine: "add", or "concat": the last `position_dim` features are the position's.
@@ -115,10 +117,10 @@ class PositionalEmbedding(keras.layers.Layer):
         token_width = dim - self._position_width if combine == "concat" else dim
         if not 0 < self._position_width <= dim or not token_width:
             raise ValueError(f"`dim` must hold the token and its position under combine='concat'; received dim={dim}.")
-        if position_encoding == "sinusoidal_fairseq" and self._position_width < 4:
+        if position_encoding in ("sinusoidal_fairseq", "sinusoidal_whisper") and self._position_width < 4:
             raise ValueError(
-                "position_encoding='sinusoidal_fairseq' needs at least 4 features for the position; received "
-                f"{self._position_width}."
+                f"`dim` must have at least 4 features for the position under position_encoding='{position_encoding}'; "
+                f"received {self._position_width}."
             )
         if vocab_size is not None:  # reversible for the tied logits, and because Keras can quantize it
             self.token = self._table(

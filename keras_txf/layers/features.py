@@ -94,12 +94,7 @@ class FeatureEmbedding(keras.layers.Layer):
         checks.rank("inputs", inputs, (3, "(batch, length, features)"))
         if positions is None:
             check_length(inputs, self.max_length)
-        if mask is not None:
-            mask = checks.dense_tensor("mask", mask)
-            checks.mask("mask", mask, (2, "(batch, length)"))
-            checks.broadcasts("mask", mask, *inputs.shape[:2])
-            inputs = ops.where(ops.cast(mask, "bool")[..., None], inputs, 0)  # padding may hold anything, NaN too
-        x = self.projection(inputs)
+        x = self.projection(inputs if mask is None else zero_padding(inputs, mask))
         if self.position_layer is None:
             if positions is not None:
                 raise ValueError("`positions` was passed, but position_encoding=None: it would not be used.")
@@ -111,6 +106,14 @@ class FeatureEmbedding(keras.layers.Layer):
 
     def get_config(self):
         return get_config(self, super().get_config())
+
+
+def zero_padding(inputs, mask):
+    """Zeros in place of the vectors (B, T, F) at padding, which may be anything, NaN too; checks the mask (B, T)."""
+    mask = checks.dense_tensor("mask", mask)
+    checks.mask("mask", mask, (2, "(batch, length)"))
+    checks.broadcasts("mask", mask, *inputs.shape[:2])
+    return ops.where(ops.cast(mask, "bool")[..., None], inputs, 0)
 
 
 @register

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.dropout import Dropout
-from keras_txf.layers.norms import make_norm
+from keras_txf.layers.head_norms import QK_NORMS, make_head_norm
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_initializer
 from keras_txf.ops.attention import attention
@@ -31,7 +31,7 @@ def set_attention_options(layer, num_heads, options):
     checks.optional(checks.boolean, "key_bias", layer.key_bias)
     checks.boolean("output_projection", layer.output_projection)
     check_output_bias("output_bias", layer.output_bias, layer.output_projection)
-    checks.one_of("qk_norm", layer.qk_norm, (True, False, "head", "full"))
+    checks.one_of("qk_norm", layer.qk_norm, QK_NORMS)
     checks.boolean("sinks", layer.sinks)
     layer.norm_epsilon = checks.positive_number("norm_epsilon", layer.norm_epsilon)
     layer.logit_soft_cap = checks.optional(checks.positive_number, "logit_soft_cap", layer.logit_soft_cap)
@@ -72,10 +72,9 @@ def build_projections(layer, inputs_shape, context_shape):
         )
     layer.dropout_layer = Dropout(layer.dropout, dtype=layer.dtype_policy, name="dropout")
     if layer.qk_norm:
-        layer.query_norm = make_norm("rms", layer.norm_epsilon, layer.dtype_policy, "query_norm")
-        layer.key_norm = make_norm("rms", layer.norm_epsilon, layer.dtype_policy, "key_norm")
-        for norm, heads in ((layer.query_norm, layer.num_heads), (layer.key_norm, kv_heads)):
-            norm.build((None, None, heads * head_dim) if layer.qk_norm == "full" else (None, None, heads, head_dim))
+        own = head_dim, layer.norm_epsilon, layer.dtype_policy
+        layer.query_norm = make_head_norm(layer.qk_norm, layer.num_heads, *own, "query_norm")
+        layer.key_norm = make_head_norm(layer.qk_norm, kv_heads, *own, "key_norm")
 
 
 def check_masks(layer, inputs, context, attention_mask, **others):
@@ -98,17 +97,17 @@ def check_attention_mask(name, mask, num_heads, inputs, context):
 
 def project_query(layer, inputs):
     """(B, T, D) -> queries (B, T, N, H)."""
-    return _norm_heads(layer, "query_norm", layer.query(inputs), layer.num_heads)
+    return norm_heads(layer, "query_norm", layer.query(inputs), layer.num_heads)
 
 
 def project_context(layer, context):
     """(B, S, width) -> keys and values (B, S, K, H)."""
     kv_heads = layer.num_key_value_heads or layer.num_heads
-    key = _norm_heads(layer, "key_norm", layer.key(context), kv_heads)
+    key = norm_heads(layer, "key_norm", layer.key(context), kv_heads)
     return key, _split_heads(layer.value(context), kv_heads)
 
 
-def _norm_heads(layer, name, x, heads):
+def norm_heads(layer, name, x, heads):
     """Heads (B, T, heads, H) of a projection (B, T, heads * H), normalised where `qk_norm` asks for it."""
     if layer.qk_norm == "full":
         return _split_heads(getattr(layer, name)(x), heads)
@@ -133,7 +132,16 @@ def check_context(context):
 
 
 def attend(
-    layer, query, key, value, mask=None, bias=None, zero_empty_rows=False, return_attention_scores=False, training=False
+    layer,
+    query,
+    key,
+    value,
+    mask=None,
+    bias=None,
+    zero_empty_rows=False,
+    return_attention_scores=False,
+    training=False,
+    scale=None,
 ):
     """What both attentions do with queries, keys and values: (B, T, D or N * H), and the scores if asked for."""
     drop = training and layer.dropout
@@ -143,7 +151,7 @@ def attend(
         value,
         mask=mask,
         bias=bias,
-        scale=layer.scale,
+        scale=layer.scale if scale is None else scale,
         logit_soft_cap=layer.logit_soft_cap,
         dropout=WeightDropout(layer.dropout, layer.dropout_layer.seed_generator) if drop else None,
         return_scores=return_attention_scores,

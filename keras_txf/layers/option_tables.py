@@ -51,7 +51,8 @@ class HeadOptions(TypedDict, total=False):
         Each[bool | str],
         False,
         'whether queries and keys go through an RMS norm before rotation: "head", or True, head by head (Qwen 3); '
-        '"full" over all heads together (OLMo 2).',
+        '"full" over all heads together (OLMo 2). Or through a layer norm head by head: "layer" (Phi), or '
+        '"layer_per_head", with factors of each head\'s own and without bias (StableLM 2 12B, Command R+).',
     ]
     logit_soft_cap: Annotated[Each[float | None], None, "c bends the logits of attention to c · tanh(logits / c)."]
     scale: Annotated[Each[float | None], None, "factor on the logits of attention; default 1 / sqrt(H)."]
@@ -188,7 +189,17 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
     ]
 
 
-class EncoderBlockOptions(BlockOptions, CausalOptions, LayerOptions, total=False):
+class ConvolutionOptions(TypedDict, total=False):
+    convolution: Annotated[
+        Any,
+        None,
+        "of encoders: a layer such as `Convolution`, called on the block's inputs (B, T, D) and, if it takes it, "
+        "`mask`. What it returns is added after the feed-forward network, and a norm follows (DeBERTa v2's first "
+        'block). Needs norm_placement="post" and causal=False.',
+    ]
+
+
+class EncoderBlockOptions(BlockOptions, CausalOptions, ConvolutionOptions, LayerOptions, total=False):
     """Options of `EncoderBlock`."""
 
 

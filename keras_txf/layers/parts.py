@@ -22,6 +22,7 @@ OPTIONS = {  # part of a block -> the options of the block that a layer in place
         "feed_forward_dropout",
     ),
     "norm": ("norm_bias",),
+    "convolution": (),
 }  # fmt: skip
 
 
@@ -57,13 +58,15 @@ def refuse_replaced(part, given, defaults, keep=()):
             )
 
 
-def copy_layer(layer, name, owner_name=""):
+def copy_layer(layer, name, owner_name="", dtype=None):
     """A layer made from the configuration of another, with weights of its own.
 
-    An initializer with a seed is mixed with the name of the owner, so that copies do not begin alike.
+    An initializer with a seed is mixed with the name of the owner, so that copies do not begin alike. `dtype` is the
+    policy of the copy; by default it is that of the layer.
     """
     try:
-        copy = type(layer).from_config({**layer.get_config(), "name": name})
+        policy = {} if dtype is None else {"dtype": dtype}
+        copy = type(layer).from_config({**layer.get_config(), "name": name, **policy})
     except Exception as error:  # of the layer's own
         raise ValueError(
             f"`{name}` must be a layer that `from_config(get_config())` makes again, for each block gets a copy: its "

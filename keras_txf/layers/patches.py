@@ -36,6 +36,8 @@ class PatchEmbedding(keras.layers.Layer):
         class_token: whether a learned vector stands before the patches.
         distillation_token: whether a second one stands between the class token and the patches, for what a teacher
             says (DeiT).
+        register_tokens: number of further learned vectors before the patches, without positions, in which a deep model
+            keeps what is of the whole image.
         position_encoding: "learned" (the paper's, one vector for each patch and for the class token),
             "sinusoidal" (fixed: the first half of the features is the sinusoid of the patch's row, the
             second of its column, zeros for the class token), or None where attention has its own
@@ -43,15 +45,18 @@ class PatchEmbedding(keras.layers.Layer):
         interpolate_positions: takes images of other sizes than `image_size` too, with learned
             positions interpolated between those of its patches (bicubic). The weights are the same.
         use_bias: whether the projection has a bias.
+        drop_remainder: whether pixels at the right and at the bottom that fill no patch are dropped, as a convolution
+            does; else images of such a size are refused.
         kernel_initializer: of the projection.
-        embeddings_initializer: of the class token and of learned positions; default normal with
+        embeddings_initializer: of the tokens before the patches and of learned positions; default normal with
             standard deviation 0.02.
 
     Call arguments:
         inputs: float (B, height, width, channels).
 
     Returns:
-        (B, patches, dim), one more with the class token, and one with the distillation token.
+        (B, patches, dim), one more with the class token, and one with the distillation token; the registers stand after
+        these.
 
     Raises:
         ValueError: learned positions without `image_size`, a size that the patches do not divide,
@@ -61,7 +66,8 @@ class PatchEmbedding(keras.layers.Layer):
     Reference:
         [An Image is Worth 16x16 Words](https://arxiv.org/abs/2010.11929), section 3.1, and 3.2 for
         the interpolation; [DeiT](https://arxiv.org/abs/2012.12877) for the distillation token;
-        [Masked Autoencoders](https://arxiv.org/abs/2111.06377) for "sinusoidal".
+        [Masked Autoencoders](https://arxiv.org/abs/2111.06377) for "sinusoidal";
+        [Vision Transformers Need Registers](https://arxiv.org/abs/2309.16588).
 
     Example:
 
@@ -80,8 +86,10 @@ class PatchEmbedding(keras.layers.Layer):
         position_encoding: str | None = "learned",
         interpolate_positions: bool = False,
         use_bias: bool = True,
+        drop_remainder: bool = False,
         kernel_initializer: Any = "glorot_uniform",
         embeddings_initializer: Any = None,
+        register_tokens: int = 0,
         **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
@@ -93,9 +101,11 @@ class PatchEmbedding(keras.layers.Layer):
         if distillation_token and not class_token:
             raise ValueError("distillation_token=True needs class_token=True, the token that it follows.")
         self._tokens_before = class_token + distillation_token
+        self.register_tokens = checks.count("register_tokens", register_tokens)
         self.position_encoding = checks.one_of("position_encoding", position_encoding, ("learned", "sinusoidal", None))
         self.interpolate_positions = checks.boolean("interpolate_positions", interpolate_positions)
         self.use_bias = checks.boolean("use_bias", use_bias)
+        self.drop_remainder = checks.boolean("drop_remainder", drop_remainder)
         self.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
         self.embeddings_initializer = get_initializer("embeddings_initializer", embeddings_initializer)
         if position_encoding == "learned" and image_size is None:
@@ -123,6 +133,12 @@ class PatchEmbedding(keras.layers.Layer):
             self.distillation_vector = self.add_weight(
                 name="distillation_token", shape=(self.dim,), initializer=self._initializer("distillation_token")
             )
+        if self.register_tokens:
+            self.register_vectors = self.add_weight(
+                name="register_tokens",
+                shape=(self.register_tokens, self.dim),
+                initializer=self._initializer("register_tokens"),
+            )
         if self.position_encoding == "learned":
             rows, columns = self._grid(*self.image_size)
             self.position = keras.layers.Embedding(
@@ -145,9 +161,13 @@ class PatchEmbedding(keras.layers.Layer):
             vectors = [self.class_vector] + ([self.distillation_vector] if self.distillation_token else [])
             shape = (ops.shape(x)[0], 1, self.dim)
             x = ops.concatenate([*(ops.broadcast_to(ops.cast(one, x.dtype), shape) for one in vectors), x], axis=1)
-        if self.position_encoding is None:
+        if self.position_encoding is not None:
+            x = x + ops.cast(POSITIONS[self.position_encoding](self, rows, columns), x.dtype)
+        if not self.register_tokens:
             return x
-        return x + ops.cast(POSITIONS[self.position_encoding](self, rows, columns), x.dtype)
+        registers = ops.cast(self.register_vectors, x.dtype)[None]
+        registers = ops.broadcast_to(registers, (ops.shape(x)[0], self.register_tokens, self.dim))
+        return ops.concatenate([x[:, : self._tokens_before], registers, x[:, self._tokens_before :]], axis=1)
 
     def _grid(self, height, width):
         """How many patches stand below and beside each other; None where that is unknown."""
@@ -157,6 +177,8 @@ class PatchEmbedding(keras.layers.Layer):
     def _cut(self, images, rows, columns):
         """(B, height, width, channels) -> the patches (B, rows · columns, numbers in a patch)."""
         height, width = self.patch_size
+        if self.drop_remainder:
+            images = images[:, : rows * height, : columns * width]
         # A row of a patch lies in one piece, so that two axes change places and not four. The batch is
         # told, for with -1 an image that the patches do not divide could pass as some other one.
         strips = ops.reshape(images, (ops.shape(images)[0] * rows, height, columns, width * self._channels))
@@ -194,7 +216,13 @@ class PatchEmbedding(keras.layers.Layer):
         self._check_divisible("inputs", size, came)
 
     def _check_divisible(self, name, size, came):
-        if any(image is not None and image % patch for image, patch in zip(size, self.patch_size)):
+        if self.drop_remainder:
+            too_small = any(image is not None and image < patch for image, patch in zip(size, self.patch_size))
+            if too_small:
+                raise ValueError(
+                    f"`{name}` must have room for a patch; received patch_size={self.patch_size} and {came}."
+                )
+        elif any(image is not None and image % patch for image, patch in zip(size, self.patch_size)):
             raise ValueError(
                 f"`patch_size` must divide the height and width of `{name}`; received "
                 f"patch_size={self.patch_size} and {came}."
@@ -203,7 +231,7 @@ class PatchEmbedding(keras.layers.Layer):
     def compute_output_shape(self, inputs_shape):
         # Said here, for Keras would try open sizes on some backends with numbers that no patch divides.
         rows, columns = self._grid(*inputs_shape[1:3])
-        length = None if None in (rows, columns) else rows * columns + self._tokens_before
+        length = None if None in (rows, columns) else rows * columns + self._tokens_before + self.register_tokens
         return (inputs_shape[0], length, self.dim)
 
     def compute_output_spec(self, inputs):

@@ -5,6 +5,12 @@ A position layer has two methods, and a layer of your own with both may take its
     rotate(x, positions) -> x, for queries and keys of shape (batch, length, heads, head dim)
     bias(query_positions, key_positions) -> (batch or 1, heads, T, S), added to the logits, or None
 
+A position layer whose bias depends on the queries and keys too has three more methods, as `DisentangledPositions` has:
+
+    added_terms -> the number of terms that it adds to each logit, for the factor on the logits
+    build_for(attention, inputs_shape), which makes the projections that each attention has for itself
+    bias_of_content(attention, query, key, query_positions, key_positions, training) -> (batch, heads, T, S)
+
 Long sequences ask for the bias block by block. A layer whose bias has trained weights needs the three further methods
 of `RelativeBias` for that, `bias_weights`, `bias_of` and `gradient_of_bias`; without them the whole bias is held.
 """
@@ -140,7 +146,7 @@ class ALiBi(keras.layers.Layer):
 
     def call(self, query_positions, key_positions):
         slopes = ops.convert_to_tensor(mathematics.alibi_slopes(self.num_heads).astype("float32"))
-        distance = ops.cast(ops.abs(_distance(query_positions, key_positions)), "float32")
+        distance = ops.cast(ops.abs(key_distance(query_positions, key_positions)), "float32")
         return -slopes[None, :, None, None] * distance[:, None]
 
     def get_config(self):
@@ -198,7 +204,7 @@ class RelativeBias(TableBias):
         return self.num_buckets
 
     def rows(self, query_positions, key_positions):
-        distance = _distance(query_positions, key_positions)
+        distance = key_distance(query_positions, key_positions)
         return mathematics.relative_buckets(distance, self.bidirectional, self.num_buckets, self.max_distance)
 
     def get_config(self):
@@ -240,7 +246,7 @@ def _check_instance(position, num_heads):
         raise ValueError(f"`position` has num_heads={position.num_heads}, but its attention has num_heads={num_heads}.")
 
 
-def _distance(query_positions, key_positions):
+def key_distance(query_positions, key_positions):
     """Key position minus query position, (batch or 1, T, S)."""
     checks.integers("query_positions", query_positions)
     checks.integers("key_positions", key_positions)

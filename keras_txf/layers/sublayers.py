@@ -3,6 +3,7 @@
 import keras
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.feed_forward import FeedForward
@@ -32,6 +33,7 @@ def set_options(block, num_heads, options):
             refuse_replaced(part, options, DEFAULTS, keep)
     options["norm"] = check_norm(options["norm"])
     given = ("attention", "feed_forward") + (("cross_attention",) if is_layer(options.get("cross_attention")) else ())
+    given += ("convolution",) if "convolution" in options else ()
     block.given_parts = {name: take_layer(name, options[name]) for name in given}
     for name, value in options.items():
         if name == "cross_attention":
@@ -94,6 +96,19 @@ def add_cross_attention(block):
         given = CrossAttention(**inherit_attention(block, CrossAttention, name="cross_attention"))
     block.cross_attention_layer = given
     add_norms(block, "cross_attention")
+
+
+def add_convolution(block):
+    """Takes the convolution that was given, and makes its norm."""
+    block.convolution = block.given_parts["convolution"]
+    if block.convolution is None:
+        return
+    if block.norm_placement != "post" or block.causal:
+        raise ValueError(
+            "`convolution` needs norm_placement='post' and causal=False; received norm_placement="
+            f"{short_repr(block.norm_placement)} and causal={block.causal}."
+        )
+    add_norms(block, "convolution")
 
 
 def inherit_attention(block, cls, **changed):

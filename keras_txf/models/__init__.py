@@ -2,6 +2,7 @@
 
 from keras_txf.models.decoder import decoder, decoder_generator
 from keras_txf.models.decoding_models import prefill_model, step_model
+from keras_txf.models.dual_encoder import dual_encoder
 from keras_txf.models.encoder import encoder
 from keras_txf.models.encoder_heads import encoder_classifier, masked_language_model, span_classifier, token_classifier
 from keras_txf.models.generative import generative
@@ -12,6 +13,7 @@ from keras_txf.models.vision import image_classifier, image_encoder
 __all__ = [
     "decoder",
     "decoder_generator",
+    "dual_encoder",
     "encoder",
     "encoder_classifier",
     "encoder_decoder",

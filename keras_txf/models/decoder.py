@@ -1,6 +1,6 @@
 """The decoder alone, with or without a context, and the generator made of it."""
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import keras
 
@@ -112,6 +112,8 @@ def decoder_generator(
     logit_scale: float | None = None,
     logit_bias: bool = False,
     final_logit_soft_cap: float | None = None,
+    head_activation: Any = None,
+    head_bias: bool = True,
     packed: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
@@ -123,6 +125,9 @@ def decoder_generator(
     Args:
         vocab_size, num_layers, dim, num_heads: see `decoder`. Where no token stands for padding, say `pad_id=None`.
         tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap: see `decoder`.
+        head_activation: of a Dense layer of width `dim` before the logits, which a norm follows; default: no such
+            layer (ModernBERT's decoder has it).
+        head_bias: whether that layer has a bias.
         return_hidden_states, name: see `decoder`.
         packed: whether rows hold several sequences. The inputs are then a dict of `token_ids`,
             `segment_ids` and `positions`, int (B, T) each.
@@ -148,7 +153,7 @@ def decoder_generator(
         num_layers,
         dim,
         num_heads,
-        Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap),
+        Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap, head_activation, head_bias),
         packed,
         return_attention_scores,
         options,
@@ -207,4 +212,4 @@ def decode(
         segment_ids=segment_ids,
         **call,
     )
-    return inputs, result, make_logits(result.output, embedding, vocab_size, options.dtype)
+    return inputs, result, make_logits(result.output, embedding, vocab_size, options.dtype, result.blocks[0])

@@ -8,6 +8,7 @@ from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.decoder_start import Start, StartPositions
 from keras_txf.layers.features import AttachMask, FeatureEmbedding
 from keras_txf.layers.option_tables import default_options
+from keras_txf.layers.parts import copy_layer, take_layer
 
 # Embedding options of the builders, by the name they have there -> their name on PositionalEmbedding.
 EMBEDDING_OPTIONS = {
@@ -51,16 +52,45 @@ def refuse_token_options(options, table):
             )
 
 
-def embed_features(input_dim, dim, options, packed, name, prefix=""):
-    """The inputs for float vectors by name, the vectors (B, T, dim), segment ids and positions (None unless packed)."""
+def check_input_embedding(input_embedding, input_dim, packed, options, defaults):
+    """Refuses a layer as `input_embedding` that goes without float vectors, or beside what the layer replaces."""
+    if input_embedding is None:
+        return
+    take_layer("input_embedding", input_embedding)
+    if input_dim is None:
+        raise ValueError("`input_embedding` needs `input_dim`, the width of the float vectors that it reads.")
+    if packed:
+        raise ValueError("`input_embedding` does not go with `packed`: it would mix the sequences of a row.")
+    for name in FEATURE_OPTIONS:
+        if name in options and (name not in defaults or options[name] != defaults[name]):
+            raise ValueError(
+                f"`{name}` does not go with `input_embedding`, which brings its own; received "
+                f"{short_repr(options[name])}."
+            )
+
+
+def embed_features(input_dim, dim, options, packed, name, prefix="", input_embedding=None):
+    """The inputs for float vectors by name, the vectors (B, T, dim), segment ids and positions (None unless packed).
+
+    `input_embedding` is the pattern of a layer in place of a `FeatureEmbedding`, or None.
+    """
     features_name = f"{prefix}features"
     features = keras.Input((None, checks.size("input_dim", input_dim)), name=features_name)
     mask = keras.Input((None,), dtype="bool", name=f"{features_name}_mask", optional=True)
     places, segment_ids, positions = packed_inputs(packed, prefix)
-    embedding = FeatureEmbedding(options.embedding_dim or dim, **options.embedding, dtype=options.dtype, name=name)
+    width = options.embedding_dim or dim
     masked = AttachMask(dtype=options.dtype, name=f"{features_name}_masked")([features, mask])
-    own = {} if embedding.position_encoding is None else given(positions=positions)
     inputs = {features_name: features, mask.name: mask, **places}
+    if input_embedding is not None:
+        x = copy_layer(input_embedding, name, dtype=options.dtype)(masked)
+        if len(x.shape) != 3 or x.shape[-1] != width:
+            raise ValueError(
+                f"`input_embedding` must return (batch, length, {width}), the width of the model; received a layer "
+                f"that returns {tuple(x.shape)}."
+            )
+        return inputs, x, None, None
+    embedding = FeatureEmbedding(width, **options.embedding, dtype=options.dtype, name=name)
+    own = {} if embedding.position_encoding is None else given(positions=positions)
     return inputs, embedding(masked, **own), segment_ids, positions
 
 

@@ -6,7 +6,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.layers import EncoderBlock
-from keras_txf.layers.option_tables import Each, shows_options
+from keras_txf.layers.option_tables import Each, default_options, shows_options
 from keras_txf.models import embeddings, stack
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.option_tables import EncoderOptions, SequenceEncoderOptions
@@ -79,12 +79,20 @@ def encode(
     scores,
     options,
     table=SequenceEncoderOptions,
+    prefix="",
 ):
-    """Symbolic inputs, stack.Result, the embedding and sorted options of an encoder."""
+    """Symbolic inputs, stack.Result, the embedding and sorted options of an encoder.
+
+    `prefix` is of the names of the layers.
+    """
     checks.boolean("packed", packed)
     if checks.boolean("token_type_ids", token_type_ids) and options.get("token_types") is None:
         raise ValueError("`token_type_ids` needs `token_types`, the number of kinds of tokens; received None.")
-    input_dim = options.pop("input_dim", None) if table is SequenceEncoderOptions else None
+    input_dim = input_embedding = None
+    if table is SequenceEncoderOptions:
+        input_dim, input_embedding = (options.pop(name, None) for name in ("input_dim", "input_embedding"))
+        defaults = default_options(SequenceEncoderOptions)
+        embeddings.check_input_embedding(input_embedding, input_dim, packed, options, defaults)
     if table is EncoderOptions:
         checks.size("vocab_size", vocab_size)
     else:
@@ -96,12 +104,14 @@ def encode(
         types = None
         if token_type_ids:
             types = inputs["token_type_ids"] = embeddings.integer_input("token_type_ids")
-        embedding = embeddings.make_embedding(checks.size("vocab_size", vocab_size), dim, options, "embedding")
-        x = embeddings.embed(embedding, ids, options, "encoder", positions, types)
+        embedding = embeddings.make_embedding(checks.size("vocab_size", vocab_size), dim, options, f"{prefix}embedding")
+        x = embeddings.embed(embedding, ids, options, f"{prefix}encoder", positions, types)
     else:
         embeddings.refuse_token_options(options, EncoderOptions)
         options = stack.sort_options(builder, EncoderBlock, options, EncoderOptions, embeddings.FEATURE_OPTIONS)
-        inputs, x, segment_ids, positions = embeddings.embed_features(input_dim, dim, options, packed, "embedding")
+        inputs, x, segment_ids, positions = embeddings.embed_features(
+            input_dim, dim, options, packed, "embedding", input_embedding=input_embedding
+        )
     result = stack.run(
         EncoderBlock,
         x,
@@ -109,7 +119,7 @@ def encode(
         dim,
         num_heads,
         options,
-        "encoder",
+        f"{prefix}encoder",
         scores,
         positions=positions,
         segment_ids=segment_ids,

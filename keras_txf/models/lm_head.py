@@ -1,10 +1,12 @@
 """Hidden states -> logits over the vocabulary: what generators and masked language models end with."""
 
 import dataclasses
+from typing import Any
 
 from keras_txf import checks
 from keras_txf.layers.heads import LogitAdjustment
 from keras_txf.layers.projections import LogitProjection
+from keras_txf.models.head_layers import head_transform
 
 
 @dataclasses.dataclass
@@ -15,11 +17,15 @@ class Logits:
     logit_scale: float | None = None
     logit_bias: bool = False
     final_logit_soft_cap: float | None = None
+    head_activation: Any = None
+    head_bias: bool = True
 
     def check(self, options):
         """Refuses what does not go with a builder's `options`."""
         checks.boolean("tie_embeddings", self.tie_embeddings)
         checks.boolean("logit_bias", self.logit_bias)
+        if not checks.boolean("head_bias", self.head_bias) and self.head_activation is None:
+            raise ValueError("head_bias=False needs `head_activation`, which makes the layer that has it.")
         for name in ("logit_scale", "final_logit_soft_cap"):
             checks.optional(checks.positive_number, name, getattr(self, name))
         if self.tie_embeddings and str(options.get("combine")) == "concat":
@@ -28,8 +34,11 @@ class Logits:
                 "Pass tie_embeddings=False."
             )
 
-    def __call__(self, hidden, embedding, vocab_size, dtype):
-        """(B, T, D) -> (B, T, V)."""
+    def __call__(self, hidden, embedding, vocab_size, dtype, block=None):
+        """(B, T, D) -> (B, T, V); `block` says which norm follows the layer with `head_activation`."""
+        if self.head_activation is not None:
+            width = hidden.shape[-1]
+            hidden = head_transform(hidden, width, self.head_activation, self.head_bias, True, block, dtype)
         if self.tie_embeddings:
             logits = embedding(hidden, reverse=True)
         else:

@@ -2,7 +2,9 @@
 
 from typing import Annotated, Any, TypedDict
 
-from keras_txf.layers.option_tables import BlockOptions, CausalOptions, Each
+import keras
+
+from keras_txf.layers.option_tables import BlockOptions, CausalOptions, ConvolutionOptions, Each
 
 
 class StackOptions(TypedDict, total=False):
@@ -18,6 +20,7 @@ class StackOptions(TypedDict, total=False):
     final_norm: Annotated[
         bool | None, None, 'whether a norm follows the last block; default: unless the norms are "post".'
     ]
+    embedding_norm: Annotated[bool, False, "whether a norm follows the embedding, as in BERT and CLIP's image encoder."]
     embedding_dropout: Annotated[float | None, None, "rate after the embedding; default `dropout` of the first block."]
     dtype: Annotated[Any, None, "dtype policy of all layers; default Keras' own."]
 
@@ -28,7 +31,7 @@ class EmbeddingOptions(StackOptions, total=False):
     position_encoding: Annotated[
         str | None, "auto",
         'absolute positions at the embedding: "sinusoidal" (the paper\'s), "sinusoidal_halves" (Marian), '
-        '"sinusoidal_fairseq" (M2M100), "learned", or None. "auto" is '
+        '"sinusoidal_fairseq" (M2M100), "sinusoidal_whisper", "learned", or None. "auto" is '
         "the paper's, or None where `position` has attention see to it.",
     ]  # fmt: skip
     max_length: Annotated[
@@ -47,13 +50,12 @@ class EmbeddingOptions(StackOptions, total=False):
         bool | float, True, "whether token embeddings are multiplied by sqrt(dim), as in the paper; or another factor."
     ]
     embeddings_initializer: Annotated[Any, None, "of all tables; default normal with standard deviation 1 / sqrt(dim)."]
-    embedding_norm: Annotated[bool, False, "whether a norm follows the embedding, as in BERT."]
     embedding_dim: Annotated[
         int | None, None, "width of the embedding, where a projection takes it to `dim` (ELECTRA)."
     ]
 
 
-class EncoderOptions(BlockOptions, CausalOptions, EmbeddingOptions, total=False):
+class EncoderOptions(BlockOptions, CausalOptions, ConvolutionOptions, EmbeddingOptions, total=False):
     """Options of the masked language model, which reads tokens alone."""
 
     masked_id: Annotated[
@@ -73,6 +75,12 @@ class SequenceEncoderOptions(EncoderOptions, total=False):
         "width F of float vectors in place of tokens, with vocab_size=None. The inputs are then a dict of `features`, "
         "float (B, T, F), and `features_mask`, bool (B, T), True at real vectors, which may be left out; a tensor "
         "alone stands for `features`.",
+    ]
+    input_embedding: Annotated[
+        keras.layers.Layer | None,
+        None,
+        "layer that takes the float vectors of `input_dim` to (B, S, dim), such as `AudioEmbedding`; the model gets a "
+        "copy. It brings its own positions. Default: a `FeatureEmbedding`.",
     ]
 
 
@@ -102,10 +110,28 @@ class ImageOptions(BlockOptions, CausalOptions, StackOptions, total=False):
     distillation_token: Annotated[
         bool, False, "whether a second learned token stands between the class token and the patches (DeiT)."
     ]
+    register_tokens: Annotated[
+        int, 0, "number of learned tokens after these, without positions, that no pooling reads (DINOv3)."
+    ]
     interpolate_positions: Annotated[
         bool, False, "whether images of other sizes are taken, and learned positions are interpolated for them."
     ]
     patch_bias: Annotated[bool, True, "whether the projection of patches has a bias."]
+    drop_remainder: Annotated[
+        bool,
+        False,
+        "whether pixels at the right and at the bottom that fill no patch are dropped, as a convolution does (SigLIP); "
+        "else images of such a size are refused.",
+    ]
     embeddings_initializer: Annotated[
-        Any, None, "of positions and class token; default normal with standard deviation 0.02."
+        Any, None, "of positions and of the tokens before the patches; default normal with standard deviation 0.02."
+    ]
+
+
+class DualEncoderOptions(BlockOptions, StackOptions, total=False):
+    """Options of both towers of a dual encoder."""
+
+    norm_placement: Annotated[Each[str], "pre", '"pre", CLIP\'s, "post" or "sandwich", see `EncoderBlock`.']
+    activation: Annotated[
+        Any, "gelu_sigmoid", "of the feed-forward network, CLIP's; any Keras activation, see `EncoderBlock`."
     ]

@@ -35,6 +35,7 @@ def encoder_decoder(
     encoder_options: dict[str, Any] | None = None,
     decoder_options: dict[str, Any] | None = None,
     input_dim: int | None = None,
+    input_embedding: keras.layers.Layer | None = None,
     name: str = "encoder_decoder",
     **options: Unpack[DecoderOptions],
 ) -> Seq2Seq:
@@ -63,10 +64,14 @@ def encoder_decoder(
         return_hidden_states: adds outputs `encoder_hidden_states_0`, ..., `decoder_hidden_states_0`, ...
         return_attention_scores: adds outputs `encoder_attention_scores_0`, ...,
             `decoder_attention_scores_0`, ... and `decoder_cross_attention_scores_0`, ...
-        encoder_options, decoder_options: dicts of options that differ between the two; `num_heads` may be one of them.
+        encoder_options, decoder_options: dicts of options that differ between the two; `num_heads` may be one of them,
+            and so may `dim`, with share_embeddings=False.
         input_dim: width F of float vectors in place of source tokens, such as audio frames. The input `source_ids` is
             then replaced by `source_features`, float (B, S, F), and `source_features_mask`, bool (B, S), True at real
             vectors, which may be left out.
+        input_embedding: layer that takes these vectors to (B, S, dim), such as `AudioEmbedding`; the model gets a copy.
+            It brings its own positions: `position_encoding` and `max_length` are then those of the decoder. Default: a
+            `FeatureEmbedding`.
         name: name of the model.
         {options}
 
@@ -91,6 +96,8 @@ def encoder_decoder(
     if packed and start_id is not None:
         raise ValueError("`start_id` does not go with `packed`, where a row has several starts.")
     embeddings.check_source("source_vocab_size", source_vocab_size, input_dim)
+    own = encoder_options if isinstance(encoder_options, dict) else {}
+    embeddings.check_input_embedding(input_embedding, input_dim, packed, own, {})
     checks.optional(checks.size, "source_vocab_size", source_vocab_size)
     checks.size("target_vocab_size", target_vocab_size)
     checks.optional(checks.size, "num_decoder_layers", num_decoder_layers)
@@ -101,7 +108,7 @@ def encoder_decoder(
                 f"`share_embeddings` does not go with `input_dim`; received {short_repr(share_embeddings)}."
             )
         share_embeddings = False
-        embeddings.refuse_token_options(encoder_options if isinstance(encoder_options, dict) else {}, DecoderOptions)
+        embeddings.refuse_token_options(own, DecoderOptions)
     share_embeddings = embeddings.resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size)
     for argument, value in (("encoder_options", encoder_options), ("decoder_options", decoder_options)):
         if value is not None and not isinstance(value, dict):
@@ -120,9 +127,15 @@ def encoder_decoder(
         )
     # A layer as `attention` brings heads of its own; the cross-attention of the decoder still needs `num_heads`.
     encoder_heads = None if isinstance((encoder_options or {}).get("attention"), keras.layers.Layer) else num_heads
-    encoder_options = {"num_heads": encoder_heads, **options, **(encoder_options or {})}
-    decoder_options = {"num_heads": num_heads, **options, **(decoder_options or {})}
+    encoder_options = {"num_heads": encoder_heads, "dim": dim, **options, **(encoder_options or {})}
+    decoder_options = {"num_heads": num_heads, "dim": dim, **options, **(decoder_options or {})}
     encoder_heads, decoder_heads = encoder_options.pop("num_heads"), decoder_options.pop("num_heads")
+    encoder_dim, decoder_dim = (checks.size("dim", one.pop("dim")) for one in (encoder_options, decoder_options))
+    if share_embeddings and encoder_dim != decoder_dim:
+        raise ValueError(
+            f"`share_embeddings` does not go with another `dim` of one side; received {encoder_dim} for the encoder, "
+            f"{decoder_dim} for the decoder."
+        )
     encodings = [stack.resolve_encoding(one) for one in (encoder_options, decoder_options)]
     if share_embeddings and encodings[0] != encodings[1]:
         raise ValueError(
@@ -132,23 +145,25 @@ def encoder_decoder(
         )
     of_embedding = embeddings.EMBEDDING_OPTIONS if input_dim is None else embeddings.FEATURE_OPTIONS
     sorted_options = stack.sort_options("encoder_decoder", EncoderBlock, encoder_options, DecoderOptions, of_embedding)
-    own_positions = embeddings.separate_positions(dim, sorted_options) if share_embeddings == "tokens" else (None, None)
+    own_positions = (
+        embeddings.separate_positions(encoder_dim, sorted_options) if share_embeddings == "tokens" else (None, None)
+    )
     if input_dim is None:
         source, source_ids, segment_ids, positions = embeddings.token_inputs(packed, "source_ids", "source_")
         table = "embedding" if share_embeddings else "source_embedding"
-        embedding = embeddings.make_embedding(source_vocab_size, dim, sorted_options, table)
+        embedding = embeddings.make_embedding(source_vocab_size, encoder_dim, sorted_options, table)
         x = embeddings.embed(
             embedding, source_ids, sorted_options, "encoder", positions, position_embedding=own_positions[0]
         )
     else:
         source, x, segment_ids, positions = embeddings.embed_features(
-            input_dim, dim, sorted_options, packed, "source_embedding", "source_"
+            input_dim, encoder_dim, sorted_options, packed, "source_embedding", "source_", input_embedding
         )
     encoded = stack.run(
         EncoderBlock,
         x,
         num_layers,
-        dim,
+        encoder_dim,
         encoder_heads,
         sorted_options,
         "encoder",
@@ -160,7 +175,7 @@ def encoder_decoder(
         "encoder_decoder",
         target_vocab_size,
         num_decoder_layers or num_layers,
-        dim,
+        decoder_dim,
         decoder_heads,
         Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap),
         packed,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 from keras_txf import checks
@@ -30,7 +31,7 @@ class Seq2Seq(CheckedModel):
         sampler: Any = "greedy",
         stop_ids: int | Sequence[int] | None = None,
         seed: int | None = None,
-        start_id: int | None = None,
+        start_id: int | Sequence[int] | None = None,
         max_length: int | None = None,
         stop_sequences: Sequence[Sequence[int]] | None = None,
         processors: Sequence[Callable] = (),
@@ -50,15 +51,16 @@ class Seq2Seq(CheckedModel):
             max_new_tokens: at most this many tokens are generated for each source; default 64, where
                 `max_length` is not given either.
             start_id: the token that every target begins with in training, such as the `start` of the targets'
-                tokenizer; default the model's, or else 1.
-            max_length: at most so many tokens in an answer, the start token included.
+                tokenizer; default the model's, or else 1. Several tokens, in a list, are what every answer begins with,
+                such as Whisper's tokens of the language and the task.
+            max_length: at most so many tokens in an answer, those of `start_id` included.
             sampler, stop_ids, seed, stop_sequences, processors, num_return_sequences, padded, return_scores,
             stream: see `Generator.generate`.
             inputs: the source in a dict where it is float vectors: `source_features`, (B, S, F), and
                 `source_features_mask`, bool (B, S), which may be left out.
 
         Returns:
-            NumPy int32 (B, longest): the answers without the start token, padded on the right.
+            NumPy int32 (B, longest): the answers without `start_id`, padded on the right.
 
         Raises:
             ValueError: no source, ids outside the vocabulary, more tokens than the model has positions,
@@ -66,8 +68,7 @@ class Seq2Seq(CheckedModel):
         """
         refuse_packed(self)
         target = token_input(self, "target_ids")
-        start_id = start_id_of(self) if start_id is None else start_id
-        checks.id_below("start_id", start_id, target.vocab_size)
+        start_ids = self._start_ids(start_id, target.vocab_size)
         if source_ids is None or "source_ids" not in inputs_by_name(self):
             if source_ids is not None or "source_ids" in inputs_by_name(self):
                 wanted = short_repr(sorted(set(inputs_by_name(self)) - {target.name}))
@@ -88,9 +89,17 @@ class Seq2Seq(CheckedModel):
             inputs = {"source_ids": self._padded_sources(source_ids)}
         rows = len(next(iter(inputs.values())))
         return run_generate(
-            self, target, [[start_id]] * rows, [[]] * rows, inputs, max_new_tokens, max_length,
+            self, target, [start_ids] * rows, [[]] * rows, inputs, max_new_tokens, max_length,
             sampler, processors, num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
         )  # fmt: skip
+
+    def _start_ids(self, start_id, vocab_size):
+        """The tokens that an answer begins with, as a list."""
+        if start_id is None:
+            start_id = start_id_of(self)
+        several = isinstance(start_id, (list, tuple)) and len(start_id) > 0
+        ids = list(start_id) if several else [start_id]
+        return [checks.id_below("start_id", token, vocab_size) for token in ids]
 
     def _padded_sources(self, source_ids):
         """Source ids (B, S), padded on the right to a length for which many sources share a compiled loop."""
@@ -109,7 +118,7 @@ class Seq2Seq(CheckedModel):
         max_new_tokens: int | None = None,
         sampler: Any = "greedy",
         stop_ids: int | Sequence[int] | None = None,
-        start_id: int | None = None,
+        start_id: int | Sequence[int] | None = None,
         max_length: int | None = None,
         stop_sequences: Sequence[Sequence[int]] | None = None,
         processors: Sequence[Callable] = (),
@@ -131,10 +140,9 @@ class Seq2Seq(CheckedModel):
         """
         refuse_packed(self)
         target = token_input(self, "target_ids")
-        start_id = start_id_of(self) if start_id is None else start_id
-        checks.id_below("start_id", start_id, target.vocab_size)
+        start_ids = self._start_ids(start_id, target.vocab_size)
         run, limit = make_function(
-            self, target, 1, max_new_tokens, max_length, sampler, processors,
+            self, target, len(start_ids), max_new_tokens, max_length, sampler, processors,
             num_return_sequences, stop_ids, stop_sequences, jit_compile,
         )  # fmt: skip
 
@@ -144,7 +152,9 @@ class Seq2Seq(CheckedModel):
             else:
                 inputs = {"source_ids": ops.cast(source_ids, "int32")}
             first = next(iter(inputs.values()))
-            lengths = ops.ones((ops.shape(first)[0],), "int32")
-            return run(start_id * lengths[:, None], lengths, limit(lengths), ops.convert_to_tensor(seed), inputs)
+            rows = ops.shape(first)[0]
+            ids = ops.broadcast_to(np.array(start_ids, "int32"), (rows, len(start_ids)))
+            lengths = ops.full((rows,), len(start_ids), "int32")
+            return run(ids, lengths, limit(lengths), ops.convert_to_tensor(seed), inputs)
 
         return generate

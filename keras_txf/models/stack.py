@@ -48,7 +48,7 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
     checks.known_names(f"an option of {builder}", options, defaults, ARGUMENTS.get(builder, ()))
     # Defaults of the builder are no options of the caller's: a layer may replace what they are for.
     replaced = [
-        name for part, names in OPTIONS.items() if isinstance(options[part], keras.layers.Layer) for name in names
+        name for part, names in OPTIONS.items() if isinstance(options.get(part), keras.layers.Layer) for name in names
     ]
     options = {name: value for name, value in options.items() if name not in replaced or value != defaults.get(name)}
     block_names = set(option_names(block_class)) & defaults.keys()

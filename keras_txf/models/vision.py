@@ -17,8 +17,10 @@ EMBEDDING_OPTIONS = {
     "position_encoding": "position_encoding",
     "class_token": "class_token",
     "distillation_token": "distillation_token",
+    "register_tokens": "register_tokens",
     "interpolate_positions": "interpolate_positions",
     "patch_bias": "use_bias",
+    "drop_remainder": "drop_remainder",
     "embeddings_initializer": "embeddings_initializer",
 }
 OF_CLASS_TOKEN = ("first", "others", "first_and_others")  # poolings that tell the class token from the patches
@@ -40,9 +42,9 @@ def image_encoder(
     """Builds a Vision Transformer: images (B, height, width, channels) -> hidden states (B, T, dim).
 
     T is the number of patches, row by row from the top left, and one more for the class token, which
-    stands first. With the defaults it is the paper's model: pre-norm, GELU, a class token, learned
-    positions, dropout 0.1. The paper is silent on the norms' epsilon (1e-5 here; released
-    checkpoints have 1e-6 or 1e-12).
+    stands first, and for each of the other tokens before the patches. With the defaults it is the
+    paper's model: pre-norm, GELU, a class token, learned positions, dropout 0.1. The paper is silent on
+    the norms' epsilon (1e-5 here; released checkpoints have 1e-6 or 1e-12).
 
     Images are floats of about unit size; integers from 0 to 255 are not scaled here.
 
@@ -87,17 +89,19 @@ def image_encoder(
     return stack.make_model(images, outputs, name)
 
 
-def encode_images(builder, image_size, patch_size, num_layers, dim, num_heads, channels, scores, options):
-    """Symbolic images, stack.Result and sorted options of an encoder of images."""
+def encode_images(builder, image_size, patch_size, num_layers, dim, num_heads, channels, scores, options, prefix=""):
+    """Symbolic images, stack.Result and sorted options of an encoder of images; `prefix` is of the layers' names."""
     checks.size("channels", channels)
     checks.boolean("patch_bias", options["patch_bias"])
     options = {**options, "position_encoding": stack.resolve_encoding(options, "learned")}
     options["class_token"] = _class_token(options, True)
     options = stack.sort_options(builder, EncoderBlock, options, ImageOptions, EMBEDDING_OPTIONS)
-    embedding = PatchEmbedding(patch_size, dim, image_size, **options.embedding, dtype=options.dtype, name="embedding")
+    embedding = PatchEmbedding(
+        patch_size, dim, image_size, **options.embedding, dtype=options.dtype, name=f"{prefix}embedding"
+    )
     fixed = None if embedding.interpolate_positions else embedding.image_size
     images = keras.Input((*(fixed or (None, None)), channels), name="images")
-    result = stack.run(EncoderBlock, embedding(images), num_layers, dim, num_heads, options, "encoder", scores)
+    result = stack.run(EncoderBlock, embedding(images), num_layers, dim, num_heads, options, f"{prefix}encoder", scores)
     return images, result, options
 
 
@@ -159,12 +163,7 @@ def image_classifier(
     """
     checks.size("num_classes", num_classes)
     checks.one_of("pooling", pooling, POOLINGS)
-    options["class_token"] = _class_token(options, pooling in OF_CLASS_TOKEN or options["distillation_token"])
-    if pooling in OF_CLASS_TOKEN and options["class_token"] is False:
-        raise ValueError(
-            f"pooling='{pooling}' takes the class token, and does not go with class_token=False: it would judge "
-            "the image by its first patch. Pass another `pooling`, such as 'mean'."
-        )
+    options["class_token"] = token_for_pooling("pooling", pooling, options)
     if checks.boolean("distillation_head", distillation_head) and not options["distillation_token"]:
         raise ValueError("distillation_head=True needs distillation_token=True, the token that it judges.")
     images, result, options = encode_images(
@@ -178,7 +177,8 @@ def image_classifier(
         return_attention_scores,
         options,
     )
-    pooled = Pooling(pooling, dtype=options.dtype, name="pooling")(result.output)
+    tokens = without_registers(result.output, options)
+    pooled = Pooling(pooling, dtype=options.dtype, name="pooling")(tokens)
     if checks.boolean("pooling_norm", pooling_norm):
         pooled = stack.like_norm(result.blocks[0], "pooling_norm", options.dtype)(pooled)
     logits = Projection(num_classes, dtype=options.dtype, name="logits")(pooled)
@@ -187,6 +187,28 @@ def image_classifier(
         logits = keras.layers.Average(dtype=options.dtype, name="mean_logits")([logits, other])
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(images, outputs, name)
+
+
+def token_for_pooling(argument, pooling, options):
+    """Whether there is a class token: where the pooling takes one, unless the options say. Refuses one without it."""
+    needed = pooling in OF_CLASS_TOKEN
+    found = _class_token(options, needed or options["distillation_token"])
+    if needed and found is False:
+        raise ValueError(
+            f"{argument}='{pooling}' takes the class token, and does not go with class_token=False: it would judge "
+            f"the image by its first patch. Pass another `{argument}`, such as 'mean'."
+        )
+    return found
+
+
+def without_registers(x, options):
+    """The tokens that a pooling reads: all but the registers."""
+    number = options.embedding["register_tokens"]
+    if not number:
+        return x
+    first = options.embedding["class_token"] + options.embedding["distillation_token"]
+    patches = x[:, first + number :]
+    return keras.layers.Concatenate(1, dtype=options.dtype, name="pooled_tokens")([x[:, :first], patches])
 
 
 def _class_token(options, default):

@@ -125,6 +125,8 @@ class _Blocks:
     def forward(self, query, key, value, sink, weights):
         """Returns the output, and the logarithm of the sum of exponentials of each query's logits, (B, N, T, 1)."""
         key = ops.swapaxes(key, -1, -2)  # once: a product with a transpose takes half as long again on TensorFlow
+        half = keras.backend.standardize_dtype(value.dtype) == "float16"
+        of_product = self.wide if half else value.dtype  # the sum of 2,048 values of 32 is larger than any float16
 
         def one_row(i, state):
             rows = _block(query, i, self.rows)
@@ -137,7 +139,8 @@ class _Blocks:
                 total = total * shrink + ops.sum(exponentials, axis=-1, keepdims=True)
                 if self.dropout is not None:
                     exponentials = self.dropout(exponentials, self._number(i, j))
-                product = _multiply(ops.cast(exponentials, value.dtype), _block(value, j, self.columns))
+                values = ops.cast(_block(value, j, self.columns), of_product)
+                product = _multiply(ops.cast(exponentials, of_product), values)
                 return new_top, total, output * shrink + ops.cast(product, self.wide)
 
             nothing = ops.zeros_like(rows[..., :1], dtype=self.wide)

@@ -11,6 +11,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_txf.backend.loops import records_gradients
 from keras_txf.backend.tensor_notes import find_note, set_note
 
 # From this vocabulary on the head of a model notes the factors. With 8,192 a step took 1.05 s
@@ -45,7 +46,7 @@ class LogitFactors:
 
 def note_factors(logits, hidden, table, tied, dtype):
     """Notes of which hidden states and table logits are the product."""
-    factors = LogitFactors(hidden, table, tied, dtype)
+    factors = LogitFactors(hidden, _with_gradient_of_logits(table), tied, dtype)
     if factors.vocab_size >= LARGE:
         set_note(logits, factors, hidden, table)
 
@@ -54,6 +55,7 @@ def note_adjustment(logits, adjusted, scale, bias, soft_cap):
     """Notes the factors of adjusted logits, if those of the logits are known and not adjusted yet."""
     factors = logit_factors(logits)
     if factors is not None and (factors.scale, factors.bias, factors.soft_cap) == (None, None, None):
+        bias = _with_gradient_of_logits(bias)
         found = dataclasses.replace(factors, scale=scale, bias=bias, soft_cap=soft_cap)
         set_note(adjusted, found, factors.hidden, factors.table, bias)
 
@@ -62,6 +64,11 @@ def logit_factors(logits):
     """Returns the factors of the very tensor that a head returned, or None."""
     note = find_note(logits)
     return note if isinstance(note, LogitFactors) else None
+
+
+def _with_gradient_of_logits(weight):
+    """The weight, without a gradient where the logits have none: a loss may be computed outside PyTorch's `no_grad`."""
+    return weight if weight is None or records_gradients() else ops.stop_gradient(weight)
 
 
 def adjust_logits(logits, scale, bias, soft_cap):

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_txf.ops.masks import pad_axis, slice_axis
+from keras_txf.ops.masks import pad_to, slice_axis
 
 
 @dataclasses.dataclass
@@ -40,8 +40,8 @@ class PositionBias:
         axis = len(self.query_positions.shape) - 1
         return dataclasses.replace(
             self,
-            query_positions=pad_axis(self.query_positions, queries, axis),
-            key_positions=pad_axis(self.key_positions, keys, axis),
+            query_positions=pad_to(self.query_positions, queries, axis),
+            key_positions=pad_to(self.key_positions, keys, axis),
         )
 
     def block(self, weights, first_query, first_key, queries, keys):

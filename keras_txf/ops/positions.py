@@ -33,7 +33,7 @@ def sinusoid(positions, dim, interleaved=True):
     return waves[..., :dim]
 
 
-def fairseq_sinusoid(positions, dim):
+def fairseq_sinusoid(positions, dim, first=2):
     """The positions of fairseq: as the paper's, but the longest wavelength is 10,000 · 2π exactly, and 2 is the first.
 
     All sines stand before all cosines; the last feature of an odd number is 0.
@@ -41,6 +41,7 @@ def fairseq_sinusoid(positions, dim):
     Args:
         positions: (T,) or (B, T), integers or floats, 0 for the first token.
         dim: number of features, at least 4.
+        first: the position of the first token; 0 for the vectors of Whisper.
 
     Returns:
         float32, (T, dim) or (B, T, dim).
@@ -51,7 +52,7 @@ def fairseq_sinusoid(positions, dim):
     """
     pairs = dim // 2
     frequencies = 10000.0 ** (-np.arange(pairs) / (pairs - 1))
-    angles = angles_of(ops.cast(positions, "float32") + 2, frequencies)
+    angles = angles_of(ops.cast(positions, "float32") + first, frequencies)
     zeros = [ops.zeros_like(angles[..., :1])] if dim % 2 else []
     return ops.concatenate([ops.sin(angles), ops.cos(angles), *zeros], axis=-1)
 
@@ -110,3 +111,35 @@ def _bucket_table(num_buckets, max_distance):
     steps = np.log(ratio) / np.float32(math.log(max_distance / exact)) * np.float32(num_buckets - exact)
     far = np.minimum(exact + steps.astype("int32"), num_buckets - 1)
     return np.where(distances < exact, distances, far).astype("int32")
+
+
+def disentangled_buckets(max_distance, num_buckets=None):
+    """DeBERTa's buckets: the bucket of each distance, query position minus key position.
+
+    Without `num_buckets` each distance has its own bucket. With it the near half of the distances on each side have
+    one each, and those up to `max_distance` share the others, which grow logarithmically. A distance beyond
+    `max_distance` is in the last bucket of its side.
+
+    Args:
+        max_distance: the longest distance.
+        num_buckets: number of buckets of both sides together, a multiple of 4, or None: 2 * `max_distance`.
+
+    Returns:
+        NumPy int32 (2 * max_distance + 1,), the buckets of the distances from -max_distance to max_distance.
+
+    Reference:
+        [DeBERTa](https://arxiv.org/abs/2006.03654), equation 3; its version 2 for the logarithm.
+    """
+    distances = np.arange(-max_distance, max_distance + 1)
+    side = max_distance
+    if num_buckets is not None:
+        side = num_buckets // 2
+        distances = np.sign(distances) * _bucket_of_length(np.abs(distances), side // 2, max_distance)
+    return np.clip(distances + side, 0, 2 * side - 1).astype("int32")
+
+
+def _bucket_of_length(lengths, exact, max_distance):
+    """The buckets of distances of one side, in float32 as every DeBERTa does it; the last one is beyond the side."""
+    ratio = np.maximum(lengths, 1).astype("float32") / np.float32(exact)
+    steps = np.log(ratio) / np.log(np.float32((max_distance - 1) / exact)) * np.float32(exact - 1)
+    return np.where(lengths <= exact, lengths, np.ceil(steps) + exact)

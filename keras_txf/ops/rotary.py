@@ -26,8 +26,18 @@ def rotate(x, positions, frequencies, magnitude=1.0, interleaved=False):
     Reference:
         [RoFormer](https://arxiv.org/abs/2104.09864).
     """
-    half = frequencies.shape[0]
-    angles = angles_of(positions, frequencies)
+    return rotate_by(x, angles_of(positions, frequencies), magnitude, interleaved)
+
+
+def rotate_by(x, angles, magnitude=1.0, interleaved=False):
+    """Turns each pair of the first R features by an angle of its own.
+
+    Args:
+        x: (B, T, N, H).
+        angles: float (T, R / 2) or (B, T, R / 2), in radians.
+        magnitude, interleaved: see `rotate`.
+    """
+    half = angles.shape[-1]
     if len(angles.shape) == 2:
         angles = angles[None]
     cos, sin = ops.cos(angles)[:, :, None] * magnitude, ops.sin(angles)[:, :, None] * magnitude
@@ -41,6 +51,28 @@ def rotate(x, positions, frequencies, magnitude=1.0, interleaved=False):
     if 2 * half < x.shape[-1]:
         parts.append(rest)
     return ops.cast(ops.concatenate(parts, axis=-1), x.dtype)
+
+
+def axial_angles(rows, columns, dim, base):
+    """The angles of an image's patches: half of the pairs turn with the row, the other half with the column.
+
+    A coordinate is that of the middle of the patch, from -1 to 1 over the image; a pair turns by 2π times its frequency
+    times the coordinate.
+
+    Args:
+        rows, columns: numbers of patches.
+        dim: number of features that turn, divisible by 4.
+        base: the frequencies fall from 1 to nearly 1 / base.
+
+    Returns:
+        NumPy float64 (rows * columns, dim / 2), row by row.
+
+    Reference:
+        [DINOv3](https://arxiv.org/abs/2508.10104), section 3.2.
+    """
+    frequencies = 2 * math.pi * base ** (-np.arange(0, dim, 4) / dim)
+    down, across = (((2 * np.arange(size) + 1) / size - 1)[:, None] * frequencies for size in (rows, columns))
+    return np.concatenate([np.repeat(down, columns, axis=0), np.tile(across, (rows, 1))], axis=1)
 
 
 def rotary_frequencies(dim, base=10000.0, scaling=None, length=None):

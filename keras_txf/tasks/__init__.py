@@ -2,6 +2,7 @@
 
 from keras_txf.tasks.masked_language_model import MaskedLanguageModel
 from keras_txf.tasks.pair_classifier import PairClassifier
+from keras_txf.tasks.question_answerer import QuestionAnswerer
 from keras_txf.tasks.text_classifier import TextClassifier
 from keras_txf.tasks.text_embedder import TextEmbedder
 from keras_txf.tasks.text_generator import TextGenerator
@@ -11,6 +12,7 @@ from keras_txf.tasks.token_classifier import TokenClassifier
 __all__ = [
     "MaskedLanguageModel",
     "PairClassifier",
+    "QuestionAnswerer",
     "TextClassifier",
     "TextEmbedder",
     "TextGenerator",

@@ -111,6 +111,13 @@ def in_batches(function, examples, padding, batch_size, limit, verbose=1):
     return answers
 
 
+def probabilities(model, inputs, activation=keras.ops.softmax):
+    """Returns the activation of the logits of a batch, float32."""
+    logits = model.predict_on_batch(inputs)
+    logits = keras.ops.cast(logits["logits"] if isinstance(logits, dict) else logits, "float32")
+    return keras.ops.convert_to_numpy(activation(logits))
+
+
 def batch_bar(batches, verbose):
     """The batches of a list, with a progress bar where they are ten at least."""
     checks.verbosity("verbose", verbose)

@@ -270,3 +270,8 @@ def _dataset(argument, data, columns):
     if elements and len(elements[0]) != len(columns):
         raise ValueError(f"`{argument}` must have elements of {columns}; received {len(elements[0])} parts.")
     return lambda name: [element[columns.index(name)] for element in elements]
+
+
+def is_tuple_of_columns(values):
+    """Whether a tuple holds columns, and not strings."""
+    return isinstance(values, tuple) and not all(isinstance(value, str) for value in values)

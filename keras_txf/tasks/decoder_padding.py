@@ -1,6 +1,6 @@
 """Padding of texts for a decoder's hidden states: many decoders have no token of padding, or one that ends texts."""
 
-from keras_txf.checkpoints.building import find_family, with_model_type
+from keras_txf.checkpoints.building import family_values, find_family
 from keras_txf.checkpoints.config import Config
 from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, read_json
@@ -19,7 +19,7 @@ def padding_of_decoder(folder, ids, size):
     Raises:
         ValueError: the vocabulary of the model has no token that the tokenizer lacks.
     """
-    values = with_model_type(read_json(file_of(folder, "config.json")))
+    values = family_values(read_json(file_of(folder, "config.json")))
     if "causal_lm" not in find_family(values).tasks:
         return {}
     config = Config(values)

@@ -10,9 +10,11 @@ import numpy as np
 from keras_txf import checkpoints, checks, models, text, training
 from keras_txf.checks import short_repr
 from keras_txf.layers.option_tables import shows_options
-from keras_txf.tasks.batches import in_batches
+from keras_txf.tasks.batches import in_batches, probabilities
 from keras_txf.tasks.columns import one_or_many, texts
-from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of, tokenizer_or
+from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.task import Task
+from keras_txf.tasks.tokens import rows_of, tokenizer_of, tokenizer_or
 from keras_txf.text.truncation import row
 
 
@@ -151,9 +153,7 @@ class MaskedLanguageModel(Task):
                 )
 
         def guess(ids):
-            logits = self.model.predict_on_batch(ids)
-            logits = keras.ops.cast(logits["logits"] if isinstance(logits, dict) else logits, "float32")
-            return keras.ops.convert_to_numpy(keras.ops.softmax(logits))[ids == mask]
+            return probabilities(self.model, ids)[ids == mask]
 
         found = []
         for scores in in_batches(guess, rows, self._pad_id(), batch_size, self.max_length, verbose):

@@ -13,13 +13,14 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import inputs_by_name, logits_of
 from keras_txf.reading import file_of, read_json
-from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import numbers, one_or_many
 from keras_txf.tasks.columns import texts as strings
 from keras_txf.tasks.epoch_scores import correlations
+from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
-from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of, tokenizer_or
+from keras_txf.tasks.task import Task
+from keras_txf.tasks.tokens import rows_of, tokenizer_of, tokenizer_or
 from keras_txf.text.datasets import limit
 from keras_txf.text.truncation import joining, longer_first, pair_row, types_of_pair
 
@@ -192,11 +193,10 @@ class PairClassifier(Task):
         """
         checks.boolean("return_probabilities", return_probabilities)
         first, second, back = _pairs_of(first, second)
-        rows = in_batches(
-            self._outputs, self._pairs(first, second), self._padding()[0], batch_size, self.max_length, verbose
-        )
+        activation = keras.ops.sigmoid if self.labels is None else keras.ops.softmax
+        rows = self._probabilities(self._pairs(first, second), batch_size, verbose, activation)
         if self.labels is None:
-            return back(np.array(rows, "float32"))
+            return back(np.reshape(rows, -1).astype("float32"))
         if return_probabilities:
             return back(np.reshape(rows, (-1, len(self.labels))).astype("float32"))
         return back([self.labels[int(row.argmax())] for row in rows])
@@ -264,13 +264,6 @@ class PairClassifier(Task):
             return ids
         types = rows_of(types_of_pair(rows, before))
         return [{"token_ids": row, "token_type_ids": kind} for row, kind in zip(ids, types)]
-
-    def _outputs(self, inputs):
-        logits = self.model.predict_on_batch(inputs)
-        logits = keras.ops.cast(logits["logits"] if isinstance(logits, dict) else logits, "float32")
-        if self.labels is None:
-            return keras.ops.convert_to_numpy(keras.ops.sigmoid(logits))[:, 0]
-        return keras.ops.convert_to_numpy(keras.ops.softmax(logits))
 
     def _checked(self, values):
         first, second, labels = strings("first", values[0]), strings("second", values[1]), values[2]

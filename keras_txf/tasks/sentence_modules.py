@@ -7,8 +7,9 @@ import keras
 from keras_txf import checks, layers
 from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, read_json, reading
+from keras_txf.tasks.dense_modules import check_dense, read_dense, write_dense
 
-KNOWN = ("Transformer", "Pooling", "Normalize")
+KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")
 KINDS = {"mean": "mean", "cls": "first", "max": "max", "lasttoken": "last"}  # mode of theirs -> kind of `Pooling`
 # A key for each mode, which they wrote up to version 5.
 KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max",
@@ -26,6 +27,9 @@ def read_pooling(folder, tokenizer):
     others = [kind for kind, _ in modules if kind not in KNOWN]
     if others:
         raise ValueError(f"{MODULES} must have modules of {list(KNOWN)}; received {short_repr(others)}.")
+    kinds = [kind for kind, _ in modules]
+    if "Dense" in kinds and (sorted(kinds, key=KNOWN.index) != kinds or "Pooling" not in kinds):
+        raise ValueError(f"{MODULES} must have its modules in the order {list(KNOWN)}; received {short_repr(kinds)}.")
     settings = _settings(folder, "config_sentence_transformers.json")
     prompt = (settings.get("prompts") or {}).get(settings.get("default_prompt_name"))
     if prompt:
@@ -44,6 +48,15 @@ def read_pooling(folder, tokenizer):
     return _kind(path) if path.is_file() else "mean"
 
 
+def read_dense_layers(folder, width):
+    """Returns the Dense layers that follow the pooling of a folder; `width` is that of its vectors."""
+    found = []
+    for kind, path in _modules(folder):
+        if kind == "Dense":
+            found.append(read_dense(folder, path, found[-1].units if found else width))
+    return found
+
+
 def read_max_length(folder):
     """Returns the number of tokens to which sentence-transformers truncates the texts of a folder, or None."""
     own = _settings(folder, TRANSFORMER).get("max_seq_length")
@@ -54,41 +67,49 @@ def read_max_length(folder):
 
 
 def check_modules(model):
-    """Returns the kind of pooling, and whether the vectors have length 1; refuses what no folder can hold."""
+    """Returns the pooling, the Dense layers after it, and whether vectors have length 1; refuses other models."""
     places = [place for place, layer in enumerate(model.layers) if isinstance(layer, layers.Pooling)]
     after = model.layers[places[0] + 1 :] if len(places) == 1 else []
-    is_unit = [type(layer) for layer in after] == [keras.layers.UnitNormalization] and after[0].axis == -1
-    if len(places) != 1 or (after and not is_unit):
+    is_unit = bool(after) and type(after[-1]) is keras.layers.UnitNormalization and after[-1].axis == -1
+    dense = after[:-1] if is_unit else after
+    if len(places) != 1 or any(type(layer) is not keras.layers.Dense for layer in dense):
         raise ValueError(
-            '`format` must be "keras" for a model other than an encoder, `Pooling` and `UnitNormalization`; received '
-            f'"huggingface" for one that ends in {[layer.name for layer in model.layers[-3:]]}.'
+            '`format` must be "keras" for a model other than an encoder, `Pooling`, Dense layers and '
+            '`UnitNormalization`; received "huggingface" for one that ends in '
+            f"{[layer.name for layer in model.layers[-3:]]}."
         )
-    kind = model.layers[places[0]].kind
-    if kind not in KINDS.values():
+    for layer in dense:
+        check_dense(layer)
+    pooling = model.layers[places[0]]
+    if pooling.kind not in KINDS.values():
         raise ValueError(
             f'`format` must be "keras" for a pooling other than {list(KINDS.values())}; received "huggingface" for '
-            f"{short_repr(kind)}."
+            f"{short_repr(pooling.kind)}."
         )
-    return kind, is_unit
+    return pooling, dense, is_unit
 
 
 def write_modules(folder, model, max_length):
-    """Writes the modules of an encoder, `Pooling` and `UnitNormalization`, as each version of theirs reads them."""
-    kind, is_unit = check_modules(model)
-    modules = [("", "Transformer"), (POOLING, "Pooling"), *([("2_Normalize", "Normalize")] if is_unit else [])]
-    modes = {key: KINDS[mode] == kind for key, mode in KEYS.items()}
+    """Writes the modules of an encoder, `Pooling`, Dense layers and `UnitNormalization`, as each version reads them."""
+    pooling, dense, is_unit = check_modules(model)
+    layers_by_path = {f"{number}_Dense": layer for number, layer in enumerate(dense, 2)}
+    modules = [("", "Transformer"), (POOLING, "Pooling"), *((path, "Dense") for path in layers_by_path)]
+    modules += [(f"{len(modules)}_Normalize", "Normalize")] if is_unit else []
+    modes = {key: KINDS[mode] == pooling.kind for key, mode in KEYS.items()}
     content = {
         MODULES: [
             {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
             for i, (path, name) in enumerate(modules)
         ],
-        f"{POOLING}/config.json": {"word_embedding_dimension": model.output.shape[-1], **modes},
+        f"{POOLING}/config.json": {"word_embedding_dimension": pooling.output.shape[-1], **modes},
         TRANSFORMER: {"max_seq_length": max_length, "do_lower_case": False},
     }
     for path, _ in modules[1:]:
         (folder / path).mkdir(exist_ok=True)
     for name, values in content.items():
         (folder / name).write_text(json.dumps(values, indent=2), encoding="utf-8")
+    for path, layer in layers_by_path.items():
+        write_dense(folder, path, layer)
 
 
 def _modules(folder):

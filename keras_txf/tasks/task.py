@@ -1,44 +1,26 @@
 """Task: what all tasks share, a model and a tokenizer, training on columns of text, files."""
 
+import functools
 import os
 import sys
-from typing import Annotated, Any, Self, TypedDict
+from typing import Any, Self
 
 import keras
-import numpy as np
 
-from keras_txf import checkpoints, checks, text, training
+from keras_txf import checks, training
 from keras_txf.checkpoints.origin_files import has_origin
 from keras_txf.checks import short_repr
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
 from keras_txf.tasks import folder as task_folder
-from keras_txf.tasks.batches import Batches
-from keras_txf.tasks.columns import read_columns
+from keras_txf.tasks.batches import Batches, in_batches, probabilities
+from keras_txf.tasks.columns import is_tuple_of_columns, read_columns
 from keras_txf.tasks.epoch_scores import EpochScores
+from keras_txf.tasks.fit_options import check_options, divide
+from keras_txf.tasks.tokens import rows_of
 from keras_txf.text.datasets import checked_tokenizer, limit
 from keras_txf.text.truncation import row
 
 LONGEST = 512  # tokens of a text, where the model has no limit of its own
-
-
-class FitOptions(TypedDict, total=False):
-    """Options of every task's `fit`."""
-
-    columns: Annotated[Any, None, "names of the columns, where the first argument is a table or a file of all of them."]
-    validation_data: Annotated[Any, None, "a tuple of such columns, or a table, for the scores of each epoch."]
-    validation_split: Annotated[float, 0.0, "share of the examples, drawn by `seed`, to hold out for these scores."]
-    epochs: Annotated[int, 3, "passes over the data."]
-    initial_epoch: Annotated[int, 0, "the number of complete epochs, such as `epoch` of `txf.training.Resume`."]
-    batch_size: Annotated[int, 32, "examples in a batch. They are of similar length, so that little is padding."]
-    learning_rate: Annotated[
-        float | None,
-        None,
-        "peak of the learning rate of AdamW, which grows for a tenth of the steps and falls by a cosine to 0. Default "
-        "5e-5 for a checkpoint, else 1e-3. Not with a task that you compiled.",
-    ]
-    callbacks: Annotated[Any, (), "Keras callbacks, which find the scores in the logs."]
-    seed: Annotated[int, 0, "of the held-out examples and of the order of the rest."]
-    verbose: Annotated[Any, "auto", "as of Keras' `fit`."]
 
 
 class Task:
@@ -159,22 +141,13 @@ class Task:
 
     def _fit(self, data, others, options, weigh=None, names=None):
         """Trains on columns, of other `names` than the task's; `weigh` makes each example's weight from its columns."""
-        checks.known_names("an option of fit", options, FitOptions.__annotations__)
-        epochs, batch_size = (checks.size(name, options[name]) for name in ("epochs", "batch_size"))
-        seed = checks.integer_between("seed", options["seed"], 0, 2**32 - 1)
-        checks.verbosity("verbose", options["verbose"], most=2)
-        callbacks = options["callbacks"]
-        if not isinstance(callbacks, (list, tuple)) or not all(
-            isinstance(c, keras.callbacks.Callback) for c in callbacks
-        ):
-            raise ValueError(f"`callbacks` must be a list of Keras callbacks; received {short_repr(callbacks)}.")
+        check_options(options)
+        epochs, batch_size, seed = options["epochs"], options["batch_size"], options["seed"]
         names = names or self.columns
         values = self._checked(self._read(data, others, options["columns"], names))
-        held, split = options["validation_data"], checks.rate("validation_split", options["validation_split"])
-        if held is not None and split:
-            raise ValueError("`validation_split` must be left out where `validation_data` is given; received both.")
+        held = options["validation_data"]
         if held is not None:
-            if not isinstance(held, (list, tuple)) or len(names) == 1 and not _is_tuple_of_columns(held):
+            if not isinstance(held, (list, tuple)) or len(names) == 1 and not is_tuple_of_columns(held):
                 held = (held,)
             if len(held) > len(names):
                 raise ValueError(
@@ -186,9 +159,9 @@ class Task:
                 held = self._checked(self._read(held[0] if held else [], others, options["columns"], names))
             except (TypeError, ValueError) as error:
                 raise ValueError(f"`validation_data` must be as the data of `fit`: {error}") from error
-        elif split:
-            values, held = _divide(values, split, seed)
-        initial_epoch = checks.integer_between("initial_epoch", options["initial_epoch"], 0, epochs)
+        elif options["validation_split"]:
+            values, held = divide(values, options["validation_split"], seed)
+        initial_epoch = options["initial_epoch"]
         batches = self._batches(values, batch_size, weigh, shuffle=True, seed=seed)
         validation = None if held is None else self._batches(held, batch_size, None)
         self._prepare(options["learning_rate"], epochs * len(batches))
@@ -200,7 +173,7 @@ class Task:
             initial_epoch=initial_epoch,
             shuffle=False,  # Keras' order would be none of `seed`
             validation_data=validation,
-            callbacks=[*([] if held is None else [self._epoch_scores(held, batch_size)]), *callbacks],
+            callbacks=[*([] if held is None else [self._epoch_scores(held, batch_size)]), *options["callbacks"]],
             verbose=options["verbose"],
         )
         scores = {name: float(found[-1]) for name, found in history.history.items()}
@@ -284,6 +257,11 @@ class Task:
         """The model that `fit` trains."""
         return self.model
 
+    def _probabilities(self, examples, batch_size, verbose, activation=keras.ops.softmax):
+        """The activation of the logits of each example, float32."""
+        function = functools.partial(probabilities, self.model, activation=activation)
+        return in_batches(function, examples, self._padding()[0], batch_size, self.max_length, verbose)
+
     def _pad_id(self):
         return 0 if self.tokenizer.pad_id is None else self.tokenizer.pad_id
 
@@ -304,37 +282,3 @@ class Task:
 
     def _save_beside(self, folder):
         """Writes further files of a Hugging Face folder."""
-
-
-def _is_tuple_of_columns(values):
-    return isinstance(values, tuple) and not all(isinstance(value, str) for value in values)
-
-
-def rows_of(ragged):
-    """The rows of a ragged tensor, as NumPy arrays. A data set would take a second to make."""
-    splits = ragged.row_splits.numpy()
-    return np.split(ragged.flat_values.numpy(), splits[1:-1]) if len(splits) > 1 else []
-
-
-def tokenizer_or(tokenizer: Any, train: Any, name: str = "tokenizer") -> Any:
-    """The tokenizer that a caller gives, or one that `train` makes."""
-    return train() if tokenizer is None else checked_tokenizer(name, tokenizer)
-
-
-def tokenizer_of(path, revision=None):
-    """The folder of a checkpoint, and its tokenizer."""
-    found = checkpoints.find(path, revision)
-    try:
-        return found, text.from_checkpoint(found)
-    except ValueError as error:
-        raise ValueError(f"`path` must be a checkpoint with a tokenizer: {error}") from error
-
-
-def _divide(values, share, seed):
-    """Draws the examples to hold out: two lists of columns."""
-    count = len(values[0])
-    held = round(count * share)
-    if not 0 < held < count:
-        raise ValueError(f"`validation_split` must leave examples on both sides; received {share} of {count} examples.")
-    order = np.random.default_rng(seed).permutation(count)
-    return ([[column[i] for i in part] for column in values] for part in (np.sort(order[held:]), np.sort(order[:held])))

@@ -11,11 +11,12 @@ from keras_txf import checks, models, text
 from keras_txf.checkpoints.labels import config_with_labels, labels_of
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import logits_of
-from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many, texts
+from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
-from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
+from keras_txf.tasks.task import Task
+from keras_txf.tasks.tokens import tokenizer_of, tokenizer_or
 
 
 class TextClassifier(Task):
@@ -173,15 +174,10 @@ class TextClassifier(Task):
         return {"labels": self.labels, **super().get_config()}
 
     def _answers(self, examples, batch_size, return_probabilities, verbose, back):
-        rows = in_batches(self._probabilities, examples, self._padding()[0], batch_size, self.max_length, verbose)
+        rows = self._probabilities(examples, batch_size, verbose)
         if return_probabilities:
             return back(np.stack(rows) if rows else np.zeros((0, len(self.labels)), "float32"))
         return back([self.labels[int(row.argmax())] for row in rows])
-
-    def _probabilities(self, inputs):
-        logits = self.model.predict_on_batch(inputs)
-        logits = logits["logits"] if isinstance(logits, dict) else logits
-        return keras.ops.convert_to_numpy(keras.ops.softmax(keras.ops.cast(logits, "float32")))
 
     def _checked(self, values):
         return [_checked(values[0]), numbers_of("labels", values[1], self.labels)]

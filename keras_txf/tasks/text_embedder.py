@@ -17,8 +17,16 @@ from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import numbers, one_or_many, texts
 from keras_txf.tasks.decoder_padding import padding_of_decoder
 from keras_txf.tasks.epoch_scores import correlations
-from keras_txf.tasks.sentence_modules import check_modules, read_max_length, read_pooling, write_modules
-from keras_txf.tasks.task import FitOptions, Task, rows_of, tokenizer_of, tokenizer_or
+from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.sentence_modules import (
+    check_modules,
+    read_dense_layers,
+    read_max_length,
+    read_pooling,
+    write_modules,
+)
+from keras_txf.tasks.task import Task
+from keras_txf.tasks.tokens import rows_of, tokenizer_of, tokenizer_or
 from keras_txf.text.truncation import row
 
 
@@ -101,24 +109,27 @@ class TextEmbedder(Task):
         Args:
             path: folder, or the name of a repository on the Hub.
             pooling: the kind of `Pooling`, whatever the folder has on its encoder; default that of the folder's
-                modules, or "mean". The vectors have length 1, where the folder has no such module too.
+                modules, with the Dense layers after it (EmbeddingGemma), or "mean". The vectors have length 1, where
+                the folder has no such module too.
             max_length: truncates longer texts; default that of the folder for sentence-transformers.
             **options: of `txf.checkpoints.load`. For a decoder without a token of padding, or with one that texts have,
                 `pad_id` is a token that no text has; default the last of the model's tokens that its tokenizer lacks.
 
         Raises:
             ValueError: a decoder for which there is no such token; modules of sentence-transformers other than a
-                transformer, a pooling and a normalization, such as a dense one; a prompt that the folder adds to each
-                text.
+                transformer, a pooling, dense ones and a normalization, in this order; a prompt that the folder adds to
+                each text.
         """
         checks.optional(checks.one_of, "pooling", pooling, sorted(POOLINGS))
         folder, tokenizer = tokenizer_of(path)
-        pooling = read_pooling(folder, tokenizer) if pooling is None else pooling
+        own = pooling is None
+        pooling = read_pooling(folder, tokenizer) if own else pooling
         if "pad_id" not in options:
             [ids] = rows_of(row(tokenizer, ["a"], None))
             options.update(padding_of_decoder(folder, ids, tokenizer.vocab_size))
         encoder = checkpoints.load(folder, "encoder", **options)
-        task = cls(_pooled(encoder, pooling), tokenizer, max_length, learning_rate=2e-5)
+        dense = read_dense_layers(folder, encoder.output.shape[-1]) if own else []
+        task = cls(_pooled(encoder, pooling, dense), tokenizer, max_length, learning_rate=2e-5)
         task._encoder = encoder
         longest = read_max_length(folder)
         if max_length is None and longest is not None:
@@ -290,6 +301,8 @@ class TextEmbedder(Task):
         write_modules(folder, self.model, self.max_length)
 
 
-def _pooled(encoder, pooling):
+def _pooled(encoder, pooling, dense=()):
     pooled = layers.Pooling(pooling, name="pooling")(encoder.output)
+    for layer in dense:
+        pooled = layer(pooled)
     return keras.Model(encoder.input, keras.layers.UnitNormalization(name="embedding_norm")(pooled))

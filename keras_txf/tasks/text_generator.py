@@ -13,7 +13,9 @@ from keras_txf.layers.token_input import target_name, token_input
 from keras_txf.tasks import chats
 from keras_txf.tasks.answers import Answers, stop_ids_of
 from keras_txf.tasks.columns import texts as texts_of
-from keras_txf.tasks.task import FitOptions, Task, tokenizer_of
+from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.task import Task
+from keras_txf.tasks.tokens import tokenizer_of
 from keras_txf.text.chat_reader import ChatReader
 from keras_txf.text.chat_templates import find_chat_template, plain
 from keras_txf.text.datasets import checked_tokenizer

@@ -11,7 +11,9 @@ from keras_txf.layers.option_tables import shows_options
 from keras_txf.reading import file_of
 from keras_txf.tasks.answers import Answers, stop_ids_of
 from keras_txf.tasks.columns import texts
-from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
+from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.task import Task
+from keras_txf.tasks.tokens import tokenizer_of, tokenizer_or
 from keras_txf.text.datasets import checked_tokenizer, limit
 
 

@@ -13,12 +13,13 @@ from keras_txf.checkpoints.labels import config_with_labels, labels_of
 from keras_txf.checks import short_repr
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import logits_of
-from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many
 from keras_txf.tasks.conll import is_conll, read_conll
+from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import class_weights, label_list, numbers_of
-from keras_txf.tasks.task import FitOptions, Task, tokenizer_of, tokenizer_or
+from keras_txf.tasks.task import Task
+from keras_txf.tasks.tokens import tokenizer_of, tokenizer_or
 from keras_txf.tasks.word_windows import WordWindows, words_of
 from keras_txf.text.tags import checked_names
 
@@ -251,16 +252,11 @@ class TokenClassifier(Task):
     def _word_probabilities(self, words, batch_size, verbose):
         """For each text float32 (W, C); 0 for a word without a token."""
         rows, owners = self._windows.rows(words)
-        found = in_batches(self._probabilities, rows, self._pad_id(), batch_size, self.max_length, verbose)
+        found = self._probabilities(rows, batch_size, verbose)
         answers = [np.zeros((len(row), len(self.labels)), "float32") for row in words]
         for probabilities, (place, tokens, of_word) in zip(found, owners):
             answers[place][of_word] = probabilities[tokens]
         return answers
-
-    def _probabilities(self, inputs):
-        logits = self.model.predict_on_batch(inputs)
-        logits = logits["logits"] if isinstance(logits, dict) else logits
-        return keras.ops.convert_to_numpy(keras.ops.softmax(keras.ops.cast(logits, "float32")))
 
     @classmethod
     def _read(cls, data, others, columns, known=None):

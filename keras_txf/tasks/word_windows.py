@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_txf.checks import short_repr
 from keras_txf.text.lazy_imports import tf
+from keras_txf.text.offsets import characters_before_bytes
 from keras_txf.text.words import between, has_blanks_in_tokens, split_into_words, tokens_of_words
 
 
@@ -55,8 +56,7 @@ class WordWindows:
         found = [[word.decode() for word in row] for row in words.to_list()]
         places = []
         for text, *limits in zip(texts, begins.to_list(), ends.to_list()):
-            raw = text.encode()
-            characters = np.cumsum([0, *((byte & 0xC0) != 0x80 for byte in raw)])  # characters that begin before a byte
+            characters = characters_before_bytes(text)
             places.append([(int(characters[begin]), int(characters[end])) for begin, end in zip(*limits)])
         return found, places
 

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from keras_txf import checks
 from keras_txf.layers.serialization import register
 from keras_txf.text.lazy_imports import tf
+from keras_txf.text.offsets import from_bytes
 from keras_txf.text.tokenizer import Tokenizer
 
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -62,6 +65,14 @@ class ByteTokenizer(Tokenizer):
         values = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
         ids = tf.cast(values, tf.int32) + len(self._first)
         return tf.RaggedTensor.from_row_lengths(ids, tf.cast(tf.strings.length(texts), tf.int64), validate=False)
+
+    def _with_offsets(self, texts):
+        found = []
+        for text in texts:
+            values = np.frombuffer(text.encode(), "uint8").astype("int32")
+            places = np.arange(len(values))
+            found.append((values + len(self._first), from_bytes(text, places, places + 1)))
+        return found
 
     def _decode(self, rows):
         first, last = ([token.encode() for token in tokens] for tokens in (self._first, self._last))

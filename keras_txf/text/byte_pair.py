@@ -58,6 +58,8 @@ class BytePairTokenizer(Tokenizer):
     'a dog'
     """
 
+    _finds_special_tokens = True
+
     def __init__(self, definition: str, pad_token: str | None = None, **kwargs: Any):
         kernel = kernel_of(definition)
         tokens = {id: token for token, id in kernel.get_vocab().items()}
@@ -167,6 +169,10 @@ class BytePairTokenizer(Tokenizer):
         texts = [text.decode("utf-8", "replace") for text in texts]
         rows = [found.ids for found in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]
         return np.fromiter(itertools.chain.from_iterable(rows), "int32"), np.array(list(map(len, rows)), "int64")
+
+    def _with_offsets(self, texts):
+        found = self._encoder.encode_batch(texts, add_special_tokens=False)
+        return [(np.array(one.ids, "int32"), np.array(one.offsets, "int32").reshape(-1, 2)) for one in found]
 
     def _decode(self, rows):
         texts = tf.numpy_function(self._decode_batch, [rows.values, rows.row_splits], tf.string, stateful=False)

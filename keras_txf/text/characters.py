@@ -12,6 +12,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
 from keras_txf.text.corpus import first_tokens, lines
 from keras_txf.text.lazy_imports import tf
+from keras_txf.text.offsets import pairs
 from keras_txf.text.tokenizer import Tokenizer
 
 
@@ -109,6 +110,14 @@ class CharacterTokenizer(Tokenizer):
     def _encode(self, texts, splits=None):
         codes = tf.strings.unicode_decode(texts, "UTF-8")
         return codes.with_flat_values(tf.gather(self._ids, tf.minimum(codes.flat_values, len(self._ids) - 1)))
+
+    def _with_offsets(self, texts):
+        found = []
+        for text in texts:
+            codes = np.array([ord(character) for character in text], "int64")
+            places = np.arange(len(text))
+            found.append((self._ids[np.minimum(codes, len(self._ids) - 1)], pairs(places, places + 1)))
+        return found
 
     def _decode(self, rows):
         return tf.strings.reduce_join(tf.gather(tf.constant(self._vocabulary.tokens), rows), axis=-1)

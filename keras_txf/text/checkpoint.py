@@ -33,10 +33,10 @@ from keras_txf.text.word_piece import WordPieceTokenizer
 def from_checkpoint(folder: str | os.PathLike, target: bool = False, **kwargs: Any) -> Any:
     """Makes the tokenizer of a Hugging Face folder, with the special tokens around a text that the model expects.
 
-    Reads `vocab.txt` of BERT, DistilBERT, ELECTRA, MobileBERT and ConvBERT, `spiece.model` of T5, `tokenizer.model` of
-    Llama 1 and 2, `source.spm` and `target.spm` of Marian, and ByT5. The package `tokenizers` runs any other
-    `tokenizer.json`; and without that file `vocab.json` and `merges.txt` of GPT-2, OPT, RoBERTa and BART, and
-    `sentencepiece.bpe.model` of XLM-RoBERTa.
+    Reads `vocab.txt` of BERT, DistilBERT, ELECTRA, MobileBERT and ConvBERT, `spiece.model` of T5, `spm.model` of
+    DeBERTa v2 and v3, `tokenizer.model` of Llama 1 and 2, `source.spm` and `target.spm` of Marian, and ByT5. The
+    package `tokenizers` runs any other `tokenizer.json`; and without that file `vocab.json` and `merges.txt` of GPT-2,
+    OPT, RoBERTa and BART, and `sentencepiece.bpe.model` of XLM-RoBERTa.
 
     Args:
         folder: path of the folder. `tokenizer_config.json` in it names the class of the tokenizer.
@@ -150,6 +150,24 @@ def read_marian(folder, config):
     return functools.partial(SentencePieceTokenizer, read_pieces(file_of(folder, f"{side}.spm"))[0]), options
 
 
+def read_deberta(folder, config):
+    for name in ("do_lower_case", "split_by_punct"):
+        if config.get(name):
+            raise ValueError(
+                f"tokenizer_config.json must have `{name}` false beside spm.model, for SentencePiece does not do it; "
+                "received true. Without spm.model a tokenizer.json is read, which may do it."
+            )
+    model, size = read_pieces(file_of(folder, "spm.model"))
+    options = {
+        "extra_tokens": added_tokens(folder / "spm.model", size, config) or [token(config, "mask_token", "[MASK]")],
+        "added_tokens": plain_tokens(folder, config),
+        "start": token(config, "cls_token", "[CLS]"),
+        "end": token(config, "sep_token", "[SEP]"),
+        "pad_token": token(config, "pad_token", "[PAD]"),
+    }
+    return functools.partial(SentencePieceTokenizer, model), options
+
+
 def read_byt5(folder, config):
     extra = [f"<extra_id_{number}>" for number in range(config.get("extra_ids", 125))]
     return ByteTokenizer, {"extra_tokens": extra, "end": "</s>"}
@@ -208,6 +226,7 @@ READERS = {  # class of Hugging Face -> file, function
     "T5Tokenizer": ("spiece.model", read_t5),
     "LlamaTokenizer": ("tokenizer.model", read_llama),
     "MarianTokenizer": ("source.spm", read_marian),
+    "DebertaV2Tokenizer": ("spm.model", read_deberta),
     "ByT5Tokenizer": ("tokenizer_config.json", read_byt5),
 }
 WITHOUT_JSON = {  # the same, for folders without a tokenizer.json
@@ -223,6 +242,7 @@ CLASSES = {  # the tokenizer's class by `config.json`, where `tokenizer_config.j
     "mobilebert": "MobileBertTokenizer", "convbert": "ConvBertTokenizer", "t5": "T5Tokenizer",
     "llama": "LlamaTokenizer", "marian": "MarianTokenizer", "gpt2": "GPT2Tokenizer", "opt": "GPT2Tokenizer",
     "roberta": "RobertaTokenizer", "bart": "BartTokenizer", "xlm-roberta": "XLMRobertaTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
 }  # fmt: skip
 
 

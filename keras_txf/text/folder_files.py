@@ -155,6 +155,7 @@ def tokens_by_id(name, value):
 CONFIG = {
     "tokenizer_class": text,
     "do_lower_case": checks.boolean,
+    "split_by_punct": checks.boolean,
     "strip_accents": flag_or_null,
     "tokenize_chinese_chars": checks.boolean,
     "legacy": flag_or_null,

@@ -8,11 +8,14 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
 from keras_txf.text.corpus import first_tokens, lines
 from keras_txf.text.lazy_imports import require_tensorflow_text, sentencepiece, tf, tf_text
+from keras_txf.text.offsets import from_bytes
 from keras_txf.text.piece_table import PieceTable
 from keras_txf.text.sentence_piece_model import AS_IT_IS, WITH_PREFIX, WITHOUT_PREFIX, read_model
 from keras_txf.text.shapes import marked
@@ -208,6 +211,16 @@ class SentencePieceTokenizer(Tokenizer):
         if self._table is None:
             return self._kernel(setting).tokenize(texts)
         return self._table.ids(functools.partial(tf_text.SentencepieceTokenizer, self._model + setting), texts)
+
+    def _with_offsets(self, texts):
+        if self._table is not None:
+            raise ValueError("`vocabulary` must be None for offsets: the ids must be those of the model.")
+        kernel = self._kernel(WITHOUT_PREFIX if self.prefix_space == "never" else WITH_PREFIX)
+        rows = [part.to_list() for part in kernel.tokenize_with_offsets(texts)]
+        return [
+            (np.array(ids, "int32"), from_bytes(text, np.array(begins, "int64"), np.array(ends, "int64")))
+            for text, ids, begins, ends in zip(texts, *rows)
+        ]
 
     def _decode(self, rows):
         if self._table is not None:

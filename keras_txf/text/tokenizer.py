@@ -41,6 +41,8 @@ class Tokenizer(keras.layers.Layer):
             token of padding or without room for `start` and `end`, an option out of its range.
     """
 
+    _finds_special_tokens = False  # itself, in `_encode` and `_with_offsets`
+
     def __init__(
         self,
         vocabulary: Sequence[str],
@@ -143,6 +145,45 @@ class Tokenizer(keras.layers.Layer):
         texts, restore = flatten(as_text(text))
         return restore(self._rows(texts))
 
+    def tokenize_with_offsets(self, texts: Sequence[str]) -> list:
+        """Converts texts to ids, and to the characters of the texts that the tokens are of.
+
+        Use it to find the tokens of a part of a text, such as an answer or a name, or the part of some tokens.
+
+        Args:
+            texts: list of N strings.
+
+        Returns:
+            A list of N pairs of NumPy arrays: the ids, int32 (L,), those of `tokenize`; and the offsets, int32 (L, 2),
+            the place of each token's first character and the place after its last. A blank that is part of a token is
+            part of its characters. Several tokens of one character have its place each; of SentencePiece's bytes only
+            the last.
+
+        Raises:
+            ValueError: another value than a list of strings, special_tokens_in_text="keep" with a tokenizer other than
+                `BytePairTokenizer`.
+
+        Example:
+
+        >>> tokenizer = txf.text.ByteTokenizer()
+        >>> [(ids, offsets)] = tokenizer.tokenize_with_offsets(["né"])
+        >>> ids.tolist(), offsets.tolist()
+        ([113, 198, 172], [[0, 1], [1, 2], [1, 2]])
+        """
+        texts = checks.strings("texts", texts)
+        as_text(texts, "`texts`")
+        if self.special_tokens_in_text == "keep" and not self._finds_special_tokens:
+            raise ValueError(
+                '`special_tokens_in_text` must be "escape" for offsets of a tokenizer other than BytePairTokenizer; '
+                'received "keep".'
+            )
+        if self.added_tokens:
+            raise ValueError(
+                "`added_tokens` must be none for offsets of a tokenizer other than BytePairTokenizer; received "
+                f"{short_repr(list(self.added_tokens))}."
+            )
+        return self._with_offsets(texts) if texts else []
+
     def __call__(self, *args, **kwargs):
         require_tensorflow()  # here, for Keras adds lines to an error inside of `call`
         return super().__call__(*args, **kwargs)
@@ -215,6 +256,10 @@ class Tokenizer(keras.layers.Layer):
         With `splits`, int64, the texts are the pieces between special and added tokens; the pieces from one split to
         the next are of one text.
         """
+        raise NotImplementedError
+
+    def _with_offsets(self, texts):
+        """Converts a list of ordinary texts to a list of (ids, offsets), see `tokenize_with_offsets`."""
         raise NotImplementedError
 
     def _decode(self, rows):

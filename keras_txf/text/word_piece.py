@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from keras_txf import checks
 from keras_txf.layers.serialization import register
 from keras_txf.text import bert
 from keras_txf.text.corpus import LARGEST_VOCABULARY, first_tokens, lines
 from keras_txf.text.lazy_imports import require_tensorflow_text, tf, tf_text, tokenizers
+from keras_txf.text.offsets import of_words
 from keras_txf.text.tokenizer import Tokenizer
 from keras_txf.text.vocabulary import as_list, from_files, read_tokens
 
@@ -192,11 +195,29 @@ class WordPieceTokenizer(Tokenizer):
         )
 
     def _encode(self, texts, splits=None):
-        strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents
-        words, lengths, limits = bert.words(texts, self.lowercase, strip_accents, self.split_chinese, self.clean)
-        words = tf.where(lengths > LONGEST_WORD, " ", words)  # a blank is in no token: the word is unknown
-        pieces = self._kernel.tokenize(words)
+        words, lengths, limits = bert.words(texts, *self._normalization())
+        pieces = self._pieces(words, lengths)
         return tf.RaggedTensor.from_row_splits(pieces.values, tf.gather(pieces.row_splits, limits), validate=False)
+
+    def _with_offsets(self, texts):
+        words = bert.words(tf.constant(texts), *self._normalization())
+        pieces = self._pieces(*words[:2])
+        ids, splits = pieces.values.numpy(), pieces.row_splits.numpy()
+        of_word = [ids[first:last] for first, last in zip(splits, splits[1:])]
+        tokens = self._vocabulary.tokens
+        sizes = np.array([len(token[2:] if token.startswith("##") and len(token) > 2 else token) for token in tokens])
+        sizes[self.unk_id] = 0
+        offsets = of_words(texts, words, of_word, sizes, self._normalization())
+        limits = splits[words[2].numpy()]
+        return [(ids[first:last], places) for first, last, places in zip(limits, limits[1:], offsets)]
+
+    def _normalization(self):
+        strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents
+        return self.lowercase, strip_accents, self.split_chinese, self.clean
+
+    def _pieces(self, words, lengths):
+        """Splits words (W,) into pieces, int32 RaggedTensor (W, pieces)."""
+        return self._kernel.tokenize(tf.where(lengths > LONGEST_WORD, " ", words))  # a blank is in no token: unknown
 
     def _decode(self, rows):
         tokens = self._vocabulary.tokens

@@ -2,7 +2,9 @@
 
 from keras_txf.training.adapter_files import load_adapter, save_adapter
 from keras_txf.training.adapters import add_adapter, merge_adapter, remove_adapter, use_adapter
+from keras_txf.training.answers import answer_scores
 from keras_txf.training.averaging import KeepCheckpoints, average_checkpoints
+from keras_txf.training.contrastive import SigmoidContrastiveLoss, SoftmaxContrastiveLoss
 from keras_txf.training.cost import Cost, cost
 from keras_txf.training.entities import entities, entity_scores
 from keras_txf.training.freezing import freeze, unfreeze
@@ -24,9 +26,12 @@ __all__ = [
     "Perplexity",
     "RDrop",
     "Resume",
+    "SigmoidContrastiveLoss",
+    "SoftmaxContrastiveLoss",
     "TokenAccuracy",
     "TokenCrossEntropy",
     "add_adapter",
+    "answer_scores",
     "average_checkpoints",
     "cost",
     "entities",

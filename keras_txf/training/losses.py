@@ -176,7 +176,7 @@ def token_weights(owner, y_true, y_pred, sample_weight):
     `owner` is the loss or metric that has `pad_id`.
     """
     y_true, y_pred = checks.tensor("y_true", y_true), checks.number_tensor("y_pred", y_pred)
-    if not _is_built_on_means(y_true):
+    if not is_built_on_means(y_true):
         checks.integers("y_true", y_true)
     if not y_pred.shape or _differ(y_true.shape, y_pred.shape[:-1]):
         raise ValueError(
@@ -223,7 +223,7 @@ def _refuse_outside(y_true, vocab_size, pad_id):
         )
 
 
-def _is_built_on_means(targets):
+def is_built_on_means(targets):
     """Whether Keras builds the loss on placeholders: under `tf.distribute` these are means, and so floats."""
     return getattr(getattr(targets, "graph", None), "name", "").startswith("scratch_graph")
 

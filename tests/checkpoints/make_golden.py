@@ -24,8 +24,14 @@ SMALL = dict(
     num_key_value_heads=1, head_dim=6, d_kv=6, intermediate_size=12, hidden_dim=12, ffn_dim=12, d_ff=12,
     encoder_ffn_dim=12, decoder_ffn_dim=14, ffn_hidden_size=12, n_inner=12, num_kv_heads=1, rotary_dim=2,
     moe_intermediate_size=16, shared_expert_intermediate_size=20, num_experts=3, num_local_experts=3,
-    embedding_size=6, word_embed_proj_dim=6,
+    embedding_size=6, word_embed_proj_dim=6, projection_dim=6, projection_size=8,
 )  # fmt: skip
+
+
+def smaller(options):
+    """The options with small sizes, those of the parts of a model too."""
+    parts = {name: smaller(value) for name, value in options.items() if isinstance(value, dict)}
+    return {**options, **{name: value for name, value in SMALL.items() if name in options}, **parts}
 
 
 def main():
@@ -38,17 +44,15 @@ def main():
     for family in families:
         shutil.rmtree(FOLDER / family, ignore_errors=True)
     for family, case in families.items():
-        small = {name: value for name, value in SMALL.items() if name in case.options}
-        case = dataclasses.replace(case, options={**case.options, **small})
+        case = dataclasses.replace(case, options=smaller(case.options))
         model = case.model()
         for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
-            if name in model.state_dict() and (
-                "embed_positions" not in name or family not in checkpoint_cases.SINUSOIDS
-            ):
+            if name in model.state_dict() and not checkpoint_cases.is_fixed(family, name):
                 parameter.data = parameter.data.half().float()  # so that half the bytes hold it
         values, ours, real = checkpoint_cases.inputs(case, model.config)
         with torch.no_grad():
-            logits = model(**{name: torch.tensor(value) for name, value in values.items()}).logits.numpy()
+            outputs = model(**{name: torch.tensor(value) for name, value in values.items()})
+        logits = checkpoint_cases.answer_of(outputs).numpy()
         (FOLDER / family).mkdir(parents=True)
         if model.can_generate():
             prompts, forbidden, answers = checkpoint_cases.greedy(model)

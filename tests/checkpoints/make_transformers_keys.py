@@ -35,7 +35,8 @@ DEFAULTS = {{
 '''
 GETATTR = re.compile(r'getattr\((?:self\.)?(?:text_)?config, "(\w+)"')
 INSTEAD = {
-    "esm": {"hidden_dropout_prob": 0.0, "vocab_size": 33, "pad_token_id": 1}
+    "dinov3_vit": {"num_register_tokens": 4},
+    "esm": {"hidden_dropout_prob": 0.0, "vocab_size": 33, "pad_token_id": 1},
 }  # where no model is built for the class's own default
 
 
@@ -49,7 +50,7 @@ def keys():
     found = set()
     for kind in CONFIG_MAPPING.keys():
         own = declared(kind)
-        if own & {"vocab_size", "patch_size"}:
+        if own & {"vocab_size", "patch_size"} or kind in FAMILIES:
             found |= own
     root = pathlib.Path(transformers.__file__).parent
     for pattern in ("*.py", "integrations/*.py", "models/*/modeling_*.py"):
@@ -61,8 +62,8 @@ def keys():
 class Recording(config.Config):
     """A `Config` that records the defaults in our tables."""
 
-    def __init__(self, values):
-        super().__init__(values)
+    def __init__(self, *values):
+        super().__init__(*values)
         self.defaults = {}
 
     def __call__(self, key, default=config.REQUIRED):
@@ -101,6 +102,8 @@ def text_of(value):
 def rows():
     for kind in sorted(FAMILIES.keys() & CONFIG_MAPPING.keys()):
         pairs = ", ".join(f'"{key}":~{text_of(value)}' for key, value in defaults(kind).items())
+        if not pairs:
+            continue
         row = textwrap.fill(f'"{kind}":~{{{pairs}}},', 118, initial_indent=" " * 4, subsequent_indent=" " * 8)
         yield row.replace("~", " ")
 

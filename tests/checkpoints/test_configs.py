@@ -177,6 +177,7 @@ def test_no_key_has_two_kinds_or_none_that_asks_for_it():
         "id2label",
         "num_labels",
         "tie_word_embeddings",
+        *("text_config", "vision_config", "text_config_dict", "vision_config_dict"),
         "rotary_emb_base",  # an argument of `rotary` of parallel_decoders.py
     }  # in loading.py and config.py
     assert KINDS.keys() <= set(keys_asked_for()) | others

@@ -88,10 +88,75 @@ def test_what_an_encoder_decoder_is_given(tmp_path):
     assert defaults(of(tmp_path, forced_eos_token_id=2))["processors"] == (ForcedTokens({63: 2}),)
 
 
+LANGUAGES = {"lang_to_id": {"<|en|>": 7, "<|de|>": 8}, "task_to_id": {"transcribe": 9, "translate": 10}}
+NO_TIMES = {"no_timestamps_token_id": 11, "return_timestamps": False}
+
+
+@pytest.mark.parametrize(
+    "values, start_id, chosen",
+    [
+        ({}, 3, None),
+        ({"forced_decoder_ids": [[1, 5], [2, 6]]}, (3, 5, 6), None),
+        ({"forced_decoder_ids": [[1, 11]], **NO_TIMES}, (3, 11), None),
+        (NO_TIMES, (3, 11), None),
+        ({**LANGUAGES, "language": "de"}, (3, 8, 9), None),
+        ({**LANGUAGES, **NO_TIMES, "language": "<|en|>", "task": "translate"}, (3, 7, 10, 11), None),
+        ({**LANGUAGES, "language": "en", "forced_decoder_ids": [[1, 5]]}, (3, 7, 9), None),
+        ({**LANGUAGES, **NO_TIMES, "forced_decoder_ids": [[1, None], [2, 9]]}, 3, {0: [7, 8], 1: 9, 2: 11}),
+        ({**LANGUAGES, "forced_decoder_ids": [[1, 8], [2, 9]]}, (3, 8, 9), None),
+        ({**LANGUAGES, "task": "translate"}, 3, {0: [7, 8], 1: 10}),
+        ({"forced_decoder_ids": [[1, None], [2, 9]]}, (3, 9), None),
+        ({"language": "en", "task": "translation"}, 3, None),  # words of a model without their tables
+    ],
+)
+def test_the_start_of_an_answer_of_whisper(values, start_id, chosen, whisper):
+    settings = {"decoder_start_token_id": 3, "suppress_tokens": [20], "begin_suppress_tokens": [21, 2]}
+    model = of(whisper, **settings, **values)
+    later = [ForbiddenTokens([20]), ForbiddenTokens([21, 2], [len(chosen or ())])]
+    found = defaults(model)
+    assert found["start_id"] == start_id
+    assert found["processors"] == (*later, *([ForcedTokens(chosen)] if chosen else []))
+
+
+def test_a_last_token_is_forced_after_all_start_tokens(whisper):
+    model = of(
+        whisper, decoder_start_token_id=3, forced_decoder_ids=[[1, 5], [2, 6]], forced_eos_token_id=2, max_length=9
+    )
+    assert defaults(model)["processors"] == (ForcedTokens({5: 2}),)
+
+
 @pytest.mark.parametrize(
     "values",
     [
-        {"begin_suppress_tokens": [3]}, {"guidance_scale": 1.5}, {"encoder_no_repeat_ngram_size": 3},
+        {"forced_decoder_ids": [[2, 5]]},
+        {"forced_decoder_ids": [[1, 999]]},
+        {"forced_decoder_ids": 5},
+        {"lang_to_id": [7]},
+        {"task_to_id": None, "lang_to_id": {"<|en|>": 999}},
+        {**LANGUAGES, "language": ["en", "de"]},
+        {**LANGUAGES, "language": "fr"},
+        {**LANGUAGES, "task": "sing"},
+        {"return_timestamps": True},
+    ],
+)
+def test_what_whisper_cannot_begin_with_is_warned_of(values, whisper):
+    with pytest.warns(UserWarning, match=[*values][-1]):
+        model = of(whisper, decoder_start_token_id=3, **values)
+    assert defaults(model)["start_id"] == 3
+
+
+@pytest.fixture(scope="module")
+def whisper(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whisper")
+    for file in (GOLDEN / "whisper").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"forced_decoder_ids": [[1, 3]]}, {"guidance_scale": 1.5}, {"encoder_no_repeat_ngram_size": 3},
         {"num_beam_groups": 2}, {"num_beams": 2, "do_sample": True}, {"do_sample": True, "typical_p": 0.5},
         {"min_length": 3, "eos_token_id": 2}, {"forced_bos_token_id": 3}, {"repetition_penalty": -1.0},
         {"num_beams": "many"}, {"do_sample": True, "temperature": -1.0}, {"stop_strings": ["."]},

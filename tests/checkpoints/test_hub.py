@@ -45,7 +45,8 @@ def test_only_what_is_read_is_fetched(asked):
     names = [
         "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json", "merges.txt",
         "model-00001-of-00002.safetensors", "vocab.txt", "spiece.model", "source.spm",
-        "adapter_config.json", "adapter_model.safetensors",
+        "adapter_config.json", "adapter_model.safetensors", "1_Pooling/config.json", "2_Dense/config.json",
+        "2_Dense/model.safetensors",
     ]  # fmt: skip
     assert all(map(fetched, names))
     assert not any(
@@ -55,6 +56,8 @@ def test_only_what_is_read_is_fetched(asked):
                 "pytorch_model.bin",
                 "adapter_model.bin",
                 "onnx/config.json",
+                "onnx/model.safetensors",
+                "2_Dense/pytorch_model.bin",
                 "consolidated.safetensors",
                 "run.py",
                 "tf_model.h5",

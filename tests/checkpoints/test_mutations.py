@@ -22,9 +22,16 @@ INSTEAD = {  # values with which more of the keys have an effect
     "qwen2": WINDOW, "qwen3": WINDOW, "smollm3": {**WINDOW, "no_rope_layers": [1, 0]}, "gemma3_text": BOTH,
     "mixtral": LOSS, "qwen2_moe": {**LOSS, **WINDOW}, "qwen3_moe": LOSS, "olmoe": LOSS, "gpt_oss": LOSS,
 }  # fmt: skip
+OF_A_PAIR = {"siglip_text_model": {"projection_size"}, "siglip_vision_model": {"vision_use_head"}}  # read there alone
+PARTS = {  # of a pair, and their keys in whose places transformers puts values of its own
+    side: {"is_decoder", "dropout_rate", "attention_dropout", "cross_attention_hidden_size"}
+    for side in ("encoder", "decoder")
+}
 WITHOUT_EFFECT = {  # other values that are the same model; of the last four another key says it
     "distilbert": [("sinusoidal_pos_embds", True)],  # they are in the file all the same
     "modernbert": [("local_attention", 7)],  # half of it, rounded down, on either side
+    "modernbert-decoder": [("local_attention", 7), ("local_attention", 12)],  # `sliding_window` goes before it
+    "t5gemma": [("encoder.final_logit_softcapping", 6.125)],  # an encoder has no logits
     "falcon": [("multi_query", False)],  # new_decoder_architecture has groups of heads
     "gemma3_text": [("_sliding_window_pattern", 7), ("_sliding_window_pattern", 12)],
     "qwen2": [("max_window_layers", 29), ("max_window_layers", 56)],
@@ -48,7 +55,20 @@ def others(value):
         return [3, 1.5, True]
     if isinstance(value, list):
         return [value[:-1] + [other] for other in others(value[-1])] if value else [[1]]
-    return [{**value, key: other} for key in value for other in others(value[key])] or [{"a": 1}]
+    kind = value.get("model_type")  # of a model in a pair
+    without = NEUTRAL | set(FAMILIES[kind].neutral) - OF_A_PAIR.get(kind, set()) if kind else set()
+    return [{**value, key: other} for key in value if key not in without for other in others(value[key])] or [{"a": 1}]
+
+
+def changes(values, neutral):
+    """Each key with each other value: name, value and the whole configuration; those of the parts of a pair too."""
+    for key in sorted(values.keys() - neutral):
+        if key in PARTS:
+            for name, other, part in changes(values[key], NEUTRAL | FILE_DECIDES | PARTS[key]):
+                yield f"{key}.{name}", other, {**values, key: part}
+        else:
+            for other in others(values[key]):
+                yield key, other, {**copy.deepcopy(values), key: other}
 
 
 def load(folder, task):
@@ -84,15 +104,14 @@ def test_every_key_counts(family, tmp_path):
     shutil.copy(GOLDEN / family / "model.safetensors", tmp_path)
     tasks = list(FAMILIES[family].tasks)
     originals = {task: load(tmp_path, task) for task in tasks}
-    keys = values.keys() - NEUTRAL - set(FAMILIES[family].neutral) - FILE_DECIDES
-    assert len(keys) > 8
+    tried = list(changes(values, NEUTRAL | set(FAMILIES[family].neutral) | FILE_DECIDES))
+    assert len(tried) > 16
     for task, original in originals.items():
         assert original[0] is None or not differs(original, load(tmp_path, task), inputs)
     without_effect = []
-    for key in sorted(keys):
-        for other in others(values[key]):
-            (tmp_path / "config.json").write_text(json.dumps({**copy.deepcopy(values), key: other}))
-            found = (differs(originals[task], load(tmp_path, task), inputs) for task in tasks if originals[task][0])
-            if not any(found):
-                without_effect.append((key, other))
+    for name, other, changed in tried:
+        (tmp_path / "config.json").write_text(json.dumps(changed))
+        found = (differs(originals[task], load(tmp_path, task), inputs) for task in tasks if originals[task][0])
+        if not any(found):
+            without_effect.append((name, other))
     assert without_effect == WITHOUT_EFFECT.get(family, [])

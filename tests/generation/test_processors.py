@@ -62,6 +62,8 @@ def forced_tokens(forced, logit, token, tokens, prompt_length):
     place = len(tokens) - prompt_length
     if place not in forced:
         return logit
+    if isinstance(forced[place], list):
+        return logit if token in forced[place] else -np.inf
     return 0.0 if forced[place] == token else -np.inf
 
 
@@ -74,6 +76,14 @@ def ends_with(tokens, end):
     return len(tokens) >= len(end) and list(tokens[-len(end) :]) == list(end)
 
 
+def forbidden_at(ids, logit, token, tokens, prompt_length):
+    here = len(tokens) - prompt_length in AT
+    return forbidden_tokens(ids, logit, token, tokens, prompt_length) if here else logit
+
+
+AT = (0, 2)
+ForbiddenAt = functools.partial(ForbiddenTokens, positions=AT)
+ForbiddenAt.__name__ = "ForbiddenTokens at positions"
 CASES = [
     (RepetitionPenalty, 1.7, repetition_penalty),
     (RepetitionPenalty, 0.5, repetition_penalty),
@@ -84,9 +94,10 @@ CASES = [
     *((NoRepeatNgrams, size, no_repeat_ngrams) for size in (1, 20, 3, 2)),
     *((MinimumLength, length, minimum_length) for length in (1, 20, 3)),
     (ForcedTokens, {0: 5}, forced_tokens),
-    (ForcedTokens, {3: 0, 1: 2}, forced_tokens),
+    (ForcedTokens, {3: 0, 1: [2, 5]}, forced_tokens),
     (ForbiddenTokens, [0, 3], forbidden_tokens),
     (ForbiddenTokens, [[5, 1, 2], [1, 0], 4, [1, 1]], forbidden_tokens),
+    (ForbiddenAt, [[1, 0], 3], forbidden_at),
 ]
 IDS = [f"{processor.__name__} {argument}" for processor, argument, _ in CASES]
 LAST = {case[0].__name__: case for case in CASES}  # one of each kind
@@ -147,7 +158,7 @@ def test_situations_are_telling(processor, argument, reference):
 def test_compiled(processor, argument, reference):
     """Another number, given as a tensor, and another count of tokens need no other compilation."""
     instance = processor(argument)
-    [name] = [field.name for field in dataclasses.fields(processor)]
+    name = dataclasses.fields(instance)[0].name
     is_number = isinstance(getattr(instance, name), float)
     traces = []
 
@@ -217,15 +228,19 @@ def test_equal_processors_share_a_compilation():
         return (
             RepetitionPenalty(number(2)), PresencePenalty(number(1)), FrequencyPenalty(number(1)),
             NoRepeatNgrams(int(number(2))), MinimumLength(int(number(2))),
-            ForcedTokens(dict([(0, 1), (4, 2)][::order])), ForbiddenTokens(sequence([3, sequence([1, 2])][::order])),
+            ForcedTokens(dict([(0, 1), (4, sequence([2, 3][::order]))][::order])),
+            ForbiddenTokens(sequence([3, sequence([1, 2])][::order])),
         )  # fmt: skip
 
     first = all_of_them()
     for other in (all_of_them(int), all_of_them(np.float32), all_of_them(sequence=tuple), all_of_them(order=-1)):
         assert first == other and hash(first) == hash(other)
     assert len(set(first)) == len(first)  # the two penalties of 1 as well
+    assert ForcedTokens({1: [4, 2, 4], 0: [3]}) == ForcedTokens({0: 3, 1: (2, 4)}) != ForcedTokens({0: 3, 1: 2})
     assert ForbiddenTokens(range(0, 900, 9)) == ForbiddenTokens(range(891, -1, -9))
     assert ForbiddenTokens(np.array([3, 1])) == ForbiddenTokens([[1], [3], 3])
+    at = ForbiddenTokens([3], [4, 0])
+    assert at == ForbiddenTokens([3], np.array([0, 4, 4])) != ForbiddenTokens([3]) and eval(repr(at)) == at
     assert {type(getattr(one, "penalty", 1.0)) for one in all_of_them(np.float32)} == {float}
     for one in first:
         assert dataclasses.replace(one) == one
@@ -245,7 +260,8 @@ BAD = [
     (ForcedTokens, {True: 5}, "from 0 on; received True"),
     (ForcedTokens, {"0": 5}, "from 0 on; received '0'"),
     (ForcedTokens, {0: -5}, "from 0 on; received -5"),
-    (ForcedTokens, {0: [5]}, "from 0 on; received [5]"),
+    (ForcedTokens, {0: [5, -1]}, "from 0 on; received -1"),
+    (ForcedTokens, {0: []}, "from 0 on; received []"),
     (ForcedTokens, {0: None}, "from 0 on; received None"),
     *((ForbiddenTokens, value, "list of token ids") for value in (*EMPTY, 5, "ab", np.array(5))),
     (ForbiddenTokens, [3, []], "none empty; received []"),
@@ -267,6 +283,12 @@ def test_bad_arguments_are_refused(processor, value, words):
     refused(lambda: processor(value), [f"`{NAMES[processor]}`", words, received])
 
 
+@pytest.mark.parametrize("positions, words", [([], "none empty; received []"), ([-1], "from 0 on; received -1"),
+                                              ([True], "from 0 on; received True"), (3, "received 3")])  # fmt: skip
+def test_bad_positions_are_refused(positions, words):
+    refused(lambda: ForbiddenTokens([3], positions), ["`positions`", words])
+
+
 def own(logits, history):
     return logits
 
@@ -279,6 +301,7 @@ NOT_PROCESSORS = [
     ("None in a list", [None], ["functions of logits and history", "None"]),
     ("forced id", [ForcedTokens({0: 2, 3: 6})], ["`ForcedTokens`", "from 0 to 5", "from 2 to 6"]),
     ("forbidden id", [own, ForbiddenTokens([1, 6])], ["`ForbiddenTokens`", "from 0 to 5", "from 1 to 6"]),
+    ("all ids at one position", [ForbiddenTokens(range(5)), ForbiddenTokens([5], [2])], ["`ids`", "received all 6"]),
     ("forbidden sequence", [ForbiddenTokens([[7, 2]])], ["`ForbiddenTokens`", "from 0 to 5", "from 2 to 7"]),
 ]
 
@@ -291,5 +314,7 @@ def test_what_is_no_processor_is_refused(value, words):
 def test_processors_become_a_tuple():
     chain = [own, ForcedTokens({9: 5}), ForbiddenTokens([5, [0, 5]]), functools.partial(own)]
     assert check_processors(chain, VOCABULARY) == tuple(chain) == check_processors(tuple(chain), VOCABULARY)
+    halves = (ForbiddenTokens(range(3), [0]), ForbiddenTokens(range(3, 6), [1]))
+    assert check_processors(halves, VOCABULARY) == halves
     assert check_processors(None, VOCABULARY) == check_processors([], VOCABULARY) == ()
     assert all(cls in NAMES for cls in vars(processors).values() if dataclasses.is_dataclass(cls))

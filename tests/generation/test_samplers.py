@@ -215,6 +215,7 @@ def test_what_is_filtered_is_never_drawn():
 OPTIONS = dict(temperature=0.7, top_k=4, top_p=0.85, min_p=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", [["temperature"], ["top_k"], ["top_p"], ["min_p"], list(OPTIONS)])
 def test_compiled_with_tensors_in_place_of_numbers(names):
     """Another value, given as a tensor, needs no other compilation."""
@@ -240,6 +241,7 @@ def test_compiled_with_tensors_in_place_of_numbers(names):
     assert len(traces) == 1 or keras.backend.backend() == "torch"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("uncompiled")
 def test_generate_draws_from_the_models_softmax():
     logits = drawing.array(model()(np.array([[3, 1]])))[0, -1]

@@ -141,6 +141,7 @@ def test_a_beam_that_cannot_go_on_spoils_no_other(dead_end):
 STOPS = ([0], [1, 4, 6, 10])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "penalty, early_stopping, stop_ids",
     [(1.0, False, None)]  # all end together, whatever the penalty

@@ -38,10 +38,13 @@ CALLS = {
     "FeedForward": ({}, {"inputs": X}),
     "MixtureOfExperts": (dict(num_experts=3), {"inputs": X}),
     "Pooling": ({}, {"inputs": X, "mask": MASK}),
+    "AttentionPooling": (dict(num_heads=2), {"inputs": X, "mask": MASK}),
     "PositionalEmbedding": (
         dict(vocab_size=11, dim=8, token_types=3), {"inputs": IDS, "positions": PLACES, "token_type_ids": SEGMENTS},
     ),
     "FeatureEmbedding": (dict(dim=8), {"inputs": X, "mask": MASK}),
+    "AudioEmbedding": (dict(dim=8), {"inputs": X, "mask": MASK}),
+    "LogMelSpectrogram": (dict(num_mel_bins=3, frame_length=4, hop_length=2), {"inputs": X[0]}),
     "PatchEmbedding": (dict(patch_size=2, dim=8, image_size=(6, 8)), {"inputs": IMAGES}),
     "RecurrentDecoder": (
         dict(dim=4, attention="additive"),
@@ -51,6 +54,9 @@ CALLS = {
         },
     ),
     "Rotary": ({}, {"x": HEADS, "positions": PLACES}),
+    "Convolution": ({}, {"inputs": X, "mask": MASK}),
+    "DisentangledPositions": (dict(dim=3), {"query_positions": PLACES, "key_positions": PLACES}),
+    "AxialRotary": ({"grid": 2}, {"x": HEADS, "positions": PLACES}),
     "ALiBi": (dict(num_heads=2), {"query_positions": PLACES, "key_positions": PLACES}),
     "RelativeBias": (dict(num_heads=2), {"query_positions": PLACES, "key_positions": PLACES}),
 }  # fmt: skip
@@ -105,7 +111,7 @@ def test_switches_are_true_or_false(name):
             refused(lambda: layer(**working, **{switch: bad}), [f"`{switch}`", "True or False"])
 
 
-@pytest.mark.parametrize("name", ["MultiHeadSelfAttention", "CrossAttention", "Pooling"])
+@pytest.mark.parametrize("name", ["MultiHeadSelfAttention", "CrossAttention", "Pooling", "AttentionPooling"])
 def test_masks_of_floats_are_refused(name):
     """They may be meant to be added, where zero is what is seen."""
     options, arguments = CALLS[name]

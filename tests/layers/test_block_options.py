@@ -135,6 +135,38 @@ def test_the_full_norm_is_over_all_heads():
     drawing.assert_same(layer(X, return_attention_scores=True)[1], weights, 1e-5)
 
 
+@pytest.mark.parametrize("kind", ["layer", "layer_per_head"])
+def test_layer_norms_are_of_each_head(kind):
+    options = dict(num_key_value_heads=1, qk_norm=kind, norm_epsilon=1e-2)
+    layer = randomised(txf.layers.MultiHeadSelfAttention(3, **options), X)
+    heads = {}
+    for name, count in (("query", 3), ("key", 1)):
+        norm = getattr(layer, f"{name}_norm")
+        assert tuple(norm.gamma.shape) == ((4,) if kind == "layer" else (count, 4))
+        x = array(getattr(layer, name)(X)).astype("float64").reshape(2, 5, count, 4)
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-2)
+        heads[name] = x * array(norm.gamma) + (array(norm.beta) if kind == "layer" else 0)
+    logits = np.einsum("btnh,bsh->bnts", heads["query"], heads["key"][:, :, 0]) / 2
+    weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    drawing.assert_same(layer(X, return_attention_scores=True)[1], weights, 1e-5)
+
+
+def test_a_norm_of_each_head_is_float32_and_saved(tmp_path):
+    inputs = keras.Input((5, 12), dtype="float16")
+    layer = txf.layers.MultiHeadSelfAttention(3, qk_norm="layer_per_head", dtype="mixed_float16", name="attention")
+    model = keras.Model(inputs, layer(inputs))
+    randomised(layer, X.astype("float16"))
+    norm = layer.query_norm
+    large = np.random.default_rng(3).normal(size=(2, 5, 3, 4)).astype("float16") * 1000  # whose squares are too large
+    assert np.isfinite(array(norm(large))).all() and norm(large).dtype == norm(large[:1]).dtype
+    exact = large.astype("float64")
+    exact = (exact - exact.mean(-1, keepdims=True)) / np.sqrt(exact.var(-1, keepdims=True) + 1e-6) * array(norm.gamma)
+    np.testing.assert_allclose(array(norm(large)), exact, atol=5e-3)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(array(again(X)), array(model(X)))
+
+
 def test_head_is_another_word_for_true():
     layers = [randomised(txf.layers.MultiHeadSelfAttention(3, qk_norm=value), X) for value in (True, "head")]
     np.testing.assert_array_equal(*(array(layer(X)) for layer in layers))

@@ -33,6 +33,10 @@ def relative(dtype):
     return txf.layers.RelativeBias(3, num_buckets=8, max_distance=6, dtype=dtype)
 
 
+def disentangled(dtype):
+    return txf.layers.DisentangledPositions(12, max_distance=6, num_buckets=8, norm=True, dtype=dtype)
+
+
 def shared_blocks(dtype):
     """Two blocks with one position layer between them."""
     inputs = keras.Input((None, 12), name="inputs")
@@ -47,7 +51,7 @@ attention, cross = txf.layers.MultiHeadSelfAttention, txf.layers.CrossAttention
 encoder, decoder = txf.layers.EncoderBlock, txf.layers.DecoderBlock
 embedding, pooling = txf.layers.PositionalEmbedding, txf.layers.Pooling
 patches, recurrent = txf.layers.PatchEmbedding, txf.layers.RecurrentDecoder
-features = txf.layers.FeatureEmbedding
+features, audio, log_mel = txf.layers.FeatureEmbedding, txf.layers.AudioEmbedding, txf.layers.LogMelSpectrogram
 IMAGES = {"inputs": floats(6, 8, 3)}
 ANY_IMAGES = {"inputs": floats("target", "source", 3)}
 POSITION = dict(mask="none", quantizes=False)
@@ -258,6 +262,9 @@ CASES = [
     case("embedding", embedding, {"inputs": token_ids("target", 11)}, 11, 12, core=True),
     case("features", features, INPUTS, 10),
     case("features-learned", features, INPUTS, 10, "learned", 10, use_bias=False, fullest=True),
+    case("audio", audio, INPUTS, 10, strides=(1, 1), quantizes=False),
+    case("audio-learned", audio, INPUTS, 10, 5, (1,), "relu", "learned", 10, use_bias=False, fullest=True),
+    case("log-mel", log_mel, {"inputs": floats(40)}, 6, 400, 16, 5, mask="none", quantizes=False),
     case(
         "embedding-learned",
         embedding,
@@ -300,6 +307,9 @@ CASES = [
         case(f"pooling-{kind}", pooling, INPUTS, kind, mask="consumed", quantizes=learns, fullest=learns)
         for kind, learns in (("mean", False), ("max", False), ("first", False), ("last", False), ("attention", True))
     ],
+    case(
+        "attention-pooling", txf.layers.AttentionPooling, INPUTS, 3, 14, "gelu_sigmoid", mask="consumed", fullest=True
+    ),
     case("recurrent", recurrent, STATES, 7, quantizes=False, fullest=True),
     case(
         "recurrent-additive",
@@ -329,6 +339,37 @@ CASES = [
         {"x": floats("target", 3, 8), "positions": places("target")},
         fraction=0.5,
         scaling={"type": "linear", "factor": 4.0},
+        **POSITION,
+        fullest=True,
+    ),
+    case("convolution", txf.layers.Convolution, INPUTS, 3, "gelu", quantizes=False),
+    case(
+        "convolution-in-a-block",
+        encoder,
+        INPUTS,
+        3,
+        scores=SELF_SCORES,
+        convolution=lambda dtype: txf.layers.Convolution(5, dtype=dtype),
+        fullest=True,
+    ),
+    case("attention-disentangled", attention, INPUTS, 3, scores=SELF_SCORES, position=disentangled),
+    case(
+        "disentangled-positions",
+        txf.layers.DisentangledPositions,
+        DISTANCE,
+        5,
+        6,
+        8,
+        norm=True,
+        dropout=0.3,
+        **POSITION,
+        fullest=True,
+    ),
+    case(
+        "axial-rotary",
+        txf.layers.AxialRotary,
+        {"x": floats(7, 3, 8), "positions": places(7)},
+        grid=(2, 3),
         **POSITION,
         fullest=True,
     ),

@@ -80,6 +80,7 @@ def test_no_images():
     assert_shapes(layers.PatchEmbedding(2, 8, (4, 6))(np.ones((0, 4, 6, 3), "float32")), (0, 7, 8))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch, length", [(0, 5), (2, 0), (0, 0)])
 def test_models(batch, length):
     sizes, ids = dict(num_layers=1, dim=8, num_heads=2), np.ones((batch, length), "int32")

@@ -161,6 +161,8 @@ def test_grouped_queries_equal_repeated_keys_and_values(options, causal):
             if path.split("/")[0] in ("key", "value", *(["key_norm"] if options["qk_norm"] == "full" else [])):
                 split = value.reshape(*value.shape[:-1], kv_heads, -1)
                 value = np.repeat(split, heads // kv_heads, axis=-2).reshape(*value.shape[:-1], -1)
+            elif path == "key_norm/gamma" and options["qk_norm"] == "layer_per_head":
+                value = np.repeat(value, heads // kv_heads, axis=0)
             weight.assign(value)
         drawing.assert_same(grouped(HIDDEN, mask=MASK), full(HIDDEN, mask=MASK))
 

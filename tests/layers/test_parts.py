@@ -47,6 +47,7 @@ def test_a_block_uses_the_layer_itself(block, name):
             assert getattr(layer, part) is parts[part]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PARTS)
 def test_each_block_of_a_model_has_weights_of_its_own(name):
     parts = PARTS[name]()

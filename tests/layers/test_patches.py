@@ -53,6 +53,21 @@ def test_a_distillation_token_stands_after_the_class_token(interpolate):
         embedding(distillation_token=True, class_token=False)
 
 
+@pytest.mark.parametrize("position_encoding", ["learned", "sinusoidal", None])
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_registers_stand_before_the_patches_and_have_no_positions(before, position_encoding):
+    options = dict(class_token=before > 0, distillation_token=before > 1, position_encoding=position_encoding)
+    layer, plain = embedding(register_tokens=3, **options), embedding(**options)
+    plain.set_weights([drawing.array(weight) for weight in layer.weights if weight.name != "register_tokens"])
+    registers = np.broadcast_to(drawing.array(layer.register_vectors), (2, 3, D))
+    without = drawing.array(plain(IMAGES))
+    expected = np.concatenate([without[:, :before], registers, without[:, before:]], axis=1)
+    drawing.assert_same(layer(IMAGES), expected)
+    assert layer.compute_output_shape(IMAGES.shape) == expected.shape
+    with pytest.raises(ValueError, match="`register_tokens` must be an integer from 0"):
+        embedding(register_tokens=-1)
+
+
 def test_without_class_token_and_positions_patches_are_left():
     layer = embedding(class_token=False, position_encoding=None)
     assert len(layer.weights) == 2

@@ -1,4 +1,4 @@
-"""Parts that checkpoints ask for: offsets of patches, stored frequencies, masked tokens dropped, keys without bias."""
+"""Parts that checkpoints ask for: places of patches, stored frequencies, dropped tokens, keys without bias."""
 
 import drawing
 import keras
@@ -63,6 +63,39 @@ def test_the_bias_and_its_gradient_are_the_same_in_blocks(monkeypatch):
 def test_a_grid_is_of_images_of_one_size():
     layer = txf.layers.MultiHeadSelfAttention(HEADS, position=grid_bias())
     refused(lambda: layer(X[:, :6]), ["`inputs`", "length 7", "grid=(2, 3)", "6"])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_patches_turn_by_their_row_and_column(shared):
+    """One patch after another: a pair of features turns by 2 pi times frequency times coordinate."""
+    rows, columns, before, dim = 2, 3, 2, 8
+    layer = txf.layers.AxialRotary((rows, columns), base=50.0, tokens_before=before)
+    x = drawing.normal(2, before + rows * columns, HEADS, dim)
+    places = np.arange(before + rows * columns)
+    if not shared:
+        places = np.stack([places, places[::-1]])
+    expected = x.astype("float64")
+    for batch, place in np.ndindex(x.shape[:2]):
+        patch = (places if shared else places[batch])[place] - before
+        if patch < 0:
+            continue
+        middles = (patch // columns + 0.5) / rows, (patch % columns + 0.5) / columns
+        for pair in range(dim // 2):
+            coordinate = 2 * middles[pair // 2] - 1
+            turn = np.exp(2j * np.pi * coordinate * 50.0 ** (-4 * (pair % 2) / dim))
+            turned = (expected[batch, place, :, pair] + 1j * expected[batch, place, :, pair + dim // 2]) * turn
+            expected[batch, place, :, pair], expected[batch, place, :, pair + dim // 2] = turned.real, turned.imag
+    drawing.assert_same(layer(x, places), expected, 1e-5)
+    drawing.assert_same(layer.rotate(x, places), expected, 1e-5)
+
+
+def test_a_rotation_of_patches_is_of_images_of_one_size():
+    layer = txf.layers.MultiHeadSelfAttention(HEADS, position=txf.layers.AxialRotary(GRID))
+    assert layer(X).shape == X.shape
+    refused(lambda: layer(X[:, :6]), ["`inputs`", "length 7", "tokens_before=1", "grid=(2, 3)", "6"])
+    narrow = txf.layers.MultiHeadSelfAttention(HEADS, head_dim=6, position=txf.layers.AxialRotary(GRID))
+    refused(lambda: narrow(X), ["`head_dim`", "divisible by 4", "6"])
+    refused(lambda: txf.layers.AxialRotary(GRID, tokens_before=-1), ["`tokens_before`", "from 0", "-1"])
 
 
 def test_stored_frequencies_are_rotary_ones_until_they_are_replaced():

@@ -43,15 +43,25 @@ LAYERS = {
     "EncoderBlock": (dict(BLOCK, **ROPE), {"causal": True}, [X]),
     "DecoderBlock": (dict(BLOCK, cross_attention=True), {"position": "alibi"}, [X, CONTEXT]),
     "Pooling": ({}, {"kind": "max"}, [X]),
+    "AttentionPooling": (dict(num_heads=2, intermediate_dim=10), {"activation": "relu"}, [X]),
     "PositionalEmbedding": (
         dict(vocab_size=11, dim=8, position_encoding="learned", max_length=9), {"scale": True}, [IDS],
     ),
     "FeatureEmbedding": (dict(dim=8, use_bias=False), {"position_encoding": None}, [X]),
+    "AudioEmbedding": (dict(dim=8, kernel_size=5, strides=(2, 1)), {"position_encoding": None}, [X]),
+    "LogMelSpectrogram": (dict(num_mel_bins=3, frame_length=4, hop_length=2), {"sampling_rate": 400}, [X[0]]),
     "PatchEmbedding": (
         dict(patch_size=2, dim=8, image_size=(4, 6)), {"class_token": False}, [RANDOM.random((2, 4, 6, 3), "float32")],
     ),
     "RecurrentDecoder": (dict(dim=4, cell="lstm", dropout=0.2), {"attention": "additive"}, [X, X[:, 0], CONTEXT]),
     "Rotary": ({"fraction": 0.5}, {"base": 20.0}, [RANDOM.normal(size=(2, 5, 2, 8)).astype("float32"), PLACES]),
+    "Convolution": ({"kernel_size": 5}, {"activation": "relu"}, [X]),
+    "DisentangledPositions": (
+        dict(dim=3, max_distance=4, share_projections=True), {"norm": True}, [PLACES, PLACES[:, :3]],
+    ),
+    "AxialRotary": (
+        {"grid": 2, "tokens_before": 1}, {"base": 20.0}, [RANDOM.normal(size=(2, 5, 2, 8)).astype("float32"), PLACES],
+    ),
     "ALiBi": ({}, {"num_heads": 3}, [PLACES, PLACES[:, :3]]),
     "RelativeBias": (
         dict(num_heads=2, num_buckets=6, max_distance=4), {"bidirectional": False}, [PLACES, PLACES[:, :3]],

@@ -88,6 +88,44 @@ def test_parameters_add_up(options, block, outside):
     assert txf.models.decoder_generator(11, 2, 12, 3, **options).count_params() == 2 * block + outside
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_generator_may_have_a_head(bias):
+    options = dict(head_activation="silu", head_bias=bias, norm_epsilon=0.1, norm_bias=False, logit_scale=0.5)
+    model = drawing.randomize(txf.models.decoder_generator(11, 1, 12, 3, norm_placement="pre", **options))
+    ids = np.array([[5, 6, 7, 2]])
+    hidden = drawing.array(keras.Model(model.input, model.get_layer("decoder_norm").output)(ids)).astype("float64")
+    head, norm = model.get_layer("head"), model.get_layer("head_norm")
+    assert head.use_bias == bias and norm.center is False
+    x = hidden @ drawing.array(head.kernel) + (drawing.array(head.bias) if bias else 0)
+    x = x / (1 + np.exp(-x))
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 0.1) * drawing.array(norm.gamma)
+    logits = 0.5 * x @ drawing.array(model.get_layer("embedding").token.embeddings).T
+    np.testing.assert_allclose(drawing.array(model(ids)), logits, atol=1e-4)
+    answer = model.generate(ids, max_new_tokens=3, stop_ids=())
+    for length in (4, 5, 6):
+        logits = drawing.array(model(answer[:, :length]))[0, -1]
+        assert answer[0, length] == logits.argmax()
+    with pytest.raises(ValueError, match="head_bias=False needs `head_activation`"):
+        txf.models.decoder_generator(11, 1, 12, 3, head_bias=False)
+
+
+def test_both_sides_may_have_a_width_of_their_own():
+    options = dict(share_embeddings=False, encoder_options={"dim": 8, "num_heads": 2})
+    model = drawing.randomize(txf.models.encoder_decoder(11, 13, 2, 12, 3, **options))
+    assert model.get_layer("encoder_1").attention.query.units == 8
+    assert model.get_layer("decoder_1").cross_attention_layer.key.kernel.shape == (8, 12)
+    answers = model.generate([[5, 6, 7]], max_new_tokens=3, start_id=1, stop_ids=())
+    target = np.concatenate([[[1]], answers], axis=1)
+    logits = drawing.array(model({"source_ids": np.array([[5, 6, 7]]), "target_ids": target}))
+    np.testing.assert_array_equal(logits[0, :3].argmax(-1), answers[0])
+    decoder = txf.models.encoder_decoder(11, 13, 1, 8, 2, decoder_options={"dim": 12, "num_heads": 3})
+    assert decoder.get_layer("target_embedding").dim == 12 and decoder.get_layer("source_embedding").dim == 8
+    with pytest.raises(ValueError, match="`share_embeddings` does not go with another `dim` of one side"):
+        txf.models.encoder_decoder(11, 11, 1, 12, 3, decoder_options={"dim": 8, "num_heads": 2})
+    with pytest.raises(ValueError, match="`dim` must be a positive integer"):
+        txf.models.encoder_decoder(11, 13, 1, 12, 3, decoder_options={"dim": "8"})
+
+
 def paths(prefix, names):
     return {f"{prefix}/{name}" for name in names.split()}
 
@@ -127,6 +165,7 @@ APART = {
     "norm_attention",
     "token_dim",
     "masked_id",  # of encoders alone: see layers/test_stored_positions.py
+    "convolution",  # of encoders alone: see layers/test_convolution.py
     "output_projection",
     "attention",
     "feed_forward",

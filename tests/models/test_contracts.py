@@ -68,6 +68,8 @@ decoder, decoder_generator = txf.models.decoder, txf.models.decoder_generator
 encoder_decoder = txf.models.encoder_decoder
 recurrent = txf.models.recurrent_encoder_decoder
 masked_language_model, token_classifier = txf.models.masked_language_model, txf.models.token_classifier
+PICTURES = {**IMAGES, **TOKENS}
+dual_encoder = txf.models.dual_encoder
 image_encoder, image_classifier = txf.models.image_encoder, txf.models.image_classifier
 
 CASES = [
@@ -388,10 +390,24 @@ CASES = [
         shares=True,
         fullest=True,
     ),
-]
+    case(
+        "dual-encoder", dual_encoder, PICTURES, (6, 8), (2, 4), 11, 1, 12, 3,
+        projection_dim=7, end_id=9, logit_scale=1.5, mask="none",
+    ),
+    case(
+        "dual-encoder-many", dual_encoder, PICTURES, (6, 8), (2, 4), 11, 1, 12, 6, **MANY, **EVERYTHING,
+        image_pooling=txf.layers.AttentionPooling(2), image_projection=False, projection_bias=True, logit_scale=1.5,
+        max_logit_scale=None, logit_bias=-0.5, text_options={"causal": False, "num_layers": 2, "dim": 18},
+        mask="none", fullest=True,
+        scores={
+            **scores("image_attention_scores", (6, 6, 6)),
+            **scores("text_attention_scores", (6, "target", "target"), layers=2),
+        },
+    ),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("check, case", parameters(CASES))
+@pytest.mark.parametrize("check, case", parameters(CASES, long=("export", "fit_compiled", "quantization")))
 def test_contract(check, case, tmp_path):
     check(case, tmp_path)
 

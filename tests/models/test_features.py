@@ -26,6 +26,7 @@ def encoder(**options):
     return txf.models.encoder(None, 2, 8, 2, input_dim=6, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", POSITIONS)
 def test_one_hot_vectors_through_a_table_are_tokens(options):
     tokens = txf.models.encoder(6, 2, 8, 2, scale_embedding=False, **options)
@@ -42,6 +43,7 @@ def test_one_hot_vectors_through_a_table_are_tokens(options):
     drawing.assert_same(found[IDS != 0], array(tokens(IDS))[IDS != 0], 1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", POSITIONS)
 def test_padding_on_either_side_changes_nothing(options):
     model = encoder(**options)

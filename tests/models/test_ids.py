@@ -70,6 +70,7 @@ def test_ids_in_every_form_are_the_same_ids():
         assert_same([model.predict(form, verbose=0)], expected, 1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BUILDERS)
 def test_it_is_a_functional_model(name, tmp_path):
     """Which reloads as what it is, and is cloned and called within another."""

@@ -144,6 +144,7 @@ def test_a_source_of_padding_alone_gives_numbers():
     np.testing.assert_allclose(ops.convert_to_numpy(scores), 1 / 3, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell, attention, bidirectional", KINDS)
 def test_padding_changes_nothing(cell, attention, bidirectional):
     model = build(cell, attention, bidirectional)

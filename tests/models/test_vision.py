@@ -94,6 +94,7 @@ def test_every_option_reaches_the_layers(name):
     assert {layer.dtype_policy.name for layer in model.layers} == {"mixed_bfloat16", keras.config.dtype_policy().name}
 
 
+@pytest.mark.long
 @builders
 @pytest.mark.parametrize("position", ["rotary", "alibi", "relative"])
 def test_positions_of_attention_take_the_place_of_learned_ones(name, position):
@@ -134,6 +135,18 @@ def test_pooling_tells_the_class_token_from_the_patches(pooling):
     np.testing.assert_allclose(numpy(model(IMAGES))[0], normed @ kernel + bias, atol=1e-4)
     with pytest.raises(ValueError, match=f"pooling='{pooling}' takes the class token"):
         BUILDERS["image_classifier"](pooling=pooling, class_token=False)
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean", "max", "others", "first_and_others"])
+def test_no_pooling_reads_the_registers(pooling):
+    model = drawing.randomize(BUILDERS["image_classifier"](pooling=pooling, register_tokens=2, class_token=True))
+    hidden = numpy(keras.Model(model.input, model.get_layer("encoder_norm").output)(IMAGES))[0]
+    assert hidden.shape == (2, 9, 12)
+    pooled = numpy(txf.layers.Pooling(pooling)(np.delete(hidden, [1, 2], axis=1)))[0]
+    kernel, bias = (drawing.array(weight) for weight in model.get_layer("logits").weights)
+    np.testing.assert_allclose(numpy(model(IMAGES))[0], pooled @ kernel + bias, atol=1e-4)
+    plain = BUILDERS["image_classifier"](pooling=pooling, class_token=True)
+    assert [layer.name for layer in plain.layers if layer.name == "pooled_tokens"] == []
 
 
 def test_a_distillation_head_has_its_share_of_the_logits():

@@ -235,3 +235,23 @@ def test_models_train_and_generate_in_blocks(monkeypatch):
         tokens.append(np.asarray(model.generate(ids[:2], 4)))
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
     np.testing.assert_array_equal(*tokens)
+
+
+def test_sums_of_large_values_in_float16_are_finite():
+    """2,048 equal weights: the sum of the values before the division, 102,400, is larger than any float16."""
+    query, key = (ops.zeros((1, 1, length, 2), "float16") for length in (1, 2048))
+    values = np.full((1, 1, 2048, 2), 50) + np.arange(2048)[:, None] % 4
+    output = blockwise_attention(query, key, ops.convert_to_tensor(values, "float16"), block_lengths=(1, 2048))
+    assert_same(ops.cast(output, "float32"), np.full((1, 1, 1, 2), 51.5), 0.05)
+
+
+@pytest.mark.parametrize("position", ["alibi", "relative"])
+def test_one_token_alone_has_the_gradient_of_whole_logits(position, monkeypatch):
+    layer = txf.layers.MultiHeadSelfAttention(num_heads=N, position=position, sinks=True)
+    x, found = normal(B, 1, 16), []
+    layer.build(x.shape)
+    for threshold in (kernel.LONG, 1):
+        monkeypatch.setattr(kernel, "LONG", threshold)
+        monkeypatch.setattr(kernel, "_fuses_long", lambda query: False)
+        found.append(gradient(lambda x: ops.sum(layer(x) ** 2), x))
+    assert_same(found[1], found[0], 1e-5 * max(1, np.abs(found[0]).max()))

@@ -53,6 +53,8 @@ ADAPTERS = {
         r=3, target_modules=["q_proj", "fc1", "out_proj"], exclude_modules=["decoder.layers.1.fc1"],
         alpha_pattern={"encoder.layers.1.self_attn.q_proj": 5},
     ),
+    "deberta-classes": dict(r=3, target_modules=["in_proj", "pos_q_proj", "pooler.dense"], task_type="SEQ_CLS"),
+    "deberta-v2-tokens": dict(r=3, target_modules=["query_proj", "pos_key_proj", "dense"], task_type="TOKEN_CLS"),
     "modernbert-classes": dict(r=3, target_modules=["Wqkv", "Wi", "Wo"], task_type="SEQ_CLS"),
     "gte-classes": dict(r=3, target_modules=["q_proj", "v_proj", "gate_proj", "down_proj"], task_type="SEQ_CLS"),
     "nomic_bert-masked": dict(r=3, target_modules=["k_proj", "o_proj", "up_proj"], modules_to_save=["layer_norm"]),
@@ -281,6 +283,6 @@ def test_modules_have_the_names_of_transformers(family, tmp_path):
     modules = find_modules(ours, PROVENANCE[ours])
     assert modules.keys() <= dict(model.named_modules()).keys()
     dense = {name for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D")}
-    dense -= {"esm.contact_head.regression"}  # a head that is not built
+    dense -= {"esm.contact_head.regression", "head", "head.mlp.fc1", "head.mlp.fc2"}  # heads that are not built
     tied = {f"{row}" for row in dense if model.get_output_embeddings() is model.get_submodule(row)}
     assert dense - tied <= {name for name, module in modules.items() if module.layers}

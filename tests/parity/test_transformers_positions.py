@@ -7,6 +7,7 @@ from parity.weights import close, normal, paper_sinusoid, randomize, to_numpy
 from transformers import LlamaConfig, T5Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 from transformers.models.gpt_neox.modeling_gpt_neox import apply_rotary_pos_emb
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
@@ -129,6 +130,14 @@ def test_relative_buckets(bidirectional, num_buckets, max_distance):
     )
     ours = mathematics.relative_buckets(distances, bidirectional, num_buckets, max_distance)
     np.testing.assert_array_equal(to_numpy(ours), to_numpy(expected))
+
+
+@pytest.mark.parametrize("side, max_distance", [(256, 512), (32, 128), (4, 20), (6, 300), (128, 1024)])
+def test_disentangled_buckets(side, max_distance):
+    distances = torch.arange(-max_distance, max_distance + 1)
+    theirs = make_log_bucket_position(distances, side, max_distance).long() + side
+    ours = mathematics.disentangled_buckets(max_distance, 2 * side)
+    np.testing.assert_array_equal(ours, to_numpy(theirs.clamp(0, 2 * side - 1)))
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])

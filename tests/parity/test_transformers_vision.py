@@ -6,6 +6,7 @@ import torch
 import transformers
 from parity.weights import attention_table, block_table, close, copy_weights, normal, numbered, randomize, state_of
 
+import keras_txf as txf
 from keras_txf.models import image_classifier, image_encoder
 
 pytestmark = pytest.mark.parity
@@ -108,6 +109,21 @@ def test_vit_at_another_resolution():
         outputs = ours(images)
         close(outputs["logits"], expected.logits)
         all_agree(outputs, expected, theirs.vit(**arguments).last_hidden_state)
+
+
+def test_dinov3_at_another_resolution(tmp_path):
+    """Rotary positions go from edge to edge of every image: the weights are the same, the grid is another one."""
+    config = transformers.DINOv3ViTConfig(
+        hidden_size=24, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=WIDTH, image_size=8,
+        patch_size=4, num_channels=CHANNELS, num_register_tokens=2,
+    )  # fmt: skip
+    theirs = randomize(transformers.DINOv3ViTModel(config))
+    theirs.save_pretrained(tmp_path)
+    for size, grid in (((8, 8), (2, 2)), ((12, 20), (3, 5))):
+        position = txf.layers.AxialRotary(grid, tokens_before=3)
+        ours = txf.checkpoints.load(tmp_path, image_size=size, position=position)
+        images = normal(BATCH, *size, CHANNELS)
+        close(ours(images), theirs(pixels(images)).last_hidden_state)
 
 
 def test_vit_model():

@@ -85,6 +85,7 @@ def test_conversations_come_from_a_file(chatty, tmp_path):
     assert chatty.evaluate(lines) == chatty.evaluate(CHATS)
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_the_answers_of_all_rows():
     task = txf.tasks.TextGenerator.from_scratch(PROMPTS, RESPONSES, tokenizer=BYTES, **SMALL)
     entropies = []

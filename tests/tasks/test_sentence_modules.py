@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import pytest
 from page_files import encoder
+from refusals import refused
+from safetensors.numpy import load_file, save_file
 
 import keras_txf as txf
 from keras_txf.tasks.sentence_modules import read_max_length, read_pooling
@@ -54,7 +56,9 @@ def test_a_folder_without_modules_has_the_mean(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("files, words", [
-    ({"modules": [module("Transformer"), module("Dense", "2_Dense")]}, "modules.json must have modules of"),
+    ({"modules": [module("Transformer"), module("LSTM", "2_LSTM")]}, "modules.json must have modules of"),
+    ({"modules": [module("Transformer"), module("Dense", "2_Dense")]}, "must have its modules in the order"),
+    ({"modules": [module("Pooling"), module("Normalize"), module("Dense")]}, "must have its modules in the order"),
     ({"modules": [{"path": ""}]}, "modules.json' cannot be read"),
     ({"modules": 3}, "modules.json' cannot be read"),
     ({"1_Pooling__config": {"pooling_mode": ["mean", "max"]}}, "1_Pooling/config.json must ask for one of"),
@@ -63,7 +67,7 @@ def test_a_folder_without_modules_has_the_mean(tmp_path, tokenizer):
     ({"1_Pooling__config": {"pooling_mode": 3}}, "1_Pooling/config.json must ask for one of"),
     ({"config_sentence_transformers": {"prompts": {"q": "q: "}, "default_prompt_name": "q"}}, "must have no prompt"),
     ({"sentence_bert_config": {"do_lower_case": True}}, "'do_lower_case' false for a tokenizer of both cases"),
-], ids=range(9))  # fmt: skip
+], ids=range(11))  # fmt: skip
 def test_what_an_embedder_has_not_is_refused(files, words, tmp_path, tokenizer):
     put(tmp_path, **files)
     with pytest.raises(ValueError, match=re.escape(words)) as error:
@@ -72,12 +76,13 @@ def test_what_an_embedder_has_not_is_refused(files, words, tmp_path, tokenizer):
 
 
 def test_a_pooling_of_the_caller_stands_for_the_modules(folder):
-    put(folder, modules=[module("Transformer"), module("Dense", "2_Dense")])
+    put(folder, modules=[module("Transformer"), module("LSTM", "2_LSTM")])
     with pytest.raises(ValueError, match="modules.json must have modules of"):
         embedder.from_checkpoint(folder)
     assert embedder.from_checkpoint(folder, pooling="max").model.get_layer("pooling").kind == "max"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files, longest", [
     ({"sentence_bert_config": {"max_seq_length": 9}}, 9),
     ({"sentence_bert_config": {"max_seq_length": 900}}, 64),  # the model has 64 positions
@@ -92,6 +97,7 @@ def test_texts_are_truncated_as_there(files, longest, folder):
     assert embedder.from_checkpoint(folder, max_length=5).max_length == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [True, False])
 def test_a_folder_says_whether_vectors_have_length_1(unit, folder, tmp_path):
     task = embedder.from_checkpoint(folder, pooling="last")
@@ -118,3 +124,72 @@ def test_a_model_that_no_folder_can_hold_is_refused(folder, tmp_path):
     assert not (tmp_path / "new").exists()
     with pytest.raises(ValueError, match='`format` must be "keras" for a pooling other than'):
         embedder.from_checkpoint(folder, pooling="attention").save(tmp_path / "new", format="huggingface")
+
+
+CLASSES = "torch.nn.modules."
+DENSE = [module("Transformer"), module("Pooling", "1_Pooling"), module("Dense", "2_Dense"), module("Dense", "3_Dense"),
+         module("Normalize", "4_Normalize")]  # fmt: skip
+
+
+def put_dense(folder, width, **changed):
+    """Two Dense modules as EmbeddingGemma has them, of which the second has a bias and an activation; their arrays."""
+    rng = np.random.default_rng(4)
+    arrays = [rng.normal(size=shape).astype("float32") for shape in ((9, width), (5, 9), (5,))]
+    files = {"linear.weight": arrays[0]}, {"linear.weight": arrays[1], "linear.bias": arrays[2]}
+    values = [
+        {"in_features": width, "out_features": 9, "bias": False, "activation_function": CLASSES + "linear.Identity"},
+        {"in_features": 9, "out_features": 5, "activation_function": CLASSES + "activation.Tanh", **changed},
+    ]
+    put(folder, modules=DENSE, **{f"{number}_Dense__config": value for number, value in zip((2, 3), values)})
+    for number, tensors in zip((2, 3), files):
+        save_file(tensors, folder / f"{number}_Dense" / "model.safetensors")
+    return arrays
+
+
+def test_dense_modules_follow_the_pooling(folder, tmp_path):
+    pooled = embedder.from_checkpoint(folder, pooling="mean")
+    states = keras.ops.convert_to_numpy(pooled.checkpoint_model()(pooled._ids(TEXTS[:1])[0][None]))[0]
+    first, second, bias = put_dense(folder, states.shape[-1])
+    task = embedder.from_checkpoint(folder)
+    expected = np.tanh(second @ (first @ states.astype("float64").mean(0)) + bias)
+    np.testing.assert_allclose(task.encode(TEXTS[0]), expected / np.linalg.norm(expected), atol=1e-5)
+    task.save(tmp_path / "new", format="huggingface")
+    for number in (2, 3):
+        old, new = (load_file(place / f"{number}_Dense" / "model.safetensors") for place in (folder, tmp_path / "new"))
+        assert old.keys() == new.keys() and all((old[name] == new[name]).all() for name in old)
+    written = json.loads((tmp_path / "new" / "3_Dense" / "config.json").read_text())
+    assert written == {
+        "in_features": 9,
+        "out_features": 5,
+        "bias": True,
+        "activation_function": CLASSES + "activation.Tanh",
+    }
+    assert json.loads((tmp_path / "new" / "1_Pooling" / "config.json").read_text())["word_embedding_dimension"] == len(
+        first[0]
+    )
+    np.testing.assert_array_equal(embedder.load(tmp_path / "new").encode(TEXTS), task.encode(TEXTS))
+
+
+@pytest.mark.parametrize("changed, words", [
+    ({"activation_function": CLASSES + "activation.PReLU"}, ["activation_function", "3_Dense/config.json", "PReLU"]),
+    ({"use_residual": True}, ["use_residual", "3_Dense/config.json", "True"]),
+    ({"module_input_name": "token_embeddings"}, ["module_input_name", "token_embeddings"]),
+    ({"bias": False}, ["3_Dense/model.safetensors", "['linear.weight']", "linear.bias"]),
+], ids=range(4))  # fmt: skip
+def test_dense_modules_that_are_not_built_are_refused(changed, words, folder):
+    width = embedder.from_checkpoint(folder).model.output.shape[-1]
+    put_dense(folder, width, **changed)
+    refused(lambda: embedder.from_checkpoint(folder), words)
+
+
+def test_a_dense_module_of_another_width_is_refused(folder):
+    width = embedder.from_checkpoint(folder).model.output.shape[-1]
+    put_dense(folder, width + 1)
+    refused(lambda: embedder.from_checkpoint(folder), ["2_Dense/model.safetensors", f"(outputs, {width})"])
+
+
+def test_a_dense_layer_that_no_folder_can_hold_is_refused(folder, tmp_path):
+    put_dense(folder, embedder.from_checkpoint(folder).model.output.shape[-1])
+    task = embedder.from_checkpoint(folder)
+    task.model.get_layer("3_dense").activation = keras.activations.exponential
+    refused(lambda: task.save(tmp_path / "new", format="huggingface"), ["`format`", "linear", "exponential"])

@@ -36,6 +36,7 @@ def probabilities(task):
     return task.predict(TEXT, return_probabilities=True)
 
 
+@pytest.mark.slow
 def test_a_folder_holds_what_was_saved_last(source, tmp_path):
     task, folder = classifier(source), tmp_path / "task"
     folder.mkdir()
@@ -53,6 +54,7 @@ def test_a_folder_holds_what_was_saved_last(source, tmp_path):
     assert (folder / "mine.txt").read_text() == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["TextClassifier", "TextEmbedder", "TokenClassifier", "PairClassifier"])
 def test_options_are_the_same_in_the_format_of_hugging_face(name, source, tmp_path):
     options = {"labels": [7, 3]} if name in ("TextClassifier", "PairClassifier") else {}

@@ -305,6 +305,7 @@ def test_fill_guesses_by_the_models_softmax():
             task.fill(text)
 
 
+@pytest.mark.slow
 def test_of_short_texts_one_token_is_hidden():
     task = MAKE["MaskedLanguageModel"]()
     for _ in range(3):

@@ -34,6 +34,7 @@ def test_it_is_the_same_after_a_folder(trained, tmp_path):
     assert "Labels: B-LOC, B-PER, I-PER, O." in (tmp_path / "task" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_long_texts_are_read_in_parts(trained):
     """What a part holds is what the model says of the part alone."""
     words = [word for row in WORDS[:3] for word in row]
@@ -89,6 +90,7 @@ def test_it_is_served(trained, tmp_path):
     np.testing.assert_allclose(served["score"].numpy()[:2], expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_files_columns_and_numbers_are_the_same(trained, tmp_path):
     lines = ["-DOCSTART- X O", ""]
     for words, tags in zip(WORDS, TAGS):

@@ -232,3 +232,8 @@ def test_bad_arguments(folders):
         refused(lambda: type(bert)(**{**bert.get_config(), "added_tokens": tokens}), words)
     pairs = learnt("byte pairs")
     refused(lambda: type(pairs)(**{**pairs.get_config(), "added_tokens": ["a"]}), ["`definition`", "a"])
+
+
+def test_no_offsets_of_ids_and_tokens_beside_the_model(folders):
+    for name, words in (("marian", ["`vocabulary`", "None"]), ("added bert", ["`added_tokens`", "<new>"])):
+        refused(lambda: text.from_checkpoint(folders[name]).tokenize_with_offsets(["a fox"]), words)

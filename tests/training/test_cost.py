@@ -268,6 +268,7 @@ def test_activations_are_about_those_of_pytorch(gated, norm):
     assert 0.8 < found.activation_bytes / sum(kept.values()) <= 1
 
 
+@pytest.mark.long
 def test_blocks_that_are_computed_again_keep_their_inputs_alone():
     options = dict(vocab_size=19, num_layers=4, dim=16, num_heads=2, norm_placement="pre", dropout=0.0)
     model = txf.models.decoder_generator(**options)

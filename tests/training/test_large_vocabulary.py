@@ -201,6 +201,24 @@ def test_a_change_in_place_is_not_ignored(chunked):
     assert not chunked
 
 
+@pytest.mark.skipif(BACKEND != "torch", reason="the others have no such mode")
+@pytest.mark.parametrize("name", ["adjusted", "untied"])
+def test_logits_without_a_gradient_give_none_to_the_table(name, chunked):
+    import torch
+
+    model, loss = generator(**HEADS[name]), txf.training.TokenCrossEntropy()
+    with torch.no_grad():
+        logits = model(X)
+    found = loss(Y, logits)
+    assert chunked and not found.requires_grad
+    assert float(found) == pytest.approx(float(loss(Y, drawing.array(logits))), rel=1e-5)
+    assert loss(Y, model(X)).requires_grad
+    with torch.no_grad():
+        logits = model(X)
+        model.set_weights([0 * value for value in model.get_weights()])  # a change of the table is still seen
+    assert float(loss(Y, logits)) == pytest.approx(float(loss(Y, drawing.array(logits))), rel=1e-5)
+
+
 def test_a_loss_that_computes_something_else_gets_the_logits(chunked):
     class Focal(txf.training.TokenCrossEntropy):
         def call(self, y_true, y_pred):

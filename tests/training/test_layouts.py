@@ -98,6 +98,7 @@ def test_key_value_heads_that_do_not_divide(head_dim, whole):
     assert ("whole weights" if whole else "heads are cut") in noted[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*BUILDERS, *IMAGE_BUILDERS, "masked_language_model", "token_classifier", "recurrent"])
 def test_each_weight_of_each_builder_has_a_row_that_fits(name):
     builders = {

@@ -4,6 +4,8 @@ from keras_txf.checkpoints.families import (
     albert,
     beit,
     bert,
+    clip,
+    deberta,
     esm,
     eurobert,
     gpt,
@@ -22,6 +24,7 @@ FAMILIES = {
     **albert.FAMILIES,
     **modern_bert.FAMILIES,
     **rotary_bert.FAMILIES,
+    **deberta.FAMILIES,
     **esm.FAMILIES,
     **eurobert.FAMILIES,
     **gpt.FAMILIES,
@@ -32,4 +35,5 @@ FAMILIES = {
     **seq2seq.FAMILIES,
     **vit.FAMILIES,
     **beit.FAMILIES,
+    **clip.FAMILIES,
 }

@@ -2,16 +2,13 @@
 
 from keras_txf.checkpoints.families.bert import BODY, BUFFERS, CLASSES, activation_of, body, masked, tasks
 from keras_txf.checkpoints.family import Family
-from keras_txf.checkpoints.weight_map import Tensor
+from keras_txf.checkpoints.weight_map import Tensor, projections
 
 BLOCK = "encoder.albert_layer_groups.{i}.albert_layers.0"
 TABLE = {
     **{path: name for path, name in BODY.items() if not path.startswith("encoder_{i}")},
     "encoder_embedding_projection": "encoder.embedding_hidden_mapping_in",
-    "encoder_{i}/attention/query": f"{BLOCK}.attention.query",
-    "encoder_{i}/attention/key": f"{BLOCK}.attention.key",
-    "encoder_{i}/attention/value": f"{BLOCK}.attention.value",
-    "encoder_{i}/attention/output": f"{BLOCK}.attention.dense",
+    **projections("encoder_{i}/attention", f"{BLOCK}.attention", ("query", "key", "value", "dense")),
     "encoder_{i}/attention_norm": f"{BLOCK}.attention.LayerNorm",
     "encoder_{i}/feed_forward/intermediate": f"{BLOCK}.ffn",
     "encoder_{i}/feed_forward/output": f"{BLOCK}.ffn_output",
@@ -48,12 +45,8 @@ FAMILIES = {
         tasks(
             "Albert",
             masked(
-                "AlbertForMaskedLM",
-                "predictions.dense",
-                "predictions.LayerNorm",
-                "predictions.decoder",
-                "predictions.bias",
-                activation_of("hidden_act", "gelu_new"),
+                "AlbertForMaskedLM", "predictions.dense", "predictions.LayerNorm", "predictions.decoder",
+                "predictions.bias", activation_of("hidden_act", "gelu_new"),
             ),
             {"head": Tensor("pooler", inner=True), **CLASSES},
             lambda c: {"pooling": "first", "head_activation": "tanh", **head(c)},
@@ -66,4 +59,4 @@ FAMILIES = {
         # In the first ALBERTs; nothing reads these keys any more.
         ("gap_size", "net_structure_type", "down_scale_factor", "num_memory_blocks", "layers_to_keep"),
     )
-}
+}  # fmt: skip

@@ -1,7 +1,6 @@
 """BEiT: images with relative positions of patches, layer scale and the mean of the patches."""
 
-from keras_txf import checks
-from keras_txf.checkpoints.families.vit import BODY, RENAMED, body, patch, tasks
+from keras_txf.checkpoints.families.vit import BODY, RENAMED, body, patch, square, tasks
 from keras_txf.checkpoints.family import Family
 from keras_txf.checkpoints.weight_map import Tensor
 from keras_txf.layers.grid_bias import GridBias
@@ -18,12 +17,7 @@ TABLE = {
 
 def options(c):
     number, heads, rate = c("num_hidden_layers"), c("num_attention_heads"), c("drop_path_rate", 0.1)
-    image, patches = (checks.pair(key, c(key, default)) for key, default in (("image_size", 224), ("patch_size", 16)))
-    if image[0] != image[1] or patches[0] != patches[1]:  # transformers has no positions for others
-        raise ValueError(
-            f"config.json must have an `image_size` and a `patch_size` of squares; received {image} and {patches}."
-        )
-    grid, position = (image[0] // patches[0],) * 2, None
+    grid, position = (square(c, "image_size", 224) // square(c, "patch_size", 16),) * 2, None
     own, shared = c("use_relative_position_bias", False), c("use_shared_relative_position_bias", False)
     if own and shared:
         raise ValueError(

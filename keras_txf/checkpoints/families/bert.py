@@ -5,7 +5,7 @@ import functools
 
 from keras_txf import models
 from keras_txf.checkpoints.family import POOLER, Family, Task, classes, encoder_task, spans
-from keras_txf.checkpoints.weight_map import Tensor, skip
+from keras_txf.checkpoints.weight_map import Tensor, projections, skip
 from keras_txf.layers import RelativeBias
 
 BODY = {
@@ -13,10 +13,9 @@ BODY = {
     "embedding/position": "embeddings.position_embeddings",
     "embedding/token_type": "embeddings.token_type_embeddings",
     "encoder_embedding_norm": "embeddings.LayerNorm",
-    "encoder_{i}/attention/query": "encoder.layer.{i}.attention.self.query",
-    "encoder_{i}/attention/key": "encoder.layer.{i}.attention.self.key",
-    "encoder_{i}/attention/value": "encoder.layer.{i}.attention.self.value",
-    "encoder_{i}/attention/output": "encoder.layer.{i}.attention.output.dense",
+    **projections(
+        "encoder_{i}/attention", "encoder.layer.{i}.attention", ("self.query", "self.key", "self.value", "output.dense")
+    ),
     "encoder_{i}/attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
     "encoder_{i}/feed_forward/intermediate": "encoder.layer.{i}.intermediate.dense",
     "encoder_{i}/feed_forward/output": "encoder.layer.{i}.output.dense",
@@ -25,20 +24,14 @@ BODY = {
 MPNET = {
     **BODY,
     "encoder_position": "encoder.relative_attention_bias",
-    "encoder_{i}/attention/query": "encoder.layer.{i}.attention.attn.q",
-    "encoder_{i}/attention/key": "encoder.layer.{i}.attention.attn.k",
-    "encoder_{i}/attention/value": "encoder.layer.{i}.attention.attn.v",
-    "encoder_{i}/attention/output": "encoder.layer.{i}.attention.attn.o",
+    **projections("encoder_{i}/attention", "encoder.layer.{i}.attention.attn", "qkvo"),
     "encoder_{i}/attention_norm": "encoder.layer.{i}.attention.LayerNorm",
 }
 DISTILBERT = {
     "embedding/token": "embeddings.word_embeddings",
     "embedding/position": "embeddings.position_embeddings",
     "encoder_embedding_norm": "embeddings.LayerNorm",
-    "encoder_{i}/attention/query": "transformer.layer.{i}.attention.q_lin",
-    "encoder_{i}/attention/key": "transformer.layer.{i}.attention.k_lin",
-    "encoder_{i}/attention/value": "transformer.layer.{i}.attention.v_lin",
-    "encoder_{i}/attention/output": "transformer.layer.{i}.attention.out_lin",
+    **projections("encoder_{i}/attention", "transformer.layer.{i}.attention", ("q_lin", "k_lin", "v_lin", "out_lin")),
     "encoder_{i}/attention_norm": "transformer.layer.{i}.sa_layer_norm",
     "encoder_{i}/feed_forward/intermediate": "transformer.layer.{i}.ffn.lin1",
     "encoder_{i}/feed_forward/output": "transformer.layer.{i}.ffn.lin2",
@@ -172,13 +165,9 @@ def roberta(name):
 
 
 BERT_MASKED = masked(
-    "BertForMaskedLM",
-    "cls.predictions.transform.dense",
-    "cls.predictions.transform.LayerNorm",
-    "cls.predictions.decoder",
-    "cls.predictions.bias",
-    activation_of("hidden_act"),
-)
+    "BertForMaskedLM", "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm",
+    "cls.predictions.decoder", "cls.predictions.bias", activation_of("hidden_act"),
+)  # fmt: skip
 
 
 def pretraining(masked_lm):
@@ -208,14 +197,8 @@ FAMILIES = {
         (POOLER, r"cls\.seq_relationship\.(weight|bias)"),
         {"cls.predictions.decoder.bias": "cls.predictions.bias"},
         # In the first BERTs; nothing reads these keys any more.
-        (
-            "directionality",
-            "pooler_fc_size",
-            "pooler_num_attention_heads",
-            "pooler_num_fc_layers",
-            "pooler_size_per_head",
-            "pooler_type",
-        ),
+        ("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+         "pooler_size_per_head", "pooler_type"),
     ),
     "roberta": roberta("Roberta"),
     "xlm-roberta": roberta("XLMRoberta"),
@@ -242,12 +225,9 @@ FAMILIES = {
             **tasks(
                 "Electra",
                 masked(
-                    "ElectraForMaskedLM",
-                    "generator_predictions.dense",
-                    "generator_predictions.LayerNorm",
-                    "generator_lm_head",
-                    "generator_lm_head.bias",
-                ),  # fmt: skip
+                    "ElectraForMaskedLM", "generator_predictions.dense", "generator_predictions.LayerNorm",
+                    "generator_lm_head", "generator_lm_head.bias",
+                ),
                 TWO_LAYERS,
                 pooled("gelu"),
             ),
@@ -261,12 +241,7 @@ FAMILIES = {
         },
         "electra.",
         BUFFERS,
-        neutral=(
-            "summary_type",
-            "summary_use_proj",
-            "summary_activation",
-            "summary_last_dropout",
-        ),  # keys of another head
+        neutral=("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout"),  # of another head
     ),
     "distilbert": Family(
         distilbert,
@@ -274,13 +249,9 @@ FAMILIES = {
         tasks(
             "DistilBert",
             masked(
-                "DistilBertForMaskedLM",
-                "vocab_transform",
-                "vocab_layer_norm",
-                "vocab_projector",
-                "vocab_projector.bias",
-                activation_of("activation"),
-            ),  # fmt: skip
+                "DistilBertForMaskedLM", "vocab_transform", "vocab_layer_norm", "vocab_projector",
+                "vocab_projector.bias", activation_of("activation"),
+            ),
             {"head": "pre_classifier", **CLASSES},
             lambda c: {"pooling": "first", "head_activation": "relu", "head_dropout": c("seq_classif_dropout", 0.2)},
             lambda c: {"head_dropout": c("dropout", 0.1)},
@@ -290,4 +261,4 @@ FAMILIES = {
         BUFFERS,
         neutral=("tie_weights_",),
     ),
-}
+}  # fmt: skip

@@ -24,19 +24,20 @@ def decoder_tasks(name, language_model, sequences=True, tokens="score", pad_id=N
     Args:
         name: what the names of its classes begin with.
         language_model: its task "causal_lm".
-        sequences: whether there is a class for sequence classification.
+        sequences: whether there is a class for sequence classification; or the rows and the options of its head.
         tokens: name of the logits in the class for token classification, or None where there is no such class.
         pad_id: default of `pad_token_id`.
         rate: default of the rate of dropout before the logits of tokens.
     """
     tasks = {"encoder": encoder_task(f"{name}Model")}
     if sequences:
+        rows, head = ({"logits": "score"}, lambda c: {"logit_bias": False}) if sequences is True else sequences
         # Transformers takes the last token other than `pad_token_id`, even where that ends texts too.
         tasks["sequence_classification"] = classes(
             f"{name}ForSequenceClassification",
             models.encoder_classifier,
-            {"logits": "score"},
-            lambda c: {"pooling": "last", "logit_bias": False, "pad_id": c.pad_id(pad_id)},
+            rows,
+            lambda c: {"pooling": "last", "pad_id": c.pad_id(pad_id), **head(c)},
         )
     if tokens:
         tasks["token_classification"] = classes(
@@ -46,12 +47,21 @@ def decoder_tasks(name, language_model, sequences=True, tokens="score", pad_id=N
             lambda c: {"head_dropout": dropout(c, rate)},
         )
     converted = {task: dataclasses.replace(known, convert=as_encoder) for task, known in tasks.items()}
-    return {"causal_lm": language_model, **converted}
+    return {"causal_lm": dataclasses.replace(language_model, convert=as_decoder), **converted}
 
 
 def dropout(c, default):
     own, hidden = c("classifier_dropout", None), c("hidden_dropout", None)
     return next((rate for rate in (own, hidden) if rate is not None), default)
+
+
+def as_decoder(options):
+    if not options.pop("causal", True):
+        raise ValueError(
+            "config.json must have `use_bidirectional_attention` false for the task 'causal_lm'; received true. Pass "
+            "task='encoder'."
+        )
+    return options
 
 
 def as_encoder(options):

@@ -5,7 +5,7 @@ import math
 from keras_txf import models
 from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.family import Family, Task
-from keras_txf.checkpoints.weight_map import SAME, Tensor, query_key_value, skip
+from keras_txf.checkpoints.weight_map import OUT_PROJ, SAME, Tensor, projections, query_key_value, skip
 
 GPT2 = {  # its kernels are (inputs, outputs), as ours
     "embedding/token": "wte",
@@ -23,10 +23,7 @@ OPT = {
     "embedding/position": Tensor("decoder.embed_positions", other=skip(2)),
     "embedding/projection": "decoder.project_in",
     "embedding/reverse_projection": "decoder.project_out",
-    "decoder_{i}/attention/query": "decoder.layers.{i}.self_attn.q_proj",
-    "decoder_{i}/attention/key": "decoder.layers.{i}.self_attn.k_proj",
-    "decoder_{i}/attention/value": "decoder.layers.{i}.self_attn.v_proj",
-    "decoder_{i}/attention/output": "decoder.layers.{i}.self_attn.out_proj",
+    **projections("decoder_{i}/attention", "decoder.layers.{i}.self_attn", OUT_PROJ),
     "decoder_{i}/attention_norm": "decoder.layers.{i}.self_attn_layer_norm",
     "decoder_{i}/feed_forward/intermediate": "decoder.layers.{i}.fc1",
     "decoder_{i}/feed_forward/output": "decoder.layers.{i}.fc2",
@@ -97,17 +94,8 @@ FAMILIES = {
         "transformer.",
         (r"h\.\d+\.attn\.(masked_)?bias",),
         # Tensors of another head, or copies.
-        neutral=(
-            "reorder_and_upcast_attn",
-            "summary_type",
-            "summary_use_proj",
-            "summary_activation",
-            "summary_proj_to_labels",
-            "summary_first_dropout",
-            "n_ctx",
-            "n_special",
-            "predict_special_tokens",
-        ),  # fmt: skip
+        neutral=("reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation",
+                 "summary_proj_to_labels", "summary_first_dropout", "n_ctx", "n_special", "predict_special_tokens"),
     ),
     "opt": Family(
         opt,
@@ -116,4 +104,4 @@ FAMILIES = {
         "model.",
         neutral=("layerdrop", "activation_dropout"),
     ),
-}
+}  # fmt: skip

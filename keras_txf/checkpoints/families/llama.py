@@ -8,14 +8,11 @@ from keras_txf import models
 from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions, windows
 from keras_txf.checkpoints.family import Family, Task
-from keras_txf.checkpoints.weight_map import PLUS_ONE, Tensor
+from keras_txf.checkpoints.weight_map import PLUS_ONE, Tensor, projections
 
 BODY = {
     "embedding/token": "embed_tokens",
-    "decoder_{i}/attention/query": "layers.{i}.self_attn.q_proj",
-    "decoder_{i}/attention/key": "layers.{i}.self_attn.k_proj",
-    "decoder_{i}/attention/value": "layers.{i}.self_attn.v_proj",
-    "decoder_{i}/attention/output": "layers.{i}.self_attn.o_proj",
+    **projections("decoder_{i}/attention", "layers.{i}.self_attn"),
     "decoder_{i}/attention/query_norm": "layers.{i}.self_attn.q_norm",
     "decoder_{i}/attention/key_norm": "layers.{i}.self_attn.k_norm",
     "decoder_{i}/attention_norm": "layers.{i}.input_layernorm",
@@ -111,8 +108,8 @@ def smollm3(c):
     }
 
 
-def gemma(c):
-    c.only("use_bidirectional_attention", None, False)
+def gemma(c, *attends):
+    c.only("use_bidirectional_attention", None, False, *attends)
     name, new = c("hidden_act", "gelu_pytorch_tanh"), c("hidden_activation", None)
     if name == "gelu":  # "gelu" of the first configurations is the tanh approximation
         name = "gelu_pytorch_tanh"
@@ -125,11 +122,11 @@ def gemma(c):
     }
 
 
-def gemma2(c):
+def gemma2(c, *attends):
     number = c("num_hidden_layers")
     kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(number)]
     return {
-        **gemma(c),
+        **gemma(c, *attends),
         "norm_placement": "sandwich",
         "window": windows(c.each("layer_types", number, kinds), c("sliding_window", 4096)),
         "scale": 1 / math.sqrt(c("query_pre_attn_scalar", 256)),
@@ -145,9 +142,14 @@ def gemma3(c):
     kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(number)]
     kinds = c.each("layer_types", number, kinds)
     bases = {"full_attention": c("rope_theta", 1000000.0), "sliding_attention": c("rope_local_base_freq", 10000.0)}
+    window = c("sliding_window", 4096)
+    both = {}
+    if c("use_bidirectional_attention", None):  # EmbeddingGemma, whose window is that of both sides together
+        both, window = {"causal": False}, window and window // 2 + 1
     return {
-        **gemma2(c),
-        "window": windows(kinds, c("sliding_window", 4096)),
+        **gemma2(c, True),
+        **both,
+        "window": windows(kinds, window),
         "position": positions(c, kinds, bases),
         "qk_norm": True,
         "logit_soft_cap": None,

@@ -75,7 +75,11 @@ def granite(c):
 
 FAMILIES = {
     "phi3": family("Phi3", phi3, PHI3, ("embd_pdrop",), pad_id=32000),
-    "starcoder2": family("Starcoder2", starcoder2, STARCODER2),
+    "starcoder2": family(  # files of StarCoder 2 have keys of GPT BigCode, which its class does not read
+        "Starcoder2", starcoder2, STARCODER2,
+        ("activation_function", "attention_softmax_in_fp32", "layer_norm_epsilon", "mlp_type", "norm_type",
+         "scale_attention_softmax_in_fp32", "scale_attn_weights"),
+    ),
     "olmo2": family("Olmo2", olmo2, OLMO2, tokens=None, pad_id=1),
     "granite": family("Granite", granite, sequences=False, tokens=None),
-}
+}  # fmt: skip

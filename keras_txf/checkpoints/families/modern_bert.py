@@ -1,6 +1,7 @@
-"""ModernBERT: a pre-norm encoder with rotary positions, gated feed-forward and windows."""
+"""ModernBERT and its decoder: pre-norm, with rotary positions, gated feed-forward and windows."""
 
 from keras_txf import models
+from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions, windows
 from keras_txf.checkpoints.family import Family, Task, classes, encoder_task, spans
 from keras_txf.checkpoints.weight_map import beside
@@ -16,7 +17,12 @@ BODY = {
     "encoder_{i}/feed_forward_norm": "layers.{i}.mlp_norm",
     "encoder_norm": "final_norm",
 }
+DECODER = {
+    **{path.replace("encoder_", "decoder_"): row for path, row in BODY.items()},
+    **{f"decoder_{{i}}/attention/{part}": f"layers.{{i}}.attn.{part[0]}_proj" for part in ("query", "key", "value")},
+}
 HEAD = {"head": "head.dense", "head_norm": "head.norm"}
+LOGITS = {"logits": "decoder", "logit_adjustment/bias": "decoder.bias"}
 CLASSES = {**HEAD, "logits": "classifier"}
 
 
@@ -54,6 +60,12 @@ def options(c):
     }
 
 
+def decoder(c):
+    found, width = options(c), c("sliding_window", c("local_attention", 128) // 2)  # the token itself included
+    window = [width if window else None for window in found["window"]]
+    return {**found, "window": window, "pad_id": c.pad_id_of_decoder(50283)}
+
+
 def head(c):
     return {"head_activation": c.activation("classifier_activation", "gelu"), "head_bias": c("classifier_bias", False)}
 
@@ -76,7 +88,7 @@ FAMILIES = {
             "masked_lm": Task(
                 "ModernBertForMaskedLM",
                 models.masked_language_model,
-                {**HEAD, "logits": "decoder", "logit_adjustment/bias": "decoder.bias"},
+                {**HEAD, **LOGITS},
                 lambda c: {**head(c), "logit_bias": c("decoder_bias", True)},
             ),
             "sequence_classification": classes(
@@ -95,5 +107,23 @@ FAMILIES = {
             "reference_compile", "repad_logits_with_grad", "deterministic_flash_attn", "sparse_pred_ignore_index",
             "layer_norm_eps", "position_embedding_type",
         ),
+    ),
+    "modernbert-decoder": Family(
+        decoder,
+        for_both(DECODER),
+        decoder_tasks(
+            "ModernBertDecoder",
+            Task(
+                "ModernBertDecoderForCausalLM",
+                models.decoder_generator,
+                {"head": "lm_head.dense", "head_norm": "lm_head.norm", **LOGITS},
+                lambda c: {**head(c), "logit_bias": c("decoder_bias", True)},
+            ),
+            sequences=(CLASSES, lambda c: {**class_head(c), "logit_bias": c("classifier_bias", False)}),
+            tokens=None,
+            pad_id=50283,
+        ),
+        "model.",
+        (r".*rotary_emb\..*inv_freq",),
     ),
 }  # fmt: skip

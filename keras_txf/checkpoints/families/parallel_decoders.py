@@ -5,7 +5,7 @@ from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions
 from keras_txf.checkpoints.family import Family, Task
-from keras_txf.checkpoints.weight_map import query_key_value
+from keras_txf.checkpoints.weight_map import OUT_PROJ, projections, query_key_value
 from keras_txf.layers import Rotary
 
 ONE_NORM = "parallel_one_norm"
@@ -29,18 +29,10 @@ NEOX = {
 }
 GPTJ = {
     "embedding/token": "wte",
-    **in_blocks(
-        "h",
-        {
-            "attention/query": "attn.q_proj",
-            "attention/key": "attn.k_proj",
-            "attention/value": "attn.v_proj",
-            "attention/output": "attn.out_proj",
-            "attention_norm": "ln_1",
-            "feed_forward/intermediate": "mlp.fc_in",
-            "feed_forward/output": "mlp.fc_out",
-        },
-    ),
+    **projections("decoder_{i}/attention", "h.{i}.attn", OUT_PROJ),
+    "decoder_{i}/attention_norm": "h.{i}.ln_1",
+    "decoder_{i}/feed_forward/intermediate": "h.{i}.mlp.fc_in",
+    "decoder_{i}/feed_forward/output": "h.{i}.mlp.fc_out",
     "decoder_norm": "ln_f",
 }
 BLOOM = {
@@ -51,15 +43,17 @@ BLOOM = {
 }
 PHI = {
     **llama.BODY,
-    **in_blocks(
-        "layers",
-        {
-            "attention/output": "self_attn.dense",
-            "feed_forward/intermediate": "mlp.fc1",
-            "feed_forward/output": "mlp.fc2",
-        },
-    ),
+    "decoder_{i}/attention/output": "layers.{i}.self_attn.dense",
+    "decoder_{i}/attention/query_norm": "layers.{i}.self_attn.q_layernorm",
+    "decoder_{i}/attention/key_norm": "layers.{i}.self_attn.k_layernorm",
+    "decoder_{i}/feed_forward/intermediate": "layers.{i}.mlp.fc1",
+    "decoder_{i}/feed_forward/output": "layers.{i}.mlp.fc2",
     "decoder_norm": "final_layernorm",
+}
+STABLELM = {
+    **llama.BODY,
+    "decoder_{i}/attention/query_norm": "layers.{i}.self_attn.q_layernorm.norms.{e}",
+    "decoder_{i}/attention/key_norm": "layers.{i}.self_attn.k_layernorm.norms.{e}",
 }
 
 
@@ -144,13 +138,13 @@ def gptj(c):
 
 
 def phi(c):
-    c.only("qk_layernorm", False)
     return {
         **options(c, "gelu_new"),
         **rotary(c, c("rope_theta", 10000.0), fraction=0.5),
         "num_key_value_heads": c("num_key_value_heads", None) or c("num_attention_heads"),
         "intermediate_dim": c("intermediate_size"),
         "residual": ONE_NORM,
+        "qk_norm": "layer" if c("qk_layernorm", False) else False,
         "dropout": c("resid_pdrop", 0.0),
         "embedding_dropout": c("embd_pdrop", 0.0),
     }
@@ -179,7 +173,6 @@ def falcon(c):
 
 
 def cohere(c):
-    c.only("use_qk_norm", False)
     return {
         **options(c, "silu"),
         **rotary(c, c("rope_theta", 500000.0), interleaved=True),
@@ -191,13 +184,13 @@ def cohere(c):
         "norm_bias": False,
         "attention_bias": c("attention_bias", False),
         "residual": ONE_NORM,
+        "qk_norm": "layer_per_head" if c("use_qk_norm", False) else False,
         "logit_scale": c("logit_scale", 0.0625),
         "pad_id": c.pad_id_of_decoder(0),
     }
 
 
 def stablelm(c):
-    c.only("qk_layernorm", False)
     c.only("hidden_dropout", 0.0)  # of the feed-forward alone
     return {
         **options(c, "silu"),
@@ -208,6 +201,7 @@ def stablelm(c):
         "use_bias": False,
         "attention_bias": c("use_qkv_bias", False),
         "attention_output_bias": False,
+        "qk_norm": "layer_per_head" if c("qk_layernorm", False) else False,
         "residual": ONE_NORM if c("use_parallel_residual", False) else "sequential",
     }
 
@@ -264,11 +258,12 @@ FAMILIES = {
     ),
     "phi": family("Phi", phi, PHI, "model.", bias=True),
     "falcon": family(
-        "Falcon", falcon, falcon_table, "transformer.", ("apply_residual_connection_post_layernorm", "ff_factor"),
+        "Falcon", falcon, falcon_table, "transformer.",
+        ("apply_residual_connection_post_layernorm", "ff_factor", "n_head", "n_layer"),  # the last two of early files
         tokens="classifier", rate=0.0,
     ),
     "cohere": family("Cohere", cohere, llama.BODY, "model.", ("model_max_length",), sequences=False, tokens=None),
-    "stablelm": family("StableLm", stablelm, llama.BODY, "model.", rate=0.0),
+    "stablelm": family("StableLm", stablelm, STABLELM, "model.", rate=0.0),
     "bloom": family(
         "Bloom", bloom, bloom_table, "transformer.",
         ("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi", "skip_bias_add",

@@ -1,11 +1,12 @@
-"""T5, mT5 and UMT5; BART, mBART, Marian, Pegasus and M2M100: encoder-decoders."""
+"""T5, mT5, UMT5 and T5Gemma; BART, mBART, Marian, Pegasus and M2M100; Whisper: encoder-decoders."""
 
 import math
 
 from keras_txf import models
+from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.family import Family, Task
-from keras_txf.checkpoints.weight_map import ONE_ROW, Tensor, skip
-from keras_txf.layers import RelativeBias
+from keras_txf.checkpoints.weight_map import ONE_ROW, OUT_PROJ, Tensor, projections, skip
+from keras_txf.layers import AudioEmbedding, RelativeBias
 
 T5 = {
     "embedding/token": "shared",
@@ -23,15 +24,9 @@ T5 = {
     "decoder_{i}/feed_forward/output": "decoder.block.{i}.layer.2.DenseReluDense.wo",
     "decoder_{i}/feed_forward_norm": "decoder.block.{i}.layer.2.layer_norm",
     "decoder_norm": "decoder.final_layer_norm",
-    **{
-        f"{side}_{{i}}/{ours}/{part}": f"{side}.block.{{i}}.layer.{number}.{theirs}.{part[0]}"
-        for side, ours, number, theirs in (
-            ("encoder", "attention", 0, "SelfAttention"),
-            ("decoder", "attention", 0, "SelfAttention"),
-            ("decoder", "cross_attention", 1, "EncDecAttention"),
-        )
-        for part in ("query", "key", "value", "output")
-    },
+    **projections("encoder_{i}/attention", "encoder.block.{i}.layer.0.SelfAttention", "qkvo"),
+    **projections("decoder_{i}/attention", "decoder.block.{i}.layer.0.SelfAttention", "qkvo"),
+    **projections("decoder_{i}/cross_attention", "decoder.block.{i}.layer.1.EncDecAttention", "qkvo"),
 }
 
 
@@ -113,14 +108,62 @@ def umt5_table(c):
     return {**t5_table(c, "gated-gelu"), **biases}
 
 
+def gemma_side(side):
+    """The rows of one side of T5Gemma, whose blocks are those of Gemma 2."""
+    table = {
+        **llama.SANDWICH,
+        "decoder_{i}/attention_norm": "layers.{i}.pre_self_attn_layernorm",
+        "decoder_{i}/attention_post_norm": "layers.{i}.post_self_attn_layernorm",
+    }
+    return {path.replace("decoder_", f"{side}_"): f"{side}.{name}" for path, name in table.items()}
+
+
+T5GEMMA = llama.gemma_norms({
+    **gemma_side("decoder"),
+    **gemma_side("encoder"),
+    **projections("decoder_{i}/cross_attention", "decoder.layers.{i}.cross_attn"),
+    "decoder_{i}/cross_attention_norm": "decoder.layers.{i}.pre_cross_attn_layernorm",
+    "decoder_{i}/cross_attention_post_norm": "decoder.layers.{i}.post_cross_attn_layernorm",
+    "source_embedding/token": "encoder.embed_tokens",
+    "target_embedding/token": "decoder.embed_tokens",
+})  # fmt: skip
+
+
+def t5gemma(c):
+    sides, rate, attention_rate = [], c("dropout_rate", 0.0), c("attention_dropout", 0.0)
+    for part in (c.part("encoder"), c.part("decoder")):
+        # Transformers puts values of its own in their places.
+        for key in ("is_decoder", "dropout_rate", "cross_attention_hidden_size", "tie_word_embeddings"):
+            part(key, None)
+        c.only("pad_token_id", part.pad_id(0))
+        sides.append({**llama.gemma2(part), "attention_dropout": attention_rate})
+        part.check_all_known(())
+    source, target = ({name: side.pop(name) for name in OF_SIDE} for side in sides)
+    # An encoder attends to so many tokens on each side and to itself.
+    sides[0]["window"] = [window and window + 1 for window in sides[0]["window"]]
+    return {
+        "source_vocab_size": source["vocab_size"],
+        "target_vocab_size": target["vocab_size"],
+        "num_layers": source["num_layers"],
+        "num_decoder_layers": target["num_layers"],
+        "dim": sides[1]["dim"],
+        "dropout": rate,
+        "feed_forward_dropout": rate,
+        "pad_id": c.part("decoder").pad_id(0),
+        "start_id": c("decoder_start_token_id", c.part("decoder")("bos_token_id", 2)),
+        "share_embeddings": False,
+        "final_logit_soft_cap": target["final_logit_soft_cap"],
+        "encoder_options": sides[0],
+        "decoder_options": sides[1],
+    }
+
+
 def bart_side(side):
+    """The rows of the blocks of one side, and of the norms around them."""
     return {
         f"{side}_embedding_norm": f"{side}.layernorm_embedding",
-        f"{side}_norm": f"{side}.layer_norm",  # mBART, Pegasus and M2M100 alone
-        **{
-            f"{side}_{{i}}/attention/{ours}": f"{side}.layers.{{i}}.self_attn.{theirs}"
-            for ours, theirs in PROJECTIONS.items()
-        },
+        f"{side}_norm": f"{side}.layer_norm",  # mBART, Pegasus, M2M100 and Whisper alone
+        **projections(f"{side}_{{i}}/attention", f"{side}.layers.{{i}}.self_attn", OUT_PROJ),
         f"{side}_{{i}}/attention_norm": f"{side}.layers.{{i}}.self_attn_layer_norm",
         f"{side}_{{i}}/feed_forward/intermediate": f"{side}.layers.{{i}}.fc1",
         f"{side}_{{i}}/feed_forward/output": f"{side}.layers.{{i}}.fc2",
@@ -128,18 +171,24 @@ def bart_side(side):
     }
 
 
-PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+SIDES = {
+    **bart_side("encoder"),
+    **bart_side("decoder"),
+    **projections("decoder_{i}/cross_attention", "decoder.layers.{i}.encoder_attn", OUT_PROJ),
+    "decoder_{i}/cross_attention_norm": "decoder.layers.{i}.encoder_attn_layer_norm",
+}
 BART = {
     "embedding/token": "shared",
     "source_position_embedding/position": Tensor("encoder.embed_positions", other=skip(2)),
     "target_position_embedding/position": Tensor("decoder.embed_positions", other=skip(2)),
-    **bart_side("encoder"),
-    **bart_side("decoder"),
-    **{
-        f"decoder_{{i}}/cross_attention/{ours}": f"decoder.layers.{{i}}.encoder_attn.{theirs}"
-        for ours, theirs in PROJECTIONS.items()
-    },
-    "decoder_{i}/cross_attention_norm": "decoder.layers.{i}.encoder_attn_layer_norm",
+    **SIDES,
+}
+WHISPER = {
+    "source_embedding/convolution_0": "encoder.conv1",
+    "source_embedding/convolution_1": "encoder.conv2",
+    "target_embedding/token": "decoder.embed_tokens",
+    "target_embedding/position": "decoder.embed_positions",
+    **SIDES,
 }
 MARIAN = {**BART, "source_embedding/token": "encoder.embed_tokens", "target_embedding/token": "decoder.embed_tokens"}
 
@@ -160,7 +209,20 @@ def bart(c, pad_id=1, start_id=2, placement="post", positions="learned", embeddi
     c.only("normalize_embedding", embedding_norm)
     c.only("static_position_embeddings", positions != "learned")
     return {
+        **blocks_of_both(c, placement),
         "source_vocab_size": c("vocab_size"),
+        "position_encoding": positions,
+        "max_length": c("max_position_embeddings", 1024),
+        "pad_id": c.pad_id(pad_id),
+        "start_id": c("decoder_start_token_id", start_id),
+        "scale_embedding": c("scale_embedding", scaled),
+        "embedding_norm": embedding_norm,
+        "share_embeddings": "tokens" if positions == "learned" else True,
+    }
+
+
+def blocks_of_both(c, placement):
+    return {
         "target_vocab_size": c("vocab_size"),
         "num_layers": c("encoder_layers"),
         "num_decoder_layers": c("decoder_layers"),
@@ -172,15 +234,26 @@ def bart(c, pad_id=1, start_id=2, placement="post", positions="learned", embeddi
         "dropout": c("dropout", 0.1),
         "attention_dropout": c("attention_dropout", 0.0),
         "feed_forward_dropout": c("activation_dropout", 0.0),
-        "position_encoding": positions,
-        "max_length": c("max_position_embeddings", 1024),
-        "pad_id": c.pad_id(pad_id),
-        "start_id": c("decoder_start_token_id", start_id),
-        "scale_embedding": c("scale_embedding", scaled),
-        "embedding_norm": embedding_norm,
-        "share_embeddings": "tokens" if positions == "learned" else True,
         "encoder_options": {"intermediate_dim": c("encoder_ffn_dim")},
         "decoder_options": {"intermediate_dim": c("decoder_ffn_dim"), "num_heads": c("decoder_attention_heads")},
+    }
+
+
+def whisper(c):
+    c.only("apply_spec_augment", False)  # masks of the spectrogram in training
+    return {
+        **blocks_of_both(c, "pre"),
+        "source_vocab_size": None,
+        "input_dim": c("num_mel_bins", 80),
+        "input_embedding": AudioEmbedding(
+            c("d_model"), max_length=c("max_source_positions", 1500), name="source_embedding"
+        ),
+        "attention_key_bias": False,
+        "position_encoding": "learned",
+        "max_length": c("max_target_positions", 448),
+        "pad_id": c.pad_id_of_decoder(50256),
+        "start_id": c("decoder_start_token_id", 50257),
+        "scale_embedding": False,  # transformers does not read `scale_embedding` either
     }
 
 
@@ -208,8 +281,8 @@ def m2m_100(c):
     }
 
 
-def plain(architecture):
-    return {"seq2seq": Task(architecture, models.encoder_decoder, {"logits": "lm_head"})}
+def plain(architecture, logits="lm_head"):
+    return {"seq2seq": Task(architecture, models.encoder_decoder, {"logits": logits})}
 
 
 def with_bias(architecture):
@@ -219,14 +292,16 @@ def with_bias(architecture):
     return {"seq2seq": Task(architecture, models.encoder_decoder, rows, optional=optional)}
 
 
+UNREAD = ("encoder_layerdrop", "decoder_layerdrop", "is_encoder_decoder", "num_hidden_layers")
 TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 POSITIONS = (r"(encoder|decoder)\.embed_positions\.weight",)  # sinusoids
 # A table in one old file, which no model uses.
 UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 
 
+OF_SIDE = ("vocab_size", "num_layers", "pad_id", "dropout", "final_logit_soft_cap")
 OF_PAIR = ("source_vocab_size", "target_vocab_size", "num_decoder_layers", "start_id", "share_embeddings",
-           "logit_scale", "encoder_options", "decoder_options")  # fmt: skip
+           "logit_scale", "final_logit_soft_cap", "encoder_options", "decoder_options")  # fmt: skip
 
 
 def encoder_alone(options):
@@ -235,20 +310,24 @@ def encoder_alone(options):
     return {**shared, "vocab_size": options["source_vocab_size"], **options["encoder_options"]}
 
 
-def t5_family(name, options, tensors):
+def t5_family(name, options, tensors, prefix="", logits="lm_head", **others):
     return Family(
         options,
         tensors,
         {
-            **plain(f"{name}ForConditionalGeneration"),
+            **plain(f"{name}ForConditionalGeneration", logits),
             "encoder": Task(
                 f"{name}EncoderModel", models.encoder, convert=encoder_alone, ignore=(r"decoder\..*",), whole=False
             ),
         },
-        ignore=UNUSED,
-        aliases=dict.fromkeys(TABLES, "shared.weight"),
-        neutral=("n_positions", "classifier_dropout", "is_encoder_decoder", "num_hidden_layers"),
-        says_tied=False,
+        prefix,
+        **{
+            "ignore": UNUSED,
+            "aliases": dict.fromkeys(TABLES, "shared.weight"),
+            "neutral": ("n_positions", "classifier_dropout", "is_encoder_decoder", "num_hidden_layers"),
+            "says_tied": False,
+            **others,
+        },
     )
 
 
@@ -261,18 +340,30 @@ def bart_family(architecture, options, tensors=BART, ignore=(), kept=(), task=wi
         ignore,
         kept,
         aliases=dict.fromkeys(TABLES, "shared.weight"),
-        neutral=("classifier_dropout", "classif_dropout", "encoder_layerdrop", "decoder_layerdrop",
-                 "is_encoder_decoder", "num_hidden_layers", "extra_pos_embeddings"),
-    )  # fmt: skip
+        neutral=("classifier_dropout", "classif_dropout", "extra_pos_embeddings", *UNREAD),
+    )
 
 
 FAMILIES = {
     "t5": t5_family("T5", t5, t5_table),
     "mt5": t5_family("MT5", mt5, lambda c: t5_table(c, "gated-gelu")),
     "umt5": t5_family("UMT5", umt5, umt5_table),
+    "t5gemma": t5_family(
+        "T5Gemma", t5gemma, T5GEMMA, "model.", "lm_head.out_proj", ignore=(), aliases={}, says_tied=True,
+        neutral=("is_encoder_decoder", "classifier_dropout_rate", "vocab_size"),
+    ),
     "bart": bart_family("BartForConditionalGeneration", bart),
     "mbart": bart_family("MBartForConditionalGeneration", mbart),
     "pegasus": bart_family("PegasusForConditionalGeneration", pegasus, kept=POSITIONS),
     "m2m_100": bart_family("M2M100ForConditionalGeneration", m2m_100, task=plain),
     "marian": bart_family("MarianMTModel", marian, MARIAN, POSITIONS),
-}
+    "whisper": Family(
+        whisper,
+        WHISPER,
+        plain("WhisperForConditionalGeneration", "proj_out"),
+        "model.",
+        kept=(r"encoder\.embed_positions\.weight",),  # sinusoids
+        neutral=(*UNREAD, "scale_embedding", "use_weighted_layer_sum", "classifier_proj_size", "median_filter_width",
+                 *(f"mask_{axis}_{part}" for axis in ("time", "feature") for part in ("prob", "length", "min_masks"))),
+    ),
+}  # fmt: skip

@@ -1,25 +1,23 @@
-"""ViT, DeiT and DINOv2: images as sequences of patches."""
+"""ViT, DeiT, DINOv2 and DINOv3: images as sequences of patches."""
 
 import numpy as np
 
 from keras_txf import checks, models
+from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.family import POOLER, Family, Task, classes
-from keras_txf.checkpoints.weight_map import Tensor, Transform, beside
+from keras_txf.checkpoints.weight_map import ONE_ROW, Tensor, Transform, beside, projections
+from keras_txf.layers import AxialRotary
 
 ONE_VECTOR = Transform(lambda x: x[0, 0], lambda x: x[None, None])
 EMBEDDING = {
     "embedding/class_token": Tensor("embeddings.cls_token", other=ONE_VECTOR),
-    "embedding/position/embeddings": Tensor(
-        "embeddings.position_embeddings", other=Transform(lambda x: x[0], lambda x: x[None])
-    ),
+    "embedding/position/embeddings": Tensor("embeddings.position_embeddings", other=ONE_ROW),
     "encoder_norm": "layernorm",
 }
-ATTENTION = {
-    "encoder_{i}/attention/query": "encoder.layer.{i}.attention.attention.query",
-    "encoder_{i}/attention/key": "encoder.layer.{i}.attention.attention.key",
-    "encoder_{i}/attention/value": "encoder.layer.{i}.attention.attention.value",
-    "encoder_{i}/attention/output": "encoder.layer.{i}.attention.output.dense",
-}
+ATTENTION = projections(
+    "encoder_{i}/attention", "encoder.layer.{i}.attention",
+    ("attention.query", "attention.key", "attention.value", "output.dense"),
+)  # fmt: skip
 BODY = {
     **EMBEDDING,
     **ATTENTION,
@@ -29,13 +27,21 @@ BODY = {
     "encoder_{i}/feed_forward_norm": "encoder.layer.{i}.layernorm_after",
 }
 DEIT = {**BODY, "embedding/distillation_token": Tensor("embeddings.distillation_token", other=ONE_VECTOR)}
-DINOV2 = {
-    **EMBEDDING,
-    **ATTENTION,
-    "encoder_{i}/attention_norm": "encoder.layer.{i}.norm1",
-    "encoder_{i}/attention_scale/gamma": "encoder.layer.{i}.layer_scale1.lambda1",
-    "encoder_{i}/feed_forward_norm": "encoder.layer.{i}.norm2",
-    "encoder_{i}/feed_forward_scale/gamma": "encoder.layer.{i}.layer_scale2.lambda1",
+OF_DINO = {
+    "encoder_{i}/attention_norm": "layer.{i}.norm1",
+    "encoder_{i}/attention_scale/gamma": "layer.{i}.layer_scale1.lambda1",
+    "encoder_{i}/feed_forward_norm": "layer.{i}.norm2",
+    "encoder_{i}/feed_forward_scale/gamma": "layer.{i}.layer_scale2.lambda1",
+}
+DINOV2 = {**EMBEDDING, **ATTENTION, **{path: f"encoder.{name}" for path, name in OF_DINO.items()}}
+DINOV3 = {  # its projections have the names of Llama's
+    **{
+        path.replace("decoder_", "encoder_"): name.replace("layers.", "layer.").replace("self_attn", "attention")
+        for path, name in llama.BODY.items()
+    },
+    **OF_DINO,
+    "embedding/class_token": EMBEDDING["embedding/class_token"],
+    "embedding/register_tokens": Tensor("embeddings.register_tokens", other=ONE_ROW),
 }
 
 RENAMED = {
@@ -50,15 +56,27 @@ RENAMED = {
 }
 
 
-def patch(c):
+def pairs(c):
+    """Height and width of images, and of patches."""
+    return checks.pair("image_size", c("image_size", 224)), checks.pair("patch_size", c("patch_size", 16))
+
+
+def patch(c, name="embeddings.patch_embeddings.projection"):
     """The row of the patches' kernel: (dim, channels, height, width) there, (height · width · channels, dim) here."""
-    height, width = checks.pair("patch_size", c("patch_size", 16))
-    shape = (height, width, c("num_channels", 3), c("hidden_size"))
+    shape = (*pairs(c)[1], c("num_channels", 3), c("hidden_size"))
     kernel = Transform(
         lambda x: np.transpose(x, (2, 3, 1, 0)).reshape(-1, x.shape[0]),
         lambda x: np.transpose(x.reshape(shape), (3, 2, 0, 1)),
     )
-    return {"embedding/patch": Tensor("embeddings.patch_embeddings.projection", kernel)}
+    return {"embedding/patch": Tensor(name, kernel)}
+
+
+def square(c, key, default):
+    """The side of a square; refuses others: transformers has no positions for them, or takes them for squares."""
+    height, width = checks.pair(key, c(key, default))
+    if height != width:
+        raise ValueError(f"config.json must have a square as `{key}`; received {height} and {width}.")
+    return height
 
 
 def dinov2_table(c):
@@ -70,7 +88,7 @@ def dinov2_table(c):
     return {**DINOV2, **patch(c), **inner}
 
 
-def body(c, patch_size=16, epsilon=1e-12):
+def sizes(c, patch_size=16, epsilon=1e-12):
     return {
         "image_size": c("image_size", 224),
         "patch_size": c("patch_size", patch_size),
@@ -79,9 +97,15 @@ def body(c, patch_size=16, epsilon=1e-12):
         "dim": c("hidden_size"),
         "num_heads": c("num_attention_heads"),
         "activation": c.activation("hidden_act", "gelu"),
+        "norm_epsilon": c("layer_norm_eps", epsilon),
+    }
+
+
+def body(c, *defaults):
+    return {
+        **sizes(c, *defaults),
         "attention_bias": c("qkv_bias", True),
         "attention_output_bias": True,
-        "norm_epsilon": c("layer_norm_eps", epsilon),
         "dropout": c("hidden_dropout_prob", 0.0),
         "attention_dropout": c("attention_probs_dropout_prob", 0.0),
     }
@@ -97,9 +121,7 @@ def deit(c):
 
 def dinov2(c):
     c.only("hidden_dropout_prob", 0.0)  # of the embedding alone; no published file has another
-    height, width = checks.pair("image_size", c("image_size", 224))
-    if height != width:  # transformers interpolates positions of those, as if they were of a square
-        raise ValueError(f"config.json must have an `image_size` of a square; received {height} and {width}.")
+    square(c, "image_size", 224)
     number, inner, gated = c("num_hidden_layers"), int(c("hidden_size") * c("mlp_ratio", 4)), c("use_swiglu_ffn", False)
     activation = c.activation("hidden_act", "gelu")
     return {
@@ -112,6 +134,28 @@ def dinov2(c):
     }
 
 
+def dinov3(c):
+    c.only("value_bias", c("query_bias", True))
+    if not (registers := c("num_register_tokens", 0)):  # transformers writes a tensor of no numbers
+        raise ValueError("config.json must have `num_register_tokens` from 1 on; received 0.")
+    grid = [size // patch for size, patch in zip(*pairs(c))]
+    return {
+        **sizes(c, 16, 1e-5),
+        "intermediate_dim": c("intermediate_size"),
+        "gated": c("use_gated_mlp", False),
+        "attention_bias": c("query_bias", True),
+        "attention_key_bias": c("key_bias", False),
+        "attention_output_bias": c("proj_bias", True),
+        "feed_forward_bias": c("mlp_bias", True),
+        "dropout": 0.0,
+        "attention_dropout": c("attention_dropout", 0.0),
+        "stochastic_depth": [c("drop_path_rate", 0.0)] * c("num_hidden_layers"),
+        "layer_scale": c("layerscale_value", 1.0),
+        "register_tokens": registers,
+        "position": AxialRotary(grid, c("rope_theta", 100.0), 1 + registers, name="rotary"),
+    }
+
+
 def tasks(name, options=lambda c: {}, head=None):
     return {
         "image_encoder": Task(f"{name}Model", models.image_encoder, whole=False),
@@ -121,6 +165,7 @@ def tasks(name, options=lambda c: {}, head=None):
     }
 
 
+OF_BACKBONES = ("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names")
 POOLED = ("encoder_stride", "pooler_act", "pooler_output_size")  # keys of other heads
 FAMILIES = {
     "vit": Family(
@@ -150,8 +195,7 @@ FAMILIES = {
         "dinov2.",
         kept=(r"embeddings\.mask_token",),
         # Of the model as a part of another.
-        neutral=("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names",
-                 "use_mask_token"),
+        neutral=(*OF_BACKBONES, "use_mask_token"),
         renamed={
             **{
                 rf"encoder\.layer\.(\d+)\.attention\.attention\.{part}": rf"encoder.layer.\1.attention.{part[0]}_proj"
@@ -159,5 +203,14 @@ FAMILIES = {
             },
             r"encoder\.layer\.(\d+)\.attention\.output\.dense": r"encoder.layer.\1.attention.o_proj",
         },
+    ),
+    "dinov3_vit": Family(
+        dinov3,
+        lambda c: {**DINOV3, **patch(c, "embeddings.patch_embeddings")},
+        {"image_encoder": Task("DINOv3ViTModel", models.image_encoder, whole=False)},
+        kept=(r"embeddings\.mask_token",),
+        # Of the model as a part of another; and how training moves the positions, which we do not.
+        neutral=(*OF_BACKBONES, "pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale"),
+        renamed={r"layer\.(.*)": r"model.layer.\1"},
     ),
 }  # fmt: skip

@@ -1,0 +1,168 @@
+"""CLIP and SigLIP: an encoder of images and one of texts, each by itself or both."""
+
+import dataclasses
+
+from keras_txf import models
+from keras_txf.checkpoints.families.vit import ONE_VECTOR, patch, square
+from keras_txf.checkpoints.family import Family, Task, encoder_task
+from keras_txf.checkpoints.weight_map import ONE_ROW, OUT_PROJ, Tensor, as_tensor, beside, projections
+from keras_txf.layers import AttentionPooling
+
+TOWER = {
+    "embedding/class_token": Tensor("embeddings.class_embedding"),
+    "embedding/token": "embeddings.token_embedding",
+    "embedding/position": "embeddings.position_embedding",
+    "encoder_embedding_norm": "pre_layrnorm",
+    **projections("encoder_{i}/attention", "encoder.layers.{i}.self_attn", OUT_PROJ),
+    "encoder_{i}/attention_norm": "encoder.layers.{i}.layer_norm1",
+    "encoder_{i}/feed_forward/intermediate": "encoder.layers.{i}.mlp.fc1",
+    "encoder_{i}/feed_forward/output": "encoder.layers.{i}.mlp.fc2",
+    "encoder_{i}/feed_forward_norm": "encoder.layers.{i}.layer_norm2",
+}
+TEXTS = {**TOWER, "encoder_norm": "final_layer_norm"}
+CLIP_HEAD = {
+    "image_projection": "visual_projection",
+    "text_projection": "text_projection",
+    "logits/logit_scale": Tensor("logit_scale"),
+}
+POOLING = "vision_model.head"
+PARTS = [f"image_pooling/attention/{part}" for part in ("query", "key", "value")]
+SIGLIP_HEAD = {
+    "text_projection": "text_model.head",
+    "logits/logit_scale": Tensor("logit_scale", other=ONE_ROW),
+    "logits/logit_bias": Tensor("logit_bias", other=ONE_ROW),
+    "image_pooling/query": Tensor(f"{POOLING}.probe", other=ONE_VECTOR),
+    **beside(f"{POOLING}.attention.in_proj_weight", [f"{part}/kernel" for part in PARTS]),
+    **beside(f"{POOLING}.attention.in_proj_bias", [f"{part}/bias" for part in PARTS]),
+    "image_pooling/attention/output": f"{POOLING}.attention.out_proj",
+    "image_pooling/norm": f"{POOLING}.layernorm",
+    "image_pooling/feed_forward/intermediate": f"{POOLING}.mlp.fc1",
+    "image_pooling/feed_forward/output": f"{POOLING}.mlp.fc2",
+}
+# Keys of a pair, of `generate` and without an effect.
+OF_TOWERS = (
+    "projection_dim", "projection_size", "vision_use_head", "pad_token_id", "decoder_start_token_id", "dropout"
+)  # fmt: skip
+
+
+def images_table(c):
+    return {**TOWER, **patch(c, "embeddings.patch_embedding"), "encoder_norm": "post_layernorm"}
+
+
+def pair_table(c):
+    sides = (("image", "vision", images_table(c.part("vision_config"))), ("text", "text", TEXTS))
+    return {
+        f"{ours}_{path}": dataclasses.replace(as_tensor(row), name=f"{theirs}_model.{as_tensor(row).name}")
+        for ours, theirs, rows in sides
+        for path, row in rows.items()
+    }
+
+
+def tower(c):
+    return {
+        "num_layers": c("num_hidden_layers"),
+        "dim": c("hidden_size"),
+        "num_heads": c("num_attention_heads"),
+        "intermediate_dim": c("intermediate_size"),
+        "activation": c.activation("hidden_act"),
+        "norm_placement": "pre",
+        "norm_epsilon": c("layer_norm_eps", 1e-5),
+        "dropout": 0.0,
+        "attention_dropout": c("attention_dropout", 0.0),
+    }
+
+
+def images(c):
+    return {
+        **tower(c),
+        "image_size": square(c, "image_size", 224),
+        "patch_size": square(c, "patch_size", 16),
+        "channels": c("num_channels", 3),
+        "drop_remainder": True,
+        "class_token": False,
+    }
+
+
+def clip_images(c):
+    return {**images(c), "class_token": True, "patch_bias": False, "embedding_norm": True, "final_norm": False}
+
+
+def texts(c):
+    return {
+        **tower(c),
+        "vocab_size": c("vocab_size"),
+        "position_encoding": "learned",
+        "max_length": c("max_position_embeddings"),
+        "scale_embedding": False,
+        "pad_id": None,
+        "causal": False,
+    }
+
+
+def clip_texts(c):
+    return {**texts(c), "causal": True}
+
+
+SHARED = ("num_layers", "dim", "num_heads", "image_size", "patch_size", "channels")  # arguments of the builder
+
+
+def pair(c, images, texts):
+    """The options of both towers; `images` and `texts` are the functions that read them."""
+    parts = c.part("vision_config"), c.part("text_config")
+    seen, read = images(parts[0]), texts(parts[1])
+    for part in parts:
+        part.check_all_known((*OF_TOWERS, "tie_word_embeddings"))
+    shared = {name: seen.pop(name) for name in SHARED}
+    return {**shared, "vocab_size": read.pop("vocab_size"), "image_options": seen, "text_options": read}
+
+
+def end_token(c):
+    """The token whose state stands for a text. Files before transformers 4.31 say 2, and mean the last one of all."""
+    end = c.end_id(49407)
+    return c("vocab_size") - 1 if end == 2 else end
+
+
+def text_width(c):
+    return c("projection_size", None) or c("hidden_size")
+
+
+def clip(c):
+    found = pair(c, clip_images, clip_texts)
+    found["image_options"]["final_norm"] = True  # of which the class token is taken
+    return {**found, "projection_dim": c("projection_dim", 512), "end_id": end_token(c.part("text_config"))}
+
+
+def siglip(c):
+    found = pair(c, images, texts)
+    c.part("vision_config").only("vision_use_head", True)
+    widths = {name: found["image_options"][name] for name in ("intermediate_dim", "activation", "norm_epsilon")}
+    return {
+        **found,
+        "image_pooling": AttentionPooling(found["num_heads"], **widths, name="image_pooling"),
+        "image_projection": False,
+        "projection_dim": text_width(c.part("text_config")),
+        "projection_bias": True,
+        "max_logit_scale": None,
+        "logit_bias": 0.0,
+    }
+
+
+def families(name, clazz, image_options, text_options, pair_options, head, kept):
+    """The families of a pair and of each of its towers."""
+    buffers = (r"(.*\.)?position_ids",)
+    dual = {"dual_encoder": Task(f"{clazz}Model", models.dual_encoder, head)}
+    image = {"image_encoder": Task(f"{clazz}VisionModel", models.image_encoder, whole=False)}
+    text = {"encoder": encoder_task(f"{clazz}TextModel")}
+    return {
+        name: Family(pair_options, pair_table, dual, ignore=buffers, neutral=("logit_scale_init_value",)),
+        f"{name}_vision_model": Family(
+            image_options, images_table, image, "vision_model.", buffers, kept, neutral=OF_TOWERS
+        ),
+        f"{name}_text_model": Family(text_options, TEXTS, text, "text_model.", buffers, kept, neutral=OF_TOWERS),
+    }
+
+
+FAMILIES = {
+    **families("clip", "CLIP", clip_images, clip_texts, clip, CLIP_HEAD, (r"post_layernorm\.(weight|bias)",)),
+    **families("siglip", "Siglip", images, texts, siglip, SIGLIP_HEAD, (r"head\..*",)),
+}

@@ -1,0 +1,99 @@
+"""AttentionPooling: one vector for a sequence, by attention from a learned query."""
+
+from typing import Any, Unpack
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.attention import CrossAttention
+from keras_txf.layers.feed_forward import FeedForward
+from keras_txf.layers.norms import make_norm
+from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.serialization import get_config, get_initializer, inherit, own_initializer, register
+
+
+@register
+@named_arguments
+class AttentionPooling(keras.layers.Layer):
+    """One vector for each sequence, by attention of many heads from a learned query, and a feed-forward network.
+
+    Use it where one mean is too little: it is the head of SigLIP's image encoder. `Pooling("attention")` is smaller: it
+    has one head and no projections. With x = attention(query, inputs) the output is x + feed_forward(norm(x)).
+
+    Args:
+        num_heads: number of heads.
+        intermediate_dim: width of the feed-forward network in between; default 4 times D.
+        activation: of the feed-forward network, see `FeedForward`.
+        norm_epsilon: of the norm.
+        kernel_initializer: of every projection.
+        query_initializer: of the learned query; default normal with standard deviation 0.02.
+
+    Call arguments:
+        inputs: float (B, T, D).
+        mask: bool (B, T), True at real tokens. Keras fills it from the layer before.
+
+    Returns:
+        (B, D).
+
+    Raises:
+        ValueError: D not divisible by `num_heads`, a width that is not a positive integer, an unknown activation.
+
+    Reference:
+        [Set Transformer](https://arxiv.org/abs/1810.00825), section 3.2;
+        [Scaling Vision Transformers](https://arxiv.org/abs/2106.04560), the head of an image encoder.
+
+    Example:
+
+    >>> layer = txf.layers.AttentionPooling(num_heads=4)
+    >>> layer(keras.random.normal((2, 7, 32))).shape
+    (2, 32)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        intermediate_dim: int | None = None,
+        activation: Any = "gelu",
+        norm_epsilon: float = 1e-6,
+        kernel_initializer: Any = "glorot_uniform",
+        query_initializer: Any = None,
+        **kwargs: Unpack[LayerOptions],
+    ):
+        super().__init__(**kwargs)
+        self.num_heads, self.intermediate_dim, self.activation = num_heads, intermediate_dim, activation
+        self.norm_epsilon = norm_epsilon
+        self.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
+        self.query_initializer = get_initializer("query_initializer", query_initializer)
+        self.attention = CrossAttention(**inherit(self, CrossAttention, name="attention"))
+        self.norm = make_norm("layer", norm_epsilon, self.dtype_policy, "norm")
+        self.feed_forward = FeedForward(**inherit(self, FeedForward, name="feed_forward"))
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        if len(inputs_shape) != 3 or inputs_shape[-1] is None:
+            raise ValueError(f"`inputs` must have shape (batch, length, dim); received {tuple(inputs_shape)}.")
+        shape = (inputs_shape[0], 1, inputs_shape[-1])
+        initializer = self.query_initializer or keras.initializers.RandomNormal(stddev=0.02)
+        self.query = self.add_weight(
+            name="query", shape=shape[-1:], initializer=own_initializer(initializer, self, "query")
+        )
+        self.attention.build(shape, inputs_shape)
+        self.norm.build(shape)
+        self.feed_forward.build(shape)
+
+    def call(self, inputs, mask=None, training=None):
+        checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
+        if mask is not None:
+            checks.mask("mask", mask, (2, "(batch, length)"))
+            checks.broadcasts("mask", mask, *inputs.shape[:2])
+        query = ops.broadcast_to(ops.cast(self.query, inputs.dtype), (ops.shape(inputs)[0], 1, inputs.shape[-1]))
+        x = self.attention(query, inputs, context_mask=mask, training=training)
+        return (x + self.feed_forward(self.norm(x), training=training))[:, 0]
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+    def get_config(self):
+        return get_config(self, super().get_config())

@@ -1,0 +1,84 @@
+"""AxialRotary: rotary positions of the patches of an image, by rows and columns."""
+
+from typing import Unpack
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.serialization import get_config, register
+from keras_txf.ops import rotary as mathematics
+
+
+@register
+@named_arguments
+class AxialRotary(keras.layers.Layer):
+    """Rotary positions of patches: half of the pairs of features turn with the row, the other half with the column.
+
+    Use it as `position` of image models, in place of learned positions. The tokens before the patches (class token,
+    distillation token, registers) do not turn. Coordinates go from -1 to 1 over the image, whatever its size. For
+    images of another size build the model again, with another `grid` and the same weights.
+
+    Args:
+        grid: rows and columns of patches, a pair or one number for both.
+        base: base of the wavelengths, of which the shortest is half an image: 100 in DINOv3.
+        tokens_before: number of tokens before the patches.
+
+    Call arguments:
+        x: queries or keys (B, T, N, H), H divisible by 4, T = `tokens_before` + rows * columns.
+        positions: int (T,) or (B, T), the place of each token in the sequence.
+
+    Returns:
+        (B, T, N, H).
+
+    Raises:
+        ValueError: a length other than T, a width H that 4 does not divide.
+
+    Reference:
+        [DINOv3](https://arxiv.org/abs/2508.10104), section 3.2;
+        [Rotary Position Embedding for Vision Transformer](https://arxiv.org/abs/2403.13298).
+
+    Example:
+
+    >>> position = txf.layers.AxialRotary(grid=(2, 3))
+    >>> model = txf.models.image_encoder((16, 24), 8, num_layers=2, dim=32, num_heads=4, position=position)
+    >>> model(keras.random.normal((2, 16, 24, 3))).shape
+    (2, 7, 32)
+    """
+
+    def __init__(
+        self, grid: int | tuple[int, int], base: float = 100.0, tokens_before: int = 1, **kwargs: Unpack[LayerOptions]
+    ):
+        super().__init__(**kwargs)
+        self.grid = checks.pair("grid", grid)
+        self.base = checks.positive_number("base", base)
+        self.tokens_before = checks.count("tokens_before", tokens_before)
+        self.built = True  # there is nothing to build, and attention calls `rotate` rather than the layer
+
+    def rotate(self, x, positions):
+        """Turns x (batch, length, heads, head dim) by `positions`, (length,) or (batch, length)."""
+        length, dim = self.tokens_before + self.grid[0] * self.grid[1], x.shape[-1]
+        if x.shape[1] != length:
+            raise ValueError(
+                f"`inputs` must have the length {length}: tokens_before={self.tokens_before} and the patches of "
+                f"grid={self.grid}; received {x.shape[1]}."
+            )
+        if dim % 4:
+            raise ValueError(f"`head_dim` must be divisible by 4, for pairs of rows and of columns; received {dim}.")
+        patches = mathematics.axial_angles(*self.grid, dim, self.base)
+        angles = np.concatenate([np.zeros((self.tokens_before, dim // 2)), patches]).astype("float32")
+        return mathematics.rotate_by(x, ops.take(ops.convert_to_tensor(angles), positions, axis=0))
+
+    def bias(self, query_positions, key_positions):
+        return None
+
+    def call(self, x, positions):
+        checks.rank("x", x, (4, "(batch, length, heads, head dim)"))
+        checks.positions(positions, *x.shape[:2])
+        return self.rotate(x, positions)
+
+    def get_config(self):
+        return get_config(self, super().get_config())

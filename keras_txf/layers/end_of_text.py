@@ -1,0 +1,46 @@
+"""MaskAfterEnd: what follows the end token of a text is padding."""
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.serialization import get_config, register
+
+
+@register
+class MaskAfterEnd(keras.layers.Layer):
+    """Hides what follows the first end token of each text, whatever it is: it is padding.
+
+    CLIP's tokenizer pads with the end token itself, so no padding token can say where a text ends. A text without end
+    token keeps all its tokens.
+
+    Args:
+        end_id: the end token.
+
+    Call arguments:
+        inputs: float (B, T, D), and the token ids, int (B, T), in a list.
+
+    Returns:
+        The first of them, with the mask.
+    """
+
+    def __init__(self, end_id, **kwargs):
+        super().__init__(**kwargs)
+        self.end_id = checks.id_below("end_id", end_id)
+        self.supports_masking = True
+
+    def call(self, inputs):
+        return ops.copy(inputs[0])  # Keras would leave the same tensor the mask that it had
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs[0].shape, inputs[0].dtype)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        is_end = ops.cast(ops.equal(inputs[1], self.end_id), "int32")
+        before = ops.cumsum(is_end, axis=1) - is_end  # how many end tokens stand before each token
+        mask = ops.equal(before, 0)
+        known = None if previous_mask is None else previous_mask[0]
+        return mask if known is None else ops.logical_and(mask, ops.cast(known, "bool"))
+
+    def get_config(self):
+        return get_config(self, super().get_config())

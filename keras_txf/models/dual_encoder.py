@@ -1,0 +1,167 @@
+"""dual_encoder: an encoder of images and one of texts, whose vectors are compared."""
+
+from typing import Any, Unpack
+
+import keras
+
+from keras_txf import checks
+from keras_txf.checks import short_repr
+from keras_txf.layers import Pooling
+from keras_txf.layers.end_of_text import MaskAfterEnd
+from keras_txf.layers.heads import POOLINGS
+from keras_txf.layers.option_tables import Each, default_options, shows_options
+from keras_txf.layers.parts import copy_layer
+from keras_txf.layers.projections import Projection
+from keras_txf.layers.similarity import SimilarityLogits
+from keras_txf.models import stack
+from keras_txf.models.encoder import encode
+from keras_txf.models.option_tables import DualEncoderOptions, EncoderOptions, ImageOptions
+from keras_txf.models.vision import encode_images, token_for_pooling, without_registers
+
+SIZES = ("num_layers", "dim", "num_heads")  # which a tower may have of its own
+
+
+@shows_options
+def dual_encoder(
+    image_size: int | tuple[int, int] | None,
+    patch_size: int | tuple[int, int],
+    vocab_size: int,
+    num_layers: int,
+    dim: int,
+    num_heads: Each[int | None] = None,
+    projection_dim: int | None = None,
+    channels: int = 3,
+    end_id: int | None = None,
+    image_pooling: Any = "first",
+    text_pooling: Any = "last",
+    image_projection: bool = True,
+    projection_bias: bool = False,
+    logit_scale: float = 1 / 0.07,
+    max_logit_scale: float | None = 100.0,
+    logit_bias: float | None = None,
+    return_hidden_states: bool = False,
+    return_attention_scores: bool = False,
+    image_options: dict[str, Any] | None = None,
+    text_options: dict[str, Any] | None = None,
+    name: str = "dual_encoder",
+    **options: Unpack[DualEncoderOptions],
+) -> keras.Model:
+    """Builds two towers, one of images and one of texts, and compares each image with each text.
+
+    Use it for search and for classification by descriptions of the classes (zero-shot). Inputs are a dict of `images`,
+    float (B, height, width, channels), and `token_ids`, int (C, T); B and C may differ. Each tower gives a vector of
+    unit length, and the logit of a pair is exp(scale) · image · text + bias. With the defaults it is CLIP's model: two
+    pre-norm transformers, of which that of the texts is causal and gives the state of its last token. SigLIP's has
+    `AttentionPooling` as `image_pooling`, a `logit_bias` and text_options={"causal": False}.
+
+    Train it on matching pairs with `SoftmaxContrastiveLoss` (CLIP) or `SigmoidContrastiveLoss` (SigLIP) on the output
+    `logits`. One tower alone is `keras.Model(model.input["images"], model.output["image_embeddings"])`.
+
+    Args:
+        image_size, patch_size, channels: see `image_encoder`.
+        vocab_size: number of tokens.
+        num_layers, dim, num_heads: of both towers, unless `image_options` or `text_options` have others.
+        projection_dim: width of the vectors that are compared; default `dim`.
+        end_id: the token that ends a text: what follows the first one is padding. Default: `pad_id` of
+            `text_options` alone says what padding is (0 unless given).
+        image_pooling, text_pooling: how patches and tokens become one vector: the `kind` of `Pooling`, or a layer, of
+            which the model gets a copy. The class token is there as in `image_classifier`.
+        image_projection: whether a projection follows the pooling of the patches; without it (SigLIP) the tower's own
+            width is `projection_dim`.
+        projection_bias: whether the projections have a bias.
+        logit_scale: the factor exp(scale) on the similarities at first; it is learned.
+        max_logit_scale: training keeps the factor at most as large, as CLIP's does; None: it has no limit (SigLIP).
+        logit_bias: what is added to the similarities at first; it is learned. None: nothing is (CLIP). SigLIP has -10.
+        return_hidden_states: adds outputs `image_hidden_states_0`, ..., `text_hidden_states_0`, ...
+        return_attention_scores: adds outputs `image_attention_scores_0`, ..., `text_attention_scores_0`, ...
+        image_options, text_options: dicts of options of one tower: those below, those of `image_encoder` or `encoder`
+            alone, such as `max_length`, and `num_layers`, `dim` and `num_heads`.
+        name: name of the model.
+        {options}
+
+    Returns:
+        A functional `keras.Model` that returns a dict of `logits` (B, C), `image_embeddings` (B, projection_dim) and
+        `text_embeddings` (C, projection_dim).
+
+    Raises:
+        ValueError: an unknown option, or two that do not go together; a width of the image tower other than
+            `projection_dim` with image_projection=False.
+
+    Reference:
+        [CLIP](https://arxiv.org/abs/2103.00020); [SigLIP](https://arxiv.org/abs/2303.15343).
+
+    Example:
+
+    >>> model = txf.models.dual_encoder(
+    ...     image_size=24, patch_size=8, vocab_size=100, num_layers=2, dim=32, num_heads=4,
+    ...     text_options={"num_layers": 1, "dim": 16})
+    >>> images, texts = np.zeros((2, 24, 24, 3)), np.array([[5, 6, 7, 0], [8, 9, 0, 0], [8, 5, 3, 9]])
+    >>> model({"images": images, "token_ids": texts})["logits"].shape
+    (2, 3)
+    """
+    checks.boolean("image_projection", image_projection)
+    checks.boolean("projection_bias", projection_bias)
+    checks.positive_number("logit_scale", logit_scale)
+    checks.optional(checks.positive_number, "max_logit_scale", max_logit_scale)
+    checks.optional(checks.finite_number, "logit_bias", logit_bias)
+    checks.size("vocab_size", vocab_size)
+    checks.optional(checks.id_below, "end_id", end_id, vocab_size)
+    sizes = dict(zip(SIZES, (num_layers, dim, num_heads), strict=True))
+    image_sizes, image = _tower("image_options", image_options, sizes, {**default_options(ImageOptions), **options})
+    text_defaults = {**default_options(EncoderOptions), "causal": True, **options}
+    text_sizes, text = _tower("text_options", text_options, sizes, text_defaults)
+    image_pool = _pool("image_pooling", image_pooling, image["dtype"])
+    text_pool = _pool("text_pooling", text_pooling, text["dtype"])
+    width = dim if checks.optional(checks.size, "projection_dim", projection_dim) is None else projection_dim
+
+    image["class_token"] = token_for_pooling("image_pooling", getattr(image_pool, "kind", None), image)
+    images, seen, image = encode_images(
+        "dual_encoder", image_size, patch_size, *image_sizes, channels, return_attention_scores, image, "image_"
+    )
+    image_vector = image_pool(without_registers(seen.output, image))
+    if image_projection:
+        image_vector = _project("image_projection", width, projection_bias, image.dtype)(image_vector)
+    elif image_vector.shape[-1] != width:
+        raise ValueError(
+            f"image_projection=False needs an image tower as wide as projection_dim={width}; received a vector of "
+            f"width {image_vector.shape[-1]}."
+        )
+    token_ids, read, _, text = encode(
+        "dual_encoder", vocab_size, *text_sizes, False, False, return_attention_scores, text, EncoderOptions, "text_"
+    )
+    tokens = read.output
+    if end_id is not None:
+        tokens = MaskAfterEnd(end_id, dtype=text.dtype, name="text_end")([tokens, token_ids])
+    text_vector = _project("text_projection", width, projection_bias, text.dtype)(text_pool(tokens))
+
+    vectors = {
+        f"{side}_embeddings": keras.layers.UnitNormalization(dtype=dtype, name=f"{side}_unit_length")(vector)
+        for side, vector, dtype in (("image", image_vector, image.dtype), ("text", text_vector, text.dtype))
+    }
+    logits = SimilarityLogits(logit_scale, max_logit_scale, logit_bias, dtype=options["dtype"], name="logits")
+    outputs = {
+        "logits": logits(list(vectors.values())),
+        **vectors,
+        **seen.requested(return_hidden_states, return_attention_scores, "image_"),
+        **read.requested(return_hidden_states, return_attention_scores, "text_"),
+    }
+    return stack.make_model({"images": images, "token_ids": token_ids}, outputs, name)
+
+
+def _tower(argument, own, sizes, options):
+    """The sizes of a tower, and its options: those of both towers with its own in their places."""
+    if own is not None and not isinstance(own, dict):
+        raise ValueError(f"`{argument}` must be a dict of options; received {short_repr(own)}.")
+    found = {**sizes, **options, **(own or {})}
+    return [found.pop(name) for name in SIZES], found
+
+
+def _pool(argument, pooling, dtype):
+    """The layer of a pooling, named for the argument: one of `Pooling`, or a copy of a layer."""
+    if isinstance(pooling, keras.layers.Layer):
+        return copy_layer(pooling, argument, dtype=dtype)
+    return Pooling(checks.one_of(argument, pooling, POOLINGS), dtype=dtype, name=argument)
+
+
+def _project(name, width, bias, dtype):
+    return Projection(width, use_bias=bias, dtype=dtype, name=name)

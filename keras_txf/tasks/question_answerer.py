@@ -1,0 +1,300 @@
+"""QuestionAnswerer: the part of a text that answers a question."""
+
+import functools
+import os
+from typing import Any, Self, Unpack
+
+import keras
+import numpy as np
+
+from keras_txf import checkpoints, checks, models, text, training
+from keras_txf.checks import short_repr
+from keras_txf.layers.option_tables import shows_options
+from keras_txf.layers.token_input import inputs_by_name
+from keras_txf.reading import file_of, read_json
+from keras_txf.tasks.answer_windows import AnswerWindows, best_spans, targets, tokens_of
+from keras_txf.tasks.batches import in_batches
+from keras_txf.tasks.columns import one_or_many
+from keras_txf.tasks.columns import texts as strings
+from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.pair_classifier import WITH_TOKEN_TYPES, WITH_TWO_SEPARATORS
+from keras_txf.tasks.squad import answers_of, is_squad, read_squad
+from keras_txf.tasks.task import Task
+from keras_txf.tasks.tokens import tokenizer_of, tokenizer_or
+from keras_txf.text.datasets import checked_tokenizer, limit
+from keras_txf.text.truncation import joining
+
+OUTPUTS = ("start_logits", "end_logits")
+OVERLAP = 128  # tokens, of the windows of BERT on SQuAD
+
+
+class QuestionAnswerer(Task):
+    """Finds the answer of a question in a text: extractive question answering, as on SQuAD.
+
+    A long context is read in windows that overlap. The answer is the span, in any window, with the largest sum of the
+    logits of its first and its last token.
+
+    Args:
+        model: a model of `span_classifier`, or one like it: ids (B, T) -> a dict of `start_logits` and `end_logits`
+            (B, T), with the input `token_type_ids` where it has one.
+        tokenizer: tokenizer of questions and contexts, with `start` and `end`.
+        separator: special token between question and context, or a list of them; default the tokenizer's `end`.
+        max_length: number of tokens of a window, with the question; default the number of positions of the model, or
+            512. A question has at most half of them.
+        overlap: number of tokens of the context that neighbouring windows share, less than half of `max_length`;
+            default 128, or a quarter of `max_length`.
+        max_answer_length: number of tokens of the longest answer.
+        null_threshold: a number where a question may have no answer, as on SQuAD 2.0: the answer is "" where the score
+            of no answer, the sum of the logits of the first token, is more than this number above the best span's.
+        learning_rate: default of `fit`.
+
+    Raises:
+        ValueError: a model without these outputs, a tokenizer without `start` or `end`, an argument out of range.
+
+    Reference:
+        [BERT](https://arxiv.org/abs/1810.04805), sections 4.2 and 4.3.
+
+    Example:
+
+    >>> questions, contexts = ["who sings", "who runs"] * 8, ["Ada sings and Bo runs", "Bo sings and Ada runs"] * 8
+    >>> answers = ["Ada", "Ada"] * 8
+    >>> answerer = txf.tasks.QuestionAnswerer.from_scratch(questions, contexts, vocab_size=80, num_layers=1, dim=16)
+    >>> history = answerer.fit(questions, contexts, answers, epochs=20, learning_rate=0.01, verbose=0)
+    >>> answer = answerer.predict("who sings", "Ada sings and Bo runs")
+    >>> answer["text"], answer["start"], answer["end"]
+    ('Ada', 0, 3)
+    """
+
+    columns = {"questions": "question", "contexts": "context", "answers": "answers"}
+
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: Any,
+        separator: Any = None,
+        max_length: int | None = None,
+        overlap: int | None = None,
+        max_answer_length: int = 30,
+        null_threshold: float | None = None,
+        learning_rate: float = 1e-3,
+    ):
+        super().__init__(model, tokenizer, max_length, learning_rate)
+        outputs = self.model.output
+        if not isinstance(outputs, dict) or not {*OUTPUTS} <= {*outputs}:
+            raise ValueError(
+                f"`model` must return a dict of {' and '.join(OUTPUTS)}, as that of `span_classifier`; received "
+                f"{short_repr(sorted(outputs) if isinstance(outputs, dict) else outputs)}."
+            )
+        checked_tokenizer("tokenizer", tokenizer, needs=("start", "end"))
+        between = joining(tokenizer, separator)
+        special = len(tokenizer.start) + len(between) + len(tokenizer.end)
+        limit(tokenizer, self.max_length, special, texts=2)
+        self.separator = separator
+        most = (self.max_length - special + 1) // 2 - 1
+        self.overlap = min(OVERLAP, self.max_length // 4, most) if overlap is None else overlap
+        checks.integer_between("overlap", self.overlap, 0, most)
+        self.max_answer_length = checks.size("max_answer_length", max_answer_length)
+        self.null_threshold = checks.optional(checks.finite_number, "null_threshold", null_threshold)
+        self._token_types = "token_type_ids" in inputs_by_name(model)
+
+    @classmethod
+    def from_scratch(
+        cls,
+        questions: Any,
+        contexts: Any = None,
+        columns: Any = None,
+        vocab_size: int = 8000,
+        num_layers: int = 2,
+        dim: int = 128,
+        num_heads: int = 4,
+        tokenizer: Any = None,
+        max_length: int = 384,
+        overlap: int | None = None,
+        max_answer_length: int = 30,
+        null_threshold: float | None = None,
+        **options: Any,
+    ) -> Self:
+        """Makes an untrained model for questions, with a WordPiece vocabulary of the texts.
+
+        Args:
+            questions, contexts, columns: the texts to train on, see `fit`.
+            vocab_size: the largest number of tokens.
+            num_layers, dim, num_heads: of `txf.models.span_classifier`.
+            tokenizer: a tokenizer in place of a new one.
+            max_length, overlap, max_answer_length, null_threshold: of the constructor.
+            **options: further options of `span_classifier`.
+        """
+        columns = columns[:2] if isinstance(columns, (list, tuple)) and len(columns) == 3 else columns
+        read = cls._read(questions, [contexts], columns, {"questions": "question", "contexts": "context"})
+        known = [one for name, column in zip(("questions", "contexts"), read) for one in strings(name, column)]
+        train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
+        tokenizer = tokenizer_or(tokenizer, lambda: train(known, vocab_size))
+        model = models.span_classifier(
+            tokenizer.vocab_size, num_layers, dim, num_heads, token_type_ids=True, token_types=2,
+            pad_id=tokenizer.pad_id, **options,
+        )  # fmt: skip
+        return cls(model, tokenizer, None, max_length, overlap, max_answer_length, null_threshold)
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        path: str | os.PathLike,
+        max_length: int | None = None,
+        overlap: int | None = None,
+        max_answer_length: int = 30,
+        null_threshold: float | None = None,
+        **options: Any,
+    ) -> Self:
+        """Makes the task of a Hugging Face checkpoint; with a new head where the checkpoint has none for answers.
+
+        Args:
+            path: folder, or the name of a repository on the Hub.
+            max_length, overlap, max_answer_length, null_threshold: of the constructor. Give a `null_threshold`, such as
+                0.0, to a checkpoint that was trained on SQuAD 2.0.
+            **options: of `txf.checkpoints.load`, such as `dropout`.
+        """
+        folder, tokenizer = tokenizer_of(path)
+        family = read_json(file_of(folder, "config.json")).get("model_type")
+        if family in (*WITH_TOKEN_TYPES, "albert"):
+            options = {"token_type_ids": True, **options}
+        separator = ["</s>", "</s>"] if family in WITH_TWO_SEPARATORS else None
+        model = checkpoints.load(folder, "question_answering", **options)
+        return cls(model, tokenizer, separator, max_length, overlap, max_answer_length, null_threshold, 5e-5)
+
+    @shows_options
+    def fit(
+        self, questions: Any, contexts: Any = None, answers: Any = None, **options: Unpack[FitOptions]
+    ) -> keras.callbacks.History:
+        """Trains on answered questions. The logs have exact match and F1 of held-out questions.
+
+        Args:
+            questions, contexts: lists or columns of strings; or `questions` alone a table of all three columns,
+                "question", "context" and "answers" unless `columns` says otherwise, see `TextClassifier.fit`; or the
+                path of a .json file in the format of SQuAD 1.1 or 2.0.
+            answers: for each question its answer, a part of the context: a string, of which the first place in the
+                context counts; a list of strings, several answers; or a dict of two lists, `text` and `answer_start`,
+                as Hugging Face's data sets have it. "" or empty lists say that the context has no answer, for a task
+                with a `null_threshold`. Training is on the first answer, the scores are of the best one.
+            {options}
+
+        Returns:
+            Keras' history, with `val_exact_match` and `val_f1` of held-out questions, see `txf.training.answer_scores`.
+
+        Raises:
+            ValueError: columns of different lengths, an answer that is not in its context or has no token, a question
+                without an answer for a task without `null_threshold`.
+        """
+        return self._fit(questions, [contexts, answers], options)
+
+    def predict(
+        self, questions: Any, contexts: Any, k: int | None = None, batch_size: int = 32, verbose: int | str = 1
+    ) -> Any:
+        """Answers questions.
+
+        Args:
+            questions, contexts: a text each, or a list of texts each, of one length.
+            k: number of answers to each question; None for the best alone.
+            batch_size: windows in a batch.
+            verbose: 0 shows no progress bar; it comes from ten batches on.
+
+        Returns:
+            A dict of `text`, the answer; `start` and `end`, its place in the context in characters; and `score`, its
+            probability among all spans of the context of at most `max_answer_length` tokens and no answer, where there
+            may be none. No answer is "" from 0 to 0. With `k` a list of at most so many dicts, the best first. Of lists
+            of texts a list of these.
+
+        Raises:
+            ValueError: lists of different lengths, a context without a token.
+        """
+        (questions, back), (contexts, _) = one_or_many("questions", questions), one_or_many("contexts", contexts)
+        checks.optional(checks.size, "k", k)
+        if len(questions) != len(contexts):
+            raise ValueError(
+                f"`contexts` must hold as many texts as `questions`, {len(questions)}; received {len(contexts)}."
+            )
+        rows, windows, offsets = self._windows().rows(questions, contexts)
+        found = in_batches(self._outputs, rows, self._padding()[0], batch_size, self.max_length, verbose)
+        of_question = [([], []) for _ in questions]
+        for window, logits in zip(windows, found):
+            of_question[window.example][0].append(window)
+            of_question[window.example][1].append(logits)
+        answers = []
+        for place, (context, tokens, parts) in enumerate(zip(contexts, offsets, of_question)):
+            best = best_spans(*parts, context, tokens, self.max_answer_length, k or 1, self.null_threshold)
+            if not best:
+                raise ValueError(f"`contexts` must each have a token; received {short_repr(context)} at place {place}.")
+            answers.append(best[0] if k is None else best)
+        return back(answers)
+
+    def evaluate(
+        self, questions: Any, contexts: Any = None, answers: Any = None, columns: Any = None, batch_size: int = 32
+    ) -> dict[str, float]:
+        """Returns the losses, exact match and F1 on answered questions, see `fit`."""
+        return self._evaluate(questions, [contexts, answers], columns, batch_size)
+
+    def get_config(self) -> dict[str, Any]:
+        names = ("separator", "overlap", "max_answer_length", "null_threshold")
+        return {**{name: getattr(self, name) for name in names}, **super().get_config()}
+
+    def _windows(self):
+        separator = joining(self.tokenizer, self.separator)
+        return AnswerWindows(self.tokenizer, self.max_length, self.overlap, separator, self._token_types)
+
+    def _outputs(self, inputs):
+        outputs = self.model.predict_on_batch(inputs)
+        return np.stack([keras.ops.convert_to_numpy(outputs[name]) for name in OUTPUTS], axis=-1).astype("float32")
+
+    @classmethod
+    def _read(cls, data, others, columns, known=None):
+        if not is_squad(data):
+            return super()._read(data, others, columns, known)
+        if columns is not None or any(other is not None for other in others):
+            raise ValueError(
+                "`questions` must be given alone where it is a file in SQuAD's format; received further columns too."
+            )
+        return read_squad(data)[: len(known or cls.columns)]
+
+    def _checked(self, values):
+        questions, contexts = strings("questions", values[0]), strings("contexts", values[1])
+        answers = answers_of(values[2], contexts)
+        if self.null_threshold is None and not all(answers):
+            place = next(place for place, one in enumerate(answers) if not one)
+            raise ValueError(
+                "`answers` must hold an answer to each question of a task without `null_threshold`; received none for "
+                f"{short_repr(questions[place])} at place {place}."
+            )
+        return [questions, contexts, answers]
+
+    def _examples(self, values):
+        questions, contexts, answers = values
+        rows, windows, offsets = self._windows().rows(questions, contexts)
+        spans = []
+        for place, (tokens, known) in enumerate(zip(offsets, answers)):
+            span = tokens_of(tokens, known[0][1], known[0][1] + len(known[0][0])) if known else None
+            if known and span is None:
+                raise ValueError(
+                    f"`answers` must each have a token; received {short_repr(known[0][0])} at place {place}."
+                )
+            spans.append(span)
+        return _Rows([(row, targets(window, spans[window.example])) for row, window in zip(rows, windows)])
+
+    def _padding(self):
+        ids = self._pad_id()
+        inputs = {"token_ids": ids, "token_type_ids": 0} if self._token_types else ids
+        return inputs, dict.fromkeys(OUTPUTS, 0)
+
+    def _compilation(self):
+        return {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in OUTPUTS}, None
+
+    def _scores(self, values, batch_size):
+        questions, contexts, answers = values
+        found = self.predict(questions, contexts, batch_size=batch_size, verbose=0)
+        true = [[answer for answer, _ in known] for known in answers]
+        return training.answer_scores(true, [one["text"] for one in found])
+
+
+class _Rows(list):
+    """Examples in memory, in the place of a data set."""
+
+    def as_numpy_iterator(self):
+        return iter(self)

@@ -1,0 +1,28 @@
+"""The tokenizer of a task, and the ids that it gives."""
+
+from typing import Any
+
+import numpy as np
+
+from keras_txf import checkpoints, text
+from keras_txf.text.datasets import checked_tokenizer
+
+
+def rows_of(ragged):
+    """The rows of a ragged tensor, as NumPy arrays. A data set would take a second to make."""
+    splits = ragged.row_splits.numpy()
+    return np.split(ragged.flat_values.numpy(), splits[1:-1]) if len(splits) > 1 else []
+
+
+def tokenizer_or(tokenizer: Any, train: Any, name: str = "tokenizer") -> Any:
+    """The tokenizer that a caller gives, or one that `train` makes."""
+    return train() if tokenizer is None else checked_tokenizer(name, tokenizer)
+
+
+def tokenizer_of(path, revision=None):
+    """The folder of a checkpoint, and its tokenizer."""
+    found = checkpoints.find(path, revision)
+    try:
+        return found, text.from_checkpoint(found)
+    except ValueError as error:
+        raise ValueError(f"`path` must be a checkpoint with a tokenizer: {error}") from error

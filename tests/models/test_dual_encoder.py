@@ -1,0 +1,178 @@
+"""dual_encoder: both towers are the encoders that there are, and what compares them is what NumPy computes."""
+
+import drawing
+import keras
+import numpy as np
+import pytest
+from cases import assert_same, numpy
+from refusals import refused
+
+import keras_txf as txf
+
+IMAGES = drawing.normal(3, 6, 8, 3)
+IDS = np.array([[5, 9, 3, 9], [9, 2, 2, 2]])
+PAIRS = {"images": IMAGES, "token_ids": IDS}
+# Towers of different depths, widths and heads.
+IMAGE = {"num_layers": 2, "dim": 10, "num_heads": 5, "embedding_norm": True}
+TEXT = {"num_layers": 1, "num_heads": 2, "position_encoding": "learned", "max_length": 7}
+
+
+def make(**options):
+    sizes = dict(image_size=(6, 8), patch_size=(2, 4), vocab_size=11, num_layers=3, dim=12, num_heads=3)
+    given = {"image_options": IMAGE, "text_options": TEXT, "projection_dim": 7, **options}
+    return drawing.randomize(txf.models.dual_encoder(**sizes, **given))
+
+
+def renamed(model, prefix):
+    """The weights of a tower by their paths in an encoder alone."""
+    return {weight.path.removeprefix(prefix): weight for weight in model.weights if weight.path.startswith(prefix)}
+
+
+def test_towers_are_those_of_the_other_builders():
+    model = make(return_hidden_states=True)
+    outputs = model(PAIRS)
+    options = {"activation": "gelu_sigmoid", "norm_placement": "pre", "return_hidden_states": True}
+    image = txf.models.image_encoder((6, 8), (2, 4), **{**options, **IMAGE})
+    text = txf.models.encoder(11, **{"dim": 12, "causal": True, **options, **TEXT})
+    for name, tower, inputs in (("image", image, IMAGES), ("text", text, IDS)):
+        values = renamed(model, f"{name}_")
+        for weight in tower.weights:
+            weight.assign(values[weight.path])
+        states = tower(inputs)
+        for i in range(2 if name == "text" else 3):
+            drawing.assert_same(outputs[f"{name}_hidden_states_{i}"], states[f"hidden_states_{i}"])
+        assert f"{name}_hidden_states_{i + 1}" not in outputs
+
+
+@pytest.mark.parametrize("bias", [None, -1.5])
+def test_logits_are_scaled_cosines_of_the_projected_vectors(bias):
+    model = make(logit_bias=bias, projection_bias=bias is not None, return_hidden_states=True)
+    outputs = {name: drawing.array(tensor).astype("float64") for name, tensor in model(PAIRS).items()}
+    values = {weight.path: drawing.array(weight).astype("float64") for weight in model.weights}
+    pooled = {"image": outputs["image_hidden_states_2"][:, 0], "text": outputs["text_hidden_states_1"][:, -1]}
+    for name, vectors in pooled.items():
+        vectors = vectors @ values[f"{name}_projection/kernel"] + values.get(f"{name}_projection/bias", 0)
+        pooled[name] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        np.testing.assert_allclose(outputs[f"{name}_embeddings"], pooled[name], atol=1e-5)
+    logits = np.exp(values["logits/logit_scale"]) * pooled["image"] @ pooled["text"].T
+    np.testing.assert_allclose(outputs["logits"], logits + values.get("logits/logit_bias", 0), atol=1e-5)
+    assert outputs["logits"].shape == (3, 2) and ("logits/logit_bias" in values) == (bias is not None)
+
+
+def test_a_text_is_the_state_of_its_first_end_token():
+    model = make(end_id=9, return_hidden_states=True)
+    outputs = model(PAIRS)
+    changed = np.array([[5, 9, 7, 2], [9, 9, 4, 1]])  # after the first 9
+    drawing.assert_same(model({**PAIRS, "token_ids": changed})["text_embeddings"], outputs["text_embeddings"])
+    longer = np.pad(IDS, [(0, 0), (0, 2)], constant_values=9)
+    drawing.assert_same(model({**PAIRS, "token_ids": longer})["text_embeddings"], outputs["text_embeddings"])
+    earlier = IDS.copy()
+    earlier[0, 0] = 6
+    assert (
+        drawing.difference(model({**PAIRS, "token_ids": earlier})["text_embeddings"], outputs["text_embeddings"]) > 0.01
+    )
+    # A text without the token ends with its last one; padding is hidden too.
+    without, cut = np.array([[5, 4, 3, 0]] * 2), np.array([[5, 4, 3]] * 2)
+    found = (model({**PAIRS, "token_ids": ids})["text_embeddings"] for ids in (without, cut))
+    assert_same(*(numpy(one) for one in found), tolerance=1e-5)
+
+
+def test_a_bidirectional_tower_attends_to_padding_only_if_there_is_none():
+    hides, sees = (make(text_options={**TEXT, "causal": False, "pad_id": pad}) for pad in (0, None))
+    padded = np.pad(IDS, [(0, 0), (0, 2)])
+    for model, same in ((hides, True), (sees, False)):
+        pair = (model({**PAIRS, "token_ids": ids})["text_embeddings"] for ids in (IDS, padded))
+        assert (drawing.difference(*pair) < 1e-5) == same
+
+
+def test_a_tower_alone():
+    model = make()
+    outputs = model(PAIRS)
+    for inputs, name, given in (("images", "image_embeddings", IMAGES), ("token_ids", "text_embeddings", IDS)):
+        tower = keras.Model(model.input[inputs], model.output[name])
+        drawing.assert_same(tower.predict(given, verbose=0), outputs[name])
+
+
+def test_defaults_are_those_of_the_paper():
+    model = txf.models.dual_encoder(8, 4, 11, 1, 8, 2)
+    image, text = model.get_layer("image_encoder_0"), model.get_layer("text_encoder_0")
+    assert (image.causal, text.causal) == (False, True)
+    assert {block.norm_placement for block in (image, text)} == {"pre"}
+    assert {block.activation for block in (image, text)} == {"gelu_sigmoid"}
+    scale = model.get_layer("logits").logit_scale
+    assert np.exp(drawing.array(scale)) == pytest.approx(1 / 0.07, rel=1e-5) and scale.constraint is not None
+    assert model.get_layer("image_embedding").class_token
+    pooled = txf.models.dual_encoder(8, 4, 11, 1, 8, 2, image_pooling="mean")
+    assert not pooled.get_layer("image_embedding").class_token
+
+
+@pytest.mark.parametrize("most", [20.0, None])
+def test_training_keeps_the_factor_below_its_limit(most):
+    model = make(max_logit_scale=most)
+    pairs = {"images": IMAGES[:2], "token_ids": IDS}
+    scale = model.get_layer("logits").logit_scale
+    scale.assign(np.log(19.0))
+    size = drawing.array(model(pairs)["logits"]).mean()  # which grows with the factor
+    for layer in model.layers:
+        layer.trainable = layer.name == "logits"
+    model.compile(keras.optimizers.SGD(1.0), loss={"logits": lambda _, logits: -keras.ops.mean(logits) / size})
+    model.fit(pairs, {"logits": np.arange(2)}, epochs=2, verbose=0)
+    factor = np.exp(drawing.array(scale))
+    assert factor == pytest.approx(20.0, rel=1e-5) if most else factor > 40
+
+
+LOSSES = {
+    "softmax": (txf.training.SoftmaxContrastiveLoss, {}),
+    "sigmoid": (
+        txf.training.SigmoidContrastiveLoss,
+        dict(
+            image_pooling=txf.layers.AttentionPooling(5), image_projection=False, projection_dim=10, logit_scale=10.0,
+            max_logit_scale=None, logit_bias=-10.0,
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LOSSES)
+def test_fit_learns_which_image_goes_with_which_text(kind, tmp_path):
+    loss, options = LOSSES[kind]
+    keras.utils.set_random_seed(1)
+    model = txf.models.dual_encoder(
+        (6, 8), (2, 4), 11, 1, 12, 3, **{"image_options": IMAGE, "projection_dim": 7, **options}, dropout=0.0
+    )
+    images = drawing.normal(4, 6, 8, 3)
+    pairs = {"images": images, "token_ids": np.array([[2, 3], [3, 2], [4, 5], [5, 4]])}
+    model.compile(keras.optimizers.Adam(0.01), loss={"logits": loss()})
+    history = model.fit(pairs, {"logits": np.arange(4)}, epochs=20, batch_size=4, verbose=0).history["loss"]
+    assert history[-1] < history[0] / 2
+    logits = drawing.array(model(pairs)["logits"])
+    np.testing.assert_array_equal(logits.argmax(1), np.arange(4))
+    np.testing.assert_array_equal(logits.argmax(0), np.arange(4))
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    drawing.assert_same(again(pairs)["logits"], logits)
+    assert again.loss["logits"].get_config() == loss().get_config()
+
+
+def test_bad_options_are_refused():
+    refused(lambda: make(image_options=3), ["`image_options`", "dict", "3"])
+    refused(lambda: make(text_options={"class_token": True}), ["'class_token' is not an option of dual_encoder"])
+    refused(lambda: make(end_id=11), ["`end_id`", "11"])
+    refused(lambda: make(image_pooling="middle"), ["`image_pooling`", "'middle'"])
+    refused(lambda: make(image_projection=False), ["image_projection=False", "projection_dim=7", "10"])
+    refused(lambda: make(logit_scale=0), ["`logit_scale`", "0"])
+    refused(lambda: make(image_pooling="first", image_options={"class_token": False}), ["image_pooling='first'"])
+
+
+@pytest.mark.parametrize("class_token", [False, True])
+def test_pixels_that_fill_no_patch_are_dropped(class_token):
+    options = dict(num_layers=1, dim=12, num_heads=3, class_token=class_token)
+    model = txf.models.image_encoder((7, 11), (2, 4), drop_remainder=True, **options)
+    drawing.randomize(model)
+    cut = txf.models.image_encoder((6, 8), (2, 4), **options)
+    cut.set_weights(model.get_weights())
+    images = drawing.normal(2, 7, 11, 3)
+    drawing.assert_same(model(images), cut(images[:, :6, :8]))
+    refused(lambda: txf.models.image_encoder((7, 11), (2, 4), **options), ["`patch_size` must divide", "(7, 11)"])
+    refused(lambda: txf.models.image_encoder((1, 8), (2, 4), drop_remainder=True, **options), ["room for a patch"])

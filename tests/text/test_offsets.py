@@ -1,0 +1,93 @@
+"""Offsets of tokens are those of Hugging Face's tokenizers and of sentencepiece; ids are those of `tokenize`."""
+
+import base64
+
+import numpy as np
+import pytest
+import sentencepiece
+import tokenizers
+from hypothesis import given, settings
+from text_cases import CORPUS, HARD, LEARN, STRINGS, learnt
+
+import keras_txf as txf
+from keras_txf.text import unicode
+
+TEXTS = [
+    *CORPUS[:6], "", " ", "  a  fox\n\ndogs ", "naïve e\u0301te\u0301 İstanbul ﬁne", "狗🎉 fox", "x" * 101 + " dogs",
+    "the [MASK] </s> ##s",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEARN)
+def test_ids_are_those_of_tokenize(name):
+    tokenizer = learnt(name)
+    for text, (ids, offsets) in zip(TEXTS, tokenizer.tokenize_with_offsets(TEXTS)):
+        assert ids.tolist() == tokenizer.tokenize(text).numpy().tolist()
+        assert offsets.shape == (len(ids), 2) and ids.dtype == offsets.dtype == np.int32
+        assert (offsets >= 0).all() and (offsets <= len(text)).all() and (offsets[:, 0] <= offsets[:, 1]).all()
+        assert (np.diff(offsets, axis=0) >= 0).all()
+    assert tokenizer.tokenize_with_offsets([]) == []
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_word_pieces_are_those_of_hugging_face(lowercase):
+    ours = txf.text.WordPieceTokenizer.from_config({**learnt("WordPiece").get_config(), "lowercase": lowercase})
+    vocabulary = {token: id for id, token in enumerate(ours.get_config()["vocabulary"])}
+    theirs = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    theirs.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+
+    sorted_accents = set(map(chr, unicode.code_points(unicode.REORDERED)))
+
+    @settings(max_examples=60, deadline=None, database=None, derandomize=True)
+    @given(STRINGS)
+    def compare(texts):
+        # The package moves accents that it sorts without their places.
+        texts = [text for text in texts if not sorted_accents & {*text}]
+        for text, (ids, offsets) in zip(texts, ours.tokenize_with_offsets(texts)):
+            expected = theirs.encode(text)
+            assert ids.tolist() == expected.ids
+            assert [tuple(pair) for pair in offsets.tolist()] == expected.offsets, text
+
+    compare()
+    for text, (_, offsets) in zip(TEXTS, ours.tokenize_with_offsets(TEXTS)):
+        assert [tuple(pair) for pair in offsets.tolist()] == theirs.encode(text).offsets
+
+
+@pytest.mark.parametrize("name", ["unigram", "bpe"])
+def test_sentence_pieces_are_those_of_sentencepiece(name):
+    ours = learnt(name)
+    model = base64.b64decode(ours.get_config()["model"])
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
+    texts = [*TEXTS, HARD[::7]]
+    for text, (ids, offsets) in zip(texts, ours.tokenize_with_offsets(texts)):
+        before = [len(text.encode()[:place].decode("utf-8", "ignore")) for place in range(len(text.encode()) + 1)]
+        found = theirs.encode(text, return_type="proto").pieces
+        expected = [(one.id, before[one.begin], before[one.end]) for one in found]
+        assert [(id, *pair) for id, pair in zip(ids.tolist(), offsets.tolist())] == expected, text
+
+
+@pytest.mark.parametrize("name", ["bytes", "characters", "byte pairs"])
+def test_characters_are_covered_in_order(name):
+    text = "naïve 狗🎉\n fox"
+    [(ids, offsets)] = learnt(name).tokenize_with_offsets([text])
+    assert "".join(text[start:end] for start, end in dict.fromkeys(map(tuple, offsets.tolist()))) == text or (
+        name == "byte pairs"  # whose tokens may hold a part of a character
+        and set(range(len(text))) == {place for start, end in offsets for place in range(start, end)}
+    )
+
+
+def test_special_tokens_in_a_text():
+    text = "a [MASK] fox"
+    kept = learnt("WordPiece", special_tokens_in_text="keep")
+    with pytest.raises(ValueError, match='`special_tokens_in_text` must be "escape"'):
+        kept.tokenize_with_offsets([text])
+    pairs = learnt("byte pairs", special_tokens_in_text="keep")
+    [(ids, offsets)] = pairs.tokenize_with_offsets(["a</s>"])
+    assert ids[-1] == pairs.token_to_id("</s>") and offsets[-1].tolist() == [1, 5]
+
+
+@pytest.mark.parametrize("texts", ["a text", [3], None, ["a", "\ud800"]])
+def test_what_is_no_list_of_texts_is_refused(texts):
+    with pytest.raises(ValueError, match="`texts` must be"):
+        learnt("WordPiece").tokenize_with_offsets(texts)
