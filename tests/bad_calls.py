@@ -271,7 +271,16 @@ def add_text():
     words, piece = folder / "vocab.txt", folder / "spiece.model"
     words.write_text("\n".join(vocabulary), encoding="utf-8")
     sentence_piece, pairs = text_cases.learnt("unigram"), text_cases.learnt("byte pairs")
-    shared = ["length", "start", "end", "special_tokens_in_text", "padding_side", "truncation_side", "name"]
+    shared = [
+        "length",
+        "start",
+        "end",
+        "special_tokens_in_text",
+        "padding_side",
+        "truncation_side",
+        "name",
+        "added_tokens",
+    ]
     unigram, definition = sentence_piece.get_config()["model"], pairs.get_config()["definition"]
     case("text.ByteTokenizer", text.ByteTokenizer, shared)
     case("text.CharacterTokenizer", text.CharacterTokenizer, shared, vocabulary=["[PAD]", "[UNK]", "a", "b"])

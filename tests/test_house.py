@@ -63,6 +63,7 @@ MAY_IMPORT_BACKENDS = {
     "keras_txf.backend.one_row": {"tensorflow", "jax"},  # which device XLA compiles for
     "keras_txf.backend.processes": {"jax"},  # which process this is, and the values that others hold
     "keras_txf.backend.loops": {"tensorflow", "torch"},  # steps of a loop at once; whether gradients are recorded
+    "keras_txf.backend.array_values": {"torch"},  # bfloat16 of a file
     "keras_txf.backend.variables": {"tensorflow"},  # the value that a variable has now
     "keras_txf.ops.attention": {"jax"},  # whether its kernel runs on a GPU
     "keras_txf.generation.compilers": {"tensorflow", "jax", "torch"},  # each compiles in its own way

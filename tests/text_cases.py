@@ -1,7 +1,10 @@
 """What the tests of tokenizers share: a small text to learn from, one tokenizer of each kind, and hard strings."""
 
 import functools
+import io
+import json
 
+import sentencepiece
 from hypothesis import strategies as st
 
 from keras_txf import text
@@ -64,3 +67,25 @@ START_AND_END = {
     "characters": ("[START]", "[END]"),
     "byte pairs": ("<s>", "</s>"),
 }
+
+
+def piece_model(lines=CORPUS, **options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, minloglevel=2, hard_vocab_limit=False, **options
+    )
+    return model.getvalue()
+
+
+def folder_of(base, files):
+    for name, content in files.items():
+        content = json.dumps(content) if isinstance(content, dict) else content
+        (base / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return base
+
+
+class Named(dict):
+    """What hypothesis prints short."""
+
+    def __repr__(self):
+        return f"Named({sorted(self)})"

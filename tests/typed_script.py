@@ -147,7 +147,7 @@ def use_text(folder: pathlib.Path) -> None:
     text.SentencePieceTokenizer.train(TEXTS, vocab_size=18)
     text.WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"], start="[CLS]", end="[SEP]", length=8)
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
-    text.from_checkpoint(folder)
+    text.from_checkpoint(folder, target=True)
     examples = text.next_token(TEXTS, tokenizer, max_length=8)
     text.batch_by_length(examples, tokens=32, lengths=text.bucket_lengths(text.token_ids(TEXTS, tokenizer)))
     text.counted(text.pack(examples, length=16).batch(2))

@@ -35,7 +35,7 @@ def read_tensors(tensors, config, modules):
         if not name.startswith(PREFIX):
             raise ValueError(f"it must have names of peft, which begin with {PREFIX}; received {short_repr(name)}.")
         if tensors.dtype(name) not in FLOATS:
-            raise ValueError(f"{short_repr(name)} must be of a type of {FLOATS}; received {tensors.dtype(name)}.")
+            raise ValueError(f"{short_repr(name)} must be of a type of {[*FLOATS]}; received {tensors.dtype(name)}.")
         names[re.fullmatch(r"(.*?)\.?(lora_[AB]\.weight|[^.]*)", name.removeprefix(PREFIX)).groups()] = name
     modules = _as_named(modules, {path for path, _ in names})
     kinds, parts, shared, used = {}, {}, [], set()

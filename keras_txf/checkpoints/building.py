@@ -10,6 +10,7 @@ from keras_txf.backend.functional_graph import nodes
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.config_schema import KINDS
 from keras_txf.checkpoints.families import FAMILIES
+from keras_txf.checkpoints.families.rotary import without_limit
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, modules_of
 from keras_txf.checkpoints.text_part import text_values
 from keras_txf.checkpoints.weight_map import as_tensor
@@ -116,7 +117,7 @@ def options_of(family, task, config, own):
     `own` are the caller's options.
     """
     with in_words_of_config(config.values, own):
-        found = family.options(config)
+        found = without_limit(family.options(config))
         heads = {name: known.options(config) for name, known in family.tasks.items()}
     tied = config("tie_word_embeddings", True)
     config.check_all_known(family.neutral)

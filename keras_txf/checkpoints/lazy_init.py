@@ -5,9 +5,9 @@ values of the file; and a wrong size in config.json could exhaust the memory bef
 defer the values of variables.
 """
 
-import keras
 import numpy as np
 
+from keras_txf.backend.array_values import in_order, tensor_of
 from keras_txf.backend.keras_private import has_value, initialize
 
 
@@ -15,9 +15,9 @@ def give_value(variable, held):
     """Gives a variable its first value: the first array of the list `held`, which is taken out of the list."""
     value = Converted(held, variable.dtype)
     if has_value(variable):  # a layer that was built before
-        variable.assign(keras.ops.convert_to_tensor(value, variable.dtype))
+        variable.assign(tensor_of(value, variable.dtype))
         return
-    initialize(variable, lambda shape, dtype: keras.ops.convert_to_tensor(value, dtype))
+    initialize(variable, lambda shape, dtype: tensor_of(value, dtype))
 
 
 class Converted:
@@ -32,7 +32,7 @@ class Converted:
         self.dtype = np.dtype(dtype)
 
     def __array__(self, dtype=None, copy=None):
-        return np.asarray(self.held.pop(0), dtype or self.dtype, order="C")
+        return np.asarray(in_order(self.held.pop(0)), dtype or self.dtype, order="C")
 
 
 def give_values(variables):

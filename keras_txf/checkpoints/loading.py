@@ -19,7 +19,7 @@ from keras_txf.checkpoints.files import open_tensors, weights_of
 from keras_txf.checkpoints.generation_config import give_generate_defaults
 from keras_txf.checkpoints.hub import find
 from keras_txf.checkpoints.lazy_init import give_value, give_values
-from keras_txf.checkpoints.source import Source, check_names, check_tensors, resolve_aliases
+from keras_txf.checkpoints.source import Source, check_names, check_tensors, most_common_dtype, resolve_aliases
 from keras_txf.checkpoints.text_part import TEXT_PARTS
 from keras_txf.checkpoints.weight_map import Expert, as_tensor, links
 from keras_txf.checks import short_repr
@@ -50,7 +50,9 @@ def load(
             "distilled_image_classification" (DeiT with both heads) or "dual_encoder" (CLIP and SigLIP). Default: the
             task of the file. The model gets a new head where the file has none.
         num_classes: number of classes of a classifier; another number than the file's makes a new head.
-        dtype: dtype policy of the model; default Keras' own. `load` converts the weights.
+        dtype: dtype policy of the model; default Keras' own. `load` converts the weights. "auto" is the type of the
+            file: "float32", "bfloat16" or "float16", whichever most of its numbers have. The weights are then those of
+            the file bit for bit, but for weights of another type than most, and for Gemma's norms, 1 + w here.
         progress: whether to show a progress bar; default: for large files.
         revision: branch, tag or commit on the Hub.
         ignore: keys of `config.json` that are left out of it, such as one that an error names. The model then lacks
@@ -91,7 +93,8 @@ def load(
     (1, 5)
     """
     checks.optional(checks.boolean, "progress", progress)
-    checks.optional(checks.dtype, "dtype", dtype)
+    keeps_dtype = isinstance(dtype, str) and dtype == "auto"
+    checks.optional(checks.dtype, "dtype", None if keeps_dtype else dtype)
     folder = find(path, revision)
     values = without(read_json(file_of(folder, "config.json")), ignore)
     kind, values = values.get("model_type"), family_values(values)
@@ -100,6 +103,7 @@ def load(
         weights = weights_of(folder)
         with reading(weights):
             source = Source(values, family, tensors, kind)
+            dtype = most_common_dtype(tensors) if keeps_dtype else dtype
         asked = task is not None
         task, new_head = choose_task(source, task, num_classes)
         with without_values() as made:

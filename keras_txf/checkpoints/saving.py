@@ -37,8 +37,8 @@ from keras_txf.reading import COMPLETE, file_of, read_json
 DTYPES = ("float32", "float16", "bfloat16")
 # Files that are copied with the weights of a checkpoint.
 BESIDE = ("tokenizer*", "chat_template*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
-          "spiece.model", "spm.model", "source.spm", "target.spm", "generation_config.json",
-          "preprocessor_config.json")  # fmt: skip
+          "spiece.model", "spm.model", "sentencepiece.bpe.model", "source.spm", "target.spm", "target_vocab.json",
+          "generation_config.json", "preprocessor_config.json")  # fmt: skip
 # Options of `load` without an effect on the logits, and the one that config.json holds.
 FREE = {"name", "return_hidden_states", "return_attention_scores", "token_type_ids", "packed", "dropout",
         "embedding_dropout", "attention_dropout", "feed_forward_dropout", "head_dropout", "stochastic_depth",

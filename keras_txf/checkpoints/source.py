@@ -1,5 +1,6 @@
 """The tensors of an open checkpoint, and the checks that they are those of a model."""
 
+import collections
 import re
 
 import numpy as np
@@ -9,7 +10,7 @@ from keras_txf.checkpoints.family import LANGUAGE_MODELS, POOLER, modules_of
 from keras_txf.checkpoints.text_part import text_name
 from keras_txf.checks import short_repr
 
-FLOATS = ("F64", "F32", "F16", "BF16")
+FLOATS = {"F64": "float32", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # in files -> of models
 
 
 class Source:
@@ -58,6 +59,15 @@ class Source:
     def same(self, name, other):
         """Whether two tensors hold the same numbers."""
         return self.shape(name) == self.shape(other) and np.array_equal(self.read(name), self.read(other))
+
+
+def most_common_dtype(tensors):
+    """Returns the dtype that most numbers of the open files have, for a model; None without any floats."""
+    numbers = collections.Counter()
+    for name in tensors:
+        if tensors.dtype(name) in FLOATS:
+            numbers[FLOATS[tensors.dtype(name)]] += tensors.size(name)
+    return max(numbers, key=numbers.get) if numbers else None
 
 
 def resolve_aliases(source, wanted):
@@ -132,7 +142,7 @@ def check_tensors(source, wanted):
     kinds = {source.names[link.name]: source.tensors.dtype(source.names[link.name]) for link in wanted}
     wrong = {name: kind for name, kind in kinds.items() if kind not in FLOATS}
     if wrong:
-        raise ValueError(f"Weights must be of a type of {FLOATS}; received {short_repr(wrong)}.")
+        raise ValueError(f"Weights must be of a type of {[*FLOATS]}; received {short_repr(wrong)}.")
     wrong = [
         f"{short_repr(source.names[link.name])} of shape {source.shape(link.name)} for "
         + ", ".join(f"{short_repr(weight.path)} of shape {tuple(weight.shape)}" for weight in link.variables)

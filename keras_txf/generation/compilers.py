@@ -1,11 +1,13 @@
 """Compiles functions of tensors and Keras variables: the one file that knows the backends' compilers."""
 
 import functools
+import math
 import threading
 
 import keras
 
 XLA_FUNCTIONS = 128  # that TensorFlow compiles by XLA in a process: it never frees their megabytes
+LARGE = 2**28  # numbers of bfloat16, half a gigabyte
 
 
 def compiled(function, variables, runs_once=False):
@@ -36,7 +38,7 @@ def _tensorflow(function, variables, runs_once):
     @functools.cache
     def traced(in_graph):
         # A partial for each: TensorFlow counts traces by the code, and would warn of models that share the code.
-        jit_compile = not runs_once and (in_graph or _one_more_by_xla())
+        jit_compile = not runs_once and (in_graph or not _xla_copies(variables) and _one_more_by_xla())
         return tf.function(functools.partial(function), jit_compile=jit_compile, autograph=False)
 
     lock = threading.Lock()
@@ -47,6 +49,18 @@ def _tensorflow(function, variables, runs_once):
         return function(*arguments)
 
     return run
+
+
+def _xla_copies(variables):
+    """Whether XLA would hold large weights a second time, in float32: on a CPU it multiplies no bfloat16.
+
+    Of 1.08 GB of weights the copies take 2.5 GB more (`benchmarks/load_checkpoint.py`); TensorFlow's graph multiplies
+    bfloat16 as it is.
+    """
+    import tensorflow as tf
+
+    numbers = sum(math.prod(variable.shape) for variable in variables if variable.dtype == "bfloat16")
+    return numbers >= LARGE and not any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU"))
 
 
 _xla_functions = 0

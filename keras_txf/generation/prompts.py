@@ -89,3 +89,21 @@ def new_token_limits(lengths, max_new_tokens, max_length, model_length):
             f"and max_new_tokens={max_new_tokens}, max_length={max_length}."
         )
     return limits
+
+
+def check_switch(switch_length, shortest, longest, new):
+    """Refuses an answer during which the positions of the tokens before it would change.
+
+    Args:
+        switch_length: the number of tokens beyond which all positions have other frequencies, or None.
+        shortest, longest: the fewest and the most tokens that the longest prompt of a batch may have.
+        new: the most tokens that follow it; the model does not read the last one.
+    """
+    if switch_length is not None and shortest <= switch_length < longest + new - 1:
+        room = switch_length + 1 - longest
+        way_out = f" `max_new_tokens={room}` ends there; pass the result as the prompt of a second call." * (room > 0)
+        raise ValueError(
+            f"The rotary positions of type 'longrope' turn all tokens by other angles beyond {switch_length} tokens, "
+            "and the keys in the cache would keep the old ones: a prompt and its answer must lie on one side. "
+            f"Received prompts of up to {longest} tokens and max_new_tokens={new}.{way_out}"
+        )

@@ -10,7 +10,7 @@ from keras_txf import checks
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import get_config, register
-from keras_txf.ops import positions as mathematics
+from keras_txf.ops import rotary as mathematics
 
 
 @register

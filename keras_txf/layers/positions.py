@@ -28,6 +28,7 @@ from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import get_config, register
 from keras_txf.layers.table_bias import TableBias, build_named
 from keras_txf.ops import positions as mathematics
+from keras_txf.ops import rotary
 
 
 @register
@@ -38,8 +39,12 @@ class Rotary(keras.layers.Layer):
     Args:
         base: base of the wavelengths: 10,000 in the paper, 500,000 in Llama 3.
         fraction: share of each head's features that turns, in (0, 1].
-        scaling: None, or how to reach beyond the trained length: a dict with "type" "linear", "ntk",
-            "yarn" or "llama3" and that type's numbers, named as in Hugging Face configurations.
+        scaling: None, or how to reach beyond the trained length: a dict with "type" "linear", "ntk", "dynamic",
+            "yarn", "longrope" or "llama3" and that type's numbers, named as in Hugging Face configurations.
+            The frequencies of "dynamic" and "longrope" depend on the number of tokens of the longest text in the
+            batch, beyond `original_max_position_embeddings`; `generate` turns each new token by the frequencies of
+            the length that the text then has, and "longrope" refuses an answer that would begin before that length
+            and end after it.
         interleaved: which features make up a pair that turns: with True neighbours, 2i and 2i + 1, as in the paper and
             GPT-J; with False i and i + R / 2 of the R that turn, as in Llama.
 
@@ -78,7 +83,7 @@ class Rotary(keras.layers.Layer):
                 f"{short_repr(scaling)}."
             )
         self.scaling = None if scaling is None else dict(scaling)
-        mathematics.rotary_frequencies(8, base, self.scaling)
+        rotary.check_rotary_scaling(base, self.scaling)
         self.built = True  # there is nothing to build, and attention calls `rotate` rather than the layer
 
     def rotate(self, x, positions):
@@ -89,11 +94,18 @@ class Rotary(keras.layers.Layer):
                 "Rotary positions turn pairs of features: head_dim * fraction must be even, from 2 on; "
                 f"received head_dim={x.shape[-1]} and fraction={self.fraction}."
             )
-        frequencies, magnitude = mathematics.rotary_frequencies(dim, self.base, self.scaling)
-        return mathematics.rotate(x, positions, frequencies, magnitude, self.interleaved)
+        length = ops.max(positions) + 1 if rotary.depends_on_length(self.scaling) else None
+        frequencies, magnitude = rotary.rotary_frequencies(dim, self.base, self.scaling, length)
+        return rotary.rotate(x, positions, frequencies, magnitude, self.interleaved)
 
     def bias(self, query_positions, key_positions):
         return None
+
+    @property
+    def switch_length(self):
+        """The number of tokens beyond which "longrope" has other frequencies for all tokens, or None."""
+        scaling = self.scaling or {}
+        return scaling["original_max_position_embeddings"] if scaling.get("type") == "longrope" else None
 
     def call(self, x, positions):
         checks.rank("x", x, (4, "(batch, length, heads, head dim)"))

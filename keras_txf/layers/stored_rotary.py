@@ -6,7 +6,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.backend.variables import current_value
 from keras_txf.layers.serialization import get_config, register
-from keras_txf.ops import positions as mathematics
+from keras_txf.ops import rotary as mathematics
 
 
 @register

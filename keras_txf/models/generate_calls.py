@@ -10,10 +10,11 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.backend.functional_graph import mask_of, optional_inputs
+from keras_txf.backend.keras_private import flatten_layers
 from keras_txf.checks import short_repr
 from keras_txf.generation.engine import Engine
 from keras_txf.generation.processors import check_processors
-from keras_txf.generation.prompts import new_token_limits, stop_lists
+from keras_txf.generation.prompts import check_switch, new_token_limits, stop_lists
 from keras_txf.generation.results import pack
 from keras_txf.generation.samplers import check_options, check_sequences, check_stream, get_sampler
 from keras_txf.layers.adapters import active_adapters
@@ -65,6 +66,8 @@ def run_generate(
     limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, tokens.max_length)
     prefix = prefix_length(model, inputs_by_name(model)[tokens.name])
     prompts = [[PLACEHOLDER] * prefix + prompt for prompt in prompts]
+    longest = max(map(len, prompts))
+    check_switch(_switch_length(model), longest, longest, max(limits))
     options = _engine_options(tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
     for name, value in (("padded", padded), ("return_scores", return_scores), ("stream", stream)):
         checks.boolean(name, value)
@@ -91,8 +94,8 @@ def make_function(
     jit_compile,
 ):
     """The engine's function of tensors, and a function from prompt lengths to the limits of new tokens."""
-    model_length = tokens.max_length
-    limited = model_length is not None or max_length is not None
+    model_length, switch_length = tokens.max_length, _switch_length(model)
+    limited = any(bound is not None for bound in (model_length, max_length, switch_length))
     if limited and longest_prompt is None:
         raise ValueError(
             "A `longest_prompt` (the tokenizer's `length`) must be given where tokens are limited; received None, the "
@@ -104,6 +107,7 @@ def make_function(
     checks.boolean("jit_compile", jit_compile)
     follow = _engine(model, tokens).function(functools.partial(decoding_models, model), most, *options, jit_compile)
     prefix = prefix_length(model, inputs_by_name(model)[tokens.name])
+    check_switch(switch_length, prefix + 1, prefix + lengths[1], most)
 
     def run(ids, lengths, limits, seed, inputs):
         if prefix:  # the placeholders stand right before the tokens
@@ -117,6 +121,11 @@ def make_function(
         return ops.full_like(lengths, most) if max_length is None else ops.minimum(most, max_length - lengths)
 
     return run, limit
+
+
+def _switch_length(model):
+    """The fewest tokens beyond which a position layer of the model has other frequencies for all tokens, or None."""
+    return min(filter(None, (getattr(layer, "switch_length", None) for layer in flatten_layers(model))), default=None)
 
 
 def _engine_options(tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences):

@@ -8,6 +8,7 @@ import keras
 from keras_txf import checkpoints, checks, models, text, training
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.option_tables import shows_options
+from keras_txf.reading import file_of
 from keras_txf.tasks.answers import Answers, stop_ids_of
 from keras_txf.tasks.columns import texts
 from keras_txf.tasks.fit_options import FitOptions
@@ -96,7 +97,7 @@ class TextToText(Task):
 
     @classmethod
     def from_checkpoint(cls, path: str | os.PathLike, max_length: int | None = None, **options: Any) -> Self:
-        """Makes a model of a Hugging Face checkpoint, whose tokenizer is that of both sides.
+        """Makes a model of a Hugging Face checkpoint, with its tokenizer for both sides, or Marian's pair.
 
         Args:
             path: folder, or the name of a repository on the Hub.
@@ -105,7 +106,8 @@ class TextToText(Task):
         """
         folder, tokenizer = tokenizer_of(path)
         model = checkpoints.load(folder, "seq2seq", **options)
-        return cls(model, tokenizer, None, max_length, learning_rate=5e-5)
+        target = text.from_checkpoint(folder, target=True) if file_of(folder, "target.spm").is_file() else None
+        return cls(model, tokenizer, target, max_length, learning_rate=5e-5)
 
     @shows_options
     def fit(self, sources: Any, targets: Any = None, **options: Unpack[FitOptions]) -> keras.callbacks.History:

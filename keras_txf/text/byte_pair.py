@@ -82,6 +82,11 @@ class BytePairTokenizer(Tokenizer):
         kernel.no_truncation()
         parts = json.loads(kernel.to_str())
         unk_token = parts["model"].get("unk_token") or tokens.get(parts["model"].get("unk_id"))
+        if kwargs.get("added_tokens"):
+            raise ValueError(
+                "`added_tokens` must be those of `definition`, which may hold any; received "
+                f"{short_repr(kwargs['added_tokens'])}."
+            )
         super().__init__([tokens[id] for id in range(len(tokens))], special, pad_token, unk_token, **kwargs)
         self._kernel = kernel
         self._definition = definition

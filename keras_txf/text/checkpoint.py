@@ -12,12 +12,16 @@ from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, parse_json, reading
 from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
+from keras_txf.text.definitions import ENDOFTEXT, ROBERTA, byte_pair_definition, xlm_roberta_definition
 from keras_txf.text.folder_files import (
+    added_entries,
     added_tokens,
     content,
-    read_config,
+    plain_tokens,
     read_model_type,
     read_normalizer,
+    read_tokenizer_config,
+    read_vocabulary,
     special_tokens,
 )
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
@@ -26,15 +30,18 @@ from keras_txf.text.vocabulary import from_files, read_bytes, read_text, read_to
 from keras_txf.text.word_piece import WordPieceTokenizer
 
 
-def from_checkpoint(folder: str | os.PathLike, **kwargs: Any) -> Any:
+def from_checkpoint(folder: str | os.PathLike, target: bool = False, **kwargs: Any) -> Any:
     """Makes the tokenizer of a Hugging Face folder, with the special tokens around a text that the model expects.
 
     Reads `vocab.txt` of BERT, DistilBERT, ELECTRA, MobileBERT and ConvBERT, `spiece.model` of T5, `spm.model` of
-    DeBERTa v2 and v3, `tokenizer.model` of Llama 1 and 2, and ByT5. The package `tokenizers` reads any other
-    `tokenizer.json`.
+    DeBERTa v2 and v3, `tokenizer.model` of Llama 1 and 2, `source.spm` and `target.spm` of Marian, and ByT5. The
+    package `tokenizers` runs any other `tokenizer.json`; and without that file `vocab.json` and `merges.txt` of GPT-2,
+    OPT, RoBERTa and BART, and `sentencepiece.bpe.model` of XLM-RoBERTa.
 
     Args:
         folder: path of the folder. `tokenizer_config.json` in it names the class of the tokenizer.
+        target: whether to make the tokenizer of the targets, where a folder has two (Marian). With one tokenizer it is
+            that of both sides.
         **kwargs: options of the tokenizer, such as `length`; they override those of the folder. Hugging Face keeps
             special tokens in a text, as `special_tokens_in_text="keep"` does; the default here is "escape".
 
@@ -55,19 +62,19 @@ def from_checkpoint(folder: str | os.PathLike, **kwargs: Any) -> Any:
     >>> txf.text.from_checkpoint(folder, length=5)("Hello").numpy().tolist()
     [2, 4, 3, 0, 0]
     """
-    folder = checks.path("folder", folder)
+    folder, target = checks.path("folder", folder), checks.boolean("target", target)
     if not folder.is_dir():
         raise ValueError(
             f"`folder` must be a folder; received {short_repr(str(folder))}. `txf.checkpoints.find` "
             "downloads a repository of the Hub."
         )
-    config = read_config(folder)
+    config = read_tokenizer_config(folder)
     name = config.get("tokenizer_class") or CLASSES.get(read_model_type(folder))
-    file, read = READERS.get((name or "").removesuffix("Fast"), (None, None))
-    if read is None or not file_of(folder, file).is_file():
-        file, read = "tokenizer.json", read_tokenizer_json
-    if file_of(folder, file).is_file():
-        make, options = read(folder, config)
+    known = (name or "").removesuffix("Fast")
+    readers = [READERS.get(known), ("tokenizer.json", read_tokenizer_json), WITHOUT_JSON.get(known)]
+    file, read = next((one for one in readers if one and file_of(folder, one[0]).is_file()), (None, None))
+    if read is not None:
+        make, options = read(folder, {**config, "target": target})
         used = dict.fromkeys((file, "tokenizer_config.json", "added_tokens.json", "tokenizer.json"))
         return from_files(
             make, [path for path in (file_of(folder, name) for name in used) if path.is_file()], options, kwargs
@@ -92,6 +99,7 @@ def read_word_piece(folder, config):
         "end": token(config, "sep_token", "[SEP]"),
         "pad_token": token(config, "pad_token", "[PAD]"),
         "unk_token": token(config, "unk_token", "[UNK]"),
+        "added_tokens": plain_tokens(folder, config),
     }
     special = [
         *(options[name] for name in ("pad_token", "unk_token", "start", "end")),
@@ -108,6 +116,7 @@ def read_t5(folder, config):
     extra = extra or [f"<extra_id_{number}>" for number in reversed(range(config.get("extra_ids", 100)))]
     options = {
         "extra_tokens": extra,
+        "added_tokens": plain_tokens(folder, config),
         "end": token(config, "eos_token", "</s>"),
         "pad_token": token(config, "pad_token", "<pad>"),
     }
@@ -118,12 +127,27 @@ def read_llama(folder, config):
     model, size = read_pieces(file_of(folder, "tokenizer.model"))
     options = {
         "extra_tokens": added_tokens(folder / "tokenizer.model", size, config),
+        "added_tokens": plain_tokens(folder, config),
         "prefix_space": "always" if config.get("legacy", True) else "first",
         "start": token(config, "bos_token", "<s>") if config.get("add_bos_token", True) else None,
         "end": token(config, "eos_token", "</s>") if config.get("add_eos_token", False) else None,
         "pad_token": token(config, "pad_token", None),
     }
     return functools.partial(SentencePieceTokenizer, model), options
+
+
+def read_marian(folder, config):
+    side = "target" if config["target"] else "source"
+    ids = f"{side}_vocab.json" if config["target"] and config.get("separate_vocabs") else "vocab.json"
+    vocabulary = read_vocabulary(file_of(folder, ids))
+    options = {
+        "vocabulary": vocabulary,
+        "extra_tokens": added_tokens(folder / ids, len(vocabulary), config),
+        "added_tokens": plain_tokens(folder, config),
+        "end": token(config, "eos_token", "</s>"),
+        "pad_token": token(config, "pad_token", "<pad>"),
+    }
+    return functools.partial(SentencePieceTokenizer, read_pieces(file_of(folder, f"{side}.spm"))[0]), options
 
 
 def read_deberta(folder, config):
@@ -136,6 +160,7 @@ def read_deberta(folder, config):
     model, size = read_pieces(file_of(folder, "spm.model"))
     options = {
         "extra_tokens": added_tokens(folder / "spm.model", size, config) or [token(config, "mask_token", "[MASK]")],
+        "added_tokens": plain_tokens(folder, config),
         "start": token(config, "cls_token", "[CLS]"),
         "end": token(config, "sep_token", "[SEP]"),
         "pad_token": token(config, "pad_token", "[PAD]"),
@@ -150,10 +175,38 @@ def read_byt5(folder, config):
 
 def read_tokenizer_json(folder, config):
     path = file_of(folder, "tokenizer.json")
-    definition = read_text("folder", path)
+    return of_definition(path, read_text("folder", path), config)
+
+
+def read_gpt2(folder, config):
+    return read_byte_pairs(folder, config, ENDOFTEXT)
+
+
+def read_roberta(folder, config):
+    return read_byte_pairs(folder, config, ROBERTA)
+
+
+def read_byte_pairs(folder, config, defaults):
+    config = {**config, "added_tokens_decoder": added_entries(folder, config)}
+    path, merges = file_of(folder, "vocab.json"), file_of(folder, "merges.txt")
+    return of_definition(path, byte_pair_definition(path, merges, config, defaults), config, defaults)
+
+
+def read_xlm_roberta(folder, config):
+    config = {**config, "added_tokens_decoder": added_entries(folder, config)}
+    path = file_of(folder, "sentencepiece.bpe.model")
+    model = read_bytes("folder", path)
+    with reading(path):
+        model = read_model(model)
+    return of_definition(path, xlm_roberta_definition(path, model, config), config, ROBERTA)
+
+
+def of_definition(path, definition, config, defaults=None):
+    """The class and the options for a definition of `tokenizers`, of a file."""
     with reading(path):
         start, end = around(parse_json(definition).get("post_processor"))
-    options = {"start": start, "end": end, "pad_token": token(config, "pad_token", None)}
+    pad_token = token(config, "pad_token", (defaults or {}).get("pad_token"))
+    options = {"start": start, "end": end, "pad_token": pad_token}
     return functools.partial(BytePairTokenizer, definition), options
 
 
@@ -172,15 +225,24 @@ READERS = {  # class of Hugging Face -> file, function
     "ConvBertTokenizer": ("vocab.txt", read_word_piece),
     "T5Tokenizer": ("spiece.model", read_t5),
     "LlamaTokenizer": ("tokenizer.model", read_llama),
+    "MarianTokenizer": ("source.spm", read_marian),
     "DebertaV2Tokenizer": ("spm.model", read_deberta),
     "ByT5Tokenizer": ("tokenizer_config.json", read_byt5),
+}
+WITHOUT_JSON = {  # the same, for folders without a tokenizer.json
+    "GPT2Tokenizer": ("vocab.json", read_gpt2),
+    "RobertaTokenizer": ("vocab.json", read_roberta),
+    "BartTokenizer": ("vocab.json", read_roberta),
+    "XLMRobertaTokenizer": ("sentencepiece.bpe.model", read_xlm_roberta),
 }
 
 
 CLASSES = {  # the tokenizer's class by `config.json`, where `tokenizer_config.json` does not name it
     "bert": "BertTokenizer", "distilbert": "DistilBertTokenizer", "electra": "ElectraTokenizer",
     "mobilebert": "MobileBertTokenizer", "convbert": "ConvBertTokenizer", "t5": "T5Tokenizer",
-    "llama": "LlamaTokenizer", "deberta-v2": "DebertaV2Tokenizer",
+    "llama": "LlamaTokenizer", "marian": "MarianTokenizer", "gpt2": "GPT2Tokenizer", "opt": "GPT2Tokenizer",
+    "roberta": "RobertaTokenizer", "bart": "BartTokenizer", "xlm-roberta": "XLMRobertaTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
 }  # fmt: skip
 
 

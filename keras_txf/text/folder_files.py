@@ -6,12 +6,33 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, read_json, reading
 
+TOKENS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
 MOST_EXTRA = 2**16  # extra tokens, of which T5 has 100; a larger number in a broken file would fill the memory
 
 
 def read_config(folder):
     """Reads `tokenizer_config.json`; an empty dict without the file."""
     return _checked(file_of(folder, "tokenizer_config.json"), CONFIG)
+
+
+def read_tokenizer_config(folder):
+    """Reads `tokenizer_config.json`, and the special tokens in `special_tokens_map.json` of older folders."""
+    config = read_config(folder)
+    if "added_tokens_decoder" in config:  # transformers too then reads no other file
+        return config
+    return {**config, **_checked(file_of(folder, "special_tokens_map.json"), CONFIG)}
+
+
+def read_vocabulary(path):
+    """Reads the tokens of a JSON file of tokens and ids, such as `vocab.json`, in the order of the ids."""
+    ids = read_json(path)
+    with reading(path):
+        for token, id in ids.items():
+            if checks.id_below(token, id) >= len(ids):
+                raise ValueError(f"the {len(ids)} tokens must have ids below {len(ids)}; received {id}")
+        if len(set(ids.values())) < len(ids):
+            raise ValueError(f"the {len(ids)} tokens must have ids of their own")
+    return sorted(ids, key=ids.get)
 
 
 def read_model_type(folder):
@@ -30,13 +51,7 @@ def read_normalizer(folder):
 def added_tokens(vocabulary, size, config):
     """Reads the added tokens, whose ids follow those of the `size` tokens in the file `vocabulary`."""
     folder = vocabulary.parent
-    path = file_of(folder, "added_tokens.json")
-    ids = read_json(path) if path.is_file() else {}
-    with reading(path):
-        for token, id in ids.items():
-            checks.id_below(token, id)
-    by_id = {int(id): entry["content"] for id, entry in (config.get("added_tokens_decoder") or {}).items()}
-    by_id.update({id: token for token, id in ids.items()})
+    by_id = {id: entry["content"] for id, entry in added_entries(folder, config).items()}
     beyond = sorted(id for id in by_id if id >= size)
     if beyond != list(range(size, size + len(beyond))):
         raise ValueError(
@@ -45,6 +60,38 @@ def added_tokens(vocabulary, size, config):
             f"of {vocabulary.name}; received {short_repr(beyond)} in {short_repr(str(folder))}."
         )
     return [by_id[id] for id in beyond]
+
+
+def added_entries(folder, config):
+    """Reads the added tokens of `tokenizer_config.json` and of the older `added_tokens.json`, dicts by their ids."""
+    path = file_of(folder, "added_tokens.json")
+    ids = read_json(path) if path.is_file() else {}
+    with reading(path):
+        for token, id in ids.items():
+            checks.id_below(token, id)
+    entries = {int(id): entry for id, entry in (config.get("added_tokens_decoder") or {}).items()}
+    named = [content(config.get(name)) for name in TOKENS] + special_tokens(config)
+    entries.update(
+        {id: {"content": token, "special": token in named} for token, id in ids.items() if id not in entries}
+    )
+    return entries
+
+
+def plain_tokens(folder, config):
+    """Returns the added tokens that are not special: each is one token wherever it stands in a text.
+
+    Raises:
+        ValueError: a token that takes the blanks beside it with it, or stands for whole words alone.
+    """
+    plain = [entry for entry in added_entries(folder, config).values() if not entry.get("special")]
+    for entry in plain:
+        flags = [name for name in ("single_word", "lstrip", "rstrip") if entry.get(name)]
+        if flags:
+            raise ValueError(
+                f"Added tokens that are not special must have no {short_repr(flags)} for this class of tokenizer; "
+                f"received {short_repr(entry)} in {short_repr(str(folder))}."
+            )
+    return [entry["content"] for entry in plain]
 
 
 def special_tokens(config):
@@ -117,9 +164,9 @@ CONFIG = {
     "extra_ids": number_of_tokens,
     "additional_special_tokens": tokens,
     "added_tokens_decoder": tokens_by_id,
-    **dict.fromkeys(
-        ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token"), token
-    ),
+    "add_prefix_space": checks.boolean,
+    "separate_vocabs": checks.boolean,
+    **dict.fromkeys(TOKENS, token),
 }
 NORMALIZER = {"lowercase": checks.boolean, "strip_accents": flag_or_null, "handle_chinese_chars": checks.boolean}
 

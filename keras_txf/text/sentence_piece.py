@@ -16,10 +16,11 @@ from keras_txf.layers.serialization import register
 from keras_txf.text.corpus import first_tokens, lines
 from keras_txf.text.lazy_imports import require_tensorflow_text, sentencepiece, tf, tf_text
 from keras_txf.text.offsets import from_bytes
+from keras_txf.text.piece_table import PieceTable
 from keras_txf.text.sentence_piece_model import AS_IT_IS, WITH_PREFIX, WITHOUT_PREFIX, read_model
 from keras_txf.text.shapes import marked
 from keras_txf.text.tokenizer import Tokenizer
-from keras_txf.text.vocabulary import from_files, read_bytes
+from keras_txf.text.vocabulary import as_list, from_files, read_bytes
 
 NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")
 
@@ -33,13 +34,16 @@ class SentencePieceTokenizer(Tokenizer):
 
     Args:
         model: bytes of the model file, or str, the bytes in base64. `from_file` reads a file.
-        extra_tokens: list of str, special tokens whose ids follow those of the model, such as T5's `<extra_id_99>`,
-            ..., `<extra_id_0>`.
+        extra_tokens: list of str, tokens whose ids follow those of the model, such as T5's `<extra_id_99>`, ...,
+            `<extra_id_0>`. They are special, but for those among the `added_tokens`.
         prefix_space: where to add a space: "first", before the first word of a text; "always", after special tokens
             too; "never". Default, "always" or "never" as in the model. "always" is `legacy=True` of Hugging Face's T5
             and Llama, "first" is `legacy=False`.
         pad_token: special token of padding; default `<pad>` where the model has it, else None. A model without one,
             such as Llama's, can pad with any special token.
+        vocabulary: list of str, the tokens in the order of their ids, where these are not those of the model, such as
+            Marian's `vocab.json`. Pieces of the model that the list lacks are unknown, and a code at the beginning of a
+            text, such as `>>fr<<`, is one token. None: the ids of the model.
         **kwargs: `length`, `start`, `end`, `special_tokens_in_text`, `padding_side`, `truncation_side` of every
             tokenizer, see `Tokenizer`. The special tokens are the control symbols of the model, the unknown token and
             the extra tokens. A user-defined symbol of the model is one token in any text.
@@ -71,16 +75,20 @@ class SentencePieceTokenizer(Tokenizer):
         extra_tokens: Sequence[str] = (),
         prefix_space: str | None = None,
         pad_token: str | None = None,
+        vocabulary: Sequence[str] | None = None,
         **kwargs: Any,
     ):
         model = as_bytes(model)
         parsed = read_model(model)
         extra_tokens = [extra_tokens] if isinstance(extra_tokens, str) else checks.strings("extra_tokens", extra_tokens)
-        vocabulary = parsed.pieces + extra_tokens
+        own = parsed.pieces if vocabulary is None else as_list(vocabulary)
         special_tokens = [*parsed.control, parsed.unk_token, *extra_tokens]
+        if vocabulary is not None:
+            special_tokens = [token for token in (*special_tokens, pad_token) if token in {*own, *extra_tokens}]
         if pad_token is None and "<pad>" in special_tokens:
             pad_token = "<pad>"
-        super().__init__(vocabulary, special_tokens, pad_token, parsed.unk_token, **kwargs)
+        special_tokens = [token for token in special_tokens if token not in kwargs.get("added_tokens", ())]
+        super().__init__(own + extra_tokens, special_tokens, pad_token, parsed.unk_token, **kwargs)
         default = "always" if parsed.adds_prefix else "never"
         self.prefix_space = checks.one_of(
             "prefix_space", default if prefix_space is None else prefix_space, ("always", "first", "never")
@@ -88,6 +96,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._model = model
         self._removes_spaces = parsed.removes_spaces
         self._extra_tokens = tuple(extra_tokens)
+        self._table = None if vocabulary is None else PieceTable(parsed, self._vocabulary, self.special_tokens)
         try:
             with tf.init_scope():
                 self._kernel(WITH_PREFIX).tokenize(["a"])
@@ -188,17 +197,24 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _encode(self, texts, splits=None):
         if self.prefix_space == "never":
-            return self._kernel(WITHOUT_PREFIX).tokenize(texts)
+            return self._ids(WITHOUT_PREFIX, texts)
         if self.prefix_space == "always" or splits is None:
-            return self._kernel(WITH_PREFIX).tokenize(texts)
+            return self._ids(WITH_PREFIX, texts)
         first = marked(splits, texts)
         parts = {
             WITH_PREFIX: tf.where(first, texts, ""),
             WITHOUT_PREFIX: tf.where(first, "", texts),
         }  # one of the two is empty
-        return tf.concat([self._kernel(setting).tokenize(part) for setting, part in parts.items()], axis=1)
+        return tf.concat([self._ids(setting, part) for setting, part in parts.items()], axis=1)
+
+    def _ids(self, setting, texts):
+        if self._table is None:
+            return self._kernel(setting).tokenize(texts)
+        return self._table.ids(functools.partial(tf_text.SentencepieceTokenizer, self._model + setting), texts)
 
     def _with_offsets(self, texts):
+        if self._table is not None:
+            raise ValueError("`vocabulary` must be None for offsets: the ids must be those of the model.")
         kernel = self._kernel(WITHOUT_PREFIX if self.prefix_space == "never" else WITH_PREFIX)
         rows = [part.to_list() for part in kernel.tokenize_with_offsets(texts)]
         return [
@@ -207,13 +223,15 @@ class SentencePieceTokenizer(Tokenizer):
         ]
 
     def _decode(self, rows):
+        if self._table is not None:
+            return self._table.text(rows, self.special_tokens)
         is_special = tf.reduce_any(rows.values[:, None] == self._shown_whole()[0], axis=1)
         return tf.cond(
             tf.reduce_any(is_special), lambda: self._decode_parts(rows, is_special), lambda: self._decode_ordinary(rows)
         )
 
     def _decode_parts(self, rows, is_special):
-        """Decodes special tokens, which the kernels skip, and the text between them."""
+        """Decodes special tokens, which the kernels skip, added tokens, and the text between them."""
         ids, tokens = self._shown_whole()
         after_special = tf.concat([[False], is_special], 0)[:-1]
         starts = tf.where(marked(rows.row_splits, rows.values) | is_special | after_special)[:, 0]
@@ -222,12 +240,19 @@ class SentencePieceTokenizer(Tokenizer):
         ordinary = tf.ragged.boolean_mask(parts, ~parts.with_values(is_special))
         whole = tf.gather(tokens, tf.argmax(tf.gather(rows.values, starts)[:, None] == ids, axis=1))
         text = self._decode_ordinary(ordinary)
-        if self.prefix_space == "first":
-            first = tf.gather(marked(rows.row_splits, rows.values), starts)
-            text = tf.where(first, text, self._kernel(AS_IT_IS).detokenize(ordinary))
+        if self.prefix_space == "first" or self.added_tokens:
+            begins = tf.gather(marked(rows.row_splits, rows.values), starts)
+            if self.prefix_space == "always":  # also after a special token a space was added, if there was none
+                begins |= ~self._follows_added(rows.values, starts)
+            text = tf.where(begins, text, self._kernel(AS_IT_IS).detokenize(ordinary))
         text = tf.where(tf.gather(is_special, starts), whole, text)
         splits = tf.searchsorted(starts, rows.row_splits, out_type=tf.int64)
         return tf.strings.reduce_join(tf.RaggedTensor.from_row_splits(text, splits, validate=False), axis=-1)
+
+    def _follows_added(self, ids, places):
+        """Whether an added token stands before each of the places."""
+        before = tf.gather(ids, tf.maximum(places - 1, 0))
+        return tf.reduce_any(before[:, None] == tf.constant(list(self.added_tokens.values()), "int32"), axis=1)
 
     def _decode_ordinary(self, rows):
         prefix = self.prefix_space != "never"
@@ -239,13 +264,22 @@ class SentencePieceTokenizer(Tokenizer):
         return tf.where(unknown, text, tf.strings.regex_replace(text, "^ ", ""))
 
     def _shown_whole(self):
-        """Returns the ids and strings of the special tokens without the unknown one."""
+        """Returns the ids and strings of the special tokens without the unknown one, and of the added tokens."""
         shown = {token: id for token, id in self.special_tokens.items() if token != self.unk_token}
+        shown.update(self.added_tokens)
         return tf.constant(list(shown.values()), "int32"), tf.constant(list(shown), "string")
 
     def get_config(self):
         own = {"model": base64.b64encode(self._model).decode(), "extra_tokens": list(self._extra_tokens)}
-        return {**super().get_config(), **own, "prefix_space": self.prefix_space, "pad_token": self.pad_token}
+        return {
+            **super().get_config(),
+            **own,
+            "prefix_space": self.prefix_space,
+            "pad_token": self.pad_token,
+            "vocabulary": None
+            if self._table is None
+            else list(self._vocabulary.tokens[: -len(self._extra_tokens) or None]),
+        }
 
 
 def as_bytes(model):

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_txf.checks import short_repr
 
-UNKNOWN, CONTROL, BYTE = 2, 3, 6  # types of pieces
+UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6  # types of pieces
 PIECES, NORMALIZER, DENORMALIZER = 1, 3, 5  # fields of the model
 
 # A later field overrides an earlier one. Appended to a model, these set `normalizer_spec.add_dummy_prefix`; the last
@@ -23,6 +23,9 @@ class Model(typing.NamedTuple):
     control: list  # of str, control symbols such as `</s>`
     adds_prefix: bool  # whether the model adds a space before the first word
     removes_spaces: bool  # whether the model removes spaces at the ends, and all but one between words
+    scores: list  # of float, of the pieces
+    user_defined: list  # of str, symbols that are one piece in any text
+    rules: bytes  # of the normalisation of characters, or none
 
 
 def read_model(content):
@@ -38,7 +41,8 @@ def read_model(content):
                 rules = dict(fields(value))
                 check_characters(rules.get(2, b""))
                 normalizer.update(rules if number == NORMALIZER else {})
-        if not np.isfinite(np.frombuffer(b"".join(scores), "<f4")).all():
+        scores = np.frombuffer(b"".join(scores), "<f4").tolist()
+        if not np.isfinite(scores).all():
             raise ValueError
     except (IndexError, KeyError, TypeError, ValueError):  # no fields, or not those of a model
         pieces = []
@@ -48,9 +52,16 @@ def read_model(content):
             f"`model` must be a SentencePiece model; received {len(content)} bytes that are none: "
             f"{short_repr(content[:20])}..."
         )
-    control = [piece for piece, kind in pieces if kind == CONTROL]
+    control, user_defined = ([piece for piece, kind in pieces if kind == own] for own in (CONTROL, USER_DEFINED))
     return Model(
-        [piece for piece, _ in pieces], unknown[0], control, bool(normalizer.get(3, 1)), bool(normalizer.get(4, 1))
+        [piece for piece, _ in pieces],
+        unknown[0],
+        control,
+        adds_prefix=bool(normalizer.get(3, 1)),
+        removes_spaces=bool(normalizer.get(4, 1)),
+        scores=scores,
+        user_defined=user_defined,
+        rules=normalizer.get(2, b""),
     )
 
 

@@ -32,6 +32,8 @@ class Tokenizer(keras.layers.Layer):
             adds them, `tokenize` does not.
         special_tokens_in_text: "escape" takes the special tokens in a text for ordinary text, so that no user can
             insert one; "keep" gives each its own id.
+        added_tokens: list of str, tokens of the vocabulary that get their own id wherever they stand in a text, as
+            special tokens do, but are text: `detokenize` shows them, and "escape" does not hide them.
         padding_side, truncation_side: "right" or "left".
 
     Raises:
@@ -53,9 +55,11 @@ class Tokenizer(keras.layers.Layer):
         special_tokens_in_text: str = "escape",
         padding_side: str = "right",
         truncation_side: str = "right",
+        added_tokens: Sequence[str] = (),
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        self._folds_case = False  # whether added tokens are found in capital and in small letters
         self._convert_input_args = False  # strings are not tensors on every backend
         self._allow_non_tensor_positional_args = True
         self._vocabulary = Vocabulary(vocabulary)
@@ -64,6 +68,13 @@ class Tokenizer(keras.layers.Layer):
             for token in checks.strings("special_tokens", special_tokens)
         }
         self._special_ids = tuple(ids.items())
+        self.added_tokens = {
+            token: self._vocabulary.id_of("added_tokens", token)
+            for token in checks.strings("added_tokens", added_tokens)
+        }
+        both = sorted(ids.keys() & self.added_tokens)
+        if both:
+            raise ValueError(f"`added_tokens` must not be special; received {short_repr(both)}, which are.")
         self.pad_token = pad_token
         self.unk_token = unk_token
         self._special("pad_token", [pad_token] if pad_token is not None else [])
@@ -166,6 +177,11 @@ class Tokenizer(keras.layers.Layer):
                 '`special_tokens_in_text` must be "escape" for offsets of a tokenizer other than BytePairTokenizer; '
                 'received "keep".'
             )
+        if self.added_tokens:
+            raise ValueError(
+                "`added_tokens` must be none for offsets of a tokenizer other than BytePairTokenizer; received "
+                f"{short_repr(list(self.added_tokens))}."
+            )
         return self._with_offsets(texts) if texts else []
 
     def __call__(self, *args, **kwargs):
@@ -226,17 +242,19 @@ class Tokenizer(keras.layers.Layer):
 
     def _rows(self, texts):
         """string (R,) -> int32 RaggedTensor (R, L)."""
-        if self.special_tokens_in_text == "escape" or not self._special_ids:
+        whole = self.special_tokens if self.special_tokens_in_text == "keep" else {}
+        whole = {**whole, **self.added_tokens}
+        if not whole:
             return self._encode(texts)
-        pieces, special, splits = split_at(texts, self.special_tokens)
-        ids = tf.concat([self._encode(pieces, splits), special], axis=1)
+        pieces, found, splits = split_at(texts, whole, self.added_tokens if self._folds_case else ())
+        ids = tf.concat([self._encode(pieces, splits), found], axis=1)
         return tf.RaggedTensor.from_row_splits(ids, splits, validate=False).merge_dims(1, 2)
 
     def _encode(self, texts, splits=None):
         """Converts ordinary texts (R,) to ids, int32 RaggedTensor (R, L).
 
-        With `splits`, int64, the texts are the pieces between special tokens; the pieces from one split to the next
-        are of one text.
+        With `splits`, int64, the texts are the pieces between special and added tokens; the pieces from one split to
+        the next are of one text.
         """
         raise NotImplementedError
 
@@ -263,7 +281,8 @@ class Tokenizer(keras.layers.Layer):
     def get_config(self):
         names = ("length", "special_tokens_in_text", "padding_side", "truncation_side")
         options = {name: getattr(self, name) for name in names}
-        return {**super().get_config(), **options, "start": list(self.start), "end": list(self.end)}
+        lists = {name: list(getattr(self, name)) for name in ("start", "end", "added_tokens")}
+        return {**super().get_config(), **options, **lists}
 
 
 def cut(rows, length, side):

@@ -86,7 +86,7 @@ class WordPieceTokenizer(Tokenizer):
                 token for token in (*SPECIAL_TOKENS, pad_token, unk_token) if isinstance(token, str) and token in known
             ]
         super().__init__(vocabulary, special_tokens, pad_token, unk_token, **kwargs)
-        self.lowercase = checks.boolean("lowercase", lowercase)
+        self.lowercase = self._folds_case = checks.boolean("lowercase", lowercase)
         self.strip_accents = checks.optional(checks.boolean, "strip_accents", strip_accents)
         self.split_chinese = checks.boolean("split_chinese", split_chinese)
         self.clean = checks.boolean("clean", clean)

@@ -13,7 +13,7 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
-from keras_txf.ops.positions import rotary_frequencies
+from keras_txf.ops.rotary import rotary_frequencies
 from keras_txf.visualize.kinds import KINDS, attention_kind
 
 if TYPE_CHECKING:
@@ -232,7 +232,8 @@ def plot_positions(layer: Any, length: int | None = None, dim: int = 64, num_hea
         turning = round(dim * layer.fraction)
         if turning % 2 or not turning:
             raise ValueError(f"`dim` * fraction must be even, from 2 on; received {dim} * {layer.fraction}.")
-        angles = np.arange(length)[:, None] * rotary_frequencies(turning, layer.base, layer.scaling)[0]
+        frequencies, _ = rotary_frequencies(turning, layer.base, layer.scaling, length)
+        angles = np.arange(length)[:, None] * ops.convert_to_numpy(frequencies)
         waves = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
         alike = waves @ waves.T / angles.shape[1]
         panels = (np.cos(angles), "cosine of the angle", "pair of features"), (alike, "mean cosine")

@@ -156,3 +156,20 @@ def test_shares_are_uniform_and_of_each_other_independent():
     for axis in range(3):
         x, y = np.moveaxis(shares, axis, 0)[:-1], np.moveaxis(shares, axis, 0)[1:]
         assert abs(np.corrcoef(x.ravel(), y.ravel())[0, 1]) < 4 / np.sqrt(x.size)
+
+
+@on_tensorflow
+@pytest.mark.parametrize("dtype, by_xla", [("bfloat16", False), ("float32", True)])
+def test_large_weights_of_bfloat16_are_not_compiled_by_xla(dtype, by_xla, monkeypatch):
+    """On a CPU XLA would hold them in float32 too: 2.2 GB for one of bfloat16."""
+    asked = []
+    monkeypatch.setattr(compilers, "LARGE", 1000)
+    monkeypatch.setattr(compilers, "_one_more_by_xla", lambda: asked.append(True) or True)
+    model = txf.models.decoder_generator(100, 1, 16, 2, dtype=dtype)
+    found = model.generate(PROMPTS, 5, return_scores=True)
+    assert bool(asked) == by_xla
+    monkeypatch.setattr(compilers, "LARGE", 2**28)
+    asked.clear()
+    again = type(model)(model.input, model.output).generate(PROMPTS, 5, return_scores=True)
+    assert asked
+    np.testing.assert_allclose(found.scores, again.scores, atol=0.2 if dtype == "bfloat16" else 1e-4)

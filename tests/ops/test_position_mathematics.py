@@ -12,7 +12,7 @@ import pytest
 from keras import ops
 
 import keras_txf as txf
-from keras_txf.ops import positions
+from keras_txf.ops import positions, rotary
 
 
 @pytest.mark.parametrize("dim", [1, 5, 8])
@@ -65,34 +65,32 @@ def complex_rotation(x, places, frequencies, magnitude):
 def test_rotation_is_a_complex_product(rotated, magnitude):
     x = drawing.normal(2, 5, 3, 6)
     places = np.array([[0, 1, 2, 3, 4], [7, 3, 0, 100, 2]])
-    frequencies, _ = positions.rotary_frequencies(rotated)
+    frequencies, _ = rotary.rotary_frequencies(rotated)
     expected = complex_rotation(x.astype("float64"), places, frequencies, magnitude)
-    drawing.assert_same(positions.rotate(ops.convert_to_tensor(x), places, frequencies, magnitude), expected, 2e-5)
-    row = positions.rotate(ops.convert_to_tensor(x), places[1], frequencies, magnitude)
+    drawing.assert_same(rotary.rotate(ops.convert_to_tensor(x), places, frequencies, magnitude), expected, 2e-5)
+    row = rotary.rotate(ops.convert_to_tensor(x), places[1], frequencies, magnitude)
     drawing.assert_same(row[1], expected[1], 2e-5)
 
 
 def test_interleaved_rotation_turns_neighbours():
     x = np.random.default_rng(0).normal(size=(2, 5, 3, 8)).astype("float32")
     places = np.array([[0, 3, 4, 9, 2], [7, 1, 0, 5, 6]])
-    frequencies, _ = positions.rotary_frequencies(6)
+    frequencies, _ = rotary.rotary_frequencies(6)
     expected = x.astype("float64")
     angles = places[..., None] * frequencies
     turned = (expected[..., 0:6:2] + 1j * expected[..., 1:6:2]) * np.exp(1j * angles)[:, :, None]
     expected[..., 0:6:2], expected[..., 1:6:2] = turned.real, turned.imag
-    drawing.assert_same(
-        positions.rotate(ops.convert_to_tensor(x), places, frequencies, interleaved=True), expected, 2e-5
-    )
+    drawing.assert_same(rotary.rotate(ops.convert_to_tensor(x), places, frequencies, interleaved=True), expected, 2e-5)
     layer = txf.layers.Rotary(fraction=0.75, interleaved=True)
     drawing.assert_same(type(layer).from_config(layer.get_config())(x, places), expected, 2e-5)
 
 
 def rotary_logits(dtype, query_at, key_at, base=10000.0):
     """(T, S) products of one query and one key that stand at many places."""
-    frequencies, _ = positions.rotary_frequencies(64, base)
+    frequencies, _ = rotary.rotary_frequencies(64, base)
     query, key = (ops.cast(drawing.normal(1, 1, 1, 64, seed=seed), dtype) for seed in (1, 2))
     turn = [
-        positions.rotate(ops.tile(x, (1, len(places), 1, 1)), np.array(places), frequencies)
+        rotary.rotate(ops.tile(x, (1, len(places), 1, 1)), np.array(places), frequencies)
         for x, places in ((query, query_at), (key, key_at))
     ]
     return drawing.array(turn[0])[0, :, 0] @ drawing.array(turn[1])[0, :, 0].T
@@ -122,18 +120,18 @@ def plain(dim, base):
 
 def test_frequencies_of_plain_linear_and_ntk():
     for dim, base in ((8, 10000.0), (6, 500000.0)):
-        frequencies, magnitude = positions.rotary_frequencies(dim, base)
+        frequencies, magnitude = rotary.rotary_frequencies(dim, base)
         np.testing.assert_allclose(frequencies, plain(dim, base))
-        linear, _ = positions.rotary_frequencies(dim, base, {"type": "linear", "factor": 4.0})
+        linear, _ = rotary.rotary_frequencies(dim, base, {"type": "linear", "factor": 4.0})
         np.testing.assert_allclose(linear, plain(dim, base) / 4)
-        ntk, _ = positions.rotary_frequencies(dim, base, {"type": "ntk", "factor": 4.0})
+        ntk, _ = rotary.rotary_frequencies(dim, base, {"type": "ntk", "factor": 4.0})
         np.testing.assert_allclose([ntk[0], ntk[-1]], [1.0, plain(dim, base)[-1] / 4])
         assert magnitude == 1.0
 
 
 def test_llama3_stretches_long_waves_and_keeps_short_ones():
     numbers = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-    frequencies, magnitude = positions.rotary_frequencies(128, 500000.0, {"type": "llama3", **numbers})
+    frequencies, magnitude = rotary.rotary_frequencies(128, 500000.0, {"type": "llama3", **numbers})
     expected = []
     for frequency in plain(128, 500000.0):  # the code that Meta published, one frequency at a time
         wavelength = 2 * math.pi / frequency
@@ -151,7 +149,7 @@ def test_llama3_stretches_long_waves_and_keeps_short_ones():
 def test_yarn_is_the_papers():
     dim, base, length, factor = 128, 10000.0, 4096, 16.0
     numbers = {"factor": factor, "original_max_position_embeddings": length}
-    frequencies, magnitude = positions.rotary_frequencies(dim, base, {"type": "yarn", **numbers, "truncate": False})
+    frequencies, magnitude = rotary.rotary_frequencies(dim, base, {"type": "yarn", **numbers, "truncate": False})
     # The paper's ramp is linear in the number of turns' feature index, from 32 turns to 1.
     fast, slow = (dim * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (32, 1))
     for i, frequency in enumerate(plain(dim, base)):
@@ -159,10 +157,70 @@ def test_yarn_is_the_papers():
         np.testing.assert_allclose(frequencies[i], frequency * (1 - stretched + stretched / factor))
     assert magnitude == pytest.approx(0.1 * math.log(factor) + 1)
     for extra, expected in (({"attention_factor": 1.5}, 1.5), ({"mscale": 0.7, "mscale_all_dim": 0.7}, 1.0)):
-        assert positions.rotary_frequencies(dim, base, {"type": "yarn", **numbers, **extra})[1] == expected
+        assert rotary.rotary_frequencies(dim, base, {"type": "yarn", **numbers, **extra})[1] == expected
     nulls = dict.fromkeys(("beta_fast", "beta_slow", "attention_factor", "truncate"))
-    again = positions.rotary_frequencies(dim, base, {"type": "yarn", **numbers, **nulls, "truncate": False})
+    again = rotary.rotary_frequencies(dim, base, {"type": "yarn", **numbers, **nulls, "truncate": False})
     np.testing.assert_array_equal(again[0], frequencies)
+
+
+def test_dynamic_grows_the_base_with_the_text():
+    dim, base, trained, factor = 8, 500.0, 20, 3.0
+    scaling = {"type": "dynamic", "factor": factor, "original_max_position_embeddings": trained}
+    for length in (1, 19, 20, 21, 47, 400):
+        frequencies, magnitude = rotary.rotary_frequencies(dim, base, scaling, length)
+        grown = max(factor * length / trained - (factor - 1), 1)  # as it was published, as a base
+        np.testing.assert_allclose(frequencies, plain(dim, base * grown ** (dim / (dim - 2))), rtol=1e-6)
+        assert magnitude == 1.0
+
+
+SHORT, LONG = [1.0, 1.1, 1.3, 2.0], [1.5, 2.5, 6.0, 20.0]
+LONGROPE = {
+    "type": "longrope", "short_factor": SHORT, "long_factor": LONG, "factor": 4.0,
+    "original_max_position_embeddings": 20,
+}  # fmt: skip
+
+
+def test_longrope_has_other_factors_for_long_texts():
+    for length, factors in ((None, SHORT), (1, SHORT), (20, SHORT), (21, LONG), (400, LONG)):
+        frequencies, magnitude = rotary.rotary_frequencies(8, 500.0, LONGROPE, length)
+        np.testing.assert_allclose(frequencies, plain(8, 500.0) / factors, rtol=1e-6)
+        assert magnitude == pytest.approx(math.sqrt(1 + math.log(4) / math.log(20)))
+    assert rotary.rotary_frequencies(8, 500.0, {**LONGROPE, "attention_factor": 1.2})[1] == 1.2
+    assert rotary.rotary_frequencies(8, 500.0, {**LONGROPE, "factor": 0.5})[1] == 1.0
+
+
+@pytest.mark.parametrize("scaling", [LONGROPE, {**LONGROPE, "type": "dynamic"}], ids=lambda scaling: scaling["type"])
+def test_the_longest_text_of_the_batch_decides(scaling):
+    """Positions of packed or continued texts say how long they are; all tokens of the batch turn alike."""
+    if scaling["type"] == "dynamic":
+        scaling = {name: value for name, value in scaling.items() if not name.endswith("_factor")}
+    layer = txf.layers.Rotary(500.0, scaling=scaling)
+    layer = type(layer).from_config(layer.get_config())
+    x = drawing.normal(2, 3, 2, 8)
+    for places in (np.array([[0, 1, 2], [17, 18, 19]]), np.array([[0, 1, 2], [18, 19, 20]])):
+        frequencies, magnitude = rotary.rotary_frequencies(8, 500.0, scaling, int(places.max()) + 1)
+        expected = complex_rotation(x.astype("float64"), places, drawing.array(frequencies), magnitude)
+        drawing.assert_same(layer(x, places), expected, 2e-5)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"short_factor": [1.0, 2.0]}, "`long_factor` must be a list of 2 numbers"),
+        ({"long_factor": None}, "`long_factor` must be a list of 4 numbers"),
+        ({"short_factor": [1.0, 2.0, 0.0, 1.0]}, "`short_factor` must be a positive"),
+        ({"original_max_position_embeddings": 1}, "must be above 1"),
+        ({"beta_fast": 1.0}, "beta_fast"),
+    ],
+)
+def test_wrong_factors_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        txf.layers.Rotary(scaling={**LONGROPE, **change})
+
+
+def test_factors_for_another_width_are_refused():
+    with pytest.raises(ValueError, match="a list of 3 numbers"):
+        txf.layers.Rotary(scaling=LONGROPE)(drawing.normal(2, 5, 3, 6), np.arange(5))
 
 
 def test_alibi_slopes_are_the_papers():

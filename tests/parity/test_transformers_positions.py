@@ -14,6 +14,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from keras_txf.layers import ALiBi, RelativeBias, Rotary
 from keras_txf.ops import positions as mathematics
+from keras_txf.ops import rotary
 
 pytestmark = pytest.mark.parity
 
@@ -69,7 +70,7 @@ def test_rotary_frequencies(case):
     """Relative to their size: the longest wavelengths matter in long texts only."""
     options = dict(ROTARY[case])
     dim = int(HEAD_DIM * options.pop("fraction", 1.0))
-    frequencies, magnitude = mathematics.rotary_frequencies(dim, **options)
+    frequencies, magnitude = rotary.rotary_frequencies(dim, **options)
     expected, their_magnitude = their_frequencies(**ROTARY[case])
     np.testing.assert_allclose(frequencies, to_numpy(expected), rtol=1e-6)
     assert magnitude == pytest.approx(their_magnitude, abs=1e-12)
@@ -92,7 +93,7 @@ def test_ntk(factor):
     config = LlamaConfig(head_dim=HEAD_DIM, max_position_embeddings=60, rope_parameters=parameters)
     length = round(60 * (2 * factor - 1) / factor)  # where its base has grown by the same factor
     theirs, _ = ROPE_INIT_FUNCTIONS["dynamic"](config, "cpu", seq_len=length)
-    ours, _ = mathematics.rotary_frequencies(HEAD_DIM, scaling=scaling)
+    ours, _ = rotary.rotary_frequencies(HEAD_DIM, scaling=scaling)
     np.testing.assert_allclose(ours, to_numpy(theirs), rtol=1e-6)
 
 

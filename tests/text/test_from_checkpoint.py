@@ -1,6 +1,5 @@
 """Folders of Hugging Face, against `transformers` reading the same folder."""
 
-import io
 import json
 
 import pytest
@@ -10,7 +9,7 @@ from drawing import few
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
-from text_cases import CORPUS, STRINGS, learnt
+from text_cases import STRINGS, Named, folder_of, learnt, piece_model
 
 from keras_txf import text
 
@@ -20,21 +19,6 @@ LINES = st.lists(
     min_size=1,
     max_size=20,
 )
-
-
-def piece_model(**options):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(CORPUS), model_writer=model, minloglevel=2, hard_vocab_limit=False, **options
-    )
-    return model.getvalue()
-
-
-def folder_of(base, files):
-    for name, content in files.items():
-        content = json.dumps(content) if isinstance(content, dict) else content
-        (base / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    return base
 
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -87,13 +71,6 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def references(folders):
     return Named({name: transformers.AutoTokenizer.from_pretrained(folder) for name, folder in folders.items()})
-
-
-class Named(dict):
-    """What hypothesis prints short."""
-
-    def __repr__(self):
-        return f"Named({sorted(self)})"
 
 
 @few(15)

@@ -3,7 +3,6 @@
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.llama import BODY, family
 from keras_txf.checkpoints.weight_map import beside, query_key_value
-from keras_txf.checks import short_repr
 
 PHI3 = {
     **BODY,
@@ -26,10 +25,9 @@ OLMO2 = {
 
 def phi3(c):
     scaling = c("rope_parameters", None) or c("rope_scaling", None) or {}
-    kind = scaling.get("rope_type") or scaling.get("type")
-    if kind in ("longrope", "su", "yarn"):  # the last two are its older names
+    if "yarn" in (scaling.get("rope_type"), scaling.get("type")) and "short_factor" not in scaling:
         raise ValueError(
-            f"config.json has rotary positions of type {short_repr(kind)}, 'longrope' in Phi-3, which is not built."
+            "config.json has rotary positions of type 'yarn', which means 'longrope' in Phi-3 and needs 'short_factor'."
         )
     return {
         **llama.options(c, pad_id=32000),
@@ -76,7 +74,7 @@ def granite(c):
 
 
 FAMILIES = {
-    "phi3": family("Phi3", phi3, PHI3, ("embd_pdrop", "original_max_position_embeddings"), pad_id=32000),
+    "phi3": family("Phi3", phi3, PHI3, ("embd_pdrop",), pad_id=32000),
     "starcoder2": family(  # files of StarCoder 2 have keys of GPT BigCode, which its class does not read
         "Starcoder2", starcoder2, STARCODER2,
         ("activation_function", "attention_softmax_in_fp32", "layer_norm_epsilon", "mlp_type", "norm_type",

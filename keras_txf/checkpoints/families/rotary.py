@@ -41,7 +41,7 @@ def positions(c, kinds, bases, used=None, scaled=("full_attention",), fraction=1
 
 def rotary(c, parameters, name, fraction=1.0, interleaved=False):
     scaling = {key: value for key, value in parameters.items() if value is not None}
-    base = scaling.pop("rope_theta")
+    base, trained = scaling.pop("rope_theta"), c("original_max_position_embeddings", None)
     fraction = scaling.pop("partial_rotary_factor", c("partial_rotary_factor", fraction))
     kind = scaling.pop("rope_type", None) or scaling.pop("type", "default")
     scaling.pop("type", None)
@@ -51,6 +51,20 @@ def rotary(c, parameters, name, fraction=1.0, interleaved=False):
                 f"config.json has rotary positions of type 'default', which take no {short_repr(sorted(scaling))}."
             )
         return Rotary(base, fraction, interleaved=interleaved, name=name)
-    if kind == "yarn":
-        scaling.setdefault("original_max_position_embeddings", c("max_position_embeddings"))
+    if kind == "su" or "short_factor" in scaling:  # of the first files of Phi-3
+        kind = "longrope"
+    if kind == "dynamic":  # transformers reads no other length for it
+        scaling["original_max_position_embeddings"] = c("max_position_embeddings")
+    if kind in ("yarn", "longrope", "llama3"):
+        own = scaling.get("original_max_position_embeddings", c("max_position_embeddings"))
+        scaling["original_max_position_embeddings"] = own if trained is None else trained
+    if kind == "longrope":
+        scaling.setdefault("factor", c("max_position_embeddings") / scaling["original_max_position_embeddings"])
     return Rotary(base, fraction, {"type": kind, **scaling}, interleaved, name=name)
+
+
+def without_limit(options):
+    """Returns a builder's options, without the most tokens where positions of type "dynamic" adapt to longer texts."""
+    layers = options.get("position")
+    scalings = [getattr(layer, "scaling", None) or {} for layer in layers] if isinstance(layers, list) else []
+    return {**options, "max_length": None} if any(x["type"] == "dynamic" for x in scalings if x) else options

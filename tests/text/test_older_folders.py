@@ -1,0 +1,239 @@
+"""Folders without tokenizer.json: pairs of SentencePiece files, byte pairs, XLM-R's ids, added tokens of any kind."""
+
+import functools
+import json
+import warnings
+
+import pytest
+import tokenizers
+import transformers
+from drawing import few
+from hypothesis import given
+from hypothesis import strategies as st
+from refusals import refused
+from text_cases import CORPUS, STRINGS, Named, folder_of, learnt, piece_model
+
+from keras_txf import text
+
+WORDS = "The fox dogs naïve 狗和 ﬁne zzz ! </s> <unk> <mask> <pad> >>fr<< >>xx<< ß жж ж <new> [Low] lowered".split()
+TEXTS = st.lists(
+    st.one_of(*(st.lists(st.sampled_from(WORDS), max_size=8).map(glue.join) for glue in (" ", "", "  "))),
+    min_size=1, max_size=20,
+)  # fmt: skip
+TARGETS = ["der Fuchs und der Hund groß", "Straßen ж ж und Wörter", *CORPUS]
+
+
+def byte_pairs(**special):
+    kernel = tokenizers.ByteLevelBPETokenizer()
+    kernel.train_from_iterator(CORPUS, 330, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>"])
+    parts = json.loads(kernel._tokenizer.to_str())["model"]
+    merges = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in parts["merges"])
+    return {"vocab.json": parts["vocab"], "merges.txt": merges}
+
+
+def marian():
+    """The target's ж is unknown to the source, and in the vocabulary of both."""
+    source = piece_model(vocab_size=120)
+    target = piece_model(TARGETS, vocab_size=150)
+    pieces = [text.SentencePieceTokenizer(model) for model in (source, target)]
+    tokens = [tokenizer.id_to_token(id) for tokenizer in pieces for id in range(tokenizer.vocab_size)]
+    tokens = [token for token in dict.fromkeys(tokens) if token not in ("<s>", "</s>", "<unk>")]
+    vocabulary = ["</s>", "<unk>", *tokens[5:], ">>fr<<", "жж", "<pad>"]  # the first five are unknown
+    vocabulary = {token: id for id, token in enumerate(dict.fromkeys(vocabulary))}
+    return {"source.spm": source, "target.spm": target, "vocab.json": vocabulary}
+
+
+OPT = {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "</s>", "add_bos_token": True}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    pairs, pair, bert = byte_pairs(), marian(), learnt("WordPiece")
+    vocabulary = "".join(bert.id_to_token(id) + "\n" for id in range(bert.vocab_size))
+    t5 = piece_model(vocab_size=200, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    size = text.SentencePieceTokenizer(t5).vocab_size
+    llama = piece_model(
+        vocab_size=480, model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+    )  # fmt: skip
+    mask = {
+        "__type": "AddedToken",
+        "content": "<mask>",
+        "lstrip": True,
+        "rstrip": False,
+        "normalized": False,
+        "single_word": False,
+    }
+    files = {
+        "marian": {**pair, "tokenizer_config.json": {"tokenizer_class": "MarianTokenizer"}},
+        "separate": {
+            **pair, "target_vocab.json": {**pair["vocab.json"], "Hund": len(pair["vocab.json"])},
+            "tokenizer_config.json": {"tokenizer_class": "MarianTokenizer", "separate_vocabs": True},
+        },
+        "opt": {**pairs, "tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer"}, "special_tokens_map.json": OPT},
+        "dialogpt": {**pairs, "config.json": {"model_type": "gpt2"}, "tokenizer_config.json": {}},
+        "roberta": {**pairs, "config.json": {"model_type": "roberta"}},
+        "masked": {
+            **pairs,
+            "tokenizer_config.json": {
+                "tokenizer_class": "RobertaTokenizer", "mask_token": mask, "add_prefix_space": True,
+            },
+        },
+        "xlm": {
+            "sentencepiece.bpe.model": piece_model(vocab_size=200, user_defined_symbols=["<new>"]),
+            "tokenizer_config.json": {"tokenizer_class": "XLMRobertaTokenizer"},
+        },
+        "added gpt2": {
+            **pairs, "added_tokens.json": {"<new>": 330, "[Low]": 331},
+            "tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer"},
+        },
+        "added bert": {
+            "vocab.txt": vocabulary, "added_tokens.json": {"<new>": bert.vocab_size, "[Low]": bert.vocab_size + 1},
+            "tokenizer_config.json": {"tokenizer_class": "BertTokenizer"},
+        },
+        "added cased": {
+            "vocab.txt": vocabulary, "added_tokens.json": {"<new>": bert.vocab_size, "[Low]": bert.vocab_size + 1},
+            "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "do_lower_case": False},
+        },
+        "added t5": {
+            "spiece.model": t5,
+            "tokenizer_config.json": {
+                "tokenizer_class": "T5Tokenizer", "extra_ids": 0,
+                "added_tokens_decoder": {
+                    str(size): {"content": "<new>", "special": False},
+                    str(size + 1): {"content": "[Low]", "special": True},
+                },
+            },
+        },
+        "added llama": {
+            "tokenizer.model": llama, "added_tokens.json": {"<new>": 480, "[Low]": 481},
+            "tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "legacy": False, "add_bos_token": True},
+        },
+    }  # fmt: skip
+    return Named({name: folder_of(tmp_path_factory.mktemp(name), contents) for name, contents in files.items()})
+
+
+@functools.cache
+def reference(folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a package for punctuation is recommended
+        return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+NAMES = ["marian", "separate", "opt", "dialogpt", "roberta", "masked", "xlm"]
+ADDED = [f"added {name}" for name in ("gpt2", "bert", "cased", "t5", "llama")]
+
+
+@few(15)
+@given(lines=TEXTS)
+@pytest.mark.parametrize("name", NAMES + ADDED)
+def test_ids(name, lines, folders):
+    if name == "added llama":  # transformers puts no second space before text that begins with one
+        lines = [line.strip() for line in lines]
+    tokenizer = text.from_checkpoint(folders[name], special_tokens_in_text="keep")
+    theirs = reference(folders[name])
+    assert tokenizer.vocab_size == len(theirs)
+    assert tokenizer(lines).to_list() == [theirs.encode(line) for line in lines]
+
+
+@pytest.mark.slow
+@few(15)
+@given(lines=STRINGS)
+@pytest.mark.parametrize("name", ["marian", "opt", "masked", "xlm"])
+def test_any_unicode(name, lines, folders):
+    """A text with a NUL ends there for the package `sentencepiece`."""
+    lines = [line for line in lines if name != "marian" or "\0" not in line]
+    ids = text.from_checkpoint(folders[name], special_tokens_in_text="keep")(lines).to_list()
+    assert ids == [reference(folders[name]).encode(line) for line in lines]
+
+
+@few(15)
+@given(lines=TEXTS)
+@pytest.mark.parametrize("name", ["marian", "separate"])
+def test_targets_of_marian(name, lines, folders):
+    tokenizer = text.from_checkpoint(folders[name], target=True, special_tokens_in_text="keep")
+    assert tokenizer(lines).to_list() == reference(folders[name])(text_target=lines)["input_ids"]
+
+
+@pytest.mark.parametrize("target", [False, True])
+def test_texts_of_marian(target, folders):
+    tokenizer = text.from_checkpoint(folders["marian"], target=target)
+    tokenizer = type(tokenizer).from_config(tokenizer.get_config())
+    theirs = reference(folders["marian"])
+    for line in ("The fox sleeps", ">>fr<< The dogs  jumped, the foxes", "", "ß der Hund"):
+        ids = [id for id in tokenizer(line).numpy().tolist() if id != tokenizer.unk_id]
+        assert tokenizer.detokenize(ids) == theirs.decode(ids, skip_special_tokens=True)
+        assert tokenizer.detokenize([0, *ids, 0, 0], False) == theirs.decode([0, *ids, 0, 0])
+    assert tokenizer.detokenize([tokenizer.unk_id, tokenizer.token_to_id("▁dog")]) == "⁇  dog"
+
+
+def test_each_side_of_marian_has_pieces_of_its_own(folders):
+    source, target = (text.from_checkpoint(folders["marian"], target=side) for side in (False, True))
+    assert source("Straßen und Wörter").numpy().tolist() != target("Straßen und Wörter").numpy().tolist()
+    assert source("жж").numpy().tolist()[-2] == source.token_to_id("жж")  # which no piece of the source has
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_added_tokens_that_are_not_special_are_text(name, folders):
+    tokenizer, theirs = text.from_checkpoint(folders[name]), reference(folders[name])
+    tokenizer = type(tokenizer).from_config(tokenizer.get_config())
+    added = tokenizer.token_to_id("<new>")
+    assert tokenizer.tokenize("a <new>fox<new>").numpy().tolist().count(added) == 2
+    assert "<new>" not in tokenizer.special_tokens
+    ids = theirs.encode("the <new> dog")
+    assert tokenizer.detokenize(ids).split() == theirs.decode(ids, skip_special_tokens=True).split()
+
+
+def test_added_tokens_of_any_case(folders):
+    """As in transformers they are found in the text after it is made small, where the tokenizer does that."""
+    for name, found in (("added bert", True), ("added cased", False)):
+        tokenizer = text.from_checkpoint(folders[name])
+        assert (tokenizer.token_to_id("[Low]") in tokenizer.tokenize("a [LOW] fox").numpy()) == found
+
+
+def test_special_tokens_in_a_text_of_marian(folders):
+    tokenizer = text.from_checkpoint(folders["marian"])
+    ids = tokenizer.tokenize("</s> <pad> <unk>").numpy().tolist()
+    assert not {0, tokenizer.pad_id} & {*ids}
+
+
+GPT2, MARIAN = {"tokenizer_class": "GPT2Tokenizer"}, {"tokenizer_class": "MarianTokenizer"}
+REFUSED = [
+    ({"tokenizer_config.json": GPT2, "vocab.json": {"a": 0}}, ["merges.txt", "missing"]),
+    ({"tokenizer_config.json": GPT2, "vocab.json": {"a": 0}, "merges.txt": "a b c\n"}, ["merges.txt", "byte pairs"]),
+    ({"tokenizer_config.json": GPT2, "merges.txt": "a b\n"}, ["GPT2Tokenizer", "merges.txt"]),
+    ({"tokenizer_config.json": {"tokenizer_class": "XLMRobertaTokenizer"}, "sentencepiece.bpe.model": b"no"}, ["no"]),
+    ({"tokenizer_config.json": MARIAN, "source.spm": b"no", "vocab.json": {"a": 0}}, ["SentencePiece", "no"]),
+    (
+        {"tokenizer_config.json": MARIAN, "source.spm": b"no", "vocab.json": {"a": 1}},
+        ["vocab.json", "below 1", "received 1"],
+    ),
+    ({"tokenizer_config.json": MARIAN, "source.spm": b"no", "vocab.json": {"a": 0, "b": 0}}, ["ids of their own"]),
+]
+
+
+@pytest.mark.parametrize("files, words", REFUSED)
+def test_bad_folders(files, words, tmp_path):
+    refused(lambda: text.from_checkpoint(folder_of(tmp_path, files)), words)
+
+
+def test_added_tokens_with_rules_of_their_own_are_refused(folders, tmp_path):
+    token = {"content": "<new>", "single_word": True}
+    config = {"tokenizer_class": "BertTokenizer", "added_tokens_decoder": {str(learnt("WordPiece").vocab_size): token}}
+    vocabulary = (folders["added bert"] / "vocab.txt").read_bytes()
+    folder = folder_of(tmp_path, {"vocab.txt": vocabulary, "tokenizer_config.json": config})
+    refused(lambda: text.from_checkpoint(folder), ["single_word", "<new>"])
+
+
+def test_bad_arguments(folders):
+    refused(lambda: text.from_checkpoint(folders["marian"], target="de"), ["`target`", "de"])
+    bert = learnt("WordPiece")
+    for tokens, words in ((["[MASK]"], ["special", "[MASK]"]), (["zzz?"], ["`added_tokens`", "zzz?"])):
+        refused(lambda: type(bert)(**{**bert.get_config(), "added_tokens": tokens}), words)
+    pairs = learnt("byte pairs")
+    refused(lambda: type(pairs)(**{**pairs.get_config(), "added_tokens": ["a"]}), ["`definition`", "a"])
+
+
+def test_no_offsets_of_ids_and_tokens_beside_the_model(folders):
+    for name, words in (("marian", ["`vocabulary`", "None"]), ("added bert", ["`added_tokens`", "<new>"])):
+        refused(lambda: text.from_checkpoint(folders[name]).tokenize_with_offsets(["a fox"]), words)
