@@ -29,6 +29,10 @@ def phi3(c):
         raise ValueError(
             "config.json has rotary positions of type 'yarn', which means 'longrope' in Phi-3 and needs 'short_factor'."
         )
+    # Keys of the code in Phi's folders, which the class in transformers does not read.
+    for key, neutral in (("attention_bias", False), ("mlp_bias", False), ("lm_head_bias", False),
+                         ("full_attn_mod", 1), ("interpolate_factor", 1)):  # fmt: skip
+        c.only(key, neutral)
     return {
         **llama.options(c, pad_id=32000),
         "norm_epsilon": c("rms_norm_eps", 1e-5),
