@@ -87,7 +87,8 @@ class SentencePieceTokenizer(Tokenizer):
             special_tokens = [token for token in (*special_tokens, pad_token) if token in {*own, *extra_tokens}]
         if pad_token is None and "<pad>" in special_tokens:
             pad_token = "<pad>"
-        special_tokens = [token for token in special_tokens if token not in kwargs.get("added_tokens", ())]
+        added_tokens = checks.strings("added_tokens", kwargs.get("added_tokens", ()))
+        special_tokens = [token for token in special_tokens if token not in added_tokens]
         super().__init__(own + extra_tokens, special_tokens, pad_token, parsed.unk_token, **kwargs)
         default = "always" if parsed.adds_prefix else "never"
         self.prefix_space = checks.one_of(
