@@ -16,6 +16,7 @@ from keras_txf.checkpoints.families import (
     parallel_decoders,
     rotary_bert,
     seq2seq,
+    t5,
     vit,
 )
 
@@ -32,6 +33,7 @@ FAMILIES = {
     **llama_kin.FAMILIES,
     **mixtures.FAMILIES,
     **parallel_decoders.FAMILIES,
+    **t5.FAMILIES,
     **seq2seq.FAMILIES,
     **vit.FAMILIES,
     **beit.FAMILIES,
