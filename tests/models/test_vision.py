@@ -76,11 +76,8 @@ def test_every_option_reaches_the_layers(name):
         dtype="mixed_bfloat16",
     )
     parameters = inspect.signature(txf.layers.EncoderBlock).parameters
-    apart = {
-        "norm_attention",
-        "attention",
-        "feed_forward",
-    }  # the first needs norm_placement="pre"; layers are in layers/test_parts.py
+    # Images have no convolution; norm_attention needs norm_placement="pre"; layers are in layers/test_parts.py.
+    apart = {"convolution", "norm_attention", "attention", "feed_forward"}
     assert parameters.keys() - {"num_heads", "kwargs"} - apart == ENCODER_OPTIONS.keys()
     for i, block in enumerate(blocks_of(model)):
         for option, value in ENCODER_OPTIONS.items():
