@@ -152,6 +152,7 @@ def _tower(argument, own, sizes, options):
     """The sizes of a tower, and its options: those of both towers with its own in their places."""
     if own is not None and not isinstance(own, dict):
         raise ValueError(f"`{argument}` must be a dict of options; received {short_repr(own)}.")
+    checks.known_names(f"an option of `{argument}`", own or {}, {**sizes, **options})
     found = {**sizes, **options, **(own or {})}
     return [found.pop(name) for name in SIZES], found
 

@@ -82,7 +82,7 @@ class BytePairTokenizer(Tokenizer):
         kernel.no_truncation()
         parts = json.loads(kernel.to_str())
         unk_token = parts["model"].get("unk_token") or tokens.get(parts["model"].get("unk_id"))
-        if kwargs.get("added_tokens"):
+        if checks.strings("added_tokens", kwargs.get("added_tokens", ())):
             raise ValueError(
                 "`added_tokens` must be those of `definition`, which may hold any; received "
                 f"{short_repr(kwargs['added_tokens'])}."

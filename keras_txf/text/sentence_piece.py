@@ -81,7 +81,7 @@ class SentencePieceTokenizer(Tokenizer):
         model = as_bytes(model)
         parsed = read_model(model)
         extra_tokens = [extra_tokens] if isinstance(extra_tokens, str) else checks.strings("extra_tokens", extra_tokens)
-        own = parsed.pieces if vocabulary is None else as_list(vocabulary)
+        own = parsed.pieces if vocabulary is None else checks.strings("vocabulary", as_list(vocabulary))
         special_tokens = [*parsed.control, parsed.unk_token, *extra_tokens]
         if vocabulary is not None:
             special_tokens = [token for token in (*special_tokens, pad_token) if token in {*own, *extra_tokens}]

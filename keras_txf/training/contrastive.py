@@ -25,6 +25,13 @@ class _OfPairs(keras.losses.Loss):
                 "`y_pred` must be logits (B, B) of each image with each text, and `y_true` an id for each pair, int "
                 f"(B,); received logits of shape {shape} and ids of shape {tuple(y_true.shape)}."
             )
+        if sample_weight is not None:
+            sample_weight = checks.number_tensor("sample_weight", sample_weight)
+            given = tuple(sample_weight.shape)
+            if given[1:] not in ((), (1,)) or len({*sizes, *given[:1]} - {None}) > 1:
+                raise ValueError(
+                    f"`sample_weight` must have a weight for each pair, (B,); received {given} for {shape}."
+                )
         ids = ops.reshape(y_true, (-1,))
         return super().__call__(ids[:, None] == ids[None, :], y_pred, sample_weight)
 

@@ -157,7 +157,7 @@ def test_fit_learns_which_image_goes_with_which_text(kind, tmp_path):
 
 def test_bad_options_are_refused():
     refused(lambda: make(image_options=3), ["`image_options`", "dict", "3"])
-    refused(lambda: make(text_options={"class_token": True}), ["'class_token' is not an option of dual_encoder"])
+    refused(lambda: make(text_options={"class_token": True}), ["'class_token' is not an option of `text_options`"])
     refused(lambda: make(end_id=11), ["`end_id`", "11"])
     refused(lambda: make(image_pooling="middle"), ["`image_pooling`", "'middle'"])
     refused(lambda: make(image_projection=False), ["image_projection=False", "projection_dim=7", "10"])
