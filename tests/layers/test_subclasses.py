@@ -57,7 +57,7 @@ LAYERS = {
     "Rotary": ({"fraction": 0.5}, {"base": 20.0}, [RANDOM.normal(size=(2, 5, 2, 8)).astype("float32"), PLACES]),
     "Convolution": ({"kernel_size": 5}, {"activation": "relu"}, [X]),
     "DisentangledPositions": (
-        dict(dim=3, max_distance=4, share_projections=True), {"norm": True}, [PLACES, PLACES[:, :3]],
+        dict(dim=3, num_buckets=8, share_projections=True), {"max_distance": 4}, [PLACES, PLACES[:, :3]],
     ),
     "AxialRotary": (
         {"grid": 2, "tokens_before": 1}, {"base": 20.0}, [RANDOM.normal(size=(2, 5, 2, 8)).astype("float32"), PLACES],
