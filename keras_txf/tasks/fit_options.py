@@ -32,7 +32,8 @@ class FitOptions(TypedDict, total=False):
 def check_options(options):
     """Refuses values of `FitOptions` that are none."""
     checks.known_names("an option of fit", options, FitOptions.__annotations__)
-    epochs, _ = (checks.size(name, options[name]) for name in ("epochs", "batch_size"))
+    for name in ("epochs", "batch_size"):
+        checks.size(name, options[name])
     checks.integer_between("seed", options["seed"], 0, 2**32 - 1)
     checks.verbosity("verbose", options["verbose"], most=2)
     callbacks = options["callbacks"]
@@ -40,7 +41,7 @@ def check_options(options):
         raise ValueError(f"`callbacks` must be a list of Keras callbacks; received {short_repr(callbacks)}.")
     if checks.rate("validation_split", options["validation_split"]) and options["validation_data"] is not None:
         raise ValueError("`validation_split` must be left out where `validation_data` is given; received both.")
-    checks.integer_between("initial_epoch", options["initial_epoch"], 0, epochs)
+    checks.integer_between("initial_epoch", options["initial_epoch"], 0, options["epochs"])
 
 
 def divide(values, share, seed):

@@ -1,6 +1,5 @@
 """PairClassifier: one label or score for a pair of texts, read together."""
 
-import functools
 import os
 from typing import Any, Self, Unpack
 
@@ -12,23 +11,19 @@ from keras_txf.checkpoints.labels import config_with_labels, labels_of
 from keras_txf.checks import short_repr
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import inputs_by_name, logits_of
-from keras_txf.reading import file_of, read_json
 from keras_txf.tasks.columns import numbers, one_or_many
 from keras_txf.tasks.columns import texts as strings
 from keras_txf.tasks.epoch_scores import correlations
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
-from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import rows_of, tokenizer_of, tokenizer_or
+from keras_txf.tasks.pair_task import PairTask, pair_format
+from keras_txf.tasks.tokens import rows_of, tokenizer_of
 from keras_txf.text.datasets import limit
 from keras_txf.text.truncation import joining, longer_first, pair_row, types_of_pair
 
-WITH_TOKEN_TYPES = ("bert", "electra")
-WITH_TWO_SEPARATORS = ("roberta", "xlm-roberta", "mpnet")
 
-
-class PairClassifier(Task):
+class PairClassifier(PairTask):
     """Reads two texts together, a cross-encoder: entailment, paraphrase, and how well a text answers a query.
 
     Args:
@@ -102,11 +97,7 @@ class PairClassifier(Task):
             max_length: truncates longer pairs.
             **options: further options of `encoder_classifier`.
         """
-        columns = columns[:2] if isinstance(columns, (list, tuple)) and len(columns) == 3 else columns
-        read = cls._read(first, [second], columns, {"first": "first", "second": "second"})
-        known = [one for name, column in zip(("first", "second"), read) for one in strings(name, column)]
-        train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
-        tokenizer = tokenizer_or(tokenizer, lambda: train(known, vocab_size))
+        tokenizer = cls._tokenizer_or(tokenizer, first, second, columns, vocab_size)
         labels = None if labels is None else label_list(labels)
         classes = 1 if labels is None else len(labels)
         model = models.encoder_classifier(
@@ -132,10 +123,7 @@ class PairClassifier(Task):
         known = labels_of(folder, "SequenceClassification")
         labels = known if labels is None else label_list(labels)
         labels = None if labels is not None and len(labels) == 1 else labels
-        family = read_json(file_of(folder, "config.json")).get("model_type")
-        if family in WITH_TOKEN_TYPES:
-            options = {"token_type_ids": True, **options}
-        separator = ["</s>", "</s>"] if family in WITH_TWO_SEPARATORS else None
+        options, separator = pair_format(folder, options)
         model = load_classifier(folder, "sequence_classification", known, labels, options)
         return cls(model, tokenizer, labels, separator, max_length, learning_rate=5e-5)
 
@@ -244,7 +232,7 @@ class PairClassifier(Task):
         first, second, _ = _pairs_of(first, second)
         if not first:
             raise ValueError("`first` must hold a text at least; received none.")
-        rows, padding = self._pairs(first, second), self._padding()[0]
+        rows, padding = self._pairs(first, second), self._input_padding()
         if not self._token_types:
             return keras.utils.pad_sequences(rows, value=padding, padding="post")
         return {
@@ -284,8 +272,7 @@ class PairClassifier(Task):
         )
 
     def _padding(self):
-        ids = self._pad_id()
-        return ({"token_ids": ids, "token_type_ids": 0} if self._token_types else ids), 0
+        return self._input_padding(), 0
 
     def _compilation(self):
         if self.labels is None:

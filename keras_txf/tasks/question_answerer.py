@@ -1,26 +1,23 @@
 """QuestionAnswerer: the part of a text that answers a question."""
 
-import functools
 import os
 from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
 
-from keras_txf import checkpoints, checks, models, text, training
+from keras_txf import checkpoints, checks, models, training
 from keras_txf.checks import short_repr
 from keras_txf.layers.option_tables import shows_options
 from keras_txf.layers.token_input import inputs_by_name
-from keras_txf.reading import file_of, read_json
 from keras_txf.tasks.answer_windows import AnswerWindows, best_spans, targets, tokens_of
 from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many
 from keras_txf.tasks.columns import texts as strings
 from keras_txf.tasks.fit_options import FitOptions
-from keras_txf.tasks.pair_classifier import WITH_TOKEN_TYPES, WITH_TWO_SEPARATORS
+from keras_txf.tasks.pair_task import WITH_TOKEN_TYPES, PairTask, pair_format
 from keras_txf.tasks.squad import answers_of, is_squad, read_squad
-from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import tokenizer_of, tokenizer_or
+from keras_txf.tasks.tokens import tokenizer_of
 from keras_txf.text.datasets import checked_tokenizer, limit
 from keras_txf.text.truncation import joining
 
@@ -28,7 +25,7 @@ OUTPUTS = ("start_logits", "end_logits")
 OVERLAP = 128  # tokens, of the windows of BERT on SQuAD
 
 
-class QuestionAnswerer(Task):
+class QuestionAnswerer(PairTask):
     """Finds the answer of a question in a text: extractive question answering, as on SQuAD.
 
     A long context is read in windows that overlap. The answer is the span, in any window, with the largest sum of the
@@ -124,11 +121,7 @@ class QuestionAnswerer(Task):
             max_length, overlap, max_answer_length, null_threshold: of the constructor.
             **options: further options of `span_classifier`.
         """
-        columns = columns[:2] if isinstance(columns, (list, tuple)) and len(columns) == 3 else columns
-        read = cls._read(questions, [contexts], columns, {"questions": "question", "contexts": "context"})
-        known = [one for name, column in zip(("questions", "contexts"), read) for one in strings(name, column)]
-        train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
-        tokenizer = tokenizer_or(tokenizer, lambda: train(known, vocab_size))
+        tokenizer = cls._tokenizer_or(tokenizer, questions, contexts, columns, vocab_size)
         model = models.span_classifier(
             tokenizer.vocab_size, num_layers, dim, num_heads, token_type_ids=True, token_types=2,
             pad_id=tokenizer.pad_id, **options,
@@ -154,10 +147,7 @@ class QuestionAnswerer(Task):
             **options: of `txf.checkpoints.load`, such as `dropout`.
         """
         folder, tokenizer = tokenizer_of(path)
-        family = read_json(file_of(folder, "config.json")).get("model_type")
-        if family in (*WITH_TOKEN_TYPES, "albert"):
-            options = {"token_type_ids": True, **options}
-        separator = ["</s>", "</s>"] if family in WITH_TWO_SEPARATORS else None
+        options, separator = pair_format(folder, options, (*WITH_TOKEN_TYPES, "albert"))
         model = checkpoints.load(folder, "question_answering", **options)
         return cls(model, tokenizer, separator, max_length, overlap, max_answer_length, null_threshold, 5e-5)
 
@@ -213,7 +203,7 @@ class QuestionAnswerer(Task):
                 f"`contexts` must hold as many texts as `questions`, {len(questions)}; received {len(contexts)}."
             )
         rows, windows, offsets = self._windows().rows(questions, contexts)
-        found = in_batches(self._outputs, rows, self._padding()[0], batch_size, self.max_length, verbose)
+        found = in_batches(self._outputs, rows, self._input_padding(), batch_size, self.max_length, verbose)
         of_question = [([], []) for _ in questions]
         for window, logits in zip(windows, found):
             of_question[window.example][0].append(window)
@@ -279,9 +269,7 @@ class QuestionAnswerer(Task):
         return _Rows([(row, targets(window, spans[window.example])) for row, window in zip(rows, windows)])
 
     def _padding(self):
-        ids = self._pad_id()
-        inputs = {"token_ids": ids, "token_type_ids": 0} if self._token_types else ids
-        return inputs, dict.fromkeys(OUTPUTS, 0)
+        return self._input_padding(), dict.fromkeys(OUTPUTS, 0)
 
     def _compilation(self):
         return {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in OUTPUTS}, None

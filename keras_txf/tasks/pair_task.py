@@ -1,0 +1,48 @@
+"""PairTask: what the tasks share whose model reads two texts together."""
+
+import functools
+
+from keras_txf import text
+from keras_txf.reading import file_of, read_json
+from keras_txf.tasks.columns import texts
+from keras_txf.tasks.task import Task
+from keras_txf.tasks.tokens import tokenizer_or
+
+WITH_TOKEN_TYPES = ("bert", "electra")
+WITH_TWO_SEPARATORS = ("roberta", "xlm-roberta", "mpnet")
+
+
+class PairTask(Task):
+    """A task of two texts. Its first two `columns` are the texts; `_token_types` says whether the model has that input.
+
+    A subclass sets `_token_types` in its constructor.
+    """
+
+    @classmethod
+    def _tokenizer_or(cls, tokenizer, data, second, columns, vocab_size):
+        """The tokenizer that a caller gives, or a WordPiece tokenizer of both columns of texts."""
+        columns = columns[:2] if isinstance(columns, (list, tuple)) and len(columns) == 3 else columns
+        names = dict([*cls.columns.items()][:2])
+        read = cls._read(data, [second], columns, names)
+        known = [one for name, column in zip(names, read) for one in texts(name, column)]
+        train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
+        return tokenizer_or(tokenizer, lambda: train(known, vocab_size))
+
+    def _input_padding(self):
+        """The value that fills up each input of the model."""
+        ids = self._pad_id()
+        return {"token_ids": ids, "token_type_ids": 0} if self._token_types else ids
+
+
+def pair_format(folder, options, typed=WITH_TOKEN_TYPES):
+    """How the model of a checkpoint reads two texts: options of `checkpoints.load`, and the separator or None.
+
+    Args:
+        folder: of the checkpoint.
+        options: of the caller.
+        typed: the values of `model_type` whose models tell the texts apart by token types.
+    """
+    family = read_json(file_of(folder, "config.json")).get("model_type")
+    if family in typed:
+        options = {"token_type_ids": True, **options}
+    return options, ["</s>", "</s>"] if family in WITH_TWO_SEPARATORS else None
