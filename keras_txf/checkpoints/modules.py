@@ -76,9 +76,8 @@ def _in_class(link, family):
     names = family.renamed[pattern]
     if isinstance(names, str):
         return [(re.sub(pattern, names, old), old, last, link)]
-    names = [
-        re.sub(pattern, name, old) for name in names
-    ]  # a tensor of files, of which the class has one for each part
+    # The file has one tensor, the class a module for each of its parts.
+    names = [re.sub(pattern, name, old) for name in names]
     return [
         (name, name, last, Link(f"{name}.{last}", link.way, link.inner, [variable]))
         for name, variable in zip(names, link.variables, strict=True)

@@ -11,8 +11,8 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.activations import get_activation
 from keras_txf.layers.arguments import named_arguments
-from keras_txf.layers.embeddings import ENCODINGS, PositionalEmbedding
-from keras_txf.layers.features import zero_padding
+from keras_txf.layers.embeddings import ENCODINGS
+from keras_txf.layers.features import add_positions, make_position_layer, zero_padding
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import get_config, get_initializer, own_initializer, register
 
@@ -94,17 +94,7 @@ class AudioEmbedding(keras.layers.Layer):
         self.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
         self.embeddings_initializer = get_initializer("embeddings_initializer", embeddings_initializer)
         self.supports_masking = True
-        self.position_layer = None
-        if position_encoding is not None:
-            self.position_layer = PositionalEmbedding(
-                None,
-                dim,
-                position_encoding,
-                max_length,
-                embeddings_initializer=self.embeddings_initializer,
-                dtype=self.dtype_policy,
-                name="position",
-            )
+        self.position_layer = make_position_layer(self)
 
     def build(self, inputs_shape):
         if len(inputs_shape) != 3 or inputs_shape[-1] is None:
@@ -138,11 +128,7 @@ class AudioEmbedding(keras.layers.Layer):
             x = x if mask is None else zero_padding(x, mask)
             x = self.activation_function(convolution(ops.pad(x, ((0, 0), (side, side), (0, 0)))))
             mask = None if mask is None else mask[:, ::stride]
-        if self.position_layer is None:
-            return x
-        # The positions of a PositionalEmbedding count the ids that are not its `pad_id`, 0.
-        real = ops.ones(ops.shape(x)[:2], "int32") if mask is None else ops.cast(mask, "int32")
-        return x + self.position_layer(real)
+        return x if self.position_layer is None else add_positions(self.position_layer, x, mask)
 
     def _check_length(self, inputs):
         length = checks.known_length(inputs)

@@ -1,14 +1,14 @@
 """MaskAfterEnd: what follows the end token of a text is padding."""
 
-import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.layers.features import AttachMask
 from keras_txf.layers.serialization import get_config, register
 
 
 @register
-class MaskAfterEnd(keras.layers.Layer):
+class MaskAfterEnd(AttachMask):
     """Hides what follows the first end token of each text, whatever it is: it is padding.
 
     CLIP's tokenizer pads with the end token itself, so no padding token can say where a text ends. A text without end
@@ -27,13 +27,6 @@ class MaskAfterEnd(keras.layers.Layer):
     def __init__(self, end_id, **kwargs):
         super().__init__(**kwargs)
         self.end_id = checks.id_below("end_id", end_id)
-        self.supports_masking = True
-
-    def call(self, inputs):
-        return ops.copy(inputs[0])  # Keras would leave the same tensor the mask that it had
-
-    def compute_output_spec(self, inputs):
-        return keras.KerasTensor(inputs[0].shape, inputs[0].dtype)
 
     def compute_mask(self, inputs, previous_mask=None):
         is_end = ops.cast(ops.equal(inputs[1], self.end_id), "int32")

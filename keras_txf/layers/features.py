@@ -69,17 +69,7 @@ class FeatureEmbedding(keras.layers.Layer):
         self.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
         self.embeddings_initializer = get_initializer("embeddings_initializer", embeddings_initializer)
         self.supports_masking = True
-        self.position_layer = None
-        if position_encoding is not None:
-            self.position_layer = PositionalEmbedding(
-                None,
-                dim,
-                position_encoding,
-                max_length,
-                embeddings_initializer=self.embeddings_initializer,
-                dtype=self.dtype_policy,
-                name="position",
-            )
+        self.position_layer = make_position_layer(self)
 
     def build(self, inputs_shape):
         if len(inputs_shape) != 3 or inputs_shape[-1] is None:
@@ -99,13 +89,33 @@ class FeatureEmbedding(keras.layers.Layer):
             if positions is not None:
                 raise ValueError("`positions` was passed, but position_encoding=None: it would not be used.")
             return x
-        # The positions of a PositionalEmbedding count the ids that are not its `pad_id`, 0.
-        real = ops.ones(ops.shape(inputs)[:2], "int32") if mask is None else ops.cast(mask, "int32")
         given = {} if positions is None else {"positions": positions}
-        return x + self.position_layer(real, **given)
+        return add_positions(self.position_layer, x, mask, **given)
 
     def get_config(self):
         return get_config(self, super().get_config())
+
+
+def make_position_layer(layer):
+    """The positions of a layer that embeds vectors, or None where its `position_encoding` is None."""
+    if layer.position_encoding is None:
+        return None
+    return PositionalEmbedding(
+        None,
+        layer.dim,
+        layer.position_encoding,
+        layer.max_length,
+        embeddings_initializer=layer.embeddings_initializer,
+        dtype=layer.dtype_policy,
+        name="position",
+    )
+
+
+def add_positions(position_layer, x, mask, **positions):
+    """Adds positions to x (B, T, D). They count the vectors that the mask (B, T) calls real, unless they are given."""
+    # The positions of a PositionalEmbedding count the ids that are not its `pad_id`, 0.
+    real = ops.ones(ops.shape(x)[:2], "int32") if mask is None else ops.cast(mask, "int32")
+    return x + position_layer(real, **positions)
 
 
 def zero_padding(inputs, mask):
