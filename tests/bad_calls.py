@@ -382,7 +382,8 @@ def add_checkpoints():
     )
     checkpoints.save(model, folder, config)
     case("checkpoints.save", checkpoints.save, model=model, folder=folder / "again", config=config)
-    case("checkpoints.load", checkpoints.load, path=folder)
+    own = ["dtype", "progress", "revision", "ignore", "dropout", "max_length"]
+    case("checkpoints.load", checkpoints.load, own, path=folder)
     case("checkpoints.find", checkpoints.find, path=folder)
     loaded, adapter = checkpoints.load(folder), folder / "adapter"
     training.add_adapter(loaded, "known", rank=2)
@@ -463,10 +464,10 @@ def add_tasks():
             one.model.run_eagerly = True
         more = {key: value for key, value in task.get_config().items() if key in ("labels", "max_length")}
         case(f"tasks.{name}", cls, model=task.model, tokenizer=task.tokenizer, **more)
-        case(f"tasks.{name}.from_scratch", cls.from_scratch, **made)
+        case(f"tasks.{name}.from_scratch", cls.from_scratch, ["dropout", "position"], **made)
         named = {"labels": labels} if name in ("TextClassifier", "TokenClassifier") else {}
         path = task_checkpoint(name, folder / "checkpoints")
-        case(f"tasks.{name}.from_checkpoint", cls.from_checkpoint, path=path, **named)
+        case(f"tasks.{name}.from_checkpoint", cls.from_checkpoint, ["dropout", "dtype"], path=path, **named)
         case(f"tasks.{name}.fit", fitted.fit, options, **columns, epochs=1, verbose=0)
         case(f"tasks.{name}.evaluate", task.evaluate, **columns)
         case(f"tasks.{name}.compile", cls.from_scratch(**made).compile)
@@ -509,6 +510,8 @@ WITHOUT = {
     "training.Cost": "made by `cost`",
     "text.Tokenizer": "the base of the tokenizers",
 }
+# Their options are those of builders, which try them.
+PASS_ON = (".from_scratch", ".from_checkpoint", "checkpoints.load")
 # Arguments that any object is right for, and why.
 TAKES_ANYTHING = {}
 # Bad values whose error is the caller's own function's.
@@ -518,7 +521,9 @@ OWN_ERRORS = {("activation", "lambda"), ("head_activation", "lambda")}
 def arguments_of(name):
     """The names of all arguments of a case, in order."""
     function, working, more = CASES[name]
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    kinds = [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
+    if name.endswith(PASS_ON):
+        kinds.append(inspect.Parameter.KEYWORD_ONLY)
     try:
         own = [p.name for p in inspect.signature(function).parameters.values() if p.kind not in kinds]
     except ValueError:

@@ -28,8 +28,8 @@ MAY_IMPORT = {
     "layers": {"checks", "ops", "backend"},
     "generation": {"checks", "progress", "ops", "layers"},
     "models": {"checks", "ops", "layers", "generation", "backend"},
-    "training": {"checks", "progress", "reading", "atomic_write", "ops", "layers", "backend"},
-    "text": {"checks", "progress", "reading", "atomic_write", "layers", "backend"},
+    "training": {"checks", "progress", "reading", "atomic_write", "ops", "layers", "generation", "backend"},
+    "text": {"checks", "progress", "reading", "atomic_write", "layers", "generation", "backend"},
     "checkpoints": {
         "checks",
         "reading",

@@ -8,7 +8,7 @@ import shutil
 import page_files
 import pytest
 
-from keras_txf.layers.option_tables import default_options
+from keras_txf.layers.shown_options import default_options
 from keras_txf.models.option_tables import DecoderOptions, ImageOptions, SequenceEncoderOptions
 
 ROOT = pathlib.Path(__file__).parents[1]

@@ -4,6 +4,7 @@ import pathlib
 import re
 
 from keras_txf.layers import option_tables as layers
+from keras_txf.layers import shown_options
 from keras_txf.models import option_tables as models
 
 PAGE = pathlib.Path(__file__).parents[1] / "options.md"
@@ -16,14 +17,16 @@ SECTIONS = {  # heading on the page -> tables whose options are listed, and thos
         [layers.BlockOptions, layers.CausalOptions, layers.ConvolutionOptions, models.StackOptions],
     ),
     "Float vectors": ([models.SequenceEncoderOptions], [models.EncoderOptions]),
+    "Heads of classes": ([models.SequenceHeadOptions], []),
+    "Logits of tokens": ([models.GeneratorHeadOptions], []),
     "Images": ([models.ImageOptions], [layers.BlockOptions, layers.CausalOptions, models.StackOptions]),
 }
 
 
 def table(listed, left_out):
     """The Markdown table of the options of some tables without those of others, unless their defaults differ."""
-    rows = {name: row for one in listed for name, row in layers._fields(one).items()}
-    known = {name: default for one in left_out for name, default in layers.default_options(one).items()}
+    rows = {name: row for one in listed for name, row in shown_options.fields(one).items()}
+    known = {name: default for one in left_out for name, default in shown_options.default_options(one).items()}
     lines = ["| option | default | meaning |", "| --- | --- | --- |"]
     for name, (_, default, meaning) in rows.items():
         if name not in known or known[name] != default:

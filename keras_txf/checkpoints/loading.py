@@ -5,8 +5,7 @@ import os
 import pathlib
 import warnings
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -19,25 +18,21 @@ from keras_txf.checkpoints.files import open_tensors, weights_of
 from keras_txf.checkpoints.generation_config import give_generate_defaults
 from keras_txf.checkpoints.hub import find
 from keras_txf.checkpoints.lazy_init import give_value, give_values
+from keras_txf.checkpoints.option_tables import LoadOptions
 from keras_txf.checkpoints.source import Source, check_names, check_tensors, most_common_dtype, resolve_aliases
 from keras_txf.checkpoints.text_part import TEXT_PARTS
 from keras_txf.checkpoints.weight_map import Expert, as_tensor, links
 from keras_txf.checks import short_repr
+from keras_txf.layers.shown_options import shows_overrides
 from keras_txf.layers.token_input import embedded_input
 from keras_txf.reading import file_of, read_json, reading
 
 LARGE = 2**27  # numbers in a file that takes long enough for a progress bar
 
 
+@shows_overrides
 def load(
-    path: str | os.PathLike,
-    task: str | None = None,
-    num_classes: int | None = None,
-    dtype: Any = None,
-    progress: bool | None = None,
-    revision: str | None = None,
-    ignore: Sequence[str] = (),
-    **options: Any,
+    path: str | os.PathLike, task: str | None = None, num_classes: int | None = None, **options: Unpack[LoadOptions]
 ) -> Any:
     """Builds the model of a Hugging Face checkpoint, with its weights.
 
@@ -50,17 +45,10 @@ def load(
             "distilled_image_classification" (DeiT with both heads) or "dual_encoder" (CLIP and SigLIP). Default: the
             task of the file. The model gets a new head where the file has none.
         num_classes: number of classes of a classifier; another number than the file's makes a new head.
-        dtype: dtype policy of the model; default Keras' own. `load` converts the weights. "auto" is the type of the
-            file: "float32", "bfloat16" or "float16", whichever most of its numbers have. The weights are then those of
-            the file bit for bit, but for weights of another type than most, and for Gemma's norms, 1 + w here.
-        progress: whether to show a progress bar; default: for large files.
-        revision: branch, tag or commit on the Hub.
-        ignore: keys of `config.json` that are left out of it, such as one that an error names. The model then lacks
-            what they ask for, and `save` does not write them.
-        **options: options of the builder, which replace those of the file: such as `dropout`, `return_hidden_states`,
-            `token_type_ids`. Where `pad_token_id` of a decoder also ends texts, no token is padding: transformers
-            attends to it too. Only for "sequence_classification" it is padding wherever it stands: the logits are of
-            the last other token, in transformers too.
+        {options}
+
+    Options of the builder, such as `dropout`, replace those of the file, which are their defaults. Each builder refuses
+    those that it does not have.
 
     Returns:
         A functional `keras.Model` from the builder that the task has in `txf.models`. `save` writes it as a folder
@@ -92,6 +80,8 @@ def load(
     >>> txf.checkpoints.load(folder).generate([[5, 6]], max_new_tokens=3).shape
     (1, 5)
     """
+    dtype, progress, revision = (options.pop(name, None) for name in ("dtype", "progress", "revision"))
+    ignore = options.pop("ignore", ())
     checks.optional(checks.boolean, "progress", progress)
     keeps_dtype = isinstance(dtype, str) and dtype == "auto"
     checks.optional(checks.dtype, "dtype", None if keeps_dtype else dtype)

@@ -21,9 +21,10 @@ from keras_txf.layers.multi_head import (
     refuse_with_cache,
     set_attention_options,
 )
-from keras_txf.layers.option_tables import AttentionOptions, SelfAttentionOptions, shows_options, take_options
+from keras_txf.layers.option_tables import AttentionOptions, SelfAttentionOptions
 from keras_txf.layers.positions import Rotary, make_position
 from keras_txf.layers.serialization import get_config, register, revive
+from keras_txf.layers.shown_options import shows_options, take_options
 from keras_txf.layers.table_bias import build_named
 from keras_txf.ops.masks import AttentionMask
 from keras_txf.ops.position_bias import PositionBias

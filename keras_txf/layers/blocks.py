@@ -8,11 +8,12 @@ import keras
 from keras_txf import checks
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.multi_head import check_attention_mask
-from keras_txf.layers.option_tables import DecoderBlockOptions, EncoderBlockOptions, shows_options, take_options
+from keras_txf.layers.option_tables import DecoderBlockOptions, EncoderBlockOptions
 from keras_txf.layers.parts import build_part, call_part
 from keras_txf.layers.rematerialization import rematerialization_scope
 from keras_txf.layers.residual import add_to_stream
 from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.shown_options import shows_options, take_options
 from keras_txf.layers.sublayers import (
     add_convolution,
     add_cross_attention,

@@ -1,21 +1,11 @@
 """The options that layers and builders share: type, default and meaning of each, said once.
 
-A constructor or builder that ends in `**options: Unpack[Table]` and has the decorator `shows_options` takes the options
-of the table by name, with their defaults. `help` and an editor show each one, and the docstring lists the meanings in
-place of its line `{options}`.
+`shown_options.py` has constructors and builders take them, and `help` and editors show them.
 """
 
-import functools
-import inspect
-import operator
-import textwrap
 import typing
 from collections.abc import Sequence
 from typing import Annotated, Any, TypedDict
-
-LINE = "{options}"  # of a docstring, in whose place the options are listed
-WIDTH = 118
-ARGUMENTS = {}  # those that a builder has beside its table, by its name: a misspelt one arrives among the options
 
 Norm = Any  # "layer", "rms" or a Keras layer
 Value = typing.TypeVar("Value")
@@ -209,89 +199,3 @@ class DecoderBlockOptions(BlockOptions, LayerOptions, total=False):
     cross_attention: Annotated[
         Any, False, "whether the block attends to a context; or a layer that does, called on (B, T, D) and the context."
     ]
-
-
-Thing = typing.TypeVar("Thing")
-
-
-def shows_options(thing: Thing) -> Thing:
-    """Has a class or function show the options of its `**options: Unpack[Table]`, and fills in their defaults."""
-    if isinstance(thing, type):
-        thing.__doc__ = describe(thing.__doc__, option_table(thing.__init__))
-        thing.__init__ = _with_defaults(thing.__init__)
-        return thing
-    shown = _with_defaults(thing)
-    shown.__doc__ = describe(thing.__doc__, option_table(thing))
-    return shown
-
-
-def take_options(cls, options):
-    """Takes the options of a class's table out of all that its constructor was given: what is left is Keras' own."""
-    return {name: options.pop(name) for name in option_table(cls.__init__)}
-
-
-@functools.cache
-def option_table(function):
-    """The options that a function takes by `**options: Unpack[Table]`: (type, default, meaning) by name."""
-    [hint] = [hint for hint in typing.get_type_hints(function).values() if typing.get_origin(hint) is typing.Unpack]
-    return _fields(typing.get_args(hint)[0])
-
-
-def default_options(table):
-    """The defaults of a table, by name."""
-    return {name: default for name, (_, default, _) in _fields(table).items()}
-
-
-@functools.cache
-def _fields(table):
-    return {
-        name: (hint.__origin__, *hint.__metadata__)
-        for name, hint in typing.get_type_hints(table, include_extras=True).items()
-        if hasattr(hint, "__metadata__")  # not those of `LayerOptions`, which Keras takes
-    }
-
-
-def _with_defaults(function):
-    signature, table = inspect.signature(function), option_table(function)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    is_constructor = own[0].name == "self"
-    if not is_constructor:
-        ARGUMENTS[function.__name__] = [p.name for p in own]
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if is_constructor else inspect.Parameter.KEYWORD_ONLY
-    shown = [
-        inspect.Parameter(name, kind, default=default, annotation=_of_one(type_))
-        for name, (type_, default, _) in table.items()
-    ]
-    defaults = {name: default for name, (_, default, _) in table.items()}
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        more = dict(zip(table, args[len(own) :])) if is_constructor else {}  # options in the order of the table
-        return function(*args[: len(own) if is_constructor else None], **{**defaults, **more, **kwargs})
-
-    rest = (
-        [inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)] if is_constructor else []
-    )  # what every Keras layer takes
-    call.__signature__ = signature.replace(parameters=[*own, *shown, *rest])
-    return call
-
-
-def _of_one(type_):
-    """The type of a value, without the list of `Each`, which would double what `help` shows."""
-    types = [one for one in typing.get_args(type_) if typing.get_origin(one) is not Sequence]
-    return functools.reduce(operator.or_, types) if types else type_
-
-
-def describe(text, table):
-    """The docstring with the meanings of the options in place of its line `{options}`."""
-    lines = []
-    for line in (text or "").splitlines():
-        if line.strip() != LINE:
-            lines.append(line)
-            continue
-        indent = line[: line.index(LINE)]
-        for name, (_, _, meaning) in table.items():
-            lines += textwrap.wrap(
-                f"{name}: {meaning}", WIDTH, initial_indent=indent, subsequent_indent=indent + "    "
-            )
-    return "\n".join(lines)

@@ -8,8 +8,9 @@ import keras
 
 from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import call_parameters
-from keras_txf.layers.option_tables import CausalOptions, HeadOptions, PlaceOptions, default_options
+from keras_txf.layers.option_tables import CausalOptions, HeadOptions, PlaceOptions
 from keras_txf.layers.serialization import own_initializer, revive
+from keras_txf.layers.shown_options import default_options
 
 OPTIONS = {  # part of a block -> the options of the block that a layer in place of the part replaces
     "attention": (

@@ -10,10 +10,11 @@ from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.layer_scale import LayerScale
 from keras_txf.layers.multi_head import check_output_bias
 from keras_txf.layers.norms import check_norm, make_norm
-from keras_txf.layers.option_tables import DecoderBlockOptions, EncoderBlockOptions, default_options
+from keras_txf.layers.option_tables import DecoderBlockOptions, EncoderBlockOptions
 from keras_txf.layers.parts import Pattern, build_part, check_width, is_layer, output_shape, refuse_replaced, take_layer
 from keras_txf.layers.residual import check_residual, norm_names
 from keras_txf.layers.serialization import get_initializer, inherit, revive
+from keras_txf.layers.shown_options import default_options
 
 DEFAULTS = {"num_heads": None, **default_options(EncoderBlockOptions), **default_options(DecoderBlockOptions)}
 

@@ -1,16 +1,23 @@
 """The decoder alone, with or without a context, and the generator made of it."""
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import keras
 
 from keras_txf import checks
 from keras_txf.layers import DecoderBlock
-from keras_txf.layers.option_tables import Each, shows_options
+from keras_txf.layers.option_tables import Each
+from keras_txf.layers.shown_options import shows_options, take
 from keras_txf.models import embeddings, stack
 from keras_txf.models.generative import ContextDecoder, Generator
 from keras_txf.models.lm_head import Logits
-from keras_txf.models.option_tables import DecoderOptions
+from keras_txf.models.option_tables import (
+    ContextDecoderOptions,
+    DecoderOptions,
+    GeneratorHeadOptions,
+    GeneratorOptions,
+    LogitOptions,
+)
 
 
 @shows_options
@@ -21,15 +28,11 @@ def decoder(
     num_heads: Each[int | None] = None,
     context_dim: int | None = None,
     context_mask: bool = False,
-    tie_embeddings: bool = True,
-    logit_scale: float | None = None,
-    logit_bias: bool = False,
-    final_logit_soft_cap: float | None = None,
     packed: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
     name: str = "decoder",
-    **options: Unpack[DecoderOptions],
+    **options: Unpack[ContextDecoderOptions],
 ) -> ContextDecoder:
     """Builds a decoder with cross-attention: target ids (B, T) and a context -> logits (B, T, V).
 
@@ -47,11 +50,6 @@ def decoder(
         context_dim: width of the context; default `dim`.
         context_mask: adds an input `context_mask`, bool (B, S), for contexts that come as arrays and
             so have lost their Keras mask.
-        tie_embeddings: whether the logits use the transposed embedding (the paper does) or a Dense
-            layer of their own.
-        logit_scale: factor on the logits, such as T5's 1 / sqrt(dim).
-        logit_bias: whether each token of the vocabulary has a bias.
-        final_logit_soft_cap: c bends the logits to c · tanh(logits / c).
         packed: adds inputs `target_segment_ids`, `target_positions`, int (B, T), and
             `context_segment_ids`, int (B, S).
         return_hidden_states: adds outputs `hidden_states_0` (the embedding) to
@@ -91,7 +89,7 @@ def decoder(
         num_layers,
         dim,
         num_heads,
-        Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap),
+        Logits(**take(LogitOptions, options)),
         packed,
         return_attention_scores,
         options,
@@ -108,26 +106,16 @@ def decoder_generator(
     num_layers: int,
     dim: int,
     num_heads: Each[int | None] = None,
-    tie_embeddings: bool = True,
-    logit_scale: float | None = None,
-    logit_bias: bool = False,
-    final_logit_soft_cap: float | None = None,
-    head_activation: Any = None,
-    head_bias: bool = True,
     packed: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
     name: str = "decoder_generator",
-    **options: Unpack[DecoderOptions],
+    **options: Unpack[GeneratorOptions],
 ) -> Generator:
     """Builds a decoder-only language model: token ids (B, T) -> logits (B, T, V), with `generate`.
 
     Args:
         vocab_size, num_layers, dim, num_heads: see `decoder`. Where no token stands for padding, say `pad_id=None`.
-        tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap: see `decoder`.
-        head_activation: of a Dense layer of width `dim` before the logits, which a norm follows; default: no such
-            layer (ModernBERT's decoder has it).
-        head_bias: whether that layer has a bias.
         return_hidden_states, name: see `decoder`.
         packed: whether rows hold several sequences. The inputs are then a dict of `token_ids`,
             `segment_ids` and `positions`, int (B, T) each.
@@ -153,7 +141,7 @@ def decoder_generator(
         num_layers,
         dim,
         num_heads,
-        Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap, head_activation, head_bias),
+        Logits(**take(GeneratorHeadOptions, options)),
         packed,
         return_attention_scores,
         options,

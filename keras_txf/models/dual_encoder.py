@@ -9,9 +9,10 @@ from keras_txf.checks import short_repr
 from keras_txf.layers import Pooling
 from keras_txf.layers.end_of_text import MaskAfterEnd
 from keras_txf.layers.heads import POOLINGS
-from keras_txf.layers.option_tables import Each, default_options, shows_options
+from keras_txf.layers.option_tables import Each
 from keras_txf.layers.parts import copy_layer
 from keras_txf.layers.projections import Projection
+from keras_txf.layers.shown_options import default_options, shows_options
 from keras_txf.layers.similarity import SimilarityLogits
 from keras_txf.models import stack
 from keras_txf.models.encoder import encode

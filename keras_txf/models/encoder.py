@@ -6,7 +6,8 @@ import keras
 
 from keras_txf import checks
 from keras_txf.layers import EncoderBlock
-from keras_txf.layers.option_tables import Each, default_options, shows_options
+from keras_txf.layers.option_tables import Each
+from keras_txf.layers.shown_options import default_options, shows_options
 from keras_txf.models import embeddings, stack
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.option_tables import EncoderOptions, SequenceEncoderOptions

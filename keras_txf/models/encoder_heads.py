@@ -1,19 +1,28 @@
 """What stands on an encoder: classifiers of sequences, tokens and spans, and the masked language model."""
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import keras
 
 from keras_txf import checks
 from keras_txf.layers import Pooling
 from keras_txf.layers.heads import POOLINGS, SpanLogits
-from keras_txf.layers.option_tables import Each, shows_options
+from keras_txf.layers.option_tables import Each
+from keras_txf.layers.shown_options import shows_options, take
 from keras_txf.models import stack
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.encoder import encode
 from keras_txf.models.head_layers import class_logits, head_transform, next_sentence_logits
 from keras_txf.models.lm_head import Logits
-from keras_txf.models.option_tables import EncoderOptions, SequenceEncoderOptions
+from keras_txf.models.option_tables import (
+    ClassHeadOptions,
+    EncoderOptions,
+    MaskedHeadOptions,
+    MaskedLanguageModelOptions,
+    SequenceClassifierOptions,
+    SequenceHeadOptions,
+    TokenClassifierOptions,
+)
 
 
 @shows_options
@@ -23,18 +32,11 @@ def encoder_classifier(
     num_layers: int,
     dim: int,
     num_heads: Each[int | None] = None,
-    pooling: str = "mean",
-    head_activation: Any = None,
-    head_norm: bool = False,
-    head_bias: bool = True,
-    head_dropout: float = 0.0,
-    pool_after_head: bool = False,
-    logit_bias: bool = True,
     token_type_ids: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
     name: str = "encoder_classifier",
-    **options: Unpack[SequenceEncoderOptions],
+    **options: Unpack[SequenceClassifierOptions],
 ) -> keras.Model:
     """Builds a classifier of sequences: token ids (B, T) -> logits (B, num_classes).
 
@@ -42,14 +44,6 @@ def encoder_classifier(
         vocab_size, num_layers, dim, num_heads, token_type_ids: see `encoder`.
         return_hidden_states, return_attention_scores, name: see `encoder`.
         num_classes: number of logits.
-        pooling: how a sequence becomes one vector: the `kind` of `Pooling`.
-        head_activation: of a Dense layer of width `dim` between that vector and the logits, "tanh" in BERT;
-            default: no such layer.
-        head_norm: whether a norm follows that layer (ModernBERT).
-        head_bias: whether that layer has a bias.
-        head_dropout: rate on what the logits are made of.
-        pool_after_head: whether that layer stands before the pooling, on each token (EuroBERT).
-        logit_bias: whether each class has a bias.
         {options}
 
     Returns:
@@ -66,7 +60,9 @@ def encoder_classifier(
     (1, 3)
     """
     checks.size("num_classes", num_classes)
-    checks.boolean("logit_bias", logit_bias)
+    head = take(SequenceHeadOptions, options)
+    pooling, pool_after_head, activation = head["pooling"], head["pool_after_head"], head["head_activation"]
+    checks.boolean("logit_bias", head["logit_bias"])
     checks.one_of("pooling", pooling, POOLINGS)
     if options.pop("packed", False):
         raise ValueError("`packed` does not go with `pooling`: a classifier has one answer for each row.")
@@ -81,13 +77,12 @@ def encoder_classifier(
         return_attention_scores,
         options,
     )
-    if checks.boolean("pool_after_head", pool_after_head) and head_activation is None:
+    if checks.boolean("pool_after_head", pool_after_head) and activation is None:
         raise ValueError("pool_after_head=True needs `head_activation`, which makes the layer to pool after.")
     pool = Pooling(pooling, dtype=options.dtype, name="pooling")
     x = result.output if pool_after_head else pool(result.output)
-    head = (dim, head_activation, head_bias, head_norm)
     after = pool if pool_after_head else None
-    logits = class_logits(x, num_classes, head, head_dropout, result.blocks[0], options.dtype, after, logit_bias)
+    logits = class_logits(x, num_classes, dim, head, result.blocks[0], options.dtype, after)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, outputs, name, CheckedModel)
 
@@ -99,16 +94,12 @@ def token_classifier(
     num_layers: int,
     dim: int,
     num_heads: Each[int | None] = None,
-    head_activation: Any = None,
-    head_norm: bool = False,
-    head_bias: bool = True,
-    head_dropout: float = 0.0,
     packed: bool = False,
     token_type_ids: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
     name: str = "token_classifier",
-    **options: Unpack[SequenceEncoderOptions],
+    **options: Unpack[TokenClassifierOptions],
 ) -> keras.Model:
     """Builds a classifier of tokens, for names or parts of speech: token ids (B, T) -> logits (B, T, num_classes).
 
@@ -116,7 +107,6 @@ def token_classifier(
         vocab_size, num_layers, dim, num_heads, packed, token_type_ids: see `encoder`.
         return_hidden_states, return_attention_scores, name: see `encoder`.
         num_classes: number of logits.
-        head_activation, head_norm, head_bias, head_dropout: see `encoder_classifier`.
         {options}
 
     Returns:
@@ -132,6 +122,7 @@ def token_classifier(
     (1, 4, 3)
     """
     checks.size("num_classes", num_classes)
+    head = take(ClassHeadOptions, options)
     inputs, result, _, options = encode(
         "token_classifier",
         vocab_size,
@@ -143,8 +134,7 @@ def token_classifier(
         return_attention_scores,
         options,
     )
-    head = (dim, head_activation, head_bias, head_norm)
-    logits = class_logits(result.output, num_classes, head, head_dropout, result.blocks[0], options.dtype)
+    logits = class_logits(result.output, num_classes, dim, head, result.blocks[0], options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, outputs, name, CheckedModel)
 
@@ -155,15 +145,11 @@ def span_classifier(
     num_layers: int,
     dim: int,
     num_heads: Each[int | None] = None,
-    head_activation: Any = None,
-    head_norm: bool = False,
-    head_bias: bool = True,
-    head_dropout: float = 0.0,
     token_type_ids: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
     name: str = "span_classifier",
-    **options: Unpack[SequenceEncoderOptions],
+    **options: Unpack[TokenClassifierOptions],
 ) -> keras.Model:
     """Builds a model that finds the span of an answer: token ids (B, T) -> logits of its first and its last token.
 
@@ -175,7 +161,6 @@ def span_classifier(
     Args:
         vocab_size, num_layers, dim, num_heads, token_type_ids: see `encoder`.
         return_hidden_states, return_attention_scores, name: see `encoder`.
-        head_activation, head_norm, head_bias, head_dropout: see `encoder_classifier`.
         {options}
 
     Returns:
@@ -196,6 +181,7 @@ def span_classifier(
     """
     if options.pop("packed", False):
         raise ValueError("`packed` does not go with spans: a model of spans has one answer for each row.")
+    head = take(ClassHeadOptions, options)
     inputs, result, _, options = encode(
         "span_classifier",
         vocab_size,
@@ -207,8 +193,7 @@ def span_classifier(
         return_attention_scores,
         options,
     )
-    head = (dim, head_activation, head_bias, head_norm)
-    logits = class_logits(result.output, 2, head, head_dropout, result.blocks[0], options.dtype)
+    logits = class_logits(result.output, 2, dim, head, result.blocks[0], options.dtype)
     spans = SpanLogits(dtype=options.dtype, name="span_logits")(logits)
     outputs = {**spans, **result.requested(return_hidden_states, return_attention_scores)}
     return stack.make_model(inputs, outputs, name, CheckedModel)
@@ -220,17 +205,13 @@ def masked_language_model(
     num_layers: int,
     dim: int,
     num_heads: Each[int | None] = None,
-    head_activation: Any = "gelu",
-    head_bias: bool = True,
-    tie_embeddings: bool = True,
-    logit_bias: bool = True,
     next_sentence: bool = False,
     packed: bool = False,
     token_type_ids: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
     name: str = "masked_language_model",
-    **options: Unpack[EncoderOptions],
+    **options: Unpack[MaskedLanguageModelOptions],
 ) -> keras.Model:
     """Builds a model that guesses hidden tokens, as BERT is pretrained: token ids (B, T) -> logits (B, T, V).
 
@@ -240,10 +221,6 @@ def masked_language_model(
     Args:
         vocab_size, num_layers, dim, num_heads, packed, token_type_ids: see `encoder`.
         return_hidden_states, return_attention_scores, name: see `encoder`.
-        head_activation: of the Dense layer; None: there is no such layer, nor its norm (EuroBERT).
-        head_bias: whether that layer has a bias.
-        tie_embeddings: whether the logits use the transposed embedding or a Dense layer of their own.
-        logit_bias: whether each token of the vocabulary has a bias.
         next_sentence: adds an output `next_sentence_logits` (B, 2): whether the second sentence follows the first in
             the text (class 0 in BERT) or not. A Dense layer with tanh, `pooler`, makes them of the first token.
         {options}
@@ -263,7 +240,9 @@ def masked_language_model(
     >>> model(np.array([[5, 6, 7, 0]])).shape
     (1, 4, 100)
     """
-    make_logits = Logits(tie_embeddings, logit_bias=logit_bias)
+    head = take(MaskedHeadOptions, options)
+    activation, bias = head["head_activation"], head["head_bias"]
+    make_logits = Logits(head["tie_embeddings"], logit_bias=head["logit_bias"])
     make_logits.check(options)
     inputs, result, embedding, options = encode(
         "masked_language_model",
@@ -278,10 +257,10 @@ def masked_language_model(
         EncoderOptions,
     )
     x = result.output
-    if head_activation is not None:
+    if activation is not None:
         width = options.embedding_dim or dim
-        x = head_transform(x, width, head_activation, head_bias, True, result.blocks[0], options.dtype)
-    elif options.embedding_dim is not None or not checks.boolean("head_bias", head_bias):
+        x = head_transform(x, width, activation, bias, True, result.blocks[0], options.dtype)
+    elif options.embedding_dim is not None or not checks.boolean("head_bias", bias):
         raise ValueError(
             "`head_activation` must be given with `embedding_dim` or head_bias=False: it makes the layer that they are "
             "about; received None."

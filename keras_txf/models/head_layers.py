@@ -35,20 +35,19 @@ def head_transform(x, width, activation, bias, norm, block, dtype):
     return stack.like_norm(block, "head_norm", dtype)(x)
 
 
-def class_logits(x, num_classes, head, dropout, block, dtype, pool=None, logit_bias=True):
+def class_logits(x, num_classes, width, head, block, dtype, pool=None):
     """The logits of classes, (B, C), or (B, T, C) where x is (B, T, D) and `pool` is None.
 
     Args:
         x: (B, D) or (B, T, D).
         num_classes: number C.
-        head: width, activation, bias and norm of a dense layer before the logits; without activation there is none.
-        dropout: rate on what the logits are made of.
+        width: of a dense layer before the logits.
+        head: `ClassHeadOptions` or `SequenceHeadOptions`; without `head_activation` there is no such layer.
         block: a block, whose kind of norm that layer has.
         dtype: dtype policy of all layers.
         pool: layer between the dense layer and the logits, or None.
-        logit_bias: whether each class has a bias.
     """
-    width, activation, bias, norm = head
+    activation, bias, norm, dropout = (head[f"head_{name}"] for name in ("activation", "bias", "norm", "dropout"))
     if activation is not None:
         x = head_transform(x, width, activation, bias, checks.boolean("head_norm", norm), block, dtype)
     elif checks.boolean("head_norm", norm) or not checks.boolean("head_bias", bias):
@@ -57,4 +56,4 @@ def class_logits(x, num_classes, head, dropout, block, dtype, pool=None, logit_b
         x = pool(x)
     if checks.rate("head_dropout", dropout):
         x = Dropout(dropout, dtype=dtype, name="head_dropout")(x)
-    return Projection(num_classes, use_bias=logit_bias, dtype=dtype, name="logits")(x)
+    return Projection(num_classes, use_bias=head.get("logit_bias", True), dtype=dtype, name="logits")(x)

@@ -25,8 +25,8 @@ class StackOptions(TypedDict, total=False):
     dtype: Annotated[Any, None, "dtype policy of all layers; default Keras' own."]
 
 
-class EmbeddingOptions(StackOptions, total=False):
-    """Options of every builder that reads token ids."""
+class PositionedEmbeddingOptions(StackOptions, total=False):
+    """Options of the embedding of tokens that are no property of a tokenizer."""
 
     position_encoding: Annotated[
         str | None, "auto",
@@ -34,18 +34,11 @@ class EmbeddingOptions(StackOptions, total=False):
         '"sinusoidal_fairseq" (M2M100), "sinusoidal_whisper", "learned", or None. "auto" is '
         "the paper's, or None where `position` has attention see to it.",
     ]  # fmt: skip
-    max_length: Annotated[
-        int | None, None, "number of learned positions; longer input is refused whatever `position_encoding`."
-    ]
     combine: Annotated[str, "add", '"add", or "concat": the last `position_dim` features are the position\'s.']
     position_dim: Annotated[int | None, None, 'width of the positions under "concat"; default half of `dim`.']
     token_dim: Annotated[
         int | None, None, "width of the table of tokens, where projections take it to `dim` and back (OPT)."
     ]
-    token_types: Annotated[
-        int | None, None, "number of kinds of tokens, each with a learned vector to add (BERT's sentences A and B)."
-    ]
-    pad_id: Annotated[int | None, 0, "the token of padding; None: no token is padding."]
     scale_embedding: Annotated[
         bool | float, True, "whether token embeddings are multiplied by sqrt(dim), as in the paper; or another factor."
     ]
@@ -53,6 +46,18 @@ class EmbeddingOptions(StackOptions, total=False):
     embedding_dim: Annotated[
         int | None, None, "width of the embedding, where a projection takes it to `dim` (ELECTRA)."
     ]
+
+
+class EmbeddingOptions(PositionedEmbeddingOptions, total=False):
+    """Options of every builder that reads token ids."""
+
+    max_length: Annotated[
+        int | None, None, "number of learned positions; longer input is refused whatever `position_encoding`."
+    ]
+    token_types: Annotated[
+        int | None, None, "number of kinds of tokens, each with a learned vector to add (BERT's sentences A and B)."
+    ]
+    pad_id: Annotated[int | None, 0, "the token of padding; None: no token is padding."]
 
 
 class EncoderOptions(BlockOptions, CausalOptions, ConvolutionOptions, EmbeddingOptions, total=False):
@@ -84,8 +89,83 @@ class SequenceEncoderOptions(EncoderOptions, total=False):
     ]
 
 
+class ClassHeadOptions(TypedDict, total=False):
+    """Options of what makes logits of classes."""
+
+    head_activation: Annotated[
+        Any, None, 'of a Dense layer of width `dim` before the logits, "tanh" in BERT; default: no such layer.'
+    ]
+    head_norm: Annotated[bool, False, "whether a norm follows that layer (ModernBERT)."]
+    head_bias: Annotated[bool, True, "whether that layer has a bias."]
+    head_dropout: Annotated[float, 0.0, "rate on what the logits are made of."]
+
+
+class SequenceHeadOptions(ClassHeadOptions, total=False):
+    """Options of what makes logits of a whole sequence."""
+
+    pooling: Annotated[str, "mean", "how a sequence becomes one vector: the `kind` of `Pooling`."]
+    pool_after_head: Annotated[bool, False, "whether that layer stands before the pooling, on each token (EuroBERT)."]
+    logit_bias: Annotated[bool, True, "whether each class has a bias."]
+
+
+class MaskedHeadOptions(TypedDict, total=False):
+    """Options of what makes logits of hidden tokens."""
+
+    head_activation: Annotated[
+        Any, "gelu", "of the Dense layer; None: there is no such layer, nor its norm (EuroBERT)."
+    ]
+    head_bias: Annotated[bool, True, "whether that layer has a bias."]
+    tie_embeddings: Annotated[
+        bool, True, "whether the logits use the transposed embedding or a Dense layer of their own."
+    ]
+    logit_bias: Annotated[bool, True, "whether each token of the vocabulary has a bias."]
+
+
+class LogitOptions(TypedDict, total=False):
+    """Options of what makes the logits of the next token."""
+
+    tie_embeddings: Annotated[
+        bool, True, "whether the logits use the transposed embedding (the paper does) or a Dense layer of their own."
+    ]
+    logit_scale: Annotated[float | None, None, "factor on the logits, such as T5's 1 / sqrt(dim)."]
+    logit_bias: Annotated[bool, False, "whether each token of the vocabulary has a bias."]
+    final_logit_soft_cap: Annotated[float | None, None, "c bends the logits to c · tanh(logits / c)."]
+
+
+class GeneratorHeadOptions(LogitOptions, total=False):
+    """The same, and of a layer before it."""
+
+    head_activation: Annotated[
+        Any,
+        None,
+        "of a Dense layer of width `dim` before the logits, which a norm follows; default: no such layer (ModernBERT's "
+        "decoder has it).",
+    ]
+    head_bias: Annotated[bool, True, "whether that layer has a bias."]
+
+
 class DecoderOptions(BlockOptions, EmbeddingOptions, total=False):
     """Options of the decoders, and of an encoder-decoder."""
+
+
+class SequenceClassifierOptions(SequenceHeadOptions, SequenceEncoderOptions, total=False):
+    """Options of `encoder_classifier`."""
+
+
+class TokenClassifierOptions(ClassHeadOptions, SequenceEncoderOptions, total=False):
+    """Options of `token_classifier` and `span_classifier`."""
+
+
+class MaskedLanguageModelOptions(MaskedHeadOptions, EncoderOptions, total=False):
+    """Options of `masked_language_model`."""
+
+
+class ContextDecoderOptions(LogitOptions, DecoderOptions, total=False):
+    """Options of `decoder` and `encoder_decoder`."""
+
+
+class GeneratorOptions(GeneratorHeadOptions, DecoderOptions, total=False):
+    """Options of `decoder_generator`."""
 
 
 class ImageOptions(BlockOptions, CausalOptions, StackOptions, total=False):

@@ -7,11 +7,12 @@ import keras
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers import EncoderBlock
-from keras_txf.layers.option_tables import Each, shows_options
+from keras_txf.layers.option_tables import Each
+from keras_txf.layers.shown_options import shows_options, take
 from keras_txf.models import embeddings, stack
 from keras_txf.models.decoder import decode
 from keras_txf.models.lm_head import Logits
-from keras_txf.models.option_tables import DecoderOptions
+from keras_txf.models.option_tables import ContextDecoderOptions, DecoderOptions, LogitOptions
 from keras_txf.models.seq2seq_model import Seq2Seq
 
 
@@ -24,10 +25,6 @@ def encoder_decoder(
     num_heads: Each[int | None] = None,
     num_decoder_layers: int | None = None,
     share_embeddings: bool | str | None = None,
-    tie_embeddings: bool = True,
-    logit_scale: float | None = None,
-    logit_bias: bool = False,
-    final_logit_soft_cap: float | None = None,
     start_id: int | None = None,
     packed: bool = False,
     return_hidden_states: bool = False,
@@ -37,7 +34,7 @@ def encoder_decoder(
     input_dim: int | None = None,
     input_embedding: keras.layers.Layer | None = None,
     name: str = "encoder_decoder",
-    **options: Unpack[DecoderOptions],
+    **options: Unpack[ContextDecoderOptions],
 ) -> Seq2Seq:
     """Builds an encoder-decoder: source and target ids -> logits (B, T, V), with `generate`.
 
@@ -56,7 +53,6 @@ def encoder_decoder(
         num_decoder_layers: number of blocks of the decoder; default `num_layers`.
         share_embeddings: whether source and target have one embedding, as in the paper. Default:
             if the vocabularies are of one size. "tokens": the tokens alone, each side has its own positions (BART).
-        tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap: see `decoder`.
         start_id: the token that every target begins with: `generate` begins with it, and it is no padding even
             where it is `pad_id`, as for T5. Default: `generate` is told, or else takes 1.
         packed: adds inputs `source_segment_ids`, `source_positions`, `target_segment_ids` and
@@ -91,6 +87,7 @@ def encoder_decoder(
     >>> model({"source_ids": np.array([[5, 6, 7, 0]]), "target_ids": np.array([[1, 8]])}).shape
     (1, 2, 90)
     """
+    make_logits = Logits(**take(LogitOptions, options))
     checks.boolean("packed", packed)
     checks.optional(checks.id_below, "start_id", start_id, target_vocab_size)
     if packed and start_id is not None:
@@ -177,7 +174,7 @@ def encoder_decoder(
         num_decoder_layers or num_layers,
         decoder_dim,
         decoder_heads,
-        Logits(tie_embeddings, logit_scale, logit_bias, final_logit_soft_cap),
+        make_logits,
         packed,
         return_attention_scores,
         decoder_options,

@@ -11,10 +11,10 @@ from keras_txf.layers.arguments import call_parameters
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.norms import KeepMask, make_norm
-from keras_txf.layers.option_tables import ARGUMENTS, default_options
 from keras_txf.layers.parts import OPTIONS, copy_layer
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.serialization import option_names
+from keras_txf.layers.shown_options import ARGUMENTS, default_options
 from keras_txf.layers.sublayers import has_bias
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.embeddings import EMBEDDING_OPTIONS, given

@@ -7,8 +7,9 @@ import keras
 from keras_txf import checks
 from keras_txf.layers import EncoderBlock, PatchEmbedding, Pooling
 from keras_txf.layers.heads import POOLINGS
-from keras_txf.layers.option_tables import Each, shows_options
+from keras_txf.layers.option_tables import Each
 from keras_txf.layers.projections import Projection
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.models import stack
 from keras_txf.models.option_tables import ImageOptions
 

@@ -8,11 +8,13 @@ import keras
 import numpy as np
 
 from keras_txf import checkpoints, checks, models, text, training
+from keras_txf.checkpoints.option_tables import CheckpointOptions
 from keras_txf.checks import short_repr
-from keras_txf.layers.option_tables import shows_options
+from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.tasks.batches import in_batches, probabilities
 from keras_txf.tasks.columns import one_or_many, texts
 from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.option_tables import MaskedTaskOptions
 from keras_txf.tasks.task import Task
 from keras_txf.tasks.tokens import rows_of, tokenizer_of, tokenizer_or
 from keras_txf.text.truncation import row
@@ -61,6 +63,7 @@ class MaskedLanguageModel(Task):
         self._reader = tokenizer.from_config({**tokenizer.get_config(), "special_tokens_in_text": "keep"})
 
     @classmethod
+    @shows_options
     def from_scratch(
         cls,
         texts: Any,
@@ -71,7 +74,7 @@ class MaskedLanguageModel(Task):
         num_heads: int = 4,
         tokenizer: Any = None,
         max_length: int = 128,
-        **options: Any,
+        **options: Unpack[MaskedTaskOptions],
     ) -> Self:
         """Makes an untrained model, with a WordPiece vocabulary of the texts.
 
@@ -81,7 +84,7 @@ class MaskedLanguageModel(Task):
             num_layers, dim, num_heads: of `txf.models.masked_language_model`.
             tokenizer: a tokenizer in place of a new one.
             max_length: truncates longer texts.
-            **options: further options of `masked_language_model`.
+            {options}
         """
         [texts] = cls._read(texts, [], columns)
         train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
@@ -92,13 +95,16 @@ class MaskedLanguageModel(Task):
         return cls(model, tokenizer, max_length=max_length)
 
     @classmethod
-    def from_checkpoint(cls, path: str | os.PathLike, max_length: int | None = None, **options: Any) -> Self:
+    @shows_overrides
+    def from_checkpoint(
+        cls, path: str | os.PathLike, max_length: int | None = None, **options: Unpack[CheckpointOptions]
+    ) -> Self:
         """Makes a model of a Hugging Face checkpoint.
 
         Args:
             path: folder, or the name of a repository on the Hub.
             max_length: truncates longer texts.
-            **options: of `txf.checkpoints.load`.
+            {options}
         """
         folder, tokenizer = tokenizer_of(path)
         return cls(checkpoints.load(folder, "masked_lm", **options), tokenizer, None, max_length, learning_rate=5e-5)

@@ -9,7 +9,7 @@ import numpy as np
 from keras_txf import checks, models, text
 from keras_txf.checkpoints.labels import config_with_labels, labels_of
 from keras_txf.checks import short_repr
-from keras_txf.layers.option_tables import shows_options
+from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import inputs_by_name, logits_of
 from keras_txf.tasks.columns import numbers, one_or_many
 from keras_txf.tasks.columns import texts as strings
@@ -17,6 +17,7 @@ from keras_txf.tasks.epoch_scores import correlations
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
+from keras_txf.tasks.option_tables import ClassifierCheckpointOptions, SequenceTaskOptions
 from keras_txf.tasks.pair_task import PairTask, pair_format
 from keras_txf.tasks.tokens import rows_of, tokenizer_of
 from keras_txf.text.datasets import limit
@@ -72,6 +73,7 @@ class PairClassifier(PairTask):
         self._token_types = "token_type_ids" in inputs_by_name(model)
 
     @classmethod
+    @shows_options
     def from_scratch(
         cls,
         first: Any,
@@ -84,7 +86,7 @@ class PairClassifier(PairTask):
         num_heads: int = 4,
         tokenizer: Any = None,
         max_length: int = 256,
-        **options: Any,
+        **options: Unpack[SequenceTaskOptions],
     ) -> Self:
         """Makes an untrained classifier of pairs, with a WordPiece vocabulary of the texts.
 
@@ -95,7 +97,7 @@ class PairClassifier(PairTask):
             num_layers, dim, num_heads: of `txf.models.encoder_classifier`.
             tokenizer: a tokenizer in place of a new one.
             max_length: truncates longer pairs.
-            **options: further options of `encoder_classifier`.
+            {options}
         """
         tokenizer = cls._tokenizer_or(tokenizer, first, second, columns, vocab_size)
         labels = None if labels is None else label_list(labels)
@@ -107,8 +109,13 @@ class PairClassifier(PairTask):
         return cls(model, tokenizer, labels, max_length=max_length)
 
     @classmethod
+    @shows_overrides
     def from_checkpoint(
-        cls, path: str | os.PathLike, labels: Any = None, max_length: int | None = None, **options: Any
+        cls,
+        path: str | os.PathLike,
+        labels: Any = None,
+        max_length: int | None = None,
+        **options: Unpack[ClassifierCheckpointOptions],
     ) -> Self:
         """Makes a classifier of a Hugging Face checkpoint; a new head where the checkpoint has none for these labels.
 
@@ -117,7 +124,7 @@ class PairClassifier(PairTask):
             labels: list of the labels; default those of the checkpoint, or a score where it has one class or none. See
                 `TextClassifier.from_checkpoint`.
             max_length: truncates longer pairs.
-            **options: of `txf.checkpoints.load`.
+            {options}
         """
         folder, tokenizer = tokenizer_of(path)
         known = labels_of(folder, "SequenceClassification")

@@ -8,13 +8,14 @@ import numpy as np
 
 from keras_txf import checkpoints, checks, models, training
 from keras_txf.checks import short_repr
-from keras_txf.layers.option_tables import shows_options
+from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.tasks.answer_windows import AnswerWindows, best_spans, targets, tokens_of
 from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many
 from keras_txf.tasks.columns import texts as strings
 from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.option_tables import ClassifierCheckpointOptions, TokenTaskOptions
 from keras_txf.tasks.pair_task import WITH_TOKEN_TYPES, PairTask, pair_format
 from keras_txf.tasks.squad import answers_of, is_squad, read_squad
 from keras_txf.tasks.tokens import tokenizer_of
@@ -95,6 +96,7 @@ class QuestionAnswerer(PairTask):
         self._token_types = "token_type_ids" in inputs_by_name(model)
 
     @classmethod
+    @shows_options
     def from_scratch(
         cls,
         questions: Any,
@@ -109,7 +111,7 @@ class QuestionAnswerer(PairTask):
         overlap: int | None = None,
         max_answer_length: int = 30,
         null_threshold: float | None = None,
-        **options: Any,
+        **options: Unpack[TokenTaskOptions],
     ) -> Self:
         """Makes an untrained model for questions, with a WordPiece vocabulary of the texts.
 
@@ -119,7 +121,7 @@ class QuestionAnswerer(PairTask):
             num_layers, dim, num_heads: of `txf.models.span_classifier`.
             tokenizer: a tokenizer in place of a new one.
             max_length, overlap, max_answer_length, null_threshold: of the constructor.
-            **options: further options of `span_classifier`.
+            {options}
         """
         tokenizer = cls._tokenizer_or(tokenizer, questions, contexts, columns, vocab_size)
         model = models.span_classifier(
@@ -129,6 +131,7 @@ class QuestionAnswerer(PairTask):
         return cls(model, tokenizer, None, max_length, overlap, max_answer_length, null_threshold)
 
     @classmethod
+    @shows_overrides
     def from_checkpoint(
         cls,
         path: str | os.PathLike,
@@ -136,7 +139,7 @@ class QuestionAnswerer(PairTask):
         overlap: int | None = None,
         max_answer_length: int = 30,
         null_threshold: float | None = None,
-        **options: Any,
+        **options: Unpack[ClassifierCheckpointOptions],
     ) -> Self:
         """Makes the task of a Hugging Face checkpoint; with a new head where the checkpoint has none for answers.
 
@@ -144,7 +147,7 @@ class QuestionAnswerer(PairTask):
             path: folder, or the name of a repository on the Hub.
             max_length, overlap, max_answer_length, null_threshold: of the constructor. Give a `null_threshold`, such as
                 0.0, to a checkpoint that was trained on SQuAD 2.0.
-            **options: of `txf.checkpoints.load`, such as `dropout`.
+            {options}
         """
         folder, tokenizer = tokenizer_of(path)
         options, separator = pair_format(folder, options, (*WITH_TOKEN_TYPES, "albert"))

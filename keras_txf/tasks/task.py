@@ -3,19 +3,21 @@
 import functools
 import os
 import sys
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import keras
 
 from keras_txf import checks, training
 from keras_txf.checkpoints.origin_files import has_origin
 from keras_txf.checks import short_repr
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
 from keras_txf.tasks import folder as task_folder
 from keras_txf.tasks.batches import Batches, in_batches, probabilities
 from keras_txf.tasks.columns import is_tuple_of_columns, read_columns
 from keras_txf.tasks.epoch_scores import EpochScores
 from keras_txf.tasks.fit_options import check_options, divide
+from keras_txf.tasks.option_tables import CompileOptions
 from keras_txf.tasks.tokens import rows_of
 from keras_txf.text.datasets import checked_tokenizer, limit
 from keras_txf.text.truncation import row
@@ -52,13 +54,16 @@ class Task:
         self.record = []  # what `fit` did, for the model card
         self._is_compiled = False
 
-    def compile(self, optimizer: Any = "adamw", loss: Any = None, metrics: Any = None, **options: Any) -> None:
+    @shows_options
+    def compile(
+        self, optimizer: Any = "adamw", loss: Any = None, metrics: Any = None, **options: Unpack[CompileOptions]
+    ) -> None:
         """Compiles the model with an optimizer, loss or metrics of your own, which `fit` then keeps.
 
         Args:
             optimizer: of Keras.
             loss, metrics: of Keras; default the task's.
-            **options: of Keras' `compile`, such as `jit_compile`.
+            {options}
 
         Raises:
             ValueError: an optimizer, a loss or metrics that are none.

@@ -9,12 +9,13 @@ import numpy as np
 
 from keras_txf import checks, models, text
 from keras_txf.checkpoints.labels import config_with_labels, labels_of
-from keras_txf.layers.option_tables import shows_options
+from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.columns import one_or_many, texts
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
+from keras_txf.tasks.option_tables import ClassifierCheckpointOptions, SequenceTaskOptions
 from keras_txf.tasks.task import Task
 from keras_txf.tasks.tokens import tokenizer_of, tokenizer_or
 
@@ -60,6 +61,7 @@ class TextClassifier(Task):
             )
 
     @classmethod
+    @shows_options
     def from_scratch(
         cls,
         texts: Any,
@@ -71,7 +73,7 @@ class TextClassifier(Task):
         num_heads: int = 4,
         tokenizer: Any = None,
         max_length: int = 256,
-        **options: Any,
+        **options: Unpack[SequenceTaskOptions],
     ) -> Self:
         """Makes an untrained classifier, with a WordPiece vocabulary of the texts.
 
@@ -81,7 +83,7 @@ class TextClassifier(Task):
             num_layers, dim, num_heads: of `txf.models.encoder_classifier`.
             tokenizer: a tokenizer in place of a new one.
             max_length: truncates longer texts.
-            **options: further options of `encoder_classifier`.
+            {options}
         """
         texts, labels = cls._read(texts, [labels], columns)
         train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
@@ -93,8 +95,13 @@ class TextClassifier(Task):
         return cls(model, tokenizer, labels, max_length)
 
     @classmethod
+    @shows_overrides
     def from_checkpoint(
-        cls, path: str | os.PathLike, labels: Any = None, max_length: int | None = None, **options: Any
+        cls,
+        path: str | os.PathLike,
+        labels: Any = None,
+        max_length: int | None = None,
+        **options: Unpack[ClassifierCheckpointOptions],
     ) -> Self:
         """Makes a classifier of a Hugging Face checkpoint; a new head where the checkpoint has none for these labels.
 
@@ -103,7 +110,7 @@ class TextClassifier(Task):
             labels: list of the labels; default those of the checkpoint. Its head is kept where it has these labels, in
                 their order or another, or as many without names ("LABEL_0").
             max_length: truncates longer texts.
-            **options: of `txf.checkpoints.load`, such as `dropout`, `pooling`.
+            {options}
         """
         folder, tokenizer = tokenizer_of(path)
         known = labels_of(folder, "SequenceClassification")

@@ -9,15 +9,17 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checkpoints, checks, layers, models, text
+from keras_txf.checkpoints.option_tables import CheckpointOptions
 from keras_txf.checks import short_repr
 from keras_txf.layers.heads import POOLINGS
-from keras_txf.layers.option_tables import shows_options
+from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
 from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import numbers, one_or_many, texts
 from keras_txf.tasks.decoder_padding import padding_of_decoder
 from keras_txf.tasks.epoch_scores import correlations
 from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.option_tables import EmbedderOptions
 from keras_txf.tasks.sentence_modules import (
     check_modules,
     read_dense_layers,
@@ -70,6 +72,7 @@ class TextEmbedder(Task):
         self.texts, self.embeddings = [], None
 
     @classmethod
+    @shows_options
     def from_scratch(
         cls,
         anchors: Any,
@@ -81,7 +84,7 @@ class TextEmbedder(Task):
         num_heads: int = 4,
         tokenizer: Any = None,
         max_length: int = 256,
-        **options: Any,
+        **options: Unpack[EmbedderOptions],
     ) -> Self:
         """Makes an untrained embedder, with a WordPiece vocabulary of the texts.
 
@@ -91,7 +94,7 @@ class TextEmbedder(Task):
             num_layers, dim, num_heads: of `txf.models.encoder`.
             tokenizer: a tokenizer in place of a new one.
             max_length: truncates longer texts.
-            **options: further options of `encoder`.
+            {options}
         """
         read = cls._read(anchors, [positives], columns)
         known = [one for name, column in zip(cls.columns, read) for one in texts(name, column)]
@@ -101,8 +104,13 @@ class TextEmbedder(Task):
         return cls(_pooled(encoder, "mean"), tokenizer, max_length)
 
     @classmethod
+    @shows_overrides
     def from_checkpoint(
-        cls, path: str | os.PathLike, pooling: str | None = None, max_length: int | None = None, **options: Any
+        cls,
+        path: str | os.PathLike,
+        pooling: str | None = None,
+        max_length: int | None = None,
+        **options: Unpack[CheckpointOptions],
     ) -> Self:
         """Makes an embedder of a Hugging Face checkpoint, such as those of sentence-transformers.
 
@@ -112,8 +120,10 @@ class TextEmbedder(Task):
                 modules, with the Dense layers after it (EmbeddingGemma), or "mean". The vectors have length 1, where
                 the folder has no such module too.
             max_length: truncates longer texts; default that of the folder for sentence-transformers.
-            **options: of `txf.checkpoints.load`. For a decoder without a token of padding, or with one that texts have,
-                `pad_id` is a token that no text has; default the last of the model's tokens that its tokenizer lacks.
+            {options}
+
+        For a decoder without a token of padding, or with one that texts have, `pad_id` is a token that no text has;
+        default the last of the model's tokens that its tokenizer lacks.
 
         Raises:
             ValueError: a decoder for which there is no such token; modules of sentence-transformers other than a

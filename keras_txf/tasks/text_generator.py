@@ -7,13 +7,16 @@ from typing import Any, Self, Unpack
 import keras
 
 from keras_txf import checkpoints, checks, models, text, training
+from keras_txf.checkpoints.option_tables import CheckpointOptions
 from keras_txf.checks import short_repr
-from keras_txf.layers.option_tables import shows_options
+from keras_txf.generation.option_tables import AnswerOptions, ExportOptions
+from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import target_name, token_input
 from keras_txf.tasks import chats
 from keras_txf.tasks.answers import Answers, stop_ids_of
 from keras_txf.tasks.columns import texts as texts_of
 from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.option_tables import GeneratorTaskOptions
 from keras_txf.tasks.task import Task
 from keras_txf.tasks.tokens import tokenizer_of
 from keras_txf.text.chat_reader import ChatReader
@@ -57,6 +60,7 @@ class TextGenerator(Task):
         self._prompt_tokenizer = tokenizer.from_config({**tokenizer.get_config(), "end": [], "length": None})
 
     @classmethod
+    @shows_options
     def from_scratch(
         cls,
         texts: Any,
@@ -68,22 +72,20 @@ class TextGenerator(Task):
         num_heads: int = 4,
         tokenizer: Any = None,
         max_length: int = 256,
-        position: Any = "rotary",
-        norm_placement: str = "pre",
         chat_template: Any = None,
-        **options: Any,
+        **options: Unpack[GeneratorTaskOptions],
     ) -> Self:
         """Makes an untrained generator, with a SentencePiece vocabulary of the texts.
 
         Args:
             texts, responses, columns: the texts, prompts and responses, or conversations to train on, see `fit`.
             vocab_size: the largest number of tokens.
-            num_layers, dim, num_heads, position, norm_placement: of `txf.models.decoder_generator`.
+            num_layers, dim, num_heads: of `txf.models.decoder_generator`.
             tokenizer: a tokenizer in place of a new one.
             max_length: the largest number of tokens of an example.
             chat_template: see `TextGenerator`; for conversations and a new vocabulary there is one by default, with a
                 special token for each role.
-            **options: further options of `decoder_generator`.
+            {options}
         """
         read = cls._read(texts, [responses], columns, columns_of(responses, columns))
         for column in read[1:]:
@@ -98,14 +100,18 @@ class TextGenerator(Task):
             )
         checked_tokenizer("tokenizer", tokenizer)
         model = models.decoder_generator(
-            tokenizer.vocab_size, num_layers, dim, num_heads, position=position, norm_placement=norm_placement,
-            pad_id=tokenizer.pad_id, **options,
-        )  # fmt: skip
+            tokenizer.vocab_size, num_layers, dim, num_heads, pad_id=tokenizer.pad_id, **options
+        )
         return cls(model, tokenizer, max_length, chat_template=chat_template)
 
     @classmethod
+    @shows_overrides
     def from_checkpoint(
-        cls, path: str | os.PathLike, max_length: int | None = None, chat_template: Any = None, **options: Any
+        cls,
+        path: str | os.PathLike,
+        max_length: int | None = None,
+        chat_template: Any = None,
+        **options: Unpack[CheckpointOptions],
     ) -> Self:
         """Makes a generator of a Hugging Face checkpoint, with the chat template and the end token of its folder.
 
@@ -113,7 +119,7 @@ class TextGenerator(Task):
             path: folder, or the name of a repository on the Hub.
             max_length: the largest number of tokens of an example.
             chat_template: a template in place of the folder's, see `TextGenerator`.
-            **options: of `txf.checkpoints.load`.
+            {options}
         """
         folder, tokenizer = tokenizer_of(path)
         tokenizer = chats.with_end(tokenizer, folder)
@@ -152,6 +158,7 @@ class TextGenerator(Task):
         """Returns loss and perplexity of a token of texts or answers, see `fit`."""
         return self._evaluate(texts, [responses], columns, batch_size, columns_of(responses, columns))
 
+    @shows_overrides
     def generate(
         self,
         texts: Any,
@@ -161,7 +168,7 @@ class TextGenerator(Task):
         return_prompt: bool = False,
         stream: bool = False,
         verbose: int | str = "auto",
-        **options: Any,
+        **options: Unpack[AnswerOptions],
     ) -> Any:
         """Continues texts.
 
@@ -174,7 +181,9 @@ class TextGenerator(Task):
             stream: returns an iterator of the pieces of the answer as they are generated: strings of one text, lists of
                 strings of a list of texts. A piece ends with a whole character; none is empty but beside others.
             verbose: 0 shows no progress bar, 1 a bar from ten batches on, "auto" a bar in a terminal after a second.
-            **options: further options of the model's `generate`, such as `seed`, `processors`, `stop_ids`.
+            {options}
+
+        The options are further ones of the model's `generate`, whose defaults they have.
 
         Returns:
             The answer to a text, or a list of answers, without special tokens.
@@ -187,6 +196,7 @@ class TextGenerator(Task):
         answers = Answers(self.model, self._prompt_tokenizer, self.tokenizer, options, return_prompt)
         return answers.stream(texts) if checks.boolean("stream", stream) else answers.all(texts, batch_size, verbose)
 
+    @shows_overrides
     def chat(
         self,
         messages: Any,
@@ -197,7 +207,7 @@ class TextGenerator(Task):
         tools: Any = None,
         variables: dict[str, Any] | None = None,
         verbose: int | str = "auto",
-        **options: Any,
+        **options: Unpack[AnswerOptions],
     ) -> Any:
         """Answers a conversation, in the form of the chat template.
 
@@ -209,8 +219,10 @@ class TextGenerator(Task):
             tools: list of dicts, the JSON schemas of functions that the model may call.
             variables: dict of further variables of the template, such as {"enable_thinking": False}.
             verbose: see `generate`.
-            **options: further options of the model's `generate`. By default `stop_ids` are the special token that ends
-                an answer in the template, the template's `eos_token` and the tokenizer's `end`.
+            {options}
+
+        The options are further ones of the model's `generate`, whose defaults they have. By default `stop_ids` are the
+        special token that ends an answer in the template, the template's `eos_token` and the tokenizer's `end`.
 
         Returns:
             The answer, the content of the assistant's next message; or a list of answers. With `stream` an iterator.
@@ -245,12 +257,13 @@ class TextGenerator(Task):
             answers.stream(prompts) if checks.boolean("stream", stream) else answers.all(prompts, batch_size, verbose)
         )
 
-    def export(self, folder: str | os.PathLike, overwrite: bool = False, **options: Any) -> None:
+    @shows_overrides
+    def export(self, folder: str | os.PathLike, overwrite: bool = False, **options: Unpack[ExportOptions]) -> None:
         """Writes a SavedModel from texts to what follows them.
 
         Args:
             folder, overwrite: see `txf.text.export`.
-            **options: of the model's `generate`, such as `max_new_tokens`, `sampler`.
+            {options}
         """
         text.export(self.model, self.tokenizer, folder, overwrite=overwrite, **options)
 

@@ -6,12 +6,15 @@ from typing import Any, Self, Unpack
 import keras
 
 from keras_txf import checkpoints, checks, models, text, training
+from keras_txf.checkpoints.option_tables import CheckpointOptions
+from keras_txf.generation.option_tables import AnswerOptions, ExportOptions
 from keras_txf.layers.decoder_start import Start
-from keras_txf.layers.option_tables import shows_options
+from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.reading import file_of
 from keras_txf.tasks.answers import Answers, stop_ids_of
 from keras_txf.tasks.columns import texts
 from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.option_tables import TextToTextOptions
 from keras_txf.tasks.task import Task
 from keras_txf.tasks.tokens import tokenizer_of, tokenizer_or
 from keras_txf.text.datasets import checked_tokenizer, limit
@@ -53,6 +56,7 @@ class TextToText(Task):
         limit(target, self.max_length, added - 1)  # the last token is a target only
 
     @classmethod
+    @shows_options
     def from_scratch(
         cls,
         sources: Any,
@@ -65,18 +69,17 @@ class TextToText(Task):
         tokenizer: Any = None,
         target_tokenizer: Any = None,
         max_length: int = 128,
-        norm_placement: str = "pre",
-        **options: Any,
+        **options: Unpack[TextToTextOptions],
     ) -> Self:
         """Makes an untrained model, with a SentencePiece vocabulary of each side.
 
         Args:
             sources, targets, columns: the texts to train on, see `fit`.
             vocab_size: the largest number of tokens of each side.
-            num_layers, dim, num_heads, norm_placement: of `txf.models.encoder_decoder`.
+            num_layers, dim, num_heads: of `txf.models.encoder_decoder`.
             tokenizer, target_tokenizer: tokenizers in place of new ones.
             max_length: truncates longer texts.
-            **options: further options of `encoder_decoder`.
+            {options}
         """
         read = cls._read(sources, [targets], columns)
         sources, targets = (texts(name, column) for name, column in zip(cls.columns, read))
@@ -86,23 +89,26 @@ class TextToText(Task):
         target_tokenizer = tokenizer_or(
             target_tokenizer, lambda: train(targets, vocab_size, **start_and_end), "target_tokenizer"
         )
-        own = options.get("decoder_options", {})
-        if isinstance(own, dict):
-            options["decoder_options"] = {"pad_id": target_tokenizer.pad_id, **own}
+        own = options["decoder_options"]
+        if own is None or isinstance(own, dict):
+            options["decoder_options"] = {"pad_id": target_tokenizer.pad_id, **(own or {})}
         model = models.encoder_decoder(
             tokenizer.vocab_size, target_tokenizer.vocab_size, num_layers, dim, num_heads,
-            norm_placement=norm_placement, share_embeddings=False, pad_id=tokenizer.pad_id, **options,
+            share_embeddings=False, pad_id=tokenizer.pad_id, **options,
         )  # fmt: skip
         return cls(model, tokenizer, target_tokenizer, max_length)
 
     @classmethod
-    def from_checkpoint(cls, path: str | os.PathLike, max_length: int | None = None, **options: Any) -> Self:
+    @shows_overrides
+    def from_checkpoint(
+        cls, path: str | os.PathLike, max_length: int | None = None, **options: Unpack[CheckpointOptions]
+    ) -> Self:
         """Makes a model of a Hugging Face checkpoint, with its tokenizer for both sides, or Marian's pair.
 
         Args:
             path: folder, or the name of a repository on the Hub.
             max_length: truncates longer texts.
-            **options: of `txf.checkpoints.load`.
+            {options}
         """
         folder, tokenizer = tokenizer_of(path)
         model = checkpoints.load(folder, "seq2seq", **options)
@@ -129,6 +135,7 @@ class TextToText(Task):
         """Returns loss, perplexity, token accuracy, BLEU and chrF of greedy answers on pairs of texts, see `fit`."""
         return self._evaluate(sources, [targets], columns, batch_size)
 
+    @shows_overrides
     def generate(
         self,
         texts: Any,
@@ -137,12 +144,13 @@ class TextToText(Task):
         batch_size: int = 16,
         stream: bool = False,
         verbose: int | str = "auto",
-        **options: Any,
+        **options: Unpack[AnswerOptions],
     ) -> Any:
         """Answers texts.
 
         Args:
-            texts, max_new_tokens, sampler, batch_size, stream, verbose, **options: see `TextGenerator.generate`.
+            texts, max_new_tokens, sampler, batch_size, stream, verbose: see `TextGenerator.generate`.
+            {options}
 
         Returns:
             The answer to a text, or a list of answers, without special tokens.
@@ -151,12 +159,13 @@ class TextToText(Task):
         answers = Answers(self.model, self._reader(), self.target_tokenizer, options)
         return answers.stream(texts) if checks.boolean("stream", stream) else answers.all(texts, batch_size, verbose)
 
-    def export(self, folder: str | os.PathLike, overwrite: bool = False, **options: Any) -> None:
+    @shows_overrides
+    def export(self, folder: str | os.PathLike, overwrite: bool = False, **options: Unpack[ExportOptions]) -> None:
         """Writes a SavedModel from texts to answers.
 
         Args:
             folder, overwrite: see `txf.text.export`.
-            **options: of the model's `generate`, such as `max_new_tokens`, `sampler`.
+            {options}
         """
         text.export(self.model, self._reader(), folder, self.target_tokenizer, overwrite=overwrite, **options)
 

@@ -11,13 +11,14 @@ import numpy as np
 from keras_txf import checks, models, text, training
 from keras_txf.checkpoints.labels import config_with_labels, labels_of
 from keras_txf.checks import short_repr
-from keras_txf.layers.option_tables import shows_options
+from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.columns import one_or_many
 from keras_txf.tasks.conll import is_conll, read_conll
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import class_weights, label_list, numbers_of
+from keras_txf.tasks.option_tables import ClassifierCheckpointOptions, TokenTaskOptions
 from keras_txf.tasks.task import Task
 from keras_txf.tasks.tokens import tokenizer_of, tokenizer_or
 from keras_txf.tasks.word_windows import WordWindows, words_of
@@ -78,6 +79,7 @@ class TokenClassifier(Task):
         self._weights = None
 
     @classmethod
+    @shows_options
     def from_scratch(
         cls,
         words: Any,
@@ -91,7 +93,7 @@ class TokenClassifier(Task):
         tokenizer: Any = None,
         label_all_tokens: bool = False,
         max_length: int = 256,
-        **options: Any,
+        **options: Unpack[TokenTaskOptions],
     ) -> Self:
         """Makes an untrained classifier, with a WordPiece vocabulary of the words.
 
@@ -102,7 +104,7 @@ class TokenClassifier(Task):
             num_layers, dim, num_heads: of `txf.models.token_classifier`.
             tokenizer: a tokenizer in place of a new one.
             label_all_tokens, max_length: of the constructor.
-            **options: further options of `token_classifier`.
+            {options}
         """
         words, tags = cls._read(words, [tags], columns)
         words = words_of("words", words)
@@ -117,13 +119,14 @@ class TokenClassifier(Task):
         return cls(model, tokenizer, labels, label_all_tokens, max_length)
 
     @classmethod
+    @shows_overrides
     def from_checkpoint(
         cls,
         path: str | os.PathLike,
         labels: Any = None,
         label_all_tokens: bool = False,
         max_length: int | None = None,
-        **options: Any,
+        **options: Unpack[ClassifierCheckpointOptions],
     ) -> Self:
         """Makes a classifier of a Hugging Face checkpoint; a new head where the checkpoint has none for these labels.
 
@@ -131,7 +134,7 @@ class TokenClassifier(Task):
             path: folder, or the name of a repository on the Hub.
             labels: list of the labels; default those of the checkpoint. See `TextClassifier.from_checkpoint`.
             label_all_tokens, max_length: of the constructor.
-            **options: of `txf.checkpoints.load`, such as `dropout`.
+            {options}
         """
         folder, tokenizer = tokenizer_of(path)
         known = labels_of(folder, "TokenClassification")

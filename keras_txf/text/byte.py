@@ -1,20 +1,23 @@
 """ByteTokenizer: the bytes of UTF-8."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.layers.serialization import register
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.offsets import from_bytes
+from keras_txf.text.option_tables import TokenizerOptions
 from keras_txf.text.tokenizer import Tokenizer
 
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 @register
+@shows_options
 class ByteTokenizer(Tokenizer):
     """Makes a token of each byte of the text in UTF-8: nothing to train, no unknown token.
 
@@ -25,8 +28,7 @@ class ByteTokenizer(Tokenizer):
             is its value plus 3.
         extra_tokens: list of str, special tokens whose ids follow those of the bytes.
         pad_token: the special token of padding, or None.
-        **kwargs: `length`, `start`, `end`, `special_tokens_in_text`, `padding_side`, `truncation_side` of every
-            tokenizer, see `Tokenizer`.
+        {options}
 
     Call arguments:
         inputs: str, nested lists of str, or a string tensor (...), dense or ragged.
@@ -54,11 +56,11 @@ class ByteTokenizer(Tokenizer):
         special_tokens: Sequence[str] = ("<pad>", "</s>", "<unk>"),
         extra_tokens: Sequence[str] = (),
         pad_token: str | None = "<pad>",
-        **kwargs: Any,
+        **options: Unpack[TokenizerOptions],
     ):
         first, last = checks.strings("special_tokens", special_tokens), checks.strings("extra_tokens", extra_tokens)
         unk_token = "<unk>" if "<unk>" in first else None  # no text has this token
-        super().__init__(first + BYTE_TOKENS + last, first + last, pad_token, unk_token, **kwargs)
+        super().__init__(first + BYTE_TOKENS + last, first + last, pad_token, unk_token, **options)
         self._first, self._last = tuple(first), tuple(last)
 
     def _encode(self, texts, splits=None):

@@ -6,21 +6,24 @@ import json
 import os
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Self, Unpack
 
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.reading import parse_json
 from keras_txf.text.corpus import LARGEST_VOCABULARY, first_tokens, lines
 from keras_txf.text.lazy_imports import tf, tokenizers
+from keras_txf.text.option_tables import BytePairOptions
 from keras_txf.text.tokenizer import Tokenizer
 from keras_txf.text.vocabulary import from_files, read_text
 
 
 @register
+@shows_options
 class BytePairTokenizer(Tokenizer):
     """Runs a `tokenizer.json`, byte-level BPE above all, by the package `tokenizers`.
 
@@ -31,10 +34,9 @@ class BytePairTokenizer(Tokenizer):
     Args:
         definition: str, the content of the file, which `from_file` reads. The file decides all but padding, truncation
             and the special tokens around a text: these are options of this tokenizer.
-        pad_token: special token of padding; default `<pad>` or `[PAD]` where the file has one, else None. A tokenizer
-            without one, such as GPT-2's, can pad with any special token.
-        **kwargs: `length`, `start`, `end`, `special_tokens_in_text`, `padding_side`, `truncation_side` of every
-            tokenizer, see `Tokenizer`. The `added_tokens` that the file marks as special are the special tokens.
+        {options}
+
+    The `added_tokens` of the file that it marks as special are the special tokens.
 
     Call arguments:
         inputs: str, nested lists of str, or a string tensor (...), dense or ragged. Bytes that are no UTF-8 count as
@@ -60,7 +62,7 @@ class BytePairTokenizer(Tokenizer):
 
     _finds_special_tokens = True
 
-    def __init__(self, definition: str, pad_token: str | None = None, **kwargs: Any):
+    def __init__(self, definition: str, **options: Unpack[BytePairOptions]):
         kernel = kernel_of(definition)
         tokens = {id: token for token, id in kernel.get_vocab().items()}
         if len(tokens) < kernel.get_vocab_size():
@@ -76,37 +78,40 @@ class BytePairTokenizer(Tokenizer):
             )
         added = kernel.get_added_tokens_decoder()
         special = [added[id].content for id in sorted(added) if added[id].special]
+        pad_token = options.pop("pad_token")
         if pad_token is None:
             pad_token = next((token for token in ("<pad>", "[PAD]") if token in special), None)
         kernel.no_padding()
         kernel.no_truncation()
         parts = json.loads(kernel.to_str())
         unk_token = parts["model"].get("unk_token") or tokens.get(parts["model"].get("unk_id"))
-        if checks.strings("added_tokens", kwargs.get("added_tokens", ())):
+        if checks.strings("added_tokens", options["added_tokens"]):
             raise ValueError(
                 "`added_tokens` must be those of `definition`, which may hold any; received "
-                f"{short_repr(kwargs['added_tokens'])}."
+                f"{short_repr(options['added_tokens'])}."
             )
-        super().__init__([tokens[id] for id in range(len(tokens))], special, pad_token, unk_token, **kwargs)
+        super().__init__([tokens[id] for id in range(len(tokens))], special, pad_token, unk_token, **options)
         self._kernel = kernel
         self._definition = definition
         self._encoder = escaping(kernel, parts, special) if self.special_tokens_in_text == "escape" else kernel
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike, **kwargs: Any) -> Self:
+    @shows_options
+    def from_file(cls, path: str | os.PathLike, **options: Unpack[BytePairOptions]) -> Self:
         """The tokenizer of a `tokenizer.json`.
 
         Args:
             path: the file.
-            **kwargs: options of the tokenizer.
+            {options}
 
         Raises:
             ImportError: `tokenizers` is not installed.
             ValueError: a file that is missing, empty, not in UTF-8 or no `tokenizer.json`.
         """
-        return from_files(functools.partial(cls, read_text("path", path)), [path], {}, kwargs)
+        return from_files(functools.partial(cls, read_text("path", path)), [path], {}, options)
 
     @classmethod
+    @shows_options
     def train(
         cls,
         source: str | os.PathLike | Iterable[str | os.PathLike],
@@ -114,7 +119,7 @@ class BytePairTokenizer(Tokenizer):
         special_tokens: Sequence[str] = ("<pad>", "<s>", "</s>"),
         min_frequency: int = 2,
         verbose: int | str = "auto",
-        **kwargs: Any,
+        **options: Unpack[BytePairOptions],
     ) -> Self:
         """Trains a byte-level BPE tokenizer, which splits text into words as GPT-2's does.
 
@@ -124,7 +129,7 @@ class BytePairTokenizer(Tokenizer):
             special_tokens: the first tokens.
             min_frequency: how often a pair of pieces must occur in the text to be merged.
             verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
-            **kwargs: options of the tokenizer.
+            {options}
 
         Raises:
             ImportError: `tokenizers` is not installed.
@@ -148,7 +153,7 @@ class BytePairTokenizer(Tokenizer):
             initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
         )
         learner.train_from_iterator(lines(source, verbose=verbose), trainer)
-        return cls(learner.to_str(), **kwargs)
+        return cls(learner.to_str(), **options)
 
     @property
     def continuing_prefix(self):

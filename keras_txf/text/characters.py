@@ -3,20 +3,23 @@
 import collections
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Self, Unpack
 
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.text.corpus import first_tokens, lines
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.offsets import pairs
+from keras_txf.text.option_tables import CharacterOptions
 from keras_txf.text.tokenizer import Tokenizer
 
 
 @register
+@shows_options
 class CharacterTokenizer(Tokenizer):
     """Makes a token of each character (Unicode code point) of the text.
 
@@ -26,9 +29,7 @@ class CharacterTokenizer(Tokenizer):
         vocabulary: list of str, the special tokens and the characters, in the order of their ids.
         special_tokens: list of str, the special tokens of the vocabulary. Every other token must be a single
             character.
-        pad_token, unk_token: the special tokens of padding and of characters that are not in the vocabulary.
-        **kwargs: `length`, `start`, `end`, `special_tokens_in_text`, `padding_side`, `truncation_side` of every
-            tokenizer, see `Tokenizer`.
+        {options}
 
     Call arguments:
         inputs: str, nested lists of str, or a string tensor (...), dense or ragged. Bytes that are no UTF-8 count as
@@ -53,12 +54,10 @@ class CharacterTokenizer(Tokenizer):
         self,
         vocabulary: Sequence[str],
         special_tokens: Sequence[str] = ("[PAD]", "[UNK]"),
-        pad_token: str | None = "[PAD]",
-        unk_token: str | None = "[UNK]",
-        **kwargs: Any,
+        **options: Unpack[CharacterOptions],
     ):
-        super().__init__(vocabulary, special_tokens, pad_token, unk_token, **kwargs)
-        self._special("unk_token", [unk_token])
+        super().__init__(vocabulary, special_tokens, **options)
+        self._special("unk_token", [self.unk_token])
         characters = [token for token in self._vocabulary.tokens if token not in self.special_tokens]
         for token in characters:
             if len(token) > 1:
@@ -71,13 +70,14 @@ class CharacterTokenizer(Tokenizer):
             self._ids[ord(character)] = self.token_to_id(character)
 
     @classmethod
+    @shows_options
     def train(
         cls,
         source: str | os.PathLike | Iterable[str | os.PathLike],
         vocab_size: int | None = None,
         special_tokens: Sequence[str] = ("[PAD]", "[UNK]"),
         verbose: int | str = "auto",
-        **kwargs: Any,
+        **options: Unpack[CharacterOptions],
     ) -> Self:
         """Makes the tokenizer of the characters of a text, the most frequent first.
 
@@ -87,7 +87,7 @@ class CharacterTokenizer(Tokenizer):
             vocab_size: the number of tokens, special tokens included; default all characters.
             special_tokens: the first tokens.
             verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
-            **kwargs: options of the tokenizer.
+            {options}
 
         Raises:
             ValueError: an empty source, a wrong encoding, a size too small for the special tokens.
@@ -105,7 +105,7 @@ class CharacterTokenizer(Tokenizer):
         vocabulary = (special_tokens + [character for character in frequent if character not in special_tokens])[
             :vocab_size
         ]
-        return cls(vocabulary, special_tokens, **kwargs)
+        return cls(vocabulary, special_tokens, **options)
 
     def _encode(self, texts, splits=None):
         codes = tf.strings.unicode_decode(texts, "UTF-8")

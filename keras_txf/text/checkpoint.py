@@ -5,10 +5,11 @@ The class that `tokenizer_config.json` names decides how to read the file of a v
 
 import functools
 import os
-from typing import Any
+from typing import Any, Unpack
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.layers.shown_options import shows_overrides
 from keras_txf.reading import file_of, parse_json, reading
 from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
@@ -24,13 +25,15 @@ from keras_txf.text.folder_files import (
     read_vocabulary,
     special_tokens,
 )
+from keras_txf.text.option_tables import AnyTokenizerOptions
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
 from keras_txf.text.sentence_piece_model import read_model
 from keras_txf.text.vocabulary import from_files, read_bytes, read_text, read_tokens
 from keras_txf.text.word_piece import WordPieceTokenizer
 
 
-def from_checkpoint(folder: str | os.PathLike, target: bool = False, **kwargs: Any) -> Any:
+@shows_overrides
+def from_checkpoint(folder: str | os.PathLike, target: bool = False, **options: Unpack[AnyTokenizerOptions]) -> Any:
     """Makes the tokenizer of a Hugging Face folder, with the special tokens around a text that the model expects.
 
     Reads `vocab.txt` of BERT, DistilBERT, ELECTRA, MobileBERT and ConvBERT, `spiece.model` of T5, `spm.model` of
@@ -42,8 +45,10 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **kwargs: A
         folder: path of the folder. `tokenizer_config.json` in it names the class of the tokenizer.
         target: whether to make the tokenizer of the targets, where a folder has two (Marian). With one tokenizer it is
             that of both sides.
-        **kwargs: options of the tokenizer, such as `length`; they override those of the folder. Hugging Face keeps
-            special tokens in a text, as `special_tokens_in_text="keep"` does; the default here is "escape".
+        {options}
+
+    The options override those of the folder; a tokenizer refuses those that it does not have. Hugging Face keeps
+    special tokens in a text, as `special_tokens_in_text="keep"` does; the default here is "escape".
 
     Returns:
         A `WordPieceTokenizer`, `SentencePieceTokenizer`, `ByteTokenizer` or `BytePairTokenizer`.
@@ -74,10 +79,10 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **kwargs: A
     readers = [READERS.get(known), ("tokenizer.json", read_tokenizer_json), WITHOUT_JSON.get(known)]
     file, read = next((one for one in readers if one and file_of(folder, one[0]).is_file()), (None, None))
     if read is not None:
-        make, options = read(folder, {**config, "target": target})
+        make, own = read(folder, {**config, "target": target})
         used = dict.fromkeys((file, "tokenizer_config.json", "added_tokens.json", "tokenizer.json"))
         return from_files(
-            make, [path for path in (file_of(folder, name) for name in used) if path.is_file()], options, kwargs
+            make, [path for path in (file_of(folder, name) for name in used) if path.is_file()], own, options
         )
     found = sorted(file.name for file in folder.iterdir())
     raise ValueError(

@@ -5,25 +5,23 @@ Legend: B texts, C classes, D model dim.
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import keras
 
 from keras_txf import checks
 from keras_txf.atomic_write import atomic_folder, writing
 from keras_txf.checks import short_repr
+from keras_txf.generation.option_tables import ExportOptions
+from keras_txf.layers.shown_options import shows_overrides
 from keras_txf.progress import bar
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.serving import classifier, completer, pair_classifier, tagger, translator
 from keras_txf.text.tokenizer import Tokenizer
 
-GENERATION = (
-    "max_new_tokens", "sampler", "stop_ids", "seed", "start_id", "max_length", "stop_sequences", "processors",
-    "num_return_sequences", "jit_compile",
-)  # fmt: skip
 
-
+@shows_overrides
 def export(
     model: keras.Model,
     tokenizer: Tokenizer,
@@ -34,7 +32,7 @@ def export(
     pairs: bool = False,
     separator: str | Sequence[str] | None = None,
     verbose: int | str = "auto",
-    **generation: Any,
+    **options: Unpack[ExportOptions],
 ) -> None:
     """Writes a SavedModel that takes text and returns answers, with the tokenizer and the decoding loop inside.
 
@@ -71,15 +69,13 @@ def export(
         pairs: whether the model reads pairs of texts.
         separator: of the two texts of a pair, see `sentence_pairs`.
         verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
-        **generation: options of the model's `generate`, fixed from here on: `max_new_tokens`, `sampler`, `stop_ids`,
-            `seed`, `start_id`, `max_length`, `stop_sequences`, `processors`, `num_return_sequences`, with which `text`
-            and `scores` are (B, number). Answers stop at the (first) `end` of the tokenizer that they are written with,
-            unless `stop_ids` or `stop_sequences` say otherwise (`stop_ids=[]`: nowhere), and those of an
-            encoder-decoder begin with the first of its `start`. And `jit_compile`, default False: whether XLA compiles
-            the loop, which takes seconds for each new size of batch and each 32 tokens of prompt more, and makes it up
-            to three times as fast, most where the batch is one. Draws depend on `seed` and a text's place in the batch:
-            a seed gives the same at each call, and with `jit_compile` those of `generate`; without a seed each call has
-            others.
+        {options}
+
+    The options are those of the model's `generate`, whose defaults they have, fixed from here on. Answers stop at the
+    (first) `end` of the tokenizer that they are written with, unless `stop_ids` or `stop_sequences` say otherwise
+    (`stop_ids=[]`: nowhere), and those of an encoder-decoder begin with the first of its `start`. Draws depend on
+    `seed` and a text's place in the batch: a seed gives the same at each call, and with `jit_compile` those of
+    `generate`; without a seed each call has others.
 
     Raises:
         ValueError: another backend than TensorFlow, a `BytePairTokenizer`, which runs in Python, a vocabulary, padding
@@ -110,9 +106,9 @@ def export(
             raise ValueError(f"`{name}` must be a tokenizer of `txf.text`; received {short_repr(value)}.")
         if isinstance(value, BytePairTokenizer):
             raise ValueError(f"`{name}` must run in TensorFlow's graph, which a BytePairTokenizer does not.")
-    checks.known_names("an option of `export`", generation, GENERATION)
+    checks.known_names("an option of `export`", options, ExportOptions.__annotations__)
     own = {"target_tokenizer": target_tokenizer, "labels": labels, "separator": separator}
-    options = generation | {name: value for name, value in own.items() if value is not None}
+    options |= {name: value for name, value in own.items() if value is not None}
     answer = _task(model, options, checks.boolean("pairs", pairs))(model, tokenizer, **options)
     names = ["first", "second"] if pairs else ["text"]
     with (
@@ -174,7 +170,7 @@ def _task(model, options, pairs):
     else:
         output = model.output.get("logits") if isinstance(model.output, dict) else model.output
         make = tagger if "labels" in options and len(getattr(output, "shape", ())) == 3 else classifier
-    allowed = {*GENERATION} if generates else {"labels"}
+    allowed = {*ExportOptions.__annotations__} if generates else {"labels"}
     allowed |= {"target_tokenizer"} if make is translator else set()
     allowed |= {"separator"} if make is pair_classifier else set()
     for name in sorted({*options} - allowed):

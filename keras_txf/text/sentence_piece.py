@@ -6,16 +6,18 @@ import functools
 import io
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Self, Unpack
 
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.text.corpus import first_tokens, lines
 from keras_txf.text.lazy_imports import require_tensorflow_text, sentencepiece, tf, tf_text
 from keras_txf.text.offsets import from_bytes
+from keras_txf.text.option_tables import SentencePieceOptions
 from keras_txf.text.piece_table import PieceTable
 from keras_txf.text.sentence_piece_model import AS_IT_IS, WITH_PREFIX, WITHOUT_PREFIX, read_model
 from keras_txf.text.shapes import marked
@@ -26,6 +28,7 @@ NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")
 
 
 @register
+@shows_options
 class SentencePieceTokenizer(Tokenizer):
     """Splits text into the pieces of a SentencePiece model, spaces included: the ids of the package `sentencepiece`.
 
@@ -34,19 +37,13 @@ class SentencePieceTokenizer(Tokenizer):
 
     Args:
         model: bytes of the model file, or str, the bytes in base64. `from_file` reads a file.
-        extra_tokens: list of str, tokens whose ids follow those of the model, such as T5's `<extra_id_99>`, ...,
-            `<extra_id_0>`. They are special, but for those among the `added_tokens`.
-        prefix_space: where to add a space: "first", before the first word of a text; "always", after special tokens
-            too; "never". Default, "always" or "never" as in the model. "always" is `legacy=True` of Hugging Face's T5
-            and Llama, "first" is `legacy=False`.
-        pad_token: special token of padding; default `<pad>` where the model has it, else None. A model without one,
-            such as Llama's, can pad with any special token.
         vocabulary: list of str, the tokens in the order of their ids, where these are not those of the model, such as
             Marian's `vocab.json`. Pieces of the model that the list lacks are unknown, and a code at the beginning of a
             text, such as `>>fr<<`, is one token. None: the ids of the model.
-        **kwargs: `length`, `start`, `end`, `special_tokens_in_text`, `padding_side`, `truncation_side` of every
-            tokenizer, see `Tokenizer`. The special tokens are the control symbols of the model, the unknown token and
-            the extra tokens. A user-defined symbol of the model is one token in any text.
+        {options}
+
+    The special tokens are the control symbols of the model, the unknown token and the extra tokens. A user-defined
+    symbol of the model is one token in any text.
 
     Call arguments:
         inputs: str, nested lists of str, or a string tensor (...), dense or ragged.
@@ -70,14 +67,10 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     def __init__(
-        self,
-        model: bytes | str,
-        extra_tokens: Sequence[str] = (),
-        prefix_space: str | None = None,
-        pad_token: str | None = None,
-        vocabulary: Sequence[str] | None = None,
-        **kwargs: Any,
+        self, model: bytes | str, vocabulary: Sequence[str] | None = None, **options: Unpack[SentencePieceOptions]
     ):
+        extra_tokens, prefix_space = options.pop("extra_tokens"), options.pop("prefix_space")
+        pad_token, added_tokens = options.pop("pad_token"), checks.strings("added_tokens", options["added_tokens"])
         model = as_bytes(model)
         parsed = read_model(model)
         extra_tokens = [extra_tokens] if isinstance(extra_tokens, str) else checks.strings("extra_tokens", extra_tokens)
@@ -87,9 +80,8 @@ class SentencePieceTokenizer(Tokenizer):
             special_tokens = [token for token in (*special_tokens, pad_token) if token in {*own, *extra_tokens}]
         if pad_token is None and "<pad>" in special_tokens:
             pad_token = "<pad>"
-        added_tokens = checks.strings("added_tokens", kwargs.get("added_tokens", ()))
         special_tokens = [token for token in special_tokens if token not in added_tokens]
-        super().__init__(own + extra_tokens, special_tokens, pad_token, parsed.unk_token, **kwargs)
+        super().__init__(own + extra_tokens, special_tokens, pad_token, parsed.unk_token, **options)
         default = "always" if parsed.adds_prefix else "never"
         self.prefix_space = checks.one_of(
             "prefix_space", default if prefix_space is None else prefix_space, ("always", "first", "never")
@@ -107,19 +99,24 @@ class SentencePieceTokenizer(Tokenizer):
             ) from None
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike, **kwargs: Any) -> Self:
+    @shows_options
+    def from_file(
+        cls, path: str | os.PathLike, vocabulary: Sequence[str] | None = None, **options: Unpack[SentencePieceOptions]
+    ) -> Self:
         """Makes the tokenizer of a model file, such as `spiece.model` or `tokenizer.model`.
 
         Args:
             path: the file.
-            **kwargs: options of the tokenizer.
+            vocabulary: see `SentencePieceTokenizer`.
+            {options}
 
         Raises:
             ValueError: a file that is missing, empty or no SentencePiece model.
         """
-        return from_files(functools.partial(cls, read_bytes("path", path)), [path], {}, kwargs)
+        return from_files(functools.partial(cls, read_bytes("path", path), vocabulary), [path], {}, options)
 
     @classmethod
+    @shows_options
     def train(
         cls,
         source: str | os.PathLike | Iterable[str | os.PathLike],
@@ -130,7 +127,7 @@ class SentencePieceTokenizer(Tokenizer):
         normalization: str = "nmt_nfkc",
         character_coverage: float = 0.9995,
         verbose: int | str = "auto",
-        **kwargs: Any,
+        **options: Unpack[SentencePieceOptions],
     ) -> Self:
         """Trains a model on text with the package `sentencepiece`, and makes its tokenizer.
 
@@ -145,14 +142,14 @@ class SentencePieceTokenizer(Tokenizer):
                 changes no text and no space.
             character_coverage: the share of the text's characters that the vocabulary must have.
             verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
-            **kwargs: options of the tokenizer.
+            {options}
 
         Raises:
             ImportError: `sentencepiece` is not installed.
             ValueError: an empty source, a wrong encoding, a size that does not go with the text.
         """
         require_tensorflow_text()  # before a long training
-        options = dict(
+        trained = dict(
             vocab_size=checks.size("vocab_size", vocab_size),
             model_type=checks.one_of("algorithm", algorithm, ("unigram", "bpe")),
             byte_fallback=checks.boolean("byte_fallback", byte_fallback),
@@ -174,7 +171,7 @@ class SentencePieceTokenizer(Tokenizer):
                 f"received vocab_size={short_repr(vocab_size)} and byte_fallback={byte_fallback}."
             )
         for place, kind in enumerate(("pad", "unk", "bos", "eos")):
-            options |= {f"{kind}_id": place, f"{kind}_piece": special_tokens[place]}
+            trained |= {f"{kind}_id": place, f"{kind}_piece": special_tokens[place]}
         text, model = list(lines(source, verbose=verbose)), io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -183,14 +180,15 @@ class SentencePieceTokenizer(Tokenizer):
                 control_symbols=special_tokens[4:],
                 max_sentence_length=1 << 20,
                 minloglevel=2,
-                **options,
+                **trained,
             )
         except (OSError, RuntimeError) as error:
             reason = str(error).rpartition("] ")[2] or str(error)
             raise ValueError(
                 f"`vocab_size` does not go with `source`: sentencepiece cannot learn {vocab_size} tokens: {reason}"
             ) from None
-        return cls(model.getvalue(), **{"pad_token": special_tokens[0], **kwargs})
+        pad_token = options.pop("pad_token")
+        return cls(model.getvalue(), pad_token=special_tokens[0] if pad_token is None else pad_token, **options)
 
     def _kernel(self, setting):
         """Makes the kernel for each call: it holds a resource of TensorFlow, which `set_random_seed` drops."""

@@ -4,18 +4,26 @@ Legend: R texts, N pieces of text, L length in tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.layers.shown_options import shows_options, take_options
 from keras_txf.text.lazy_imports import require_tensorflow, tf
+from keras_txf.text.option_tables import TokenizerOptions
 from keras_txf.text.shapes import as_ids, as_strings, as_text, flatten
 from keras_txf.text.special_tokens import split_at
 from keras_txf.text.vocabulary import Vocabulary
 
+CHOICES = {  # options of which each is one of some words
+    "special_tokens_in_text": ("escape", "keep"), "padding_side": ("right", "left"),
+    "truncation_side": ("right", "left"),
+}  # fmt: skip
 
+
+@shows_options
 class Tokenizer(keras.layers.Layer):
     """The interface of every tokenizer; a subclass implements `_encode`, texts to ids, and `_decode`, ids to texts.
 
@@ -26,15 +34,7 @@ class Tokenizer(keras.layers.Layer):
         vocabulary: list of str, every token in the order of the ids.
         special_tokens: list of str, the special tokens, which no ordinary text is tokenized to.
         pad_token, unk_token: str or None. The padding must be special.
-        length: None for ragged ids; "longest" to pad ids to the longest text of the batch; or an integer, to pad or
-            truncate each text to. Truncation keeps the tokens of `start` and `end`.
-        start, end: a special token, or a list of them, before and after the ids of each text. Calling the tokenizer
-            adds them, `tokenize` does not.
-        special_tokens_in_text: "escape" takes the special tokens in a text for ordinary text, so that no user can
-            insert one; "keep" gives each its own id.
-        added_tokens: list of str, tokens of the vocabulary that get their own id wherever they stand in a text, as
-            special tokens do, but are text: `detokenize` shows them, and "escape" does not hide them.
-        padding_side, truncation_side: "right" or "left".
+        {options}
 
     Raises:
         ValueError: a special token that is not in the vocabulary, a padding that is not special, `length` without a
@@ -49,16 +49,10 @@ class Tokenizer(keras.layers.Layer):
         special_tokens: Sequence[str],
         pad_token: str | None = None,
         unk_token: str | None = None,
-        length: int | str | None = None,
-        start: str | Sequence[str] | None = None,
-        end: str | Sequence[str] | None = None,
-        special_tokens_in_text: str = "escape",
-        padding_side: str = "right",
-        truncation_side: str = "right",
-        added_tokens: Sequence[str] = (),
-        **kwargs: Any,
+        **options: Unpack[TokenizerOptions],
     ):
-        super().__init__(**kwargs)
+        own = take_options(Tokenizer, options)
+        super().__init__(**options)
         self._folds_case = False  # whether added tokens are found in capital and in small letters
         self._convert_input_args = False  # strings are not tensors on every backend
         self._allow_non_tensor_positional_args = True
@@ -70,7 +64,7 @@ class Tokenizer(keras.layers.Layer):
         self._special_ids = tuple(ids.items())
         self.added_tokens = {
             token: self._vocabulary.id_of("added_tokens", token)
-            for token in checks.strings("added_tokens", added_tokens)
+            for token in checks.strings("added_tokens", own["added_tokens"])
         }
         both = sorted(ids.keys() & self.added_tokens)
         if both:
@@ -80,14 +74,13 @@ class Tokenizer(keras.layers.Layer):
         self._special("pad_token", [pad_token] if pad_token is not None else [])
         self.pad_id = checks.optional(self._id_of, "pad_token", pad_token)
         self.unk_id = checks.optional(self._id_of, "unk_token", unk_token)
+        length = own["length"]
         is_number = length is not None and not (isinstance(length, str) and length == "longest")
         self.length = checks.size("length", length) if is_number else length
-        self.start = self._special("start", start)
-        self.end = self._special("end", end)
-        choices = ("escape", "keep")
-        self.special_tokens_in_text = checks.one_of("special_tokens_in_text", special_tokens_in_text, choices)
-        self.padding_side = checks.one_of("padding_side", padding_side, ("right", "left"))
-        self.truncation_side = checks.one_of("truncation_side", truncation_side, ("right", "left"))
+        self.start = self._special("start", own["start"])
+        self.end = self._special("end", own["end"])
+        for name, choices in CHOICES.items():
+            setattr(self, name, checks.one_of(name, own[name], choices))
         if length is not None and self.pad_id is None:
             raise ValueError(
                 f"`length` needs a token of padding; received length={short_repr(length)} and pad_token=None."

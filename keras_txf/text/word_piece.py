@@ -4,25 +4,32 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Self, Unpack
 
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.layers.serialization import register
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.text import bert
 from keras_txf.text.corpus import LARGEST_VOCABULARY, first_tokens, lines
 from keras_txf.text.lazy_imports import require_tensorflow_text, tf, tf_text, tokenizers
 from keras_txf.text.offsets import of_words
+from keras_txf.text.option_tables import WordPieceOptions
 from keras_txf.text.tokenizer import Tokenizer
 from keras_txf.text.vocabulary import as_list, from_files, read_tokens
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+NORMALIZATION = {  # options of the normalization of a text -> check of the value
+    "lowercase": checks.boolean, "strip_accents": functools.partial(checks.optional, checks.boolean),
+    "split_chinese": checks.boolean, "clean": checks.boolean,
+}  # fmt: skip
 LONGEST_WORD = 100  # in characters; longer words are unknown
 LONGEST_TOKEN = 256  # in bytes, of tensorflow-text
 
 
 @register
+@shows_options
 class WordPieceTokenizer(Tokenizer):
     """Splits words into the longest pieces of the vocabulary, with the ids of Hugging Face's BERT tokenizers.
 
@@ -31,16 +38,7 @@ class WordPieceTokenizer(Tokenizer):
 
     Args:
         vocabulary: list of str, the tokens in the order of their ids. A token that begins with `##` continues a word.
-        lowercase: whether to lower-case text.
-        strip_accents: whether to drop accents; default, as `lowercase`.
-        split_chinese: whether each Chinese character is a word.
-        clean: whether control characters are dropped.
-        special_tokens: list of str, the special tokens of the vocabulary; default those of `[PAD]`, `[UNK]`, `[CLS]`,
-            `[SEP]` and `[MASK]` that it has.
-        pad_token, unk_token: the special tokens of padding and of unknown words, among them those longer than 100
-            characters.
-        **kwargs: `length`, `start`, `end`, `special_tokens_in_text`, `padding_side`, `truncation_side` of every
-            tokenizer, see `Tokenizer`.
+        {options}
 
     Call arguments:
         inputs: str, nested lists of str, or a string tensor (...), dense or ragged. Bytes that are no UTF-8 count as
@@ -67,29 +65,19 @@ class WordPieceTokenizer(Tokenizer):
     'unaffordable !'
     """
 
-    def __init__(
-        self,
-        vocabulary: Sequence[str],
-        lowercase: bool = True,
-        strip_accents: bool | None = None,
-        split_chinese: bool = True,
-        clean: bool = True,
-        special_tokens: Sequence[str] | None = None,
-        pad_token: str | None = "[PAD]",
-        unk_token: str | None = "[UNK]",
-        **kwargs: Any,
-    ):
+    def __init__(self, vocabulary: Sequence[str], **options: Unpack[WordPieceOptions]):
         vocabulary = as_list(vocabulary)
+        normalization = {name: options.pop(name) for name in NORMALIZATION}
+        special_tokens, pad_token, unk_token = map(options.pop, ("special_tokens", "pad_token", "unk_token"))
         if special_tokens is None:
             known = {token for token in vocabulary if isinstance(token, str)}
             special_tokens = [
                 token for token in (*SPECIAL_TOKENS, pad_token, unk_token) if isinstance(token, str) and token in known
             ]
-        super().__init__(vocabulary, special_tokens, pad_token, unk_token, **kwargs)
-        self.lowercase = self._folds_case = checks.boolean("lowercase", lowercase)
-        self.strip_accents = checks.optional(checks.boolean, "strip_accents", strip_accents)
-        self.split_chinese = checks.boolean("split_chinese", split_chinese)
-        self.clean = checks.boolean("clean", clean)
+        super().__init__(vocabulary, special_tokens, pad_token, unk_token, **options)
+        for name, check in NORMALIZATION.items():
+            setattr(self, name, check(name, normalization[name]))
+        self._folds_case = self.lowercase
         if self.unk_id is None:
             raise ValueError("`unk_token` must be a token, what unknown words become; received None.")
         # With a blank, which words do not have: only an unknown word becomes a special token.
@@ -104,31 +92,28 @@ class WordPieceTokenizer(Tokenizer):
             )
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike, **kwargs: Any) -> Self:
+    @shows_options
+    def from_file(cls, path: str | os.PathLike, **options: Unpack[WordPieceOptions]) -> Self:
         """Makes the tokenizer of a file with one token in each line, such as `vocab.txt`.
 
         Args:
             path: the file, in UTF-8.
-            **kwargs: options of the tokenizer.
+            {options}
 
         Raises:
             ValueError: a file that is missing, empty, not in UTF-8, has an empty line or is no vocabulary.
         """
-        return from_files(functools.partial(cls, read_tokens("path", path)), [path], {}, kwargs)
+        return from_files(functools.partial(cls, read_tokens("path", path)), [path], {}, options)
 
     @classmethod
+    @shows_options
     def train(
         cls,
         source: str | os.PathLike | Iterable[str | os.PathLike],
         vocab_size: int,
-        special_tokens: Sequence[str] = SPECIAL_TOKENS,
         min_frequency: int = 2,
-        lowercase: bool = True,
-        strip_accents: bool | None = None,
-        split_chinese: bool = True,
-        clean: bool = True,
         verbose: int | str = "auto",
-        **kwargs: Any,
+        **options: Unpack[WordPieceOptions],
     ) -> Self:
         """Trains a vocabulary on text with the package `tokenizers`, and makes its tokenizer.
 
@@ -136,11 +121,9 @@ class WordPieceTokenizer(Tokenizer):
             source: path of a text file in UTF-8, or a list of paths; or an iterable of strings.
             vocab_size: the largest number of tokens, special tokens and single characters included. There is a token
                 for each character, and one for each within a word.
-            special_tokens: the first tokens.
             min_frequency: how often a pair of pieces must occur in the text to be merged.
-            lowercase, strip_accents, split_chinese, clean: normalisation, as for the tokenizer.
             verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
-            **kwargs: other options of the tokenizer.
+            {options}
 
         Raises:
             ImportError: `tokenizers` is not installed.
@@ -149,21 +132,19 @@ class WordPieceTokenizer(Tokenizer):
         require_tensorflow_text()  # before a long training
         vocab_size = checks.integer_between("vocab_size", vocab_size, 1, LARGEST_VOCABULARY)
         min_frequency = checks.integer_between("min_frequency", min_frequency, 0, 2**31 - 1)
-        special_tokens = first_tokens(special_tokens)
+        special_tokens = options["special_tokens"]
+        special_tokens = options["special_tokens"] = first_tokens(
+            SPECIAL_TOKENS if special_tokens is None else special_tokens
+        )
         if vocab_size <= len(special_tokens):
             raise ValueError(
                 f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}."
             )
-        clean, split_chinese = checks.boolean("clean", clean), checks.boolean("split_chinese", split_chinese)
-        options = dict(
-            lowercase=checks.boolean("lowercase", lowercase),
-            strip_accents=checks.optional(checks.boolean, "strip_accents", strip_accents),
+        learner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=options["unk_token"]))
+        lowercase, strip_accents, split_chinese, clean = (
+            check(name, options[name]) for name, check in NORMALIZATION.items()
         )
-        unk_token = kwargs.get("unk_token", "[UNK]")
-        learner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=unk_token))
-        learner.normalizer = tokenizers.normalizers.BertNormalizer(
-            clean_text=clean, handle_chinese_chars=split_chinese, **options
-        )
+        learner.normalizer = tokenizers.normalizers.BertNormalizer(clean, split_chinese, strip_accents, lowercase)
         learner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
         train = functools.partial(
             tokenizers.trainers.WordPieceTrainer, min_frequency=min_frequency, show_progress=False
@@ -190,9 +171,7 @@ class WordPieceTokenizer(Tokenizer):
         vocabulary = [
             token for token in sorted(ids, key=ids.get) if len(token.removeprefix("##").encode()) <= LONGEST_TOKEN
         ]
-        return cls(
-            vocabulary, special_tokens=special_tokens, split_chinese=split_chinese, clean=clean, **options, **kwargs
-        )
+        return cls(vocabulary, **options)
 
     def _encode(self, texts, splits=None):
         words, lengths, limits = bert.words(texts, *self._normalization())

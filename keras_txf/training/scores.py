@@ -1,7 +1,7 @@
 """GenerationScores: BLEU and chrF of generated texts, during `fit`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -9,13 +9,14 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.generation.option_tables import GenerateOptions
+from keras_txf.layers.shown_options import shows_overrides
 from keras_txf.progress import bar
 
-# Options of `model.generate`.
-OPTIONS = ("max_new_tokens", "sampler", "stop_ids", "seed", "start_id", "max_length", "stop_sequences", "processors")
 FIXED = ("padded", "num_return_sequences", "return_scores", "stream")
 
 
+@shows_overrides
 class GenerationScores(keras.callbacks.Callback):
     """Generates texts for held-out pairs at the end of each epoch, and adds BLEU and chrF to the logs.
 
@@ -36,7 +37,9 @@ class GenerationScores(keras.callbacks.Callback):
         samples: the number of rows to print with their references.
         prefix: prefix of the names in the logs.
         verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
-        **options: options of `model.generate`: `max_new_tokens`, `sampler`, `stop_ids`, `start_id` ...
+        {options}
+
+    The options are those of `model.generate`, whose defaults they have.
 
     Raises:
         ImportError: sacrebleu is not installed.
@@ -70,7 +73,7 @@ class GenerationScores(keras.callbacks.Callback):
         samples: int = 0,
         prefix: str = "val_",
         verbose: int | str = "auto",
-        **options: Any,
+        **options: Unpack[GenerateOptions],
     ):
         super().__init__()
         inputs, references = _rows(inputs), _texts(references)
@@ -84,7 +87,7 @@ class GenerationScores(keras.callbacks.Callback):
                 raise ValueError(
                     f"`{name}` must not be given, as the callback sets it; received {name}={short_repr(options[name])}."
                 )
-        checks.known_names("an option of `model.generate`", options, OPTIONS)
+        checks.known_names("an option of `model.generate`", options, GenerateOptions.__annotations__)
         self.inputs = inputs
         self.references = references
         if isinstance(detokenize, type) and hasattr(detokenize, "detokenize"):

@@ -10,6 +10,7 @@ import sacrebleu
 from refusals import refused
 
 import keras_txf as txf
+from keras_txf.generation.option_tables import GenerateOptions
 from keras_txf.models.generative import Generator
 from keras_txf.models.seq2seq_model import Seq2Seq
 from keras_txf.training import scores
@@ -121,7 +122,7 @@ REFUSED = [
 
 
 def test_the_options_are_those_of_generate():
-    fixed = {*scores.FIXED, *scores.OPTIONS}
+    fixed = {*scores.FIXED, *GenerateOptions.__annotations__}
     for kind in (Generator, Seq2Seq):
         # `inputs` of `generate` are those beside the ids, which the callback does not have.
         assert {*list(inspect.signature(kind.generate).parameters)[2:]} - {"inputs"} <= fixed

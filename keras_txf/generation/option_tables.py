@@ -1,0 +1,44 @@
+"""The options of a model's `generate` that other functions pass on to it; see `layers.shown_options`."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypedDict
+
+
+class AnswerOptions(TypedDict, total=False):
+    """Options of `generate` that keep the form of its result."""
+
+    stop_ids: Annotated[int | Sequence[int] | None, None, "a token id or several; an answer ends with the first."]
+    stop_sequences: Annotated[Sequence[Sequence[int]] | None, None, "sequences of ids; an answer ends after one."]
+    seed: Annotated[int | None, None, "the same seed gives the same answers. Default: other ones each time."]
+    start_id: Annotated[int | Sequence[int] | None, None, "the token that the answers, or the prompts, begin with."]
+    max_length: Annotated[int | None, None, "at most so many tokens in an answer, and in the prompt before it."]
+    processors: Annotated[
+        Sequence[Callable],
+        (),
+        "what is done to the logits before a token is chosen, such as `txf.generation.RepetitionPenalty(1.2)`.",
+    ]
+
+
+class GenerateOptions(AnswerOptions, total=False):
+    """The same, and how many tokens are chosen and in which way."""
+
+    max_new_tokens: Annotated[int | None, None, "at most so many tokens are generated."]
+    sampler: Annotated[
+        Any,
+        "greedy",
+        '"greedy", "sampling", "beam" or "contrastive"; or with options of its own, such as `txf.generation.Beam(4)`.',
+    ]
+
+
+class ExportOptions(GenerateOptions, total=False):
+    """Options of `generate` in a SavedModel."""
+
+    num_return_sequences: Annotated[
+        int | None, None, "how many sequences for each text: `text` and `scores` are then (B, number)."
+    ]
+    jit_compile: Annotated[
+        bool,
+        False,
+        "whether XLA compiles the loop, which takes seconds for each new size of batch and each 32 tokens of prompt "
+        "more, and makes it up to three times as fast, most where the batch is one.",
+    ]

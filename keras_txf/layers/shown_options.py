@@ -1,0 +1,146 @@
+"""Functions that take the options of a table, and show them: in `help`, in an editor and in the docstring.
+
+A function that ends in `**options: Unpack[Table]` and has the decorator `shows_options` takes the options of the table
+by name, with their defaults. The docstring lists the meanings in place of its line `{options}`. With `shows_overrides`
+the options have no defaults of the function's own: it passes on those that the caller gives.
+"""
+
+import functools
+import inspect
+import operator
+import textwrap
+import typing
+from collections.abc import Sequence
+
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+LINE = "{options}"  # of a docstring, in whose place the options are listed
+WIDTH = 118
+ARGUMENTS = {}  # of a builder, by its name, for the error about a misspelt one
+
+
+class Given:
+    """The default that `help` shows of an option whose default is that of a model or of a file."""
+
+    def __repr__(self):
+        return "..."
+
+
+Thing = typing.TypeVar("Thing")
+
+
+def shows_options(thing: Thing) -> Thing:
+    """Has a class or function show the options of its `**options: Unpack[Table]`, and fills in their defaults."""
+    if isinstance(thing, type):
+        thing.__doc__ = describe(thing.__doc__, option_table(thing.__init__))
+        thing.__init__ = _with_defaults(thing.__init__)
+        return thing
+    shown = _with_defaults(thing)
+    shown.__doc__ = describe(thing.__doc__, option_table(thing))
+    return shown
+
+
+def take_options(cls, options):
+    """Takes the options of a class's table out of all that its constructor was given: what is left is Keras' own."""
+    return {name: options.pop(name) for name in option_table(cls.__init__)}
+
+
+def shows_overrides(function: Thing) -> Thing:
+    """Has a function show the options of its `**options: Unpack[Table]`: those that the caller gives replace others."""
+    if isinstance(function, type):
+        function.__init__ = shows_overrides(function.__init__)
+        function.__doc__ = describe(function.__doc__, option_table(function.__init__))
+        return function
+
+    @functools.wraps(function)
+    def call(*args, **options):
+        return function(*args, **options)
+
+    table = option_table(function)
+    call.__signature__ = _signature(function, table, {name: Given() for name in table}, KEYWORD_ONLY)
+    call.__doc__ = describe(function.__doc__, table)
+    return call
+
+
+@functools.cache
+def option_table(function):
+    """The options that a function takes by `**options: Unpack[Table]`: (type, default, meaning) by name."""
+    [hint] = [hint for hint in typing.get_type_hints(function).values() if typing.get_origin(hint) is typing.Unpack]
+    return fields(typing.get_args(hint)[0])
+
+
+def take(table, options):
+    """Takes the options of a table out of others."""
+    return {name: options.pop(name) for name in fields(table)}
+
+
+def default_options(table):
+    """The defaults of a table, by name."""
+    return {name: default for name, (_, default, _) in fields(table).items()}
+
+
+@functools.cache
+def fields(table):
+    return {
+        name: (hint.__origin__, *hint.__metadata__)
+        for name, hint in typing.get_type_hints(table, include_extras=True).items()
+        if hasattr(hint, "__metadata__")  # not those of `LayerOptions`, which Keras takes
+    }
+
+
+def _with_defaults(function):
+    own, table = _own_parameters(function), option_table(function)
+    defaults = {name: default for name, (_, default, _) in table.items()}
+    if not _is_constructor(function):
+        ARGUMENTS[function.__name__] = [*(p.name for p in own), *table]
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if not _is_constructor(function):
+            return function(*args, **{**defaults, **kwargs})
+        more = dict(zip(table, args[len(own) :]))  # options in the order of the table
+        return function(*args[: len(own)], **{**defaults, **more, **kwargs})
+
+    if not _is_constructor(function):
+        call.__signature__ = _signature(function, table, defaults, KEYWORD_ONLY)
+        return call
+    keras_own = [inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)]  # what every Keras layer takes
+    call.__signature__ = _signature(function, table, defaults, inspect.Parameter.POSITIONAL_OR_KEYWORD, keras_own)
+    return call
+
+
+def _signature(function, table, defaults, kind, rest=()):
+    """The signature of a function, in which the options of a table stand for its `**options`."""
+    shown = [
+        inspect.Parameter(name, kind, default=defaults[name], annotation=_of_one(type_))
+        for name, (type_, _, _) in table.items()
+    ]
+    return inspect.signature(function).replace(parameters=[*_own_parameters(function), *shown, *rest])
+
+
+def _own_parameters(function):
+    return [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+
+
+def _is_constructor(function):
+    return function.__name__ == "__init__"
+
+
+def _of_one(type_):
+    """The type of a value, without the list of `Each`, which would double what `help` shows."""
+    types = [one for one in typing.get_args(type_) if typing.get_origin(one) is not Sequence]
+    return functools.reduce(operator.or_, types) if types else type_
+
+
+def describe(text, table):
+    """The docstring with the meanings of the options in place of its line `{options}`."""
+    lines = []
+    for line in (text or "").splitlines():
+        if line.strip() != LINE:
+            lines.append(line)
+            continue
+        indent = line[: line.index(LINE)]
+        for name, (_, _, meaning) in table.items():
+            lines += textwrap.wrap(
+                f"{name}: {meaning}", WIDTH, initial_indent=indent, subsequent_indent=indent + "    "
+            )
+    return "\n".join(lines)

@@ -1,0 +1,84 @@
+"""What an editor and `help` show of the public functions: each option by name, with its meaning."""
+
+import inspect
+
+import keras
+import pytest
+
+import keras_txf as txf
+
+AREAS = ("checkpoints", "generation", "layers", "models", "tasks", "text", "training", "visualize")
+
+
+def public_functions():
+    """(name, function) of each public function, class, and method that a public class defines."""
+    for area in AREAS:
+        module = getattr(txf, area)
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if callable(thing):
+                yield f"{area}.{name}", thing
+            for method in dir(thing) if inspect.isclass(thing) else ():
+                found = getattr(thing, method)
+                if not method.startswith("_") and getattr(found, "__module__", "").startswith("keras_txf"):
+                    yield f"{area}.{name}.{method}", found
+
+
+FUNCTIONS = dict(public_functions())
+# What Keras takes for every layer; and the variables of a template, whose names its author chooses.
+OPEN = {"layer": "kwargs", "template": "variables"}
+
+
+def open_ended(function):
+    """The names of the parameters that take any name."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # of a class of Python's own
+        return []
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_signature_hides_its_options(name):
+    function = FUNCTIONS[name]
+    is_layer = inspect.isclass(function) and issubclass(function, keras.layers.Layer)
+    calls_a_layer = name.endswith(("symbolic_call", "rematerialized_call"))
+    known = [OPEN["layer"]] if is_layer or calls_a_layer else [OPEN["template"]] if ".ChatTemplate." in name else []
+    known = [OPEN["template"]] if name == "text.conversations" else known
+    assert open_ended(function) in ([], known)
+
+
+def test_no_docstring_keeps_its_place_holder():
+    assert not [name for name, function in FUNCTIONS.items() if "{options}" in (function.__doc__ or "")]
+
+
+def test_options_of_a_task_are_those_of_its_builder():
+    shown = inspect.signature(txf.tasks.TextClassifier.from_scratch).parameters
+    known = inspect.signature(txf.models.encoder_classifier).parameters
+    assert shown["attention_dropout"].default == known["attention_dropout"].default == 0.0
+    # Left out: what a tokenizer decides, other inputs and outputs than those of the task, and arguments of the task.
+    assert {*known} - {*shown} == {
+        "num_classes", "pad_id", "token_types", "token_type_ids", "masked_id", "input_dim", "input_embedding",
+        "return_hidden_states", "return_attention_scores", "name",
+    }  # fmt: skip
+    assert "attention_dropout: rate on the attention weights." in txf.tasks.TextClassifier.from_scratch.__doc__
+
+
+def test_options_of_load_are_those_of_all_builders():
+    parameters = inspect.signature(txf.checkpoints.load).parameters
+    assert repr(parameters["dropout"].default) == "..."
+    known = {
+        name
+        for build in ("encoder", "encoder_classifier", "token_classifier", "decoder_generator", "image_classifier")
+        for name in inspect.signature(getattr(txf.models, build)).parameters
+    }
+    sizes = {"vocab_size", "num_classes", "num_layers", "dim", "num_heads", "image_size", "patch_size", "channels"}
+    left_out = {*known} - {*parameters} - sizes
+    assert left_out == {"input_dim", "input_embedding"}
+
+
+def test_a_misspelt_option_is_refused_with_the_right_one():
+    with pytest.raises(ValueError, match="'droput' is not an option of encoder_classifier. Did you mean 'dropout'"):
+        txf.tasks.TextClassifier.from_scratch(["a fox"] * 9, ["a", "b", "a"] * 3, vocab_size=30, droput=0.2)
+    with pytest.raises(ValueError, match="'poling' is not an option of encoder_classifier. Did you mean 'pooling'"):
+        txf.models.encoder_classifier(9, 2, 1, 8, 2, poling="first")
