@@ -58,7 +58,7 @@ def attention(
     mask = mask if isinstance(mask, AttentionMask) else AttentionMask(explicit=mask)
     in_blocks = _is_long(query, key) and not return_scores and (bias is None or getattr(bias, "in_blocks", False))
     plain = logit_soft_cap is None and dropout is None and sinks is None and not return_scores
-    if in_blocks and not (plain and bias is None and _fuses_long(query)):
+    if in_blocks and not (plain and bias is None and _fuses_long(query, key, mask)):
         query = query * ops.cast(scale, query.dtype)
         dropout = None if dropout is None else dropout.in_blocks()
         heads = swap_heads(query), swap_heads(key), swap_heads(value)
@@ -89,8 +89,8 @@ def attention(
 
 
 # Numbers of logits from which on blocks take over: 1 GB, of which a training step holds some. With twice as many (8,192
-# tokens, 8 heads of 64, float32, 2 cores) attention and its gradient take 3.4 s and 6.5 GB on TensorFlow as a whole,
-# 4.5 s and 0.33 GB in blocks; on JAX 15.2 s and 12.9 GB as a whole, 8.6 s and 0.35 GB in blocks.
+# tokens, 8 heads of 64, float32, 2 cores) attention and its gradient take 1.5 s and 6.5 GB on TensorFlow as a whole,
+# 2.1 s and 0.37 GB in blocks; on JAX 15.2 s and 12.9 GB as a whole, 8.6 s and 0.35 GB in blocks.
 LONG = 2**28
 
 
@@ -101,10 +101,22 @@ def _is_long(query, key):
     return known and math.prod(sizes) * (batch if isinstance(batch, int) else 1) >= LONG
 
 
-def _fuses_long(query):
-    """PyTorch's kernel never holds the logits, JAX's holds them on a CPU and in float32."""
+# Numbers of entries of a mask from which on PyTorch's kernel takes more memory than blocks do: 5 bytes each.
+LARGE_MASK = 2**27
+
+
+def _fuses_long(query, key, mask):
+    """PyTorch's kernel never holds the logits, JAX's holds them on a CPU and in float32.
+
+    PyTorch's takes a mask as a whole, and computes what a window hides: with a window of 512, 32,768 tokens and 8 heads
+    of 64, attention and its gradient take 65 s and 6.2 GB, in blocks 10 s and 1.1 GB (2 cores). With a mask of 8,192 x
+    8,192 entries it is as frugal as blocks and twice as fast.
+    """
+    if keras.backend.backend() == "torch":
+        entries = query.shape[1] * key.shape[1] * (query.shape[0] or 1)
+        return mask.window is None and (not mask.has_pairs or entries < LARGE_MASK)
     if keras.backend.backend() != "jax":
-        return keras.backend.backend() == "torch"
+        return False
     import jax
 
     return jax.default_backend() == "gpu" and keras.backend.standardize_dtype(query.dtype) in ("bfloat16", "float16")

@@ -38,6 +38,13 @@ class AttentionMask:
         others = (self.window, self.key_padding, self.query_segments, self.explicit)
         return self.causal and all(other is None for other in others)
 
+    @property
+    def has_pairs(self):
+        """Whether `whole` has an entry for each query and key, and not one for a key alone."""
+        explicit = self.explicit is not None and self.explicit.shape[-2] != 1
+        hides_pairs = explicit or self.window is not None or self.query_segments is not None
+        return hides_pairs or (self.causal and self.key_padding is not None)
+
     def whole(self, queries, keys):
         """bool, broadcastable to (B, N, T, S), or None where nothing is masked."""
         return self._combine(ops.arange(queries), ops.arange(keys))

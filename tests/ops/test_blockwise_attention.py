@@ -190,7 +190,7 @@ def test_a_layer_gives_the_same_on_both_sides_of_the_threshold(name, dtype, monk
     results = []
     for threshold in (kernel.LONG, 1):
         monkeypatch.setattr(kernel, "LONG", threshold)
-        monkeypatch.setattr(kernel, "_fuses_long", lambda query: False)
+        monkeypatch.setattr(kernel, "_fuses_long", lambda *_: False)
         found = gradient(lambda x: ops.sum(ops.cast(layer(x, mask=mask), "float32") ** 2), x)
         results.append((array(layer(x, mask=mask))[PADDING], found[PADDING]))
     for whole, blocks in zip(*results):
@@ -201,12 +201,39 @@ def test_a_layer_gives_the_same_on_both_sides_of_the_threshold(name, dtype, monk
 @pytest.mark.parametrize("position", [None, "rotary"])
 def test_rotary_positions_keep_the_fused_kernel_and_its_causal_hint(position, monkeypatch):
     monkeypatch.setattr(kernel, "LONG", 1)
-    monkeypatch.setattr(kernel, "_fuses_long", lambda query: True)
+    monkeypatch.setattr(kernel, "_fuses_long", lambda *_: True)
     calls, original = [], kernel._fused
     monkeypatch.setattr(kernel, "_fused", lambda *arguments: calls.append(arguments) or original(*arguments))
     txf.layers.MultiHeadSelfAttention(num_heads=N, causal=True, position=position)(normal(B, T, 16))
     [(_, _, _, mask, bias, causal, _)] = calls
     assert mask is None and bias is None and causal
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="the kernel of PyTorch")
+def test_large_masks_and_windows_go_through_blocks_on_pytorch(monkeypatch):
+    monkeypatch.setattr(kernel, "LONG", 1)
+    calls, original = [], kernel.blockwise_attention
+    monkeypatch.setattr(kernel, "blockwise_attention", lambda *a: calls.append(a) or original(*a))
+    query, key, value = (ops.convert_to_tensor(normal(B, T, N, 6)) for _ in range(3))
+    small = {
+        "nothing": AttentionMask(),
+        "later keys": AttentionMask(causal=True),
+        "padding": AttentionMask(key_padding=ops.convert_to_tensor(PADDING)),
+        "for all queries": AttentionMask(explicit=ops.convert_to_tensor(PADDING[:, None, None])),
+    }
+    pairs = {
+        "later keys and padding": AttentionMask(causal=True, key_padding=ops.convert_to_tensor(PADDING)),
+        "explicit": AttentionMask(explicit=ops.ones((T, T), "bool")),
+    }
+    windows = {"window": AttentionMask(window=3), "window of earlier keys": AttentionMask(causal=True, window=3)}
+    for limit, in_blocks in ((B * T * T + 1, windows), (B * T * T, {**windows, **pairs})):
+        monkeypatch.setattr(kernel, "LARGE_MASK", limit)
+        for name, mask in {**small, **pairs, **windows}.items():
+            calls.clear()
+            found = kernel.attention(query, key, value, mask=mask)
+            assert bool(calls) == (name in in_blocks), name
+            plain = kernel.attention(query, key, value, mask=mask, return_scores=True)[0]
+            assert_same(found, plain)
 
 
 def test_scores_on_request_are_whole(monkeypatch):
@@ -252,6 +279,6 @@ def test_one_token_alone_has_the_gradient_of_whole_logits(position, monkeypatch)
     layer.build(x.shape)
     for threshold in (kernel.LONG, 1):
         monkeypatch.setattr(kernel, "LONG", threshold)
-        monkeypatch.setattr(kernel, "_fuses_long", lambda query: False)
+        monkeypatch.setattr(kernel, "_fuses_long", lambda *_: False)
         found.append(gradient(lambda x: ops.sum(layer(x) ** 2), x))
     assert_same(found[1], found[0], 1e-5 * max(1, np.abs(found[0]).max()))
