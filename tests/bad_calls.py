@@ -464,7 +464,7 @@ def add_tasks():
             one.model.run_eagerly = True
         more = {key: value for key, value in task.get_config().items() if key in ("labels", "max_length")}
         case(f"tasks.{name}", cls, model=task.model, tokenizer=task.tokenizer, **more)
-        case(f"tasks.{name}.from_scratch", cls.from_scratch, ["dropout", "position"], **made)
+        case(f"tasks.{name}.from_scratch", cls.from_scratch, ["dropout", "max_length", "tokenizer"], **made)
         named = {"labels": labels} if name in ("TextClassifier", "TokenClassifier") else {}
         path = task_checkpoint(name, folder / "checkpoints")
         case(f"tasks.{name}.from_checkpoint", cls.from_checkpoint, ["dropout", "dtype"], path=path, **named)

@@ -1,6 +1,5 @@
 """MaskedLanguageModel: fills in hidden words."""
 
-import functools
 import os
 from typing import Any, Self, Unpack
 
@@ -16,7 +15,7 @@ from keras_txf.tasks.columns import one_or_many, texts
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.option_tables import MaskedTaskOptions
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import rows_of, tokenizer_of, tokenizer_or
+from keras_txf.tasks.tokens import rows_of, tokenizer_of, word_pieces_or
 from keras_txf.text.truncation import row
 
 
@@ -64,34 +63,17 @@ class MaskedLanguageModel(Task):
 
     @classmethod
     @shows_options
-    def from_scratch(
-        cls,
-        texts: Any,
-        columns: Any = None,
-        vocab_size: int = 8000,
-        num_layers: int = 4,
-        dim: int = 256,
-        num_heads: int = 4,
-        tokenizer: Any = None,
-        max_length: int = 128,
-        **options: Unpack[MaskedTaskOptions],
-    ) -> Self:
+    def from_scratch(cls, texts: Any, columns: Any = None, **options: Unpack[MaskedTaskOptions]) -> Self:
         """Makes an untrained model, with a WordPiece vocabulary of the texts.
 
         Args:
             texts, columns: the texts to train on, see `fit`.
-            vocab_size: the largest number of tokens.
-            num_layers, dim, num_heads: of `txf.models.masked_language_model`.
-            tokenizer: a tokenizer in place of a new one.
-            max_length: truncates longer texts.
             {options}
         """
+        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
         [texts] = cls._read(texts, [], columns)
-        train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
-        tokenizer = tokenizer_or(tokenizer, lambda: train(_checked(texts), vocab_size))
-        model = models.masked_language_model(
-            tokenizer.vocab_size, num_layers, dim, num_heads, pad_id=tokenizer.pad_id, **options
-        )
+        tokenizer = word_pieces_or(tokenizer, lambda: _checked(texts), vocab_size)
+        model = models.masked_language_model(tokenizer.vocab_size, pad_id=tokenizer.pad_id, **options)
         return cls(model, tokenizer, max_length=max_length)
 
     @classmethod
@@ -106,7 +88,7 @@ class MaskedLanguageModel(Task):
             max_length: truncates longer texts.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path)
+        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
         return cls(checkpoints.load(folder, "masked_lm", **options), tokenizer, None, max_length, learning_rate=5e-5)
 
     @shows_options

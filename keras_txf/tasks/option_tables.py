@@ -16,34 +16,72 @@ from keras_txf.models.option_tables import (
     SequenceHeadOptions,
 )
 
+VOCAB_SIZE = "the largest number of tokens of a new tokenizer."
+MAX_LENGTH = "truncates longer texts: the largest number of tokens of an example."
+NUM_LAYERS, DIM = "number of blocks.", "model width."
 
-class EmbedderOptions(BlockOptions, CausalOptions, ConvolutionOptions, PositionedEmbeddingOptions, total=False):
+
+class ScratchOptions(TypedDict, total=False):
+    """Options of `from_scratch`, whatever the builder."""
+
+    vocab_size: Annotated[int, 8000, VOCAB_SIZE]
+    tokenizer: Annotated[Any, None, "a tokenizer in place of a new one."]
+    max_length: Annotated[int, 256, MAX_LENGTH]
+    num_layers: Annotated[int, 2, NUM_LAYERS]
+    dim: Annotated[int, 128, DIM]
+    num_heads: Annotated[int, 4, "number of query heads."]
+
+
+class LargerScratchOptions(ScratchOptions, total=False):
+    """The same, of a larger model."""
+
+    num_layers: Annotated[int, 4, NUM_LAYERS]
+    dim: Annotated[int, 256, DIM]
+
+
+class EncoderTaskOptions(BlockOptions, CausalOptions, ConvolutionOptions, PositionedEmbeddingOptions, total=False):
     """Options of an encoder."""
 
 
-class SequenceTaskOptions(SequenceHeadOptions, EmbedderOptions, total=False):
+class EmbedderOptions(ScratchOptions, EncoderTaskOptions, total=False):
+    """Options of an embedder."""
+
+
+class SequenceTaskOptions(ScratchOptions, SequenceHeadOptions, EncoderTaskOptions, total=False):
     """Options of a classifier of texts, or of pairs of texts."""
 
 
-class TokenTaskOptions(ClassHeadOptions, EmbedderOptions, total=False):
-    """Options of a classifier of tokens, or of spans."""
+class TokenTaskOptions(ScratchOptions, ClassHeadOptions, EncoderTaskOptions, total=False):
+    """Options of a classifier of tokens."""
 
 
-class MaskedTaskOptions(MaskedHeadOptions, EmbedderOptions, total=False):
+class SpanTaskOptions(TokenTaskOptions, total=False):
+    """Options of a classifier of spans."""
+
+    max_length: Annotated[int, 384, MAX_LENGTH]
+
+
+class MaskedTaskOptions(LargerScratchOptions, MaskedHeadOptions, EncoderTaskOptions, total=False):
     """Options of a masked language model."""
 
+    max_length: Annotated[int, 128, MAX_LENGTH]
 
-class GeneratorTaskOptions(GeneratorHeadOptions, BlockOptions, PositionedEmbeddingOptions, total=False):
+
+class GeneratorTaskOptions(
+    LargerScratchOptions, GeneratorHeadOptions, BlockOptions, PositionedEmbeddingOptions, total=False
+):
     """Options of a generator, with other defaults than the paper's."""
 
     position: Annotated[Each[Any], "rotary", BlockOptions.__annotations__["position"].__metadata__[1]]
     norm_placement: Annotated[Each[str], "pre", BlockOptions.__annotations__["norm_placement"].__metadata__[1]]
 
 
-class TextToTextOptions(LogitOptions, BlockOptions, PositionedEmbeddingOptions, total=False):
+class TextToTextOptions(LargerScratchOptions, LogitOptions, BlockOptions, PositionedEmbeddingOptions, total=False):
     """Options of an encoder-decoder, with another default than the paper's."""
 
     norm_placement: Annotated[Each[str], "pre", BlockOptions.__annotations__["norm_placement"].__metadata__[1]]
+    num_layers: Annotated[int, 3, NUM_LAYERS]
+    max_length: Annotated[int, 128, MAX_LENGTH]
     num_decoder_layers: Annotated[int | None, None, "number of blocks of the decoder; default `num_layers`."]
     start_id: Annotated[
         int | None, None, "the token that every target begins with; default the first of the tokenizer's `start`."

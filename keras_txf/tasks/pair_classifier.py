@@ -80,12 +80,6 @@ class PairClassifier(PairTask):
         second: Any = None,
         labels: Any = None,
         columns: Any = None,
-        vocab_size: int = 8000,
-        num_layers: int = 2,
-        dim: int = 128,
-        num_heads: int = 4,
-        tokenizer: Any = None,
-        max_length: int = 256,
         **options: Unpack[SequenceTaskOptions],
     ) -> Self:
         """Makes an untrained classifier of pairs, with a WordPiece vocabulary of the texts.
@@ -93,19 +87,15 @@ class PairClassifier(PairTask):
         Args:
             first, second, columns: the texts to train on, see `fit`.
             labels: list of the labels; None for a score.
-            vocab_size: the largest number of tokens.
-            num_layers, dim, num_heads: of `txf.models.encoder_classifier`.
-            tokenizer: a tokenizer in place of a new one.
-            max_length: truncates longer pairs.
             {options}
         """
+        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
         tokenizer = cls._tokenizer_or(tokenizer, first, second, columns, vocab_size)
         labels = None if labels is None else label_list(labels)
         classes = 1 if labels is None else len(labels)
         model = models.encoder_classifier(
-            tokenizer.vocab_size, classes, num_layers, dim, num_heads, token_type_ids=True,
-            token_types=2, pad_id=tokenizer.pad_id, **options,
-        )  # fmt: skip
+            tokenizer.vocab_size, classes, token_type_ids=True, token_types=2, pad_id=tokenizer.pad_id, **options
+        )
         return cls(model, tokenizer, labels, max_length=max_length)
 
     @classmethod
@@ -126,7 +116,7 @@ class PairClassifier(PairTask):
             max_length: truncates longer pairs.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path)
+        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
         known = labels_of(folder, "SequenceClassification")
         labels = known if labels is None else label_list(labels)
         labels = None if labels is not None and len(labels) == 1 else labels

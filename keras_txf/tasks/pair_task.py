@@ -1,12 +1,9 @@
 """PairTask: what the tasks share whose model reads two texts together."""
 
-import functools
-
-from keras_txf import text
 from keras_txf.reading import file_of, read_json
 from keras_txf.tasks.columns import texts
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import tokenizer_or
+from keras_txf.tasks.tokens import word_pieces_or
 
 WITH_TOKEN_TYPES = ("bert", "electra")
 WITH_TWO_SEPARATORS = ("roberta", "xlm-roberta", "mpnet")
@@ -25,8 +22,7 @@ class PairTask(Task):
         names = dict([*cls.columns.items()][:2])
         read = cls._read(data, [second], columns, names)
         known = [one for name, column in zip(names, read) for one in texts(name, column)]
-        train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
-        return tokenizer_or(tokenizer, lambda: train(known, vocab_size))
+        return word_pieces_or(tokenizer, lambda: known, vocab_size)
 
     def _input_padding(self):
         """The value that fills up each input of the model."""

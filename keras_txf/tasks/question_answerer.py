@@ -15,7 +15,7 @@ from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many
 from keras_txf.tasks.columns import texts as strings
 from keras_txf.tasks.fit_options import FitOptions
-from keras_txf.tasks.option_tables import ClassifierCheckpointOptions, TokenTaskOptions
+from keras_txf.tasks.option_tables import ClassifierCheckpointOptions, SpanTaskOptions
 from keras_txf.tasks.pair_task import WITH_TOKEN_TYPES, PairTask, pair_format
 from keras_txf.tasks.squad import answers_of, is_squad, read_squad
 from keras_txf.tasks.tokens import tokenizer_of
@@ -102,32 +102,23 @@ class QuestionAnswerer(PairTask):
         questions: Any,
         contexts: Any = None,
         columns: Any = None,
-        vocab_size: int = 8000,
-        num_layers: int = 2,
-        dim: int = 128,
-        num_heads: int = 4,
-        tokenizer: Any = None,
-        max_length: int = 384,
         overlap: int | None = None,
         max_answer_length: int = 30,
         null_threshold: float | None = None,
-        **options: Unpack[TokenTaskOptions],
+        **options: Unpack[SpanTaskOptions],
     ) -> Self:
         """Makes an untrained model for questions, with a WordPiece vocabulary of the texts.
 
         Args:
             questions, contexts, columns: the texts to train on, see `fit`.
-            vocab_size: the largest number of tokens.
-            num_layers, dim, num_heads: of `txf.models.span_classifier`.
-            tokenizer: a tokenizer in place of a new one.
-            max_length, overlap, max_answer_length, null_threshold: of the constructor.
+            overlap, max_answer_length, null_threshold: of the constructor.
             {options}
         """
+        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
         tokenizer = cls._tokenizer_or(tokenizer, questions, contexts, columns, vocab_size)
         model = models.span_classifier(
-            tokenizer.vocab_size, num_layers, dim, num_heads, token_type_ids=True, token_types=2,
-            pad_id=tokenizer.pad_id, **options,
-        )  # fmt: skip
+            tokenizer.vocab_size, token_type_ids=True, token_types=2, pad_id=tokenizer.pad_id, **options
+        )
         return cls(model, tokenizer, None, max_length, overlap, max_answer_length, null_threshold)
 
     @classmethod
@@ -149,7 +140,7 @@ class QuestionAnswerer(PairTask):
                 0.0, to a checkpoint that was trained on SQuAD 2.0.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path)
+        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
         options, separator = pair_format(folder, options, (*WITH_TOKEN_TYPES, "albert"))
         model = checkpoints.load(folder, "question_answering", **options)
         return cls(model, tokenizer, separator, max_length, overlap, max_answer_length, null_threshold, 5e-5)

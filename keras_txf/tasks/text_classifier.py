@@ -1,6 +1,5 @@
 """TextClassifier: one label for a text."""
 
-import functools
 import os
 from typing import Any, Self, Unpack
 
@@ -17,7 +16,7 @@ from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
 from keras_txf.tasks.option_tables import ClassifierCheckpointOptions, SequenceTaskOptions
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import tokenizer_of, tokenizer_or
+from keras_txf.tasks.tokens import tokenizer_of, word_pieces_or
 
 
 class TextClassifier(Task):
@@ -63,35 +62,19 @@ class TextClassifier(Task):
     @classmethod
     @shows_options
     def from_scratch(
-        cls,
-        texts: Any,
-        labels: Any = None,
-        columns: Any = None,
-        vocab_size: int = 8000,
-        num_layers: int = 2,
-        dim: int = 128,
-        num_heads: int = 4,
-        tokenizer: Any = None,
-        max_length: int = 256,
-        **options: Unpack[SequenceTaskOptions],
+        cls, texts: Any, labels: Any = None, columns: Any = None, **options: Unpack[SequenceTaskOptions]
     ) -> Self:
         """Makes an untrained classifier, with a WordPiece vocabulary of the texts.
 
         Args:
             texts, labels, columns: the texts to train on and their labels, see `fit`.
-            vocab_size: the largest number of tokens.
-            num_layers, dim, num_heads: of `txf.models.encoder_classifier`.
-            tokenizer: a tokenizer in place of a new one.
-            max_length: truncates longer texts.
             {options}
         """
+        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
         texts, labels = cls._read(texts, [labels], columns)
-        train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
-        tokenizer = tokenizer_or(tokenizer, lambda: train(_checked(texts), vocab_size))
+        tokenizer = word_pieces_or(tokenizer, lambda: _checked(texts), vocab_size)
         labels = label_list(labels)
-        model = models.encoder_classifier(
-            tokenizer.vocab_size, len(labels), num_layers, dim, num_heads, pad_id=tokenizer.pad_id, **options
-        )
+        model = models.encoder_classifier(tokenizer.vocab_size, len(labels), pad_id=tokenizer.pad_id, **options)
         return cls(model, tokenizer, labels, max_length)
 
     @classmethod
@@ -112,7 +95,7 @@ class TextClassifier(Task):
             max_length: truncates longer texts.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path)
+        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
         known = labels_of(folder, "SequenceClassification")
         labels = known if labels is None else label_list(labels)
         if labels is None:

@@ -1,6 +1,5 @@
 """TextEmbedder: a vector for each text, and search by meaning."""
 
-import functools
 import os
 from typing import Any, Self, Unpack
 
@@ -28,7 +27,7 @@ from keras_txf.tasks.sentence_modules import (
     write_modules,
 )
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import rows_of, tokenizer_of, tokenizer_or
+from keras_txf.tasks.tokens import rows_of, tokenizer_of, word_pieces_or
 from keras_txf.text.truncation import row
 
 
@@ -74,33 +73,19 @@ class TextEmbedder(Task):
     @classmethod
     @shows_options
     def from_scratch(
-        cls,
-        anchors: Any,
-        positives: Any = None,
-        columns: Any = None,
-        vocab_size: int = 8000,
-        num_layers: int = 2,
-        dim: int = 128,
-        num_heads: int = 4,
-        tokenizer: Any = None,
-        max_length: int = 256,
-        **options: Unpack[EmbedderOptions],
+        cls, anchors: Any, positives: Any = None, columns: Any = None, **options: Unpack[EmbedderOptions]
     ) -> Self:
         """Makes an untrained embedder, with a WordPiece vocabulary of the texts.
 
         Args:
             anchors, positives, columns: the texts to train on, see `fit`.
-            vocab_size: the largest number of tokens.
-            num_layers, dim, num_heads: of `txf.models.encoder`.
-            tokenizer: a tokenizer in place of a new one.
-            max_length: truncates longer texts.
             {options}
         """
+        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
         read = cls._read(anchors, [positives], columns)
         known = [one for name, column in zip(cls.columns, read) for one in texts(name, column)]
-        train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]")
-        tokenizer = tokenizer_or(tokenizer, lambda: train(known, vocab_size))
-        encoder = models.encoder(tokenizer.vocab_size, num_layers, dim, num_heads, pad_id=tokenizer.pad_id, **options)
+        tokenizer = word_pieces_or(tokenizer, lambda: known, vocab_size)
+        encoder = models.encoder(tokenizer.vocab_size, pad_id=tokenizer.pad_id, **options)
         return cls(_pooled(encoder, "mean"), tokenizer, max_length)
 
     @classmethod
@@ -131,8 +116,8 @@ class TextEmbedder(Task):
                 each text.
         """
         checks.optional(checks.one_of, "pooling", pooling, sorted(POOLINGS))
-        folder, tokenizer = tokenizer_of(path)
         own = pooling is None
+        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
         pooling = read_pooling(folder, tokenizer) if own else pooling
         if "pad_id" not in options:
             [ids] = rows_of(row(tokenizer, ["a"], None))

@@ -66,12 +66,6 @@ class TextGenerator(Task):
         texts: Any,
         responses: Any = None,
         columns: Any = None,
-        vocab_size: int = 8000,
-        num_layers: int = 4,
-        dim: int = 256,
-        num_heads: int = 4,
-        tokenizer: Any = None,
-        max_length: int = 256,
         chat_template: Any = None,
         **options: Unpack[GeneratorTaskOptions],
     ) -> Self:
@@ -79,14 +73,11 @@ class TextGenerator(Task):
 
         Args:
             texts, responses, columns: the texts, prompts and responses, or conversations to train on, see `fit`.
-            vocab_size: the largest number of tokens.
-            num_layers, dim, num_heads: of `txf.models.decoder_generator`.
-            tokenizer: a tokenizer in place of a new one.
-            max_length: the largest number of tokens of an example.
             chat_template: see `TextGenerator`; for conversations and a new vocabulary there is one by default, with a
                 special token for each role.
             {options}
         """
+        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
         read = cls._read(texts, [responses], columns, columns_of(responses, columns))
         for column in read[1:]:
             texts_of("responses", column)
@@ -99,9 +90,7 @@ class TextGenerator(Task):
                 _checked(lines), vocab_size, special_tokens=special, start="<s>", end="</s>", pad_token="<pad>"
             )
         checked_tokenizer("tokenizer", tokenizer)
-        model = models.decoder_generator(
-            tokenizer.vocab_size, num_layers, dim, num_heads, pad_id=tokenizer.pad_id, **options
-        )
+        model = models.decoder_generator(tokenizer.vocab_size, pad_id=tokenizer.pad_id, **options)
         return cls(model, tokenizer, max_length, chat_template=chat_template)
 
     @classmethod
@@ -121,7 +110,7 @@ class TextGenerator(Task):
             chat_template: a template in place of the folder's, see `TextGenerator`.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path)
+        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
         tokenizer = chats.with_end(tokenizer, folder)
         model = checkpoints.load(folder, "causal_lm", **options)
         template = find_chat_template(folder) if chat_template is None else chat_template

@@ -62,25 +62,17 @@ class TextToText(Task):
         sources: Any,
         targets: Any = None,
         columns: Any = None,
-        vocab_size: int = 8000,
-        num_layers: int = 3,
-        dim: int = 256,
-        num_heads: int = 4,
-        tokenizer: Any = None,
         target_tokenizer: Any = None,
-        max_length: int = 128,
         **options: Unpack[TextToTextOptions],
     ) -> Self:
         """Makes an untrained model, with a SentencePiece vocabulary of each side.
 
         Args:
             sources, targets, columns: the texts to train on, see `fit`.
-            vocab_size: the largest number of tokens of each side.
-            num_layers, dim, num_heads: of `txf.models.encoder_decoder`.
-            tokenizer, target_tokenizer: tokenizers in place of new ones.
-            max_length: truncates longer texts.
+            target_tokenizer: a tokenizer of the targets in place of a new one.
             {options}
         """
+        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
         read = cls._read(sources, [targets], columns)
         sources, targets = (texts(name, column) for name, column in zip(cls.columns, read))
         train = text.SentencePieceTokenizer.train
@@ -93,9 +85,12 @@ class TextToText(Task):
         if own is None or isinstance(own, dict):
             options["decoder_options"] = {"pad_id": target_tokenizer.pad_id, **(own or {})}
         model = models.encoder_decoder(
-            tokenizer.vocab_size, target_tokenizer.vocab_size, num_layers, dim, num_heads,
-            share_embeddings=False, pad_id=tokenizer.pad_id, **options,
-        )  # fmt: skip
+            tokenizer.vocab_size,
+            target_tokenizer.vocab_size,
+            share_embeddings=False,
+            pad_id=tokenizer.pad_id,
+            **options,
+        )
         return cls(model, tokenizer, target_tokenizer, max_length)
 
     @classmethod
@@ -110,7 +105,7 @@ class TextToText(Task):
             max_length: truncates longer texts.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path)
+        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
         model = checkpoints.load(folder, "seq2seq", **options)
         target = text.from_checkpoint(folder, target=True) if file_of(folder, "target.spm").is_file() else None
         return cls(model, tokenizer, target, max_length, learning_rate=5e-5)

@@ -1,6 +1,5 @@
 """TokenClassifier: a tag for each word, and the entities that the tags make."""
 
-import functools
 import os
 import pathlib
 from typing import Any, Self, Unpack
@@ -20,7 +19,7 @@ from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import class_weights, label_list, numbers_of
 from keras_txf.tasks.option_tables import ClassifierCheckpointOptions, TokenTaskOptions
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import tokenizer_of, tokenizer_or
+from keras_txf.tasks.tokens import tokenizer_of, word_pieces_or
 from keras_txf.tasks.word_windows import WordWindows, words_of
 from keras_txf.text.tags import checked_names
 
@@ -86,13 +85,7 @@ class TokenClassifier(Task):
         tags: Any = None,
         labels: Any = None,
         columns: Any = None,
-        vocab_size: int = 8000,
-        num_layers: int = 2,
-        dim: int = 128,
-        num_heads: int = 4,
-        tokenizer: Any = None,
         label_all_tokens: bool = False,
-        max_length: int = 256,
         **options: Unpack[TokenTaskOptions],
     ) -> Self:
         """Makes an untrained classifier, with a WordPiece vocabulary of the words.
@@ -100,22 +93,17 @@ class TokenClassifier(Task):
         Args:
             words, tags, columns: the words to train on and their tags, see `fit`.
             labels: list of the labels; default the different tags, sorted.
-            vocab_size: the largest number of tokens.
-            num_layers, dim, num_heads: of `txf.models.token_classifier`.
-            tokenizer: a tokenizer in place of a new one.
-            label_all_tokens, max_length: of the constructor.
+            label_all_tokens: of the constructor.
             {options}
         """
+        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
         words, tags = cls._read(words, [tags], columns)
         words = words_of("words", words)
-        cased = dict(lowercase=False, strip_accents=False, start="[CLS]", end="[SEP]")
-        train = functools.partial(text.WordPieceTokenizer.train, **cased)
-        tokenizer = tokenizer_or(tokenizer, lambda: train([" ".join(row) for row in words], vocab_size))
+        cased = dict(lowercase=False, strip_accents=False)
+        tokenizer = word_pieces_or(tokenizer, lambda: [" ".join(row) for row in words], vocab_size, **cased)
         tags = words_of("tags", tags) if labels is None else tags
         labels = label_list([tag for row in tags for tag in row] if labels is None else labels)
-        model = models.token_classifier(
-            tokenizer.vocab_size, len(labels), num_layers, dim, num_heads, pad_id=tokenizer.pad_id, **options
-        )
+        model = models.token_classifier(tokenizer.vocab_size, len(labels), pad_id=tokenizer.pad_id, **options)
         return cls(model, tokenizer, labels, label_all_tokens, max_length)
 
     @classmethod
@@ -136,7 +124,7 @@ class TokenClassifier(Task):
             label_all_tokens, max_length: of the constructor.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path)
+        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
         known = labels_of(folder, "TokenClassification")
         labels = known if labels is None else label_list(labels)
         if labels is None:

@@ -1,5 +1,6 @@
 """The tokenizer of a task, and the ids that it gives."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,12 @@ def rows_of(ragged):
 def tokenizer_or(tokenizer: Any, train: Any, name: str = "tokenizer") -> Any:
     """The tokenizer that a caller gives, or one that `train` makes."""
     return train() if tokenizer is None else checked_tokenizer(name, tokenizer)
+
+
+def word_pieces_or(tokenizer: Any, corpus: Any, vocab_size: int, **options: Any) -> Any:
+    """The tokenizer that a caller gives, or a WordPiece tokenizer of the texts that `corpus` returns."""
+    train = functools.partial(text.WordPieceTokenizer.train, start="[CLS]", end="[SEP]", **options)
+    return tokenizer_or(tokenizer, lambda: train(corpus(), vocab_size))
 
 
 def tokenizer_of(path, revision=None):

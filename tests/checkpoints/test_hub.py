@@ -32,6 +32,12 @@ def test_a_repository_is_fetched(asked, revision):
     assert name == "openai-community/gpt2" and arguments["revision"] == revision
 
 
+def test_a_task_fetches_the_revision_too(asked):
+    with pytest.raises(ValueError, match="`path` must be a checkpoint with a tokenizer"):  # the repository has none
+        txf.tasks.TextGenerator.from_checkpoint("org/name", revision="v1.0")
+    assert asked[0][1]["revision"] == "v1.0"
+
+
 def test_only_what_is_read_is_fetched(asked):
     txf.checkpoints.load("org/name")
     arguments = asked[0][1]
