@@ -241,8 +241,9 @@ def inputs(case, config, seed=3):
     if hasattr(config, "vision_config"):
         theirs, images, _ = inputs(case, config.vision_config, seed)
         ids = rng.integers(6, 50, (3, 11))
-        if case.family == "clip":  # each text ends elsewhere, and the end token is also padding
-            end = 60 if config.text_config.eos_token_id == 2 else config.text_config.eos_token_id
+        if case.family in ("clip", "metaclip_2"):  # each text ends elsewhere, and the end token is also padding
+            end = config.text_config.eos_token_id
+            end = 60 if end == 2 and case.family == "clip" else end
             ids[0, 10], ids[1, 4:], ids[2, 7:] = end, end, end
         return {**theirs, "input_ids": ids}, {"images": images, "token_ids": ids}, None
     if hasattr(config, "patch_size"):

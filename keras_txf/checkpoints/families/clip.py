@@ -1,4 +1,4 @@
-"""CLIP and SigLIP: an encoder of images and one of texts, each by itself or both."""
+"""CLIP, MetaCLIP 2 and SigLIP: an encoder of images and one of texts, each by itself or both."""
 
 import dataclasses
 
@@ -132,6 +132,10 @@ def clip(c):
     return {**found, "projection_dim": c("projection_dim", 512), "end_id": end_token(c.part("text_config"))}
 
 
+def metaclip(c):
+    return {**clip(c), "end_id": c.part("text_config").end_id(49407)}  # a file that says 2 means 2
+
+
 def siglip(c):
     found = pair(c, images, texts)
     c.part("vision_config").only("vision_use_head", True)
@@ -162,7 +166,9 @@ def families(name, clazz, image_options, text_options, pair_options, head, kept)
     }
 
 
+OF_POOLED = (r"post_layernorm\.(weight|bias)",)
 FAMILIES = {
-    **families("clip", "CLIP", clip_images, clip_texts, clip, CLIP_HEAD, (r"post_layernorm\.(weight|bias)",)),
+    **families("clip", "CLIP", clip_images, clip_texts, clip, CLIP_HEAD, OF_POOLED),
+    **families("metaclip_2", "MetaClip2", clip_images, clip_texts, metaclip, CLIP_HEAD, OF_POOLED),
     **families("siglip", "Siglip", images, texts, siglip, SIGLIP_HEAD, (r"head\..*",)),
 }
