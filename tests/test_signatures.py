@@ -1,6 +1,7 @@
 """What an editor and `help` show of the public functions: each option by name, with its meaning."""
 
 import inspect
+from collections.abc import Sequence
 
 import keras
 import pytest
@@ -64,21 +65,39 @@ def test_options_of_a_task_are_those_of_its_builder():
     assert "attention_dropout: rate on the attention weights." in txf.tasks.TextClassifier.from_scratch.__doc__
 
 
-def test_options_of_load_are_those_of_all_builders():
+def test_options_of_load_are_those_of_builders_and_show_that_the_file_has_their_defaults():
     parameters = inspect.signature(txf.checkpoints.load).parameters
     assert repr(parameters["dropout"].default) == "..."
     known = {
         name
-        for build in ("encoder", "encoder_classifier", "token_classifier", "decoder_generator", "image_classifier")
+        for build in ("encoder_classifier", "token_classifier", "encoder_decoder", "decoder_generator", "image_encoder")
         for name in inspect.signature(getattr(txf.models, build)).parameters
     }
-    sizes = {"vocab_size", "num_classes", "num_layers", "dim", "num_heads", "image_size", "patch_size", "channels"}
-    left_out = {*known} - {*parameters} - sizes
-    assert left_out == {"input_dim", "input_embedding"}
+    assert {*parameters} - known == {"path", "task", "ignore", "revision", "progress"}
+
+
+def test_a_type_is_shown_without_the_list_of_each_block_alone():
+    parameters = inspect.signature(txf.models.encoder).parameters
+    assert parameters["dropout"].annotation is float and parameters["window"].annotation == int | None
+    assert parameters["num_heads"].annotation != int | None  # of an argument everything is shown
+    assert inspect.signature(txf.checkpoints.load).parameters["ignore"].annotation == Sequence[str]
+    stops = inspect.signature(txf.tasks.TextGenerator.generate).parameters["stop_ids"].annotation
+    assert stops == int | Sequence[int] | None
+
+
+@pytest.mark.parametrize("name", ["pad_id", "num_classes", "return_hidden_states", "token_type_ids"])
+def test_what_a_task_decides_is_no_option_of_it(name):
+    with pytest.raises(ValueError, match=f"'{name}' is not an option of from_scratch"):
+        txf.tasks.TextClassifier.from_scratch(["a fox"] * 9, ["a", "b", "a"] * 3, **{name: 1})
+
+
+def test_a_name_of_hugging_face_is_refused_with_ours():
+    with pytest.raises(ValueError, match="'hidden_dropout_prob' is not an option of encoder. Did you mean 'dropout'"):
+        txf.models.encoder(9, 1, 8, 2, hidden_dropout_prob=0.1)
 
 
 def test_a_misspelt_option_is_refused_with_the_right_one():
-    with pytest.raises(ValueError, match="'droput' is not an option of encoder_classifier. Did you mean 'dropout'"):
+    with pytest.raises(ValueError, match="'droput' is not an option of from_scratch. Did you mean 'dropout'"):
         txf.tasks.TextClassifier.from_scratch(["a fox"] * 9, ["a", "b", "a"] * 3, vocab_size=30, droput=0.2)
     with pytest.raises(ValueError, match="'poling' is not an option of encoder_classifier. Did you mean 'pooling'"):
         txf.models.encoder_classifier(9, 2, 1, 8, 2, poling="first")

@@ -12,14 +12,21 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.backend.keras_private import puts_values_off, without_values
-from keras_txf.checkpoints.building import build, choose_task, family_values, find_family, table_of
+from keras_txf.checkpoints.building import build, choose_task, family_values, find_family, is_tied, table_of
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.files import open_tensors, weights_of
 from keras_txf.checkpoints.generation_config import give_generate_defaults
 from keras_txf.checkpoints.hub import find
 from keras_txf.checkpoints.lazy_init import give_value, give_values
 from keras_txf.checkpoints.option_tables import LoadOptions
-from keras_txf.checkpoints.source import Source, check_names, check_tensors, most_common_dtype, resolve_aliases
+from keras_txf.checkpoints.source import (
+    Source,
+    check_head,
+    check_names,
+    check_tensors,
+    most_common_dtype,
+    resolve_aliases,
+)
 from keras_txf.checkpoints.text_part import TEXT_PARTS
 from keras_txf.checkpoints.weight_map import Expert, as_tensor, links
 from keras_txf.checks import short_repr
@@ -47,8 +54,9 @@ def load(
         num_classes: number of classes of a classifier; another number than the file's makes a new head.
         {options}
 
-    Options of the builder, such as `dropout`, replace those of the file, which are their defaults. Each builder refuses
-    those that it does not have.
+    Options of the builder, such as `dropout`, replace those of the file, which are their defaults. Those above change
+    no weight but those of a new head. `load` takes the others of the builder too, where the tensors of the file go with
+    them.
 
     Returns:
         A functional `keras.Model` from the builder that the task has in `txf.models`. `save` writes it as a folder
@@ -104,7 +112,7 @@ def load(
         kept, skipped = {}, {}
         if not puts_values_off():  # the caller, such as `layout_map`, needs no values
             with reading(weights, file_of(folder, "config.json")):
-                kept, skipped = fill(model, source, task, new_head, progress, asked or new_head)
+                kept, skipped = fill(model, source, task, new_head, progress, asked or new_head, options)
             give_values(made)  # to variables without a tensor: a new head, generators of random numbers
     if kind in TEXT_PARTS:
         warnings.warn(
@@ -164,8 +172,10 @@ def check_padding(folder, pad_id):
         )
 
 
-def fill(model, source, task, new_head, progress, asked):
+def fill(model, source, task, new_head, progress, asked, options):
     """Gives each weight its tensor; refuses weights without a tensor and tensors without a weight.
+
+    `options` are the caller's.
 
     Returns what `save` writes back: tensors that become no weight, and rows of tables that become no weight.
     """
@@ -175,11 +185,14 @@ def fill(model, source, task, new_head, progress, asked):
     if new_head:
         new = {path for path, row in head.items() if path.endswith("logits") or not source.has(as_tensor(row).name)}
         weights = [weight for weight in weights if weight.path.rpartition("/")[0] not in new]
+        head = {path: row for path, row in head.items() if path not in new}
     wanted = links(table_of(family, task, config, model), weights)
     resolve_aliases(source, {link.name for link in wanted})
     names, whole = check_names(source, task, {link.name for link in wanted}, asked), family.tasks[task].whole
     kept = {source.names[name] if whole else name: source.read(name) for name in names}
     check_tensors(source, wanted)
+    tied = not options.get("tie_embeddings") or is_tied(source, task, config, config("tie_word_embeddings", True))
+    check_head(source, head, {link.name for link in wanted}, options, tied)
     if progress is None:
         progress = sum(source.tensors.size(source.names[link.name]) for link in wanted) >= LARGE
     bar = keras.utils.Progbar(len(wanted), unit_name="tensor") if progress else None

@@ -1,34 +1,26 @@
-"""The options of `load`: those of the file, and of the builders; see `layers.shown_options`."""
+"""The options of `load`: those of the file, and of the builders; see `layers.shown_options`.
+
+Of the options of the blocks these change no weight, so that they go with the tensors of a file.
+"""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
-from keras_txf.layers.option_tables import BlockOptions, CausalOptions, ConvolutionOptions
-from keras_txf.models.option_tables import (
-    GeneratorHeadOptions,
-    ImageOptions,
-    PositionedEmbeddingOptions,
-    SequenceHeadOptions,
-)
+from keras_txf.layers.option_tables import BlockOptions, CausalOptions, Each
+from keras_txf.layers.shown_options import meaning
+from keras_txf.models.option_tables import ImageOptions, LogitOptions, SequenceEncoderOptions, SequenceHeadOptions
 
 
-class CheckpointOptions(BlockOptions, CausalOptions, ConvolutionOptions, PositionedEmbeddingOptions, total=False):
+class CheckpointOptions(TypedDict, total=False):
     """Options of `load` for the models of tasks."""
 
     dtype: Annotated[
         Any,
         None,
-        'dtype policy of the model; default Keras\' own. `load` converts the weights. "auto" is the type of the file: '
-        '"float32", "bfloat16" or "float16", whichever most of its numbers have. The weights are then those of the '
-        "file bit for bit, but for weights of another type than most, and for Gemma's norms, 1 + w here.",
-    ]
-    progress: Annotated[bool | None, None, "whether to show a progress bar; default: for large files."]
-    revision: Annotated[str | None, None, "branch, tag or commit on the Hub."]
-    ignore: Annotated[
-        Sequence[str],
-        (),
-        "keys of `config.json` that are left out of it, such as one that an error names. The model then lacks what "
-        "they ask for, and `save` does not write them.",
+        "dtype policy of the layers; default Keras' own. `load` converts the weights. "
+        '"auto" is the type of the file: "float32", "bfloat16" or "float16", whichever most of its numbers have. The '
+        "weights are then those of the file bit for bit, but for weights of another type than most, and for Gemma's "
+        "norms, 1 + w here.",
     ]
     pad_id: Annotated[
         int | None,
@@ -37,21 +29,40 @@ class CheckpointOptions(BlockOptions, CausalOptions, ConvolutionOptions, Positio
         'is padding: transformers attends to it too. Only for "sequence_classification" it is padding wherever it '
         "stands: the logits are of the last other token, in transformers too.",
     ]
-    masked_id: Annotated[int | None, None, "of encoders: the token that hides others (ESM)."]
+    ignore: Annotated[
+        Sequence[str],
+        (),
+        "list of str, keys of `config.json` that are left out of it, such as one that an error names. The model then "
+        "lacks what they ask for, and `save` does not write them.",
+    ]
+    revision: Annotated[str | None, None, "branch, tag or commit on the Hub."]
+    progress: Annotated[bool | None, None, "whether to show a progress bar; default: for large files."]
+    dropout: Annotated[Each[float], 0.1, meaning(BlockOptions, "dropout")]
+    attention_dropout: Annotated[Each[float], 0.0, meaning(BlockOptions, "attention_dropout")]
+    feed_forward_dropout: Annotated[Each[float], 0.0, meaning(BlockOptions, "feed_forward_dropout")]
+    embedding_dropout: Annotated[float | None, None, "rate after the embedding."]
+    stochastic_depth: Annotated[Each[float], 0.0, meaning(BlockOptions, "stochastic_depth")]
+    rematerialize: Annotated[Each[bool], False, meaning(BlockOptions, "rematerialize")]
+    position: Annotated[Each[Any], None, meaning(BlockOptions, "position")]
+    causal: Annotated[Each[bool], False, meaning(CausalOptions, "causal")]
+    window: Annotated[Each[int | None], None, meaning(BlockOptions, "window")]
+    masked_id: Annotated[int | None, None, meaning(SequenceEncoderOptions, "masked_id")]
 
 
-class LoadOptions(ImageOptions, SequenceHeadOptions, GeneratorHeadOptions, CheckpointOptions, total=False):
+class ClassifierCheckpointOptions(CheckpointOptions, SequenceHeadOptions, total=False):
+    """Options of `load` for a classifier; those of the head are for a new one."""
+
+
+class LoadOptions(ClassifierCheckpointOptions, total=False):
     """Options of `load` for every task."""
 
-    max_length: Annotated[
-        int | None, None, "number of learned positions; longer input is refused whatever `position_encoding`."
-    ]
-    token_types: Annotated[int | None, None, "number of kinds of tokens, each with a learned vector to add."]
+    max_length: Annotated[int | None, None, meaning(SequenceEncoderOptions, "max_length")]
+    final_logit_soft_cap: Annotated[float | None, None, meaning(LogitOptions, "final_logit_soft_cap")]
     start_id: Annotated[int | None, None, "of encoder-decoders: the token that every target begins with."]
-    distillation_head: Annotated[bool, False, "of images: whether a second head reads the distillation token (DeiT)."]
-    pooling_norm: Annotated[bool, False, "of images: whether a norm follows the pooling (BEiT)."]
     token_type_ids: Annotated[bool, False, "of encoders: whether there is an input of token types."]
     packed: Annotated[bool, False, "whether rows hold several sequences."]
     return_hidden_states: Annotated[bool, False, "whether the hidden states are outputs too."]
     return_attention_scores: Annotated[bool, False, "whether the attention scores are outputs too."]
-    name: Annotated[str, None, "name of the model; default that of the builder."]
+    image_size: Annotated[int | tuple[int, int], 224, "of images: height and width, or one number for both."]
+    interpolate_positions: Annotated[bool, False, meaning(ImageOptions, "interpolate_positions")]
+    name: Annotated[str, "", "name of the model; default that of the builder."]

@@ -137,6 +137,28 @@ def check_names(source, task, wanted, asked):
     ]
 
 
+def check_head(source, head, wanted, options, tied):
+    """Refuses options of the caller that leave out trained tensors of the head.
+
+    Args:
+        source: `Source`.
+        head: the rows of the head.
+        wanted: names of the tensors that have a weight.
+        options: of the caller.
+        tied: whether logits of tokens, if the file holds them, are a copy of the embedding.
+    """
+    modules = modules_of(head)
+    lost = [name for name in source.names.keys() - wanted if {name, name.rpartition(".")[0]} & modules]
+    if tied and "logits" in head:
+        copies = {f"{module}.weight" for module in modules_of({"logits": head["logits"]})}
+        lost = [name for name in lost if name not in copies]
+    if options and lost:
+        raise ValueError(
+            f"The options {short_repr(sorted(options))} must keep each tensor of the head; the model has no weight for "
+            f"{short_repr(sorted(source.names[name] for name in lost))}."
+        )
+
+
 def check_tensors(source, wanted):
     """Refuses tensors whose dtype or shape does not fit their weights."""
     kinds = {source.names[link.name]: source.tensors.dtype(source.names[link.name]) for link in wanted}

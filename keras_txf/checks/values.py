@@ -207,6 +207,17 @@ def takes_no_arguments(name, function):
         raise ValueError(f"`{name}` must be a function without arguments; received {short_repr(function)}.") from None
 
 
+# Options by the names that they have in configurations of Hugging Face and in Keras.
+OTHER_NAMES = {
+    "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout", "torch_dtype": "dtype",
+    "num_labels": "num_classes", "hidden_size": "dim", "num_hidden_layers": "num_layers", "hidden_act": "activation",
+    "num_attention_heads": "num_heads", "intermediate_size": "intermediate_dim", "pad_token_id": "pad_id",
+    "max_position_embeddings": "max_length", "key_dim": "head_dim", "sliding_window": "window",
+    "tie_word_embeddings": "tie_embeddings", "type_vocab_size": "token_types", "layer_norm_eps": "norm_epsilon",
+    "rms_norm_eps": "norm_epsilon",
+}  # fmt: skip
+
+
 def known_names(kind, names, known, hints=()):
     """Refuses misspelt option names and offers the nearest one. A builder has too many options to list.
 
@@ -214,7 +225,10 @@ def known_names(kind, names, known, hints=()):
     """
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, [x for x in (*known, *hints) if x != name], 1)
+            others = [x for x in (*known, *hints) if x != name]
+            near = (
+                [OTHER_NAMES[name]] if OTHER_NAMES.get(name) in others else difflib.get_close_matches(name, others, 1)
+            )
             hint = f" Did you mean {short_repr(near[0])}?" if near else ""
             options = f"Known: {sorted(known)}." if len(known) <= 40 else "Its docstring lists all."
             raise ValueError(f"{short_repr(name)} is not {kind}.{hint} {options}")

@@ -12,6 +12,8 @@ import textwrap
 import typing
 from collections.abc import Sequence
 
+from keras_txf.checks import known_names
+
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 LINE = "{options}"  # of a docstring, in whose place the options are listed
 WIDTH = 118
@@ -73,6 +75,11 @@ def take(table, options):
     return {name: options.pop(name) for name in fields(table)}
 
 
+def meaning(table, name):
+    """The meaning of an option of a table, for another table that has it too."""
+    return fields(table)[name][2]
+
+
 def default_options(table):
     """The defaults of a table, by name."""
     return {name: default for name, (_, default, _) in fields(table).items()}
@@ -96,6 +103,8 @@ def _with_defaults(function):
     @functools.wraps(function)
     def call(*args, **kwargs):
         if not _is_constructor(function):
+            options = kwargs.keys() - {p.name for p in own}
+            known_names(f"an option of {function.__name__}", options, defaults, ARGUMENTS[function.__name__])
             return function(*args, **{**defaults, **kwargs})
         more = dict(zip(table, args[len(own) :]))  # options in the order of the table
         return function(*args[: len(own)], **{**defaults, **more, **kwargs})
@@ -127,8 +136,11 @@ def _is_constructor(function):
 
 def _of_one(type_):
     """The type of a value, without the list of `Each`, which would double what `help` shows."""
-    types = [one for one in typing.get_args(type_) if typing.get_origin(one) is not Sequence]
-    return functools.reduce(operator.or_, types) if types else type_
+    types = typing.get_args(type_)
+    single = [one for one in types if typing.get_origin(one) is not Sequence]
+    one = functools.reduce(operator.or_, single) if single else None
+    is_each = typing.get_origin(type_) is not Sequence and Sequence[one] in types if single else False
+    return one if is_each else type_
 
 
 def describe(text, table):

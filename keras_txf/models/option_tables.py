@@ -51,9 +51,7 @@ class PositionedEmbeddingOptions(StackOptions, total=False):
 class EmbeddingOptions(PositionedEmbeddingOptions, total=False):
     """Options of every builder that reads token ids."""
 
-    max_length: Annotated[
-        int | None, None, "number of learned positions; longer input is refused whatever `position_encoding`."
-    ]
+    max_length: Annotated[int | None, None, "longest input, and the number of learned positions."]
     token_types: Annotated[
         int | None, None, "number of kinds of tokens, each with a learned vector to add (BERT's sentences A and B)."
     ]
@@ -103,7 +101,9 @@ class ClassHeadOptions(TypedDict, total=False):
 class SequenceHeadOptions(ClassHeadOptions, total=False):
     """Options of what makes logits of a whole sequence."""
 
-    pooling: Annotated[str, "mean", "how a sequence becomes one vector: the `kind` of `Pooling`."]
+    pooling: Annotated[
+        str, "mean", 'how a sequence becomes one vector: "mean", "first", "last" or another `kind` of `Pooling`.'
+    ]
     pool_after_head: Annotated[bool, False, "whether that layer stands before the pooling, on each token (EuroBERT)."]
     logit_bias: Annotated[bool, True, "whether each class has a bias."]
 
@@ -148,23 +148,23 @@ class DecoderOptions(BlockOptions, EmbeddingOptions, total=False):
     """Options of the decoders, and of an encoder-decoder."""
 
 
-class SequenceClassifierOptions(SequenceHeadOptions, SequenceEncoderOptions, total=False):
+class SequenceClassifierOptions(SequenceEncoderOptions, SequenceHeadOptions, total=False):
     """Options of `encoder_classifier`."""
 
 
-class TokenClassifierOptions(ClassHeadOptions, SequenceEncoderOptions, total=False):
+class TokenClassifierOptions(SequenceEncoderOptions, ClassHeadOptions, total=False):
     """Options of `token_classifier` and `span_classifier`."""
 
 
-class MaskedLanguageModelOptions(MaskedHeadOptions, EncoderOptions, total=False):
+class MaskedLanguageModelOptions(EncoderOptions, MaskedHeadOptions, total=False):
     """Options of `masked_language_model`."""
 
 
-class ContextDecoderOptions(LogitOptions, DecoderOptions, total=False):
+class ContextDecoderOptions(DecoderOptions, LogitOptions, total=False):
     """Options of `decoder` and `encoder_decoder`."""
 
 
-class GeneratorOptions(GeneratorHeadOptions, DecoderOptions, total=False):
+class GeneratorOptions(DecoderOptions, GeneratorHeadOptions, total=False):
     """Options of `decoder_generator`."""
 
 

@@ -15,7 +15,7 @@ from keras_txf.tasks.columns import one_or_many, texts
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.option_tables import MaskedTaskOptions
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import rows_of, tokenizer_of, word_pieces_or
+from keras_txf.tasks.tokens import builder_options, rows_of, tokenizer_of, word_pieces_or
 from keras_txf.text.truncation import row
 
 
@@ -73,7 +73,7 @@ class MaskedLanguageModel(Task):
         tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
         [texts] = cls._read(texts, [], columns)
         tokenizer = word_pieces_or(tokenizer, lambda: _checked(texts), vocab_size)
-        model = models.masked_language_model(tokenizer.vocab_size, pad_id=tokenizer.pad_id, **options)
+        model = models.masked_language_model(tokenizer.vocab_size, **builder_options(options, tokenizer, max_length))
         return cls(model, tokenizer, max_length=max_length)
 
     @classmethod

@@ -5,8 +5,8 @@ Left out are options that a task knows itself, such as the id of padding.
 
 from typing import Annotated, Any, TypedDict
 
-from keras_txf.checkpoints.option_tables import CheckpointOptions
 from keras_txf.layers.option_tables import BlockOptions, CausalOptions, ConvolutionOptions, Each
+from keras_txf.layers.shown_options import meaning
 from keras_txf.models.option_tables import (
     ClassHeadOptions,
     GeneratorHeadOptions,
@@ -47,11 +47,11 @@ class EmbedderOptions(ScratchOptions, EncoderTaskOptions, total=False):
     """Options of an embedder."""
 
 
-class SequenceTaskOptions(ScratchOptions, SequenceHeadOptions, EncoderTaskOptions, total=False):
+class SequenceTaskOptions(ScratchOptions, EncoderTaskOptions, SequenceHeadOptions, total=False):
     """Options of a classifier of texts, or of pairs of texts."""
 
 
-class TokenTaskOptions(ScratchOptions, ClassHeadOptions, EncoderTaskOptions, total=False):
+class TokenTaskOptions(ScratchOptions, EncoderTaskOptions, ClassHeadOptions, total=False):
     """Options of a classifier of tokens."""
 
 
@@ -61,25 +61,25 @@ class SpanTaskOptions(TokenTaskOptions, total=False):
     max_length: Annotated[int, 384, MAX_LENGTH]
 
 
-class MaskedTaskOptions(LargerScratchOptions, MaskedHeadOptions, EncoderTaskOptions, total=False):
+class MaskedTaskOptions(LargerScratchOptions, EncoderTaskOptions, MaskedHeadOptions, total=False):
     """Options of a masked language model."""
 
     max_length: Annotated[int, 128, MAX_LENGTH]
 
 
 class GeneratorTaskOptions(
-    LargerScratchOptions, GeneratorHeadOptions, BlockOptions, PositionedEmbeddingOptions, total=False
+    LargerScratchOptions, BlockOptions, PositionedEmbeddingOptions, GeneratorHeadOptions, total=False
 ):
     """Options of a generator, with other defaults than the paper's."""
 
-    position: Annotated[Each[Any], "rotary", BlockOptions.__annotations__["position"].__metadata__[1]]
-    norm_placement: Annotated[Each[str], "pre", BlockOptions.__annotations__["norm_placement"].__metadata__[1]]
+    position: Annotated[Each[Any], "rotary", meaning(BlockOptions, "position")]
+    norm_placement: Annotated[Each[str], "pre", meaning(BlockOptions, "norm_placement")]
 
 
-class TextToTextOptions(LargerScratchOptions, LogitOptions, BlockOptions, PositionedEmbeddingOptions, total=False):
+class TextToTextOptions(LargerScratchOptions, BlockOptions, PositionedEmbeddingOptions, LogitOptions, total=False):
     """Options of an encoder-decoder, with another default than the paper's."""
 
-    norm_placement: Annotated[Each[str], "pre", BlockOptions.__annotations__["norm_placement"].__metadata__[1]]
+    norm_placement: Annotated[Each[str], "pre", meaning(BlockOptions, "norm_placement")]
     num_layers: Annotated[int, 3, NUM_LAYERS]
     max_length: Annotated[int, 128, MAX_LENGTH]
     num_decoder_layers: Annotated[int | None, None, "number of blocks of the decoder; default `num_layers`."]
@@ -88,10 +88,6 @@ class TextToTextOptions(LargerScratchOptions, LogitOptions, BlockOptions, Positi
     ]
     encoder_options: Annotated[dict[str, Any] | None, None, "options of the encoder alone."]
     decoder_options: Annotated[dict[str, Any] | None, None, "options of the decoder alone."]
-
-
-class ClassifierCheckpointOptions(SequenceHeadOptions, CheckpointOptions, total=False):
-    """Options of `txf.checkpoints.load` for a classifier."""
 
 
 class CompileOptions(TypedDict, total=False):

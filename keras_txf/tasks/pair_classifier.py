@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_txf import checks, models, text
 from keras_txf.checkpoints.labels import config_with_labels, labels_of
+from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import inputs_by_name, logits_of
@@ -17,9 +18,9 @@ from keras_txf.tasks.epoch_scores import correlations
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
-from keras_txf.tasks.option_tables import ClassifierCheckpointOptions, SequenceTaskOptions
+from keras_txf.tasks.option_tables import SequenceTaskOptions
 from keras_txf.tasks.pair_task import PairTask, pair_format
-from keras_txf.tasks.tokens import rows_of, tokenizer_of
+from keras_txf.tasks.tokens import builder_options, rows_of, tokenizer_of
 from keras_txf.text.datasets import limit
 from keras_txf.text.truncation import joining, longer_first, pair_row, types_of_pair
 
@@ -94,7 +95,11 @@ class PairClassifier(PairTask):
         labels = None if labels is None else label_list(labels)
         classes = 1 if labels is None else len(labels)
         model = models.encoder_classifier(
-            tokenizer.vocab_size, classes, token_type_ids=True, token_types=2, pad_id=tokenizer.pad_id, **options
+            tokenizer.vocab_size,
+            classes,
+            token_type_ids=True,
+            token_types=2,
+            **builder_options(options, tokenizer, max_length),
         )
         return cls(model, tokenizer, labels, max_length=max_length)
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_txf import checkpoints, checks, models, training
+from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import inputs_by_name
@@ -15,10 +16,10 @@ from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many
 from keras_txf.tasks.columns import texts as strings
 from keras_txf.tasks.fit_options import FitOptions
-from keras_txf.tasks.option_tables import ClassifierCheckpointOptions, SpanTaskOptions
+from keras_txf.tasks.option_tables import SpanTaskOptions
 from keras_txf.tasks.pair_task import WITH_TOKEN_TYPES, PairTask, pair_format
 from keras_txf.tasks.squad import answers_of, is_squad, read_squad
-from keras_txf.tasks.tokens import tokenizer_of
+from keras_txf.tasks.tokens import builder_options, tokenizer_of
 from keras_txf.text.datasets import checked_tokenizer, limit
 from keras_txf.text.truncation import joining
 
@@ -117,7 +118,7 @@ class QuestionAnswerer(PairTask):
         tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
         tokenizer = cls._tokenizer_or(tokenizer, questions, contexts, columns, vocab_size)
         model = models.span_classifier(
-            tokenizer.vocab_size, token_type_ids=True, token_types=2, pad_id=tokenizer.pad_id, **options
+            tokenizer.vocab_size, token_type_ids=True, token_types=2, **builder_options(options, tokenizer, max_length)
         )
         return cls(model, tokenizer, None, max_length, overlap, max_answer_length, null_threshold)
 

@@ -8,15 +8,16 @@ import numpy as np
 
 from keras_txf import checks, models, text
 from keras_txf.checkpoints.labels import config_with_labels, labels_of
+from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.columns import one_or_many, texts
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
-from keras_txf.tasks.option_tables import ClassifierCheckpointOptions, SequenceTaskOptions
+from keras_txf.tasks.option_tables import SequenceTaskOptions
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import tokenizer_of, word_pieces_or
+from keras_txf.tasks.tokens import builder_options, tokenizer_of, word_pieces_or
 
 
 class TextClassifier(Task):
@@ -74,7 +75,9 @@ class TextClassifier(Task):
         texts, labels = cls._read(texts, [labels], columns)
         tokenizer = word_pieces_or(tokenizer, lambda: _checked(texts), vocab_size)
         labels = label_list(labels)
-        model = models.encoder_classifier(tokenizer.vocab_size, len(labels), pad_id=tokenizer.pad_id, **options)
+        model = models.encoder_classifier(
+            tokenizer.vocab_size, len(labels), **builder_options(options, tokenizer, max_length)
+        )
         return cls(model, tokenizer, labels, max_length)
 
     @classmethod

@@ -27,7 +27,7 @@ from keras_txf.tasks.sentence_modules import (
     write_modules,
 )
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import rows_of, tokenizer_of, word_pieces_or
+from keras_txf.tasks.tokens import builder_options, rows_of, tokenizer_of, word_pieces_or
 from keras_txf.text.truncation import row
 
 
@@ -85,7 +85,7 @@ class TextEmbedder(Task):
         read = cls._read(anchors, [positives], columns)
         known = [one for name, column in zip(cls.columns, read) for one in texts(name, column)]
         tokenizer = word_pieces_or(tokenizer, lambda: known, vocab_size)
-        encoder = models.encoder(tokenizer.vocab_size, pad_id=tokenizer.pad_id, **options)
+        encoder = models.encoder(tokenizer.vocab_size, **builder_options(options, tokenizer, max_length))
         return cls(_pooled(encoder, "mean"), tokenizer, max_length)
 
     @classmethod

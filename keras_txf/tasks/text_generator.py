@@ -18,7 +18,7 @@ from keras_txf.tasks.columns import texts as texts_of
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.option_tables import GeneratorTaskOptions
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import tokenizer_of
+from keras_txf.tasks.tokens import builder_options, tokenizer_of
 from keras_txf.text.chat_reader import ChatReader
 from keras_txf.text.chat_templates import find_chat_template, plain
 from keras_txf.text.datasets import checked_tokenizer
@@ -90,7 +90,7 @@ class TextGenerator(Task):
                 _checked(lines), vocab_size, special_tokens=special, start="<s>", end="</s>", pad_token="<pad>"
             )
         checked_tokenizer("tokenizer", tokenizer)
-        model = models.decoder_generator(tokenizer.vocab_size, pad_id=tokenizer.pad_id, **options)
+        model = models.decoder_generator(tokenizer.vocab_size, **builder_options(options, tokenizer, max_length))
         return cls(model, tokenizer, max_length, chat_template=chat_template)
 
     @classmethod

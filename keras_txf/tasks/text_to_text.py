@@ -16,7 +16,7 @@ from keras_txf.tasks.columns import texts
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.option_tables import TextToTextOptions
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import tokenizer_of, tokenizer_or
+from keras_txf.tasks.tokens import builder_options, tokenizer_of, tokenizer_or
 from keras_txf.text.datasets import checked_tokenizer, limit
 
 
@@ -88,8 +88,7 @@ class TextToText(Task):
             tokenizer.vocab_size,
             target_tokenizer.vocab_size,
             share_embeddings=False,
-            pad_id=tokenizer.pad_id,
-            **options,
+            **builder_options(options, tokenizer, max_length),
         )
         return cls(model, tokenizer, target_tokenizer, max_length)
 

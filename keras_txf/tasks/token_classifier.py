@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_txf import checks, models, text, training
 from keras_txf.checkpoints.labels import config_with_labels, labels_of
+from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import logits_of
@@ -17,9 +18,9 @@ from keras_txf.tasks.conll import is_conll, read_conll
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import class_weights, label_list, numbers_of
-from keras_txf.tasks.option_tables import ClassifierCheckpointOptions, TokenTaskOptions
+from keras_txf.tasks.option_tables import TokenTaskOptions
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import tokenizer_of, word_pieces_or
+from keras_txf.tasks.tokens import builder_options, tokenizer_of, word_pieces_or
 from keras_txf.tasks.word_windows import WordWindows, words_of
 from keras_txf.text.tags import checked_names
 
@@ -103,7 +104,9 @@ class TokenClassifier(Task):
         tokenizer = word_pieces_or(tokenizer, lambda: [" ".join(row) for row in words], vocab_size, **cased)
         tags = words_of("tags", tags) if labels is None else tags
         labels = label_list([tag for row in tags for tag in row] if labels is None else labels)
-        model = models.token_classifier(tokenizer.vocab_size, len(labels), pad_id=tokenizer.pad_id, **options)
+        model = models.token_classifier(
+            tokenizer.vocab_size, len(labels), **builder_options(options, tokenizer, max_length)
+        )
         return cls(model, tokenizer, labels, label_all_tokens, max_length)
 
     @classmethod

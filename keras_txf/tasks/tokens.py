@@ -26,6 +26,12 @@ def word_pieces_or(tokenizer: Any, corpus: Any, vocab_size: int, **options: Any)
     return tokenizer_or(tokenizer, lambda: train(corpus(), vocab_size))
 
 
+def builder_options(options: dict[str, Any], tokenizer: Any, max_length: int) -> dict[str, Any]:
+    """The options of a builder with those that the examples decide: padding, and the number of learned positions."""
+    positions = {"max_length": max_length} if options["position_encoding"] == "learned" else {}
+    return {**options, "pad_id": tokenizer.pad_id, **positions}
+
+
 def tokenizer_of(path, revision=None):
     """The folder of a checkpoint, and its tokenizer."""
     found = checkpoints.find(path, revision)
