@@ -1,5 +1,6 @@
 """Loading: a folder of Hugging Face becomes a functional Keras model."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -186,13 +187,14 @@ def fill(model, source, task, new_head, progress, asked, options):
         new = {path for path, row in head.items() if path.endswith("logits") or not source.has(as_tensor(row).name)}
         weights = [weight for weight in weights if weight.path.rpartition("/")[0] not in new]
         head = {path: row for path, row in head.items() if path not in new}
-    wanted = links(table_of(family, task, config, model), weights)
-    resolve_aliases(source, {link.name for link in wanted})
-    names, whole = check_names(source, task, {link.name for link in wanted}, asked), family.tasks[task].whole
+    with naming(options):
+        wanted = links(table_of(family, task, config, model), weights)
+        resolve_aliases(source, {link.name for link in wanted})
+        names, whole = check_names(source, task, {link.name for link in wanted}, asked), family.tasks[task].whole
+        check_tensors(source, wanted)
+        tied = not options.get("tie_embeddings") or is_tied(source, task, config, config("tie_word_embeddings", True))
+        check_head(source, head, {link.name for link in wanted}, options, tied)
     kept = {source.names[name] if whole else name: source.read(name) for name in names}
-    check_tensors(source, wanted)
-    tied = not options.get("tie_embeddings") or is_tied(source, task, config, config("tie_word_embeddings", True))
-    check_head(source, head, {link.name for link in wanted}, options, tied)
     if progress is None:
         progress = sum(source.tensors.size(source.names[link.name]) for link in wanted) >= LARGE
     bar = keras.utils.Progbar(len(wanted), unit_name="tensor") if progress else None
@@ -204,6 +206,17 @@ def fill(model, source, task, new_head, progress, asked, options):
         if bar is not None:
             bar.add(1)
     return kept, skipped
+
+
+@contextlib.contextmanager
+def naming(options):
+    """Adds the caller's options to an error about tensors, of which they may be the cause."""
+    try:
+        yield
+    except ValueError as error:
+        if not options:
+            raise
+        raise ValueError(f"With the options {short_repr(sorted(options))}: {error}") from error
 
 
 def give(source, link, stacks):

@@ -154,7 +154,7 @@ def check_head(source, head, wanted, options, tied):
         lost = [name for name in lost if name not in copies]
     if options and lost:
         raise ValueError(
-            f"The options {short_repr(sorted(options))} must keep each tensor of the head; the model has no weight for "
+            "Options must keep each tensor of the head; the model has no weight for "
             f"{short_repr(sorted(source.names[name] for name in lost))}."
         )
 

@@ -61,7 +61,8 @@ class HeadOptions(TypedDict, total=False):
     kernel_initializer: Annotated[
         Any,
         "glorot_uniform",
-        "of every projection. A seed is mixed with the names of layer and projection: each has numbers of its own.",
+        "of every projection. With one seed projections still begin differently: the names of layer and projection "
+        "count.",
     ]
 
 
@@ -109,7 +110,9 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
         Each[bool], False, 'whether a second projection gates the first: SwiGLU with "silu", GEGLU with "gelu".'
     ]
     use_bias: Annotated[
-        Each[bool], True, "whether projections and layer norms have a bias; the next six say where that differs."
+        Each[bool],
+        True,
+        "whether projections and layer norms have a bias; options such as `attention_bias` say where that differs.",
     ]
     attention_bias: Annotated[Each[bool | None], None, "of queries, keys and values; default `use_bias`."]
     attention_output_bias: Annotated[
@@ -146,7 +149,7 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
     layer_scale: Annotated[
         Each[float | None],
         None,
-        "learned factors on what each sublayer adds to the stream, one a feature, begin as this (CaiT).",
+        "initial value of learned factors, one a feature, on what each sublayer adds to the stream (CaiT).",
     ]
     norm_attention: Annotated[
         Each[bool],

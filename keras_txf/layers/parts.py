@@ -4,6 +4,8 @@ A block's `attention`, `cross_attention`, `feed_forward` and `norm` take a layer
 which a block has several, is copied.
 """
 
+import inspect
+
 import keras
 
 from keras_txf.checks import short_repr
@@ -27,6 +29,9 @@ OPTIONS = {  # part of a block -> the options of the block that a layer in place
 }  # fmt: skip
 
 
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
 class Pattern:
     """A layer that others are copied from. Keras does not look into it for weights."""
 
@@ -44,7 +49,16 @@ def take_layer(name, value):
     layer = revive(value) if isinstance(value, dict) and "class_name" in value else value
     if layer is not None and not isinstance(layer, keras.layers.Layer):
         raise ValueError(f"`{name}` must be None or a layer; received {short_repr(value)}.")
+    needed = 2 if name == "cross_attention" else 1
     if layer is not None:
+        tensors = [
+            p.name for p in call_parameters(type(layer)).values() if p.default is p.empty and p.kind in POSITIONAL
+        ]
+        if len(tensors) > needed:
+            raise ValueError(
+                f"`{name}` must be a layer that is called on {needed} tensor{'s' * (needed > 1)}; received "
+                f"{type(layer).__name__} {short_repr(layer.name)}, whose `call` needs {short_repr(tensors)}."
+            )
         layer.supports_masking = True  # the block keeps the mask: Keras would warn that the layer loses it
     return layer
 
@@ -75,7 +89,8 @@ def copy_layer(layer, name, owner_name="", dtype=None):
             f"`@keras.saving.register_keras_serializable()`; received {type(layer).__name__} {short_repr(layer.name)}: "
             f"{short_repr(str(error).rpartition('Exception encountered: ')[2])}."
         ) from error
-    if owner_name and isinstance(getattr(copy, "kernel_initializer", None), keras.initializers.Initializer):
+    kernel_initializer = vars(copy).get("kernel_initializer")  # a property of a layer is that of an inner layer
+    if owner_name and isinstance(kernel_initializer, keras.initializers.Initializer):
         copy.kernel_initializer = own_initializer(copy.kernel_initializer, copy, owner_name)
     return copy
 
@@ -100,6 +115,11 @@ def output_shape(layer, shape):
 def check_width(name, layer, received, shape):
     """Refuses what cannot be added to the stream (B, T, D); a width of 1 would be added to each feature in silence."""
     known = isinstance(received, tuple) and received and isinstance(received[-1], int)
+    if known and len(received) != len(shape):
+        raise ValueError(
+            f"`{name}` must return a vector for each token, {shape}; received the layer {short_repr(layer.name)} "
+            f"({type(layer).__name__}), which returns {received}."
+        )
     if known and received[-1] != shape[-1]:
         raise ValueError(
             f"`{name}` must return the width of the block, {shape[-1]}; received the layer {short_repr(layer.name)} "

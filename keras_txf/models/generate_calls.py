@@ -151,7 +151,8 @@ def other_inputs(model, ids_name, inputs):
         also = f", and maybe {short_repr(sorted(optional))}" if optional else ""
         raise ValueError(
             f"`inputs` must be the model's inputs beside {short_repr(ids_name)}, "
-            f"{short_repr(sorted(needed - optional))}{also}; received {short_repr(sorted(map(str, inputs)))}."
+            f"{short_repr(sorted(needed - optional))}{also}; received {short_repr(sorted(map(str, inputs)))}. "
+            f"The first argument is the prompt, {ids_name!s}."
         )
     for name in optional:
         vectors = name.removesuffix("_mask")

@@ -37,9 +37,9 @@ def generative(model: keras.Model, name: str | None = None) -> Any:
         name: of the new model; default that of `model`.
 
     Returns:
-        A functional `keras.Model` of the same inputs, outputs and layers. With inputs `source_ids` and
-        `target_ids` its `generate` is that of `encoder_decoder`, else that of `decoder_generator`, which takes other
-        inputs as `inputs`.
+        A functional `keras.Model` of the same inputs, outputs and layers. With the inputs `source_ids` and
+        `target_ids` alone its `generate` is that of `encoder_decoder`. Otherwise the first argument of `generate` is
+        the prompt, and every other input, `source_ids` too, goes into its argument `inputs`.
 
     Raises:
         ValueError: a layer that mixes positions and is no attention that decodes, by its name; no such attention; no
@@ -107,13 +107,13 @@ class Generator(CheckedModel):
             stop_sequences: sequences of ids; a row ends when it has produced one.
             processors: what is done to the logits before a token is chosen, in this order: such as
                 `txf.generation.RepetitionPenalty(1.2)`, or functions of logits (R, V) and a
-                `txf.generation.History` that return logits. Where they leave a row no token, its ids mean nothing and
-                its score is -inf. A loop is compiled for each function, a sampler too: pass
+                `txf.generation.History` that return logits. If they forbid every token of a row, its ids mean nothing
+                and its score is -inf. A loop is compiled for each function, a sampler too: pass
                 the same one again, not a new `lambda` for each call. A process keeps the 32 loops that were used last,
                 and TensorFlow compiles 128 by XLA, which it never frees: those beyond run slower, as its graph.
             num_return_sequences: how many sequences for each prompt: draws of a sampler, or the best beams.
                 With it the result has an axis more, after the batch's.
-            start_id: a token that is put before each prompt. The model does not see it where it is the model's padding.
+            start_id: a token that is put before each prompt. If it is the model's padding, the model ignores it.
             padded: False returns lists of ids without padding.
             return_scores: return a `txf.generation.Scored`: also the log-probabilities of the new tokens,
                 and the score of each sequence, their sum, or the beam's.

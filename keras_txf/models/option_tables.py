@@ -37,14 +37,17 @@ class PositionedEmbeddingOptions(StackOptions, total=False):
     combine: Annotated[str, "add", '"add", or "concat": the last `position_dim` features are the position\'s.']
     position_dim: Annotated[int | None, None, 'width of the positions under "concat"; default half of `dim`.']
     token_dim: Annotated[
-        int | None, None, "width of the table of tokens, where projections take it to `dim` and back (OPT)."
+        int | None,
+        None,
+        "width of the table of tokens alone: a projection takes tokens to `dim` before positions are added, and "
+        "another one takes the output back for tied logits (OPT).",
     ]
     scale_embedding: Annotated[
         bool | float, True, "whether token embeddings are multiplied by sqrt(dim), as in the paper; or another factor."
     ]
     embeddings_initializer: Annotated[Any, None, "of all tables; default normal with standard deviation 1 / sqrt(dim)."]
     embedding_dim: Annotated[
-        int | None, None, "width of the embedding, where a projection takes it to `dim` (ELECTRA)."
+        int | None, None, "width of tokens and positions, whose sum a projection takes to `dim` (ELECTRA)."
     ]
 
 

@@ -87,3 +87,18 @@ def test_the_encoder_of_a_t5_alone(tmp_path):
 def test_a_new_discriminator_of_an_electra():
     model = txf.checkpoints.load(GOLDEN / "electra", "replaced_token_detection")
     assert model(IDS).shape == (2, 4, 1)
+
+
+@pytest.mark.parametrize(
+    "family, options",
+    [("llama", {"tie_embeddings": True}), ("bert", {"head_activation": None}), ("bert", {"head_bias": False})],
+)
+def test_options_that_leave_out_trained_tensors_are_refused(family, options):
+    [name] = options
+    with pytest.raises(ValueError, match=f"With the options .'{name}'.: "):
+        txf.checkpoints.load(GOLDEN / family, **options)
+
+
+def test_options_that_ask_for_other_tensors_are_named():
+    with pytest.raises(ValueError, match="With the options .'sinks'.: The model has weights"):
+        txf.checkpoints.load(GOLDEN / "llama", sinks=True)

@@ -251,8 +251,10 @@ def test_a_decoder_block_takes_a_layer_as_cross_attention(tmp_path):
     ({"feed_forward": lambda: keras.layers.Dense(5)}, "`feed_forward` must return the width .* 8; .*Dense.* 5"),
     ({"feed_forward": lambda: keras.layers.Dense(1)}, "which returns 1"),
     ({"attention": lambda: keras.layers.Dense(5)}, "`attention` must return the width of the block, 8"),
+    ({"feed_forward": lambda: keras.layers.LSTM(8)}, "`feed_forward` must return a vector for each token"),
+    ({"attention": lambda: keras.layers.MultiHeadAttention(2, 4)}, "is called on 1 tensor; .*'query', 'value'"),
 ])  # fmt: skip
-def test_a_layer_of_another_width_is_refused(options, words):
+def test_a_layer_that_does_not_fit_is_refused(options, words):
     parts = {name: make() for name, make in options.items()}
     with pytest.raises(ValueError, match=words):
         txf.layers.EncoderBlock(None if "attention" in parts else 2, **parts)(np.zeros((1, 3, 8), "float32"))

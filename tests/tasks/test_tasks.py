@@ -56,6 +56,15 @@ def ask(task):
     return task.generate(["the cat", "one dog"], max_new_tokens=4)
 
 
+def test_learned_positions_are_as_many_as_the_tokens_of_an_example():
+    texts = ["a fox saw the dogs", "the dogs ran far away home"] * 4
+    options = dict(vocab_size=60, num_layers=1, dim=8, num_heads=2, position_encoding="learned", max_length=6)
+    classifier = tasks.TextClassifier.from_scratch(texts, ["a", "b"] * 4, **options)
+    assert classifier.model.get_layer("embedding").max_length == classifier.max_length == 6
+    translator = tasks.TextToText.from_scratch(texts, texts, **{**options, "vocab_size": 30})
+    assert [translator.model.get_layer(f"{side}_embedding").max_length for side in ("source", "target")] == [6, 6]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAKE)
 def test_a_task_trains_and_is_the_same_after_a_folder(name, tmp_path):
