@@ -8,6 +8,8 @@ import numpy as np
 from keras_txf import checkpoints, text
 from keras_txf.text.datasets import checked_tokenizer
 
+DEFAULTS = {"num_heads": 4, "position": "rotary"}
+
 
 def rows_of(ragged):
     """The rows of a ragged tensor, as NumPy arrays. A data set would take a second to make."""
@@ -29,7 +31,16 @@ def word_pieces_or(tokenizer: Any, corpus: Any, vocab_size: int, **options: Any)
 def builder_options(options: dict[str, Any], tokenizer: Any, max_length: int) -> dict[str, Any]:
     """The options of a builder with those that the examples decide: padding, and the number of learned positions."""
     positions = {"max_length": max_length} if options["position_encoding"] == "learned" else {}
-    return {**options, "pad_id": tokenizer.pad_id, **positions}
+    return {**options, "pad_id": tokenizer.pad_id, **positions, **_replaced(options)}
+
+
+def _replaced(options):
+    """Defaults of the tasks that layers as `attention` replace in all blocks: these have heads of their own."""
+    attention = options["attention"]
+    each = attention if isinstance(attention, (list, tuple)) and attention else [attention]
+    if any(layer is None for layer in each):
+        return {}
+    return {name: None for name, default in DEFAULTS.items() if options[name] == default}
 
 
 def tokenizer_of(path, revision=None):
