@@ -132,6 +132,17 @@ def test_a_subclass_of_word_piece_has_a_vocabulary_and_a_file_of_its_own_default
     assert Cased.from_file(tmp_path / "vocab.txt").tokenize("Fox fox").numpy().tolist() == [2, 1]
 
 
+def test_a_misspelt_option_of_a_tokenizer_is_refused_before_the_training():
+    def texts():
+        raise AssertionError
+        yield
+
+    with pytest.raises(ValueError, match="'lowercse' is not an option of WordPieceTokenizer. Did you mean 'lowercase'"):
+        txf.text.WordPieceTokenizer.train(texts(), 20, lowercse=True)
+    named = txf.text.WordPieceTokenizer.train(["a fox"] * 9, vocab_size=20, name="named", dtype="float32")
+    assert named.name == "named"
+
+
 def test_positional_options_of_a_layer_are_refused_beyond_the_last_and_when_given_twice():
     names = list(inspect.signature(txf.layers.EncoderBlock).parameters)
     with pytest.raises(TypeError, match="too many positional arguments"):

@@ -59,7 +59,19 @@ def shows_overrides(function: Thing) -> Thing:
 
 def shows_defaults(function: Thing) -> Thing:
     """Has a class method show the options of its class, and their defaults; a subclass may have other ones."""
-    return _show(function, {name: default for name, (_, default, _) in option_table(function).items()})
+    table, own = option_table(function), _own_parameters(function)
+    keras_own = typing.get_type_hints(_options_hint(function)).keys()
+
+    @functools.wraps(function)
+    def call(cls, *args, **options):
+        known = inspect.signature(cls).parameters
+        if table.keys() <= known.keys():  # a subclass with a constructor of its own may take others
+            known_names(
+                f"an option of {cls.__name__}", options, {*known, *keras_own, *(p.name for p in own)} - {"kwargs"}
+            )
+        return function(cls, *args, **options)
+
+    return _show(call, {name: default for name, (_, default, _) in table.items()})
 
 
 def _show(function, defaults):
@@ -76,8 +88,12 @@ def _show(function, defaults):
 @functools.cache
 def option_table(function):
     """The options that a function takes by `**options: Unpack[Table]`: (type, default, meaning) by name."""
+    return fields(_options_hint(function))
+
+
+def _options_hint(function):
     [hint] = [hint for hint in typing.get_type_hints(function).values() if typing.get_origin(hint) is typing.Unpack]
-    return fields(typing.get_args(hint)[0])
+    return typing.get_args(hint)[0]
 
 
 def take(table, options):

@@ -428,6 +428,8 @@ def test_a_task_takes_a_layer_as_attention_without_heads():
         tasks.TextClassifier.from_scratch(TEXTS, LABELS, attention=own, num_heads=8, **small)
     with pytest.raises(ValueError, match="`position` does not go with a layer as `attention`"):
         tasks.TextGenerator.from_scratch(LINES, attention=attention, position="alibi", **small)
+    with pytest.raises(ValueError, match="`position` does not go with a layer as `attention`"):
+        tasks.TextClassifier.from_scratch(TEXTS, LABELS, attention=own, position="rotary", **small)
 
 
 @pytest.mark.parametrize("name", ["TextClassifier", "TextGenerator", "TextToText"])
