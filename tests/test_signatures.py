@@ -101,3 +101,51 @@ def test_a_misspelt_option_is_refused_with_the_right_one():
         txf.tasks.TextClassifier.from_scratch(["a fox"] * 9, ["a", "b", "a"] * 3, vocab_size=30, droput=0.2)
     with pytest.raises(ValueError, match="'poling' is not an option of encoder_classifier. Did you mean 'pooling'"):
         txf.models.encoder_classifier(9, 2, 1, 8, 2, poling="first")
+
+
+@pytest.mark.parametrize("name", ["WordPiece", "SentencePiece", "BytePair", "Character"])
+def test_a_tokenizer_of_a_subclass_is_made_with_the_options_of_the_subclass(name):
+    base = getattr(txf.text, f"{name}Tokenizer")
+
+    class Fixed(base):
+        def __init__(self, vocabulary, *args, **kwargs):
+            super().__init__(vocabulary, *args, padding_side="left", **kwargs)
+
+    class Changed(base):
+        def __init__(self, vocabulary, *args, padding_side="left", **kwargs):
+            super().__init__(vocabulary, *args, padding_side=padding_side, **kwargs)
+
+    size = {"BytePair": 280}.get(name, 20)
+    for cls in (Fixed, Changed):
+        assert cls.train(["a fox", "two foxes"] * 9, size).padding_side == "left"
+    assert Changed.train(["a fox", "two foxes"] * 9, size, padding_side="right").padding_side == "right"
+
+
+def test_a_subclass_of_word_piece_has_a_vocabulary_and_a_file_of_its_own_defaults(tmp_path):
+    class Cased(txf.text.WordPieceTokenizer):
+        def __init__(self, vocabulary, lowercase=False, **kwargs):
+            super().__init__(vocabulary, lowercase=lowercase, **kwargs)
+
+    tokenizer = Cased.train(["Fox Fox Fox"] * 9, 20)
+    assert not tokenizer.lowercase and tokenizer.token_to_id("Fox")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\nFox\n", encoding="utf-8")
+    assert Cased.from_file(tmp_path / "vocab.txt").tokenize("Fox fox").numpy().tolist() == [2, 1]
+
+
+def test_a_misspelt_option_of_a_tokenizer_is_refused_before_the_training():
+    def texts():
+        raise AssertionError
+        yield
+
+    with pytest.raises(ValueError, match="'lowercse' is not an option of WordPieceTokenizer. Did you mean 'lowercase'"):
+        txf.text.WordPieceTokenizer.train(texts(), 20, lowercse=True)
+    named = txf.text.WordPieceTokenizer.train(["a fox"] * 9, vocab_size=20, name="named", dtype="float32")
+    assert named.name == "named"
+
+
+def test_positional_options_of_a_layer_are_refused_beyond_the_last_and_when_given_twice():
+    names = list(inspect.signature(txf.layers.EncoderBlock).parameters)
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        txf.layers.EncoderBlock(*[2] * len(names))
+    with pytest.raises(TypeError, match="multiple values for argument 'intermediate_dim'"):
+        txf.layers.EncoderBlock(2, 8, intermediate_dim=16)

@@ -124,7 +124,7 @@ class CachedLayer(DecodingLayer):
     """
 
     def __init__(self, layer, width=1, **kwargs):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # an attention may have another dtype than its block
         self.layer, self.width = revive(layer), width
         self.window = window_of(self.layer)
 
@@ -168,8 +168,9 @@ class CachedLayer(DecodingLayer):
         spec = getattr(self.layer, "cache_spec", lambda shape: None)(inputs.shape)
         if spec is not None:  # known without a trace of the layer, which takes a tenth of a second
             shape, *caches = spec
-            caches = [(None, heads, None, width) for heads, width in caches]
-            return tuple(keras.KerasTensor(shape, self.compute_dtype) for shape in (shape, *caches))
+            dtype = attention_of(self.layer).compute_dtype
+            caches = [keras.KerasTensor((None, heads, None, width), dtype) for heads, width in caches]
+            return keras.KerasTensor(shape, self.compute_dtype), *caches
         if (
             kwargs.get("key") is not None
         ):  # of a step: a cache of unknown length may be shorter than what is written, says JAX
@@ -221,4 +222,9 @@ def attends_to_itself(layer):
 
 def window_of(layer):
     """The window of an attention layer, or of the attention within a block."""
-    return getattr(getattr(layer, "attention", layer), "window", None)
+    return getattr(attention_of(layer), "window", None)
+
+
+def attention_of(layer):
+    """The attention within a block, or the layer itself."""
+    return getattr(layer, "attention", layer)

@@ -2,7 +2,8 @@
 
 A function that ends in `**options: Unpack[Table]` and has the decorator `shows_options` takes the options of the table
 by name, with their defaults. The docstring lists the meanings in place of its line `{options}`. With `shows_overrides`
-the options have no defaults of the function's own: it passes on those that the caller gives.
+the options have no defaults of the function's own: it passes on those that the caller gives. With `shows_defaults` it
+passes on those too, and shows the defaults of the class that takes them.
 """
 
 import functools
@@ -53,12 +54,33 @@ def shows_overrides(function: Thing) -> Thing:
         function.__doc__ = describe(function.__doc__, option_table(function.__init__))
         return function
 
+    return _show(function, dict.fromkeys(option_table(function), Given()))
+
+
+def shows_defaults(function: Thing) -> Thing:
+    """Has a class method show the options of its class, and their defaults; a subclass may have other ones."""
+    table, own = option_table(function), _own_parameters(function)
+    keras_own = typing.get_type_hints(_options_hint(function)).keys()
+
+    @functools.wraps(function)
+    def call(cls, *args, **options):
+        known = inspect.signature(cls).parameters
+        if table.keys() <= known.keys():  # a subclass with a constructor of its own may take others
+            known_names(
+                f"an option of {cls.__name__}", options, {*known, *keras_own, *(p.name for p in own)} - {"kwargs"}
+            )
+        return function(cls, *args, **options)
+
+    return _show(call, {name: default for name, (_, default, _) in table.items()})
+
+
+def _show(function, defaults):
     @functools.wraps(function)
     def call(*args, **options):
         return function(*args, **options)
 
     table = option_table(function)
-    call.__signature__ = _signature(function, table, {name: Given() for name in table}, KEYWORD_ONLY)
+    call.__signature__ = _signature(function, table, defaults, KEYWORD_ONLY)
     call.__doc__ = describe(function.__doc__, table)
     return call
 
@@ -66,8 +88,12 @@ def shows_overrides(function: Thing) -> Thing:
 @functools.cache
 def option_table(function):
     """The options that a function takes by `**options: Unpack[Table]`: (type, default, meaning) by name."""
+    return fields(_options_hint(function))
+
+
+def _options_hint(function):
     [hint] = [hint for hint in typing.get_type_hints(function).values() if typing.get_origin(hint) is typing.Unpack]
-    return fields(typing.get_args(hint)[0])
+    return typing.get_args(hint)[0]
 
 
 def take(table, options):
@@ -106,6 +132,8 @@ def _with_defaults(function):
             options = kwargs.keys() - {p.name for p in own}
             known_names(f"an option of {function.__name__}", options, defaults, ARGUMENTS[function.__name__])
             return function(*args, **{**defaults, **kwargs})
+        if len(args) > len(own):
+            call.__signature__.bind(*args, **kwargs)  # refuses too many, and what is given twice
         more = dict(zip(table, args[len(own) :]))  # options in the order of the table
         return function(*args[: len(own)], **{**defaults, **more, **kwargs})
 

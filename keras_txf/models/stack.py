@@ -48,7 +48,10 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
     checks.known_names(f"an option of {builder}", options, defaults, ARGUMENTS.get(builder, ()))
     # Defaults of the builder are no options of the caller's: a layer may replace what they are for.
     replaced = [
-        name for part, names in OPTIONS.items() if isinstance(options.get(part), keras.layers.Layer) for name in names
+        name
+        for part, names in OPTIONS.items()
+        if all(isinstance(layer, keras.layers.Layer) for layer in _each(options.get(part)))
+        for name in names
     ]
     options = {name: value for name, value in options.items() if name not in replaced or value != defaults.get(name)}
     block_names = set(option_names(block_class)) & defaults.keys()
@@ -219,8 +222,17 @@ def _make_block(block_class, own, shared, dtype, name):
     for part in parts:
         if any(value is None for value in _each(shared[part])):  # of other blocks, which the options are for
             own = {option: value for option, value in own.items() if option not in OPTIONS.get(part, ())}
-    copies = {part: copy_layer(layer, part, name) for part, layer in parts.items() if part != "norm"}
+    copies = {
+        part: copy_layer(layer, part, name, _dtype_of_copy(layer, dtype))
+        for part, layer in parts.items()
+        if part != "norm"
+    }
     return block_class(**{**own, **copies}, dtype=dtype, name=name)
+
+
+def _dtype_of_copy(layer, dtype):
+    """The builder's policy, unless the layer was made with another one than Keras' own; None: that of the layer."""
+    return dtype if layer.dtype_policy == keras.config.dtype_policy() else None
 
 
 def _shared_bias(block_class, num_heads, shared, dtype, name):

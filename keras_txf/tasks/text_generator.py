@@ -90,7 +90,9 @@ class TextGenerator(Task):
                 _checked(lines), vocab_size, special_tokens=special, start="<s>", end="</s>", pad_token="<pad>"
             )
         checked_tokenizer("tokenizer", tokenizer)
-        model = models.decoder_generator(tokenizer.vocab_size, **builder_options(options, tokenizer, max_length))
+        model = models.decoder_generator(
+            tokenizer.vocab_size, **builder_options(options, tokenizer, max_length, "rotary")
+        )
         return cls(model, tokenizer, max_length, chat_template=chat_template)
 
     @classmethod

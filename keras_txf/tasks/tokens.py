@@ -26,10 +26,29 @@ def word_pieces_or(tokenizer: Any, corpus: Any, vocab_size: int, **options: Any)
     return tokenizer_or(tokenizer, lambda: train(corpus(), vocab_size))
 
 
-def builder_options(options: dict[str, Any], tokenizer: Any, max_length: int) -> dict[str, Any]:
-    """The options of a builder with those that the examples decide: padding, and the number of learned positions."""
+def builder_options(
+    options: dict[str, Any], tokenizer: Any, max_length: int, position: str | None = None
+) -> dict[str, Any]:
+    """The options of a builder with those that the examples decide: padding, and the number of learned positions.
+
+    `position` is the task's default, which layers as `attention` replace.
+    """
     positions = {"max_length": max_length} if options["position_encoding"] == "learned" else {}
-    return {**options, "pad_id": tokenizer.pad_id, **positions}
+    return {
+        **options,
+        "pad_id": tokenizer.pad_id,
+        **positions,
+        **_replaced(options, {"num_heads": 4, "position": position}),
+    }
+
+
+def _replaced(options, defaults):
+    """The defaults that layers as `attention` replace in all blocks: these have heads of their own."""
+    attention = options["attention"]
+    each = attention if isinstance(attention, (list, tuple)) and attention else [attention]
+    if any(layer is None for layer in each):
+        return {}
+    return {name: None for name, default in defaults.items() if options[name] == default}
 
 
 def tokenizer_of(path, revision=None):

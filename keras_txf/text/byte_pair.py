@@ -13,7 +13,7 @@ import numpy as np
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
-from keras_txf.layers.shown_options import shows_options
+from keras_txf.layers.shown_options import shows_defaults, shows_options
 from keras_txf.reading import parse_json
 from keras_txf.text.corpus import LARGEST_VOCABULARY, first_tokens, lines
 from keras_txf.text.lazy_imports import tf, tokenizers
@@ -96,7 +96,7 @@ class BytePairTokenizer(Tokenizer):
         self._encoder = escaping(kernel, parts, special) if self.special_tokens_in_text == "escape" else kernel
 
     @classmethod
-    @shows_options
+    @shows_defaults
     def from_file(cls, path: str | os.PathLike, **options: Unpack[BytePairOptions]) -> Self:
         """The tokenizer of a `tokenizer.json`.
 
@@ -111,7 +111,7 @@ class BytePairTokenizer(Tokenizer):
         return from_files(functools.partial(cls, read_text("path", path)), [path], {}, options)
 
     @classmethod
-    @shows_options
+    @shows_defaults
     def train(
         cls,
         source: str | os.PathLike | Iterable[str | os.PathLike],

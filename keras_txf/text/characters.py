@@ -10,7 +10,7 @@ import numpy as np
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
-from keras_txf.layers.shown_options import shows_options
+from keras_txf.layers.shown_options import shows_defaults, shows_options
 from keras_txf.text.corpus import first_tokens, lines
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.offsets import pairs
@@ -70,7 +70,7 @@ class CharacterTokenizer(Tokenizer):
             self._ids[ord(character)] = self.token_to_id(character)
 
     @classmethod
-    @shows_options
+    @shows_defaults
     def train(
         cls,
         source: str | os.PathLike | Iterable[str | os.PathLike],

@@ -13,7 +13,7 @@ import numpy as np
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
-from keras_txf.layers.shown_options import shows_options
+from keras_txf.layers.shown_options import shows_defaults, shows_options
 from keras_txf.text.corpus import first_tokens, lines
 from keras_txf.text.lazy_imports import require_tensorflow_text, sentencepiece, tf, tf_text
 from keras_txf.text.offsets import from_bytes
@@ -99,7 +99,7 @@ class SentencePieceTokenizer(Tokenizer):
             ) from None
 
     @classmethod
-    @shows_options
+    @shows_defaults
     def from_file(
         cls, path: str | os.PathLike, vocabulary: Sequence[str] | None = None, **options: Unpack[SentencePieceOptions]
     ) -> Self:
@@ -116,7 +116,7 @@ class SentencePieceTokenizer(Tokenizer):
         return from_files(functools.partial(cls, read_bytes("path", path), vocabulary), [path], {}, options)
 
     @classmethod
-    @shows_options
+    @shows_defaults
     def train(
         cls,
         source: str | os.PathLike | Iterable[str | os.PathLike],
@@ -187,8 +187,9 @@ class SentencePieceTokenizer(Tokenizer):
             raise ValueError(
                 f"`vocab_size` does not go with `source`: sentencepiece cannot learn {vocab_size} tokens: {reason}"
             ) from None
-        pad_token = options.pop("pad_token")
-        return cls(model.getvalue(), pad_token=special_tokens[0] if pad_token is None else pad_token, **options)
+        if options.get("pad_token") is None:
+            options["pad_token"] = special_tokens[0]
+        return cls(model.getvalue(), **options)
 
     def _kernel(self, setting):
         """Makes the kernel for each call: it holds a resource of TensorFlow, which `set_random_seed` drops."""

@@ -1,6 +1,7 @@
 """WordPieceTokenizer: the subwords of BERT."""
 
 import functools
+import inspect
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,7 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.layers.serialization import register
-from keras_txf.layers.shown_options import shows_options
+from keras_txf.layers.shown_options import default_options, shows_defaults, shows_options
 from keras_txf.text import bert
 from keras_txf.text.corpus import LARGEST_VOCABULARY, first_tokens, lines
 from keras_txf.text.lazy_imports import require_tensorflow_text, tf, tf_text, tokenizers
@@ -92,7 +93,7 @@ class WordPieceTokenizer(Tokenizer):
             )
 
     @classmethod
-    @shows_options
+    @shows_defaults
     def from_file(cls, path: str | os.PathLike, **options: Unpack[WordPieceOptions]) -> Self:
         """Makes the tokenizer of a file with one token in each line, such as `vocab.txt`.
 
@@ -106,7 +107,7 @@ class WordPieceTokenizer(Tokenizer):
         return from_files(functools.partial(cls, read_tokens("path", path)), [path], {}, options)
 
     @classmethod
-    @shows_options
+    @shows_defaults
     def train(
         cls,
         source: str | os.PathLike | Iterable[str | os.PathLike],
@@ -132,7 +133,10 @@ class WordPieceTokenizer(Tokenizer):
         require_tensorflow_text()  # before a long training
         vocab_size = checks.integer_between("vocab_size", vocab_size, 1, LARGEST_VOCABULARY)
         min_frequency = checks.integer_between("min_frequency", min_frequency, 0, 2**31 - 1)
-        special_tokens = options["special_tokens"]
+        own = inspect.signature(cls).parameters.values()  # a subclass may have other defaults
+        own = {parameter.name: parameter.default for parameter in own if parameter.default is not parameter.empty}
+        used = {**default_options(WordPieceOptions), **own, **options}
+        special_tokens = used["special_tokens"]
         special_tokens = options["special_tokens"] = first_tokens(
             SPECIAL_TOKENS if special_tokens is None else special_tokens
         )
@@ -140,9 +144,9 @@ class WordPieceTokenizer(Tokenizer):
             raise ValueError(
                 f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}."
             )
-        learner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=options["unk_token"]))
+        learner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=used["unk_token"]))
         lowercase, strip_accents, split_chinese, clean = (
-            check(name, options[name]) for name, check in NORMALIZATION.items()
+            check(name, used[name]) for name, check in NORMALIZATION.items()
         )
         learner.normalizer = tokenizers.normalizers.BertNormalizer(clean, split_chinese, strip_accents, lowercase)
         learner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()

@@ -258,3 +258,37 @@ def test_a_layer_that_does_not_fit_is_refused(options, words):
     parts = {name: make() for name, make in options.items()}
     with pytest.raises(ValueError, match=words):
         txf.layers.EncoderBlock(None if "attention" in parts else 2, **parts)(np.zeros((1, 3, 8), "float32"))
+
+
+@pytest.mark.parametrize("dtypes", [("mixed_bfloat16", "float32"), ("float32", "mixed_bfloat16")])
+@pytest.mark.parametrize("part", ["theirs", "ours"])
+def test_an_attention_of_another_dtype_than_its_block_decodes(dtypes, part):
+    outer, inner = dtypes
+    make = {"theirs": DifferentialAttention, "ours": txf.layers.MultiHeadSelfAttention}[part]
+    ids = keras.Input((None,), dtype="int32", name="token_ids")
+    x = txf.layers.PositionalEmbedding(11, 8, dtype=outer)(ids)
+    own = {"causal": True} if part == "ours" else {}
+    x = txf.layers.DecoderBlock(attention=make(2, dtype=inner, **own), dtype=outer)(x)
+    model = txf.models.generative(keras.Model(ids, keras.layers.Dense(11)(x)))
+    assert model.generate([[5, 3], [7]], max_new_tokens=4).shape == (2, 6)
+
+
+def test_copies_of_a_layer_have_the_dtype_of_the_builder():
+    other = SquaredReLU(6, dtype="float64")
+    model = txf.models.decoder_generator(
+        11, 2, 8, attention=DifferentialAttention(2), feed_forward=other, dtype="mixed_bfloat16"
+    )
+    block = model.get_layer("decoder_1")
+    assert block.attention.dtype_policy.name == "mixed_bfloat16"
+    assert block.feed_forward.dtype_policy.name == "float64"  # the layer's own, which is not Keras' default
+
+
+def test_a_list_of_layers_replaces_the_defaults_of_a_builder():
+    """Those of the builders of images differ from those of a block."""
+    layers = [SquaredReLU(6), SquaredReLU(7)]
+    model = txf.models.image_encoder(8, 4, 2, 8, 2, feed_forward=layers)
+    assert [model.get_layer(f"encoder_{i}").feed_forward.width for i in range(2)] == [6, 7]
+    model = txf.models.image_encoder(8, 4, 2, 8, 2, feed_forward=[layers[0], None])
+    assert model.get_layer("encoder_1").feed_forward.activation == "gelu"
+    with pytest.raises(ValueError, match="`activation` does not go with a layer as `feed_forward`"):
+        txf.models.image_encoder(8, 4, 2, 8, 2, feed_forward=layers, activation="tanh")

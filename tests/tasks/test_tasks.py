@@ -419,3 +419,32 @@ def test_a_task_that_was_loaded_still_knows_its_checkpoint(name, tmp_path):
         exported = type(task).load(tmp_path / "exported")
         np.testing.assert_array_equal(ask(exported), ask(task))
     assert (tmp_path / "exported" / "vocab.txt").is_file()
+
+
+def test_a_task_takes_a_layer_as_attention_without_heads():
+    """The defaults of the task, which the layer replaces, are none of the caller's options."""
+    small = dict(vocab_size=40, num_layers=2, dim=8)
+    attention = txf.layers.MultiHeadSelfAttention(2, causal=True)
+    generator = tasks.TextGenerator.from_scratch(LINES, attention=attention, **small)
+    assert generator.model.get_layer("decoder_1").attention.num_heads == 2
+    assert isinstance(generator.generate("a", max_new_tokens=2), str)
+    first = tasks.TextGenerator.from_scratch(LINES, attention=[attention, None], **small).model
+    assert [first.get_layer(f"decoder_{i}").attention.num_heads for i in range(2)] == [2, 4]
+    own = txf.layers.MultiHeadSelfAttention(2)
+    classifier = tasks.TextClassifier.from_scratch(TEXTS, LABELS, attention=[own, own], **small)
+    assert classifier.model.get_layer("encoder_1").attention.num_heads == 2
+    with pytest.raises(ValueError, match="`num_heads` does not go with a layer as `attention`"):
+        tasks.TextClassifier.from_scratch(TEXTS, LABELS, attention=own, num_heads=8, **small)
+    with pytest.raises(ValueError, match="`position` does not go with a layer as `attention`"):
+        tasks.TextGenerator.from_scratch(LINES, attention=attention, position="alibi", **small)
+    with pytest.raises(ValueError, match="`position` does not go with a layer as `attention`"):
+        tasks.TextClassifier.from_scratch(TEXTS, LABELS, attention=own, position="rotary", **small)
+
+
+@pytest.mark.parametrize("name", ["TextClassifier", "TextGenerator", "TextToText"])
+def test_a_task_with_learned_positions_has_as_many_as_tokens(name):
+    data = {"TextClassifier": (TEXTS, LABELS), "TextGenerator": (LINES,), "TextToText": (SOURCES, TARGETS)}[name]
+    options = {**SMALL, "vocab_size": 24 if name == "TextToText" else 40, "max_length": 12}
+    made = getattr(tasks, name).from_scratch(*data, position_encoding="learned", position=None, **options)
+    tokens = [layer for layer in made.model.layers if isinstance(layer, txf.layers.PositionalEmbedding)]
+    assert made.max_length == 12 and tokens and all(layer.max_length == 12 for layer in tokens)
