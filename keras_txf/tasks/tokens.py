@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from keras_txf import checkpoints, text
+from keras_txf.layers.shown_options import default_options
+from keras_txf.tasks.option_tables import ScratchOptions
 from keras_txf.text.datasets import checked_tokenizer
 
 
@@ -38,7 +40,7 @@ def builder_options(
         **options,
         "pad_id": tokenizer.pad_id,
         **positions,
-        **_replaced(options, {"num_heads": 4, "position": position}),
+        **_replaced(options, {"num_heads": default_options(ScratchOptions)["num_heads"], "position": position}),
     }
 
 
