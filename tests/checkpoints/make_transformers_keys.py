@@ -75,10 +75,11 @@ def defaults(kind):
     """The defaults of the class that our tables lack, or have otherwise; not those that it derives from other keys."""
     cls = CONFIG_MAPPING[kind]
     recording = Recording({**cls().to_dict(), **INSTEAD.get(kind, {})})
-    FAMILIES[kind].options(recording)
-    for task in FAMILIES[kind].tasks.values():
-        task.options(recording)
-    found = {}
+    for table in (FAMILIES[kind], *FAMILIES[kind].tasks.values()):
+        table.options(recording)
+        table.rows(recording)
+    recording("tie_word_embeddings", True)
+    found = {} if cls().num_labels == 2 else {"num_labels": cls().num_labels}
     for key, ours in sorted(recording.defaults.items()):
         theirs = cls.__dataclass_fields__[key].default if key in cls.__dataclass_fields__ else dataclasses.MISSING
         aliased = key in {*cls.attribute_map, *cls.attribute_map.values()}  # a file may have the other name
