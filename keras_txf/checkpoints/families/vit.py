@@ -44,12 +44,16 @@ DINOV3 = {  # its projections have the names of Llama's
     "embedding/register_tokens": Tensor("embeddings.register_tokens", other=ONE_ROW),
 }
 
+
+def renamed(blocks):
+    """What transformers 5 calls the projections of attention; `blocks` is the name of the list of blocks."""
+    layer, new = r"encoder\.layer\.(\d+)\.attention", rf"{blocks}.\1.attention"
+    parts = {rf"{layer}\.attention\.{part}": f"{new}.{part[0]}_proj" for part in ("query", "key", "value")}
+    return {**parts, rf"{layer}\.output\.dense": f"{new}.o_proj"}
+
+
 RENAMED = {
-    **{
-        rf"encoder\.layer\.(\d+)\.attention\.attention\.{part}": rf"layers.\1.attention.{part[0]}_proj"
-        for part in ("query", "key", "value")
-    },
-    r"encoder\.layer\.(\d+)\.attention\.output\.dense": r"layers.\1.attention.o_proj",
+    **renamed("layers"),
     r"encoder\.layer\.(\d+)\.intermediate\.dense": r"layers.\1.mlp.fc1",
     r"encoder\.layer\.(\d+)\.output\.dense": r"layers.\1.mlp.fc2",
     r"encoder\.layer\.(\d+)\.(layernorm_\w+)": r"layers.\1.\2",
@@ -196,13 +200,7 @@ FAMILIES = {
         kept=(r"embeddings\.mask_token",),
         # Of the model as a part of another.
         neutral=(*OF_BACKBONES, "use_mask_token"),
-        renamed={
-            **{
-                rf"encoder\.layer\.(\d+)\.attention\.attention\.{part}": rf"encoder.layer.\1.attention.{part[0]}_proj"
-                for part in ("query", "key", "value")
-            },
-            r"encoder\.layer\.(\d+)\.attention\.output\.dense": r"encoder.layer.\1.attention.o_proj",
-        },
+        renamed=renamed("encoder.layer"),
     ),
     "dinov3_vit": Family(
         dinov3,
