@@ -200,6 +200,7 @@ ROWS = [
         **CLIP, "text_config": {**CLIP_TEXTS, "eos_token_id": 2, "num_hidden_layers": 1, "attention_dropout": 0.2},
     }),
     ("clip", "classes", "CLIPForImageClassification", {**CLIP, **FIVE}),
+    ("metaclip_2", "classes", "MetaClip2ForImageClassification", {**CLIP, **FIVE}),
     ("siglip", "classes", "SiglipForImageClassification", {**SIGLIP, **FIVE}),
     ("clip_vision_model", "body", "CLIPVisionModel", {**CLIP_IMAGES, "num_channels": 2}),
     ("clip_text_model", "body", "CLIPTextModel", CLIP_TEXTS),

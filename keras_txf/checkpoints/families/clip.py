@@ -156,7 +156,10 @@ def image_classifier(clazz, image_options, pooling):
     """The task of classes of an image: the tower of images in the config.json of a pair."""
 
     def rows(c):
-        return {**of_pair("", "vision", images_table(c.part("vision_config"))), "logits": "classifier"}
+        part = c.part("vision_config")
+        unused = () if image_options(part).get("final_norm", True) else ("encoder_norm",)
+        body = {path: row for path, row in images_table(part).items() if path not in unused}
+        return {**of_pair("", "vision", body), "logits": "classifier"}
 
     def options(c):
         return {"pooling": pooling, **image_options(c.part("vision_config"))}
