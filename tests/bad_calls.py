@@ -126,6 +126,7 @@ def add_models():
     case("models.masked_language_model", models.masked_language_model, ["position"], **sizes)
     case("models.token_classifier", models.token_classifier, ["position"], num_classes=3, **sizes)
     case("models.span_classifier", models.span_classifier, ["position"], **sizes)
+    case("models.encoder_decoder_classifier", models.encoder_decoder_classifier, ["position"], num_classes=3, **sizes)
     towers = dict(image_size=(6, 8), patch_size=2, **sizes)
     case("models.dual_encoder", models.dual_encoder, ["position", "norm", "dropout", "dtype"], **towers)
     recurrent = dict(source_vocab_size=11, target_vocab_size=11, num_layers=1, dim=8, attention="additive")

@@ -51,6 +51,7 @@ def use_models() -> None:
     speech = models.encoder_decoder(None, 9, 1, 8, 2, input_dim=6, input_embedding=txf.layers.AudioEmbedding(8))
     speech.generate(inputs={"source_features": CONTEXT}, max_new_tokens=2, start_id=[1, 3])
     models.span_classifier(11, 2, 8, 2, head_activation="gelu", token_types=2, token_type_ids=True)
+    models.encoder_decoder_classifier(11, None, 2, 8, 2, spans=True, start_id=2, head_dropout=0.1)
     models.masked_language_model(11, 2, 8, 2, next_sentence=True, token_types=2, token_type_ids=True, embedding_dim=4)
     models.image_encoder((4, 6), (2, 3), 2, 8, 2, class_token=False)
     models.image_classifier(4, 2, 3, 2, 8, 2, channels=1)

@@ -7,6 +7,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.checkpoints.building import find_family
+from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.saving import find_origin
 from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, read_json
@@ -25,7 +26,7 @@ def labels_of(folder: str | os.PathLike, head: str) -> list[str] | None:
     values = read_json(file_of(checks.path("folder", folder), "config.json"))
     if not any(head in name for name in values.get("architectures") or ()):
         return None
-    names = values.get("id2label") or {str(i): f"LABEL_{i}" for i in range(values.get("num_labels", 2))}
+    names = values.get("id2label") or {str(i): f"LABEL_{i}" for i in range(Config(values).num_classes())}
     if not isinstance(names, dict) or set(names) != {str(i) for i in range(len(names))}:
         raise ValueError(f"config.json must have 'id2label' of the classes 0, 1, ...; received {short_repr(names)}.")
     return [names[str(i)] for i in range(len(names))]

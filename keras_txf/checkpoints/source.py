@@ -133,7 +133,9 @@ def check_names(source, task, wanted, asked):
         return [] if family.tasks[task].whole else [name for name in source.names if re.fullmatch(POOLER, name)]
     head = modules_of(family.tasks[task].rows(config)) - wanted
     return [
-        name for name in source.names if name in head or any(re.fullmatch(pattern, name) for pattern in family.kept)
+        name
+        for name in source.names.keys() - wanted
+        if name in head or any(re.fullmatch(pattern, name) for pattern in family.kept)
     ]
 
 

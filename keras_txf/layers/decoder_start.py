@@ -63,6 +63,42 @@ class Start(keras.layers.Layer):
         return get_config(self, super().get_config())
 
 
+@register
+class ShiftRight(keras.layers.Layer):
+    """Makes the rows of a decoder that reads the text of the encoder: a start token, then all tokens but the last.
+
+    Args:
+        start_id: the token that each row begins with; None: the last real token of the row (mBART).
+        pad_id: the token of padding, or None.
+
+    Call arguments:
+        ids: int (B, T).
+
+    Returns:
+        int (B, T).
+    """
+
+    def __init__(self, start_id, pad_id, **kwargs):
+        super().__init__(**kwargs)
+        self.start_id, self.pad_id = start_id, pad_id
+
+    def call(self, ids):
+        if self.start_id is not None:
+            first = ops.full_like(ids[:, :1], self.start_id)
+        else:
+            real = ops.ones_like(ids, "bool") if self.pad_id is None else ops.not_equal(ids, self.pad_id)
+            count = ops.cumsum(ops.cast(real, "int32"), axis=1)
+            is_last = ops.logical_and(real, ops.equal(count, count[:, -1:]))
+            first = ops.sum(ops.where(is_last, ids, 0), axis=1, keepdims=True)
+        return ops.concatenate([ops.cast(first, ids.dtype), ids[:, :-1]], axis=1)
+
+    def compute_output_spec(self, ids):
+        return keras.KerasTensor(ids.shape, ids.dtype)
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
 def _real(ids, pad_id):
     first = ops.cumsum(ops.ones_like(ids), axis=1) == 1  # Keras asks for masks before lengths are known
     return ops.logical_or(ids != pad_id, first)

@@ -1,4 +1,4 @@
-"""MaskAfterEnd: what follows the end token of a text is padding."""
+"""Masks that say where a text ends: MaskAfterEnd by its first end token, MaskAfterLastEnd by its last one."""
 
 from keras import ops
 
@@ -34,6 +34,38 @@ class MaskAfterEnd(AttachMask):
         mask = ops.equal(before, 0)
         known = None if previous_mask is None else previous_mask[0]
         return mask if known is None else ops.logical_and(mask, ops.cast(known, "bool"))
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
+@register
+class MaskAfterLastEnd(AttachMask):
+    """Gives a tensor a mask of the tokens up to the last end token of each text, which `Pooling("last")` then takes.
+
+    Args:
+        end_id: the end token, or None. A text without it keeps all its real tokens.
+        pad_id: the token of padding, or None.
+
+    Call arguments:
+        inputs: float (B, T, D), and the token ids, int (B, T), in a list.
+
+    Returns:
+        The first of them, with the mask.
+    """
+
+    def __init__(self, end_id, pad_id, **kwargs):
+        super().__init__(**kwargs)
+        self.end_id, self.pad_id = end_id, pad_id
+
+    def compute_mask(self, inputs, previous_mask=None):
+        ids = inputs[1]
+        real = ops.ones_like(ids, "bool") if self.pad_id is None else ops.not_equal(ids, self.pad_id)
+        if self.end_id is None:
+            return real
+        is_end = ops.cast(ops.equal(ids, self.end_id), "int32")
+        up_to_end = ops.flip(ops.cumsum(ops.flip(is_end, axis=1), axis=1), axis=1) > 0
+        return ops.where(ops.any(up_to_end, axis=1, keepdims=True), up_to_end, real)
 
     def get_config(self):
         return get_config(self, super().get_config())

@@ -8,6 +8,7 @@ from keras_txf.models.encoder_heads import encoder_classifier, masked_language_m
 from keras_txf.models.generative import generative
 from keras_txf.models.recurrent import recurrent_encoder_decoder
 from keras_txf.models.seq2seq import encoder_decoder
+from keras_txf.models.seq2seq_heads import encoder_decoder_classifier
 from keras_txf.models.vision import image_classifier, image_encoder
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "encoder",
     "encoder_classifier",
     "encoder_decoder",
+    "encoder_decoder_classifier",
     "generative",
     "image_classifier",
     "image_encoder",

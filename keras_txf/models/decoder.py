@@ -165,12 +165,17 @@ def decode(
     embedding=None,
     position_embedding=None,
     start_id=None,
+    ids=None,
     **call,
 ):
-    """Symbolic inputs, stack.Result and logits of a decoder; `call` goes to every block."""
+    """Symbolic inputs, stack.Result and logits of a decoder; `call` goes to every block.
+
+    Without `make_logits` the logits are None. `ids` are the tokens of a decoder that has no input of its own.
+    """
     checks.boolean("packed", packed)
-    make_logits.check(options)
-    if make_logits.tie_embeddings and options.get("embedding_dim") is not None:
+    if make_logits is not None:
+        make_logits.check(options)
+    if make_logits is not None and make_logits.tie_embeddings and options.get("embedding_dim") is not None:
         raise ValueError(
             "`tie_embeddings` does not go with `embedding_dim`, which makes the table narrower than `dim`; pass "
             "tie_embeddings=False, or `token_dim`."
@@ -178,7 +183,9 @@ def decode(
     options = stack.sort_options(builder, DecoderBlock, options, DecoderOptions)
     prefix = "" if context is None else "target_"
     ids_name = "token_ids" if context is None else "target_ids"
-    inputs, ids, segment_ids, positions = embeddings.token_inputs(packed, ids_name, prefix)
+    inputs, segment_ids, positions = {}, None, None
+    if ids is None:
+        inputs, ids, segment_ids, positions = embeddings.token_inputs(packed, ids_name, prefix)
     if embedding is None:
         checks.size("vocab_size", vocab_size)
         embedding = embeddings.make_embedding(vocab_size, dim, options, f"{prefix}embedding")
@@ -200,4 +207,6 @@ def decode(
         segment_ids=segment_ids,
         **call,
     )
+    if make_logits is None:
+        return inputs, result, None
     return inputs, result, make_logits(result.output, embedding, vocab_size, options.dtype, result.blocks[0])

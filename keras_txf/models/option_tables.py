@@ -159,6 +159,10 @@ class TokenClassifierOptions(SequenceEncoderOptions, ClassHeadOptions, total=Fal
     """Options of `token_classifier` and `span_classifier`."""
 
 
+class EncoderDecoderClassifierOptions(DecoderOptions, ClassHeadOptions, total=False):
+    """Options of `encoder_decoder_classifier`."""
+
+
 class MaskedLanguageModelOptions(EncoderOptions, MaskedHeadOptions, total=False):
     """Options of `masked_language_model`."""
 

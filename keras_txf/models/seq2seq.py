@@ -92,6 +92,63 @@ def encoder_decoder(
     checks.optional(checks.id_below, "start_id", start_id, target_vocab_size)
     if packed and start_id is not None:
         raise ValueError("`start_id` does not go with `packed`, where a row has several starts.")
+    inputs, _, encoded, decoded, logits = encode_and_decode(
+        "encoder_decoder",
+        source_vocab_size,
+        target_vocab_size,
+        num_layers,
+        dim,
+        num_heads,
+        num_decoder_layers,
+        share_embeddings,
+        start_id,
+        packed,
+        return_attention_scores,
+        encoder_options,
+        decoder_options,
+        options,
+        make_logits,
+        input_dim,
+        input_embedding,
+    )
+    extra = requested_of_both(encoded, decoded, return_hidden_states, return_attention_scores)
+    return stack.make_model(inputs, stack.with_extra("logits", logits, extra), name, Seq2Seq)
+
+
+def requested_of_both(encoded, decoded, hidden_states, attention_scores):
+    return {
+        **encoded.requested(hidden_states, attention_scores, "encoder_"),
+        **decoded.requested(hidden_states, attention_scores, "decoder_"),
+    }
+
+
+def encode_and_decode(
+    builder,
+    source_vocab_size,
+    target_vocab_size,
+    num_layers,
+    dim,
+    num_heads,
+    num_decoder_layers,
+    share_embeddings,
+    start_id,
+    packed,
+    scores,
+    encoder_options,
+    decoder_options,
+    options,
+    make_logits=None,
+    input_dim=None,
+    input_embedding=None,
+    target_of=None,
+):
+    """Symbolic inputs, the source ids, the `stack.Result` of each side, the logits.
+
+    Args:
+        target_of: function of the symbolic source ids that returns those of the target, where the decoder has no input
+            of its own; the source is then called `token_ids`.
+        others: see `encoder_decoder`.
+    """
     embeddings.check_source("source_vocab_size", source_vocab_size, input_dim)
     own = encoder_options if isinstance(encoder_options, dict) else {}
     embeddings.check_input_embedding(input_embedding, input_dim, packed, own, {})
@@ -141,18 +198,20 @@ def encoder_decoder(
             "the decoder. Pass `position_encoding` for both, or share_embeddings=False."
         )
     of_embedding = embeddings.EMBEDDING_OPTIONS if input_dim is None else embeddings.FEATURE_OPTIONS
-    sorted_options = stack.sort_options("encoder_decoder", EncoderBlock, encoder_options, DecoderOptions, of_embedding)
+    sorted_options = stack.sort_options(builder, EncoderBlock, encoder_options, DecoderOptions, of_embedding)
     own_positions = (
         embeddings.separate_positions(encoder_dim, sorted_options) if share_embeddings == "tokens" else (None, None)
     )
     if input_dim is None:
-        source, source_ids, segment_ids, positions = embeddings.token_inputs(packed, "source_ids", "source_")
+        ids_name = "source_ids" if target_of is None else "token_ids"
+        source, source_ids, segment_ids, positions = embeddings.token_inputs(packed, ids_name, "source_")
         table = "embedding" if share_embeddings else "source_embedding"
         embedding = embeddings.make_embedding(source_vocab_size, encoder_dim, sorted_options, table)
         x = embeddings.embed(
             embedding, source_ids, sorted_options, "encoder", positions, position_embedding=own_positions[0]
         )
     else:
+        source_ids = None
         source, x, segment_ids, positions = embeddings.embed_features(
             input_dim, encoder_dim, sorted_options, packed, "source_embedding", "source_", input_embedding
         )
@@ -164,28 +223,25 @@ def encoder_decoder(
         encoder_heads,
         sorted_options,
         "encoder",
-        return_attention_scores,
+        scores,
         positions=positions,
         segment_ids=segment_ids,
     )
     target, decoded, logits = decode(
-        "encoder_decoder",
+        builder,
         target_vocab_size,
         num_decoder_layers or num_layers,
         decoder_dim,
         decoder_heads,
         make_logits,
         packed,
-        return_attention_scores,
+        scores,
         decoder_options,
         context=encoded.output,
         embedding=embedding if share_embeddings else None,
         position_embedding=own_positions[1],
         start_id=start_id,
+        ids=None if target_of is None else target_of(source_ids),
         context_segment_ids=segment_ids,
     )
-    extra = {
-        **encoded.requested(return_hidden_states, return_attention_scores, "encoder_"),
-        **decoded.requested(return_hidden_states, return_attention_scores, "decoder_"),
-    }
-    return stack.make_model({**source, **target}, stack.with_extra("logits", logits, extra), name, Seq2Seq)
+    return {**source, **target}, source_ids, encoded, decoded, logits

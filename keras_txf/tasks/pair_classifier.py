@@ -19,7 +19,8 @@ from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
 from keras_txf.tasks.option_tables import SequenceTaskOptions
-from keras_txf.tasks.pair_task import PairTask, pair_format
+from keras_txf.tasks.pair_format import pair_format
+from keras_txf.tasks.pair_task import PairTask
 from keras_txf.tasks.tokens import builder_options, rows_of, tokenizer_of
 from keras_txf.text.datasets import limit
 from keras_txf.text.truncation import joining, longer_first, pair_row, types_of_pair

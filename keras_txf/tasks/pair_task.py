@@ -1,12 +1,8 @@
 """PairTask: what the tasks share whose model reads two texts together."""
 
-from keras_txf.reading import file_of, read_json
 from keras_txf.tasks.columns import texts
 from keras_txf.tasks.task import Task
 from keras_txf.tasks.tokens import word_pieces_or
-
-WITH_TOKEN_TYPES = ("bert", "electra")
-WITH_TWO_SEPARATORS = ("roberta", "xlm-roberta", "mpnet")
 
 
 class PairTask(Task):
@@ -28,17 +24,3 @@ class PairTask(Task):
         """The value that fills up each input of the model."""
         ids = self._pad_id()
         return {"token_ids": ids, "token_type_ids": 0} if self._token_types else ids
-
-
-def pair_format(folder, options, typed=WITH_TOKEN_TYPES):
-    """How the model of a checkpoint reads two texts: options of `checkpoints.load`, and the separator or None.
-
-    Args:
-        folder: of the checkpoint.
-        options: of the caller.
-        typed: the values of `model_type` whose models tell the texts apart by token types.
-    """
-    family = read_json(file_of(folder, "config.json")).get("model_type")
-    if family in typed:
-        options = {"token_type_ids": True, **options}
-    return options, ["</s>", "</s>"] if family in WITH_TWO_SEPARATORS else None

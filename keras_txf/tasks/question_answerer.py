@@ -17,7 +17,8 @@ from keras_txf.tasks.columns import one_or_many
 from keras_txf.tasks.columns import texts as strings
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.option_tables import SpanTaskOptions
-from keras_txf.tasks.pair_task import WITH_TOKEN_TYPES, PairTask, pair_format
+from keras_txf.tasks.pair_format import pair_format
+from keras_txf.tasks.pair_task import PairTask
 from keras_txf.tasks.squad import answers_of, is_squad, read_squad
 from keras_txf.tasks.tokens import builder_options, tokenizer_of
 from keras_txf.text.datasets import checked_tokenizer, limit
@@ -142,7 +143,7 @@ class QuestionAnswerer(PairTask):
             {options}
         """
         folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
-        options, separator = pair_format(folder, options, (*WITH_TOKEN_TYPES, "albert"))
+        options, separator = pair_format(folder, options)
         model = checkpoints.load(folder, "question_answering", **options)
         return cls(model, tokenizer, separator, max_length, overlap, max_answer_length, null_threshold, 5e-5)
 

@@ -154,6 +154,7 @@ def tokens_by_id(name, value):
 
 CONFIG = {
     "tokenizer_class": text,
+    "model_input_names": tokens,
     "do_lower_case": checks.boolean,
     "split_by_punct": checks.boolean,
     "strip_accents": flag_or_null,

@@ -72,12 +72,27 @@ class Recording(config.Config):
 
 
 def defaults(kind):
-    """The defaults of the class that our tables lack, or have otherwise; not those that it derives from other keys."""
+    """The defaults of the class that our tables lack, or have otherwise, by `model_type`; those of its parts too.
+
+    The type of a part is that of `Config.part`.
+    """
     cls = CONFIG_MAPPING[kind]
     recording = Recording({**cls().to_dict(), **INSTEAD.get(kind, {})})
-    FAMILIES[kind].options(recording)
-    for task in FAMILIES[kind].tasks.values():
-        task.options(recording)
+    for table in (FAMILIES[kind], *FAMILIES[kind].tasks.values()):
+        table.options(recording)
+        table.rows(recording)
+    recording("tie_word_embeddings", True)
+    labels = {} if cls().num_labels == 2 else {"num_labels": cls().num_labels}
+    parts = {
+        part.values["model_type"]: differing(type(getattr(cls(), name)), part)
+        for name, part in sorted(recording.parts.items())
+        if name in ("encoder", "decoder")
+    }
+    return {kind: {**labels, **differing(cls, recording)}, **parts}
+
+
+def differing(cls, recording):
+    """The defaults of a class that differ from those that were recorded; not those that it derives from other keys."""
     found = {}
     for key, ours in sorted(recording.defaults.items()):
         theirs = cls.__dataclass_fields__[key].default if key in cls.__dataclass_fields__ else dataclasses.MISSING
@@ -100,12 +115,13 @@ def text_of(value):
 
 
 def rows():
-    for kind in sorted(FAMILIES.keys() & CONFIG_MAPPING.keys()):
-        pairs = ", ".join(f'"{key}":~{text_of(value)}' for key, value in defaults(kind).items())
-        if not pairs:
-            continue
-        row = textwrap.fill(f'"{kind}":~{{{pairs}}},', 118, initial_indent=" " * 4, subsequent_indent=" " * 8)
-        yield row.replace("~", " ")
+    for family in sorted(FAMILIES.keys() & CONFIG_MAPPING.keys()):
+        for kind, found in defaults(family).items():
+            pairs = ", ".join(f'"{key}":~{text_of(value)}' for key, value in found.items())
+            if not pairs:
+                continue
+            row = textwrap.fill(f'"{kind}":~{{{pairs}}},', 118, initial_indent=" " * 4, subsequent_indent=" " * 8)
+            yield row.replace("~", " ")
 
 
 if __name__ == "__main__":

@@ -23,15 +23,17 @@ FILE = json.loads((pathlib.Path(__file__).parent / "published_configs.json").rea
 CONFIGS = FILE["configs"]
 HEADS, HEAD, WIDTH, TOKENS, POSITIONS = 4, 40, 160, 70, 64
 NAMES = {  # the keys of a size, in all families
-    HEADS: ("num_attention_heads", "n_head", "num_heads"),
+    HEADS: ("num_attention_heads", "n_head", "num_heads", "encoder_attention_heads", "decoder_attention_heads"),
     HEAD: ("d_kv",),
-    WIDTH: ("hidden_size", "n_embd", "n_embed", "d_model", "word_embed_proj_dim"),
-    96: ("intermediate_size", "ffn_dim", "d_ff"),
+    WIDTH: ("hidden_size", "n_embd", "n_embed", "d_model", "word_embed_proj_dim", "projection_dim"),
+    96: ("intermediate_size", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim"), 13: ("max_source_positions",),
     24: ("embedding_size",), 20: ("moe_intermediate_size",), 28: ("shared_expert_intermediate_size",),
     6: ("num_experts", "num_local_experts"), 2: ("num_experts_per_tok",), 3: ("sliding_window",),
     TOKENS: ("vocab_size",),
 }  # fmt: skip
-LEARNED = ("gpt2", "opt", "bert", "albert", "gptj")  # families with a table of positions
+LEARNED = ("gpt2", "opt", "bert", "albert", "gptj", "clip_text_model")  # families with a table of positions
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers")
+PARTS = ("vision_config", "text_config", "vision_config_dict", "text_config_dict")
 
 
 def value(config, size, default=None):
@@ -41,11 +43,12 @@ def value(config, size, default=None):
 def small(config):
     """The same configuration of a small model: heads of 40, and as many layers as its pattern of windows needs."""
     found = dict(config)
+    found |= {name: small({"model_type": None, **config[name]}) for name in PARTS if name in config}
     heads, width = value(config, HEADS), value(config, WIDTH)
     for size, names in NAMES.items():
         found |= {name: size for name in names if config.get(name)}
     layers = 1 + (config.get("sliding_window_pattern") or 1)
-    found |= {name: layers for name in ("num_hidden_layers", "n_layer", "num_layers") if name in config}
+    found |= {name: layers for name in LAYERS if name in config}
     for name in ("num_key_value_heads", "num_kv_heads"):
         if config.get(name):
             found[name] = HEADS if config[name] == heads else 1 if config[name] == 1 else 2
@@ -60,10 +63,17 @@ def small(config):
         if name in scaling:
             kept = int(HEAD * config.get("partial_rotary_factor", 1.0)) // 2
             found["rope_scaling"] = {**found["rope_scaling"], name: scaling[name][:kept]}
-    for name in (name for name in config if name.endswith("_token_id")):
+    if "stage_names" in config:
+        stages = ["stem", *(f"stage{i + 1}" for i in range(layers))]
+        found |= {"stage_names": stages, "out_features": stages[-1:], "out_indices": [layers]}
+    if "image_size" in config:
+        found["image_size"] = 3 * config["patch_size"]
+    for name in (name for name in config if name.endswith(("_token_id", "suppress_tokens"))):
         ids = config[name]
         found[name] = [_small_id(one) for one in ids] if isinstance(ids, list) else _small_id(ids)
-    return found
+    if config.get("forced_decoder_ids"):
+        found["forced_decoder_ids"] = [[place, _small_id(id)] for place, id in config["forced_decoder_ids"]]
+    return {name: one for name, one in found.items() if name != "model_type" or one is not None}
 
 
 def _small_id(id):
@@ -77,33 +87,61 @@ def folder_of(name, folder):
     torch.manual_seed(4)
     model = cls(cls.config_class.from_dict(config)).eval().float()
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
+        for key, parameter in model.named_parameters():
+            if key != "model.encoder.embed_positions.weight":  # sinusoids of Whisper
+                parameter += 0.05 * torch.randn_like(parameter)
     model.tie_weights()
     model.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(config))
     return model
 
 
-def outputs(model, ids):
-    if isinstance(model, keras.Model):
-        found = model({"source_ids": ids, "target_ids": ids[:, :5]} if len(model.inputs) == 2 else ids)
-        found = found.get("logits", found.get("output")) if isinstance(found, dict) else found
-        return keras.ops.convert_to_numpy(found)
-    ids = torch.tensor(ids)
+def inputs_of(config):
+    """What a model reads, by the names of transformers: ids, or images, or both, or spectrograms and ids."""
+    rng = np.random.default_rng(5)
+    ids = rng.integers(10, 60, (2, 12))
+    vision = getattr(config, "vision_config", config)
+    if vision is not config:  # CLIP
+        ids[:, 7] = config.text_config.vocab_size - 1  # the end token
+    if hasattr(vision, "patch_size"):
+        images = rng.normal(size=(2, vision.num_channels, vision.image_size, vision.image_size)).astype("float32")
+        return {"pixel_values": images, **({"input_ids": ids} if vision is not config else {})}
+    if hasattr(config, "num_mel_bins"):
+        frames = rng.normal(size=(2, config.num_mel_bins, 2 * config.max_source_positions)).astype("float32")
+        return {"input_features": frames, "decoder_input_ids": ids[:, :5]}
+    return {"input_ids": ids, **({"decoder_input_ids": ids[:, :5]} if config.is_encoder_decoder else {})}
+
+
+OURS = {"pixel_values": "images", "decoder_input_ids": "target_ids", "input_features": "source_features"}
+
+
+def ours(model, values):
+    values = {
+        OURS.get(name, name): x.transpose(0, *range(2, x.ndim), 1) if x.dtype == "float32" else x
+        for name, x in values.items()
+    }
+    values = {
+        ("source_ids" if "target_ids" in values else "token_ids") if n == "input_ids" else n: x
+        for n, x in values.items()
+    }
+    found = model(values if len(values) > 1 else next(iter(values.values())))
+    return keras.ops.convert_to_numpy(found.get("logits", found.get("output")) if isinstance(found, dict) else found)
+
+
+def theirs(model, values):
     with torch.no_grad():
-        found = model(ids, decoder_input_ids=ids[:, :5]) if model.config.is_encoder_decoder else model(ids)
-    return (found.logits if "logits" in found else found.last_hidden_state).numpy()
+        found = model(**{name: torch.tensor(x) for name, x in values.items()})
+    return next(found[name] for name in ("logits", "logits_per_image", "last_hidden_state") if name in found).numpy()
 
 
 @pytest.mark.parametrize("name", [name for name, one in CONFIGS.items() if "refused" not in one])
 def test_logits_are_those_of_transformers(name, tmp_path):
-    theirs = folder_of(name, tmp_path)
-    ids = np.random.default_rng(5).integers(10, 60, (2, 12))
-    ours = txf.checkpoints.load(tmp_path, ignore=CONFIGS[name].get("ignore", ()))
-    expected = outputs(theirs, ids)
+    model = folder_of(name, tmp_path)
+    values = inputs_of(model.config)
+    expected = theirs(model, values)
     assert expected.std() > 0.01
-    np.testing.assert_allclose(outputs(ours, ids), expected, atol=1e-4 * max(1, abs(expected).max()))
+    found = ours(txf.checkpoints.load(tmp_path, ignore=CONFIGS[name].get("ignore", ())), values)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, abs(expected).max()))
 
 
 @pytest.mark.parametrize("name", [name for name, one in CONFIGS.items() if {"refused", "ignore"} & {*one}])
@@ -125,4 +163,4 @@ def test_each_config_has_a_source_and_a_licence():
     assert len(CONFIGS) >= 25
     for one in CONFIGS.values():
         source = FILE["sources"][one["source"].split(":")[0]]
-        assert source["licence"] == "Apache-2.0" and source["file"] and one["config"]["model_type"]
+        assert source["licence"] in ("Apache-2.0", "MIT") and source["file"] and one["config"]["model_type"]

@@ -1,15 +1,23 @@
 """Which keys of config.json are read, against the configuration classes of transformers; and their defaults."""
 
+import copy
 import json
 
 import keras
+import numpy as np
 import pytest
+from case_sizes import VIT
+from checkpoints import make_transformers_keys
+from checkpoints.test_golden import GOLDEN
 
+import keras_txf as txf
 from keras_txf.checkpoints.config import FIXED, NEUTRAL, Config
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.transformers_keys import KEYS
 
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+hub_errors = pytest.importorskip("huggingface_hub.errors")
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 OF_BACKBONES = {"_out_features", "_out_indices"}  # which hidden states `AutoBackbone` returns
 
@@ -35,14 +43,21 @@ def config_class(kind):
 def read(kind, values):
     """The options of all tasks, as text, and the `Config`, which records the keys that were read."""
     family, config = FAMILIES[kind], Config(values)
-    options = [family.options(config), *(task.options(config) for task in family.tasks.values())]
+    tables = [family, *family.tasks.values()]
+    options = [table.options(config) for table in tables]
     body = options[0]
     if "head_dim" in body and body["head_dim"] is None:  # what the builder, and the class, make of null
         body["head_dim"] = body["dim"] // body["num_heads"]
     if "intermediate_dim" in body and body["intermediate_dim"] is None:
         body["intermediate_dim"] = 4 * body["dim"]
-    text = json.dumps(options, default=lambda x: {**keras.saving.serialize_keras_object(x), "name": None})
+    rows = [{path: getattr(row, "name", row) for path, row in table.rows(config).items()} for table in tables]
+    text = json.dumps([options, rows, config("tie_word_embeddings", True)], default=serialized)
     return text, config
+
+
+def serialized(layer):
+    found = keras.saving.serialize_keras_object(layer)
+    return {**found, "name": None, "config": {**found["config"], "name": None}}
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -73,3 +88,68 @@ def test_missing_keys_have_the_defaults_of_the_class(kind):
     }
     found, _ = read(kind, {"model_type": kind, **{key: full[key] for key in needed}})
     assert found == read(kind, full)[0], "run tests/checkpoints/make_transformers_keys.py"
+
+
+def paths(values):
+    """The paths of all keys, those of the models of a pair too."""
+    for key, value in values.items():
+        yield (key,)
+        if isinstance(value, dict) and "model_type" in value:
+            yield from ((key, *path) for path in paths(value))
+
+
+# Keys, and models of a pair, without which a file is refused.
+MUST_SAY = {"qwen3_moe": ["num_local_experts"], "gpt_oss": ["rope_parameters"], "t5gemma": ["encoder", "decoder"]}
+
+
+def outcome(kind, values):
+    try:
+        return read(kind, values)[0]
+    except (ValueError, ArithmeticError):  # no model is built for the default, such as none of a size
+        return "refused"
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_each_missing_key_has_the_value_that_the_class_gives_it(kind):
+    """Of a small file: some defaults follow from other keys."""
+    values, compared = json.loads((GOLDEN / kind / "config.json").read_text()), []
+    for path in paths(values):
+        if path[-1] in ("model_type", "architectures"):
+            continue
+        without = copy.deepcopy(values)
+        part = without
+        for key in path[:-1]:
+            part = part[key]
+        del part[path[-1]]
+        try:
+            full = config_class(kind).from_dict(copy.deepcopy(without)).to_dict()
+        except hub_errors.StrictDataclassError:  # of keys that no longer go together
+            continue
+        expected, found = outcome(kind, full), outcome(kind, without)
+        assert found == expected or found == "refused" and path[0] in MUST_SAY.get(kind, ()), path
+        compared.append(expected)
+    assert len(compared) - compared.count("refused") > 10
+
+
+def test_the_defaults_are_those_of_the_installed_classes():
+    path = GOLDEN.parents[2] / "keras_txf" / "checkpoints" / "transformers_defaults.py"
+    assert "\n".join(make_transformers_keys.rows()) in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["ViT", "DeiT", "Dinov2", "Beit"])
+@pytest.mark.parametrize("key", ["patch_size", "image_size", "num_channels"])
+def test_an_image_model_without_the_key_of_a_size(name, key, tmp_path):
+    cls = getattr(transformers, f"{name}Model")
+    options = {**VIT, "image_size": 112, "patch_size": 28, "num_hidden_layers": 1}
+    options.pop("intermediate_size" if name == "Dinov2" else None, None)
+    model = cls(cls.config_class(**{option: value for option, value in options.items() if option != key})).eval()
+    model.save_pretrained(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    del values[key]
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    images = np.random.default_rng(1).normal(size=(2, 3, model.config.image_size, model.config.image_size))
+    with torch.no_grad():
+        expected = model(torch.tensor(images, dtype=torch.float32)).last_hidden_state
+    ours = txf.checkpoints.load(tmp_path)(images.transpose(0, 2, 3, 1).astype("float32"))
+    ours = keras.ops.convert_to_numpy(ours)
+    np.testing.assert_allclose(ours, expected, atol=1e-4 * np.abs(expected).max())

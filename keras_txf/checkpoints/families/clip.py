@@ -4,7 +4,7 @@ import dataclasses
 
 from keras_txf import models
 from keras_txf.checkpoints.families.vit import ONE_VECTOR, patch, square
-from keras_txf.checkpoints.family import Family, Task, encoder_task
+from keras_txf.checkpoints.family import Family, Task, classes, encoder_task
 from keras_txf.checkpoints.weight_map import ONE_ROW, OUT_PROJ, Tensor, as_tensor, beside, projections
 from keras_txf.layers import AttentionPooling
 
@@ -49,13 +49,14 @@ def images_table(c):
     return {**TOWER, **patch(c, "embeddings.patch_embedding"), "encoder_norm": "post_layernorm"}
 
 
+def of_pair(prefix, tower, rows):
+    """The rows of a tower in the class of a pair; `prefix` is of our paths."""
+    rows = {path: as_tensor(row) for path, row in rows.items()}
+    return {f"{prefix}{path}": dataclasses.replace(row, name=f"{tower}_model.{row.name}") for path, row in rows.items()}
+
+
 def pair_table(c):
-    sides = (("image", "vision", images_table(c.part("vision_config"))), ("text", "text", TEXTS))
-    return {
-        f"{ours}_{path}": dataclasses.replace(as_tensor(row), name=f"{theirs}_model.{as_tensor(row).name}")
-        for ours, theirs, rows in sides
-        for path, row in rows.items()
-    }
+    return {**of_pair("image_", "vision", images_table(c.part("vision_config"))), **of_pair("text_", "text", TEXTS)}
 
 
 def tower(c):
@@ -151,14 +152,35 @@ def siglip(c):
     }
 
 
-def families(name, clazz, image_options, text_options, pair_options, head, kept):
+def image_classifier(clazz, image_options, pooling):
+    """The task of classes of an image: the tower of images in the config.json of a pair."""
+
+    def rows(c):
+        part = c.part("vision_config")
+        unused = () if image_options(part).get("final_norm", True) else ("encoder_norm",)
+        body = {path: row for path, row in images_table(part).items() if path not in unused}
+        return {**of_pair("", "vision", body), "logits": "classifier"}
+
+    def options(c):
+        return {"pooling": pooling, **image_options(c.part("vision_config"))}
+
+    task = classes(f"{clazz}ForImageClassification", models.image_classifier, rows, options)
+    others = (r"text_model\..*", r"(visual|text)_projection\..*", r"logit_(scale|bias)")
+    return dataclasses.replace(task, convert=lambda options: {}, ignore=others)
+
+
+def families(name, clazz, image_options, text_options, pair_options, head, kept, pooling):
     """The families of a pair and of each of its towers."""
     buffers = (r"(.*\.)?position_ids",)
-    dual = {"dual_encoder": Task(f"{clazz}Model", models.dual_encoder, head)}
+    dual = {
+        "dual_encoder": Task(f"{clazz}Model", models.dual_encoder, head),
+        "image_classification": image_classifier(clazz, image_options, pooling),
+    }
+    of_tower = tuple(rf"vision_model\.{pattern}" for pattern in kept)
     image = {"image_encoder": Task(f"{clazz}VisionModel", models.image_encoder, whole=False)}
     text = {"encoder": encoder_task(f"{clazz}TextModel")}
     return {
-        name: Family(pair_options, pair_table, dual, ignore=buffers, neutral=("logit_scale_init_value",)),
+        name: Family(pair_options, pair_table, dual, "", buffers, of_tower, neutral=("logit_scale_init_value",)),
         f"{name}_vision_model": Family(
             image_options, images_table, image, "vision_model.", buffers, kept, neutral=OF_TOWERS
         ),
@@ -168,7 +190,7 @@ def families(name, clazz, image_options, text_options, pair_options, head, kept)
 
 OF_POOLED = (r"post_layernorm\.(weight|bias)",)
 FAMILIES = {
-    **families("clip", "CLIP", clip_images, clip_texts, clip, CLIP_HEAD, OF_POOLED),
-    **families("metaclip_2", "MetaClip2", clip_images, clip_texts, metaclip, CLIP_HEAD, OF_POOLED),
-    **families("siglip", "Siglip", images, texts, siglip, SIGLIP_HEAD, (r"head\..*",)),
+    **families("clip", "CLIP", clip_images, clip_texts, clip, CLIP_HEAD, OF_POOLED, "others"),
+    **families("metaclip_2", "MetaClip2", clip_images, clip_texts, metaclip, CLIP_HEAD, OF_POOLED, "others"),
+    **families("siglip", "Siglip", images, texts, siglip, SIGLIP_HEAD, (r"head\..*",), "mean"),
 }

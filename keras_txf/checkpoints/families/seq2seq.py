@@ -1,7 +1,10 @@
 """BART, mBART, Marian, Pegasus and M2M100; Whisper: encoder-decoders."""
 
+import dataclasses
+import functools
+
 from keras_txf import models
-from keras_txf.checkpoints.family import Family, Task
+from keras_txf.checkpoints.family import Family, Task, classes
 from keras_txf.checkpoints.weight_map import ONE_ROW, OUT_PROJ, Tensor, projections, skip
 from keras_txf.layers import AudioEmbedding
 
@@ -129,8 +132,37 @@ def m2m_100(c):
     }
 
 
-def plain(architecture, logits="lm_head"):
-    return {"seq2seq": Task(architecture, models.encoder_decoder, {"logits": logits})}
+def plain(architecture, logits="lm_head", whole=True):
+    return {"seq2seq": Task(architecture, models.encoder_decoder, {"logits": logits}, whole=whole)}
+
+
+def one_text(options):
+    """The options of a classifier in those of an encoder-decoder: both sides read one text."""
+    of_pair = ("source_vocab_size", "target_vocab_size", "logit_scale")
+    return {"vocab_size": options["source_vocab_size"], **{k: v for k, v in options.items() if k not in of_pair}}
+
+
+def classifiers(name, end_id, whole=True, head=lambda c: {}):
+    """The tasks of classes of a text and of spans; `end_id` is the default of `eos_token_id`."""
+    rows = {"head": "classification_head.dense", "logits": "classification_head.out_proj"}
+    sequences = classes(
+        f"{name}ForSequenceClassification",
+        models.encoder_decoder_classifier,
+        rows,
+        lambda c: {
+            "end_id": c.end_id(end_id), "head_activation": "tanh", "head_dropout": c("classifier_dropout", 0.0),
+            **head(c),
+        },
+    )  # fmt: skip
+    spans = Task(
+        f"{name}ForQuestionAnswering",
+        functools.partial(models.encoder_decoder_classifier, num_classes=None, spans=True),
+        {"logits": "qa_outputs"}, head, whole=whole, makes_head=True,
+    )  # fmt: skip
+    return {
+        "sequence_classification": dataclasses.replace(sequences, convert=one_text),
+        "question_answering": dataclasses.replace(spans, convert=one_text),
+    }
 
 
 def with_bias(architecture):
@@ -145,22 +177,24 @@ TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 POSITIONS = (r"(encoder|decoder)\.embed_positions\.weight",)  # sinusoids
 
 
-def bart_family(architecture, options, tensors=BART, ignore=(), kept=(), task=with_bias):
+def bart_family(architecture, options, tensors=BART, ignore=(), kept=(), task=with_bias, heads=None):
     return Family(
         options,
         tensors,
-        task(architecture),
+        {**task(architecture), **(heads or {})},
         "model.",
         ignore,
         kept,
         aliases=dict.fromkeys(TABLES, "shared.weight"),
-        neutral=("classifier_dropout", "classif_dropout", "extra_pos_embeddings", *UNREAD),
+        neutral=("classif_dropout", "extra_pos_embeddings", *UNREAD, *(() if heads else ("classifier_dropout",))),
     )
 
 
 FAMILIES = {
-    "bart": bart_family("BartForConditionalGeneration", bart),
-    "mbart": bart_family("MBartForConditionalGeneration", mbart),
+    "bart": bart_family("BartForConditionalGeneration", bart, heads=classifiers("Bart", 2)),
+    "mbart": bart_family(
+        "MBartForConditionalGeneration", mbart, heads=classifiers("MBart", 2, head=lambda c: {"start_id": None})
+    ),
     "pegasus": bart_family("PegasusForConditionalGeneration", pegasus, kept=POSITIONS),
     "m2m_100": bart_family("M2M100ForConditionalGeneration", m2m_100, task=plain),
     "marian": bart_family("MarianMTModel", marian, MARIAN, POSITIONS),

@@ -1,11 +1,12 @@
 """T5, mT5, UMT5 and T5Gemma: encoder-decoders, and their encoders alone."""
 
+import dataclasses
 import math
 
 from keras_txf import models
 from keras_txf.checkpoints.families import llama
-from keras_txf.checkpoints.families.seq2seq import TABLES, plain
-from keras_txf.checkpoints.family import Family, Task
+from keras_txf.checkpoints.families.seq2seq import TABLES, classifiers, plain
+from keras_txf.checkpoints.family import Family, Task, classes
 from keras_txf.checkpoints.weight_map import projections
 from keras_txf.layers import RelativeBias
 
@@ -174,31 +175,41 @@ def encoder_alone(options):
 UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 
 
-def t5_family(name, options, tensors, prefix="", logits="lm_head", **others):
+def t5_family(name, options, tensors, prefix="transformer.", logits="lm_head", heads=None, **others):
+    encoder = {"convert": encoder_alone, "ignore": (r"decoder\..*",)}
     return Family(
         options,
         tensors,
         {
-            **plain(f"{name}ForConditionalGeneration", logits),
-            "encoder": Task(
-                f"{name}EncoderModel", models.encoder, convert=encoder_alone, ignore=(r"decoder\..*",), whole=False
-            ),
+            **plain(f"{name}ForConditionalGeneration", logits, whole=not heads),
+            "encoder": Task(f"{name}EncoderModel", models.encoder, whole=False, **encoder),
+            **(heads or {}),
         },
         prefix,
         **{
             "ignore": UNUSED,
             "aliases": dict.fromkeys(TABLES, "shared.weight"),
-            "neutral": ("n_positions", "classifier_dropout", "is_encoder_decoder", "num_hidden_layers"),
+            "neutral": ("n_positions", "is_encoder_decoder", "num_hidden_layers"),
             "says_tied": False,
             **others,
         },
     )
 
 
+def heads(name):
+    """T5's classifiers: of a text and of spans with both sides, of tokens with the encoder alone."""
+    tokens = classes(
+        f"{name}ForTokenClassification", models.token_classifier, {"logits": "classifier"},
+        lambda c: {"head_dropout": c("classifier_dropout", 0.0)},
+    )  # fmt: skip
+    tokens = dataclasses.replace(tokens, convert=encoder_alone, ignore=(r"decoder\..*",))
+    return {**classifiers(name, 1, whole=False), "token_classification": tokens}
+
+
 FAMILIES = {
-    "t5": t5_family("T5", t5, t5_table),
-    "mt5": t5_family("MT5", mt5, lambda c: t5_table(c, "gated-gelu")),
-    "umt5": t5_family("UMT5", umt5, umt5_table),
+    "t5": t5_family("T5", t5, t5_table, heads=heads("T5")),
+    "mt5": t5_family("MT5", mt5, lambda c: t5_table(c, "gated-gelu"), heads=heads("MT5")),
+    "umt5": t5_family("UMT5", umt5, umt5_table, heads=heads("UMT5")),
     "t5gemma": t5_family(
         "T5Gemma", t5gemma, T5GEMMA, "model.", "lm_head.out_proj", ignore=(), aliases={}, says_tied=True,
         neutral=("is_encoder_decoder", "classifier_dropout_rate", "vocab_size"),

@@ -44,12 +44,16 @@ DINOV3 = {  # its projections have the names of Llama's
     "embedding/register_tokens": Tensor("embeddings.register_tokens", other=ONE_ROW),
 }
 
+
+def renamed(blocks):
+    """What transformers 5 calls the projections of attention; `blocks` is the name of the list of blocks."""
+    layer, new = r"encoder\.layer\.(\d+)\.attention", rf"{blocks}.\1.attention"
+    parts = {rf"{layer}\.attention\.{part}": f"{new}.{part[0]}_proj" for part in ("query", "key", "value")}
+    return {**parts, rf"{layer}\.output\.dense": f"{new}.o_proj"}
+
+
 RENAMED = {
-    **{
-        rf"encoder\.layer\.(\d+)\.attention\.attention\.{part}": rf"layers.\1.attention.{part[0]}_proj"
-        for part in ("query", "key", "value")
-    },
-    r"encoder\.layer\.(\d+)\.attention\.output\.dense": r"layers.\1.attention.o_proj",
+    **renamed("layers"),
     r"encoder\.layer\.(\d+)\.intermediate\.dense": r"layers.\1.mlp.fc1",
     r"encoder\.layer\.(\d+)\.output\.dense": r"layers.\1.mlp.fc2",
     r"encoder\.layer\.(\d+)\.(layernorm_\w+)": r"layers.\1.\2",
@@ -88,22 +92,22 @@ def dinov2_table(c):
     return {**DINOV2, **patch(c), **inner}
 
 
-def sizes(c, patch_size=16, epsilon=1e-12):
+def sizes(c):
     return {
         "image_size": c("image_size", 224),
-        "patch_size": c("patch_size", patch_size),
+        "patch_size": c("patch_size", 16),
         "channels": c("num_channels", 3),
         "num_layers": c("num_hidden_layers"),
         "dim": c("hidden_size"),
         "num_heads": c("num_attention_heads"),
         "activation": c.activation("hidden_act", "gelu"),
-        "norm_epsilon": c("layer_norm_eps", epsilon),
+        "norm_epsilon": c("layer_norm_eps", 1e-12),
     }
 
 
-def body(c, *defaults):
+def body(c):
     return {
-        **sizes(c, *defaults),
+        **sizes(c),
         "attention_bias": c("qkv_bias", True),
         "attention_output_bias": True,
         "dropout": c("hidden_dropout_prob", 0.0),
@@ -125,7 +129,7 @@ def dinov2(c):
     number, inner, gated = c("num_hidden_layers"), int(c("hidden_size") * c("mlp_ratio", 4)), c("use_swiglu_ffn", False)
     activation = c.activation("hidden_act", "gelu")
     return {
-        **body(c, 14, 1e-6),
+        **body(c),
         "intermediate_dim": (int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner,
         "gated": gated,
         "activation": "silu" if gated else activation,
@@ -140,7 +144,7 @@ def dinov3(c):
         raise ValueError("config.json must have `num_register_tokens` from 1 on; received 0.")
     grid = [size // patch for size, patch in zip(*pairs(c))]
     return {
-        **sizes(c, 16, 1e-5),
+        **sizes(c),
         "intermediate_dim": c("intermediate_size"),
         "gated": c("use_gated_mlp", False),
         "attention_bias": c("query_bias", True),
@@ -196,13 +200,7 @@ FAMILIES = {
         kept=(r"embeddings\.mask_token",),
         # Of the model as a part of another.
         neutral=(*OF_BACKBONES, "use_mask_token"),
-        renamed={
-            **{
-                rf"encoder\.layer\.(\d+)\.attention\.attention\.{part}": rf"encoder.layer.\1.attention.{part[0]}_proj"
-                for part in ("query", "key", "value")
-            },
-            r"encoder\.layer\.(\d+)\.attention\.output\.dense": r"encoder.layer.\1.attention.o_proj",
-        },
+        renamed=renamed("encoder.layer"),
     ),
     "dinov3_vit": Family(
         dinov3,
