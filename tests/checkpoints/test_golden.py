@@ -213,8 +213,8 @@ def test_what_is_not_built_is_refused(family, changes, words, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_key_of_other_models_is_refused(family, tmp_path):
-    folder = changed_folder(family, tmp_path, kv_lora_rank=4)
-    with pytest.raises(ValueError, match=re.escape("{'kv_lora_rank': 4}")):
+    folder = changed_folder(family, tmp_path, index_n_heads=4)
+    with pytest.raises(ValueError, match=re.escape("{'index_n_heads': 4}")):
         txf.checkpoints.load(folder)
 
 
