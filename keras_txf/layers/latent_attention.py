@@ -43,8 +43,8 @@ class LatentAttention(keras.layers.Layer):
         q_lora_rank: width of a vector with a norm that queries come from; None projects them from the inputs.
         causal: whether a token attends only to itself and what came before.
         position: a `Rotary`; default `Rotary(interleaved=True)`.
-        scale: factor on the logits; default 1 / sqrt(C + P), times the square of YaRN's factor for `mscale_all_dim` where
-            the scaling of `position` has it.
+        scale: factor on the logits; default 1 / sqrt(C + P), times the square of YaRN's factor for `mscale_all_dim`
+            where the scaling of `position` has it.
         dropout: rate on the attention weights.
         use_bias: whether the projections to the small vectors and the output projection have a bias; the others have
             none.

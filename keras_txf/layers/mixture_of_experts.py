@@ -62,7 +62,8 @@ class MixtureOfExperts(keras.layers.Layer):
         (B, T, D).
 
     Raises:
-        ValueError: `top_k` above `num_experts`, or above the experts of `topk_group` groups, a size that is no positive integer, an unknown `router_activation`.
+        ValueError: `top_k` above `num_experts`, or above the experts of `topk_group` groups, a size that is no positive
+            integer, an unknown `router_activation`.
 
     Reference:
         [Outrageously Large Neural Networks](https://arxiv.org/abs/1701.06538);
