@@ -16,7 +16,8 @@ OPTIONS = {
               "use_bias": False, "num_key_value_heads": 1, "window": [3, None]},
     "t5": {"num_layers": 2, "position": "relative"},  # blocks that share a layer
     "latent": {
-        "num_heads": None, "attention": txf.layers.LatentAttention(2, 6, 4, 2, v_head_dim=3, q_lora_rank=5, causal=True),
+        "num_heads": None,
+        "attention": txf.layers.LatentAttention(2, 6, 4, 2, v_head_dim=3, q_lora_rank=5, causal=True),
     },
     "alibi": {
         "position": "alibi", "position_encoding": "learned", "max_length": 32, "qk_norm": True, "logit_soft_cap": 2.0,

@@ -155,11 +155,10 @@ def generator(**options):
 
 
 def log_probs(model, row):
-    """Of the tokens of a row but the first, by a whole pass."""
+    """Of the tokens of a row but the first, by a whole pass; padding is forbidden."""
     logits = drawing.array(model(np.array([row])))[0, :-1].astype("float64")
-    logits -= np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True)) + logits.max(
-        -1, keepdims=True
-    )
+    logits[:, 0] = -np.inf
+    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
     return logits[np.arange(len(row) - 1), row[1:]]
 
 
