@@ -155,9 +155,8 @@ def generator(**options):
 
 
 def log_probs(model, row):
-    """Of the tokens of a row but the first, by a whole pass; padding is forbidden."""
+    """Of the tokens of a row but the first, by a whole pass."""
     logits = drawing.array(model(np.array([row])))[0, :-1].astype("float64")
-    logits[:, 0] = -np.inf
     logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
     return logits[np.arange(len(row) - 1), row[1:]]
 
@@ -183,21 +182,21 @@ def test_the_cache_holds_the_small_vectors():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "yarn"])
 def test_decoding_is_what_whole_passes_choose(name):
-    model = generator(**{**OPTIONS[name], "causal": True})
-    prompts, forbidden = [[5, 3, 8, 2], [7]], [txf.generation.ForbiddenTokens([0])]
-    answers = model.generate(prompts, 5, processors=forbidden, stop_ids=())
+    layer = txf.layers.LatentAttention(**SIZES, **{**OPTIONS[name], "causal": True})
+    model = drawing.randomize(txf.models.decoder_generator(11, 2, D, attention=layer, pad_id=None))
+    prompts = [[5, 3, 8, 2], [7]]
+    answers = model.generate(prompts, 5, padded=False)
     for prompt, answer in zip(prompts, answers):
         row = list(prompt)
         for _ in range(5):
-            row.append(1 + int(drawing.array(model(np.array([row])))[0, -1, 1:].argmax()))
-        np.testing.assert_array_equal(answer[: len(row)], row)
-    stream = list(model.generate(prompts, 5, processors=forbidden, stop_ids=(), stream=True))
-    assert len(stream) == 5
+            row.append(int(drawing.array(model(np.array([row])))[0, -1].argmax()))
+        assert list(answer) == row
+    stream = list(model.generate(prompts, 5, stream=True))
+    np.testing.assert_array_equal(np.ravel(stream).reshape(5, 2).T, [answer[-5:] for answer in answers])
     for sampler, repeats in ((txf.generation.Beam(3), None), (txf.generation.Sampling(), 2)):
         found = model.generate(
-            prompts[:1], 4, sampler=sampler, num_return_sequences=repeats, processors=forbidden, stop_ids=(), seed=3,
-            return_scores=True,
-        )  # fmt: skip
+            prompts[:1], 4, sampler=sampler, num_return_sequences=repeats, seed=3, return_scores=True
+        )
         for row, scores in zip(np.reshape(found.ids, (-1, 8)), np.reshape(found.log_probs, (-1, 4))):
             np.testing.assert_allclose(scores, log_probs(model, row)[3:], atol=1e-4)
 
