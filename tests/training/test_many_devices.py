@@ -26,9 +26,6 @@ BUILDERS = {
     "experts": lambda: txf.models.decoder_generator(
         *TEXT, feed_forward=txf.layers.MixtureOfExperts(4, intermediate_dim=6, use_bias=True, num_shared_experts=2)
     ),
-    "latent": lambda: txf.models.decoder_generator(
-        VOCABULARY, 1, 16, attention=txf.layers.LatentAttention(8, 6, 4, 2, q_lora_rank=5, causal=True)
-    ),
     "translator": lambda: txf.models.encoder_decoder(
         40, VOCABULARY, 1, 16, 8, position=txf.layers.RelativeBias(8), tie_embeddings=False
     ),
