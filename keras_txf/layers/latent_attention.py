@@ -103,7 +103,9 @@ class LatentAttention(keras.layers.Layer):
         self.position = revive(position)
         if not isinstance(self.position, (Rotary, type(None))):
             raise ValueError(f"`position` must be None or a Rotary; received {short_repr(self.position)}.")
-        self.position_layer = Rotary(interleaved=True, name="position") if self.position is None else self.position
+        self.position_layer = self.position
+        if self.position is None:
+            self.position_layer = Rotary(interleaved=True, dtype=self.dtype_policy, name="position")
         self.position_layer.check_width(self.qk_rope_head_dim)
         self.scale = checks.optional(checks.positive_number, "scale", scale)
         self.dropout = checks.rate("dropout", dropout)

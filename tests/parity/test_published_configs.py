@@ -28,7 +28,9 @@ NAMES = {  # the keys of a size, in all families
     WIDTH: ("hidden_size", "n_embd", "n_embed", "d_model", "word_embed_proj_dim"),
     96: ("intermediate_size", "ffn_dim", "d_ff"),
     24: ("embedding_size",), 20: ("moe_intermediate_size",), 28: ("shared_expert_intermediate_size",),
-    6: ("num_experts", "num_local_experts"), 2: ("num_experts_per_tok",), 3: ("sliding_window",),
+    6: ("num_experts", "num_local_experts"), 16: ("n_routed_experts",), 30: ("q_lora_rank",), 22: ("kv_lora_rank",),
+    12: ("qk_nope_head_dim",), 8: ("qk_rope_head_dim",), 10: ("v_head_dim",),
+    2: ("num_experts_per_tok",), 3: ("sliding_window",),
     TOKENS: ("vocab_size",),
 }  # fmt: skip
 LEARNED = ("gpt2", "opt", "bert", "albert", "gptj")  # families with a table of positions
@@ -44,7 +46,7 @@ def small(config):
     heads, width = value(config, HEADS), value(config, WIDTH)
     for size, names in NAMES.items():
         found |= {name: size for name in names if config.get(name)}
-    layers = 1 + (config.get("sliding_window_pattern") or 1)
+    layers = 1 + (config.get("sliding_window_pattern") or 1) + config.get("first_k_dense_replace", 0)
     found |= {name: layers for name in ("num_hidden_layers", "n_layer", "num_layers") if name in config}
     for name in ("num_key_value_heads", "num_kv_heads"):
         if config.get(name):
