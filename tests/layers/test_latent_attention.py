@@ -140,7 +140,7 @@ def test_long_sequences_in_blocks_are_the_whole(width, monkeypatch):
     whole = run()
     used, blocks = [], kernel.blockwise_attention
     monkeypatch.setattr(kernel, "LONG", 1)
-    monkeypatch.setattr(kernel, "_fuses_long", lambda query: False)
+    monkeypatch.setattr(kernel, "_fuses_long", lambda *_: False)
     monkeypatch.setattr(
         kernel, "blockwise_attention", lambda *args: used.append(1) or blocks(*args, block_lengths=(3, 4))
     )
