@@ -74,6 +74,8 @@ def layer_case(name, cls, inputs, /, **working):
 def add_layers():
     tokens, decoded = {"inputs": X}, {"inputs": X, "context": CONTEXT}
     layer_case("MultiHeadSelfAttention", layers.MultiHeadSelfAttention, tokens, num_heads=2, position="rotary")
+    sizes = dict(num_heads=2, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=2)
+    layer_case("LatentAttention", layers.LatentAttention, tokens, **sizes)
     layer_case("CrossAttention", layers.CrossAttention, decoded, num_heads=2)
     layer_case("EncoderBlock", layers.EncoderBlock, tokens, num_heads=2, position="alibi")
     layer_case("DecoderBlock", layers.DecoderBlock, decoded, num_heads=2, cross_attention=True)

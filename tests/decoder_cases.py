@@ -34,6 +34,11 @@ BLOOM = dict(vocab_size=61, hidden_size=30, n_layer=3, n_head=3, layer_norm_epsi
 EXPERTS = dict(num_experts_per_tok=2, router_aux_loss_coef=0.02)
 WIDTH = dict(num_experts=4, moe_intermediate_size=16)
 QWEN = dict(**WIDTH, shared_expert_intermediate_size=20)
+MSCALE = {**YARN, "mscale": 0.9, "mscale_all_dim": 0.6}
+LATENT = dict(
+    num_key_value_heads=None, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, n_routed_experts=8,
+    num_experts_per_tok=3, moe_intermediate_size=16, n_shared_experts=2, routed_scaling_factor=1.7,
+)  # fmt: skip
 DECODERS = [
     ("gpt_neox", "plain", "GPTNeoXForCausalLM", neox(
         rope_parameters=dict(rope_type="default", rope_theta=50.0, partial_rotary_factor=0.6),
@@ -117,6 +122,22 @@ DECODERS = [
         num_experts=3, num_experts_per_tok=2, norm_topk_prob=True, attention_bias=True, tie_word_embeddings=True,
         rope_parameters=LLAMA3,
     )),
+    ("deepseek_v2", "groups", "DeepseekV2ForCausalLM", rms(
+        **LATENT, n_group=4, topk_group=2, topk_method="group_limited_greedy", rope_parameters=MSCALE,
+        attention_bias=True, first_k_dense_replace=1, q_lora_rank=14,
+    )),
+    ("deepseek_v2", "plain", "DeepseekV2ForCausalLM", rms(
+        **LATENT, n_group=1, topk_group=1, first_k_dense_replace=0, q_lora_rank=None, hidden_act="gelu",
+        tie_word_embeddings=True,
+    )),
+    ("deepseek_v3", "groups", "DeepseekV3ForCausalLM", rms(
+        **LATENT, n_group=4, topk_group=2, first_k_dense_replace=1, rope_parameters=MSCALE, q_lora_rank=14,
+    )),
+    ("deepseek_v3", "plain", "DeepseekV3ForCausalLM", rms(
+        **LATENT, n_group=1, topk_group=1, first_k_dense_replace=0, rope_interleave=False, q_lora_rank=None,
+        attention_bias=True, norm_topk_prob=False, tie_word_embeddings=True,
+        rope_parameters=dict(rope_type="linear", rope_theta=70.0, factor=2.5),
+    )),
     ("gpt_oss", "plain", "GptOssForCausalLM", rms(
         **EXPERTS, num_local_experts=4, head_dim=10, sliding_window=4, swiglu_limit=0.9,
         rope_parameters={**YARN, "truncate": False},
@@ -180,6 +201,13 @@ HEADS = [
     ("qwen2_moe", "classes", "Qwen2MoeForSequenceClassification", rms(**EXPERTS, **QWEN, **FIVE)),
     ("qwen3_moe", "encoder", "Qwen3MoeModel", rms(**EXPERTS, num_experts=3, moe_intermediate_size=12, head_dim=10)),
     ("olmoe", "encoder", "OlmoeModel", rms(num_experts=3, num_experts_per_tok=2)),
+    ("deepseek_v2", "classes", "DeepseekV2ForSequenceClassification", rms(**LATENT, **FIVE, q_lora_rank=14)),
+    ("deepseek_v3", "tokens", "DeepseekV3ForTokenClassification", rms(
+        **LATENT, **FIVE, n_group=2, topk_group=1, first_k_dense_replace=2, q_lora_rank=14,
+    )),
+    ("deepseek_v3", "encoder", "DeepseekV3Model", rms(
+        **LATENT, n_group=2, topk_group=1, first_k_dense_replace=1, q_lora_rank=14,
+    )),
     ("gpt_oss", "classes", "GptOssForSequenceClassification", rms(
         **EXPERTS, **FIVE, num_local_experts=4, head_dim=10, sliding_window=4,
     )),

@@ -23,9 +23,12 @@ def use_layers() -> None:
     )  # fmt: skip
     cache = layers.KVCache.of_prompt(np.ones((2, 5), bool), length=5)
     attention(HIDDEN, cache=cache)
+    latent = layers.LatentAttention(2, 6, 4, 2, v_head_dim=3, q_lora_rank=5, position=layers.Rotary(interleaved=True))
+    layers.EncoderBlock(attention=latent)(HIDDEN)
     layers.CrossAttention(2, dropout=0.1, use_bias=False)(HIDDEN, CONTEXT)
     layers.FeedForward(10, activation="silu", gated=True)(HIDDEN)
     experts = layers.MixtureOfExperts(3, top_k=2, intermediate_dim=6, num_shared_experts=1, load_balancing=None)
+    layers.MixtureOfExperts(4, n_group=2, topk_group=1, e_score_correction_bias=True)(HIDDEN)
     layers.EncoderBlock(2, norm="rms", norm_placement="pre", residual="parallel", feed_forward=experts)(HIDDEN)
     layers.DecoderBlock(2, layer_scale=0.1, cross_attention=True, position=layers.ALiBi(2))(HIDDEN, CONTEXT)
     layers.EncoderBlock(2, position=layers.RelativeBias(2, num_buckets=8), trainable=False)(HIDDEN)

@@ -150,13 +150,13 @@ def _transposed(result, inputs, kernel, *_, **__):
     return math.prod(inputs.shape) * math.prod(kernel.shape[:-1]), (inputs, kernel)
 
 
-def attention_multiply_adds(query, key):
-    """Of scores and of weighted values: query (B, T, N, H), key (B, S, any, H)."""
-    return 2 * math.prod(query.shape) * key.shape[1]
+def attention_multiply_adds(query, key, value):
+    """Of scores and of weighted values: query (B, T, N, H), key (B, S, any, H), value (B, S, any, V)."""
+    return math.prod(query.shape[:-1]) * key.shape[1] * (query.shape[-1] + value.shape[-1])
 
 
 def _attention(result, query, key, value, *_, **__):
-    return attention_multiply_adds(query, key), (query, key, value)
+    return attention_multiply_adds(query, key, value), (query, key, value)
 
 
 PRODUCTS = (

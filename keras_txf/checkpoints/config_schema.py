@@ -90,15 +90,19 @@ KEYS = {
         "num_channels", "num_labels", "rotary_dim", "num_kv_heads", "num_ln_in_parallel_attn", "ffn_hidden_size",
         "n_embed", "num_hidden_groups", "mlp_ratio", "moe_intermediate_size", "shared_expert_intermediate_size",
         "num_experts_per_tok", "decoder_sparse_step", "num_mel_bins", "max_source_positions", "max_target_positions",
-        "projection_dim", "projection_size",
+        "projection_dim", "projection_size", "kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+        "v_head_dim", "n_shared_experts", "n_group", "topk_group",
     ),
-    size_or_zero: ("type_vocab_size", "max_window_layers", "sliding_window", "conv_kernel_size", "num_register_tokens"),
+    size_or_zero: (
+        "type_vocab_size", "max_window_layers", "sliding_window", "conv_kernel_size", "num_register_tokens",
+        "first_k_dense_replace",
+    ),
     number_or_zero: ("layer_scale_init_value",),
     blocks: (
         "num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers",
         "decoder_layers",
     ),
-    experts: ("num_experts", "num_local_experts"),
+    experts: ("num_experts", "num_local_experts", "n_routed_experts"),
     whole_numbers: ("mlp_only_layers",),
     sides: ("image_size", "patch_size"),
     checks.rate: (
@@ -112,7 +116,7 @@ KEYS = {
         "global_rope_theta", "local_rope_theta", "query_pre_attn_scalar", "attn_logit_softcapping",
         "final_logit_softcapping", "rotary_emb_base", "norm_epsilon", "embedding_multiplier", "residual_multiplier",
         "attention_multiplier", "logits_scaling", "logit_scale",
-        "layerscale_value", "swiglu_limit",
+        "layerscale_value", "swiglu_limit", "routed_scaling_factor",
     ),
     checks.finite_number: ("router_aux_loss_coef",),
     checks.fraction: ("partial_rotary_factor", "rotary_pct"),
@@ -126,7 +130,7 @@ KEYS = {
         "use_mean_pooling", "query_bias", "key_bias", "value_bias", "proj_bias", "use_gated_mlp", "qk_layernorm",
         "use_qk_norm", "use_bidirectional_attention",
         "norm_topk_prob", "output_router_logits", "relative_attention", "position_biased_input", "share_att_key",
-        "legacy",
+        "legacy", "rope_interleave",
     ),
     checks.id_below: ("decoder_start_token_id", "mask_token_id", "bos_token_id"),
     id_or_none: ("pad_token_id",),
@@ -134,7 +138,7 @@ KEYS = {
     text: (
         "model_type", "hidden_act", "activation", "activation_function", "hidden_activation", "feed_forward_proj",
         "classifier_activation", "classifier_pooling", "position_embedding_type", "norm_rel_ebd", "conv_act",
-        "pooler_hidden_act",
+        "pooler_hidden_act", "topk_method", "scoring_func",
     ),
     texts: ("architectures", "layer_types"),
     text_or_texts: ("pos_att_type",),
@@ -146,4 +150,6 @@ KEYS = {
 }  # fmt: skip
 KINDS = {key: check for check, keys in KEYS.items() for key in keys}
 # Keys where null means None, and a missing key means the default.
-NULL = {"pad_token_id", "sliding_window", "head_dim", "attn_logit_softcapping", "final_logit_softcapping"}
+NULL = {
+    "pad_token_id", "sliding_window", "head_dim", "attn_logit_softcapping", "final_logit_softcapping", "q_lora_rank",
+}  # fmt: skip

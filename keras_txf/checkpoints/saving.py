@@ -29,7 +29,7 @@ from keras_txf.checkpoints.loading import PROVENANCE, Provenance
 from keras_txf.checkpoints.saved_config import dtype_of, new_config, update_generation_config, write_json
 from keras_txf.checkpoints.weight_map import links
 from keras_txf.checks import short_repr
-from keras_txf.layers import PositionalEmbedding
+from keras_txf.layers import LatentAttention, PositionalEmbedding
 from keras_txf.layers.adapters import adapters_of
 from keras_txf.layers.token_input import logits_of
 from keras_txf.reading import COMPLETE, file_of, read_json
@@ -189,7 +189,10 @@ def _without_weights(layer):
     if isinstance(layer, PositionalEmbedding):
         options["scale_embedding"] = layer.scale
     attention = getattr(layer, "attention", None)
-    if attention is not None:
+    if isinstance(attention, LatentAttention):
+        options.update({name: getattr(attention, name) for name in OF_LATENT_ATTENTION})
+        options.update(interleaved=attention.position_layer.interleaved, scale=round(attention.logit_scale(), 6))
+    elif attention is not None:
         heads = attention.num_key_value_heads or attention.num_heads
         head_dim, position = attention.key.units // heads, getattr(attention, "position_layer", None)
         options.update(num_key_value_heads=heads, head_dim=head_dim, position=type(position).__name__)
@@ -197,6 +200,7 @@ def _without_weights(layer):
     return options
 
 
+OF_LATENT_ATTENTION = ("num_heads", "causal", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")
 OPTIONS = (
     "num_heads", "causal", "window", "norm", "norm_placement", "gated", "logit_soft_cap", "qk_norm",
     "position_encoding", "residual", "residual_scale",

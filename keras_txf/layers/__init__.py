@@ -12,6 +12,7 @@ from keras_txf.layers.features import FeatureEmbedding
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.heads import Pooling
 from keras_txf.layers.kv_cache import KVCache
+from keras_txf.layers.latent_attention import LatentAttention
 from keras_txf.layers.log_mel import LogMelSpectrogram
 from keras_txf.layers.mixture_of_experts import MixtureOfExperts
 from keras_txf.layers.patches import PatchEmbedding
@@ -31,6 +32,7 @@ __all__ = [
     "FeatureEmbedding",
     "FeedForward",
     "KVCache",
+    "LatentAttention",
     "LogMelSpectrogram",
     "MixtureOfExperts",
     "MultiHeadSelfAttention",

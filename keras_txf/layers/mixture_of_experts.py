@@ -11,6 +11,8 @@ from keras_txf.layers.feed_forward import FeedForward, network_widths, set_netwo
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_config, own_initializer, register
+from keras_txf.ops.heads import batch_size
+from keras_txf.ops.masks import HIDDEN
 
 SCORES = {"softmax": lambda logits: ops.softmax(logits, axis=-1), "sigmoid": ops.sigmoid}
 
@@ -44,6 +46,13 @@ class MixtureOfExperts(keras.layers.Layer):
         clip: the gate's projection is at most this, that of `intermediate` at most this on either side of 0 (gpt-oss).
         offset: is added to the projection that the gate multiplies, 1 in gpt-oss.
         kernel_initializer: of every expert and the router.
+        e_score_correction_bias: whether each expert has a number that is added to its score for the choice alone, not
+            for the weights (DeepSeek-V3). It is 0 at first and training does not change it.
+        n_group: number of groups of experts that lie side by side: a token takes experts of its best groups alone.
+            None: no groups.
+        topk_group: how many groups those are; default all.
+        top_k_in_group: the score of a group is the sum of its so many highest: 2 in DeepSeek-V3, 1 in DeepSeek-V2.
+        routed_scaling_factor: factor on the weights of the chosen experts.
 
     Call arguments:
         inputs: float (B, T, D).
@@ -53,7 +62,8 @@ class MixtureOfExperts(keras.layers.Layer):
         (B, T, D).
 
     Raises:
-        ValueError: `top_k` above `num_experts`, a size that is no positive integer, an unknown `router_activation`.
+        ValueError: `top_k` above `num_experts`, or above the experts of `topk_group` groups, a size that is no positive
+            integer, an unknown `router_activation`.
 
     Reference:
         [Outrageously Large Neural Networks](https://arxiv.org/abs/1701.06538);
@@ -87,6 +97,11 @@ class MixtureOfExperts(keras.layers.Layer):
         router_bias: bool = False,
         clip: float | None = None,
         offset: float = 0.0,
+        e_score_correction_bias: bool = False,
+        n_group: int | None = None,
+        topk_group: int | None = None,
+        top_k_in_group: int = 2,
+        routed_scaling_factor: float = 1.0,
         **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
@@ -115,6 +130,24 @@ class MixtureOfExperts(keras.layers.Layer):
         self.offset = checks.finite_number("offset", offset)
         if not gated and (clip is not None or offset):
             raise ValueError(f"`clip` and `offset` need gated=True; received clip={clip} and offset={offset}.")
+        self.e_score_correction_bias = checks.boolean("e_score_correction_bias", e_score_correction_bias)
+        self.routed_scaling_factor = checks.positive_number("routed_scaling_factor", routed_scaling_factor)
+        self._set_groups(n_group, topk_group, top_k_in_group)
+
+    def _set_groups(self, n_group, topk_group, top_k_in_group):
+        self.n_group = checks.optional(checks.size, "n_group", n_group)
+        self.topk_group = checks.optional(checks.size, "topk_group", topk_group)
+        self.top_k_in_group = checks.size("top_k_in_group", top_k_in_group)
+        if self.n_group is None:
+            if topk_group is not None:
+                raise ValueError(f"`topk_group` needs `n_group`; received topk_group={topk_group} and n_group=None.")
+            return
+        checks.divides("n_group", self.n_group, "num_experts", self.num_experts)
+        if topk_group is not None:
+            checks.integer_between("topk_group", topk_group, 1, self.n_group)
+        size = self.num_experts // self.n_group
+        checks.integer_between("top_k_in_group", top_k_in_group, 1, size)
+        checks.integer_between("top_k", self.top_k, 1, size * (topk_group or n_group))
 
     def build(self, inputs_shape):
         dim, width = network_widths(self, inputs_shape)
@@ -125,6 +158,11 @@ class MixtureOfExperts(keras.layers.Layer):
             self.router_bias_weight = self.add_weight(
                 name="router_bias", shape=(self.num_experts,), initializer="zeros", autocast=False
             )
+        if self.e_score_correction_bias:
+            self.correction_bias = self.add_weight(
+                name="e_score_correction_bias", shape=(self.num_experts,), initializer="zeros", trainable=False,
+                autocast=False,
+            )  # fmt: skip
         if self.gated:
             self.gate, self.gate_bias = self._experts("gate", dim, width)
         self.intermediate, self.intermediate_bias = self._experts("intermediate", dim, width)
@@ -185,12 +223,26 @@ class MixtureOfExperts(keras.layers.Layer):
         if self.router_bias:
             logits = logits + ops.cast(self.router_bias_weight, "float32")
         scores = SCORES[self.router_activation](logits)
-        _, best = ops.top_k(scores, self.top_k)
+        _, best = ops.top_k(self._preferences(scores), self.top_k)
         chosen = ops.sum(ops.one_hot(best, self.num_experts, dtype="float32"), axis=-2)
         weights = scores * chosen
         if self.normalize:
             weights = weights / ops.maximum(ops.sum(weights, axis=-1, keepdims=True), 1e-20)
-        return weights, chosen, logits
+        return weights * self.routed_scaling_factor, chosen, logits
+
+    def _preferences(self, scores):
+        """What the choice goes by (B, T, E): the scores, corrected, and hidden outside of the best groups."""
+        if self.e_score_correction_bias:
+            scores = scores + ops.cast(self.correction_bias, "float32")
+        if self.n_group is None:
+            return scores
+        shape = batch_size(scores), ops.shape(scores)[1]
+        groups = ops.reshape(scores, (*shape, self.n_group, self.num_experts // self.n_group))
+        best, _ = ops.top_k(groups, self.top_k_in_group)
+        _, best = ops.top_k(ops.sum(best, axis=-1), self.topk_group or self.n_group)
+        chosen = ops.sum(ops.one_hot(best, self.n_group, dtype="float32"), axis=-2)
+        groups = ops.where(chosen[..., None] > 0, groups, HIDDEN)
+        return ops.reshape(groups, (*shape, self.num_experts))
 
     def _imbalance(self, chosen, logits, mask):
         """E · Σ_e f_e · P_e over the real tokens."""

@@ -104,18 +104,19 @@ def project_context(layer, context):
     """(B, S, width) -> keys and values (B, S, K, H)."""
     kv_heads = layer.num_key_value_heads or layer.num_heads
     key = norm_heads(layer, "key_norm", layer.key(context), kv_heads)
-    return key, _split_heads(layer.value(context), kv_heads)
+    return key, split_heads(layer.value(context), kv_heads)
 
 
 def norm_heads(layer, name, x, heads):
     """Heads (B, T, heads, H) of a projection (B, T, heads * H), normalised where `qk_norm` asks for it."""
     if layer.qk_norm == "full":
-        return _split_heads(getattr(layer, name)(x), heads)
-    x = _split_heads(x, heads)
+        return split_heads(getattr(layer, name)(x), heads)
+    x = split_heads(x, heads)
     return getattr(layer, name)(x) if layer.qk_norm else x
 
 
-def _split_heads(x, num_heads):
+def split_heads(x, num_heads):
+    """(B, T, heads * H) -> (B, T, heads, H)."""
     return ops.reshape(x, (batch_size(x), ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
 
 
@@ -159,8 +160,8 @@ def attend(
         sinks=layer.sink_logits,
     )
     output, scores = result if return_attention_scores else (result, None)
-    heads, head_dim = query.shape[2], query.shape[3]
-    output = ops.reshape(output, (batch_size(query), ops.shape(query)[1], heads * head_dim))
+    width = query.shape[2] * value.shape[3]
+    output = ops.reshape(output, (batch_size(query), ops.shape(query)[1], width))
     if layer.output_dense is not None:
         output = layer.output_dense(output)
     return (output, scores) if return_attention_scores else output

@@ -88,15 +88,20 @@ class Rotary(keras.layers.Layer):
 
     def rotate(self, x, positions):
         """Turns x (batch, length, heads, head dim) by `positions`, (length,) or (batch, length)."""
-        dim = round(x.shape[-1] * self.fraction)
-        if dim % 2 or not dim:
-            raise ValueError(
-                "Rotary positions turn pairs of features: head_dim * fraction must be even, from 2 on; "
-                f"received head_dim={x.shape[-1]} and fraction={self.fraction}."
-            )
+        dim = self.check_width(x.shape[-1])
         length = ops.max(positions) + 1 if rotary.depends_on_length(self.scaling) else None
         frequencies, magnitude = rotary.rotary_frequencies(dim, self.base, self.scaling, length)
         return rotary.rotate(x, positions, frequencies, magnitude, self.interleaved)
+
+    def check_width(self, head_dim):
+        """The number of features that turn of a head; refuses an odd one."""
+        dim = round(head_dim * self.fraction)
+        if dim % 2 or not dim:
+            raise ValueError(
+                "Rotary positions turn pairs of features: head_dim * fraction must be even, from 2 on; "
+                f"received head_dim={head_dim} and fraction={self.fraction}."
+            )
+        return dim
 
     def bias(self, query_positions, key_positions):
         return None

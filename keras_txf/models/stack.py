@@ -74,8 +74,12 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
 
 
 def resolve_encoding(options, absolute="sinusoidal"):
-    """The caller's `position_encoding`; by default the paper's, unless `position` has attention see to it."""
-    auto = absolute if all(x is None for x in _each(options.get("position"))) else None
+    """The caller's `position_encoding`; by default the paper's, unless attention has positions of its own."""
+    own = [
+        *_each(options.get("position")),
+        *(getattr(x, "position_layer", None) for x in _each(options.get("attention"))),
+    ]
+    auto = absolute if all(x is None for x in own) else None
     position_encoding = checks.one_of(
         "position_encoding", options.get("position_encoding", "auto"), (*ENCODINGS, "auto", None)
     )

@@ -1,6 +1,6 @@
 """The only door to the attention kernel.
 
-Legend: B batch, T query length, S key length, N heads, K key-value heads, H head dim.
+Legend: B batch, T query length, S key length, N heads, K key-value heads, H head dim, V head dim of values.
 """
 
 import math
@@ -38,7 +38,7 @@ def attention(
     Args:
         query: (B, T, N, H).
         key: (B, S, K, H), where K divides N: each key-value head serves N / K query heads.
-        value: (B, S, K, H).
+        value: (B, S, K, V), as a rule with V = H.
         mask: an `AttentionMask`, or bool, broadcastable to (B, N, T, S), True where a query may attend.
         bias: a `PositionBias`, or float, broadcastable to (B, N, T, S), added to the scaled logits.
         scale: factor on the logits, by default 1 / sqrt(H).
@@ -49,7 +49,7 @@ def attention(
         sinks: float (N,), a further logit of each head, whose share of the weights goes to no value; or None.
 
     Returns:
-        (B, T, N, H), and the scores if asked for.
+        (B, T, N, V), and the scores if asked for.
 
     Reference:
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.2.
@@ -151,7 +151,7 @@ def _logits(query, key):
 
 
 def _weigh(weights, value):
-    """(B, N, T, S) and (B, K, S, H) -> (B, T, N, H)."""
+    """(B, N, T, S) and (B, K, S, V) -> (B, T, N, V)."""
     heads, length = weights.shape[1], ops.shape(weights)[2]
     output = ops.matmul(group_heads(weights, value.shape[1]), value)
     return swap_heads(ungroup_heads(output, heads, length))
@@ -164,7 +164,16 @@ def _fused(query, key, value, mask, bias, causal, scale):
         key, value = ops.tile(key, (1, 1, heads, 1)), ops.tile(value, (1, 1, heads, 1))
     if bias is not None:
         bias, mask = _hide(ops.cast(bias, query.dtype), mask), None
-    return ops.dot_product_attention(query, key, value, bias=bias, mask=mask, scale=scale, is_causal=causal)
+    width, padding = value.shape[-1], query.shape[-1] - value.shape[-1]
+    if padding and keras.backend.backend() == "jax":  # whose kernel takes one width alone
+        query, key = (ops.pad(x, _last_axis(max(-padding, 0))) for x in (query, key))
+        value = ops.pad(value, _last_axis(max(padding, 0)))
+    output = ops.dot_product_attention(query, key, value, bias=bias, mask=mask, scale=scale, is_causal=causal)
+    return output[..., :width]
+
+
+def _last_axis(padding):
+    return [(0, 0)] * 3 + [(0, padding)]
 
 
 def _hide(bias, mask):

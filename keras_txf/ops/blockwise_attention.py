@@ -3,7 +3,8 @@
 A block of logits is computed, used and forgotten. The forward pass keeps a running maximum and a running sum for the
 softmax of each query; the backward pass computes each block again from them.
 
-Legend: B batch, T query length, S key length, N heads, K key-value heads, H head dim, C length of a block.
+Legend: B batch, T query length, S key length, N heads, K key-value heads, H head dim, V head dim of values, C length of
+    a block.
 
 Reference:
     [FlashAttention-2](https://arxiv.org/abs/2307.08691), algorithms 1 and 2.
@@ -42,7 +43,7 @@ def blockwise_attention(
     Args:
         query: (B, N, T, H), scaled.
         key: (B, K, S, H).
-        value: (B, K, S, H).
+        value: (B, K, S, V).
         mask: an `AttentionMask`, or None.
         bias: a `PositionBias`, or None.
         logit_soft_cap: c bends the logits to c · tanh(logits / c), before the bias.
@@ -52,7 +53,7 @@ def blockwise_attention(
         block_lengths: C of the queries and of the keys; None chooses by size.
 
     Returns:
-        (B, N, T, H).
+        (B, N, T, V).
     """
     lengths = ops.shape(query)[2], ops.shape(key)[2]
     mask = AttentionMask() if mask is None else mask
@@ -144,7 +145,7 @@ class _Blocks:
                 return new_top, total, output * shrink + ops.cast(product, self.wide)
 
             nothing = ops.zeros_like(rows[..., :1], dtype=self.wide)
-            start = nothing - 3e38, nothing, ops.zeros_like(rows, dtype=self.wide)
+            start = nothing - 3e38, nothing, nothing + ops.zeros(value.shape[-1:], self.wide)
             if sink is not None:
                 start = nothing + sink, nothing + 1, start[2]
             top, total, output = sequential_loop(*self._columns_of(i), one_block, start)
@@ -156,7 +157,8 @@ class _Blocks:
             found = zip(state, (output, log_total))
             return tuple(_replace(old, new, i, self.rows) for old, new in found)
 
-        start = ops.zeros_like(query), ops.zeros_like(query[..., :1], dtype=self.wide)
+        nothing = ops.zeros_like(query[..., :1], dtype=self.wide)
+        start = ops.cast(nothing + ops.zeros(value.shape[-1:], self.wide), query.dtype), nothing
         return sequential_loop(0, self.row_blocks, one_row, start)
 
     def backward(self, query, key, value, sink, weights, output, log_total, upstream):
@@ -165,7 +167,8 @@ class _Blocks:
 
         def one_column(j, state):
             columns = _block(key, j, self.columns)
-            columns_t, values_t = (ops.swapaxes(x, -1, -2) for x in (columns, _block(value, j, self.columns)))
+            values = _block(value, j, self.columns)
+            columns_t, values_t = ops.swapaxes(columns, -1, -2), ops.swapaxes(values, -1, -2)
 
             def one_block(i, state):
                 queries, keys, of_values, of_weights = state
@@ -188,8 +191,8 @@ class _Blocks:
                 return _replace(queries, more, i, self.rows), keys, of_values, of_weights
 
             queries, keys, of_values, of_weights = state
-            nothing = ops.zeros_like(columns, dtype=self.wide)
-            start = queries, nothing, nothing, of_weights
+            nothing = [ops.zeros_like(x, dtype=self.wide) for x in (columns, values)]
+            start = queries, *nothing, of_weights
             queries, *found, of_weights = sequential_loop(*self._rows_of(j), one_block, start)
             keys, of_values = (_replace(old, new, j, self.columns) for old, new in zip((keys, of_values), found))
             return queries, keys, of_values, of_weights

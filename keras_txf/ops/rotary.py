@@ -218,9 +218,6 @@ def _yarn(
     def feature_that_turns(times):
         return dim * math.log(original_max_position_embeddings / (times * 2 * math.pi)) / (2 * math.log(base))
 
-    def magnitude(weight):
-        return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
-
     low, high = feature_that_turns(beta_fast), feature_that_turns(beta_slow)
     if truncate:
         low, high = math.floor(low), math.ceil(high)
@@ -230,8 +227,19 @@ def _yarn(
     frequencies = _plain(dim, base)[0]
     if attention_factor is None:
         both = mscale and mscale_all_dim
-        attention_factor = magnitude(mscale) / magnitude(mscale_all_dim) if both else magnitude(1.0)
+        attention_factor = _magnitude(factor, mscale if both else 1.0)
+        attention_factor /= _magnitude(factor, mscale_all_dim) if both else 1.0
     return stretched * frequencies / factor + (1 - stretched) * frequencies, attention_factor
+
+
+def _magnitude(factor, weight):
+    return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def yarn_logit_factor(scaling):
+    """The factor on all logits, beside that on the features that turn: `mscale_all_dim` of YaRN in latent attention."""
+    weight = (scaling or {}).get("mscale_all_dim")
+    return _magnitude(scaling["factor"], weight) ** 2 if weight else 1.0
 
 
 ROTARY_SCALINGS = {

@@ -211,7 +211,9 @@ class _Run:
     def attention(self, query, key, value, mask=None, return_scores=False, **_):
         """Stands in for `ops.attention.attention`, whose way through a kernel or blocks depends on device and size."""
         output, scores = query * 1, (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
-        work, pairs = attention_multiply_adds(query, key), query.shape[1] * key.shape[1]
+        if value.shape[-1] != query.shape[-1]:
+            output = query[..., :1] * ops.ones(value.shape[-1:], query.dtype)
+        work, pairs = attention_multiply_adds(query, key, value), query.shape[1] * key.shape[1]
         hidden = work * (pairs - _visible_pairs(mask, query.shape[1], key.shape[1])) // pairs
         score_bytes = 0 if self.fused_attention else 2 * math.prod(scores) * size_of(query.dtype)
         self.on_product(work, (query, key, value), output, hidden, score_bytes)

@@ -8,8 +8,8 @@ from keras_txf.layers.heads import LogitAdjustment
 from keras_txf.training.patterns import select
 
 BASE = (
-    layers.CrossAttention, layers.DecoderBlock, layers.EncoderBlock, layers.FeedForward, layers.MultiHeadSelfAttention,
-    layers.RecurrentDecoder,
+    layers.CrossAttention, layers.DecoderBlock, layers.EncoderBlock, layers.FeedForward, layers.LatentAttention,
+    layers.MultiHeadSelfAttention, layers.RecurrentDecoder,
 )  # fmt: skip
 NO_HEADS = (keras.layers.LayerNormalization, keras.layers.RMSNormalization, LogitAdjustment)
 

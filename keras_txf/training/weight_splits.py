@@ -10,6 +10,7 @@ from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
 from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.heads import LogitAdjustment
+from keras_txf.layers.latent_attention import LatentAttention
 from keras_txf.layers.mixture_of_experts import MixtureOfExperts
 from keras_txf.layers.positions import RelativeBias
 
@@ -92,6 +93,12 @@ class _Rules:
         self.split(layer.value, COLUMNS)
         self.split(layer.key_norm if whole else None, HEADS)
 
+    def latent_attention(self, layer):
+        if self.divides(layer, N=layer.num_heads):
+            self.split(layer.query if layer.q_lora_rank is None else layer.query_up, COLUMNS)
+            self.split(layer.key_value_up, COLUMNS)
+            self.split(layer.output_dense, ROWS)
+
     def relative_bias(self, layer):
         if layer.num_heads % self.num_devices == 0:  # the attention has the note
             self.split(layer, {"embeddings": 1})
@@ -128,6 +135,7 @@ NOTES = {
 }
 RULES = {
     (MultiHeadSelfAttention, CrossAttention): _Rules.attention,
+    LatentAttention: _Rules.latent_attention,
     RelativeBias: _Rules.relative_bias,
     FeedForward: _Rules.feed_forward,
     MixtureOfExperts: _Rules.experts,

@@ -24,14 +24,15 @@ SMALL = dict(
     num_key_value_heads=1, head_dim=6, d_kv=6, intermediate_size=12, hidden_dim=12, ffn_dim=12, d_ff=12,
     encoder_ffn_dim=12, decoder_ffn_dim=14, ffn_hidden_size=12, n_inner=12, num_kv_heads=1, rotary_dim=2,
     moe_intermediate_size=16, shared_expert_intermediate_size=20, num_experts=3, num_local_experts=3,
-    embedding_size=6, word_embed_proj_dim=6, projection_dim=6, projection_size=8,
+    embedding_size=6, word_embed_proj_dim=6, projection_dim=6, projection_size=8, kv_lora_rank=6, q_lora_rank=7,
+    qk_nope_head_dim=2, qk_rope_head_dim=4, v_head_dim=3, n_routed_experts=6, n_group=3,
 )  # fmt: skip
 
 
 def smaller(options):
     """The options with small sizes, those of the parts of a model too."""
     parts = {name: smaller(value) for name, value in options.items() if isinstance(value, dict)}
-    return {**options, **{name: value for name, value in SMALL.items() if name in options}, **parts}
+    return {**options, **{name: value for name, value in SMALL.items() if options.get(name) is not None}, **parts}
 
 
 def main():

@@ -35,6 +35,7 @@ DEFAULTS = {{
 '''
 GETATTR = re.compile(r'getattr\((?:self\.)?(?:text_)?config, "(\w+)"')
 INSTEAD = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
     "dinov3_vit": {"num_register_tokens": 4},
     "esm": {"hidden_dropout_prob": 0.0, "vocab_size": 33, "pad_token_id": 1},
 }  # where no model is built for the class's own default

@@ -8,6 +8,7 @@ import checkpoint_cases
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import keras_txf as txf
 from keras_txf.checkpoints.families import FAMILIES
@@ -213,8 +214,8 @@ def test_what_is_not_built_is_refused(family, changes, words, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_key_of_other_models_is_refused(family, tmp_path):
-    folder = changed_folder(family, tmp_path, kv_lora_rank=4)
-    with pytest.raises(ValueError, match=re.escape("{'kv_lora_rank': 4}")):
+    folder = changed_folder(family, tmp_path, index_n_heads=4)
+    with pytest.raises(ValueError, match=re.escape("{'index_n_heads': 4}")):
         txf.checkpoints.load(folder)
 
 
@@ -266,6 +267,14 @@ def test_what_config_json_cannot_say_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match="it asks for 'decoder_0/attention/key/kernel'"):
         txf.checkpoints.save(plain, tmp_path, GOLDEN / "llama")
     assert not list(tmp_path.iterdir())
+
+
+def test_blocks_that_predict_further_tokens_are_written_back(tmp_path):
+    folder = changed_folder("deepseek_v3", tmp_path, num_nextn_predict_layers=1)
+    name, tensor = "model.layers.61.eh_proj.weight", np.arange(6, dtype="float16").reshape(2, 3)
+    save_file({**load_file(folder / "model.safetensors"), name: tensor}, folder / "model.safetensors")
+    txf.checkpoints.save(txf.checkpoints.load(folder), tmp_path / "again")
+    np.testing.assert_array_equal(load_file(tmp_path / "again" / "model.safetensors")[name], tensor)
 
 
 @pytest.mark.slow

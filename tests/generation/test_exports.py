@@ -15,6 +15,10 @@ OPTIONS = {
     "llama": {"num_layers": 2, "position": "rotary", "norm": "rms", "norm_placement": "pre", "gated": True,
               "use_bias": False, "num_key_value_heads": 1, "window": [3, None]},
     "t5": {"num_layers": 2, "position": "relative"},  # blocks that share a layer
+    "latent": {
+        "num_heads": None,
+        "attention": txf.layers.LatentAttention(2, 6, 4, 2, v_head_dim=3, q_lora_rank=5, causal=True),
+    },
     "alibi": {
         "position": "alibi", "position_encoding": "learned", "max_length": 32, "qk_norm": True, "logit_soft_cap": 2.0,
     },
@@ -96,14 +100,14 @@ def assert_generates(kind, options, width, carry):
     drawing.assert_same(logits, own_logits, 1e-4)
 
 
-def cases(fast, long):
-    return pytest.mark.parametrize("kind, options, width", [fast, pytest.param(*long, marks=slow)])
+def cases(fast, *long):
+    return pytest.mark.parametrize("kind, options, width", [fast, *(pytest.param(*one, marks=slow) for one in long)])
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="PyTorch has its own format")
 @pytest.mark.filterwarnings(r"ignore:The `\w+` parameter is deprecated:DeprecationWarning")  # Keras to jax2tf
-@cases(("decoder_generator", "llama", 3), ("encoder_decoder", "t5", 1))
+@cases(("decoder_generator", "llama", 3), ("encoder_decoder", "t5", 1), ("decoder_generator", "latent", 2))
 def test_a_saved_model_generates_the_same(tmp_path, kind, options, width):
     """On JAX with fixed shapes: Keras would take all first axes for one, and a cache has batch times heads."""
     import tensorflow as tf
@@ -126,7 +130,7 @@ def test_a_saved_model_generates_the_same(tmp_path, kind, options, width):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch's own format")
-@cases(("decoder_generator", "llama", 3), ("encoder_decoder", "t5", 1))
+@cases(("decoder_generator", "llama", 3), ("encoder_decoder", "t5", 1), ("decoder_generator", "latent", 2))
 def test_a_torch_program_generates_the_same(tmp_path, kind, options, width):
     """With fixed shapes: else Keras would put 1 for every unknown length."""
     import torch

@@ -26,6 +26,9 @@ CROSS = {
 # Of each public layer: what makes it, and its arguments as lists.
 CALLS = {
     "MultiHeadSelfAttention": (dict(num_heads=2, position="rotary"), PACKED),
+    "LatentAttention": (
+        dict(num_heads=2, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=2), PACKED,
+    ),
     "CrossAttention": (
         dict(num_heads=2),
         {"inputs": X, **CROSS, "attention_mask": [[True, True, False]] * 5, "segment_ids": SEGMENTS},

@@ -49,6 +49,7 @@ def shared_blocks(dtype):
 
 attention, cross = txf.layers.MultiHeadSelfAttention, txf.layers.CrossAttention
 encoder, decoder = txf.layers.EncoderBlock, txf.layers.DecoderBlock
+latent = txf.layers.LatentAttention
 embedding, pooling = txf.layers.PositionalEmbedding, txf.layers.Pooling
 patches, recurrent = txf.layers.PatchEmbedding, txf.layers.RecurrentDecoder
 features, audio, log_mel = txf.layers.FeatureEmbedding, txf.layers.AudioEmbedding, txf.layers.LogMelSpectrogram
@@ -117,6 +118,24 @@ CASES = [
         scores=SELF_SCORES,
         fullest=True,
     ),
+    case("latent-attention", latent, INPUTS, 3, 8, 6, 4, scores=SELF_SCORES),
+    case(
+        "latent-attention-many",
+        latent,
+        INPUTS,
+        6,
+        8,
+        5,
+        4,
+        v_head_dim=7,
+        q_lora_rank=9,
+        causal=True,
+        position=lambda dtype: txf.layers.Rotary(base=50.0, dtype=dtype),
+        dropout=0.2,
+        use_bias=True,
+        scores={1: (6, "target", "target")},
+        fullest=True,
+    ),
     case("cross", cross, WITH_CONTEXT, 3, scores={1: (3, "target", "source")}),
     case(
         "cross-many",
@@ -175,6 +194,22 @@ CASES = [
         clip=3.0,
         offset=0.5,
         use_bias=True,
+        load_balancing=None,
+        fullest=True,
+    ),
+    case(
+        "experts-in-groups",
+        txf.layers.MixtureOfExperts,
+        INPUTS,
+        6,
+        3,
+        14,
+        num_shared_experts=2,
+        router_activation="sigmoid",
+        e_score_correction_bias=True,
+        n_group=3,
+        topk_group=2,
+        routed_scaling_factor=1.5,
         load_balancing=None,
         fullest=True,
     ),

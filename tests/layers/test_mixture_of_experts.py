@@ -14,6 +14,14 @@ OPTIONS = [
     {"top_k": 3, "use_bias": True},
     {"num_shared_experts": 1, "shared_intermediate_dim": 7, "shared_gate": True},
     {"router_bias": True, "use_bias": True, "clip": 0.4, "offset": 1.0, "activation": "gelu_sigmoid"},
+    {"routed_scaling_factor": 1.7, "normalize": False}, {"e_score_correction_bias": True},
+    {
+        "num_experts": 8, "top_k": 3, "router_activation": "sigmoid", "e_score_correction_bias": True, "n_group": 4,
+        "topk_group": 2, "routed_scaling_factor": 2.5, "num_shared_experts": 2,
+    },  # DeepSeek-V3
+    {"num_experts": 6, "n_group": 2, "topk_group": 1, "top_k_in_group": 1, "normalize": False},  # DeepSeek-V2
+    {"num_experts": 6, "top_k": 3, "n_group": 3, "topk_group": 2, "router_activation": "sigmoid"},
+    {"num_experts": 6, "n_group": 3},  # all groups
 ]  # fmt: skip
 
 
@@ -53,14 +61,18 @@ def slow(layer, x):
         scores = (
             1 / (1 + np.exp(-logits)) if layer.router_activation == "sigmoid" else np.exp(logits) / np.exp(logits).sum()
         )
-        best = np.argsort(-scores)[: layer.top_k]
+        preferred = scores + values.get("e_score_correction_bias", 0.0)
+        groups = np.arange(layer.num_experts).reshape(layer.n_group or 1, -1)
+        of_groups = [sum(sorted(preferred[group])[-layer.top_k_in_group :]) for group in groups]
+        open_to = groups[np.argsort(of_groups)[::-1][: layer.topk_group or len(groups)]].ravel()
+        best = sorted(open_to, key=lambda e: -preferred[e])[: layer.top_k]
         total = scores[best].sum() if layer.normalize else 1.0
         for e in best:
             kernel, bias = (
                 (lambda name: values[f"{name}_kernel"][e]),
                 (lambda name: values[f"{name}_bias"][e] if layer.use_bias else 0.0),
             )
-            outputs[place] += scores[e] / total * network(token, kernel, bias)
+            outputs[place] += layer.routed_scaling_factor * scores[e] / total * network(token, kernel, bias)
         if layer.num_shared_experts:
             shared = {name: values[f"shared_experts/{name}/kernel"] for name in ("gate", "intermediate", "output")}
             weight = 1 / (1 + np.exp(-token @ values["shared_gate/kernel"])) if layer.shared_gate else 1.0
@@ -92,6 +104,15 @@ def test_there_is_no_loss_outside_of_training_or_without_weight():
     for layer, training in ((make(), False), (make(load_balancing=None), True)):
         layer(X, training=training)
         assert layer.losses == []
+
+
+def test_the_correction_bias_is_for_the_choice_alone_and_training_leaves_it():
+    layer = make(e_score_correction_bias=True, top_k=1, normalize=False, router_activation="sigmoid")
+    layer.correction_bias.assign([0.0, 5.0, 0.0])
+    weights, chosen, logits = map(drawing.array, layer._route(X))
+    assert (chosen == [0, 1, 0]).all()
+    drawing.assert_same(weights[..., 1], 1 / (1 + np.exp(-logits[..., 1])), 1e-6)
+    assert [weight.path.rpartition("/")[2] for weight in layer.non_trainable_weights] == ["e_score_correction_bias"]
 
 
 @pytest.mark.slow
@@ -139,7 +160,11 @@ def test_an_activation_layer_with_weights_is_built_with_the_layer():
     ({"offset": "1"}, "`offset`"),
     ({"shared_gate": True}, "`shared_gate` .* `num_shared_experts`"), ({"router_bias": 1}, "`router_bias`"),
     ({"gated": False, "offset": 1.0}, "`offset` need gated=True"), ({"shared_intermediate_dim": 0}, "`shared_i"),
-    ({"activation": "no"}, "`activation`"),
+    ({"activation": "no"}, "`activation`"), ({"routed_scaling_factor": 0}, "`routed_scaling_factor`"),
+    ({"e_score_correction_bias": 1}, "`e_score_correction_bias`"), ({"n_group": 2}, "`n_group`"),
+    ({"topk_group": 1}, "`topk_group` needs `n_group`"), ({"n_group": 3, "topk_group": 4}, "`topk_group` .* 1 to 3"),
+    ({"num_experts": 4, "n_group": 2, "top_k_in_group": 3}, "`top_k_in_group` .* 1 to 2"),
+    ({"num_experts": 6, "top_k": 3, "n_group": 3, "topk_group": 1}, "`top_k` must be an integer from 1 to 2"),
 ])  # fmt: skip
 def test_bad_options_are_refused(options, words):
     with pytest.raises(ValueError, match=words):

@@ -34,6 +34,10 @@ BLOCK = dict(
 # on.
 LAYERS = {
     "MultiHeadSelfAttention": (dict(ATTENTION, window=3, **ROPE), {"causal": True}, [X]),
+    "LatentAttention": (
+        dict(num_heads=2, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=2, q_lora_rank=5, v_head_dim=3),
+        {"causal": True}, [X],
+    ),
     "CrossAttention": (ATTENTION, {"scale": 3.0}, [X, CONTEXT]),
     "FeedForward": (dict(intermediate_dim=10, gated=True), {"activation": "silu"}, [X]),
     "MixtureOfExperts": (

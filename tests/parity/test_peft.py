@@ -48,6 +48,10 @@ ADAPTERS = {
         modules_to_save=["embed_tokens"], lora_dropout=0.1,
     ),
     "llama-biased": dict(r=3, target_modules="all-linear", modules_to_save=["post_attention_layernorm", "model.norm"]),
+    "deepseek_v3-groups": dict(
+        r=3, task_type="CAUSAL_LM",
+        target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"],
+    ),
     "t5-gated": dict(r=3, target_modules=["q", "v", "wi_1", "wo"], lora_alpha=5, task_type="SEQ_2_SEQ_LM"),
     "bart-plain": dict(
         r=3, target_modules=["q_proj", "fc1", "out_proj"], exclude_modules=["decoder.layers.1.fc1"],

@@ -28,7 +28,9 @@ NAMES = {  # the keys of a size, in all families
     WIDTH: ("hidden_size", "n_embd", "n_embed", "d_model", "word_embed_proj_dim", "projection_dim"),
     96: ("intermediate_size", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim"), 13: ("max_source_positions",),
     24: ("embedding_size",), 20: ("moe_intermediate_size",), 28: ("shared_expert_intermediate_size",),
-    6: ("num_experts", "num_local_experts"), 2: ("num_experts_per_tok",), 3: ("sliding_window",),
+    6: ("num_experts", "num_local_experts"), 16: ("n_routed_experts",), 30: ("q_lora_rank",), 22: ("kv_lora_rank",),
+    12: ("qk_nope_head_dim",), 8: ("qk_rope_head_dim",), 10: ("v_head_dim",),
+    2: ("num_experts_per_tok",), 3: ("sliding_window",),
     TOKENS: ("vocab_size",),
 }  # fmt: skip
 LEARNED = ("gpt2", "opt", "bert", "albert", "gptj", "clip_text_model")  # families with a table of positions
@@ -47,7 +49,7 @@ def small(config):
     heads, width = value(config, HEADS), value(config, WIDTH)
     for size, names in NAMES.items():
         found |= {name: size for name in names if config.get(name)}
-    layers = 1 + (config.get("sliding_window_pattern") or 1)
+    layers = 1 + (config.get("sliding_window_pattern") or 1) + config.get("first_k_dense_replace", 0)
     found |= {name: layers for name in LAYERS if name in config}
     for name in ("num_key_value_heads", "num_kv_heads"):
         if config.get(name):
@@ -163,4 +165,4 @@ def test_each_config_has_a_source_and_a_licence():
     assert len(CONFIGS) >= 25
     for one in CONFIGS.values():
         source = FILE["sources"][one["source"].split(":")[0]]
-        assert source["licence"] in ("Apache-2.0", "MIT") and source["file"] and one["config"]["model_type"]
+        assert source["licence"] == "Apache-2.0" and source["file"] and one["config"]["model_type"]

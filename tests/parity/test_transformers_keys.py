@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 import keras
 import numpy as np
@@ -24,6 +25,7 @@ OF_BACKBONES = {"_out_features", "_out_indices"}  # which hidden states `AutoBac
 
 # Keys that a file of the family must have: no model is built for the default of its class.
 NEEDED = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
     "dinov3_vit": {"num_register_tokens": 4},
     "esm": {"hidden_dropout_prob": 0.0, "vocab_size": 33, "pad_token_id": 1},
     "qwen3_moe": {"num_experts": 128},
@@ -52,7 +54,7 @@ def read(kind, values):
         body["intermediate_dim"] = 4 * body["dim"]
     rows = [{path: getattr(row, "name", row) for path, row in table.rows(config).items()} for table in tables]
     text = json.dumps([options, rows, config("tie_word_embeddings", True)], default=serialized)
-    return text, config
+    return re.sub(r'"shared_object_id": \d+', "", text), config
 
 
 def serialized(layer):

@@ -75,6 +75,21 @@ def test_experts():
     assert by_width[here + "shared_experts/gate/kernel"] == (None, M)
 
 
+@pytest.mark.parametrize("rank", [None, 5])
+def test_latent_attention(rank):
+    latent = txf.layers.LatentAttention(8, 6, 4, 2, q_lora_rank=rank, use_bias=True, causal=True)
+    rows = axes(txf.models.decoder_generator(32, 2, 16, attention=latent, intermediate_dim=24))
+    query = "*/attention/query/kernel" if rank is None else "*/attention/query_up/kernel"
+    expected = {query: (None, M), "*/key_value_up/kernel": (None, M), "*/attention/output/kernel": (M, None)}
+    here = {path: row for path, row in rows.items() if "/attention/" in path}
+    assert sum(any(row) for row in here.values()) == 2 * 3
+    expect(here, expected)
+    narrow = txf.layers.LatentAttention(6, 6, 4, 2, causal=True)
+    rows, noted = notes(txf.models.decoder_generator(32, 1, 16, attention=narrow, intermediate_dim=24))
+    assert not any(any(row) for path, row in rows.items() if "/attention/" in path)
+    assert len(noted) == 1 and "decoder_0/attention: 6 heads do not divide over the 4" in noted[0]
+
+
 def test_what_does_not_divide_is_whole_and_named_once():
     rows, noted = notes(lambda: txf.models.decoder_generator(30, 5, 12, 6, intermediate_dim=10))
     assert not [path for path, found in rows.items() if any(found)]

@@ -70,4 +70,5 @@ def as_encoder(options):
             "config.json must have word_embed_proj_dim = hidden_size for a task other than 'causal_lm'; received "
             f"{options['token_dim']} and {options['dim']}."
         )
-    return {"causal": True, **{name: value for name, value in options.items() if name not in OF_LOGITS}}
+    causal = {} if "attention" in options else {"causal": True}  # a layer says that itself
+    return {**causal, **{name: value for name, value in options.items() if name not in OF_LOGITS}}

@@ -65,6 +65,6 @@ def rotary(c, parameters, name, fraction=1.0, interleaved=False):
 
 def without_limit(options):
     """Returns a builder's options, without the most tokens where positions of type "dynamic" adapt to longer texts."""
-    layers = options.get("position")
+    layers = options.get("position") or [getattr(options.get("attention"), "position", None)]
     scalings = [getattr(layer, "scaling", None) or {} for layer in layers] if isinstance(layers, list) else []
     return {**options, "max_length": None} if any(x["type"] == "dynamic" for x in scalings if x) else options
