@@ -1,14 +1,15 @@
 """Loading a checkpoint of bfloat16 beside transformers: seconds and memory, each in a fresh process.
 
 The folder is a Llama with random weights, one gigabyte of bfloat16. `load(folder, dtype="auto")` keeps that type, as
-`from_pretrained` does. The contenders run in turn. Times are without imports, on the clock and of the processors, which
-other programs disturb less. `generate` follows right after the load: 8 greedy tokens, with all that it compiles. Memory
-is what the process holds at most beyond what it held before, read from Linux: of the load over the imported libraries,
-of `generate` over the loaded model.
+`from_pretrained` does; `--dtype float32` converts. The contenders run in turn. Times are without imports, on the clock
+and of the processors, which other programs disturb less. `generate` follows right after the load: 8 greedy tokens, with
+all that it compiles. Memory is what the process holds at most beyond what it held before, read from Linux: of the load
+over the imported libraries, of `generate` over the loaded model.
 
     pip install transformers torch jax
     python benchmarks/load_checkpoint.py
     python benchmarks/load_checkpoint.py --layers 1 --contenders transformers jax    # smaller, and only these
+    python benchmarks/load_checkpoint.py --contenders jax --stream                   # tokens as generated
 """
 
 import argparse
@@ -61,7 +62,7 @@ def write(folder, config):
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
-def with_transformers(folder):
+def with_transformers(folder, dtype, stream):
     import torch
     import transformers
 
@@ -70,7 +71,7 @@ def with_transformers(folder):
     ids = torch.tensor(PROMPT)
 
     def load():
-        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
 
     def generate(model):
         return model.generate(ids, attention_mask=ids * 0 + 1, max_new_tokens=NEW, do_sample=False, pad_token_id=0)
@@ -78,13 +79,17 @@ def with_transformers(folder):
     return load, generate
 
 
-def with_keras(folder):
+def with_keras(folder, dtype, stream):
     import keras_txf as txf
 
     def load():
-        return txf.checkpoints.load(folder, dtype="auto", progress=False)
+        return txf.checkpoints.load(folder, dtype=dtype, progress=False)
 
-    return load, lambda model: model.generate(PROMPT, NEW, stop_ids=())
+    def generate(model):
+        tokens = model.generate(PROMPT, NEW, stop_ids=(), stream=stream)
+        return list(tokens) if stream else tokens
+
+    return load, generate
 
 
 def megabytes(key):
@@ -101,18 +106,19 @@ def measured(call, *arguments):
     return result, time.perf_counter() - start, time.process_time() - busy, megabytes("VmHWM") - before
 
 
-def child(contender, folder):
+def child(contender, *options):
     """What a process measures, as one line of JSON."""
-    load, generate = (with_transformers if contender == "transformers" else with_keras)(folder)
+    load, generate = (with_transformers if contender == "transformers" else with_keras)(*options)
     model, *loading = measured(load)
     _, *generating = measured(generate, model)
     print(json.dumps([*loading, *generating]))
 
 
-def run(contender, folder):
+def run(contender, folder, options):
     backend = "torch" if contender == "transformers" else contender
     environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, __file__, "--child", contender, "--folder", str(folder)]
+    command += ["--dtype", options.dtype] + ["--stream"] * options.stream
     result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -122,11 +128,15 @@ def main():
     parser.add_argument("--layers", type=int, default=CONFIG["num_hidden_layers"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS)
+    parser.add_argument("--dtype", choices=("auto", "float32"), default="auto", help="auto: that of the file")
+    parser.add_argument(
+        "--stream", action="store_true", help="generate(stream=True); transformers has no such iterator"
+    )
     parser.add_argument("--folder", help="of an earlier run; default: a new one, which is removed")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        return child(options.child, options.folder)
+        return child(options.child, options.folder, options.dtype, options.stream)
     with tempfile.TemporaryDirectory() as new:
         folder = pathlib.Path(options.folder or new)
         if not (folder / "config.json").exists():
@@ -139,7 +149,7 @@ def main():
         for _ in range(options.repeats):
             for contender, rows in results.items():
                 (folder / "model.safetensors").read_bytes()  # into the memory of files, for each alike
-                rows.append(run(contender, folder))
+                rows.append(run(contender, folder, options))
                 print(line("  " + contender, rows[-1:]), flush=True)
         print(*(line(contender, rows) for contender, rows in results.items()), sep="\n")
 

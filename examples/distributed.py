@@ -18,6 +18,8 @@ import os
 import time
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
+# On a CPU, steps that began before the last one had ended have waited for ever. GPUs ignore this.
+os.environ.setdefault("JAX_CPU_ENABLE_ASYNC_DISPATCH", "false")
 
 import keras_txf as txf  # before Keras: the package keeps TensorFlow's start-up lines away
 

@@ -191,11 +191,11 @@ def _compile(loop):
         return {name: value for name, value in state.items() if name != "cache"}
 
     return (
-        compiled(loop.start, models.variables, runs_once=True),
-        compiled(models.pad_cache, [], runs_once=True),
-        compiled(loop.advance, models.variables),
+        compiled(loop.start, models.variables, steps=0),
+        compiled(models.pad_cache, [], steps=0),
+        compiled(loop.advance, models.variables, steps=1),
         compiled(finish, models.variables),
-        compiled(loop.results, [], runs_once=True),
+        compiled(loop.results, [], steps=0),
     )
 
 

@@ -60,3 +60,38 @@ def test_a_loop_calls_functions_of_tensorflow(eagerly):
     finally:
         tf.config.run_functions_eagerly(False)
     np.testing.assert_array_equal(found["nested"][0], np.full((2, 3), 22.0))  # 1 2 4 5 10 11 22
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="the order of operations of JAX's XLA")
+@pytest.mark.parametrize("steps", [0, 1])
+def test_jax_holds_one_weight_of_bfloat16_in_float32(monkeypatch, steps):
+    """On a CPU, where XLA multiplies in float32: it would hold all four at once, before the first product."""
+    import jax
+
+    jitted = []
+    jit = jax.jit
+    monkeypatch.setattr(jax, "jit", lambda *args, **kwargs: jitted.append(jit(*args, **kwargs)) or jitted[-1])
+    draw = np.random.default_rng(0)
+    weights = [keras.Variable(0.1 * draw.standard_normal((256, 256)), dtype="bfloat16") for _ in range(4)]
+
+    def product(x):
+        for weight in weights:
+            x = ops.tanh(ops.matmul(x, weight))
+        return x
+
+    def run(x):
+        if steps == 0:
+            return product(x)
+        state = {"count": ops.zeros((), "int32"), "running": ops.ones((2,), "bool"), "x": x}
+        return run_steps(lambda state: {**state, "count": state["count"] + 1, "x": product(state["x"])}, state, 1)["x"]
+
+    x = ops.ones((2, 256), "bfloat16")
+    found = compiled(run, weights, steps)(x)
+    exact = np.ones((2, 256))
+    for weight in weights:
+        exact = np.tanh(exact @ drawing.array(ops.cast(weight, "float32")).astype("float64"))
+    np.testing.assert_allclose(drawing.array(ops.cast(found, "float32")), exact, atol=0.05)
+    (function,) = (function for function in jitted if function.__wrapped__.__name__ == "with_values")
+    memory = function.lower([weight.value for weight in weights], (x,)).compile().memory_analysis()
+    if jax.default_backend() == "cpu":
+        assert memory.temp_size_in_bytes < 2 * 4 * 256 * 256
