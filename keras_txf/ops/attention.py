@@ -109,7 +109,7 @@ def _fuses_long(query, key, mask):
     """PyTorch's kernel never holds the logits, JAX's holds them on a CPU and in float32.
 
     PyTorch's takes a mask as a whole, and computes what a window hides: with a window of 512, 32,768 tokens and 8 heads
-    of 64, attention and its gradient take 65 s and 6.2 GB, in blocks 10 s and 1.1 GB (2 cores). With a mask of 8,192 x
+    of 64, attention and its gradient take 65 s and 6.2 GB, in blocks 12 s and 1.1 GB (2 cores). With a mask of 8,192 x
     8,192 entries it is as frugal as blocks and twice as fast.
     """
     if keras.backend.backend() == "torch":
