@@ -44,6 +44,19 @@ def check_options(options):
     checks.integer_between("initial_epoch", options["initial_epoch"], 0, options["epochs"])
 
 
+def check_compile_options(options):
+    """Refuses values of `CompileOptions` that are none."""
+    checks.size("steps_per_execution", options["steps_per_execution"])
+    for name in ("run_eagerly", "auto_scale_loss"):
+        checks.boolean(name, options[name])
+    checks.one_of("jit_compile", options["jit_compile"], ("auto", True, False))
+    for name in ("loss_weights", "weighted_metrics"):
+        if options[name] is not None and not isinstance(options[name], (list, tuple, dict)):
+            raise ValueError(
+                f"`{name}` must be a list or a dict of Keras' `compile`; received {short_repr(options[name])}."
+            )
+
+
 def divide(values, share, seed):
     """Draws the examples to hold out: two lists of columns."""
     count = len(values[0])

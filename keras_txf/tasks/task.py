@@ -16,7 +16,7 @@ from keras_txf.tasks import folder as task_folder
 from keras_txf.tasks.batches import Batches, in_batches, probabilities
 from keras_txf.tasks.columns import is_tuple_of_columns, read_columns
 from keras_txf.tasks.epoch_scores import EpochScores
-from keras_txf.tasks.fit_options import check_options, divide
+from keras_txf.tasks.fit_options import check_compile_options, check_options, divide
 from keras_txf.tasks.option_tables import CompileOptions
 from keras_txf.tasks.tokens import rows_of
 from keras_txf.text.datasets import checked_tokenizer, limit
@@ -78,6 +78,7 @@ class Task:
             raise ValueError(f"`loss` must be a loss of Keras or a function; received {short_repr(loss)}.")
         if metrics is not None and not isinstance(metrics, (list, tuple, dict)):
             raise ValueError(f"`metrics` must be a list of metrics of Keras; received {short_repr(metrics)}.")
+        check_compile_options(options)
         self._compile(found, loss, metrics, **options)
         self._is_compiled = True
 

@@ -233,5 +233,6 @@ def _seed(seed):
     if seed is None:
         draw = tf.raw_ops.RandomUniformInt  # whose draws Keras' seed does not fix
         return lambda: draw(shape=[2], minval=tf.constant(0, tf.int64), maxval=tf.int64.max, seed=0, seed2=0)
+    seed = checks.integer("seed", seed) % 2**31  # as `generate`
     state = keras.ops.convert_to_numpy(keras.random.SeedGenerator(seed).state.value)
     return lambda: tf.constant(state, tf.int64)

@@ -144,7 +144,9 @@ class WordPieceTokenizer(Tokenizer):
             raise ValueError(
                 f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}."
             )
-        learner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=used["unk_token"]))
+        learner = tokenizers.Tokenizer(
+            tokenizers.models.WordPiece(unk_token=checks.string("unk_token", used["unk_token"]))
+        )
         lowercase, strip_accents, split_chinese, clean = (
             check(name, used[name]) for name, check in NORMALIZATION.items()
         )
