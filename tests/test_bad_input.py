@@ -106,7 +106,7 @@ COMBINATIONS = [
     ("concat of nothing", lambda: Embedding(11, 8, None, combine="concat"), ["concat", "position_encoding=None"]),
     ("tied with concat", lambda: generator(combine="concat"), ["`tie_embeddings`", "concat"]),
     ("reverse with concat", lambda: Embedding(11, 8, combine="concat")(X, reverse=True), ["`reverse`", "concat"]),
-    ("packed classifier", lambda: classifier(packed=True), ["`packed`", "`pooling`"]),
+    ("packed classifier", lambda: classifier(packed=True), ["'packed'", "encoder_classifier"]),
     ("causal generator", lambda: generator(causal=True), ["'causal'", "decoder_generator"]),
     (
         "cross_attention of a generator",

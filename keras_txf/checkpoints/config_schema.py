@@ -138,7 +138,7 @@ KEYS = {
     text: (
         "model_type", "hidden_act", "activation", "activation_function", "hidden_activation", "feed_forward_proj",
         "classifier_activation", "classifier_pooling", "position_embedding_type", "norm_rel_ebd", "conv_act",
-        "pooler_hidden_act", "topk_method", "scoring_func",
+        "pooler_hidden_act", "topk_method",
     ),
     texts: ("architectures", "layer_types"),
     text_or_texts: ("pos_att_type",),

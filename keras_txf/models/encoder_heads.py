@@ -64,8 +64,6 @@ def encoder_classifier(
     pooling, pool_after_head, activation = head["pooling"], head["pool_after_head"], head["head_activation"]
     checks.boolean("logit_bias", head["logit_bias"])
     checks.one_of("pooling", pooling, POOLINGS)
-    if options.pop("packed", False):
-        raise ValueError("`packed` does not go with `pooling`: a classifier has one answer for each row.")
     inputs, result, _, options = encode(
         "encoder_classifier",
         vocab_size,
@@ -179,8 +177,6 @@ def span_classifier(
     >>> model(np.array([[5, 6, 7, 0]]))["start_logits"].shape
     (1, 4)
     """
-    if options.pop("packed", False):
-        raise ValueError("`packed` does not go with spans: a model of spans has one answer for each row.")
     head = take(ClassHeadOptions, options)
     inputs, result, _, options = encode(
         "span_classifier",
