@@ -18,8 +18,6 @@ import os
 import time
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
-# On a CPU, steps that began before the last one had ended have waited for ever. GPUs ignore this.
-os.environ.setdefault("JAX_CPU_ENABLE_ASYNC_DISPATCH", "false")
 
 import keras_txf as txf  # before Keras: the package keeps TensorFlow's start-up lines away
 
@@ -94,6 +92,9 @@ def main():
     if options.virtual_devices:  # before JAX first looks for devices
         flag = f"--xla_force_host_platform_device_count={options.virtual_devices}"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
+        # Threads of XLA. A collective of a virtual device holds one while it waits for other processes: with 2 threads,
+        # those of 2 cores, each of them waited for ever.
+        os.environ.setdefault("NPROC", "16")
     if options.processes > 1:
         keras.distribution.initialize(options.address, options.processes, options.process)
     devices = len(keras.distribution.list_devices())

@@ -274,13 +274,13 @@ def test_an_attention_of_another_dtype_than_its_block_decodes(dtypes, part):
 
 
 def test_copies_of_a_layer_have_the_dtype_of_the_builder():
-    other = SquaredReLU(6, dtype="float64")
+    other = SquaredReLU(6, dtype="float16")
     model = txf.models.decoder_generator(
         11, 2, 8, attention=DifferentialAttention(2), feed_forward=other, dtype="mixed_bfloat16"
     )
     block = model.get_layer("decoder_1")
     assert block.attention.dtype_policy.name == "mixed_bfloat16"
-    assert block.feed_forward.dtype_policy.name == "float64"  # the layer's own, which is not Keras' default
+    assert block.feed_forward.dtype_policy.name == "float16"  # the layer's own, which is not Keras' default
 
 
 def test_a_list_of_layers_replaces_the_defaults_of_a_builder():
