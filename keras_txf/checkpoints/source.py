@@ -139,6 +139,10 @@ def check_names(source, task, wanted, asked):
     ]
 
 
+# Options that decide which tensors a head has.
+OF_HEADS = {"tie_embeddings", "head_activation", "head_norm", "head_bias", "logit_bias"}
+
+
 def check_head(source, head, wanted, options, tied):
     """Refuses options of the caller that leave out trained tensors of the head.
 
@@ -154,7 +158,7 @@ def check_head(source, head, wanted, options, tied):
     if tied and "logits" in head:
         copies = {f"{module}.weight" for module in modules_of({"logits": head["logits"]})}
         lost = [name for name in lost if name not in copies]
-    if options and lost:
+    if lost and not OF_HEADS.isdisjoint(options):
         raise ValueError(
             "Options must keep each tensor of the head; the model has no weight for "
             f"{short_repr(sorted(source.names[name] for name in lost))}."
