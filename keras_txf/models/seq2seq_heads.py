@@ -83,7 +83,7 @@ def encoder_decoder_classifier(
     for argument, own in (("encoder_options", encoder_options), ("decoder_options", decoder_options)):
         if isinstance(own, dict) and own.get("pad_id", pad_id) != pad_id:
             raise ValueError(f"`{argument}` must have no `pad_id` of its own: both sides read the same text.")
-    shift = ShiftRight(start_id, pad_id, dtype="int32", name="shift_right")
+    shift = ShiftRight(start_id, pad_id, dtype=options.get("dtype"), name="shift_right")
     inputs, ids, encoded, decoded, _ = encode_and_decode(
         "encoder_decoder_classifier",
         vocab_size,

@@ -138,12 +138,12 @@ def test_an_untied_head_with_the_same_numbers(tmp_path):
 def test_a_head_that_is_missing_is_tied(tmp_path):
     arrays = tensors(LLAMA)
     del arrays[HEAD]
-    for said in ({"tie_word_embeddings": True}, {}):
-        values = {key: value for key, value in LLAMA.items() if key != "tie_word_embeddings"} | said
-        assert "logits/kernel" not in weights(load(write(tmp_path, values, arrays)))
-    folder = write(tmp_path, {**LLAMA, "tie_word_embeddings": False}, arrays)
-    refused(lambda: load(folder), ["must have a tensor", repr(HEAD)])
-    assert "logits/kernel" not in weights(load(folder, tie_embeddings=True))
+    values = {key: value for key, value in LLAMA.items() if key != "tie_word_embeddings"}
+    assert "logits/kernel" not in weights(load(write(tmp_path, {**values, "tie_word_embeddings": True}, arrays)))
+    for said in ({"tie_word_embeddings": False}, {}):  # a Llama that says nothing is not tied in transformers
+        folder = write(tmp_path, values | said, arrays)
+        refused(lambda: load(folder), ["must have a tensor", repr(HEAD)])
+        assert "logits/kernel" not in weights(load(folder, tie_embeddings=True))
 
 
 @pytest.mark.slow
