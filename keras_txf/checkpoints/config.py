@@ -172,7 +172,7 @@ class Config:
             found = short_repr({key: self.values[key] for key in sorted(unknown)})
             warnings.warn(
                 f"{self.place} has keys that its class in transformers does not read; they are passed over: {found}.",
-                stacklevel=6,  # the caller of `load`
+                stacklevel=5,  # the caller of `load`
             )
 
     def _way_out(self, keys):

@@ -88,7 +88,7 @@ def give_generate_defaults(model, folder, config):
         warnings.warn(
             f"{NAME if values is not config else 'config.json'} asks `generate` for what it has not; answers may "
             f"differ from those of transformers: {short_repr({key: values[key] for key in reader.unknown})}.",
-            stacklevel=4,  # the caller of `load`
+            stacklevel=3,  # the caller of `load`
         )
     set_generate_defaults(model, defaults)
 

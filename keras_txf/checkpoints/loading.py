@@ -118,7 +118,7 @@ def load(
     if kind in TEXT_PARTS:
         warnings.warn(
             f"The folder {short_repr(str(folder))} is of a model of texts and images; its text model alone is loaded.",
-            stacklevel=3,
+            stacklevel=2,
         )
     PROVENANCE[model] = Provenance(folder, values, task, options, kept, skipped)
     give_generate_defaults(model, folder, values)

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 from keras_txf.checks import known_names
 
-KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 LINE = "{options}"  # of a docstring, in whose place the options are listed
 WIDTH = 118
 ARGUMENTS = {}  # of a builder, by its name, for the error about a misspelt one
@@ -35,11 +34,18 @@ def shows_options(thing: Thing) -> Thing:
     """Has a class or function show the options of its `**options: Unpack[Table]`, and fills in their defaults."""
     if isinstance(thing, type):
         thing.__doc__ = describe(thing.__doc__, option_table(thing.__init__))
-        thing.__init__ = _with_defaults(thing.__init__)
+        thing.__init__ = _constructor_with_defaults(thing.__init__)
         return thing
-    shown = _with_defaults(thing)
-    shown.__doc__ = describe(thing.__doc__, option_table(thing))
-    return shown
+    own, defaults = [p.name for p in _own_parameters(thing)], _defaults(option_table(thing))
+    ARGUMENTS[thing.__name__] = [*own, *defaults]
+
+    @functools.wraps(thing)
+    def call(*args, **kwargs):
+        options = [name for name in kwargs if name not in own]
+        known_names(f"an option of {thing.__name__}", options, defaults, ARGUMENTS[thing.__name__])
+        return thing(*args, **{**defaults, **kwargs})
+
+    return _show(call, defaults)
 
 
 def take_options(cls, options):
@@ -47,47 +53,41 @@ def take_options(cls, options):
     return {name: options.pop(name) for name in option_table(cls.__init__)}
 
 
-def shows_overrides(function: Thing) -> Thing:
-    """Has a function show the options of its `**options: Unpack[Table]`: those that the caller gives replace others."""
-    if isinstance(function, type):
-        function.__init__ = shows_overrides(function.__init__)
-        function.__doc__ = describe(function.__doc__, option_table(function.__init__))
-        return function
-
-    return _show(function, dict.fromkeys(option_table(function), Given()))
+def shows_overrides(thing: Thing) -> Thing:
+    """Has a class or function show the options of its `**options: Unpack[Table]`, which have no defaults of its own."""
+    if isinstance(thing, type):
+        shows_overrides(thing.__init__)
+        thing.__doc__ = describe(thing.__doc__, option_table(thing.__init__))
+        return thing
+    return _show(thing, dict.fromkeys(option_table(thing), Given()))
 
 
 def shows_defaults(function: Thing) -> Thing:
     """Has a class method show the options of its class, and their defaults; a subclass may have other ones."""
-    table, own = option_table(function), _own_parameters(function)
+    table, own = option_table(function), {p.name for p in _own_parameters(function)}
     keras_own = typing.get_type_hints(_options_hint(function)).keys()
 
     @functools.wraps(function)
     def call(cls, *args, **options):
         known = inspect.signature(cls).parameters
         if table.keys() <= known.keys():  # a subclass with a constructor of its own may take others
-            known_names(
-                f"an option of {cls.__name__}", options, {*known, *keras_own, *(p.name for p in own)} - {"kwargs"}
-            )
+            known_names(f"an option of {cls.__name__}", options, {*known, *keras_own, *own} - {"kwargs"})
         return function(cls, *args, **options)
 
-    return _show(call, {name: default for name, (_, default, _) in table.items()})
+    return _show(call, _defaults(table))
 
 
 def _show(function, defaults):
-    @functools.wraps(function)
-    def call(*args, **options):
-        return function(*args, **options)
-
+    """Gives a function the signature and the docstring in which its options stand."""
     table = option_table(function)
-    call.__signature__ = _signature(function, table, defaults, KEYWORD_ONLY)
-    call.__doc__ = describe(function.__doc__, table)
-    return call
+    function.__signature__ = _signature(function, table, defaults, inspect.Parameter.KEYWORD_ONLY)
+    function.__doc__ = describe(function.__doc__, table)
+    return function
 
 
 @functools.cache
 def option_table(function):
-    """The options that a function takes by `**options: Unpack[Table]`: (type, default, meaning) by name."""
+    """The options that a function takes by `**options: Unpack[Table]`, as `fields` has them."""
     return fields(_options_hint(function))
 
 
@@ -108,11 +108,16 @@ def meaning(table, name):
 
 def default_options(table):
     """The defaults of a table, by name."""
-    return {name: default for name, (_, default, _) in fields(table).items()}
+    return _defaults(fields(table))
+
+
+def _defaults(fields_of_table):
+    return {name: default for name, (_, default, _) in fields_of_table.items()}
 
 
 @functools.cache
 def fields(table):
+    """The options of a table: (type, default, meaning) by name."""
     return {
         name: (hint.__origin__, *hint.__metadata__)
         for name, hint in typing.get_type_hints(table, include_extras=True).items()
@@ -120,28 +125,20 @@ def fields(table):
     }
 
 
-def _with_defaults(function):
-    own, table = _own_parameters(function), option_table(function)
-    defaults = {name: default for name, (_, default, _) in table.items()}
-    if not _is_constructor(function):
-        ARGUMENTS[function.__name__] = [*(p.name for p in own), *table]
+def _constructor_with_defaults(constructor):
+    own, table = _own_parameters(constructor), option_table(constructor)
+    defaults = _defaults(table)
 
-    @functools.wraps(function)
+    @functools.wraps(constructor)
     def call(*args, **kwargs):
-        if not _is_constructor(function):
-            options = kwargs.keys() - {p.name for p in own}
-            known_names(f"an option of {function.__name__}", options, defaults, ARGUMENTS[function.__name__])
-            return function(*args, **{**defaults, **kwargs})
         if len(args) > len(own):
             call.__signature__.bind(*args, **kwargs)  # refuses too many, and what is given twice
         more = dict(zip(table, args[len(own) :]))  # options in the order of the table
-        return function(*args[: len(own)], **{**defaults, **more, **kwargs})
+        return constructor(*args[: len(own)], **{**defaults, **more, **kwargs})
 
-    if not _is_constructor(function):
-        call.__signature__ = _signature(function, table, defaults, KEYWORD_ONLY)
-        return call
     keras_own = [inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)]  # what every Keras layer takes
-    call.__signature__ = _signature(function, table, defaults, inspect.Parameter.POSITIONAL_OR_KEYWORD, keras_own)
+    by_place = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    call.__signature__ = _signature(constructor, table, defaults, by_place, keras_own)
     return call
 
 
@@ -156,10 +153,6 @@ def _signature(function, table, defaults, kind, rest=()):
 
 def _own_parameters(function):
     return [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
-
-
-def _is_constructor(function):
-    return function.__name__ == "__init__"
 
 
 def _of_one(type_):
