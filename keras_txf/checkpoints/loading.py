@@ -189,11 +189,12 @@ def fill(model, source, task, new_head, progress, asked, options):
         head = {path: row for path, row in head.items() if path not in new}
     with naming(options):
         wanted = links(table_of(family, task, config, model), weights)
-        resolve_aliases(source, {link.name for link in wanted})
-        names, whole = check_names(source, task, {link.name for link in wanted}, asked), family.tasks[task].whole
+        tensors = {link.name for link in wanted}
+        resolve_aliases(source, tensors)
+        names, whole = check_names(source, task, tensors, asked), family.tasks[task].whole
         check_tensors(source, wanted)
         tied = not options.get("tie_embeddings") or is_tied(source, task, config, config("tie_word_embeddings", True))
-        check_head(source, head, {link.name for link in wanted}, options, tied)
+        check_head(source, head, tensors, options, tied)
     kept = {source.names[name] if whole else name: source.read(name) for name in names}
     if progress is None:
         progress = sum(source.tensors.size(source.names[link.name]) for link in wanted) >= LARGE

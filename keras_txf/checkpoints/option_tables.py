@@ -1,6 +1,6 @@
 """The options of `load`: those of the file, and of the builders; see `layers.shown_options`.
 
-Of the options of the blocks these change no weight, so that they go with the tensors of a file.
+The options of blocks among them change no weight, so they go with the tensors of any file.
 """
 
 from collections.abc import Sequence

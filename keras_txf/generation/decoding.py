@@ -18,6 +18,7 @@ from keras_txf.generation.top_k import gather_rows
 from keras_txf.layers.cached_layers import CachedLayer
 from keras_txf.layers.kv_cache import cache_slots
 from keras_txf.ops.heads import batch_size
+from keras_txf.ops.masks import real_tokens
 
 
 class Request(typing.NamedTuple):
@@ -140,7 +141,7 @@ class DecodingModels:
 
     def is_real(self, tokens):
         """Whether tokens are no padding."""
-        return ops.ones_like(tokens, "bool") if self.pad_id is None else ops.not_equal(tokens, self.pad_id)
+        return real_tokens(tokens, self.pad_id)
 
 
 class SampledDecoding:

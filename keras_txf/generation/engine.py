@@ -8,10 +8,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_txf import checks
 from keras_txf.generation.compilers import compiled
 from keras_txf.generation.decoding import DecodingModels, Request, decoding_loop
 from keras_txf.generation.dynamic_parameters import split_parameters
+from keras_txf.generation.step_seeds import seed_state
 from keras_txf.progress import word
 
 COMPILING = "generate compiles: this batch size, length or sampler is new ..."
@@ -173,9 +173,8 @@ class Engine:
             ids[row, columns] = history[row, columns] = prompt
             attention_mask[row, columns] = [token != self.pad_id for token in prompt]
             attention_mask[row, length - len(prompt)] |= self.first_is_real
-        seed = checks.optional(checks.integer, "seed", seed)
-        seed = keras.random.SeedGenerator(seed if seed is None else seed % 2**31).state.value  # no backend takes all
-        return Request(ids, attention_mask, inputs, history, np.array(limits, "int32"), stops, seed, parameters)
+        limits = np.array(limits, "int32")
+        return Request(ids, attention_mask, inputs, history, limits, stops, seed_state(seed), parameters)
 
 
 def _compile(loop):

@@ -1,12 +1,20 @@
-"""StepSeed: the seeds that a sampler draws from in one step of a decode loop."""
+"""The seeds that a sampler draws from: of a call of `generate`, and of one step of its loop."""
 
 import keras
 from keras import ops
+
+from keras_txf import checks
 
 DRAW_STRIDE = 2**20  # between the seeds of two draws in one step
 # 2**32 divided by the golden ratio. PyTorch adds seed and step, so with a stride of 1 the steps of one seed would draw
 # what other seeds draw.
 STEP_STRIDE = 0x61C88647
+
+
+def seed_state(seed):
+    """The state that draws begin with, int (2,): of any integer, and of None another one at each call."""
+    seed = checks.optional(checks.integer, "seed", seed)
+    return keras.random.SeedGenerator(None if seed is None else seed % 2**31).state.value  # no backend takes all
 
 
 class StepSeed(keras.random.SeedGenerator):

@@ -7,7 +7,6 @@ import math
 from typing import Unpack
 
 import keras
-from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.arguments import named_arguments
@@ -20,6 +19,7 @@ from keras_txf.layers.multi_head import (
     project_query,
     refuse_with_cache,
     set_attention_options,
+    token_positions,
 )
 from keras_txf.layers.option_tables import AttentionOptions, SelfAttentionOptions
 from keras_txf.layers.positions import Rotary, make_position
@@ -113,8 +113,9 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             )  # fmt: skip
         padding = inputs_mask if mask is None else mask
         check_masks(self, inputs, inputs, attention_mask, mask=padding, segment_ids=segment_ids)
-        index = ops.arange(ops.shape(inputs)[1])
-        positions = self._positions(inputs, index, positions)
+        if positions is not None and self.position_layer is None:
+            raise ValueError("`positions` was passed, but position=None: it would not be used.")
+        positions = token_positions(inputs, positions)
         query, key, value = self._project(inputs, positions)
         allowed = AttentionMask(self.causal, self.window, padding, segment_ids, segment_ids, attention_mask)
         bias = self._bias(query, key, positions, positions, training)
@@ -133,15 +134,6 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         head_dim = self.key.units // (self.num_key_value_heads or self.num_heads)
         width = inputs_shape[-1] if self.output_projection else self.num_heads * head_dim
         return (*inputs_shape[:-1], width), *[(self.num_key_value_heads or self.num_heads, head_dim)] * 2
-
-    def _positions(self, inputs, index, positions):
-        if positions is None:
-            return index
-        if self.position_layer is None:
-            raise ValueError("`positions` was passed, but position=None: it would not be used.")
-        positions = ops.convert_to_tensor(positions)
-        checks.positions(positions, *inputs.shape[:2])
-        return ops.cast(positions, "int32")  # of unsigned ones no difference is below zero
 
     def _bias(self, query, key, query_positions, key_positions, training=False):
         layer = self.position_layer

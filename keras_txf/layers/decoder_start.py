@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_txf.layers.serialization import get_config, register
-from keras_txf.ops.masks import padding_positions
+from keras_txf.ops.masks import padding_positions, real_tokens
 
 
 @register
@@ -86,7 +86,7 @@ class ShiftRight(keras.layers.Layer):
         if self.start_id is not None:
             first = ops.full_like(ids[:, :1], self.start_id)
         else:
-            real = ops.ones_like(ids, "bool") if self.pad_id is None else ops.not_equal(ids, self.pad_id)
+            real = real_tokens(ids, self.pad_id)
             count = ops.cumsum(ops.cast(real, "int32"), axis=1)
             is_last = ops.logical_and(real, ops.equal(count, count[:, -1:]))
             first = ops.sum(ops.where(is_last, ids, 0), axis=1, keepdims=True)

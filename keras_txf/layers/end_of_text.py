@@ -5,6 +5,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.layers.features import AttachMask
 from keras_txf.layers.serialization import get_config, register
+from keras_txf.ops.masks import real_tokens
 
 
 @register
@@ -60,7 +61,7 @@ class MaskAfterLastEnd(AttachMask):
 
     def compute_mask(self, inputs, previous_mask=None):
         ids = inputs[1]
-        real = ops.ones_like(ids, "bool") if self.pad_id is None else ops.not_equal(ids, self.pad_id)
+        real = real_tokens(ids, self.pad_id)
         if self.end_id is None:
             return real
         is_end = ops.cast(ops.equal(ids, self.end_id), "int32")

@@ -14,7 +14,7 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.dropout import Dropout
-from keras_txf.layers.multi_head import attend, check_masks, refuse_with_cache, split_heads
+from keras_txf.layers.multi_head import attend, check_masks, refuse_with_cache, split_heads, token_positions
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.positions import Rotary
@@ -154,7 +154,7 @@ class LatentAttention(keras.layers.Layer):
             padding = inputs_mask if mask is None else mask
             check_masks(self, inputs, inputs, attention_mask, mask=padding, segment_ids=segment_ids)
             allowed = AttentionMask(self.causal, None, padding, segment_ids, segment_ids, attention_mask)
-            query, vector, rotary_key = self._project(inputs, self._positions(inputs, positions))
+            query, vector, rotary_key = self._project(inputs, token_positions(inputs, positions))
         else:
             refuse_with_cache(attention_mask=attention_mask, segment_ids=segment_ids, positions=positions)
             allowed = cache.attention_mask
@@ -175,13 +175,6 @@ class LatentAttention(keras.layers.Layer):
     def cache_spec(self, inputs_shape):
         """The shape of the output of a call with a cache, and heads and width of each of the two things in it."""
         return inputs_shape, (1, self.kv_lora_rank), (1, self.qk_rope_head_dim)
-
-    def _positions(self, inputs, positions):
-        if positions is None:
-            return ops.arange(ops.shape(inputs)[1])
-        positions = ops.convert_to_tensor(positions)
-        checks.positions(positions, *inputs.shape[:2])
-        return ops.cast(positions, "int32")
 
     def _project(self, inputs, positions):
         """Queries (B, T, N, C + P), vectors (B, T, 1, R) after their norm, rotated keys (B, T, 1, P)."""

@@ -115,6 +115,15 @@ def norm_heads(layer, name, x, heads):
     return getattr(layer, name)(x) if layer.qk_norm else x
 
 
+def token_positions(inputs, positions):
+    """The positions of tokens, int (T,) or (B, T): those that the caller gives, or else 0, 1, 2 ..."""
+    if positions is None:
+        return ops.arange(ops.shape(inputs)[1])
+    positions = ops.convert_to_tensor(positions)
+    checks.positions(positions, *inputs.shape[:2])
+    return ops.cast(positions, "int32")  # of unsigned ones no difference is below zero
+
+
 def split_heads(x, num_heads):
     """(B, T, heads * H) -> (B, T, heads, H)."""
     return ops.reshape(x, (batch_size(x), ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))

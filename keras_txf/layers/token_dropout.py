@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from keras_txf.ops.masks import real_tokens
+
 TRAINED = 0.15 * 0.8  # share of masked tokens in the training of every ESM
 
 
@@ -21,7 +23,7 @@ def drop_masked(x, ids, masked_id, pad_id):
         [Language models of protein sequences](https://doi.org/10.1126/science.ade2574).
     """
     masked = ops.equal(ids, masked_id)
-    real = ops.ones_like(masked) if pad_id is None else ops.not_equal(ids, pad_id)
+    real = real_tokens(ids, pad_id)
     masked_count, count = (ops.sum(ops.cast(each, "float32"), axis=1, keepdims=True) for each in (masked, real))
     left = 1 - masked_count / ops.maximum(count, 1.0)
     factor = (1 - TRAINED) / ops.where(left > 0, left, 1.0)  # no vector is left of a row that is masked throughout

@@ -26,7 +26,7 @@ class StackOptions(TypedDict, total=False):
 
 
 class PositionedEmbeddingOptions(StackOptions, total=False):
-    """Options of the embedding of tokens that are no property of a tokenizer."""
+    """Options of an embedding of tokens, whatever the tokenizer."""
 
     position_encoding: Annotated[
         str | None, "auto",

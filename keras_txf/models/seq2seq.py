@@ -174,7 +174,7 @@ def encode_and_decode(
                 "one embedding. Pass it for both, or share_embeddings=False."
             )
     shared = options.get("attention")
-    if any(isinstance(x, keras.layers.Layer) for x in (shared if isinstance(shared, (list, tuple)) else [shared])):
+    if any(isinstance(layer, keras.layers.Layer) for layer in stack.each_value(shared)):
         raise ValueError(
             "`attention` must be given for one side, in `encoder_options` or `decoder_options`: only an encoder "
             f"attends to later tokens; received {short_repr(shared)} for both."

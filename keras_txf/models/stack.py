@@ -50,7 +50,7 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
     replaced = [
         name
         for part, names in OPTIONS.items()
-        if all(isinstance(layer, keras.layers.Layer) for layer in _each(options.get(part)))
+        if all(isinstance(layer, keras.layers.Layer) for layer in each_value(options.get(part)))
         for name in names
     ]
     options = {name: value for name, value in options.items() if name not in replaced or value != defaults.get(name)}
@@ -62,7 +62,7 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
     embedding["position_encoding"] = resolve_encoding(options)
     final_norm = checks.optional(checks.boolean, "final_norm", options.get("final_norm"))
     if final_norm is None:  # pre-norm leaves the residual stream without a norm at its end
-        placement = _each(block.get("norm_placement", "post"))[-1]
+        placement = each_value(block.get("norm_placement", "post"))[-1]
         final_norm = not isinstance(placement, str) or placement != "post"
     embedding_norm = checks.boolean("embedding_norm", options.get("embedding_norm", False))
     embedding_dim = checks.optional(checks.size, "embedding_dim", options.get("embedding_dim"))
@@ -76,8 +76,8 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
 def resolve_encoding(options, absolute="sinusoidal"):
     """The caller's `position_encoding`; by default the paper's, unless attention has positions of its own."""
     own = [
-        *_each(options.get("position")),
-        *(getattr(x, "position_layer", None) for x in _each(options.get("attention"))),
+        *each_value(options.get("position")),
+        *(getattr(x, "position_layer", None) for x in each_value(options.get("attention"))),
     ]
     auto = absolute if all(x is None for x in own) else None
     position_encoding = checks.one_of(
@@ -86,7 +86,7 @@ def resolve_encoding(options, absolute="sinusoidal"):
     return auto if position_encoding == "auto" else position_encoding
 
 
-def _each(value):
+def each_value(value):
     """The values of an option, which a list or tuple holds for each block."""
     return value if isinstance(value, (list, tuple)) and value else [value]
 
@@ -224,7 +224,7 @@ def _make_block(block_class, own, shared, dtype, name):
     """
     parts = {part: own[part] for part in OPTIONS if isinstance(own.get(part), keras.layers.Layer)}
     for part in parts:
-        if any(value is None for value in _each(shared[part])):  # of other blocks, which the options are for
+        if any(value is None for value in each_value(shared[part])):  # of other blocks, which the options are for
             own = {option: value for option, value in own.items() if option not in OPTIONS.get(part, ())}
     copies = {
         part: copy_layer(layer, part, name, _dtype_of_copy(layer, dtype))
@@ -240,7 +240,7 @@ def _dtype_of_copy(layer, dtype):
 
 
 def _shared_bias(block_class, num_heads, shared, dtype, name):
-    causal = set(_each(shared.get("causal", block_class is not EncoderBlock)))
+    causal = set(each_value(shared.get("causal", block_class is not EncoderBlock)))
     if len(causal) > 1:
         raise ValueError(
             "position='relative' is one table for all blocks, and does not go with a `causal` that differs: "

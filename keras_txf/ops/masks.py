@@ -103,6 +103,11 @@ class AttentionMask:
         )
 
 
+def real_tokens(ids, pad_id):
+    """bool, True at the tokens that are no padding; without a token of padding everywhere."""
+    return ops.ones_like(ids, "bool") if pad_id is None else ops.not_equal(ids, pad_id)
+
+
 def pad_axis(x, length, axis):
     """Zeros or False up to a length of an axis; None stays None, and so does an axis of one for all."""
     if x is None or x.shape[axis] == 1:

@@ -15,7 +15,7 @@ from keras_txf.tasks.columns import one_or_many, texts
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.option_tables import MaskedTaskOptions
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import builder_options, rows_of, tokenizer_of, word_pieces_or
+from keras_txf.tasks.tokens import builder_options, rows_of, take_tokenizer, tokenizer_of, word_pieces_or
 from keras_txf.text.truncation import row
 
 
@@ -70,7 +70,7 @@ class MaskedLanguageModel(Task):
             texts, columns: the texts to train on, see `fit`.
             {options}
         """
-        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
+        tokenizer, vocab_size, max_length = take_tokenizer(options)
         [texts] = cls._read(texts, [], columns)
         tokenizer = word_pieces_or(tokenizer, lambda: _checked(texts), vocab_size)
         model = models.masked_language_model(tokenizer.vocab_size, **builder_options(options, tokenizer, max_length))
@@ -88,7 +88,7 @@ class MaskedLanguageModel(Task):
             max_length: truncates longer texts.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
+        folder, tokenizer = tokenizer_of(path, options)
         return cls(checkpoints.load(folder, "masked_lm", **options), tokenizer, None, max_length, learning_rate=5e-5)
 
     @shows_options

@@ -21,7 +21,7 @@ from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_o
 from keras_txf.tasks.option_tables import SequenceTaskOptions
 from keras_txf.tasks.pair_format import pair_format
 from keras_txf.tasks.pair_task import PairTask
-from keras_txf.tasks.tokens import builder_options, rows_of, tokenizer_of
+from keras_txf.tasks.tokens import builder_options, rows_of, take_tokenizer, tokenizer_of
 from keras_txf.text.datasets import limit
 from keras_txf.text.truncation import joining, longer_first, pair_row, types_of_pair
 
@@ -91,7 +91,7 @@ class PairClassifier(PairTask):
             labels: list of the labels; None for a score.
             {options}
         """
-        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
+        tokenizer, vocab_size, max_length = take_tokenizer(options)
         tokenizer = cls._tokenizer_or(tokenizer, first, second, columns, vocab_size)
         labels = None if labels is None else label_list(labels)
         classes = 1 if labels is None else len(labels)
@@ -122,7 +122,7 @@ class PairClassifier(PairTask):
             max_length: truncates longer pairs.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
+        folder, tokenizer = tokenizer_of(path, options)
         known = labels_of(folder, "SequenceClassification")
         labels = known if labels is None else label_list(labels)
         labels = None if labels is not None and len(labels) == 1 else labels

@@ -32,13 +32,13 @@ def pair_format(folder, options):
         folder: of the checkpoint.
         options: of the caller.
     """
-    config, kind = read_tokenizer_config(folder), read_json(file_of(folder, "config.json")).get("model_type")
+    config, values = read_tokenizer_config(folder), read_json(file_of(folder, "config.json"))
     name = (config.get("tokenizer_class") or "").removesuffix("Fast")
-    name = CLASSES.get(kind, "") if name in OF_ANY_MODEL else name
+    name = CLASSES.get(values.get("model_type"), "") if name in OF_ANY_MODEL else name
     inputs = config.get("model_input_names")
     between, second_type = of_tokenizer_json(folder)
     typed = name in TYPED if inputs is None else "token_type_ids" in inputs
-    if typed and second_type != 0 and has_token_types(folder, options.get("ignore", ())):
+    if typed and second_type != 0 and has_token_types(values, options.get("ignore", ())):
         options = {"token_type_ids": True, **options}
     return options, between or (["</s>", "</s>"] if name in TWO_SEPARATORS else None)
 

@@ -20,7 +20,7 @@ from keras_txf.tasks.option_tables import SpanTaskOptions
 from keras_txf.tasks.pair_format import pair_format
 from keras_txf.tasks.pair_task import PairTask
 from keras_txf.tasks.squad import answers_of, is_squad, read_squad
-from keras_txf.tasks.tokens import builder_options, tokenizer_of
+from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of
 from keras_txf.text.datasets import checked_tokenizer, limit
 from keras_txf.text.truncation import joining
 
@@ -116,7 +116,7 @@ class QuestionAnswerer(PairTask):
             overlap, max_answer_length, null_threshold: of the constructor.
             {options}
         """
-        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
+        tokenizer, vocab_size, max_length = take_tokenizer(options)
         tokenizer = cls._tokenizer_or(tokenizer, questions, contexts, columns, vocab_size)
         model = models.span_classifier(
             tokenizer.vocab_size, token_type_ids=True, token_types=2, **builder_options(options, tokenizer, max_length)
@@ -142,7 +142,7 @@ class QuestionAnswerer(PairTask):
                 0.0, to a checkpoint that was trained on SQuAD 2.0.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
+        folder, tokenizer = tokenizer_of(path, options)
         options, separator = pair_format(folder, options)
         model = checkpoints.load(folder, "question_answering", **options)
         return cls(model, tokenizer, separator, max_length, overlap, max_answer_length, null_threshold, 5e-5)

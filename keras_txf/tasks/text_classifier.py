@@ -17,7 +17,7 @@ from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
 from keras_txf.tasks.option_tables import SequenceTaskOptions
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import builder_options, tokenizer_of, word_pieces_or
+from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of, word_pieces_or
 
 
 class TextClassifier(Task):
@@ -71,7 +71,7 @@ class TextClassifier(Task):
             texts, labels, columns: the texts to train on and their labels, see `fit`.
             {options}
         """
-        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
+        tokenizer, vocab_size, max_length = take_tokenizer(options)
         texts, labels = cls._read(texts, [labels], columns)
         tokenizer = word_pieces_or(tokenizer, lambda: _checked(texts), vocab_size)
         labels = label_list(labels)
@@ -98,7 +98,7 @@ class TextClassifier(Task):
             max_length: truncates longer texts.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
+        folder, tokenizer = tokenizer_of(path, options)
         known = labels_of(folder, "SequenceClassification")
         labels = known if labels is None else label_list(labels)
         if labels is None:

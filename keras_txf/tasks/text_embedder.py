@@ -27,7 +27,7 @@ from keras_txf.tasks.sentence_modules import (
     write_modules,
 )
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import builder_options, rows_of, tokenizer_of, word_pieces_or
+from keras_txf.tasks.tokens import builder_options, rows_of, take_tokenizer, tokenizer_of, word_pieces_or
 from keras_txf.text.truncation import row
 
 
@@ -81,7 +81,7 @@ class TextEmbedder(Task):
             anchors, positives, columns: the texts to train on, see `fit`.
             {options}
         """
-        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
+        tokenizer, vocab_size, max_length = take_tokenizer(options)
         read = cls._read(anchors, [positives], columns)
         known = [one for name, column in zip(cls.columns, read) for one in texts(name, column)]
         tokenizer = word_pieces_or(tokenizer, lambda: known, vocab_size)
@@ -117,7 +117,7 @@ class TextEmbedder(Task):
         """
         checks.optional(checks.one_of, "pooling", pooling, sorted(POOLINGS))
         own = pooling is None
-        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
+        folder, tokenizer = tokenizer_of(path, options)
         pooling = read_pooling(folder, tokenizer) if own else pooling
         if "pad_id" not in options:
             [ids] = rows_of(row(tokenizer, ["a"], None))

@@ -18,7 +18,7 @@ from keras_txf.tasks.columns import texts as texts_of
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.option_tables import GeneratorTaskOptions
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import builder_options, tokenizer_of
+from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of
 from keras_txf.text.chat_reader import ChatReader
 from keras_txf.text.chat_templates import find_chat_template, plain
 from keras_txf.text.datasets import checked_tokenizer
@@ -77,7 +77,7 @@ class TextGenerator(Task):
                 special token for each role.
             {options}
         """
-        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
+        tokenizer, vocab_size, max_length = take_tokenizer(options)
         read = cls._read(texts, [responses], columns, columns_of(responses, columns))
         for column in read[1:]:
             texts_of("responses", column)
@@ -112,7 +112,7 @@ class TextGenerator(Task):
             chat_template: a template in place of the folder's, see `TextGenerator`.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
+        folder, tokenizer = tokenizer_of(path, options)
         tokenizer = chats.with_end(tokenizer, folder)
         model = checkpoints.load(folder, "causal_lm", **options)
         template = find_chat_template(folder) if chat_template is None else chat_template

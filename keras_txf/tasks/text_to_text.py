@@ -16,7 +16,7 @@ from keras_txf.tasks.columns import texts
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.option_tables import TextToTextOptions
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import builder_options, tokenizer_of, tokenizer_or
+from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of, tokenizer_or
 from keras_txf.text.datasets import checked_tokenizer, limit
 
 
@@ -72,7 +72,7 @@ class TextToText(Task):
             target_tokenizer: a tokenizer of the targets in place of a new one.
             {options}
         """
-        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
+        tokenizer, vocab_size, max_length = take_tokenizer(options)
         read = cls._read(sources, [targets], columns)
         sources, targets = (texts(name, column) for name, column in zip(cls.columns, read))
         train = text.SentencePieceTokenizer.train
@@ -104,7 +104,7 @@ class TextToText(Task):
             max_length: truncates longer texts.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
+        folder, tokenizer = tokenizer_of(path, options)
         model = checkpoints.load(folder, "seq2seq", **options)
         target = text.from_checkpoint(folder, target=True) if file_of(folder, "target.spm").is_file() else None
         return cls(model, tokenizer, target, max_length, learning_rate=5e-5)

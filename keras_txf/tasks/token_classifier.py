@@ -20,7 +20,7 @@ from keras_txf.tasks.label_heads import load_classifier
 from keras_txf.tasks.labels import class_weights, label_list, numbers_of
 from keras_txf.tasks.option_tables import TokenTaskOptions
 from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import builder_options, tokenizer_of, word_pieces_or
+from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of, word_pieces_or
 from keras_txf.tasks.word_windows import WordWindows, words_of
 from keras_txf.text.tags import checked_names
 
@@ -97,7 +97,7 @@ class TokenClassifier(Task):
             label_all_tokens: of the constructor.
             {options}
         """
-        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
+        tokenizer, vocab_size, max_length = take_tokenizer(options)
         words, tags = cls._read(words, [tags], columns)
         words = words_of("words", words)
         cased = dict(lowercase=False, strip_accents=False)
@@ -127,7 +127,7 @@ class TokenClassifier(Task):
             label_all_tokens, max_length: of the constructor.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path, options.pop("revision", None))
+        folder, tokenizer = tokenizer_of(path, options)
         known = labels_of(folder, "TokenClassification")
         labels = known if labels is None else label_list(labels)
         if labels is None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_txf import checkpoints, text
 from keras_txf.layers.shown_options import default_options
+from keras_txf.models.stack import each_value
 from keras_txf.tasks.option_tables import ScratchOptions
 from keras_txf.text.datasets import checked_tokenizer
 
@@ -20,6 +21,11 @@ def rows_of(ragged):
 def tokenizer_or(tokenizer: Any, train: Any, name: str = "tokenizer") -> Any:
     """The tokenizer that a caller gives, or one that `train` makes."""
     return train() if tokenizer is None else checked_tokenizer(name, tokenizer)
+
+
+def take_tokenizer(options: dict[str, Any]) -> tuple[Any, int, int]:
+    """Takes `tokenizer`, `vocab_size` and `max_length`, which no builder has, out of the options of `from_scratch`."""
+    return options.pop("tokenizer"), options.pop("vocab_size"), options.pop("max_length")
 
 
 def word_pieces_or(tokenizer: Any, corpus: Any, vocab_size: int, **options: Any) -> Any:
@@ -46,16 +52,14 @@ def builder_options(
 
 def _replaced(options, defaults):
     """The defaults that layers as `attention` replace in all blocks: these have heads of their own."""
-    attention = options["attention"]
-    each = attention if isinstance(attention, (list, tuple)) and attention else [attention]
-    if any(layer is None for layer in each):
+    if any(layer is None for layer in each_value(options["attention"])):
         return {}
     return {name: None for name, default in defaults.items() if options[name] == default}
 
 
-def tokenizer_of(path, revision=None):
-    """The folder of a checkpoint, and its tokenizer."""
-    found = checkpoints.find(path, revision)
+def tokenizer_of(path, options):
+    """The folder of a checkpoint, and its tokenizer; takes the `revision` out of the options."""
+    found = checkpoints.find(path, options.pop("revision", None))
     try:
         return found, text.from_checkpoint(found)
     except ValueError as error:

@@ -8,6 +8,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.generation.step_seeds import seed_state
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.token_input import embedded_input, inputs_by_name, target_name, token_input
 from keras_txf.text.lazy_imports import tf
@@ -233,6 +234,5 @@ def _seed(seed):
     if seed is None:
         draw = tf.raw_ops.RandomUniformInt  # whose draws Keras' seed does not fix
         return lambda: draw(shape=[2], minval=tf.constant(0, tf.int64), maxval=tf.int64.max, seed=0, seed2=0)
-    seed = checks.integer("seed", seed) % 2**31  # as `generate`
-    state = keras.ops.convert_to_numpy(keras.random.SeedGenerator(seed).state.value)
+    state = keras.ops.convert_to_numpy(seed_state(seed))
     return lambda: tf.constant(state, tf.int64)

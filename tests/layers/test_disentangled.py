@@ -152,17 +152,7 @@ def test_blocks_share_the_vectors_and_files_keep_them(name, tmp_path):
 @drawing.not_on_jax
 def test_packed_rows_are_the_rows_alone():
     position = txf.layers.DisentangledPositions(D, **POSITIONS["version 3"])
-    options = dict(position=position, dropout=0.0)
-    packed = drawing.randomize(txf.models.encoder(11, 2, D, N, packed=True, **options))
-    alone = txf.models.encoder(11, 2, D, N, **options)
-    alone.set_weights(packed.get_weights())
-    rows = {
-        "token_ids": np.array([[5, 3, 8, 1, 7, 2]]), "segment_ids": np.array([[1, 1, 1, 1, 2, 2]]),
-        "positions": np.array([[0, 1, 2, 3, 0, 1]]),
-    }  # fmt: skip
-    found = drawing.array(packed(rows))
-    drawing.assert_same(found[:, :4], alone(rows["token_ids"][:, :4]))
-    drawing.assert_same(found[:, 4:], alone(rows["token_ids"][:, 4:]))
+    drawing.assert_packed_rows_are_the_rows_alone(txf.models.encoder, 2, D, N, position=position, dropout=0.0)
 
 
 @pytest.mark.slow

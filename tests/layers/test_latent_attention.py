@@ -226,16 +226,7 @@ def test_it_trains_is_adapted_and_stored(tmp_path):
 @drawing.not_on_jax
 def test_packed_rows_are_the_rows_alone():
     layer = txf.layers.LatentAttention(**SIZES, causal=True)
-    packed = drawing.randomize(txf.models.decoder_generator(11, 2, D, attention=layer, packed=True))
-    alone = txf.models.decoder_generator(11, 2, D, attention=layer)
-    alone.set_weights(packed.get_weights())
-    rows = {
-        "token_ids": np.array([[5, 3, 8, 1, 7, 2]]), "segment_ids": np.array([[1, 1, 1, 1, 2, 2]]),
-        "positions": np.array([[0, 1, 2, 3, 0, 1]]),
-    }  # fmt: skip
-    found = drawing.array(packed(rows))
-    drawing.assert_same(found[:, :4], alone(rows["token_ids"][:, :4]))
-    drawing.assert_same(found[:, 4:], alone(rows["token_ids"][:, 4:]))
+    drawing.assert_packed_rows_are_the_rows_alone(txf.models.decoder_generator, 2, D, attention=layer)
 
 
 @drawing.not_on_jax
