@@ -207,7 +207,7 @@ def takes_no_arguments(name, function):
         raise ValueError(f"`{name}` must be a function without arguments; received {short_repr(function)}.") from None
 
 
-# Options by the names that they have in configurations of Hugging Face and in Keras.
+# Names of Hugging Face and of Keras -> our names of the same options.
 OTHER_NAMES = {
     "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout", "torch_dtype": "dtype",
     "num_labels": "num_classes", "hidden_size": "dim", "num_hidden_layers": "num_layers", "hidden_act": "activation",

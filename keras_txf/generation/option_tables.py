@@ -20,7 +20,7 @@ class AnswerOptions(TypedDict, total=False):
 
 
 class GenerateOptions(AnswerOptions, total=False):
-    """The same, and how many tokens are chosen and in which way."""
+    """Options of `generate` with the number of new tokens and the sampler."""
 
     max_new_tokens: Annotated[int | None, None, "at most so many tokens are generated."]
     sampler: Annotated[

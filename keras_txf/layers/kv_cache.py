@@ -87,7 +87,8 @@ class KVCache:
         start = (0, 0, self._slots, 0)
         self.key = ops.slice_update(self.key, start, ops.cast(swap_heads(key), self.key.dtype))
         self.value = ops.slice_update(self.value, start, ops.cast(swap_heads(value), self.value.dtype))
-        return self.read()
+        keys, values = self.read()  # on PyTorch Keras infers float32 for what a layer computes in bfloat16
+        return ops.cast(keys, key.dtype), ops.cast(values, value.dtype)
 
     def read(self) -> tuple[Any, Any]:
         """Keys and values as they are, (B, keys, K, H)."""

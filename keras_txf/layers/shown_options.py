@@ -21,7 +21,7 @@ ARGUMENTS = {}  # of a builder, by its name, for the error about a misspelt one
 
 
 class Given:
-    """The default that `help` shows of an option whose default is that of a model or of a file."""
+    """What `help` shows as the default of an option where a model or a file decides the default."""
 
     def __repr__(self):
         return "..."

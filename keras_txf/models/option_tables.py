@@ -136,7 +136,7 @@ class LogitOptions(TypedDict, total=False):
 
 
 class GeneratorHeadOptions(LogitOptions, total=False):
-    """The same, and of a layer before it."""
+    """Options of what makes the logits of the next token, and of a layer before the logits."""
 
     head_activation: Annotated[
         Any,

@@ -40,7 +40,7 @@ class AttentionMask:
 
     @property
     def has_pairs(self):
-        """Whether `whole` has an entry for each query and key, and not one for a key alone."""
+        """Whether `whole` has an entry for each pair of query and key, not only for each key."""
         explicit = self.explicit is not None and self.explicit.shape[-2] != 1
         hides_pairs = explicit or self.window is not None or self.query_segments is not None
         return hides_pairs or (self.causal and self.key_padding is not None)

@@ -33,7 +33,7 @@ class ScratchOptions(TypedDict, total=False):
 
 
 class LargerScratchOptions(ScratchOptions, total=False):
-    """The same, of a larger model."""
+    """Options of `from_scratch` for a larger model."""
 
     num_layers: Annotated[int, 4, NUM_LAYERS]
     dim: Annotated[int, 256, DIM]

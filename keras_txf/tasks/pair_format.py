@@ -52,7 +52,7 @@ def of_tokenizer_json(folder):
 
 
 def of_pair(processor):
-    """The same of a post-processor of `tokenizers`."""
+    """Returns the tokens between two texts and the second text's type, as a post-processor of `tokenizers` has them."""
     kind = (processor or {}).get("type")
     if kind == "Sequence":
         found = [of_pair(inner) for inner in processor["processors"]]
