@@ -6,6 +6,7 @@ process.
 
     python benchmarks/large_vocabulary.py                                # 4,096 tokens, dim 512, TensorFlow
     python benchmarks/large_vocabulary.py --vocab-size 8192 --backend jax --accuracy
+    python benchmarks/large_vocabulary.py --vocab-size 128256 --r-drop
 """
 
 import argparse
@@ -40,11 +41,15 @@ def in_process(options):
     if options.contender == "whole logits":
         logit_factors.LARGE = 10**9
     [vocab_size] = options.vocab_size
-    model = txf.models.decoder_generator(vocab_size, num_layers=1, dim=DIM, num_heads=8, dropout=0.0)
+    dropout = 0.1 if options.r_drop else 0.0
+    model = txf.models.decoder_generator(vocab_size, num_layers=1, dim=DIM, num_heads=8, dropout=dropout)
+    loss = txf.training.RDrop() if options.r_drop else txf.training.TokenCrossEntropy()
     metrics = [txf.training.TokenAccuracy()] if options.accuracy else None
-    model.compile("adam", txf.training.TokenCrossEntropy(), metrics=metrics, run_eagerly=options.eager)
+    model.compile("adam", loss, metrics=metrics, run_eagerly=options.eager)
     model.optimizer.build(model.trainable_variables)
     ids = np.random.default_rng(0).integers(1, vocab_size, (ROWS, LENGTH + 1)).astype("int32")
+    if options.r_drop:
+        ids = np.concatenate([ids[: ROWS // 2]] * 2)
     before, times = megabytes("VmRSS"), []
 
     class Clock(keras.callbacks.Callback):
@@ -55,13 +60,16 @@ def in_process(options):
             times.append(time.perf_counter() - self.start)
 
     steps = options.repeats + 1
-    model.fit(*txf.training.shift_labels(ids), batch_size=ROWS, epochs=steps, verbose=0, callbacks=[Clock()])
+    model.fit(
+        *txf.training.shift_labels(ids), batch_size=ROWS, shuffle=False, epochs=steps, verbose=0, callbacks=[Clock()]
+    )
     print(json.dumps({"seconds": times[1:], "megabytes": megabytes("VmHWM") - before}))
 
 
 def in_fresh_process(contender, vocab_size, options):
     arguments = ["--contender", contender, "--vocab-size", str(vocab_size), "--repeats", str(options.repeats)]
     arguments += ["--accuracy"] * options.accuracy + ["--eager"] * options.eager
+    arguments += ["--r-drop"] * options.r_drop
     environment = {**os.environ, "KERAS_BACKEND": options.backend}
     run = subprocess.run([sys.executable, __file__, *arguments], env=environment, capture_output=True, text=True)
     if run.returncode:
@@ -75,6 +83,7 @@ def main():
     parser.add_argument("--backend", default="tensorflow", choices=["tensorflow", "jax", "torch"])
     parser.add_argument("--accuracy", action="store_true", help="compile TokenAccuracy too")
     parser.add_argument("--eager", action="store_true", help="compile with run_eagerly=True")
+    parser.add_argument("--r-drop", action="store_true", help="train with RDrop, on half as many texts twice")
     parser.add_argument("--repeats", type=int, default=3, help="steps of a process after the first")
     parser.add_argument("--rounds", type=int, default=2, help="processes of each contender")
     parser.add_argument("--contender", help=argparse.SUPPRESS)

@@ -11,6 +11,7 @@ Reference:
 from keras import ops
 
 from keras_txf.backend.loops import records_gradients, sequential_loop
+from keras_txf.ops.divergence import divergences, divergences_with_gradients, halves, twice
 from keras_txf.ops.logit_factors import adjust_logits
 from keras_txf.ops.masks import pad_to, slice_axis
 
@@ -21,27 +22,32 @@ CHUNK_SIZE = 2**25
 PART_SIZE = 2**24  # numbers of that gradient that are summed at a time, 64 MB of float32
 
 
-def weighted_cross_entropy(factors, targets, weights, label_smoothing=0.0, chunk_size=None):
-    """Computes the sum of weight times cross-entropy over tokens, with gradients for all of its inputs.
+def weighted_cross_entropy(factors, targets, weights, label_smoothing=0.0, strength=None, chunk_size=None):
+    """Computes the sum of weight times loss over tokens, with gradients for all of its inputs.
+
+    The loss of a token is its cross-entropy. With a `strength` the tokens are two draws of dropout, one half after the
+    other, and strength / 4 times the divergence of a token's two draws is added to the loss of each.
 
     Args:
         factors: `LogitFactors`.
         targets: int (N,); NaN comes of one outside [0, V).
         weights: float32 (N,); a token of weight 0 does not count, whatever its logits.
         label_smoothing: share of the target's probability that is spread over all V tokens.
+        strength: of the divergence; None for tokens of one draw.
         chunk_size: numbers in a chunk; default `CHUNK_SIZE`.
 
     Returns:
         A scalar, float32.
     """
-    chunks = _Chunks(factors, chunk_size)
+    chunks = _Chunks(factors, chunk_size, draws=1 if strength is None else 2)
+    options = {"targets": targets, "label_smoothing": label_smoothing, "strength": strength}
     biases = [] if factors.bias is None else [ops.cast(factors.bias, "float32")]
     inputs = [chunks.hidden, chunks.table, ops.cast(weights, "float32"), *biases]
     with_gradient = records_gradients()
 
     @ops.custom_gradient
     def function(hidden, table, weights, bias=None):
-        total, *gradients = chunks.cross_entropy(hidden, table, weights, bias, targets, label_smoothing, with_gradient)
+        total, *gradients = chunks.total(hidden, table, weights, bias, with_gradient, **options)
 
         def gradient(*arguments, upstream=None):  # PyTorch's autograd passes the inputs, and `upstream` by name
             upstream = arguments[0] if upstream is None else upstream
@@ -67,41 +73,36 @@ def best_tokens(factors, chunk_size=None):
 
 
 class _Chunks:
-    """Chunks of tokens, all of one length; the last one is padded."""
+    """Chunks of tokens, all of one length; the last one is padded. A chunk holds both draws of its tokens."""
 
-    def __init__(self, factors, chunk_size):
+    def __init__(self, factors, chunk_size, draws=1):
         self.factors = factors
         self.hidden = ops.reshape(ops.cast(factors.hidden, factors.dtype), (-1, factors.hidden.shape[-1]))
         self.table = ops.cast(factors.table, factors.dtype)
-        self.length = ops.shape(self.hidden)[0]
-        most = max(1, (chunk_size or CHUNK_SIZE) // factors.vocab_size)
+        self.draws = draws
+        self.length = ops.shape(self.hidden)[0] // draws
+        most = max(1, (chunk_size or CHUNK_SIZE) // factors.vocab_size // draws)
         self.count = _at_least_one(-(-self.length // most))
         self.rows = -(-self.length // self.count)
 
-    def cross_entropy(self, hidden, table, weights, bias, targets, label_smoothing, with_gradient):
+    def total(self, hidden, table, weights, bias, with_gradient, targets, label_smoothing, strength):
         """Returns the sum, and its gradients of hidden, table, weights and, where there is one, bias."""
         hidden, targets, weights = self._pad(hidden), self._pad(targets), self._pad(weights)
-        letters, share = self.factors.letters, label_smoothing / self.factors.vocab_size
+        letters = self.factors.letters
         parts = self._parts() if with_gradient else ()
 
         def one_chunk(i, state):
             losses, of_hidden, of_table, of_bias = state
             rows, target, weight = self._chunk(hidden, i), self._chunk(targets, i), self._chunk(weights, i)
             logits, slope = self._logits(rows, table, bias)
-            top = ops.max(logits, axis=1, keepdims=True, initial=float("-inf"))  # a replica may have no rows
-            exponentials = ops.exp(logits - top)
-            total = ops.sum(exponentials, axis=1)
-            found, own = _losses(logits, target, label_smoothing, top[:, 0] + ops.log(total))
+            found, gradients = _losses_and_gradients(logits, target, weight, label_smoothing, with_gradient)
+            if strength is not None:
+                apart, more = _apart(logits, weight, with_gradient)
+                found = found + strength / 4 * apart
+                gradients = gradients + strength / 4 * more if with_gradient else None
             losses = self._put(losses, found, i)
             if not with_gradient:
                 return losses, of_hidden, of_table, of_bias
-            valid = _valid(target, logits)
-            target, weight = ops.where(valid, target, 0), ops.where(valid, weight, float("nan"))
-            gradients = exponentials * (weight / total)[:, None]  # in place on TensorFlow
-            gradients = gradients - (share * weight)[:, None] if share else gradients
-            own = ops.exp(own - top[:, 0]) / total
-            places = ops.stack([ops.arange(ops.shape(target)[0], dtype="int32"), target], axis=1)
-            gradients = ops.scatter_update(gradients, places, (own - share - (1 - label_smoothing)) * weight)
             gradients = gradients if slope is None else gradients * slope
             of_bias = of_bias if bias is None else of_bias + ops.sum(gradients, axis=0)
             gradients = gradients if self.factors.scale is None else gradients * self.factors.scale
@@ -123,7 +124,7 @@ class _Chunks:
         if not with_gradient:
             return (total,)
         of_table = ops.concatenate(of_table, axis=letters.index("v"))
-        return total, of_hidden[: self.length], of_table, losses[: self.length], of_bias
+        return total, self._unpad(of_hidden), of_table, self._unpad(losses), of_bias
 
     def map(self, function, targets, dtype):
         """Returns function(logits of a chunk, its targets if there are any) for all tokens, (N,)."""
@@ -134,8 +135,8 @@ class _Chunks:
             logits, _ = self._logits(self._chunk(hidden, i), self.table, self.factors.bias)
             return self._put(results, function(logits, *(self._chunk(x, i) for x in targets)), i)
 
-        start = ops.zeros_like(hidden[:, 0], dtype=dtype)
-        return sequential_loop(0, self.count, one_chunk, start)[: self.length]
+        start = ops.zeros_like(hidden[..., 0], dtype=dtype)
+        return self._unpad(sequential_loop(0, self.count, one_chunk, start))
 
     def _logits(self, rows, table, bias):
         """The logits (C, V) of rows, float32, rounded as those of the model; the derivative of the soft cap or None."""
@@ -156,13 +157,46 @@ class _Chunks:
         return table[part] if self.factors.tied else table[:, part]
 
     def _pad(self, x):
-        return pad_to(x, self.count * self.rows, 0)
+        """(draws · N, ...) -> (draws, all rows of the chunks, ...)."""
+        return pad_to(ops.reshape(x, (self.draws, self.length, *x.shape[1:])), self.count * self.rows, 1)
+
+    def _unpad(self, x):
+        x = x[:, : self.length]
+        return ops.reshape(x, (self.draws * self.length, *x.shape[2:]))
 
     def _chunk(self, x, number):
-        return slice_axis(x, number * self.rows, self.rows, 0)
+        """The rows of one chunk, of the first draw and then of the second."""
+        return ops.reshape(slice_axis(x, number * self.rows, self.rows, 1), (self.draws * self.rows, *x.shape[2:]))
 
     def _put(self, x, chunk, number):
-        return ops.slice_update(x, (number * self.rows, *(0 for _ in x.shape[1:])), ops.cast(chunk, x.dtype))
+        chunk = ops.reshape(ops.cast(chunk, x.dtype), (self.draws, self.rows, *x.shape[2:]))
+        return ops.slice_update(x, (0, number * self.rows, *(0 for _ in x.shape[2:])), chunk)
+
+
+def _losses_and_gradients(logits, targets, weights, label_smoothing, with_gradient):
+    """The cross-entropies (C,), and the gradient (C, V) of their weighted sum or None."""
+    top = ops.max(logits, axis=1, keepdims=True, initial=float("-inf"))  # a replica may have no rows
+    exponentials = ops.exp(logits - top)
+    total = ops.sum(exponentials, axis=1)
+    losses, own = _losses(logits, targets, label_smoothing, top[:, 0] + ops.log(total))
+    if not with_gradient:
+        return losses, None
+    valid, share = _valid(targets, logits), label_smoothing / logits.shape[1]
+    targets, weights = ops.where(valid, targets, 0), ops.where(valid, weights, float("nan"))
+    gradients = exponentials * (weights / total)[:, None]  # in place on TensorFlow
+    gradients = gradients - (share * weights)[:, None] if share else gradients
+    own = ops.exp(own - top[:, 0]) / total
+    places = ops.stack([ops.arange(ops.shape(targets)[0], dtype="int32"), targets], axis=1)
+    return losses, ops.scatter_update(gradients, places, (own - share - (1 - label_smoothing)) * weights)
+
+
+def _apart(logits, weights, with_gradient):
+    """The divergence of the two draws at each of both (C,), and the gradient (C, V) of their weighted sum or None."""
+    if not with_gradient:
+        return twice(divergences(logits)), None
+    apart, gradients = divergences_with_gradients(logits)
+    first, second = halves(weights)
+    return twice(apart), gradients * twice(first + second)[:, None]
 
 
 def _losses(logits, targets, label_smoothing, logsumexp):

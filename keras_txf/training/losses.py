@@ -71,19 +71,19 @@ class TokenCrossEntropy(keras.losses.Loss):
         y_true, y_pred, weights = token_weights(self, y_true, y_pred, sample_weight)
         if self.class_weight is not None:
             weights = weights * class_weights.of_targets(self.class_weight, y_true, y_pred.shape[-1])
-        if factors is not None and type(self).call is TokenCrossEntropy.call:
-            return self._in_chunks(factors, y_true, weights)
+        if factors is not None and _knows_its_chunks(type(self)):
+            mean = ops.divide_no_nan(self.total_in_chunks(factors, y_true, weights), ops.sum(weights))
+            return _SHARE_OF_REPLICA(mean[None], mean[None])
         # Flat, without the mask that Keras keeps on `y_pred`, whose padding may differ from `pad_id`.
         tokens = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
         loss = super().__call__(ops.reshape(y_true, (-1,)), tokens, ops.reshape(weights, (-1,)))
         return ops.sum(loss) if len(loss.shape) else loss  # without any token Keras returns a vector
 
-    def _in_chunks(self, factors, y_true, weights):
-        """The same number without whole logits."""
-        targets, weights = flat_targets(y_true, self.pad_id), ops.reshape(weights, (-1,))
-        total = weighted_cross_entropy(factors, targets, weights, self.label_smoothing)
-        mean = ops.divide_no_nan(total, ops.sum(weights))
-        return _SHARE_OF_REPLICA(mean[None], mean[None])
+    def total_in_chunks(self, factors, y_true, weights):
+        """Returns the sum of weight times `call`, without whole logits; a class that has its own `call` has its own."""
+        return weighted_cross_entropy(
+            factors, flat_targets(y_true, self.pad_id), ops.reshape(weights, (-1,)), self.label_smoothing
+        )
 
     def call(self, y_true, y_pred):
         return token_cross_entropy(y_true, y_pred, self.pad_id, self.label_smoothing)
@@ -108,6 +108,12 @@ def flat_targets(y_true, pad_id):
     """Returns the targets as int32 (N,), and 0 for padding, whose id may be no place among the logits."""
     targets = ops.reshape(ops.cast(y_true, "int32"), (-1,))
     return targets if pad_id is None else ops.where(targets == pad_id, 0, targets)
+
+
+def _knows_its_chunks(loss_class):
+    """Whether the class that says what the loss of a token is also says how it is computed in chunks."""
+    owner = next(parent for parent in loss_class.__mro__ if "call" in vars(parent))
+    return "total_in_chunks" in vars(owner)
 
 
 class _Given(keras.losses.Loss):

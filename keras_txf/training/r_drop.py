@@ -4,12 +4,14 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.serialization import register
-from keras_txf.training.losses import TokenCrossEntropy
+from keras_txf.ops.chunked_logits import weighted_cross_entropy
+from keras_txf.ops.divergence import divergences, halves, twice
+from keras_txf.training.losses import TokenCrossEntropy, flat_targets
 
 
 @register
 class RDrop(TokenCrossEntropy):
-    """Adds the divergence of two draws of dropout to their cross-entropy.
+    """Adds the divergence of two draws of dropout to their cross-entropy, in chunks as `TokenCrossEntropy` does.
 
     Each batch holds its examples twice, one half after the other, in validation too; under `tf.distribute` the part of
     each replica does. The loss is the mean cross-entropy of both draws, p and q, plus
@@ -59,32 +61,26 @@ class RDrop(TokenCrossEntropy):
         self.strength = checks.positive_number("strength", strength)
 
     def call(self, y_true, y_pred):
-        count = y_true.shape[0]
-        if count is not None and count % 2:
-            raise ValueError(f"`y_true` must hold each example twice; received {count} tokens.")
-        apart = _divergence(ops.cast(y_pred, "float32"))
-        targets, repeated = _halves(y_true)
+        targets, repeated = _draws(y_true)
+        apart = divergences(ops.cast(y_pred, "float32"))
         if self.pad_id is not None:
             apart = ops.where(targets == self.pad_id, 0.0, apart)
         apart = ops.where(targets == repeated, apart, float("nan"))
-        return super().call(y_true, y_pred) + self.strength / 4 * ops.concatenate([apart, apart])
+        return super().call(y_true, y_pred) + self.strength / 4 * twice(apart)
+
+    def total_in_chunks(self, factors, y_true, weights):
+        targets, repeated = _draws(ops.reshape(y_true, (-1,)))
+        weights = ops.where(twice(targets == repeated), ops.reshape(weights, (-1,)), float("nan"))
+        targets = flat_targets(y_true, self.pad_id)
+        return weighted_cross_entropy(factors, targets, weights, self.label_smoothing, self.strength)
 
     def get_config(self):
         return {**super().get_config(), "strength": self.strength}
 
 
-def _divergence(logits):
-    """KL(p ‖ q) + KL(q ‖ p), (N,), of the logits (2N, V) of p and then of q."""
-    first, second = _halves(ops.softmax(logits, axis=1))
-    return ops.sum((first - second) * _difference(logits), axis=1)
-
-
-def _difference(logits):
-    """The difference of the log-probabilities up to a constant, which cancels in a sum over p - q."""
-    first, second = _halves(logits)
-    return ops.where(first == second, 0.0, first - second)  # both may be -inf
-
-
-def _halves(x):
-    half = ops.shape(x)[0] // 2
-    return x[:half], x[half:]
+def _draws(y_true):
+    """The targets (N,) of the first draw and those of the second."""
+    count = y_true.shape[0]
+    if count is not None and count % 2:
+        raise ValueError(f"`y_true` must hold each example twice; received {count} tokens.")
+    return halves(y_true)

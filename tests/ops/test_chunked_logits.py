@@ -5,10 +5,12 @@ Legend: N tokens, D model dim, V vocabulary.
 
 import numpy as np
 import pytest
+import torch
 from drawing import array, assert_same, few, gradient, normal
 from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
+from torch.nn import functional
 
 from keras_txf.ops.chunked_logits import best_tokens, cross_entropies, weighted_cross_entropy
 from keras_txf.ops.logit_factors import LogitFactors
@@ -61,7 +63,8 @@ def test_losses_and_gradients_are_those_of_whole_logits(drawn, with_bias, chunk_
 
     def total(*tensors):
         hidden, table, weights, *bias = tensors
-        return 2 * weighted_cross_entropy(factors(hidden, table, *bias), TARGETS, weights, smoothing, chunk_size)
+        known = factors(hidden, table, *bias)
+        return 2 * weighted_cross_entropy(known, TARGETS, weights, smoothing, chunk_size=chunk_size)
 
     losses, best, gradients = reference(hidden, table, weights, bias, **drawn, smoothing=smoothing)
     tensors = [ops.convert_to_tensor(x) for x in arrays]
@@ -75,6 +78,48 @@ def test_losses_and_gradients_are_those_of_whole_logits(drawn, with_bias, chunk_
             return total(*(tensor if i == place else other for i, other in enumerate(tensors)))
 
         assert_same(gradient(of_one, x), 2 * gradients[place])
+
+
+def two_draws(hidden, table, weights, bias, tied, scale, soft_cap, smoothing, strength):
+    """What R-Drop's loss of both draws adds up to, in PyTorch: cross-entropy and its own KL divergence."""
+    logits = (scale or 1.0) * (hidden @ (table.T if tied else table)) + bias
+    logits = logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap)
+    targets = torch.tensor(np.tile(TARGETS, 2)).long()
+    losses = functional.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
+    first, second = logits.log_softmax(-1).chunk(2)
+    apart = sum(
+        functional.kl_div(one, other, reduction="none", log_target=True).sum(-1)
+        for one, other in [(first, second), (second, first)]
+    )
+    return (weights * (losses + strength / 4 * torch.cat([apart, apart]))).sum()
+
+
+@few(8)
+@given(options(), st.booleans(), st.sampled_from([1, 4 * V, 7 * V, 100 * V]), st.sampled_from([1.0, 5.0]))
+def test_two_draws_and_their_gradients_are_those_of_whole_logits(drawn, with_bias, chunk_size, strength):
+    hidden, table = normal(2 * N, D, seed=1), normal(*((V, D) if drawn["tied"] else (D, V)), seed=2)
+    weights = np.random.default_rng(3).random(2 * N).astype("float32")
+    weights[4] = weights[4 + N] = 0
+    arrays = [hidden, table, weights] + [normal(V, seed=4)] * with_bias
+    smoothing, targets = drawn["smoothing"], np.tile(TARGETS, 2)
+
+    def total(*tensors):
+        hidden, table, weights, *bias = tensors
+        known = LogitFactors(
+            hidden, table, drawn["tied"], "float32", drawn["scale"], *bias or [None], drawn["soft_cap"]
+        )
+        return weighted_cross_entropy(known, targets, weights, smoothing, strength, chunk_size)
+
+    doubles = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in arrays]
+    expected = two_draws(*doubles, *[] if with_bias else [0.0], **drawn, strength=strength)
+    tensors = [ops.convert_to_tensor(x) for x in arrays]
+    assert_same(total(*tensors), expected.item())
+    for place, slope in enumerate(torch.autograd.grad(expected, doubles)):
+
+        def of_one(tensor, place=place):
+            return total(*(tensor if i == place else other for i, other in enumerate(tensors)))
+
+        assert_same(gradient(of_one, arrays[place]), slope.numpy())
 
 
 @pytest.mark.parametrize("target", [-1, V])

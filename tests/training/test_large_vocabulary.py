@@ -38,10 +38,11 @@ def small(monkeypatch):
 @pytest.fixture
 def chunked(monkeypatch):
     """Counts the losses that are computed in chunks."""
-    from keras_txf.training import losses
+    from keras_txf.training import losses, r_drop
 
     calls, original = [], losses.weighted_cross_entropy
-    monkeypatch.setattr(losses, "weighted_cross_entropy", lambda *args: calls.append(args) or original(*args))
+    for module in (losses, r_drop):
+        monkeypatch.setattr(module, "weighted_cross_entropy", lambda *args: calls.append(args) or original(*args))
     return calls
 
 
@@ -117,6 +118,54 @@ def with_lora():
     model = generator(tie_embeddings=False)
     model.get_layer("logits").enable_lora(2)
     return drawing.randomize(model)
+
+
+@pytest.mark.parametrize("pad_id", [0, -100])
+def test_two_draws_of_dropout_give_the_same(pad_id, monkeypatch, chunked):
+    x, y = np.concatenate([X[:3], X[:3]]), np.concatenate([Y[:3], Y[:3]])
+    y = np.where(y == 0, pad_id, y)
+    loss = txf.training.RDrop(pad_id, label_smoothing=0.1, class_weight={3: 2.0})
+
+    def make():
+        keras.utils.set_random_seed(7)  # of the model's dropout
+        return generator(dropout=0.3, logit_bias=True, final_logit_soft_cap=2.0)
+
+    def fit(model):
+        model.compile(keras.optimizers.SGD(0.1), loss)
+        weights = np.tile([1.0, 0.5, 2.0], 2)
+        fitted = model.fit(x, y, sample_weight=weights, batch_size=6, epochs=3, shuffle=False, verbose=0)
+        return fitted.history["loss"], [drawing.array(weight) for weight in model.weights]
+
+    losses, found = fit(make())
+    assert chunked
+    count = len(chunked)
+    plainly(monkeypatch)
+    expected_losses, expected = fit(make())
+    assert len(chunked) == count
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    for weight, wanted in zip(found, expected):
+        drawing.assert_same(weight, wanted, 1e-5)
+
+
+def test_draws_of_other_targets_are_no_number(chunked):
+    model = generator()
+    y = np.concatenate([Y[:2], Y[:2]])
+    y[3, 1] += 1
+    loss = txf.training.RDrop()(y, model(np.concatenate([X[:2], X[:2]])))
+    assert chunked and np.isnan(drawing.array(loss))
+
+
+def test_a_class_with_a_call_of_its_own_gets_whole_logits(chunked):
+    class Doubled(txf.training.RDrop):
+        def call(self, y_true, y_pred):
+            return 2 * super().call(y_true, y_pred)
+
+    x, y = np.concatenate([X[:2], X[:2]]), np.concatenate([Y[:2], Y[:2]])
+    logits = generator()(x)
+    doubled = drawing.array(Doubled()(y, logits))
+    assert not chunked
+    assert doubled == pytest.approx(2 * drawing.array(txf.training.RDrop()(y, logits)), rel=1e-5)
+    assert chunked
 
 
 OTHERS = {
