@@ -12,6 +12,7 @@ from keras_txf import checks
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.multi_head import (
     attend,
+    attend_spec,
     build_projections,
     check_context,
     check_masks,
@@ -25,12 +26,14 @@ from keras_txf.layers.option_tables import AttentionOptions, SelfAttentionOption
 from keras_txf.layers.positions import Rotary, make_position
 from keras_txf.layers.serialization import get_config, register, revive
 from keras_txf.layers.shown_options import shows_options, take_options
+from keras_txf.layers.symbolic_calls import has_output_spec
 from keras_txf.layers.table_bias import build_named
-from keras_txf.ops.masks import AttentionMask
+from keras_txf.ops.masks import AttentionMask, check_conditions
 from keras_txf.ops.position_bias import PositionBias
 
 
 @register
+@has_output_spec
 @named_arguments
 @shows_options
 class MultiHeadSelfAttention(keras.layers.Layer):
@@ -112,9 +115,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
                 scale=self.logit_scale(),
             )  # fmt: skip
         padding = inputs_mask if mask is None else mask
-        check_masks(self, inputs, inputs, attention_mask, mask=padding, segment_ids=segment_ids)
-        if positions is not None and self.position_layer is None:
-            raise ValueError("`positions` was passed, but position=None: it would not be used.")
+        self._check_call(inputs, padding, attention_mask, segment_ids, positions)
         positions = token_positions(inputs, positions)
         query, key, value = self._project(inputs, positions)
         allowed = AttentionMask(self.causal, self.window, padding, segment_ids, segment_ids, attention_mask)
@@ -123,6 +124,31 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         return attend(
             self, query, key, value, allowed, bias, any_hidden, return_attention_scores, training, self.logit_scale()
         )
+
+    def _check_call(self, inputs, padding, attention_mask, segment_ids, positions):
+        check_masks(self, inputs, inputs, attention_mask, mask=padding, segment_ids=segment_ids)
+        check_conditions(padding, segment_ids, segment_ids)
+        if positions is not None and self.position_layer is None:
+            raise ValueError("`positions` was passed, but position=None: it would not be used.")
+        if hasattr(self.position_layer, "check_heads"):
+            self.position_layer.check_heads(inputs.shape[1], self.query.units // self.num_heads)
+
+    def output_spec(
+        self,
+        inputs,
+        mask=None,
+        inputs_mask=None,
+        attention_mask=None,
+        segment_ids=None,
+        positions=None,
+        cache=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        self._check_call(inputs, inputs_mask if mask is None else mask, attention_mask, segment_ids, positions)
+        if positions is not None:
+            checks.positions(positions, *inputs.shape[:2])
+        return attend_spec(self, inputs, inputs, return_attention_scores)
 
     def logit_scale(self):
         """The factor on the logits, which is smaller for positions that add terms to them."""
@@ -156,6 +182,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
 
 @register
+@has_output_spec
 @named_arguments
 @shows_options
 class CrossAttention(keras.layers.Layer):
@@ -225,17 +252,36 @@ class CrossAttention(keras.layers.Layer):
                 self, query, key, value, cache.attention_mask, zero_empty_rows=True,
                 return_attention_scores=return_attention_scores,
             )  # fmt: skip
+        self._check_call(inputs, context, context_mask, attention_mask, segment_ids, context_segment_ids)
+        query, (key, value) = project_query(self, inputs), self.project_context(context)
+        allowed = AttentionMask(False, None, context_mask, segment_ids, context_segment_ids, attention_mask)
+        return attend(self, query, key, value, allowed, None, True, return_attention_scores, training)
+
+    def _check_call(self, inputs, context, context_mask, attention_mask, segment_ids, context_segment_ids):
         check_context(context)
         if (segment_ids is None) != (context_segment_ids is None):
             raise ValueError("`segment_ids` and `context_segment_ids` must be passed together; received one.")
         check_masks(self, inputs, context, attention_mask, segment_ids=segment_ids)
+        check_conditions(None, segment_ids, context_segment_ids)
         if context_mask is not None:
             checks.mask("context_mask", context_mask, (2, "(batch, length)"))
         for name, tensor in (("context_mask", context_mask), ("context_segment_ids", context_segment_ids)):
             checks.broadcasts(name, tensor, *context.shape[:2])
-        query, (key, value) = project_query(self, inputs), self.project_context(context)
-        allowed = AttentionMask(False, None, context_mask, segment_ids, context_segment_ids, attention_mask)
-        return attend(self, query, key, value, allowed, None, True, return_attention_scores, training)
+
+    def output_spec(
+        self,
+        inputs,
+        context=None,
+        context_mask=None,
+        attention_mask=None,
+        segment_ids=None,
+        context_segment_ids=None,
+        cache=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        self._check_call(inputs, context, context_mask, attention_mask, segment_ids, context_segment_ids)
+        return attend_spec(self, inputs, context, return_attention_scores)
 
     def project_context(self, context):
         """Keys and values (B, S, K, H) of a context (B, S, any width), which `KVCache` keeps."""

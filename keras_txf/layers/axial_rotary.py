@@ -60,17 +60,24 @@ class AxialRotary(keras.layers.Layer):
 
     def rotate(self, x, positions):
         """Turns x (batch, length, heads, head dim) by `positions`, (length,) or (batch, length)."""
-        length, dim = self.tokens_before + self.grid[0] * self.grid[1], x.shape[-1]
-        if x.shape[1] != length:
-            raise ValueError(
-                f"`inputs` must have the length {length}: tokens_before={self.tokens_before} and the patches of "
-                f"grid={self.grid}; received {x.shape[1]}."
-            )
-        if dim % 4:
-            raise ValueError(f"`head_dim` must be divisible by 4, for pairs of rows and of columns; received {dim}.")
+        dim = x.shape[-1]
+        self.check_heads(x.shape[1], dim)
         patches = mathematics.axial_angles(*self.grid, dim, self.base)
         angles = np.concatenate([np.zeros((self.tokens_before, dim // 2)), patches]).astype("float32")
         return mathematics.rotate_by(x, ops.take(ops.convert_to_tensor(angles), positions, axis=0))
+
+    def check_heads(self, length, head_dim):
+        """Refuses another length than that of the grid, and heads that do not split into pairs."""
+        expected = self.tokens_before + self.grid[0] * self.grid[1]
+        if length != expected:
+            raise ValueError(
+                f"`inputs` must have the length {expected}: tokens_before={self.tokens_before} and the patches of "
+                f"grid={self.grid}; received {length}."
+            )
+        if head_dim % 4:
+            raise ValueError(
+                f"`head_dim` must be divisible by 4, for pairs of rows and of columns; received {head_dim}."
+            )
 
     def bias(self, query_positions, key_positions):
         return None

@@ -24,9 +24,11 @@ from keras_txf.layers.sublayers import (
     options_of_parts,
     set_options,
 )
+from keras_txf.layers.symbolic_calls import is_made_of_layers
 
 
 @register
+@is_made_of_layers
 @named_arguments
 @shows_options
 class EncoderBlock(keras.layers.Layer):
@@ -119,6 +121,7 @@ class EncoderBlock(keras.layers.Layer):
 
 
 @register
+@is_made_of_layers
 @named_arguments
 @shows_options
 class DecoderBlock(keras.layers.Layer):

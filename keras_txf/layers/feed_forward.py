@@ -12,9 +12,11 @@ from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.rematerialization import recomputed_activation
 from keras_txf.layers.serialization import get_config, get_initializer, register
+from keras_txf.layers.symbolic_calls import has_output_spec
 
 
 @register
+@has_output_spec
 @named_arguments
 class FeedForward(keras.layers.Layer):
     """The position-wise network of a block: x -> output(activation(intermediate(x))).
@@ -83,6 +85,14 @@ class FeedForward(keras.layers.Layer):
         x, activate = self.intermediate(inputs), recomputed_activation(self)
         x = activate(self.gate(inputs)) * x if self.gated else activate(x)
         return self.output_dense(self.dropout_layer(x, training=training))
+
+    def output_spec(self, inputs, training=None):
+        x = self.intermediate(inputs)
+        if self.gated:
+            self.gate(inputs)
+        if isinstance(self.activation_function, keras.layers.Layer):
+            x = self.activation_function(x)
+        return keras.KerasTensor(self.output_dense(x).shape, self.compute_dtype)
 
     def get_config(self):
         return get_config(self, super().get_config())

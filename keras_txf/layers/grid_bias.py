@@ -31,13 +31,17 @@ class GridBias(TableBias):
         return (2 * self.grid[0] - 1) * (2 * self.grid[1] - 1) + 3
 
     def rotate(self, x, positions):
-        length = self.grid[0] * self.grid[1] + 1
-        if x.shape[1] != length:
-            raise ValueError(
-                f"`inputs` must have the length {length}, a class token and the patches of grid={self.grid}; received "
-                f"{x.shape[1]}: these positions are of images of one size."
-            )
+        self.check_heads(x.shape[1], x.shape[-1])
         return x
+
+    def check_heads(self, length, head_dim):
+        """Refuses another length than that of the grid."""
+        expected = self.grid[0] * self.grid[1] + 1
+        if length != expected:
+            raise ValueError(
+                f"`inputs` must have the length {expected}, a class token and the patches of grid={self.grid}; "
+                f"received {length}: these positions are of images of one size."
+            )
 
     def rows(self, query_positions, key_positions):
         query, key = (ops.cast(positions, "int32") for positions in (query_positions, key_positions))

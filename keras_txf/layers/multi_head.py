@@ -3,6 +3,7 @@
 Legend: B batch, T query length, S context length, D model dim, N heads, K key-value heads, H head dim.
 """
 
+import keras
 from keras import ops
 
 from keras_txf import checks
@@ -174,3 +175,17 @@ def attend(
     if layer.output_dense is not None:
         output = layer.output_dense(output)
     return (output, scores) if return_attention_scores else output
+
+
+def attend_spec(layer, inputs, context, return_attention_scores):
+    """The symbols that an attention returns for symbols (B, T, D) and (B, S, width)."""
+    layer.key(context)  # refuses another width than that which it was built for
+    query, value = layer.query(inputs), layer.value(context)
+    width = layer.num_heads * value.shape[-1] // (layer.num_key_value_heads or layer.num_heads)
+    output = keras.KerasTensor((*query.shape[:-1], width), layer.compute_dtype)
+    if layer.output_dense is not None:
+        output = keras.KerasTensor(layer.output_dense(output).shape, layer.compute_dtype)
+    if not return_attention_scores:
+        return output
+    batch, length, _ = inputs.shape
+    return output, keras.KerasTensor((batch, layer.num_heads, length, context.shape[1]), layer.compute_dtype)

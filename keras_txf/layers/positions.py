@@ -5,6 +5,9 @@ A position layer has two methods, and a layer of your own with both may take its
     rotate(x, positions) -> x, for queries and keys of shape (batch, length, heads, head dim)
     bias(query_positions, key_positions) -> (batch or 1, heads, T, S), added to the logits, or None
 
+`check_heads(length, head_dim)`, where a layer has it, refuses queries and keys that the layer cannot turn, on symbols
+too, for which `rotate` is not called.
+
 A position layer whose bias depends on the queries and keys too has three more methods, as `DisentangledPositions` has:
 
     added_terms -> the number of terms that it adds to each logit, for the factor on the logits
@@ -92,6 +95,9 @@ class Rotary(keras.layers.Layer):
         length = ops.max(positions) + 1 if rotary.depends_on_length(self.scaling) else None
         frequencies, magnitude = rotary.rotary_frequencies(dim, self.base, self.scaling, length)
         return rotary.rotate(x, positions, frequencies, magnitude, self.interleaved)
+
+    def check_heads(self, length, head_dim):
+        self.check_width(head_dim)
 
     def check_width(self, head_dim):
         """The number of features that turn of a head; refuses an odd one."""

@@ -169,20 +169,16 @@ def combine_masks(
     Returns:
         bool, broadcastable to (B, N, T, S), or None where nothing is masked.
     """
+    check_conditions(key_padding, query_segments, key_segments)
     conditions = []
     if causal:
         conditions.append(causal_mask(query_index, key_index)[None, None])
     if window is not None:
         conditions.append(window_mask(query_index, key_index, window, causal)[None, None])
     if key_padding is not None:
-        checks.mask("mask", key_padding, (2, "(batch, length)"))
         real = ops.expand_dims(ops.cast(key_padding, "bool"), (1, 2))
         conditions.append(ops.logical_or(real, _distance(query_index, key_index) == 0) if causal else real)
     if query_segments is not None:
-        checks.rank("segment_ids", query_segments, (2, "(batch, length)"))
-        checks.rank("segment_ids", key_segments, (2, "(batch, length)"))
-        checks.integers("segment_ids", query_segments)
-        checks.integers("segment_ids", key_segments)
         same = ops.equal(ops.expand_dims(query_segments, 2), ops.expand_dims(key_segments, 1))
         conditions.append(same[:, None])
     if explicit is not None:
@@ -193,6 +189,16 @@ def combine_masks(
     for condition in conditions[1:]:
         mask = ops.logical_and(mask, condition)
     return mask
+
+
+def check_conditions(key_padding, query_segments, key_segments):
+    """Refuses padding that is no mask (B, S), and segments that are no integers (B, T) and (B, S)."""
+    if key_padding is not None:
+        checks.mask("mask", key_padding, (2, "(batch, length)"))
+    if query_segments is not None:
+        for segments in (query_segments, key_segments):
+            checks.rank("segment_ids", segments, (2, "(batch, length)"))
+            checks.integers("segment_ids", segments)
 
 
 def causal_mask(query_index, key_index):
