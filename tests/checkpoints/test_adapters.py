@@ -274,3 +274,13 @@ def test_trained_experts_have_no_module_of_peft(tmp_path):
     model.get_layer("decoder_0").feed_forward.gate.trainable = True
     words = ["`model`", "peft has a module for", "decoder_0/feed_forward/gate_kernel"]
     refused(lambda: txf.checkpoints.save_adapter(model, tmp_path / "other"), words)
+
+
+def test_the_other_functions_that_load_name_the_one_for_a_folder_of_peft(tmp_path):
+    model = txf.checkpoints.load(GOLDEN / "gpt2")
+    txf.training.add_adapter(model, rank=2, targets="*/query")
+    txf.checkpoints.save_adapter(model, tmp_path / "adapter")
+    words = ["the folder of a model", "txf.checkpoints.load_adapter"]
+    refused(lambda: txf.checkpoints.load(tmp_path / "adapter"), ["`path`", *words])
+    words = ["a file of `save_adapter`", "txf.checkpoints.load_adapter"]
+    refused(lambda: txf.training.load_adapter(model, tmp_path / "adapter", "other"), ["`file`", *words])
