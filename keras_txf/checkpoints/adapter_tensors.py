@@ -106,7 +106,10 @@ def _check_others(tensors, names, modules):
             why = "which `target_modules` does not name"
             if module is None or not module.layers:
                 why = "which is no Dense layer of the model, as embeddings and logits tied to one are not"
-            raise ValueError(f"{short_repr(name)} must be of a module that may have an adapter; it is of one {why}.")
+            raise ValueError(
+                f"{short_repr(name)} must be of a module that may have an adapter; it is of one {why}. "
+                "The model must be that of `base_model_name_or_path` in adapter_config.json"
+            )
         link = None if module is None else module.tensors.get(part)
         if link is None:
             raise ValueError(f"{short_repr(name)} must be of a weight of the model; there is none for it.")

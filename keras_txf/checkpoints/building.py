@@ -35,6 +35,11 @@ def family_values(values):
 
 def find_family(values):
     kind = Config(values)("model_type", None)
+    if kind is None:
+        raise ValueError(
+            "config.json must have a `model_type`, such as 'bert', or the class of the model in `architectures`; "
+            "received neither. Write one of them into the file."
+        )
     if kind not in FAMILIES:
         raise ValueError(f"config.json must have a `model_type` of {sorted(FAMILIES)}; received {short_repr(kind)}.")
     return FAMILIES[kind]

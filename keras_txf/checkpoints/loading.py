@@ -95,6 +95,7 @@ def load(
     keeps_dtype = isinstance(dtype, str) and dtype == "auto"
     checks.optional(checks.dtype, "dtype", None if keeps_dtype else dtype)
     folder = find(path, revision)
+    refuse_adapter(folder)
     values = without(read_json(file_of(folder, "config.json")), ignore)
     kind, values = values.get("model_type"), family_values(values)
     family = find_family(values)
@@ -123,6 +124,15 @@ def load(
     PROVENANCE[model] = Provenance(folder, values, task, options, kept, skipped)
     give_generate_defaults(model, folder, values)
     return model
+
+
+def refuse_adapter(folder):
+    """Refuses a folder of peft, which has an adapter and no model."""
+    if os.path.isfile(file_of(folder, "adapter_config.json")) and not os.path.isfile(file_of(folder, "config.json")):
+        raise ValueError(
+            f"`path` must be the folder of a model; received {short_repr(str(folder))}, an adapter of peft. `load` its "
+            "base model, and `txf.checkpoints.load_adapter(model, path)` puts the adapter on it."
+        )
 
 
 def without(values, ignore):

@@ -64,11 +64,11 @@ def new_token_limits(lengths, max_new_tokens, max_length, model_length):
         max_length: the most tokens of a prompt and its answer, or None.
         model_length: the number of positions of the model, or None.
     """
+    longest = max(lengths)
     if max_new_tokens is None and max_length is None:
-        max_new_tokens = 64
+        max_new_tokens = 64 if model_length is None else max(1, min(64, model_length - longest))
     checks.optional(checks.positive_integer, "max_new_tokens", max_new_tokens)
     checks.optional(checks.positive_integer, "max_length", max_length)
-    longest = max(lengths)
     if max_length is not None and longest >= max_length:
         raise ValueError(
             f"`max_length` must exceed the prompts' lengths; received {max_length} and a prompt of {longest} tokens."

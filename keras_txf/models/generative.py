@@ -97,7 +97,8 @@ class Generator(CheckedModel):
                 either side. The model's padding is left out wherever it stands; with pad_id=None nothing is padding.
                 None: the start token alone.
             max_new_tokens: at most this many tokens are appended to each prompt; default 64, where
-                `max_length` is not given either. The memory for all of them is taken at the beginning.
+                `max_length` is not given either, or fewer where the model has no positions for 64. The memory for all
+                of them is taken at the beginning.
             sampler: "greedy", "sampling", "beam", "contrastive"; or with options of its own
                 `txf.generation.Sampling(...)`, `Beam(...)`, `Contrastive(...)`; or a function of logits,
                 float32 (B, V), and a seed for `keras.random`, made of `keras.ops`, that returns ids (B,).

@@ -49,7 +49,7 @@ class Seq2Seq(CheckedModel):
             source_ids: token ids: lists of unequal lengths, a ragged tensor, or an array (B, S) padded on
                 either side. None where the source is float vectors.
             max_new_tokens: at most this many tokens are generated for each source; default 64, where
-                `max_length` is not given either.
+                `max_length` is not given either, or fewer where the model has no positions for 64.
             start_id: the token that every target begins with in training, such as the `start` of the targets'
                 tokenizer; default the model's, or else 1. Several tokens, in a list, are what every answer begins with,
                 such as Whisper's tokens of the language and the task.

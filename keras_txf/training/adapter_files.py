@@ -93,6 +93,11 @@ def load_adapter(model: keras.Model, file: str | os.PathLike, name: str = "defau
     check_new_name(model, name)
     file = checks.path("file", file)
     said = short_repr(str(file))
+    _require(
+        not os.path.isdir(file),
+        f"`file` must be a file of `save_adapter`; received the folder {said}. `txf.checkpoints.load_adapter` reads "
+        "folders of peft.",
+    )
     with reading(file):
         described, tensors = _read(file)
     layers = dense_layers(model)

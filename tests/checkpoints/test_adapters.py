@@ -274,3 +274,24 @@ def test_trained_experts_have_no_module_of_peft(tmp_path):
     model.get_layer("decoder_0").feed_forward.gate.trainable = True
     words = ["`model`", "peft has a module for", "decoder_0/feed_forward/gate_kernel"]
     refused(lambda: txf.checkpoints.save_adapter(model, tmp_path / "other"), words)
+
+
+def test_the_other_functions_that_load_name_the_one_for_a_folder_of_peft(tmp_path):
+    model = txf.checkpoints.load(GOLDEN / "gpt2")
+    txf.training.add_adapter(model, rank=2, targets="*/query")
+    txf.checkpoints.save_adapter(model, tmp_path / "adapter")
+    words = ["the folder of a model", "txf.checkpoints.load_adapter"]
+    refused(lambda: txf.checkpoints.load(tmp_path / "adapter"), ["`path`", *words])
+    words = ["a file of `save_adapter`", "txf.checkpoints.load_adapter"]
+    refused(lambda: txf.training.load_adapter(model, tmp_path / "adapter", "other"), ["`file`", *words])
+
+
+def test_an_adapter_of_another_base_is_refused_with_the_key_that_names_the_base():
+    adapter = GOLDEN.parent / "golden_adapters" / "roberta"
+    model = txf.checkpoints.load(GOLDEN / "gpt2")
+    refused(lambda: txf.checkpoints.load_adapter(model, adapter), ["`base_model_name_or_path`"])
+
+
+def test_a_folder_without_type_and_class_is_refused_with_what_is_missing(tmp_path):
+    (tmp_path / "config.json").write_text('{"hidden_size": 8}', encoding="utf-8")
+    refused(lambda: txf.checkpoints.load(tmp_path), ["`model_type`", "`architectures`", "neither"])

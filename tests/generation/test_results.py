@@ -378,6 +378,13 @@ def test_bad_prompts():
         model.generate(start_id=11)
 
 
+def test_default_length_fits_the_positions_of_the_model():
+    model = make("decoder_generator", "learned")
+    assert model.generate([[1] * 6], stop_ids=()).shape == (1, 9)
+    with pytest.raises(ValueError, match="max_length=9 positions; received 9 prompt tokens"):
+        model.generate([[1] * 9])
+
+
 @pytest.mark.slow
 @drawing.not_on_jax
 def test_results_are_padded_with_the_model_s_padding():
