@@ -11,7 +11,7 @@ import re
 
 import keras
 from keras.src.backend.common import global_state
-from keras.src.backend.common.masking import set_keras_mask
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.models.functional import Functional
 from keras.src.models.sequential import Sequential
 
@@ -192,4 +192,4 @@ def sequence_start(operation, args, kwargs):
 
 def mask_of(tensor):
     """The Keras mask of a tensor, or None."""
-    return getattr(tensor, "_keras_mask", None)
+    return get_keras_mask(tensor)

@@ -15,8 +15,10 @@ import keras
 from keras import ops, tree
 
 from keras_txf import checks
+from keras_txf.backend.functional_graph import mask_of
 from keras_txf.backend.keras_private import (
     flatten_layers,
+    give_mask,
     infer_spec,
     remat_mode,
     trainable_by_nature,
@@ -123,10 +125,12 @@ def _compute(layer, *args, **kwargs):
     """Calls the layer such that gradients compute it again."""
     pure = _Pure(layer, args, kwargs)
     places = [i for i, tensor in enumerate(pure.tensors) if _is_float(tensor)]
+    masks = [mask_of(tensor) for tensor in pure.tensors]  # now, since the second pass may find them gone
 
     def run(*floats):
         tensors = list(pure.tensors)
         for place, tensor in zip(places, floats):
+            give_mask(tensor, masks[place])  # another object than in the first pass, which has lost it
             tensors[place] = tensor
         return pure(tensors)
 

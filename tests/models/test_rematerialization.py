@@ -82,6 +82,46 @@ def test_the_option_of_builders_trains_the_same_in_blocks_of_attention_too(optio
         np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (weight, expected)), atol=1e-5)
 
 
+@keras.saving.register_keras_serializable("tests")
+class AttentionOfKeras(keras.layers.Layer):
+    """Keras' own attention, which takes the padding mask from the tensor that it is called on."""
+
+    def __init__(self, dropout, **kwargs):
+        super().__init__(**kwargs)
+        self.dropout = dropout
+        self.inner = keras.layers.MultiHeadAttention(3, 4, dropout=dropout, seed=7)
+
+    def build(self, shape):
+        self.inner.build(shape, shape)
+
+    def call(self, x, training=None):
+        return self.inner(x, x, training=training)
+
+    def compute_output_shape(self, shape):
+        return shape
+
+    def get_config(self):
+        return {**super().get_config(), "dropout": self.dropout}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_an_attention_that_reads_the_mask_of_its_input_trains_the_same(dropout):
+    results = []
+    for rematerialize in (False, True):
+        keras.utils.set_random_seed(5)
+        attention_layer = AttentionOfKeras(dropout)
+        model = txf.models.encoder_classifier(
+            11, 3, 1, 12, attention=attention_layer, dropout=0.2, rematerialize=rematerialize
+        )
+        model.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        losses = model.fit(SOURCES, LABELS, epochs=3, shuffle=False, verbose=0).history["loss"]
+        results.append((losses, [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]))
+    (losses, weights), (again, weights_again) = results
+    np.testing.assert_allclose(again, losses, rtol=1e-5)
+    for weight, expected in zip(weights_again, weights, strict=True):
+        np.testing.assert_allclose(weight, expected, atol=1e-5)
+
+
 def test_the_option_is_kept_by_files_and_holds_for_single_blocks(tmp_path):
     options = dict(vocab_size=11, num_layers=2, dim=12, num_heads=3)
     model = txf.models.decoder_generator(**options, rematerialize=[True, False])
