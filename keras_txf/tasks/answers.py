@@ -17,13 +17,14 @@ class Answers:
         model: a model with `generate`.
         reader: the tokenizer of the texts.
         writer: the tokenizer of the answers.
-        options: of `generate`.
+        options: of `generate`; those of None have the model's defaults.
         return_prompt: whether an answer begins with its text; None where a model writes answers alone.
         joins: whether an answer continues the text, so that a blank between them belongs to the answer.
     """
 
     def __init__(self, model, reader, writer, options, return_prompt=None, joins=True):
-        self.model, self.reader, self.writer, self.options = model, reader, writer, options
+        self.model, self.reader, self.writer = model, reader, writer
+        self.options = {name: value for name, value in options.items() if value is not None}
         self.joins = joins
         self.return_prompt = return_prompt
         self.continues = return_prompt is not None

@@ -153,8 +153,8 @@ class TextGenerator(Task):
     def generate(
         self,
         texts: Any,
-        max_new_tokens: int = 64,
-        sampler: Any = "greedy",
+        max_new_tokens: int | None = None,
+        sampler: Any = None,
         batch_size: int = 16,
         return_prompt: bool = False,
         stream: bool = False,
@@ -165,8 +165,10 @@ class TextGenerator(Task):
 
         Args:
             texts: a text, or a list of texts.
-            max_new_tokens: at most so many tokens are added.
-            sampler: as of the model's `generate`: "greedy", "sampling", "beam", `txf.generation.Sampling(...)`, ...
+            max_new_tokens: at most so many tokens are added; default that of the checkpoint, or else 64, or as many as
+                the model has positions for.
+            sampler: as of the model's `generate`: "greedy", "sampling", "beam", `txf.generation.Sampling(...)`, ...;
+                default that of the checkpoint, or else "greedy".
             batch_size: texts of similar length in a call of the model's `generate`.
             return_prompt: whether the answer begins with the text.
             stream: returns an iterator of the pieces of the answer as they are generated: strings of one text, lists of
@@ -191,8 +193,8 @@ class TextGenerator(Task):
     def chat(
         self,
         messages: Any,
-        max_new_tokens: int = 64,
-        sampler: Any = "greedy",
+        max_new_tokens: int | None = None,
+        sampler: Any = None,
         batch_size: int = 16,
         stream: bool = False,
         tools: Any = None,

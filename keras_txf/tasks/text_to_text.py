@@ -133,8 +133,8 @@ class TextToText(Task):
     def generate(
         self,
         texts: Any,
-        max_new_tokens: int = 64,
-        sampler: Any = "greedy",
+        max_new_tokens: int | None = None,
+        sampler: Any = None,
         batch_size: int = 16,
         stream: bool = False,
         verbose: int | str = "auto",

@@ -1,6 +1,7 @@
 """TextGenerator learns answers, and chats in the form of its template; folders keep the template."""
 
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -141,6 +142,22 @@ def test_a_checkpoint_has_its_template_and_end(checkpoint, tmp_path):
     other.save(tmp_path / "other", format="huggingface")
     again = txf.tasks.TextGenerator.load(tmp_path / "other")
     assert again.chat_template.render([user("a")]) == "a<|im_end|>"
+
+
+def text_of(task, ids):
+    return task.tokenizer.detokenize([[int(id) for id in ids]])[0]
+
+
+def test_answers_have_the_defaults_of_the_checkpoint(checkpoint, tmp_path):
+    shutil.copytree(checkpoint, tmp_path / "beams")
+    (tmp_path / "beams" / "generation_config.json").write_text('{"num_beams": 3, "max_new_tokens": 4}')
+    task = txf.tasks.TextGenerator.from_checkpoint(tmp_path / "beams")
+    ids = list(task._prompt_tokenizer.tokenize(["one dog"]).numpy()[0])
+    expected = task.model.generate([ids], 4, txf.generation.Beam(3), stop_ids=task.tokenizer.token_to_id("<|im_end|>"))
+    assert task.generate("one dog") == text_of(task, expected[0, len(ids) :])
+    plain = task.model.generate([ids], 6, "greedy", stop_ids=task.tokenizer.token_to_id("<|im_end|>"))
+    answer = task.generate("one dog", max_new_tokens=6, sampler="greedy")
+    assert answer == text_of(task, plain[0, len(ids) :])
 
 
 @pytest.mark.parametrize("call, words", [
