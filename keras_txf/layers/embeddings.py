@@ -13,6 +13,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import get_config, get_initializer, own_initializer, register
+from keras_txf.layers.symbolic_calls import has_output_spec
 from keras_txf.layers.token_dropout import drop_masked
 from keras_txf.ops.logit_factors import note_factors
 from keras_txf.ops.masks import padding_positions
@@ -28,6 +29,7 @@ ENCODINGS = (*WAVES, "learned")
 
 
 @register
+@has_output_spec
 @named_arguments
 class PositionalEmbedding(keras.layers.Layer):
     """Token embedding plus positions, with the padding mask for the layers after it.
@@ -187,24 +189,9 @@ class PositionalEmbedding(keras.layers.Layer):
                 setattr(self, name, projection)
 
     def call(self, inputs, positions=None, token_type_ids=None, reverse=False):
+        self._check_call(inputs, positions, token_type_ids, reverse)
         if reverse:
-            if self.combine == "concat":
-                raise ValueError("`reverse` needs combine='add': under 'concat' the table is narrower than `dim`.")
-            if self.vocab_size is None:
-                raise ValueError("`reverse` needs a table of tokens; received vocab_size=None.")
-            if inputs.shape[-1] != self.dim:
-                raise ValueError(
-                    f"`inputs` must have dim={self.dim} as their last axis; received shape {tuple(inputs.shape)}."
-                )
-            if self.token_dim is not None:
-                inputs = self.reverse_projection(inputs)
-            logits = self.token(inputs, reverse=True)
-            if self.token.quantization_mode is None:
-                table = current_value(self.token.embeddings)
-                note_factors(logits, inputs, table, tied=True, dtype=self.compute_dtype)
-            return logits
-        checks.rank("inputs", inputs, (2, "(batch, length) of token ids"))
-        self._check_ids(inputs, positions)
+            return self._logits(inputs)
         inputs = ops.cast(inputs, "int32")
         if self.vocab_size is None:
             vectors = ops.cast(self._position_vectors(inputs, positions), self.compute_dtype)
@@ -216,12 +203,10 @@ class PositionalEmbedding(keras.layers.Layer):
             x = x * (math.sqrt(self.dim) if self.scale is True else self.scale)
         if self.masked_id is not None:
             x = drop_masked(x, inputs, self.masked_id, self.pad_id)
-        x = self._with_types(x, token_type_ids)
+        if self.token_types is not None:
+            types = ops.zeros((1,), "int32") if token_type_ids is None else ops.cast(token_type_ids, "int32")
+            x = x + self.token_type(types)
         if self.position_encoding is None:
-            if positions is not None and self.max_length is None:
-                raise ValueError("`positions` was passed, but position_encoding=None: it would not be used.")
-            if positions is not None:
-                self._check_positions(self._as_positions(inputs, positions))
             return x
         vectors = ops.cast(self._position_vectors(inputs, positions), x.dtype)
         if self.combine == "add":
@@ -229,38 +214,68 @@ class PositionalEmbedding(keras.layers.Layer):
         vectors = ops.broadcast_to(vectors, (*ops.shape(inputs), self._position_width))
         return ops.concatenate([x, vectors], axis=-1)
 
-    def _with_types(self, x, token_type_ids):
-        if self.token_types is None:
-            if token_type_ids is not None:
+    def output_spec(self, inputs, positions=None, token_type_ids=None, reverse=False):
+        self._check_call(inputs, positions, token_type_ids, reverse)
+        shape = (*inputs.shape[:-1], self.vocab_size) if reverse else (*inputs.shape, self.dim)
+        return keras.KerasTensor(shape, self.compute_dtype)
+
+    def _check_call(self, inputs, positions, token_type_ids, reverse):
+        """Refuses what would fail inside of the backend, or would not be used."""
+        if reverse:
+            if self.combine == "concat":
+                raise ValueError("`reverse` needs combine='add': under 'concat' the table is narrower than `dim`.")
+            if self.vocab_size is None:
+                raise ValueError("`reverse` needs a table of tokens; received vocab_size=None.")
+            if inputs.shape[-1] != self.dim:
+                raise ValueError(
+                    f"`inputs` must have dim={self.dim} as their last axis; received shape {tuple(inputs.shape)}."
+                )
+            return
+        checks.rank("inputs", inputs, (2, "(batch, length) of token ids"))
+        checks.token_ids("inputs", inputs, self.vocab_size)
+        if positions is None:
+            check_length(inputs, self.max_length)
+        else:
+            self._check_positions(inputs, positions)
+        if token_type_ids is not None:
+            if self.token_types is None:
                 raise ValueError("`token_type_ids` was passed, but token_types=None: it would not be used.")
-            return x
-        if token_type_ids is None:
-            return x + self.token_type(ops.zeros((1,), "int32"))
-        checks.rank("token_type_ids", token_type_ids, (2, "(batch, length)"))
-        checks.broadcasts("token_type_ids", token_type_ids, *x.shape[:2])
-        checks.token_ids("token_type_ids", token_type_ids, self.token_types)
-        return x + self.token_type(ops.cast(token_type_ids, "int32"))
+            checks.rank("token_type_ids", token_type_ids, (2, "(batch, length)"))
+            checks.broadcasts("token_type_ids", token_type_ids, *inputs.shape)
+            checks.token_ids("token_type_ids", token_type_ids, self.token_types)
+
+    def _check_positions(self, inputs, positions):
+        if self.position_encoding is None and self.max_length is None:
+            raise ValueError("`positions` was passed, but position_encoding=None: it would not be used.")
+        checks.positions(positions, *inputs.shape)
+        values = None if self.max_length is None else checks.concrete(positions)
+        if values is not None and values.size and not 0 <= values.min() <= values.max() < self.max_length:
+            raise ValueError(
+                f"`positions` must be from 0 to {self.max_length - 1}, below max_length; "
+                f"received {values.min()} to {values.max()}."
+            )
+
+    def _logits(self, hidden):
+        if self.token_dim is not None:
+            hidden = self.reverse_projection(hidden)
+        logits = self.token(hidden, reverse=True)
+        if self.token.quantization_mode is None:
+            table = current_value(self.token.embeddings)
+            note_factors(logits, hidden, table, tied=True, dtype=self.compute_dtype)
+        return logits
 
     def _position_vectors(self, inputs, positions):
         """(T, width) or (B, T, width)."""
-        index = ops.arange(ops.shape(inputs)[1])
         if positions is not None:
-            positions = self._as_positions(inputs, positions)
-            self._check_positions(positions)
-            return self._vectors_at(positions, known=False)
-        vectors = self._vectors_at(index, known=checks.known_length(inputs) is not None)
+            return self._vectors_at(ops.convert_to_tensor(positions), known=False)
+        vectors = self._vectors_at(ops.arange(ops.shape(inputs)[1]), known=checks.known_length(inputs) is not None)
         if self.pad_id is None:
             return vectors
         # A row of the table is cheaper to look up than to compute.
         return ops.take(vectors, padding_positions(inputs != self.pad_id), axis=0)
 
-    def _as_positions(self, inputs, positions):
-        positions = ops.convert_to_tensor(positions)
-        checks.positions(positions, *inputs.shape)
-        return positions
-
     def _vectors_at(self, positions, known):
-        """`known` says that `_check_ids` has seen the length: no position can lie outside of `max_length`."""
+        """`known` says that `_check_call` has seen the length: no position can lie outside of `max_length`."""
         if self.position_encoding == "learned":
             vectors = self.position(positions)
         else:
@@ -270,19 +285,6 @@ class PositionalEmbedding(keras.layers.Layer):
         # Inside a compiled function nothing can raise, and XLA would take the last row in silence.
         inside = ops.logical_and(positions >= 0, positions < self.max_length)
         return ops.where(ops.expand_dims(inside, -1), vectors, ops.cast(float("nan"), vectors.dtype))
-
-    def _check_positions(self, positions):
-        values = None if self.max_length is None else checks.concrete(positions)
-        if values is not None and values.size and not 0 <= values.min() <= values.max() < self.max_length:
-            raise ValueError(
-                f"`positions` must be from 0 to {self.max_length - 1}, below max_length; "
-                f"received {values.min()} to {values.max()}."
-            )
-
-    def _check_ids(self, inputs, positions):
-        if positions is None:
-            check_length(inputs, self.max_length)
-        checks.token_ids("inputs", inputs, self.vocab_size)
 
     def compute_mask(self, inputs, previous_mask=None):
         if len(inputs.shape) != 2:  # hidden states on their way to logits keep their mask
