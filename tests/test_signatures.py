@@ -94,6 +94,8 @@ def test_what_a_task_decides_is_no_option_of_it(name):
 def test_a_name_of_hugging_face_is_refused_with_ours():
     with pytest.raises(ValueError, match="'hidden_dropout_prob' is not an option of encoder. Did you mean 'dropout'"):
         txf.models.encoder(9, 1, 8, 2, hidden_dropout_prob=0.1)
+    with pytest.raises(ValueError, match="'language' is not an option of `generate`. Did you mean 'start_id'"):
+        txf.models.decoder_generator(9, 1, 8, 2).generate([[3]], language="en")
 
 
 def test_a_misspelt_option_is_refused_with_the_right_one():

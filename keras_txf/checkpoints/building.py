@@ -70,8 +70,10 @@ def choose_task(source, task, num_classes):
         return task, tasks[task].makes_head and not _has_logits(source, tasks[task], config)
     new_head = not _has_logits(source, tasks[task], config) or num_classes not in (None, config.num_classes())
     if new_head and num_classes is None:
+        own = task_of(source.values, tasks)
+        of = f" The file is of the task {short_repr(own)}." if own not in (None, task) else ""
         raise ValueError(
-            f"The file has no head for {short_repr(task)}; `num_classes` must say how many classes the new one has."
+            f"The file has no head for {short_repr(task)}; `num_classes` must say how many classes the new one has.{of}"
         )
     return task, new_head
 

@@ -214,7 +214,10 @@ OTHER_NAMES = {
     "num_attention_heads": "num_heads", "intermediate_size": "intermediate_dim", "pad_token_id": "pad_id",
     "max_position_embeddings": "max_length", "key_dim": "head_dim", "sliding_window": "window",
     "tie_word_embeddings": "tie_embeddings", "type_vocab_size": "token_types", "layer_norm_eps": "norm_epsilon",
-    "rms_norm_eps": "norm_epsilon",
+    "rms_norm_eps": "norm_epsilon", "eos_token_id": "stop_ids", "decoder_start_token_id": "start_id",
+    "forced_bos_token_id": "start_id", "language": "start_id", "forced_decoder_ids": "start_id",
+    "repetition_penalty": "processors", "no_repeat_ngram_size": "processors", "bad_words_ids": "processors",
+    "suppress_tokens": "processors", "min_length": "processors", "do_sample": "sampler",
 }  # fmt: skip
 
 
