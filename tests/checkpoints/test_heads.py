@@ -34,6 +34,11 @@ def test_a_head_of_spans_has_no_number_of_classes():
         txf.checkpoints.load(GOLDEN / "bert", "question_answering", num_classes=3)
 
 
+def test_a_head_that_the_file_lacks_is_refused_with_the_one_it_has():
+    with pytest.raises(ValueError, match="no head for 'sequence_classification'.* The file is of the task 'masked_lm'"):
+        txf.checkpoints.load(GOLDEN / "bert", "sequence_classification")
+
+
 def test_a_decoder_becomes_a_classifier_and_its_body_alone_is_saved(tmp_path):
     keras.utils.set_random_seed(2)
     model = txf.checkpoints.load(GOLDEN / "llama", "sequence_classification", num_classes=1)  # a reward
