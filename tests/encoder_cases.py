@@ -103,6 +103,7 @@ ROWS = [
         "rope_parameters": LINEAR,
     }),
     ("eurobert", "tied", "EuroBertForMaskedLM", {**LLAMA, "tie_word_embeddings": True, "mlp_bias": True}),
+    ("eurobert", "bare", "EuroBertForMaskedLM", {**LLAMA, "tie_word_embeddings": True}),
     ("eurobert", "late", "EuroBertForSequenceClassification", {**LLAMA, **FIVE}),
     ("eurobert", "first", "EuroBertForSequenceClassification", {**LLAMA, **FIVE, "classifier_pooling": "bos"}),
     ("eurobert", "mean", "EuroBertForSequenceClassification", {**LLAMA, **FIVE, "classifier_pooling": "mean"}),

@@ -56,10 +56,8 @@ def choose_task(source, task, num_classes):
     config, tasks = Config(source.values), source.family.tasks
     if task is None:
         task = task_of(source.values, tasks) or next(iter(tasks))
-        rows = tasks[task].rows(config)
-        own = {path: row for path, row in rows.items() if not as_tensor(row).inner}
-        if task in ("masked_lm", "pretraining") and not any(map(source.has, modules_of(own))):
-            task = "encoder"  # a body alone, under the class that it was pretrained as
+        if task in ("masked_lm", "pretraining") and _is_body_alone(source, tasks[task], config):
+            task = "encoder"  # under the class that it was pretrained as
     checks.one_of("task", task, tasks)
     checks.optional(checks.positive_integer, "num_classes", num_classes)
     if "num_classes" not in tasks[task].options(config):
@@ -76,6 +74,16 @@ def choose_task(source, task, num_classes):
             f"The file has no head for {short_repr(task)}; `num_classes` must say how many classes the new one has.{of}"
         )
     return task, new_head
+
+
+def _is_body_alone(source, task, config):
+    """Whether a file has nothing of the head. One whose logits are tied, without a bias, tells by its names."""
+    own = {path: row for path, row in task.rows(config).items() if not as_tensor(row).inner}
+    if any(map(source.has, modules_of(own))):
+        return False
+    absent = {"logits"} if config("tie_word_embeddings", True) else set()
+    absent |= set() if task.options(config).get("logit_bias", True) else {"logit_adjustment/bias"}
+    return not source.has_prefix or bool(own.keys() - absent)
 
 
 def _has_logits(source, task, config):

@@ -45,6 +45,7 @@ class Source:
         outside = self.names.keys() - inside
         # Where the body has its prefix, all else is of heads.
         self.of_heads = outside if len(outside) < len(self.names) else set()
+        self.has_prefix = bool(family.prefix and inside)
 
     def read(self, name):
         return self.tensors.read(self.names[name])

@@ -33,7 +33,6 @@ WITHOUT_EFFECT = {  # other values that are the same model; of the last four ano
     "modernbert-decoder": [("local_attention", 7), ("local_attention", 12)],  # `sliding_window` goes before it
     "t5gemma": [("encoder.final_logit_softcapping", 6.125)],  # an encoder has no logits
     "falcon": [("multi_query", False)],  # new_decoder_architecture has groups of heads
-    "gemma3_text": [("_sliding_window_pattern", 7), ("_sliding_window_pattern", 12)],
     "phi3": [("original_max_position_embeddings", 4097), ("original_max_position_embeddings", 8192)],  # of longrope
     "qwen2": [("max_window_layers", 29), ("max_window_layers", 56)],
     "qwen2_moe": [("max_window_layers", 3), ("max_window_layers", 4)],

@@ -24,7 +24,7 @@ BODY = {
 OF_ATTENTION = ("num_heads", "num_key_value_heads", "head_dim", "position", "attention_dropout")
 # The sizes that follow from others, the loss of the experts' use, and the blocks that predict further tokens.
 NEUTRAL = (
-    "head_dim", "qk_head_dim", "output_router_logits", "ep_size", "aux_loss_alpha", "seq_aux", "num_mtp_layers",
+    "qk_head_dim", "output_router_logits", "ep_size", "aux_loss_alpha", "seq_aux", "num_mtp_layers",
     "num_nextn_predict_layers",
 )  # fmt: skip
 
@@ -33,6 +33,7 @@ def deepseek(c, top_k, dense, interleaved=True, **router):
     options, heads = llama.options(c), c("num_attention_heads")
     c.only("num_key_value_heads", heads, None)  # each head has keys of its own
     c.only("moe_layer_freq", 1)
+    c.only("head_dim", c("qk_rope_head_dim", 64), None)
     kind, number = "full_attention", options["num_layers"]
     [position] = positions(c, [kind], {kind: c("rope_theta", 10000.0)}, interleaved=interleaved)
     attention = LatentAttention(

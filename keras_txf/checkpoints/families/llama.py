@@ -137,8 +137,7 @@ def gemma2(c, *attends):
 
 def gemma3(c):
     c.only("attn_logit_softcapping", None)  # transformers ignores the key
-    number, every, own = c("num_hidden_layers"), c("sliding_window_pattern", None), c("_sliding_window_pattern", 6)
-    every = every or own  # a file that was loaded and saved again has both
+    number, every = c("num_hidden_layers"), c("sliding_window_pattern", None) or 6
     kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(number)]
     kinds = c.each("layer_types", number, kinds)
     bases = {"full_attention": c("rope_theta", 1000000.0), "sliding_attention": c("rope_local_base_freq", 10000.0)}
@@ -179,5 +178,7 @@ FAMILIES = {
     "smollm3": family("SmolLM3", smollm3, neutral=("max_window_layers",), pad_id=128004),
     "gemma": family("Gemma", gemma, gemma_norms(BODY), pad_id=0),
     "gemma2": family("Gemma2", gemma2, gemma_norms(SANDWICH), neutral=("sliding_window_size",), pad_id=0),
-    "gemma3_text": family("Gemma3", gemma3, gemma_norms(SANDWICH), own="Gemma3Text", tokens=None, pad_id=0),
+    "gemma3_text": family(
+        "Gemma3", gemma3, gemma_norms(SANDWICH), ("_sliding_window_pattern",), "Gemma3Text", tokens=None, pad_id=0
+    ),
 }
