@@ -134,6 +134,20 @@ def test_sizes_that_the_tensors_do_not_have(folders, config, changed, words):
 
 
 @pytest.mark.parametrize(
+    "changed",
+    [
+        {"partial_rotary_factor": 0.5},
+        {"rope_scaling": {"type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}},
+    ],
+)
+def test_a_llama_that_turns_some_features(folders, changed):
+    """The class in transformers reads no such key and turns them all; a model that did would answer otherwise."""
+    refused(lambda: load(folders["llama"], LLAMA, **changed), ["config.json must have", "partial_rotary_factor", "0.5"])
+    load(folders["llama"], LLAMA, rope_parameters={"rope_theta": 100.0, "partial_rotary_factor": 1.0})
+
+
+@pytest.mark.parametrize(
     "config, changed",
     [
         (BERT, {"hidden_dropout_prob": 0, "pad_token_id": None, "classifier_dropout": None, "layer_norm_eps": 1e-12}),

@@ -35,8 +35,9 @@ def gemma_norms(rows):
     return {path: Tensor(name, other=PLUS_ONE) if "norm" in path else name for path, name in rows.items()}
 
 
-def options(c, base=10000.0, pad_id=None, epsilon="rms_norm_eps"):
+def options(c, base=10000.0, pad_id=None, epsilon="rms_norm_eps", fraction=None):
     number, heads = c("num_hidden_layers"), c("num_attention_heads")
+    kinds, bases = ["full_attention"] * number, {"full_attention": c("rope_theta", base)}
     return {
         "vocab_size": c("vocab_size"),
         "num_layers": number,
@@ -53,7 +54,7 @@ def options(c, base=10000.0, pad_id=None, epsilon="rms_norm_eps"):
         "norm_epsilon": c(epsilon, 1e-6),
         "dropout": 0.0,
         "attention_dropout": c("attention_dropout", 0.0),
-        "position": positions(c, ["full_attention"] * number, {"full_attention": c("rope_theta", base)}),
+        "position": positions(c, kinds, bases, fraction=fraction),
         "position_encoding": None,
         "max_length": c("max_position_embeddings"),
         "pad_id": c.pad_id_of_decoder(pad_id),

@@ -34,7 +34,7 @@ def phi3(c):
                          ("full_attn_mod", 1), ("interpolate_factor", 1)):  # fmt: skip
         c.only(key, neutral)
     return {
-        **llama.options(c, pad_id=32000),
+        **llama.options(c, pad_id=32000, fraction=1.0),
         "norm_epsilon": c("rms_norm_eps", 1e-5),
         "window": c("sliding_window", None),
         "dropout": c("resid_pdrop", 0.0),

@@ -14,7 +14,7 @@ def windows(kinds, window):
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
-def positions(c, kinds, bases, used=None, scaled=("full_attention",), fraction=1.0, interleaved=False):
+def positions(c, kinds, bases, used=None, scaled=("full_attention",), fraction=None, interleaved=False):
     """Returns a `Rotary` for each block, one for all blocks of a kind.
 
     Args:
@@ -23,7 +23,8 @@ def positions(c, kinds, bases, used=None, scaled=("full_attention",), fraction=1
         bases: dict of kinds -> the base where `rope_parameters` has none.
         used: list, whether each block has positions at all; default: all.
         scaled: the kinds that `rope_scaling` is for.
-        fraction: the share of features that turn where the config has none.
+        fraction: the share of features that turn where the config has none; None: all turn, and the family's class in
+            transformers reads no `partial_rotary_factor`.
         interleaved: see `Rotary`.
     """
     new, old = c("rope_parameters", None) or {}, c("rope_scaling", None) or {}
@@ -39,10 +40,19 @@ def positions(c, kinds, bases, used=None, scaled=("full_attention",), fraction=1
     return [rotaries[kind] if use else None for kind, use in zip(kinds, used)]
 
 
-def rotary(c, parameters, name, fraction=1.0, interleaved=False):
+def rotary(c, parameters, name, fraction=None, interleaved=False):
     scaling = {key: value for key, value in parameters.items() if value is not None}
     base, trained = scaling.pop("rope_theta"), c("original_max_position_embeddings", None)
-    fraction = scaling.pop("partial_rotary_factor", c("partial_rotary_factor", fraction))
+    if fraction is None:
+        c.only("partial_rotary_factor", None, 1.0)
+        fraction = scaling.pop("partial_rotary_factor", 1.0)
+        if fraction != 1.0:
+            raise ValueError(
+                "config.json must have a `partial_rotary_factor` of 1.0, as its class in transformers turns "
+                f"all features; received {short_repr(fraction)}. Take the key out of the file."
+            )
+    else:
+        fraction = scaling.pop("partial_rotary_factor", c("partial_rotary_factor", fraction))
     kind = scaling.pop("rope_type", None) or scaling.pop("type", "default")
     scaling.pop("type", None)
     if kind == "default":
