@@ -37,7 +37,7 @@ def byte_pair_definition(vocabulary, merges, config, defaults):
             f"{short_repr(merges.name)}: {error}."
         ) from None
     kernel = tokenizers.Tokenizer(model)
-    prefix_space = config.get("add_prefix_space", False)
+    prefix_space = bool(config.get("add_prefix_space"))
     kernel.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     kernel.decoder = tokenizers.decoders.ByteLevel()
     named = add_tokens(kernel, config, defaults)

@@ -165,7 +165,7 @@ CONFIG = {
     "extra_ids": number_of_tokens,
     "additional_special_tokens": tokens,
     "added_tokens_decoder": tokens_by_id,
-    "add_prefix_space": checks.boolean,
+    "add_prefix_space": flag_or_null,
     "separate_vocabs": checks.boolean,
     **dict.fromkeys(TOKENS, token),
 }
