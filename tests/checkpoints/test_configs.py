@@ -5,6 +5,7 @@ import json
 import pathlib
 
 import pytest
+from checkpoints.test_golden import GOLDEN
 from folders import BERT, CONFIGS, GPT2, LLAMA, tensors, write
 from refusals import refused
 
@@ -206,3 +207,11 @@ def test_null_where_there_is_no_such_thing():
     refused(lambda: config("hidden_size"), ["config.json", "`hidden_size`", "None"])
     refused(lambda: config("n_inner", 5), ["config.json", "`n_inner`", "None"])
     refused(lambda: config("dim"), ["config.json", "'dim'", "hidden_size"])
+
+
+def test_a_start_token_that_is_padding_has_no_position_in_m2m_100(tmp_path):
+    for file in (GOLDEN / "m2m_100").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "decoder_start_token_id": config["pad_token_id"]}))
+    refused(lambda: txf.checkpoints.load(tmp_path), ["`decoder_start_token_id`", "`pad_token_id`", "received 1"])

@@ -125,6 +125,11 @@ def pegasus(c):
 
 def m2m_100(c):
     c.only("pad_token_id", 1)  # positions begin after it
+    if c("decoder_start_token_id", 2) == 1:
+        raise ValueError(
+            "config.json must have another `decoder_start_token_id` than the `pad_token_id`, which has no position here; "
+            "received 1 for both."
+        )
     return {
         **bart(c, placement="pre", positions="sinusoidal_fairseq", embedding_norm=False, scaled=True),
         "activation": c.activation("activation_function", "relu"),
