@@ -86,7 +86,7 @@ KEYS = {
         "n_inner", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "max_position_embeddings",
         "original_max_position_embeddings", "n_positions",
         "relative_attention_num_buckets", "relative_attention_max_distance", "local_attention",
-        "global_attn_every_n_layers", "no_rope_layer_interval", "sliding_window_pattern", "_sliding_window_pattern",
+        "global_attn_every_n_layers", "no_rope_layer_interval", "sliding_window_pattern",
         "num_channels", "num_labels", "rotary_dim", "num_kv_heads", "num_ln_in_parallel_attn", "ffn_hidden_size",
         "n_embed", "num_hidden_groups", "mlp_ratio", "moe_intermediate_size", "shared_expert_intermediate_size",
         "num_experts_per_tok", "decoder_sparse_step", "num_mel_bins", "max_source_positions", "max_target_positions",

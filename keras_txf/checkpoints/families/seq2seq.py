@@ -127,7 +127,7 @@ def m2m_100(c):
     c.only("pad_token_id", 1)  # positions begin after it
     if c("decoder_start_token_id", 2) == 1:
         raise ValueError(
-            "config.json must have another `decoder_start_token_id` than the `pad_token_id`, which has no position here; "
+            "config.json must have another `decoder_start_token_id` than the `pad_token_id`, which has no position; "
             "received 1 for both."
         )
     return {
