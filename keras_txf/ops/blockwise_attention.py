@@ -149,7 +149,8 @@ class _Blocks:
             if sink is not None:
                 start = nothing + sink, nothing + 1, start[2]
             top, total, output = sequential_loop(*self._columns_of(i), one_block, start)
-            output, seen = output / total, top > HIDDEN / 2
+            # The largest logit adds 1 to `total`, which is 0 only where no block of keys lies in the window.
+            output, seen = output / ops.maximum(total, 1), top > HIDDEN / 2
             if self.zero_empty_rows:
                 output = output * ops.cast(seen, output.dtype)
             # A query that sees nothing has no gradient: all its exponentials become 0.

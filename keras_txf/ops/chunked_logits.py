@@ -8,6 +8,7 @@ Reference:
     [Liger Kernel](https://arxiv.org/abs/2410.10989), section 3.2.
 """
 
+import keras
 from keras import ops
 
 from keras_txf.backend.loops import records_gradients, sequential_loop
@@ -90,6 +91,10 @@ class _Chunks:
         hidden, targets, weights = self._pad(hidden), self._pad(targets), self._pad(weights)
         letters = self.factors.letters
         parts = self._parts() if with_gradient else ()
+        # The scale of the loss comes after these products. Before it a sum over tokens may be larger than any float16.
+        half = keras.backend.standardize_dtype(table.dtype) == "float16"
+        of_product = "float32" if half else table.dtype
+        wide_table = ops.cast(table, of_product)
 
         def one_chunk(i, state):
             losses, of_hidden, of_table, of_bias = state
@@ -106,8 +111,8 @@ class _Chunks:
             gradients = gradients if slope is None else gradients * slope
             of_bias = of_bias if bias is None else of_bias + ops.sum(gradients, axis=0)
             gradients = gradients if self.factors.scale is None else gradients * self.factors.scale
-            gradients = ops.cast(gradients, table.dtype)
-            of_hidden = self._put(of_hidden, ops.einsum(f"nv,{letters}->nd", gradients, table), i)
+            gradients, rows = ops.cast(gradients, of_product), ops.cast(rows, of_product)
+            of_hidden = self._put(of_hidden, ops.einsum(f"nv,{letters}->nd", gradients, wide_table), i)
             products = (ops.einsum(f"nv,nd->{letters}", gradients[:, part], rows) for part in parts)
             of_table = tuple(old + ops.cast(more, "float32") for old, more in zip(of_table, products))
             return losses, of_hidden, of_table, of_bias
@@ -143,9 +148,9 @@ class _Chunks:
         factors = self.factors
         # Keras turns "nd,vd->nv" into a product with a transpose, which takes a fifth longer on TensorFlow.
         logits = ops.einsum(f"{factors.letters},nd->nv", table, rows)
-        logits = ops.cast(adjust_logits(logits, factors.scale, bias, factors.soft_cap), logits.dtype)
-        logits = ops.cast(logits, "float32")
-        return logits, None if factors.soft_cap is None else 1 - ops.square(logits / factors.soft_cap)
+        adjusted = adjust_logits(logits, factors.scale, bias, factors.soft_cap)
+        slope = None if factors.soft_cap is None else 1 - ops.square(adjusted / factors.soft_cap)
+        return ops.cast(ops.cast(adjusted, logits.dtype), "float32"), slope
 
     def _parts(self):
         """Slices of the vocabulary, for the gradient of the table: a sum of whole tables needs room for three."""

@@ -60,7 +60,7 @@ def reference(arrays, mask, position, positions, soft_cap, upstream):
     torch = pytest.importorskip("torch")
     leaves = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in arrays]
     query, key, value, *others = leaves
-    key, value = (x.repeat_interleave(N // x.shape[1], dim=1) for x in (key, value))
+    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
     logits = query @ key.transpose(-1, -2)
     if soft_cap is not None:
         logits = soft_cap * torch.tanh(logits / soft_cap)
@@ -73,7 +73,7 @@ def reference(arrays, mask, position, positions, soft_cap, upstream):
     if others:
         sink = others.pop()[None, :, None, None].expand(*logits.shape[:3], 1)
         logits = torch.cat([logits, sink], dim=-1)
-    weights = torch.nan_to_num(torch.softmax(logits, dim=-1))[..., :T]
+    weights = torch.nan_to_num(torch.softmax(logits, dim=-1))[..., : key.shape[2]]
     output = weights @ value
     return output.detach().numpy(), [
         x.numpy() for x in torch.autograd.grad((output * torch.tensor(upstream)).sum(), leaves)
@@ -128,6 +128,23 @@ def check(drawn):
             return ops.sum(output_of(*tensors) * ops.convert_to_tensor(upstream))
 
         assert_same(gradient(total, x), gradients[place], 3e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_queries_whose_window_holds_no_block_of_keys_give_zeros(causal):
+    """More queries than keys: the last ones see none, and no block of keys is computed for them."""
+    query, key, value = normal(1, 2, 9, 3), normal(1, 2, 2, 3, seed=2), normal(1, 2, 2, 3, seed=3)
+    mask = AttentionMask(causal, window=2)
+    seen = ops.convert_to_numpy(mask.whole(9, 2))
+
+    def output_of(tensor):
+        others = map(ops.convert_to_tensor, (key, value))
+        return blockwise_attention(tensor, *others, mask, zero_empty_rows=True, block_lengths=(2, 2))
+
+    expected, (of_query, _, _) = reference((query, key, value), seen, None, None, None, np.ones((1, 2, 9, 3)))
+    assert not expected[:, :, 4:].any()
+    assert_same(output_of(ops.convert_to_tensor(query)), expected)
+    assert_same(gradient(lambda x: ops.sum(output_of(x)), query), of_query)
 
 
 def test_dropout_repeats_its_masks_in_the_backward_pass():

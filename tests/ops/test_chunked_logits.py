@@ -122,6 +122,41 @@ def test_two_draws_and_their_gradients_are_those_of_whole_logits(drawn, with_bia
         assert_same(gradient(of_one, arrays[place]), slope.numpy())
 
 
+def test_gradients_larger_than_any_float16_come_before_the_scale_of_the_loss():
+    """Weights of 1,000 in a mean: the sum over the tokens of one target is above 65,504, and the mean is not."""
+    hidden, table = np.full((N, D), 10, "float16"), (normal(V, D) / 10).astype("float16")
+    targets, weights = np.full(N, 3, "int32"), np.full(N, 1000, "float32")
+
+    def mean(tensor, place):
+        tensors = [tensor if i == place else ops.convert_to_tensor(x) for i, x in enumerate((hidden, table))]
+        total = weighted_cross_entropy(LogitFactors(*tensors, True, "float16"), targets, weights)
+        return total / (1000 * N)
+
+    wide = hidden.astype("float64"), table.astype("float64")
+    exponentials = np.exp(wide[0] @ wide[1].T)
+    of_logits = (exponentials / exponentials.sum(1, keepdims=True) - np.eye(V)[targets]) / N
+    for place, expected in enumerate((of_logits @ wide[1], of_logits.T @ wide[0])):
+        found = gradient(lambda tensor, place=place: mean(tensor, place), (hidden, table)[place])
+        np.testing.assert_allclose(found.astype("float64"), expected, rtol=1e-2, atol=1e-3)
+
+
+def test_the_slope_of_the_soft_cap_comes_of_logits_that_are_not_rounded():
+    """In bfloat16, near the cap: the gradients are off by the rounding of hidden states and table alone."""
+    hidden, table = normal(64, 16, seed=1) * 1.25, normal(50, 16, seed=2)
+    hidden, table = (torch.tensor(x).bfloat16().float().numpy() for x in (hidden, table))
+    targets = np.random.default_rng(3).integers(0, 50, 64).astype("int32")
+    leaf = torch.tensor(hidden, dtype=torch.float64, requires_grad=True)
+    logits = 5 * torch.tanh(leaf @ torch.tensor(table, dtype=torch.float64).T / 5)
+    functional.cross_entropy(logits, torch.tensor(targets).long(), reduction="sum").backward()
+
+    def total(tensor):
+        factors = LogitFactors(tensor, ops.convert_to_tensor(table), True, "bfloat16", soft_cap=5.0)
+        return weighted_cross_entropy(factors, targets, np.ones(64, "float32"), chunk_size=10 * 50)
+
+    expected = leaf.grad.numpy()
+    assert np.linalg.norm(gradient(total, hidden) - expected) < 2.9e-3 * np.linalg.norm(expected)
+
+
 @pytest.mark.parametrize("target", [-1, V])
 def test_a_target_outside_the_vocabulary_gives_nan(target):
     factors = LogitFactors(ops.ones((3, D)), ops.ones((V, D)), True, "float32")
