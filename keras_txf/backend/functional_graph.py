@@ -193,3 +193,9 @@ def sequence_start(operation, args, kwargs):
 def mask_of(tensor):
     """The Keras mask of a tensor, or None."""
     return get_keras_mask(tensor)
+
+
+def give_mask(tensor, mask):
+    """Gives a tensor a padding mask where it has none."""
+    if mask is not None and mask_of(tensor) is None:
+        set_keras_mask(tensor, mask)

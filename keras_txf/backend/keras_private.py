@@ -9,7 +9,6 @@ import keras
 from keras.src.backend import AutocastScope
 from keras.src.backend import compute_output_spec as infer_outputs
 from keras.src.backend.common import global_state
-from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.saving.saving_lib import _walk_saveable
 
@@ -105,12 +104,6 @@ def without_autocast():
 def infer_spec(function, *symbols):
     """The symbolic tensors that a function returns for symbolic tensors."""
     return infer_outputs(function, *symbols)
-
-
-def give_mask(tensor, mask):
-    """Gives a tensor a padding mask where it has none."""
-    if mask is not None and get_keras_mask(tensor) is None:
-        set_keras_mask(tensor, mask)
 
 
 @contextlib.contextmanager

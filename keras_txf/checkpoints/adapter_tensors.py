@@ -108,7 +108,7 @@ def _check_others(tensors, names, modules):
                 why = "which is no Dense layer of the model, as embeddings and logits tied to one are not"
             raise ValueError(
                 f"{short_repr(name)} must be of a module that may have an adapter; it is of one {why}. "
-                "The model must be that of `base_model_name_or_path` in adapter_config.json"
+                "The model must be that of `base_model_name_or_path` in adapter_config.json."
             )
         link = None if module is None else module.tensors.get(part)
         if link is None:

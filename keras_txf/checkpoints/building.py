@@ -77,7 +77,10 @@ def choose_task(source, task, num_classes):
 
 
 def _is_body_alone(source, task, config):
-    """Whether a file has nothing of the head. One whose logits are tied, without a bias, tells by its names."""
+    """Whether a file has nothing of the head.
+
+    A head of tied logits without a bias has no tensor: then a body alone has names without the prefix of the body.
+    """
     own = {path: row for path, row in task.rows(config).items() if not as_tensor(row).inner}
     if any(map(source.has, modules_of(own))):
         return False

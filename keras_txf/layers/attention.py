@@ -130,25 +130,16 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         check_conditions(padding, segment_ids, segment_ids)
         if positions is not None and self.position_layer is None:
             raise ValueError("`positions` was passed, but position=None: it would not be used.")
+
+    def output_spec(self, given):
+        """The symbols of `call`, from its arguments as attributes."""
+        inputs, padding = given.inputs, given.inputs_mask if given.mask is None else given.mask
+        self._check_call(inputs, padding, given.attention_mask, given.segment_ids, given.positions)
+        if given.positions is not None:
+            checks.positions(given.positions, *inputs.shape[:2])
         if hasattr(self.position_layer, "check_heads"):
             self.position_layer.check_heads(inputs.shape[1], self.query.units // self.num_heads)
-
-    def output_spec(
-        self,
-        inputs,
-        mask=None,
-        inputs_mask=None,
-        attention_mask=None,
-        segment_ids=None,
-        positions=None,
-        cache=None,
-        return_attention_scores=False,
-        training=None,
-    ):
-        self._check_call(inputs, inputs_mask if mask is None else mask, attention_mask, segment_ids, positions)
-        if positions is not None:
-            checks.positions(positions, *inputs.shape[:2])
-        return attend_spec(self, inputs, inputs, return_attention_scores)
+        return attend_spec(self, inputs, inputs, given.return_attention_scores)
 
     def logit_scale(self):
         """The factor on the logits, which is smaller for positions that add terms to them."""
@@ -268,20 +259,11 @@ class CrossAttention(keras.layers.Layer):
         for name, tensor in (("context_mask", context_mask), ("context_segment_ids", context_segment_ids)):
             checks.broadcasts(name, tensor, *context.shape[:2])
 
-    def output_spec(
-        self,
-        inputs,
-        context=None,
-        context_mask=None,
-        attention_mask=None,
-        segment_ids=None,
-        context_segment_ids=None,
-        cache=None,
-        return_attention_scores=False,
-        training=None,
-    ):
-        self._check_call(inputs, context, context_mask, attention_mask, segment_ids, context_segment_ids)
-        return attend_spec(self, inputs, context, return_attention_scores)
+    def output_spec(self, given):
+        """The symbols of `call`, from its arguments as attributes."""
+        masks = given.context_mask, given.attention_mask, given.segment_ids, given.context_segment_ids
+        self._check_call(given.inputs, given.context, *masks)
+        return attend_spec(self, given.inputs, given.context, given.return_attention_scores)
 
     def project_context(self, context):
         """Keys and values (B, S, K, H) of a context (B, S, any width), which `KVCache` keeps."""

@@ -214,9 +214,11 @@ class PositionalEmbedding(keras.layers.Layer):
         vectors = ops.broadcast_to(vectors, (*ops.shape(inputs), self._position_width))
         return ops.concatenate([x, vectors], axis=-1)
 
-    def output_spec(self, inputs, positions=None, token_type_ids=None, reverse=False):
-        self._check_call(inputs, positions, token_type_ids, reverse)
-        shape = (*inputs.shape[:-1], self.vocab_size) if reverse else (*inputs.shape, self.dim)
+    def output_spec(self, given):
+        """The symbol of `call`, from its arguments as attributes."""
+        self._check_call(given.inputs, given.positions, given.token_type_ids, given.reverse)
+        shape = given.inputs.shape
+        shape = (*shape[:-1], self.vocab_size) if given.reverse else (*shape, self.dim)
         return keras.KerasTensor(shape, self.compute_dtype)
 
     def _check_call(self, inputs, positions, token_type_ids, reverse):

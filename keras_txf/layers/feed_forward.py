@@ -86,10 +86,11 @@ class FeedForward(keras.layers.Layer):
         x = activate(self.gate(inputs)) * x if self.gated else activate(x)
         return self.output_dense(self.dropout_layer(x, training=training))
 
-    def output_spec(self, inputs, training=None):
-        x = self.intermediate(inputs)
+    def output_spec(self, given):
+        """The symbol of `call`, from its arguments as attributes."""
+        x = self.intermediate(given.inputs)
         if self.gated:
-            self.gate(inputs)
+            self.gate(given.inputs)
         if isinstance(self.activation_function, keras.layers.Layer):
             x = self.activation_function(x)
         return keras.KerasTensor(self.output_dense(x).shape, self.compute_dtype)

@@ -15,10 +15,9 @@ import keras
 from keras import ops, tree
 
 from keras_txf import checks
-from keras_txf.backend.functional_graph import mask_of
+from keras_txf.backend.functional_graph import give_mask, mask_of
 from keras_txf.backend.keras_private import (
     flatten_layers,
-    give_mask,
     infer_spec,
     remat_mode,
     trainable_by_nature,

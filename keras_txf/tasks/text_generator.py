@@ -165,10 +165,8 @@ class TextGenerator(Task):
 
         Args:
             texts: a text, or a list of texts.
-            max_new_tokens: at most so many tokens are added; default that of the checkpoint, or else 64, or as many as
-                the model has positions for.
-            sampler: as of the model's `generate`: "greedy", "sampling", "beam", `txf.generation.Sampling(...)`, ...;
-                default that of the checkpoint, or else "greedy".
+            max_new_tokens: at most so many tokens are added. Default: that of the checkpoint, or the model's own.
+            sampler: "greedy", "sampling", "beam", `txf.generation.Sampling(...)`, ... Default: as for max_new_tokens.
             batch_size: texts of similar length in a call of the model's `generate`.
             return_prompt: whether the answer begins with the text.
             stream: returns an iterator of the pieces of the answer as they are generated: strings of one text, lists of
