@@ -146,7 +146,11 @@ class MixtureOfExperts(keras.layers.Layer):
         if topk_group is not None:
             checks.integer_between("topk_group", topk_group, 1, self.n_group)
         size = self.num_experts // self.n_group
-        checks.integer_between("top_k_in_group", top_k_in_group, 1, size)
+        if top_k_in_group > size:
+            raise ValueError(
+                f"`top_k_in_group` must be at most {size}, the experts of a group "
+                f"(num_experts={self.num_experts}, n_group={self.n_group}); received {top_k_in_group}."
+            )
         checks.integer_between("top_k", self.top_k, 1, size * (topk_group or n_group))
 
     def build(self, inputs_shape):

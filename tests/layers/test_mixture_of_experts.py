@@ -163,8 +163,9 @@ def test_an_activation_layer_with_weights_is_built_with_the_layer():
     ({"activation": "no"}, "`activation`"), ({"routed_scaling_factor": 0}, "`routed_scaling_factor`"),
     ({"e_score_correction_bias": 1}, "`e_score_correction_bias`"), ({"n_group": 2}, "`n_group`"),
     ({"topk_group": 1}, "`topk_group` needs `n_group`"), ({"n_group": 3, "topk_group": 4}, "`topk_group` .* 1 to 3"),
-    ({"num_experts": 4, "n_group": 2, "top_k_in_group": 3}, "`top_k_in_group` .* 1 to 2"),
+    ({"num_experts": 4, "n_group": 2, "top_k_in_group": 3}, "`top_k_in_group` must be at most 2"),
     ({"num_experts": 6, "top_k": 3, "n_group": 3, "topk_group": 1}, "`top_k` must be an integer from 1 to 2"),
+    ({"num_experts": 6, "n_group": 6}, "`top_k_in_group` must be at most 1, .* n_group=6\\); received 2"),
 ])  # fmt: skip
 def test_bad_options_are_refused(options, words):
     with pytest.raises(ValueError, match=words):

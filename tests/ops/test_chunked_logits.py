@@ -5,12 +5,10 @@ Legend: N tokens, D model dim, V vocabulary.
 
 import numpy as np
 import pytest
-import torch
 from drawing import array, assert_same, few, gradient, normal
 from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
-from torch.nn import functional
 
 from keras_txf.ops.chunked_logits import best_tokens, cross_entropies, weighted_cross_entropy
 from keras_txf.ops.logit_factors import LogitFactors
@@ -82,13 +80,14 @@ def test_losses_and_gradients_are_those_of_whole_logits(drawn, with_bias, chunk_
 
 def two_draws(hidden, table, weights, bias, tied, scale, soft_cap, smoothing, strength):
     """What R-Drop's loss of both draws adds up to, in PyTorch: cross-entropy and its own KL divergence."""
+    torch = pytest.importorskip("torch")
     logits = (scale or 1.0) * (hidden @ (table.T if tied else table)) + bias
     logits = logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap)
     targets = torch.tensor(np.tile(TARGETS, 2)).long()
-    losses = functional.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
+    losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
     first, second = logits.log_softmax(-1).chunk(2)
     apart = sum(
-        functional.kl_div(one, other, reduction="none", log_target=True).sum(-1)
+        torch.nn.functional.kl_div(one, other, reduction="none", log_target=True).sum(-1)
         for one, other in [(first, second), (second, first)]
     )
     return (weights * (losses + strength / 4 * torch.cat([apart, apart]))).sum()
@@ -97,6 +96,7 @@ def two_draws(hidden, table, weights, bias, tied, scale, soft_cap, smoothing, st
 @few(8)
 @given(options(), st.booleans(), st.sampled_from([1, 4 * V, 7 * V, 100 * V]), st.sampled_from([1.0, 5.0]))
 def test_two_draws_and_their_gradients_are_those_of_whole_logits(drawn, with_bias, chunk_size, strength):
+    torch = pytest.importorskip("torch")
     hidden, table = normal(2 * N, D, seed=1), normal(*((V, D) if drawn["tied"] else (D, V)), seed=2)
     weights = np.random.default_rng(3).random(2 * N).astype("float32")
     weights[4] = weights[4 + N] = 0
@@ -142,12 +142,13 @@ def test_gradients_larger_than_any_float16_come_before_the_scale_of_the_loss():
 
 def test_the_slope_of_the_soft_cap_comes_of_logits_that_are_not_rounded():
     """In bfloat16, near the cap: the gradients are off by the rounding of hidden states and table alone."""
+    torch = pytest.importorskip("torch")
     hidden, table = normal(64, 16, seed=1) * 1.25, normal(50, 16, seed=2)
     hidden, table = (torch.tensor(x).bfloat16().float().numpy() for x in (hidden, table))
     targets = np.random.default_rng(3).integers(0, 50, 64).astype("int32")
     leaf = torch.tensor(hidden, dtype=torch.float64, requires_grad=True)
     logits = 5 * torch.tanh(leaf @ torch.tensor(table, dtype=torch.float64).T / 5)
-    functional.cross_entropy(logits, torch.tensor(targets).long(), reduction="sum").backward()
+    torch.nn.functional.cross_entropy(logits, torch.tensor(targets).long(), reduction="sum").backward()
 
     def total(tensor):
         factors = LogitFactors(tensor, ops.convert_to_tensor(table), True, "bfloat16", soft_cap=5.0)
