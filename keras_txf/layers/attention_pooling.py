@@ -74,6 +74,7 @@ class AttentionPooling(keras.layers.Layer):
     def build(self, inputs_shape):
         if len(inputs_shape) != 3 or inputs_shape[-1] is None:
             raise ValueError(f"`inputs` must have shape (batch, length, dim); received {tuple(inputs_shape)}.")
+        self.input_spec = keras.layers.InputSpec(axes={-1: inputs_shape[-1]})
         shape = (inputs_shape[0], 1, inputs_shape[-1])
         initializer = self.query_initializer or keras.initializers.RandomNormal(stddev=0.02)
         self.query = self.add_weight(

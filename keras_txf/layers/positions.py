@@ -99,13 +99,13 @@ class Rotary(keras.layers.Layer):
     def check_heads(self, length, head_dim):
         self.check_width(head_dim)
 
-    def check_width(self, head_dim):
-        """The number of features that turn of a head; refuses an odd one."""
+    def check_width(self, head_dim, name="head_dim"):
+        """The number of features that turn of a head; refuses an odd one. `name` is the argument in the message."""
         dim = round(head_dim * self.fraction)
         if dim % 2 or not dim:
             raise ValueError(
-                "Rotary positions turn pairs of features: head_dim * fraction must be even, from 2 on; "
-                f"received head_dim={head_dim} and fraction={self.fraction}."
+                f"Rotary positions turn pairs of features: {name} * fraction must be even, from 2 on; "
+                f"received {name}={head_dim} and fraction={self.fraction}."
             )
         return dim
 

@@ -50,6 +50,7 @@ def test_padding_does_not_count():
 
 
 def test_bad_input_is_refused():
+    refused(lambda: made()(X[..., :4]), ["axis -1", "value 6", "4)"])
     refused(lambda: made()(X[0]), ["`inputs`", "(batch, length, dim)", "(5, 6)"])
     refused(lambda: txf.layers.AttentionPooling(4)(X), ["`num_heads`", "4"])
     refused(lambda: made()(X, mask=MASK[:, :4]), ["`mask`", "(4, 4)"])

@@ -242,7 +242,7 @@ def test_cost_counts_the_products_of_values_that_are_narrower_than_keys():
 @pytest.mark.parametrize("options, words", [
     (dict(num_heads=0), ["`num_heads`", "0"]),
     (dict(kv_lora_rank=2.5), ["`kv_lora_rank`", "2.5"]),
-    (dict(qk_rope_head_dim=3), ["even", "head_dim=3"]),
+    (dict(qk_rope_head_dim=3), ["even", "qk_rope_head_dim=3"]),
     (dict(position="rotary"), ["`position`", "Rotary", "'rotary'"]),
     (dict(position=txf.layers.ALiBi(3)), ["`position`", "Rotary"]),
     (dict(scale=0.0), ["`scale`", "0.0"]),
