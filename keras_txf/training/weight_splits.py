@@ -19,7 +19,7 @@ from keras_txf.layers.positions import RelativeBias
 COLUMNS = {"kernel": 1, "bias": 0, "kernel_scale": 0, "lora_b": 1}
 ROWS = {"kernel": 0, "lora_a": 0}
 VOCABULARY = {"embeddings": 0, "embeddings_scale": 0}
-HEADS = {"sinks": 0, "scale": 0}
+HEADS = {"scale": 0}
 EXPERTS = dict.fromkeys(
     [f"{name}_{part}" for name in ("gate", "intermediate", "output") for part in ("kernel", "bias")], 0
 )
@@ -49,6 +49,8 @@ def split_weights(layers, axis, num_devices, notes):
 
 
 class _Rules:
+    """A rule splits what it finds: a subclass may have parts of its own in place of those of a layer."""
+
     def __init__(self, axis, num_devices, notes):
         self.axis, self.num_devices, self.notes = axis, num_devices, notes
         self.splits = {}
@@ -61,12 +63,16 @@ class _Rules:
         for variable in layer.variables:
             if id(variable) in inside:
                 continue
-            name = variable.name
+            name, shape = variable.name, variable.shape
             name = next((end for end in ADAPTED if name.endswith(f"_{end}") and name not in axes), name)
-            if name in axes and axes[name] < len(variable.shape):
-                self.splits[id(variable)] = tuple(
-                    self.axis if i == axes[name] else None for i in range(len(variable.shape))
-                )
+            if name in axes and axes[name] < len(shape) and shape[axes[name]] % self.num_devices == 0:
+                self.splits[id(variable)] = tuple(self.axis if i == axes[name] else None for i in range(len(shape)))
+
+    def split_parts(self, layer, **tables):
+        """Splits layers inside of a layer, each by its table; those that the layer does not have are left out."""
+        for name, axes in tables.items():
+            part = getattr(layer, name, None)
+            self.split(part if isinstance(part, keras.layers.Layer) else None, axes)
 
     def divides(self, layer, **sizes):
         """Whether a size divides over the devices; notes the layer where it does not."""
@@ -77,51 +83,50 @@ class _Rules:
         return size % self.num_devices == 0
 
     def attention(self, layer):
-        if not self.divides(layer, N=layer.num_heads):
+        if not _has_projections(layer, "query", "key", "value") or not self.divides(layer, N=layer.num_heads):
             return
-        self.split(layer.query, COLUMNS)
-        self.split(layer.output_dense, ROWS)
-        self.split(layer, HEADS)
-        whole = layer.qk_norm == "full"
-        self.split(layer.query_norm if whole else None, HEADS)
+        norm = HEADS if layer.qk_norm == "full" else {}
+        self.split_parts(layer, query=COLUMNS, output_dense=ROWS, query_norm=norm)
+        self.split(layer, {"sinks": 0})
         kv_heads = layer.num_key_value_heads or layer.num_heads
         if layer.key.units % self.num_devices:
             self.divides(layer, whole=kv_heads)
             return
         self.divides(layer, K=kv_heads)  # for the note
-        self.split(layer.key, COLUMNS)
-        self.split(layer.value, COLUMNS)
-        self.split(layer.key_norm if whole else None, HEADS)
+        self.split_parts(layer, key=COLUMNS, value=COLUMNS, key_norm=norm)
 
     def latent_attention(self, layer):
-        if self.divides(layer, N=layer.num_heads):
-            self.split(layer.query if layer.q_lora_rank is None else layer.query_up, COLUMNS)
-            self.split(layer.key_value_up, COLUMNS)
-            self.split(layer.output_dense, ROWS)
+        if _has_projections(layer, "key_value_up", "output_dense") and self.divides(layer, N=layer.num_heads):
+            query = "query" if layer.q_lora_rank is None else "query_up"
+            self.split_parts(layer, **{query: COLUMNS}, key_value_up=COLUMNS, output_dense=ROWS)
 
     def relative_bias(self, layer):
         if layer.num_heads % self.num_devices == 0:  # the attention has the note
             self.split(layer, {"embeddings": 1})
 
     def feed_forward(self, layer):
-        if self.divides(layer, F=layer.intermediate.units):
-            self.split(layer.gate if layer.gated else None, COLUMNS)
-            self.split(layer.intermediate, COLUMNS)
-            self.split(layer.output_dense, ROWS)
+        if _has_projections(layer, "intermediate", "output_dense") and self.divides(layer, F=layer.intermediate.units):
+            self.split_parts(layer, gate=COLUMNS, intermediate=COLUMNS, output_dense=ROWS)
 
     def experts(self, layer):
+        intermediate = getattr(layer, "intermediate", None)
+        if not isinstance(intermediate, keras.Variable):
+            return
         if layer.num_experts % self.num_devices == 0:
             self.split(layer, EXPERTS | {"router": 1})  # a whole router would be split and gathered in each step
-        elif self.divides(layer, F=layer.intermediate.shape[-1]):
+        elif self.divides(layer, F=intermediate.shape[-1]):
             self.split(layer, EXPERT_WIDTH)
 
     def tokens(self, layer):
         if layer.vocab_size is not None and self.divides(layer, V=layer.vocab_size):
-            self.split(layer.token, VOCABULARY)
+            self.split_parts(layer, token=VOCABULARY)
 
     def logit_bias(self, layer):
-        if layer.use_bias and layer.bias.shape[0] % self.num_devices == 0:
-            self.split(layer, {"bias": 0})
+        self.split(layer, {"bias": 0})
+
+
+def _has_projections(layer, *names):
+    return all(isinstance(getattr(layer, name, None), keras.layers.Dense) for name in names)
 
 
 WHOLE = "not divide over {devices}, so each device holds the whole weights."

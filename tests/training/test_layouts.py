@@ -155,6 +155,56 @@ def test_fsdp_takes_the_longest_axis_that_is_whole():
     assert rows["odd/kernel"] == (None, None) and len(noted) == 1 and "odd/kernel: no axis" in noted[0]
 
 
+def test_parts_that_a_subclass_has_made_itself_are_whole():
+    class OwnAttention(txf.layers.MultiHeadSelfAttention):
+        def build(self, shape):
+            super().build(shape)
+            self.temperatures = self.add_weight(name="scale", shape=(3,))
+
+    class OwnProjection(txf.layers.MultiHeadSelfAttention):
+        def build(self, shape):
+            self.packed = keras.layers.Dense(3 * shape[-1], name="packed")
+            self.packed.build(shape)
+
+    class OwnFeedForward(txf.layers.FeedForward):
+        def build(self, shape):
+            self.inner = self.add_weight(name="inner", shape=(shape[-1], 8))
+
+    class OwnExperts(txf.layers.MixtureOfExperts):
+        def build(self, shape):
+            self.inner = self.add_weight(name="inner", shape=(shape[-1], 8))
+
+    class OwnLatent(txf.layers.LatentAttention):
+        def build(self, shape):
+            self.inner = self.add_weight(name="inner", shape=(shape[-1], 8))
+
+    class OwnBias(txf.layers.RelativeBias):
+        def build(self, *shapes):
+            self.embeddings = self.add_weight(name="embeddings", shape=(self.num_buckets, 3))
+
+    class Whole(keras.Model):
+        def __init__(self):
+            super().__init__(name="whole")
+            self.parts = [
+                OwnAttention(8, name="attention"), OwnProjection(8, name="projection"),
+                OwnFeedForward(16, name="network"), OwnExperts(3, intermediate_dim=8, name="experts"),
+                OwnLatent(8, 6, 4, 2, name="latent"), OwnBias(8, name="bias"),
+            ]  # fmt: skip
+
+        def build(self, shape):
+            for part in self.parts:
+                part.build(shape)
+
+    model = Whole()
+    model.build((None, None, 16))
+    rows, noted = notes(model)
+    assert not noted and set(rows) == {variable.path for variable in model.weights}
+    expected = {f"*attention/{name}/kernel": (None, M) for name in ("query", "key", "value")}
+    biases = {f"*attention/{name}/bias": (M,) for name in ("query", "key", "value")}
+    expect(rows, expected | biases | {"*attention/output/kernel": (M, None)})
+    assert sum(any(found) for found in rows.values()) == 7
+
+
 def test_adapters_and_int8_kernels():
     model = txf.models.decoder_generator(32, **SOME)
     txf.training.add_adapter(model, "known", rank=2, targets=["*/query", "*/attention/output"])
@@ -225,6 +275,7 @@ MODEL = BUILDERS["encoder"]()
         ({"model": keras.layers.Dense(3)}, "`model` must be a built"),
         ({"model": keras.Sequential([keras.layers.Dense(3)])}, "`model` must be a built"),
         ({"model": lambda size: MODEL}, "`model` must be a function without arguments"),
+        ({"model": dict}, "`model` must be a function without arguments.*received <class 'dict'>"),
         ({"model": lambda: None}, "`model` must be a function that builds a Keras model; it returned None"),
         ({"device_mesh": (2, 4)}, "`device_mesh` must be a keras.distribution.DeviceMesh"),
         ({"batch_axis": "data"}, r"`batch_axis` must be an axis of `device_mesh`.*'batch', 'model'.*received 'data'"),
