@@ -96,9 +96,10 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **options: 
             make, [path for path in (file_of(folder, name) for name in used) if path.is_file()], own, options
         )
     found = sorted(file.name for file in folder.iterdir())
+    files = {name: file for name, (file, _) in {**READERS, **WITHOUT_JSON}.items()}
     raise ValueError(
         f"`folder` must hold tokenizer.json, or the class of its tokenizer and that one's file, of "
-        f"{ {name: file for name, (file, _) in READERS.items()} }; received {short_repr(str(folder))}, of class "
+        f"{files}; received {short_repr(str(folder))}, of class "
         f"{short_repr(name)}, with {found}."
     )
 

@@ -201,7 +201,7 @@ GPT2, MARIAN = {"tokenizer_class": "GPT2Tokenizer"}, {"tokenizer_class": "Marian
 REFUSED = [
     ({"tokenizer_config.json": GPT2, "vocab.json": {"a": 0}}, ["merges.txt", "missing"]),
     ({"tokenizer_config.json": GPT2, "vocab.json": {"a": 0}, "merges.txt": "a b c\n"}, ["merges.txt", "byte pairs"]),
-    ({"tokenizer_config.json": GPT2, "merges.txt": "a b\n"}, ["GPT2Tokenizer", "merges.txt"]),
+    ({"tokenizer_config.json": GPT2, "merges.txt": "a b\n"}, ["GPT2Tokenizer", "merges.txt", "'vocab.json'"]),
     ({"tokenizer_config.json": {"tokenizer_class": "XLMRobertaTokenizer"}, "sentencepiece.bpe.model": b"no"}, ["no"]),
     ({"tokenizer_config.json": MARIAN, "source.spm": b"no", "vocab.json": {"a": 0}}, ["SentencePiece", "no"]),
     (
