@@ -178,6 +178,16 @@ ROWS = [
         "qkv_bias": False, "use_mask_token": False,
     }),
     ("dinov2", "encoder", "Dinov2Model", {**DINOV2, "hidden_act": "silu", "layerscale_value": 0.5}),
+    ("dinov2_with_registers", "classes", "Dinov2WithRegistersForImageClassification", {
+        **DINOV2, **FIVE, "num_register_tokens": 3, "drop_path_rate": 0.25,
+    }),
+    ("dinov2_with_registers", "gated", "Dinov2WithRegistersForImageClassification", {
+        **DINOV2, **FIVE, "use_swiglu_ffn": True, "mlp_ratio": 3, "patch_size": (2, 4), "num_channels": 2,
+        "qkv_bias": False, "num_register_tokens": 1,
+    }),
+    ("dinov2_with_registers", "encoder", "Dinov2WithRegistersModel", {
+        **DINOV2, "hidden_act": "silu", "layerscale_value": 0.5, "num_register_tokens": 2,
+    }),
     ("dinov3_vit", "plain", "DINOv3ViTModel", DINOV3),
     ("dinov3_vit", "gated", "DINOv3ViTModel", {
         **DINOV3, "use_gated_mlp": True, "hidden_act": "silu", "mlp_bias": False, "image_size": (8, 12),

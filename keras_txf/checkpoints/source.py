@@ -28,24 +28,24 @@ class Source:
 
     def __init__(self, values, family, tensors, kind=None):
         self.values, self.family, self.tensors = values, family, tensors
-        self.names, inside = {}, set()
+        self.names, inside, prefix = {}, set(), prefix_of(family, tensors)
         for name in tensors:
             own = text_name(name, kind)
             if own is None:
                 continue
-            known = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", own.removeprefix(family.prefix)))
+            known = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", own.removeprefix(prefix)))
             if known in self.names:
                 raise ValueError(
                     f"The file has two tensors for {short_repr(known)}: {short_repr(self.names[known])} and "
                     f"{short_repr(name)}."
                 )
             self.names[known] = name
-            if own.startswith(family.prefix):
+            if own.startswith(prefix):
                 inside.add(known)
         outside = self.names.keys() - inside
         # Where the body has its prefix, all else is of heads.
         self.of_heads = outside if len(outside) < len(self.names) else set()
-        self.has_prefix = bool(family.prefix and inside)
+        self.has_prefix = bool(prefix and inside)
 
     def read(self, name):
         return self.tensors.read(self.names[name])
@@ -60,6 +60,12 @@ class Source:
     def same(self, name, other):
         """Whether two tensors hold the same numbers."""
         return self.shape(name) == self.shape(other) and np.array_equal(self.read(name), self.read(other))
+
+
+def prefix_of(family, names):
+    """The prefix of the body in a file with tensors of these names."""
+    prefixes = [family.prefix, family.other_prefix]
+    return next((prefix for prefix in prefixes if prefix and any(n.startswith(prefix) for n in names)), family.prefix)
 
 
 def most_common_dtype(tensors):

@@ -38,6 +38,8 @@ DEFAULTS = {
     "deit": {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12},
     "dinov2": {"hidden_size": 768, "layer_norm_eps": 1e-06, "num_attention_heads": 12, "num_hidden_layers": 12,
         "patch_size": 14},
+    "dinov2_with_registers": {"hidden_size": 768, "layer_norm_eps": 1e-06, "num_attention_heads": 12,
+        "num_hidden_layers": 12},
     "dinov3_vit": {"hidden_size": 384, "intermediate_size": 1536, "layer_norm_eps": 1e-05, "num_attention_heads": 6,
         "num_hidden_layers": 12},
     "distilbert": {"dim": 768, "hidden_dim": 3072, "n_heads": 12, "n_layers": 6, "vocab_size": 30522},

@@ -13,8 +13,10 @@ from keras_txf.layers.shown_options import shows_overrides
 from keras_txf.reading import file_of, parse_json, reading
 from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
+from keras_txf.text.chat_files import read_templates
 from keras_txf.text.definitions import ENDOFTEXT, ROBERTA, byte_pair_definition, xlm_roberta_definition
 from keras_txf.text.folder_files import (
+    RULES,
     added_entries,
     added_tokens,
     content,
@@ -23,6 +25,7 @@ from keras_txf.text.folder_files import (
     read_normalizer,
     read_tokenizer_config,
     read_vocabulary,
+    ruled_tokens,
     special_tokens,
 )
 from keras_txf.text.option_tables import AnyTokenizerOptions
@@ -77,19 +80,33 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **options: 
     name = config.get("tokenizer_class") or CLASSES.get(read_model_type(folder))
     known = (name or "").removesuffix("Fast")
     readers = [READERS.get(known), ("tokenizer.json", read_tokenizer_json), WITHOUT_JSON.get(known)]
+    ruled = ruled_tokens(folder, config, lambda: _texts_have_special(folder, options)) if readers[0] else []
+    readers = readers[1:] + readers[:1] if ruled else readers  # `tokenizers` knows such rules
     file, read = next((one for one in readers if one and file_of(folder, one[0]).is_file()), (None, None))
     if read is not None:
+        if ruled and (file, read) == READERS[known]:
+            raise ValueError(
+                f"Added tokens must have no {short_repr([name for name in RULES if ruled[0].get(name)])} for this "
+                "class of tokenizer without a tokenizer.json; received "
+                f"{short_repr(ruled[0])} in {short_repr(str(folder))}."
+            )
         make, own = read(folder, {**config, "target": target})
         used = dict.fromkeys((file, "tokenizer_config.json", "added_tokens.json", "tokenizer.json"))
         return from_files(
             make, [path for path in (file_of(folder, name) for name in used) if path.is_file()], own, options
         )
     found = sorted(file.name for file in folder.iterdir())
+    files = {name: file for name, (file, _) in {**READERS, **WITHOUT_JSON}.items()}
     raise ValueError(
         f"`folder` must hold tokenizer.json, or the class of its tokenizer and that one's file, of "
-        f"{ {name: file for name, (file, _) in READERS.items()} }; received {short_repr(str(folder))}, of class "
+        f"{files}; received {short_repr(str(folder))}, of class "
         f"{short_repr(name)}, with {found}."
     )
+
+
+def _texts_have_special(folder, options):
+    """Whether special tokens are read in texts: where the caller wants it, and those of a chat template."""
+    return options.get("special_tokens_in_text") == "keep" or bool(read_templates(folder)[0])
 
 
 def read_word_piece(folder, config):
@@ -130,10 +147,11 @@ def read_t5(folder, config):
 
 def read_llama(folder, config):
     model, size = read_pieces(file_of(folder, "tokenizer.model"))
+    no_prefix = config.get("add_prefix_space") is False  # null says nothing
     options = {
         "extra_tokens": added_tokens(folder / "tokenizer.model", size, config),
         "added_tokens": plain_tokens(folder, config),
-        "prefix_space": "always" if config.get("legacy", True) else "first",
+        "prefix_space": "never" if no_prefix else "always" if config.get("legacy", True) else "first",
         "start": token(config, "bos_token", "<s>") if config.get("add_bos_token", True) else None,
         "end": token(config, "eos_token", "</s>") if config.get("add_eos_token", False) else None,
         "pad_token": token(config, "pad_token", None),

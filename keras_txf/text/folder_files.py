@@ -7,6 +7,7 @@ from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, read_json, reading
 
 TOKENS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
+RULES = ("single_word", "lstrip", "rstrip")
 MOST_EXTRA = 2**16  # extra tokens, of which T5 has 100; a larger number in a broken file would fill the memory
 
 
@@ -78,20 +79,19 @@ def added_entries(folder, config):
 
 
 def plain_tokens(folder, config):
-    """Returns the added tokens that are not special: each is one token wherever it stands in a text.
+    """Returns the added tokens that are not special: each is one token wherever it stands in a text."""
+    return [entry["content"] for entry in added_entries(folder, config).values() if not entry.get("special")]
 
-    Raises:
-        ValueError: a token that takes the blanks beside it with it, or stands for whole words alone.
+
+def ruled_tokens(folder, config, texts_have_special):
+    """Returns the added tokens that take the blanks beside them with them, or stand for whole words alone.
+
+    `texts_have_special` says whether special tokens count: they do not where no text has one.
     """
-    plain = [entry for entry in added_entries(folder, config).values() if not entry.get("special")]
-    for entry in plain:
-        flags = [name for name in ("single_word", "lstrip", "rstrip") if entry.get(name)]
-        if flags:
-            raise ValueError(
-                f"Added tokens that are not special must have no {short_repr(flags)} for this class of tokenizer; "
-                f"received {short_repr(entry)} in {short_repr(str(folder))}."
-            )
-    return [entry["content"] for entry in plain]
+    entries = added_entries(folder, config).values()
+    ruled = [entry for entry in entries if any(entry.get(name) for name in RULES)]
+    special = any(entry.get("special") for entry in ruled) and texts_have_special()
+    return [entry for entry in ruled if special or not entry.get("special")]
 
 
 def special_tokens(config):

@@ -215,3 +215,16 @@ def test_a_start_token_that_is_padding_has_no_position_in_m2m_100(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "decoder_start_token_id": config["pad_token_id"]}))
     refused(lambda: txf.checkpoints.load(tmp_path), ["`decoder_start_token_id`", "`pad_token_id`", "received 1"])
+
+
+def test_the_width_of_heads_in_both_deepseeks(tmp_path):
+    """The class of V2 takes `qk_rope_head_dim` whatever `head_dim` says, the class of V3 takes `head_dim`."""
+    for family in ("deepseek_v2", "deepseek_v3"):
+        (tmp_path / family).mkdir()
+        for file in (GOLDEN / family).iterdir():
+            (tmp_path / family / file.name).write_bytes(file.read_bytes())
+        config = json.loads((GOLDEN / family / "config.json").read_text())
+        (tmp_path / family / "config.json").write_text(json.dumps({**config, "head_dim": 64}))
+    plain, changed = (txf.checkpoints.load(folder / "deepseek_v2") for folder in (GOLDEN, tmp_path))
+    assert plain.generate([[5, 6, 7]], 4).tolist() == changed.generate([[5, 6, 7]], 4).tolist()
+    refused(lambda: txf.checkpoints.load(tmp_path / "deepseek_v3"), ["'head_dim'", "64"])

@@ -58,6 +58,7 @@ def test_frequencies_of_esm_that_differ_from_block_to_block_are_refused(tmp_path
         ("dinov3_vit", {"num_register_tokens": 0}, ["`num_register_tokens`", "from 1 on"]),
         ("dinov3_vit", {"value_bias": False}, ["'value_bias'", "False"]),
         ("beit", {"image_size": [12, 8]}, ["`image_size`", "square"]),
+        ("dinov2_with_registers", {"num_register_tokens": 0}, ["`num_register_tokens`", "0"]),
         ("beit", {"use_shared_relative_position_bias": True}, ["use_shared_relative_position_bias", "both"]),
         ("eurobert", {"classifier_pooling": "max"}, ["'classifier_pooling'", "'max'"]),
         ("t5gemma", {"pad_token_id": 3}, ["'pad_token_id'", "3"]),
@@ -110,6 +111,22 @@ def test_both_heads_of_deit_get_new_classes():
     assert model(expected("deit")[0]).shape[-1] == 7
     alone = txf.checkpoints.load(GOLDEN / "deit", "image_classification", num_classes=4)
     assert "distillation_logits" not in [layer.name for layer in alone.layers]
+
+
+@pytest.mark.parametrize("family", ["vit", "deit"])
+def test_the_token_of_masked_patches_is_passed_over(family, tmp_path):
+    """`ViTForMaskedImageModeling` has it within the body."""
+    config, arrays = parts(family)
+    heads = {name for name in arrays if not name.startswith(f"{family}.")}
+    arrays = {name: value for name, value in arrays.items() if name not in heads}
+    whole = txf.checkpoints.load(GOLDEN / family, "image_encoder")
+    arrays |= {
+        f"{family}.embeddings.mask_token": np.ones((1, 1, 8), "float16"),
+        "decoder.0.bias": np.ones(3, "float16"),
+    }
+    model = txf.checkpoints.load(write(tmp_path, {**config, "architectures": ["Masked"]}, arrays), "image_encoder")
+    found, known = (keras.ops.convert_to_numpy(one(expected(family)[0])) for one in (model, whole))
+    np.testing.assert_array_equal(found, known)
 
 
 def deberta():

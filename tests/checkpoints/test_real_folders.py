@@ -48,6 +48,14 @@ def test_a_question_answering_file_is_an_encoder_too(tmp_path):
     np.testing.assert_array_equal(outputs(load(folder, "encoder")), outputs(plain))
 
 
+def test_a_question_answering_file_of_llama_is_an_encoder(tmp_path):
+    """Its class calls the body `transformer` where the others of the family call it `model`."""
+    arrays = {name.replace("model.", "transformer."): array for name, array in with_head(LLAMA, "qa_outputs").items()}
+    folder = write(tmp_path / "file", {**LLAMA, "architectures": ["LlamaForQuestionAnswering"]}, arrays)
+    plain = load(write(tmp_path / "plain", LLAMA, tensors(LLAMA)), "encoder")
+    np.testing.assert_array_equal(outputs(load(folder, "encoder")), outputs(plain))
+
+
 def test_the_head_of_a_decoder_is_passed_over_only_for_a_task_that_is_named(tmp_path):
     """The file has a bias that its class in transformers has not: no task takes the head as it is."""
     config = {**LLAMA, "architectures": ["LlamaForSequenceClassification"]}

@@ -201,7 +201,7 @@ GPT2, MARIAN = {"tokenizer_class": "GPT2Tokenizer"}, {"tokenizer_class": "Marian
 REFUSED = [
     ({"tokenizer_config.json": GPT2, "vocab.json": {"a": 0}}, ["merges.txt", "missing"]),
     ({"tokenizer_config.json": GPT2, "vocab.json": {"a": 0}, "merges.txt": "a b c\n"}, ["merges.txt", "byte pairs"]),
-    ({"tokenizer_config.json": GPT2, "merges.txt": "a b\n"}, ["GPT2Tokenizer", "merges.txt"]),
+    ({"tokenizer_config.json": GPT2, "merges.txt": "a b\n"}, ["GPT2Tokenizer", "merges.txt", "'vocab.json'"]),
     ({"tokenizer_config.json": {"tokenizer_class": "XLMRobertaTokenizer"}, "sentencepiece.bpe.model": b"no"}, ["no"]),
     ({"tokenizer_config.json": MARIAN, "source.spm": b"no", "vocab.json": {"a": 0}}, ["SentencePiece", "no"]),
     (
@@ -222,7 +222,54 @@ def test_added_tokens_with_rules_of_their_own_are_refused(folders, tmp_path):
     config = {"tokenizer_class": "BertTokenizer", "added_tokens_decoder": {str(learnt("WordPiece").vocab_size): token}}
     vocabulary = (folders["added bert"] / "vocab.txt").read_bytes()
     folder = folder_of(tmp_path, {"vocab.txt": vocabulary, "tokenizer_config.json": config})
-    refused(lambda: text.from_checkpoint(folder), ["single_word", "<new>"])
+    refused(lambda: text.from_checkpoint(folder), ["single_word", "<new>", "tokenizer.json"])
+
+
+def phi3(folders, folder, **changed):
+    """A folder as Phi-3's: tokens of a chat that take the break after them with them."""
+    tokens = {"2": {"content": "</s>", "rstrip": True, **changed}}
+    tokens |= {
+        str(480 + i): {"content": f"<|{x}|>", "rstrip": True, "special": True} for i, x in enumerate(["user", "end"])
+    }
+    config = {
+        "tokenizer_class": "LlamaTokenizer",
+        "legacy": False,
+        "add_bos_token": False,
+        "added_tokens_decoder": tokens,
+    }
+    model = (folders["added llama"] / "tokenizer.model").read_bytes()
+    return folder_of(folder, {"tokenizer.model": model, "tokenizer_config.json": config})
+
+
+CHAT = "<|user|>\nThe fox<|end|>\n"
+
+
+def test_rules_of_added_tokens_are_those_of_tokenizer_json(folders, tmp_path):
+    (tmp_path / "5").mkdir()
+    theirs = reference(phi3(folders, tmp_path))
+    theirs.save_pretrained(tmp_path / "5")
+    refused(lambda: text.from_checkpoint(tmp_path), ["rstrip", "</s>", "tokenizer.json"])
+    (tmp_path / "tokenizer.json").write_bytes((tmp_path / "5" / "tokenizer.json").read_bytes())
+    tokenizer = text.from_checkpoint(tmp_path, special_tokens_in_text="keep")
+    assert tokenizer(CHAT).numpy().tolist() == theirs.encode(CHAT)
+
+
+def test_rules_of_special_tokens_count_where_texts_have_them(folders, tmp_path):
+    folder = phi3(folders, tmp_path, special=True)
+    assert isinstance(text.from_checkpoint(folder), text.SentencePieceTokenizer)
+    refused(lambda: text.from_checkpoint(folder, special_tokens_in_text="keep"), ["rstrip", "</s>"])
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    refused(lambda: text.from_checkpoint(folder), ["rstrip", "</s>"])
+
+
+def test_no_space_before_a_text_of_llama(folders, tmp_path):
+    config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True}
+    model = (folders["added llama"] / "tokenizer.model").read_bytes()
+    for value in (False, True, None):
+        (tmp_path / str(value)).mkdir()
+        files = {"tokenizer.model": model, "tokenizer_config.json": {**config, "add_prefix_space": value}}
+        folder = folder_of(tmp_path / str(value), files)
+        assert text.from_checkpoint(folder)("fox dog").numpy().tolist() == reference(folder).encode("fox dog")
 
 
 def test_bad_arguments(folders):

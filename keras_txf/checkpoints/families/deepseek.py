@@ -33,7 +33,6 @@ def deepseek(c, top_k, dense, interleaved=True, **router):
     options, heads = llama.options(c), c("num_attention_heads")
     c.only("num_key_value_heads", heads, None)  # each head has keys of its own
     c.only("moe_layer_freq", 1)
-    c.only("head_dim", c("qk_rope_head_dim", 64), None)
     kind, number = "full_attention", options["num_layers"]
     [position] = positions(c, [kind], {kind: c("rope_theta", 10000.0)}, interleaved=interleaved)
     attention = LatentAttention(
@@ -51,6 +50,7 @@ def deepseek(c, top_k, dense, interleaved=True, **router):
 
 
 def deepseek_v3(c):
+    c.only("head_dim", c("qk_rope_head_dim", 64), None)  # the class of V2 has this value whatever the file says
     c.only("scoring_func", "sigmoid")
     c.only("topk_method", "noaux_tc")
     return deepseek(

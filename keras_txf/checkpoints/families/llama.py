@@ -168,6 +168,7 @@ def family(name, options, body=BODY, neutral=(), own=None, renamed=None, **heads
         (r".*rotary_emb\.inv_freq",),
         neutral=neutral,
         renamed=renamed or {},
+        other_prefix="transformer.",  # of the classes for question answering of Llama, Qwen and SmolLM 3
     )
 
 

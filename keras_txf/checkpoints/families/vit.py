@@ -1,4 +1,4 @@
-"""ViT, DeiT, DINOv2 and DINOv3: images as sequences of patches."""
+"""ViT, DeiT, DINOv2 (with registers too) and DINOv3: images as sequences of patches."""
 
 import numpy as np
 
@@ -34,14 +34,15 @@ OF_DINO = {
     "encoder_{i}/feed_forward_scale/gamma": "layer.{i}.layer_scale2.lambda1",
 }
 DINOV2 = {**EMBEDDING, **ATTENTION, **{path: f"encoder.{name}" for path, name in OF_DINO.items()}}
+REGISTERS = {"embedding/register_tokens": Tensor("embeddings.register_tokens", other=ONE_ROW)}
 DINOV3 = {  # its projections have the names of Llama's
     **{
         path.replace("decoder_", "encoder_"): name.replace("layers.", "layer.").replace("self_attn", "attention")
         for path, name in llama.BODY.items()
     },
     **OF_DINO,
+    **REGISTERS,
     "embedding/class_token": EMBEDDING["embedding/class_token"],
-    "embedding/register_tokens": Tensor("embeddings.register_tokens", other=ONE_ROW),
 }
 
 
@@ -138,10 +139,20 @@ def dinov2(c):
     }
 
 
+def registers(c, default):
+    """The number of registers; refuses none, of which transformers writes a tensor of no numbers."""
+    if not (number := c("num_register_tokens", default)):
+        raise ValueError("config.json must have `num_register_tokens` from 1 on; received 0.")
+    return number
+
+
+def dinov2_with_registers(c):
+    return {**dinov2(c), "register_tokens": registers(c, 4)}
+
+
 def dinov3(c):
     c.only("value_bias", c("query_bias", True))
-    if not (registers := c("num_register_tokens", 0)):  # transformers writes a tensor of no numbers
-        raise ValueError("config.json must have `num_register_tokens` from 1 on; received 0.")
+    number = registers(c, 0)
     grid = [size // patch for size, patch in zip(*pairs(c))]
     return {
         **sizes(c),
@@ -155,8 +166,8 @@ def dinov3(c):
         "attention_dropout": c("attention_dropout", 0.0),
         "stochastic_depth": [c("drop_path_rate", 0.0)] * c("num_hidden_layers"),
         "layer_scale": c("layerscale_value", 1.0),
-        "register_tokens": registers,
-        "position": AxialRotary(grid, c("rope_theta", 100.0), 1 + registers, name="rotary"),
+        "register_tokens": number,
+        "position": AxialRotary(grid, c("rope_theta", 100.0), 1 + number, name="rotary"),
     }
 
 
@@ -170,10 +181,11 @@ def tasks(name, options=lambda c: {}, head=None):
 
 
 OF_BACKBONES = ("apply_layernorm", "reshape_hidden_states", "out_features", "out_indices", "stage_names")
+MASK = (r"embeddings\.mask_token",)  # of a head that is not built
 POOLED = ("encoder_stride", "pooler_act", "pooler_output_size")  # keys of other heads
 FAMILIES = {
     "vit": Family(
-        vit, lambda c: {**BODY, **patch(c)}, tasks("ViT"), "vit.", kept=(POOLER,), neutral=POOLED, renamed=RENAMED
+        vit, lambda c: {**BODY, **patch(c)}, tasks("ViT"), "vit.", MASK, (POOLER,), neutral=POOLED, renamed=RENAMED
     ),
     "deit": Family(
         deit,
@@ -188,7 +200,8 @@ FAMILIES = {
             ),
         },
         "deit.",
-        kept=(POOLER,),
+        MASK,
+        (POOLER,),
         neutral=POOLED,
         renamed=RENAMED,
     ),
@@ -197,16 +210,25 @@ FAMILIES = {
         dinov2_table,
         tasks("Dinov2", lambda c: {"pooling": "first_and_others"}),
         "dinov2.",
-        kept=(r"embeddings\.mask_token",),
+        kept=MASK,
         # Of the model as a part of another.
         neutral=(*OF_BACKBONES, "use_mask_token"),
+        renamed=renamed("encoder.layer"),
+    ),
+    "dinov2_with_registers": Family(
+        dinov2_with_registers,
+        lambda c: {**dinov2_table(c), **REGISTERS},
+        tasks("Dinov2WithRegisters", lambda c: {"pooling": "first_and_others"}),
+        "dinov2_with_registers.",
+        kept=MASK,
+        neutral=OF_BACKBONES,
         renamed=renamed("encoder.layer"),
     ),
     "dinov3_vit": Family(
         dinov3,
         lambda c: {**DINOV3, **patch(c, "embeddings.patch_embeddings")},
         {"image_encoder": Task("DINOv3ViTModel", models.image_encoder, whole=False)},
-        kept=(r"embeddings\.mask_token",),
+        kept=MASK,
         # Of the model as a part of another; and how training moves the positions, which we do not.
         neutral=(*OF_BACKBONES, "pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale"),
         renamed={r"layer\.(.*)": r"model.layer.\1"},
