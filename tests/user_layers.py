@@ -1,4 +1,4 @@
-"""Layers as a user writes them: an attention, a feed-forward, and layers that cannot decode."""
+"""Layers as a user writes them: an attention, a position, a feed-forward, and layers that cannot decode."""
 
 import math
 
@@ -113,3 +113,30 @@ class UnitLength(keras.layers.Layer):
 
     def call(self, inputs):
         return inputs / (ops.norm(inputs, axis=-1, keepdims=True) + 1e-5)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class LogDistance(keras.layers.Layer):
+    """A bias that falls with the logarithm of the distance (KERPLE, Chi et al. 2022), built at its first call."""
+
+    def __init__(self, num_heads, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+
+    def build(self, *shapes):
+        self.factors = self.add_weight(name="factors", shape=(2, self.num_heads, 1, 1), initializer="ones")
+
+    def rotate(self, x, positions):
+        return x
+
+    def bias(self, query_positions, key_positions):
+        return self(query_positions, key_positions)
+
+    def call(self, query_positions, key_positions):
+        distance = ops.abs(ops.expand_dims(query_positions, -1) - ops.expand_dims(key_positions, -2))
+        distance = ops.expand_dims(ops.cast(distance, self.compute_dtype), -3)
+        bias = -ops.abs(self.factors[0]) * ops.log1p(ops.abs(self.factors[1]) * distance)
+        return bias if len(bias.shape) == 4 else bias[None]
+
+    def get_config(self):
+        return {**super().get_config(), "num_heads": self.num_heads}

@@ -1,7 +1,8 @@
 """What a layer returns on symbols, without a trace of its `call`: TensorFlow takes 85 ms to trace one block.
 
 A rule is a method `output_spec(given)`, whose argument has those of `call` as attributes. The rule refuses what `call`
-refuses, and returns symbols.
+refuses, and returns symbols. A layer of the user's inside of the layer that Keras builds at its first call, such as a
+position layer, is built by a trace.
 """
 
 import functools
@@ -11,6 +12,8 @@ import types
 import keras
 from keras import tree
 
+from keras_txf.backend.keras_private import flatten_layers
+
 
 def has_output_spec(cls):
     """Decorates a layer: Keras asks its `output_spec`. A subclass with a `call` of its own is traced."""
@@ -18,7 +21,8 @@ def has_output_spec(cls):
 
     @functools.wraps(own, assigned=())
     def compute_output_spec(self, *args, **kwargs):
-        if type(self).call is not own or kwargs.get("cache") is not None or kwargs.get("context_cache") is not None:
+        cached = kwargs.get("cache") is not None or kwargs.get("context_cache") is not None
+        if cached or type(self).call is not own or any(map(_waits, flatten_layers(self, include_self=False))):
             return super(cls, self).compute_output_spec(*args, **kwargs)
         given = signature.bind(self, *args, **kwargs)
         given.apply_defaults()
@@ -40,6 +44,11 @@ def is_made_of_layers(cls):
 
     cls.output_spec = output_spec
     return has_output_spec(cls)
+
+
+def _waits(layer):
+    """Whether the first call of a layer will build it."""
+    return not layer.built and type(layer).build is not keras.layers.Layer.build
 
 
 def _without_history(x):
