@@ -50,7 +50,7 @@ def deepseek(c, top_k, dense, interleaved=True, **router):
 
 
 def deepseek_v3(c):
-    c.only("head_dim", c("qk_rope_head_dim", 64), None)  # the class of V2 has this value whatever the file says
+    c.only("head_dim", c("qk_rope_head_dim", 64), None)
     c.only("scoring_func", "sigmoid")
     c.only("topk_method", "noaux_tc")
     return deepseek(
@@ -70,12 +70,13 @@ def deepseek_v2(c):
     return deepseek(c, c("num_experts_per_tok"), c("first_k_dense_replace", 0), normalize=False, **groups)
 
 
-def family(name, options, **heads):
-    made = llama.family(name, options, BODY, NEUTRAL, **heads)
+def family(name, options, neutral=NEUTRAL, **heads):
+    made = llama.family(name, options, BODY, neutral, **heads)
     return dataclasses.replace(made, kept=(r"(model\.)?layers\.61\..*",))  # what predicts further tokens
 
 
 FAMILIES = {
-    "deepseek_v2": family("DeepseekV2", deepseek_v2, tokens=None),
+    # The class of V2 has its own head_dim whatever the file says.
+    "deepseek_v2": family("DeepseekV2", deepseek_v2, (*NEUTRAL, "head_dim"), tokens=None),
     "deepseek_v3": family("DeepseekV3", deepseek_v3),
 }
