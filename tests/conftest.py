@@ -10,7 +10,7 @@ os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false",
 )
-# One process a core: where each has threads for all cores, PyTorch's wait for one another.
+# pytest-xdist runs one process on each core. With threads for all cores in each process, PyTorch's threads wait.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

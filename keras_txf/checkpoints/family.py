@@ -49,7 +49,7 @@ class Family:
         tensors: the rows of the body, or a function of the config that returns them.
         tasks: dict of names -> `Task`, first the task of files without an architecture.
         prefix: prefix of the body's names in a class with a head.
-        other_prefix: that prefix in a class that has another one than the family's others, and that is not built.
+        other_prefix: the prefix of the body's names in a class whose head is not built, where that class has its own.
         ignore: patterns of buffers, which become no weight.
         kept: patterns of tensors of a head that is not built, which `save` writes back.
         aliases: dict of further names of a tensor, alone or beside it in a file -> the name of the tensor.

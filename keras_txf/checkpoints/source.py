@@ -28,11 +28,10 @@ class Source:
 
     def __init__(self, values, family, tensors, kind=None):
         self.values, self.family, self.tensors = values, family, tensors
-        self.names, inside, prefix = {}, set(), prefix_of(family, tensors)
-        for name in tensors:
-            own = text_name(name, kind)
-            if own is None:
-                continue
+        self.names, inside = {}, set()
+        own_names = {name: own for name in tensors if (own := text_name(name, kind)) is not None}
+        prefix = prefix_of(family, own_names.values())
+        for name, own in own_names.items():
             known = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", own.removeprefix(prefix)))
             if known in self.names:
                 raise ValueError(

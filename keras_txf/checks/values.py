@@ -203,7 +203,7 @@ def takes_no_arguments(name, function):
     """A function that can be called without arguments."""
     try:
         inspect.signature(function).bind()
-    except (TypeError, ValueError):  # a ValueError of a class such as `dict`, which has no signature
+    except (TypeError, ValueError):  # classes such as `dict` have no signature: ValueError
         raise ValueError(f"`{name}` must be a function without arguments; received {short_repr(function)}.") from None
 
 

@@ -1,8 +1,8 @@
 """What a layer returns on symbols, without a trace of its `call`: TensorFlow takes 85 ms to trace one block.
 
 A rule is a method `output_spec(given)`, whose argument has those of `call` as attributes. The rule refuses what `call`
-refuses, and returns symbols. A layer of the user's inside of the layer that Keras builds at its first call, such as a
-position layer, is built by a trace.
+refuses, and returns symbols. Keras builds some inner layers of the user's at their
+first call, such as a position layer. Until then the layer around them is traced, which makes that call.
 """
 
 import functools

@@ -79,21 +79,21 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **options: 
     config = read_tokenizer_config(folder)
     name = config.get("tokenizer_class") or CLASSES.get(read_model_type(folder))
     known = (name or "").removesuffix("Fast")
-    readers = [READERS.get(known), ("tokenizer.json", read_tokenizer_json), WITHOUT_JSON.get(known)]
-    ruled = ruled_tokens(folder, config, lambda: _texts_have_special(folder, options)) if readers[0] else []
-    readers = readers[1:] + readers[:1] if ruled else readers  # `tokenizers` knows such rules
-    file, read = next((one for one in readers if one and file_of(folder, one[0]).is_file()), (None, None))
+    own, others = READERS.get(known), [("tokenizer.json", read_tokenizer_json), WITHOUT_JSON.get(known)]
+    ruled = _active_rules(folder, config, options) if own else []
+    readers = [*others, own] if ruled else [own, *others]  # `tokenizers` knows such rules
+    file, read = reader = next((one for one in readers if one and file_of(folder, one[0]).is_file()), (None, None))
     if read is not None:
-        if ruled and (file, read) == READERS[known]:
+        if ruled and reader == own:
             raise ValueError(
                 f"Added tokens must have no {short_repr([name for name in RULES if ruled[0].get(name)])} for this "
                 "class of tokenizer without a tokenizer.json; received "
                 f"{short_repr(ruled[0])} in {short_repr(str(folder))}."
             )
-        make, own = read(folder, {**config, "target": target})
+        make, defaults = read(folder, {**config, "target": target})
         used = dict.fromkeys((file, "tokenizer_config.json", "added_tokens.json", "tokenizer.json"))
         return from_files(
-            make, [path for path in (file_of(folder, name) for name in used) if path.is_file()], own, options
+            make, [path for path in (file_of(folder, name) for name in used) if path.is_file()], defaults, options
         )
     found = sorted(file.name for file in folder.iterdir())
     files = {name: file for name, (file, _) in {**READERS, **WITHOUT_JSON}.items()}
@@ -104,9 +104,13 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **options: 
     )
 
 
-def _texts_have_special(folder, options):
-    """Whether special tokens are read in texts: where the caller wants it, and those of a chat template."""
-    return options.get("special_tokens_in_text") == "keep" or bool(read_templates(folder)[0])
+def _active_rules(folder, config, options):
+    """Returns the added tokens with rules that a text can hold: special ones only where a text may hold them."""
+    ruled = ruled_tokens(folder, config)
+    plain = [entry for entry in ruled if not entry.get("special")]
+    if ruled == plain or options.get("special_tokens_in_text") == "keep" or read_templates(folder)[0]:
+        return ruled
+    return plain
 
 
 def read_word_piece(folder, config):

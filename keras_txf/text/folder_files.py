@@ -83,15 +83,9 @@ def plain_tokens(folder, config):
     return [entry["content"] for entry in added_entries(folder, config).values() if not entry.get("special")]
 
 
-def ruled_tokens(folder, config, texts_have_special):
-    """Returns the added tokens that take the blanks beside them with them, or stand for whole words alone.
-
-    `texts_have_special` says whether special tokens count: they do not where no text has one.
-    """
-    entries = added_entries(folder, config).values()
-    ruled = [entry for entry in entries if any(entry.get(name) for name in RULES)]
-    special = any(entry.get("special") for entry in ruled) and texts_have_special()
-    return [entry for entry in ruled if special or not entry.get("special")]
+def ruled_tokens(folder, config):
+    """Returns the entries of the added tokens that absorb the blanks around them, or match whole words only."""
+    return [entry for entry in added_entries(folder, config).values() if any(entry.get(name) for name in RULES)]
 
 
 def special_tokens(config):

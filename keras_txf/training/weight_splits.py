@@ -19,7 +19,7 @@ from keras_txf.layers.positions import RelativeBias
 COLUMNS = {"kernel": 1, "bias": 0, "kernel_scale": 0, "lora_b": 1}
 ROWS = {"kernel": 0, "lora_a": 0}
 VOCABULARY = {"embeddings": 0, "embeddings_scale": 0}
-HEADS = {"scale": 0}
+NORM = {"scale": 0}  # of all heads together
 EXPERTS = dict.fromkeys(
     [f"{name}_{part}" for name in ("gate", "intermediate", "output") for part in ("kernel", "bias")], 0
 )
@@ -49,7 +49,7 @@ def split_weights(layers, axis, num_devices, notes):
 
 
 class _Rules:
-    """A rule splits what it finds: a subclass may have parts of its own in place of those of a layer."""
+    """One rule for each class of layer. A subclass may lack the parts that a rule splits: its weights stay whole."""
 
     def __init__(self, axis, num_devices, notes):
         self.axis, self.num_devices, self.notes = axis, num_devices, notes
@@ -69,7 +69,7 @@ class _Rules:
                 self.splits[id(variable)] = tuple(self.axis if i == axes[name] else None for i in range(len(shape)))
 
     def split_parts(self, layer, **tables):
-        """Splits layers inside of a layer, each by its table; those that the layer does not have are left out."""
+        """Splits the parts of a layer, each by its table. A part that the layer lacks is passed over."""
         for name, axes in tables.items():
             part = getattr(layer, name, None)
             self.split(part if isinstance(part, keras.layers.Layer) else None, axes)
@@ -85,7 +85,7 @@ class _Rules:
     def attention(self, layer):
         if not _has_projections(layer, "query", "key", "value") or not self.divides(layer, N=layer.num_heads):
             return
-        norm = HEADS if layer.qk_norm == "full" else {}
+        norm = NORM if layer.qk_norm == "full" else {}
         self.split_parts(layer, query=COLUMNS, output_dense=ROWS, query_norm=norm)
         self.split(layer, {"sinks": 0})
         kv_heads = layer.num_key_value_heads or layer.num_heads
@@ -101,8 +101,7 @@ class _Rules:
             self.split_parts(layer, **{query: COLUMNS}, key_value_up=COLUMNS, output_dense=ROWS)
 
     def relative_bias(self, layer):
-        if layer.num_heads % self.num_devices == 0:  # the attention has the note
-            self.split(layer, {"embeddings": 1})
+        self.split(layer, {"embeddings": 1})  # the attention has the note
 
     def feed_forward(self, layer):
         if _has_projections(layer, "intermediate", "output_dense") and self.divides(layer, F=layer.intermediate.units):

@@ -226,7 +226,7 @@ def test_added_tokens_with_rules_of_their_own_are_refused(folders, tmp_path):
 
 
 def phi3(folders, folder, **changed):
-    """A folder as Phi-3's: tokens of a chat that take the break after them with them."""
+    """A folder like Phi-3's: the tokens of a chat absorb the line break after them."""
     tokens = {"2": {"content": "</s>", "rstrip": True, **changed}}
     tokens |= {
         str(480 + i): {"content": f"<|{x}|>", "rstrip": True, "special": True} for i, x in enumerate(["user", "end"])

@@ -168,7 +168,7 @@ def family(name, options, body=BODY, neutral=(), own=None, renamed=None, **heads
         (r".*rotary_emb\.inv_freq",),
         neutral=neutral,
         renamed=renamed or {},
-        other_prefix="transformer.",  # of the classes for question answering of Llama, Qwen and SmolLM 3
+        other_prefix="transformer.",  # in the question-answering classes of Llama, Qwen and SmolLM 3
     )
 
 
