@@ -1,8 +1,11 @@
-"""What all tests share: one seed, no state of Keras from one module to the next, loops that are compiled or not."""
+"""Shared by all tests: which cases run today, one seed, a clean Keras for each module, compiled or eager loops."""
 
+import collections
+import datetime
 import gc
 import importlib.util
 import os
+import zlib
 
 # XLA optimizes machine code that most tests run once: without, compiling takes half as long. What XLA does to the
 # graph itself stays. XLA_FLAGS="" in the environment tests what users run.
@@ -21,12 +24,47 @@ pytest.register_assert_rewrite("contracts")
 HAS_TENSORFLOW = bool(importlib.util.find_spec("tensorflow"))
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    group = parser.getgroup("keras_txf")
+    group.addoption("--all", action="store_true", help="run all cases of tests that are drawn")
+    group.addoption("--turn", type=int, default=datetime.date.today().toordinal(), help="which cases are drawn: a day")
+    group.addoption("--one-in", type=int, default=1, help="draw one in this many of the other tests too")
+
+
+def pytest_report_header(config):
+    return "all cases" if config.option.all else f"cases are drawn by the date: --turn {config.option.turn}, or --all"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects tests by their marks
+def pytest_collection_modifyitems(config, items):
     if keras.backend.backend() == "tensorflow":
         for item in items:
             if item.get_closest_marker("long"):
                 item.add_marker(pytest.mark.slow)
+    if not config.option.all and not any("::" in argument for argument in config.args):
+        drawn = set(_draw(items, config.option))
+        config.hook.pytest_deselected(items=[item for item in items if item not in drawn])
+        items[:] = [item for item in items if item in drawn]
+
+
+def _draw(items, options):
+    """One in n of the cases of a test, or of the tests of a file that have one case. Each comes every n-th day."""
+    counts = collections.Counter()
+    for item in items:
+        file, function = item.nodeid.split("::")[0], item.nodeid.partition("[")[0]
+        group = function if hasattr(item, "callspec") else file
+        place = zlib.crc32(file.encode()) + counts[group]
+        counts[group] += 1
+        if (place + options.turn) % _one_in(item, options) == 0:
+            yield item
+
+
+def _one_in(item, options):
+    """The n of the mark `drawn(n)`; otherwise 3 for slow and parity tests, and what `--one-in` says for the others."""
+    if mark := item.get_closest_marker("drawn"):
+        return mark.args[0]
+    is_slow = item.get_closest_marker("slow") or item.get_closest_marker("parity")
+    return max(3 if is_slow else 1, options.one_in)
 
 
 @pytest.fixture(autouse=True)
