@@ -17,11 +17,9 @@ BUILDERS = {
     "classifier": (functools.partial(txf.models.encoder_classifier, 11, 4, pooling="attention", **OPTIONS), IDS),
     "generator": (functools.partial(txf.models.decoder_generator, 11, norm_placement="pre", **OPTIONS), IDS),
     "untied": (functools.partial(txf.models.decoder_generator, 11, tie_embeddings=False, **OPTIONS), IDS),
-    "seq2seq": (
-        functools.partial(txf.models.encoder_decoder, 11, 13, position="relative", **OPTIONS),
-        {"source_ids": IDS, "target_ids": TARGETS},
-    ),
-}
+    "seq2seq": (functools.partial(txf.models.encoder_decoder, 11, 13, position="relative", **OPTIONS),
+                {"source_ids": IDS, "target_ids": TARGETS}),
+}  # fmt: skip
 every_builder = pytest.mark.parametrize("builder", BUILDERS)
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 two_builders = pytest.mark.parametrize("builder", ["classifier", "generator", slow("untied"), slow("seq2seq")])

@@ -120,11 +120,9 @@ def add_models():
     for name, build in {**BUILDERS, **IMAGE_BUILDERS}.items():
         own = ["class_token", "position_encoding", "interpolate_positions"] if name in IMAGE_BUILDERS else []
         case(
-            f"models.{name}",
-            build.func,
-            [*own, *passed_on.get(name, ["position", "position_encoding", "dropout"]), "dtype"],
-            **build.keywords,
-        )
+            f"models.{name}", build.func,
+            [*own, *passed_on.get(name, ["position", "position_encoding", "dropout"]), "dtype"], **build.keywords,
+        )  # fmt: skip
     case("models.masked_language_model", models.masked_language_model, ["position"], **sizes)
     case("models.token_classifier", models.token_classifier, ["position"], num_classes=3, **sizes)
     case("models.span_classifier", models.span_classifier, ["position"], **sizes)
@@ -215,12 +213,9 @@ def add_training():
     for name in ("TokenCrossEntropy", "RDrop"):
         case(f"training.{name}", getattr(training, name))
     case(
-        "training.TokenCrossEntropy.call",
-        training.TokenCrossEntropy().__call__,
-        ["y_true", "y_pred", "sample_weight"],
-        y_true=IDS,
-        y_pred=logits,
-    )
+        "training.TokenCrossEntropy.call", training.TokenCrossEntropy().__call__, ["y_true", "y_pred", "sample_weight"],
+        y_true=IDS, y_pred=logits,
+    )  # fmt: skip
     for name in ("SoftmaxContrastiveLoss", "SigmoidContrastiveLoss"):
         case(f"training.{name}", getattr(training, name))
         call, names = getattr(training, name)().__call__, ["y_true", "y_pred", "sample_weight"]
@@ -275,15 +270,8 @@ def add_text():
     words.write_text("\n".join(vocabulary), encoding="utf-8")
     sentence_piece, pairs = text_cases.learnt("unigram"), text_cases.learnt("byte pairs")
     shared = [
-        "length",
-        "start",
-        "end",
-        "special_tokens_in_text",
-        "padding_side",
-        "truncation_side",
-        "name",
-        "added_tokens",
-    ]
+        "length", "start", "end", "special_tokens_in_text", "padding_side", "truncation_side", "name", "added_tokens",
+    ]  # fmt: skip
     unigram, definition = sentence_piece.get_config()["model"], pairs.get_config()["definition"]
     case("text.ByteTokenizer", text.ByteTokenizer, shared)
     case("text.CharacterTokenizer", text.CharacterTokenizer, shared, vocabulary=["[PAD]", "[UNK]", "a", "b"])
@@ -302,11 +290,8 @@ def add_text():
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}', encoding="utf-8")
     case("text.from_checkpoint", text.from_checkpoint, ["length"], folder=folder)
     sizes = {
-        "WordPieceTokenizer": 300,
-        "BytePairTokenizer": 320,
-        "SentencePieceTokenizer": 200,
-        "CharacterTokenizer": None,
-    }
+        "WordPieceTokenizer": 300, "BytePairTokenizer": 320, "SentencePieceTokenizer": 200, "CharacterTokenizer": None,
+    }  # fmt: skip
     for name, size in sizes.items():
         case(f"text.{name}.train", getattr(text, name).train, shared, source=corpus, vocab_size=size)
     case("text.Tokenizer.call", tokenizer.__call__, ["inputs"], inputs=["a fox", "dogs"])
@@ -342,12 +327,9 @@ def add_text():
     case("text.translation", read(text.translation), dataset=two, source_tokenizer=whole)
     case("text.question_answering", read(text.question_answering), dataset=three, tokenizer=whole)
     case(
-        "text.masked_language_modelling",
-        read(text.masked_language_modelling),
-        dataset=texts,
-        tokenizer=tokenizer,
+        "text.masked_language_modelling", read(text.masked_language_modelling), dataset=texts, tokenizer=tokenizer,
         max_length=4,
-    )
+    )  # fmt: skip
     ids = tf.data.Dataset.from_tensor_slices(IDS)
     case("text.mask_tokens", read(text.mask_tokens), dataset=ids, tokenizer=tokenizer)
     examples = text.translation(two, whole)
@@ -372,17 +354,9 @@ def add_checkpoints():
         "n_head": 2, "n_positions": 16, "activation_function": "relu",
     }  # fmt: skip
     model = models.decoder_generator(
-        11,
-        1,
-        8,
-        2,
-        position_encoding="learned",
-        max_length=16,
-        norm_placement="pre",
-        scale_embedding=False,
-        pad_id=None,
-        intermediate_dim=32,
-    )
+        11, 1, 8, 2, position_encoding="learned", max_length=16, norm_placement="pre", scale_embedding=False,
+        pad_id=None, intermediate_dim=32,
+    )  # fmt: skip
     checkpoints.save(model, folder, config)
     case("checkpoints.save", checkpoints.save, model=model, folder=folder / "again", config=config)
     own = ["dtype", "progress", "revision", "ignore", "dropout", "max_length"]
@@ -406,12 +380,9 @@ def add_visualize():
     case("visualize.AttentionPage", visualize.AttentionPage, html="<html></html>")
     case("visualize.plot_attention", visualize.plot_attention, scores=scores, tokens=tokens)
     case(
-        "visualize.plot_attention_on_image",
-        visualize.plot_attention_on_image,
-        image=IMAGES[0],
-        scores=seen,
+        "visualize.plot_attention_on_image", visualize.plot_attention_on_image, image=IMAGES[0], scores=seen,
         patch_size=2,
-    )
+    )  # fmt: skip
     case("visualize.attention_rollout", visualize.attention_rollout, scores=seen)
     case("visualize.plot_positions", visualize.plot_positions, layer="rotary")
     case("visualize.plot_history", visualize.plot_history, history={"loss": [2.0, 1.0], "val_loss": [2.5, 1.5]})
@@ -438,15 +409,12 @@ def add_tasks():
     asked = {
         "TextClassifier": {"predict": dict(texts=texts)},
         "TokenClassifier": {"predict": dict(words=words), "entities": dict(texts=texts)},
-        "PairClassifier": {
-            "predict": dict(first=texts, second=others), "rank": dict(query="a fox", texts=others),
-            "inputs": dict(first=texts, second=others),
-        },
+        "PairClassifier": {"predict": dict(first=texts, second=others), "rank": dict(query="a fox", texts=others),
+                           "inputs": dict(first=texts, second=others)},
         "QuestionAnswerer": {"predict": dict(questions=others, contexts=texts)},
         "TextEmbedder": {"encode": dict(texts=texts), "index": dict(texts=texts), "search": dict(queries=texts)},
-        "TextGenerator": {
-            "generate": dict(texts=texts, max_new_tokens=2), "chat": dict(messages=messages[:1], max_new_tokens=2),
-        },
+        "TextGenerator": {"generate": dict(texts=texts, max_new_tokens=2),
+                          "chat": dict(messages=messages[:1], max_new_tokens=2)},
         "TextToText": {"generate": dict(texts=texts, max_new_tokens=2)},
         "MaskedLanguageModel": {"fill": dict(texts=["the [MASK]"])},
     }  # fmt: skip
@@ -507,12 +475,10 @@ AREAS = {
 
 # Public callables without a case, and why.
 WITHOUT = {
-    "layers.KVCache": "made by `of_prompt`, or by `generate`",
-    "generation.History": "made by `generate`",
-    "generation.Scored": "made by `generate`",
-    "training.Cost": "made by `cost`",
+    "layers.KVCache": "made by `of_prompt`, or by `generate`", "generation.History": "made by `generate`",
+    "generation.Scored": "made by `generate`", "training.Cost": "made by `cost`",
     "text.Tokenizer": "the base of the tokenizers",
-}
+}  # fmt: skip
 # Their options are those of builders, which try them.
 PASS_ON = (".from_scratch", ".from_checkpoint", "checkpoints.load")
 # Arguments that any object is right for, and why.

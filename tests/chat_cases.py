@@ -28,14 +28,10 @@ CONVERSATIONS = {
     "several turns": [SYSTEM, user("Hello!"), assistant("Hi. What now?"), user("a\n\n b "), assistant("\nYes, <b>\n")],
     "reasoning": [user("2 + 3?"), assistant("5", reasoning_content="Two and three.")],
     "thoughts": [user("2 + 3?"), assistant("<think>\nHm.\n</think>\n\n5"), user("4 + 4?"), assistant("8")],
-    "call": [
-        user("Will it rain?"), assistant("", tool_calls=[CALL]), {"role": "tool", "name": "weather", "content": "No."},
-        assistant("No."),
-    ],
-    "parts": [
-        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]},
-        {"role": "assistant", "content": [{"type": "text", "text": "A cat."}]},
-    ],
+    "call": [user("Will it rain?"), assistant("", tool_calls=[CALL]),
+             {"role": "tool", "name": "weather", "content": "No."}, assistant("No.")],
+    "parts": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]},
+              {"role": "assistant", "content": [{"type": "text", "text": "A cat."}]}],
     "none": [{"role": "user", "content": "Hello!", "tool_calls": None, "name": None}],
 }  # fmt: skip
 

@@ -24,13 +24,9 @@ def few(max_examples):
     if keras.backend.backend() == "jax":  # each compiles its operations anew; the first has the simplest options
         max_examples = max(2, -(-max_examples // 4))
     return settings(
-        max_examples=max_examples,
-        derandomize=True,
-        deadline=None,
-        database=None,
-        phases=[Phase.explicit, Phase.generate],
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+        max_examples=max_examples, derandomize=True, deadline=None, database=None,
+        phases=[Phase.explicit, Phase.generate], suppress_health_check=[HealthCheck.too_slow],
+    )  # fmt: skip
 
 
 @st.composite

@@ -9,23 +9,19 @@ from keras_txf import models
 
 BUILDERS = {
     "encoder": functools.partial(models.encoder, vocab_size=11, num_layers=2, dim=8, num_heads=2),
-    "encoder_classifier": functools.partial(
-        models.encoder_classifier, vocab_size=11, num_classes=3, num_layers=2, dim=8, num_heads=2
-    ),
+    "encoder_classifier": functools.partial(models.encoder_classifier, vocab_size=11, num_classes=3, num_layers=2,
+                                            dim=8, num_heads=2),
     "decoder": functools.partial(models.decoder, vocab_size=11, num_layers=2, dim=8, num_heads=2),
     "decoder_generator": functools.partial(models.decoder_generator, vocab_size=11, num_layers=2, dim=8, num_heads=2),
-    "encoder_decoder": functools.partial(
-        models.encoder_decoder, source_vocab_size=11, target_vocab_size=11, num_layers=2, dim=8, num_heads=2
-    ),
-}
+    "encoder_decoder": functools.partial(models.encoder_decoder, source_vocab_size=11, target_vocab_size=11,
+                                         num_layers=2, dim=8, num_heads=2),
+}  # fmt: skip
 IMAGE_BUILDERS = {
-    "image_encoder": functools.partial(
-        models.image_encoder, image_size=(6, 8), patch_size=2, num_layers=2, dim=8, num_heads=2
-    ),
-    "image_classifier": functools.partial(
-        models.image_classifier, image_size=(6, 8), patch_size=2, num_classes=3, num_layers=2, dim=8, num_heads=2
-    ),
-}
+    "image_encoder": functools.partial(models.image_encoder, image_size=(6, 8), patch_size=2, num_layers=2, dim=8,
+                                       num_heads=2),
+    "image_classifier": functools.partial(models.image_classifier, image_size=(6, 8), patch_size=2, num_classes=3,
+                                          num_layers=2, dim=8, num_heads=2),
+}  # fmt: skip
 
 X = np.zeros((2, 5, 8), "float32")
 CONTEXT = np.zeros((2, 3, 6), "float32")

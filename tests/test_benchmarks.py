@@ -29,10 +29,8 @@ def test_all_parts_of_the_gpu_benchmark_run(benchmarks, monkeypatch, capsys):
     importlib.import_module("gpu").main()
     lines = capsys.readouterr().out.splitlines()
     assert [sum(line.startswith(part) for line in lines) for part in ("training step", "long attention", "gener")] == [
-        2,
-        2,
-        1,
-    ]
+        2, 2, 1,
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -152,15 +152,9 @@ for name in keras_txf.__all__:
 print(json.dumps(sorted({name.split(".")[0] for name in set(sys.modules) - before})))
 """
 LAZY = {
-    "tensorflow_text",
-    "tokenizers",
-    "sentencepiece",
-    "jinja2",
-    "matplotlib",
-    "transformers",
-    "huggingface_hub",
+    "tensorflow_text", "tokenizers", "sentencepiece", "jinja2", "matplotlib", "transformers", "huggingface_hub",
     "sacrebleu",
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow

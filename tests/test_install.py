@@ -58,24 +58,21 @@ except ImportError as error:
 """
 
 
-@pytest.mark.parametrize(
-    "backend, missing, message",
-    [
-        (
-            "jax",
-            "jax",
-            "Keras' backend jax is not installed: pip install 'keras_txf[jax]', or set the environment variable "
-            "KERAS_BACKEND to tensorflow or torch.",
-        ),
-        (
-            "tensorflow",
-            "tensorflow,torch",
-            "Keras' backend tensorflow is not installed: pip install 'keras_txf[tensorflow]', or set the environment "
-            "variable KERAS_BACKEND to jax.",
-        ),
-        ("torch", "jax,tensorflow,torch", "Keras' backend torch is not installed: pip install 'keras_txf[torch]'."),
-    ],
-)
+@pytest.mark.parametrize("backend, missing, message", [
+    (
+        "jax",
+        "jax",
+        "Keras' backend jax is not installed: pip install 'keras_txf[jax]', or set the environment variable "
+        "KERAS_BACKEND to tensorflow or torch.",
+    ),
+    (
+        "tensorflow",
+        "tensorflow,torch",
+        "Keras' backend tensorflow is not installed: pip install 'keras_txf[tensorflow]', or set the environment "
+        "variable KERAS_BACKEND to jax.",
+    ),
+    ("torch", "jax,tensorflow,torch", "Keras' backend torch is not installed: pip install 'keras_txf[torch]'."),
+])  # fmt: skip
 def test_a_missing_backend(backend, missing, message):
     assert run("-c", MISSING, missing, KERAS_BACKEND=backend).stdout.splitlines() == [message]
 
@@ -99,17 +96,14 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize(
-    "level, shown",
-    [
-        (None, ["other"]),
-        ("3", ["other"]),
-        ("2", ["E", "other"]),
-        ("1", ["W", "E", "other"]),
-        ("0", [*LINES]),
-        ("x", [*LINES]),
-    ],
-)
+@pytest.mark.parametrize("level, shown", [
+    (None, ["other"]),
+    ("3", ["other"]),
+    ("2", ["E", "other"]),
+    ("1", ["W", "E", "other"]),
+    ("0", [*LINES]),
+    ("x", [*LINES]),
+])  # fmt: skip
 def test_the_level_holds_for_the_first_lines(level, shown, monkeypatch, capfd):
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level or "")

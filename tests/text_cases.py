@@ -30,14 +30,11 @@ HARD += "한각가힣漢\uf900\ufa0eÅÅỐﬁ\0\ufffd\U0001e94a\U0001e944\U0001
 
 WORDS = "The fox dogs naïve ÄÖÜ 狗和 sleeping !? [MASK] </s> ##s".split()
 STRINGS = st.lists(
-    st.one_of(
-        st.text(max_size=30),
-        st.text(st.sampled_from(HARD), max_size=30),
-        st.text(st.sampled_from("ab Éé漢!'\u0301\u034f\u1b44\u302e"), max_size=30),
-        st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join),
-    ),
+    st.one_of(st.text(max_size=30), st.text(st.sampled_from(HARD), max_size=30),
+              st.text(st.sampled_from("ab Éé漢!'\u0301\u034f\u1b44\u302e"), max_size=30),
+              st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join)),
     max_size=6,
-)
+)  # fmt: skip
 
 
 LEARN = {

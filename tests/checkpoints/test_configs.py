@@ -71,16 +71,13 @@ def test_a_value_of_another_kind(folders, config, key, values):
         refused(lambda value=value: load(folders[config["model_type"]], config, **{key: value}), words)
 
 
-@pytest.mark.parametrize(
-    "config, key, shape",
-    [
-        (BERT, "vocab_size", 30522),
-        (BERT, "hidden_size", 768),
-        (BERT, "num_hidden_layers", "encoder.layer.11."),
-        (GPT2, "n_embd", 768),
-        (LLAMA, "vocab_size", 32000),
-    ],
-)
+@pytest.mark.parametrize("config, key, shape", [
+    (BERT, "vocab_size", 30522),
+    (BERT, "hidden_size", 768),
+    (BERT, "num_hidden_layers", "encoder.layer.11."),
+    (GPT2, "n_embd", 768),
+    (LLAMA, "vocab_size", 32000),
+])  # fmt: skip
 def test_a_size_that_is_missing(folders, config, key, shape):
     """It has transformers' default, which the tensors do not have."""
     rest = {name: value for name, value in config.items() if name != key}
@@ -93,71 +90,59 @@ def test_a_family_without_defaults(folders):
     refused(lambda: load(folders["bert"], {**BERT, "architectures": None, "model_type": None}), ["`model_type`"])
 
 
-@pytest.mark.parametrize(
-    "config, changed, words",
-    [
-        (BERT, {"num_attention_heads": 3}, ["num_attention_heads=3", "hidden_size=8"]),
-        (BERT, {"num_attention_heads": 16}, ["num_attention_heads=16", "hidden_size=8"]),
-        (GPT2, {"n_head": 3}, ["n_head=3", "n_embd=8"]),
-        (GPT2, {"n_head": 16}, ["n_head=16", "n_embd=8"]),
-        (LLAMA, {"num_key_value_heads": 3}, ["num_key_value_heads=3", "num_attention_heads=4"]),
-        (LLAMA, {"rope_scaling": {"type": "linear", "factor": "2"}}, ["rope_scaling={'factor': '2'", "factor"]),
-        (LLAMA, {"rope_scaling": {"type": "conic", "factor": 2.0}}, ["rope_scaling=", "conic"]),
-        (LLAMA, {"rope_scaling": {"type": ["linear"]}}, ["rope_scaling="]),
-        (LLAMA, {"rope_scaling": {"type": "linear", "factor": None}}, ["rope_scaling="]),
-        (LLAMA, {"rope_parameters": {"rope_theta": "1"}}, ["rope_parameters={'rope_theta': '1'"]),
-        (LLAMA, {"head_dim": 3}, ["head_dim=3"]),
-        (BERT, {"pad_token_id": 11}, ["pad_token_id=11", "vocab_size=11"]),
-    ],
-)
+@pytest.mark.parametrize("config, changed, words", [
+    (BERT, {"num_attention_heads": 3}, ["num_attention_heads=3", "hidden_size=8"]),
+    (BERT, {"num_attention_heads": 16}, ["num_attention_heads=16", "hidden_size=8"]),
+    (GPT2, {"n_head": 3}, ["n_head=3", "n_embd=8"]),
+    (GPT2, {"n_head": 16}, ["n_head=16", "n_embd=8"]),
+    (LLAMA, {"num_key_value_heads": 3}, ["num_key_value_heads=3", "num_attention_heads=4"]),
+    (LLAMA, {"rope_scaling": {"type": "linear", "factor": "2"}}, ["rope_scaling={'factor': '2'", "factor"]),
+    (LLAMA, {"rope_scaling": {"type": "conic", "factor": 2.0}}, ["rope_scaling=", "conic"]),
+    (LLAMA, {"rope_scaling": {"type": ["linear"]}}, ["rope_scaling="]),
+    (LLAMA, {"rope_scaling": {"type": "linear", "factor": None}}, ["rope_scaling="]),
+    (LLAMA, {"rope_parameters": {"rope_theta": "1"}}, ["rope_parameters={'rope_theta': '1'"]),
+    (LLAMA, {"head_dim": 3}, ["head_dim=3"]),
+    (BERT, {"pad_token_id": 11}, ["pad_token_id=11", "vocab_size=11"]),
+])  # fmt: skip
 def test_values_that_do_not_go_together(folders, config, changed, words):
     """A builder finds out; its arguments have other names than the keys."""
     refused(lambda: load(folders[config["model_type"]], config, **changed), ["config.json must describe", *words])
 
 
-@pytest.mark.parametrize(
-    "config, changed, words",
-    [
-        (BERT, {"hidden_size": 16}, ["'bert.embeddings.word_embeddings.weight'", "(11, 8)", "(11, 16)"]),
-        (BERT, {"hidden_size": 2**24}, ["(11, 8)", "(11, 16777216)"]),
-        (BERT, {"vocab_size": 2**24}, ["(11, 8)", "(16777216, 8)"]),
-        (BERT, {"max_position_embeddings": 2**24}, ["(7, 8)", "(16777216, 8)"]),
-        (BERT, {"intermediate_size": 2**24}, ["(12, 8)", "(8, 16777216)"]),
-        (GPT2, {"n_embd": 2**24}, ["(8, 24)", "(16777216, 16777216)"]),
-        (LLAMA, {"head_dim": 2**24}, ["(8, 8)", "(8, 67108864)"]),
-        (BERT, {"num_hidden_layers": 1}, ["'bert.encoder.layer.1.attention.output.LayerNorm.bias'"]),
-        (BERT, {"num_hidden_layers": 3}, ["'encoder.layer.2.attention.output.LayerNorm.bias'"]),
-        (BERT, {"num_hidden_layers": 4096}, ["4096 blocks", "tensors"]),
-    ],
-)
+@pytest.mark.parametrize("config, changed, words", [
+    (BERT, {"hidden_size": 16}, ["'bert.embeddings.word_embeddings.weight'", "(11, 8)", "(11, 16)"]),
+    (BERT, {"hidden_size": 2**24}, ["(11, 8)", "(11, 16777216)"]),
+    (BERT, {"vocab_size": 2**24}, ["(11, 8)", "(16777216, 8)"]),
+    (BERT, {"max_position_embeddings": 2**24}, ["(7, 8)", "(16777216, 8)"]),
+    (BERT, {"intermediate_size": 2**24}, ["(12, 8)", "(8, 16777216)"]),
+    (GPT2, {"n_embd": 2**24}, ["(8, 24)", "(16777216, 16777216)"]),
+    (LLAMA, {"head_dim": 2**24}, ["(8, 8)", "(8, 67108864)"]),
+    (BERT, {"num_hidden_layers": 1}, ["'bert.encoder.layer.1.attention.output.LayerNorm.bias'"]),
+    (BERT, {"num_hidden_layers": 3}, ["'encoder.layer.2.attention.output.LayerNorm.bias'"]),
+    (BERT, {"num_hidden_layers": 4096}, ["4096 blocks", "tensors"]),
+])  # fmt: skip
 def test_sizes_that_the_tensors_do_not_have(folders, config, changed, words):
     """No memory is asked for: the model gets its numbers from the file, which lacks them."""
     refused(lambda: load(folders[config["model_type"]], config, **changed), words)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"partial_rotary_factor": 0.5},
-        {"rope_scaling": {"type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}},
-        {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}},
-    ],
-)
+@pytest.mark.parametrize("changed", [
+    {"partial_rotary_factor": 0.5},
+    {"rope_scaling": {"type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}},
+])  # fmt: skip
 def test_a_llama_that_turns_some_features(folders, changed):
     """The class in transformers reads no such key and turns them all; a model that did would answer otherwise."""
     refused(lambda: load(folders["llama"], LLAMA, **changed), ["config.json must have", "partial_rotary_factor", "0.5"])
     load(folders["llama"], LLAMA, rope_parameters={"rope_theta": 100.0, "partial_rotary_factor": 1.0})
 
 
-@pytest.mark.parametrize(
-    "config, changed",
-    [
-        (BERT, {"hidden_dropout_prob": 0, "pad_token_id": None, "classifier_dropout": None, "layer_norm_eps": 1e-12}),
-        (GPT2, {"pad_token_id": -1}),
-        (GPT2, {"n_inner": 12, "pad_token_id": None, "architectures": None}),
-        (LLAMA, {"head_dim": None, "num_key_value_heads": 2, "rope_scaling": None, "rope_theta": 10000}),
-    ],
-)
+@pytest.mark.parametrize("config, changed", [
+    (BERT, {"hidden_dropout_prob": 0, "pad_token_id": None, "classifier_dropout": None, "layer_norm_eps": 1e-12}),
+    (GPT2, {"pad_token_id": -1}),
+    (GPT2, {"n_inner": 12, "pad_token_id": None, "architectures": None}),
+    (LLAMA, {"head_dim": None, "num_key_value_heads": 2, "rope_scaling": None, "rope_theta": 10000}),
+])  # fmt: skip
 def test_what_published_files_say(folders, config, changed):
     load(folders[config["model_type"]], config, **changed)
 

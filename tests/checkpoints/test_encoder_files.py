@@ -44,27 +44,24 @@ def test_frequencies_of_esm_that_differ_from_block_to_block_are_refused(tmp_path
     refused(lambda: txf.checkpoints.load(write(tmp_path, *esm(**other))), ["layer.1", "differ"])
 
 
-@pytest.mark.parametrize(
-    "family, changed, words",
-    [
-        ("esm", {"is_folding_model": True}, ["'is_folding_model'"]),
-        ("esm", {"pad_token_id": None}, ["`pad_token_id`"]),
-        ("albert", {"inner_group_num": 2}, ["'inner_group_num'"]),
-        ("albert", {"num_hidden_layers": 3}, ["`num_hidden_groups`", "divide", "3"]),
-        ("m2m_100", {"pad_token_id": 0}, ["'pad_token_id'"]),
-        ("mbart", {"normalize_before": False}, ["'normalize_before'"]),
-        ("pegasus", {"static_position_embeddings": False}, ["'static_position_embeddings'"]),
-        ("dinov2", {"image_size": [12, 8]}, ["`image_size`", "square"]),
-        ("dinov3_vit", {"num_register_tokens": 0}, ["`num_register_tokens`", "from 1 on"]),
-        ("dinov3_vit", {"value_bias": False}, ["'value_bias'", "False"]),
-        ("beit", {"image_size": [12, 8]}, ["`image_size`", "square"]),
-        ("dinov2_with_registers", {"num_register_tokens": 0}, ["`num_register_tokens`", "0"]),
-        ("beit", {"use_shared_relative_position_bias": True}, ["use_shared_relative_position_bias", "both"]),
-        ("eurobert", {"classifier_pooling": "max"}, ["'classifier_pooling'", "'max'"]),
-        ("t5gemma", {"pad_token_id": 3}, ["'pad_token_id'", "3"]),
-        ("t5gemma", {"encoder": 3}, ["`encoder`", "JSON object", "3"]),
-    ],
-)
+@pytest.mark.parametrize("family, changed, words", [
+    ("esm", {"is_folding_model": True}, ["'is_folding_model'"]),
+    ("esm", {"pad_token_id": None}, ["`pad_token_id`"]),
+    ("albert", {"inner_group_num": 2}, ["'inner_group_num'"]),
+    ("albert", {"num_hidden_layers": 3}, ["`num_hidden_groups`", "divide", "3"]),
+    ("m2m_100", {"pad_token_id": 0}, ["'pad_token_id'"]),
+    ("mbart", {"normalize_before": False}, ["'normalize_before'"]),
+    ("pegasus", {"static_position_embeddings": False}, ["'static_position_embeddings'"]),
+    ("dinov2", {"image_size": [12, 8]}, ["`image_size`", "square"]),
+    ("dinov3_vit", {"num_register_tokens": 0}, ["`num_register_tokens`", "from 1 on"]),
+    ("dinov3_vit", {"value_bias": False}, ["'value_bias'", "False"]),
+    ("beit", {"image_size": [12, 8]}, ["`image_size`", "square"]),
+    ("dinov2_with_registers", {"num_register_tokens": 0}, ["`num_register_tokens`", "0"]),
+    ("beit", {"use_shared_relative_position_bias": True}, ["use_shared_relative_position_bias", "both"]),
+    ("eurobert", {"classifier_pooling": "max"}, ["'classifier_pooling'", "'max'"]),
+    ("t5gemma", {"pad_token_id": 3}, ["'pad_token_id'", "3"]),
+    ("t5gemma", {"encoder": 3}, ["`encoder`", "JSON object", "3"]),
+])  # fmt: skip
 def test_models_that_are_not_built_are_refused(family, changed, words, tmp_path):
     config, arrays = parts(family)
     refused(lambda: txf.checkpoints.load(write(tmp_path, {**config, **changed}, arrays)), ["config.json", *words])

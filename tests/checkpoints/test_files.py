@@ -109,20 +109,8 @@ def test_a_folder_full_of_other_files(folder):
 
 
 NOWHERE = [
-    "no/folder/here",
-    "nowhere",
-    "",
-    "/no/such",
-    "../x",
-    "..",
-    "a b/c",
-    "\0",
-    "x" * 5000,
-    "x/" * 5000,
-    None,
-    7,
-    b"x",
-]
+    "no/folder/here", "nowhere", "", "/no/such", "../x", "..", "a b/c", "\0", "x" * 5000, "x/" * 5000, None, 7, b"x",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", NOWHERE)
@@ -200,16 +188,12 @@ def test_a_file_that_is_no_sound_safetensors(folder, content):
     refuses(folder, str(folder / ONE), "no sound safetensors file")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        header({"a": entry([2], 0, 2, "F8_E4M3")}, b"\0" * 2),
-        header({"a": entry([4], 0, 3, "F6_E2M3")}, b"\0" * 3),
-        header({"a": entry([1] * 70, 0, 4)}, b"\0" * 4),
-        header({"a": entry([0, 2**62], 0, 0)}),
-    ],
-    ids=["8 bits", "6 bits", "70 axes", "no numbers, along an endless axis"],
-)
+@pytest.mark.parametrize("content", [
+    header({"a": entry([2], 0, 2, "F8_E4M3")}, b"\0" * 2),
+    header({"a": entry([4], 0, 3, "F6_E2M3")}, b"\0" * 3),
+    header({"a": entry([1] * 70, 0, 4)}, b"\0" * 4),
+    header({"a": entry([0, 2**62], 0, 0)}),
+], ids=["8 bits", "6 bits", "70 axes", "no numbers, along an endless axis"])  # fmt: skip
 def test_tensors_that_numpy_does_not_have(tmp_path, content):
     (tmp_path / ONE).write_bytes(content)
     with open_tensors(tmp_path) as found:
@@ -288,17 +272,9 @@ def test_a_message_of_a_large_index_is_short(sharded):
 
 
 OUTSIDE = [
-    "../out.safetensors",
-    "./x.safetensors",
-    "a/b.safetensors",
-    "a/../b",
-    "..\\x.safetensors",
-    "C:\\x",
-    "..",
-    ".",
-    "",
+    "../out.safetensors", "./x.safetensors", "a/b.safetensors", "a/../b", "..\\x.safetensors", "C:\\x", "..", ".", "",
     "/",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("place", [*OUTSIDE, "{outside}"])

@@ -39,29 +39,22 @@ def of(folder, **values):
     return load(folder)
 
 
-@pytest.mark.parametrize(
-    "values, expected",
-    [
-        ({}, {}),
-        ({"max_length": 20, "num_beams": 1, "top_k": 50, "temperature": 0.6, "repetition_penalty": 1.0}, {}),
-        ({"eos_token_id": 2}, {"stop_ids": (2,)}),
-        ({"eos_token_id": [2, 3, 50256]}, {"stop_ids": (2, 3)}),  # a token that never comes
-        ({"max_new_tokens": 5, "max_length": 6}, {"max_new_tokens": 5, "max_length": 7}),  # as the model's positions
-        ({"max_length": 4096}, {"max_length": 7}),
-        ({"num_beams": 3, "early_stopping": "never", "length_penalty": None}, {"sampler": Beam(3, 1.0, "never")}),
-        ({"do_sample": True}, {"sampler": Sampling(1.0, 50)}),
-        ({"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 4}, {"sampler": Sampling(0.7, 4, 0.8)}),
-        ({"do_sample": True, "top_k": 0, "top_p": 1.0, "min_p": 0.1}, {"sampler": Sampling(min_p=0.1)}),
-        (
-            {"eos_token_id": 2, "min_new_tokens": 3, "no_repeat_ngram_size": 2, "repetition_penalty": 1.5},
-            {"stop_ids": (2,), "processors": (RepetitionPenalty(1.5), NoRepeatNgrams(2), MinimumLength(3))},
-        ),
-        (
-            {"eos_token_id": 2, "bad_words_ids": [[2], [3, 2], [999]], "suppress_tokens": [4]},
-            {"stop_ids": (2,), "processors": (ForbiddenTokens([[3, 2]]), ForbiddenTokens([4]))},
-        ),
-    ],
-)
+@pytest.mark.parametrize("values, expected", [
+    ({}, {}),
+    ({"max_length": 20, "num_beams": 1, "top_k": 50, "temperature": 0.6, "repetition_penalty": 1.0}, {}),
+    ({"eos_token_id": 2}, {"stop_ids": (2,)}),
+    ({"eos_token_id": [2, 3, 50256]}, {"stop_ids": (2, 3)}),  # a token that never comes
+    ({"max_new_tokens": 5, "max_length": 6}, {"max_new_tokens": 5, "max_length": 7}),  # as the model's positions
+    ({"max_length": 4096}, {"max_length": 7}),
+    ({"num_beams": 3, "early_stopping": "never", "length_penalty": None}, {"sampler": Beam(3, 1.0, "never")}),
+    ({"do_sample": True}, {"sampler": Sampling(1.0, 50)}),
+    ({"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 4}, {"sampler": Sampling(0.7, 4, 0.8)}),
+    ({"do_sample": True, "top_k": 0, "top_p": 1.0, "min_p": 0.1}, {"sampler": Sampling(min_p=0.1)}),
+    ({"eos_token_id": 2, "min_new_tokens": 3, "no_repeat_ngram_size": 2, "repetition_penalty": 1.5},
+     {"stop_ids": (2,), "processors": (RepetitionPenalty(1.5), NoRepeatNgrams(2), MinimumLength(3))}),
+    ({"eos_token_id": 2, "bad_words_ids": [[2], [3, 2], [999]], "suppress_tokens": [4]},
+     {"stop_ids": (2,), "processors": (ForbiddenTokens([[3, 2]]), ForbiddenTokens([4]))}),
+])  # fmt: skip
 def test_what_a_decoder_is_given(llama, values, expected):
     assert defaults(of(llama, **values)) == {**PLAIN, **expected}
 
@@ -92,23 +85,20 @@ LANGUAGES = {"lang_to_id": {"<|en|>": 7, "<|de|>": 8}, "task_to_id": {"transcrib
 NO_TIMES = {"no_timestamps_token_id": 11, "return_timestamps": False}
 
 
-@pytest.mark.parametrize(
-    "values, start_id, chosen",
-    [
-        ({}, 3, None),
-        ({"forced_decoder_ids": [[1, 5], [2, 6]]}, (3, 5, 6), None),
-        ({"forced_decoder_ids": [[1, 11]], **NO_TIMES}, (3, 11), None),
-        (NO_TIMES, (3, 11), None),
-        ({**LANGUAGES, "language": "de"}, (3, 8, 9), None),
-        ({**LANGUAGES, **NO_TIMES, "language": "<|en|>", "task": "translate"}, (3, 7, 10, 11), None),
-        ({**LANGUAGES, "language": "en", "forced_decoder_ids": [[1, 5]]}, (3, 7, 9), None),
-        ({**LANGUAGES, **NO_TIMES, "forced_decoder_ids": [[1, None], [2, 9]]}, 3, {0: [7, 8], 1: 9, 2: 11}),
-        ({**LANGUAGES, "forced_decoder_ids": [[1, 8], [2, 9]]}, (3, 8, 9), None),
-        ({**LANGUAGES, "task": "translate"}, 3, {0: [7, 8], 1: 10}),
-        ({"forced_decoder_ids": [[1, None], [2, 9]]}, (3, 9), None),
-        ({"language": "en", "task": "translation"}, 3, None),  # words of a model without their tables
-    ],
-)
+@pytest.mark.parametrize("values, start_id, chosen", [
+    ({}, 3, None),
+    ({"forced_decoder_ids": [[1, 5], [2, 6]]}, (3, 5, 6), None),
+    ({"forced_decoder_ids": [[1, 11]], **NO_TIMES}, (3, 11), None),
+    (NO_TIMES, (3, 11), None),
+    ({**LANGUAGES, "language": "de"}, (3, 8, 9), None),
+    ({**LANGUAGES, **NO_TIMES, "language": "<|en|>", "task": "translate"}, (3, 7, 10, 11), None),
+    ({**LANGUAGES, "language": "en", "forced_decoder_ids": [[1, 5]]}, (3, 7, 9), None),
+    ({**LANGUAGES, **NO_TIMES, "forced_decoder_ids": [[1, None], [2, 9]]}, 3, {0: [7, 8], 1: 9, 2: 11}),
+    ({**LANGUAGES, "forced_decoder_ids": [[1, 8], [2, 9]]}, (3, 8, 9), None),
+    ({**LANGUAGES, "task": "translate"}, 3, {0: [7, 8], 1: 10}),
+    ({"forced_decoder_ids": [[1, None], [2, 9]]}, (3, 9), None),
+    ({"language": "en", "task": "translation"}, 3, None),  # words of a model without their tables
+])  # fmt: skip
 def test_the_start_of_an_answer_of_whisper(values, start_id, chosen, whisper):
     settings = {"decoder_start_token_id": 3, "suppress_tokens": [20], "begin_suppress_tokens": [21, 2]}
     model = of(whisper, **settings, **values)
@@ -125,20 +115,17 @@ def test_a_last_token_is_forced_after_all_start_tokens(whisper):
     assert defaults(model)["processors"] == (ForcedTokens({5: 2}),)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"forced_decoder_ids": [[2, 5]]},
-        {"forced_decoder_ids": [[1, 999]]},
-        {"forced_decoder_ids": 5},
-        {"lang_to_id": [7]},
-        {"task_to_id": None, "lang_to_id": {"<|en|>": 999}},
-        {**LANGUAGES, "language": ["en", "de"]},
-        {**LANGUAGES, "language": "fr"},
-        {**LANGUAGES, "task": "sing"},
-        {"return_timestamps": True},
-    ],
-)
+@pytest.mark.parametrize("values", [
+    {"forced_decoder_ids": [[2, 5]]},
+    {"forced_decoder_ids": [[1, 999]]},
+    {"forced_decoder_ids": 5},
+    {"lang_to_id": [7]},
+    {"task_to_id": None, "lang_to_id": {"<|en|>": 999}},
+    {**LANGUAGES, "language": ["en", "de"]},
+    {**LANGUAGES, "language": "fr"},
+    {**LANGUAGES, "task": "sing"},
+    {"return_timestamps": True},
+])  # fmt: skip
 def test_what_whisper_cannot_begin_with_is_warned_of(values, whisper):
     with pytest.warns(UserWarning, match=[*values][-1]):
         model = of(whisper, decoder_start_token_id=3, **values)

@@ -172,41 +172,35 @@ def test_keys_of_published_files(family, keys, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "family, key, value",
-    [
-        ("qwen2", "use_mrope", True),
-        ("llama", "rope_interleaved", True),
-        ("bert", "position_embedding_type", "relative_key"),
-    ],
-)
+@pytest.mark.parametrize("family, key, value", [
+    ("qwen2", "use_mrope", True),
+    ("llama", "rope_interleaved", True),
+    ("bert", "position_embedding_type", "relative_key"),
+])  # fmt: skip
 def test_keys_that_ask_for_another_model(family, key, value, tmp_path):
     with pytest.raises(ValueError, match=f"config.json must have '{key}' in"):
         txf.checkpoints.load(changed_folder(family, tmp_path, **{key: value}))
 
 
-@pytest.mark.parametrize(
-    "family, changes, words",
-    [
-        ("stablelm", {"hidden_dropout": 0.1}, "'hidden_dropout' in"),
-        ("falcon", {"alibi": True}, "'alibi' in"),
-        ("falcon", {"parallel_attn": False}, "'parallel_attn' in"),
-        ("falcon", {"attention_dropout": 0.1}, "'attention_dropout' in"),
-        ("bloom", {"apply_residual_connection_post_layernorm": True}, "'apply_residual_connection_post_layernorm' in"),
-        ("phi3", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "'longrope' in Phi-3"),
-        ("olmoe", {"clip_qkv": 8.0}, "'clip_qkv' in"),
-        ("mixtral", {"router_jitter_noise": 0.1}, "'router_jitter_noise' in"),
-        ("deberta", {"talking_head": True}, "'talking_head' in"),
-        ("deberta", {"pos_att_type": ["c2p", "p2p"]}, "'pos_att_type' in"),
-        ("deberta", {"pos_att_type": None}, "`content_to_position` and `position_to_content`"),
-        ("deberta", {"relative_attention": False}, "'pos_att_type' in"),
-        ("deberta-v2", {"embedding_size": 6}, "'embedding_size' in"),
-        ("deberta-v2", {"conv_groups": 2}, "'conv_groups' in"),
-        ("deberta-v2", {"legacy": False, "tie_word_embeddings": False}, "'tie_word_embeddings' in"),
-        ("gpt_oss", {"swiglu_alpha": 1.5}, "'swiglu_alpha' in"),
-        ("gpt_oss", {"rope_parameters": None}, "'rope_parameters' or 'rope_scaling'"),
-    ],
-)
+@pytest.mark.parametrize("family, changes, words", [
+    ("stablelm", {"hidden_dropout": 0.1}, "'hidden_dropout' in"),
+    ("falcon", {"alibi": True}, "'alibi' in"),
+    ("falcon", {"parallel_attn": False}, "'parallel_attn' in"),
+    ("falcon", {"attention_dropout": 0.1}, "'attention_dropout' in"),
+    ("bloom", {"apply_residual_connection_post_layernorm": True}, "'apply_residual_connection_post_layernorm' in"),
+    ("phi3", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "'longrope' in Phi-3"),
+    ("olmoe", {"clip_qkv": 8.0}, "'clip_qkv' in"),
+    ("mixtral", {"router_jitter_noise": 0.1}, "'router_jitter_noise' in"),
+    ("deberta", {"talking_head": True}, "'talking_head' in"),
+    ("deberta", {"pos_att_type": ["c2p", "p2p"]}, "'pos_att_type' in"),
+    ("deberta", {"pos_att_type": None}, "`content_to_position` and `position_to_content`"),
+    ("deberta", {"relative_attention": False}, "'pos_att_type' in"),
+    ("deberta-v2", {"embedding_size": 6}, "'embedding_size' in"),
+    ("deberta-v2", {"conv_groups": 2}, "'conv_groups' in"),
+    ("deberta-v2", {"legacy": False, "tie_word_embeddings": False}, "'tie_word_embeddings' in"),
+    ("gpt_oss", {"swiglu_alpha": 1.5}, "'swiglu_alpha' in"),
+    ("gpt_oss", {"rope_parameters": None}, "'rope_parameters' or 'rope_scaling'"),
+])  # fmt: skip
 def test_what_is_not_built_is_refused(family, changes, words, tmp_path):
     with pytest.raises(ValueError, match=words):
         txf.checkpoints.load(changed_folder(family, tmp_path, **changes))

@@ -56,20 +56,10 @@ def test_only_what_is_read_is_fetched(asked):
     ]  # fmt: skip
     assert all(map(fetched, names))
     assert not any(
-        map(
-            fetched,
-            [
-                "pytorch_model.bin",
-                "adapter_model.bin",
-                "onnx/config.json",
-                "onnx/model.safetensors",
-                "2_Dense/pytorch_model.bin",
-                "consolidated.safetensors",
-                "run.py",
-                "tf_model.h5",
-            ],
-        )
-    )
+        map(fetched,
+            ["pytorch_model.bin", "adapter_model.bin", "onnx/config.json", "onnx/model.safetensors",
+             "2_Dense/pytorch_model.bin", "consolidated.safetensors", "run.py", "tf_model.h5"]),
+    )  # fmt: skip
 
 
 def test_a_folder_goes_before_a_repository(asked, tmp_path, monkeypatch):

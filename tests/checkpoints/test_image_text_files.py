@@ -72,16 +72,13 @@ def test_a_projection_beside_a_tower_is_passed_over(tmp_path):
     same("clip_text_model", write(tmp_path, config, tensors))
 
 
-@pytest.mark.parametrize(
-    "family, part, changes, words",
-    [
-        ("clip", "text_config", {"kv_lora_rank": 4}, ["text_config of config.json", "{'kv_lora_rank': 4}"]),
-        ("clip", "vision_config", {"hidden_size": "wide"}, ["vision_config of config.json", "`hidden_size`", "'wide'"]),
-        ("clip", "vision_config", {"image_size": [12, 8]}, ["`image_size`", "12 and 8"]),
-        ("siglip", "vision_config", {"vision_use_head": False}, ["vision_config of config.json", "'vision_use_head'"]),
-        ("siglip", "text_config", {"num_hidden_layers": 4000}, ["4000 blocks"]),
-    ],
-)
+@pytest.mark.parametrize("family, part, changes, words", [
+    ("clip", "text_config", {"kv_lora_rank": 4}, ["text_config of config.json", "{'kv_lora_rank': 4}"]),
+    ("clip", "vision_config", {"hidden_size": "wide"}, ["vision_config of config.json", "`hidden_size`", "'wide'"]),
+    ("clip", "vision_config", {"image_size": [12, 8]}, ["`image_size`", "12 and 8"]),
+    ("siglip", "vision_config", {"vision_use_head": False}, ["vision_config of config.json", "'vision_use_head'"]),
+    ("siglip", "text_config", {"num_hidden_layers": 4000}, ["4000 blocks"]),
+])  # fmt: skip
 def test_what_is_not_built_is_refused(family, part, changes, words, tmp_path):
     config, tensors = read(family)
     config[part] = {**config[part], **changes}

@@ -204,14 +204,10 @@ def test_old_shards_go(models, tmp_path):
     assert contents(tmp_path).keys() == {"config.json", ONE, *TOKENIZER}
 
 
-@pytest.mark.parametrize(
-    "index",
-    [
-        "{",
-        '{"weight_map": {"a": "../precious.safetensors", "b": "notes.txt", "c": "runs"}}',
-        '{"weight_map": {"b": "notes.txt"}}',
-    ],
-)
+@pytest.mark.parametrize("index", [
+    "{", '{"weight_map": {"a": "../precious.safetensors", "b": "notes.txt", "c": "runs"}}',
+    '{"weight_map": {"b": "notes.txt"}}',
+])  # fmt: skip
 def test_an_index_takes_no_other_files_along(index, models, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -84,15 +84,12 @@ def test_old_names_of_norms(plain, tmp_path):
     same(load(write(tmp_path, BERT, old)), plain["bert"])
 
 
-@pytest.mark.parametrize(
-    "name, prefix, changed",
-    [
-        ("gpt2", r"^transformer\.", {}),
-        ("bert", r"^bert\.", {}),
-        ("llama", r"^model\.", {}),
-        ("bert", r"^bert\.", {"cls": False}),
-    ],
-)
+@pytest.mark.parametrize("name, prefix, changed", [
+    ("gpt2", r"^transformer\.", {}),
+    ("bert", r"^bert\.", {}),
+    ("llama", r"^model\.", {}),
+    ("bert", r"^bert\.", {"cls": False}),
+])  # fmt: skip
 def test_without_the_prefix(plain, tmp_path, name, prefix, changed):
     arrays = rename(tensors(CONFIGS[name]), (prefix, ""))
     if "cls" in changed:  # what the class of the body alone saves
@@ -178,23 +175,17 @@ def test_a_tensor_of_another_name_is_one_too_few_and_one_too_many(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "name, wrong, words",
-    [
-        (WTE, np.zeros((12, 8), "float32"), ["(12, 8)", "embedding/token/embeddings", "(11, 8)"]),
-        (WTE, np.zeros((88,), "float32"), ["(88,)", "(11, 8)"]),
-        (WTE, np.zeros((), "float32"), ["()", "(11, 8)"]),
-        (
-            "transformer.h.0.attn.c_attn.weight",
-            np.zeros((8, 25), "float32"),
-            ["(8, 25)", "decoder_0/attention/value/kernel"],
-        ),
-        ("transformer.h.0.mlp.c_fc.weight", np.zeros((12, 8), "float32"), ["(12, 8)", "(8, 12)"]),
-        (WTE, np.zeros((11, 8), "int64"), ["type", "I64"]),
-        (WTE, np.zeros((11, 8), "complex64"), ["type", "C64"]),
-        (WTE, np.zeros((11, 8), "bool"), ["type", "BOOL"]),
-    ],
-)
+@pytest.mark.parametrize("name, wrong, words", [
+    (WTE, np.zeros((12, 8), "float32"), ["(12, 8)", "embedding/token/embeddings", "(11, 8)"]),
+    (WTE, np.zeros((88,), "float32"), ["(88,)", "(11, 8)"]),
+    (WTE, np.zeros((), "float32"), ["()", "(11, 8)"]),
+    ("transformer.h.0.attn.c_attn.weight", np.zeros((8, 25), "float32"),
+     ["(8, 25)", "decoder_0/attention/value/kernel"]),
+    ("transformer.h.0.mlp.c_fc.weight", np.zeros((12, 8), "float32"), ["(12, 8)", "(8, 12)"]),
+    (WTE, np.zeros((11, 8), "int64"), ["type", "I64"]),
+    (WTE, np.zeros((11, 8), "complex64"), ["type", "C64"]),
+    (WTE, np.zeros((11, 8), "bool"), ["type", "BOOL"]),
+])  # fmt: skip
 def test_tensors_that_are_not_what_the_configuration_says(tmp_path, name, wrong, words):
     refused(lambda: load(write(tmp_path, GPT2, {**tensors(GPT2), name: wrong})), [name, *words])
 

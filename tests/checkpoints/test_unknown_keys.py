@@ -46,19 +46,16 @@ def test_one_warning_names_all_keys_that_nothing_reads(folders, tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "config, key, value",
-    [
-        (LLAMA, "is_causal", False),
-        (LLAMA, "dual_chunk_attention_config", {"chunk_size": 262144}),
-        (LLAMA, "quantization_config", {"quant_method": "gptq"}),
-        (LLAMA, "sliding_window", 3),  # of Mistral
-        (LLAMA, "num_experts", 4),
-        (BERT, "is_decoder", True),
-        (BERT, "is_encoder_decoder", True),
-        (GPT2, "alibi", True),
-    ],
-)
+@pytest.mark.parametrize("config, key, value", [
+    (LLAMA, "is_causal", False),
+    (LLAMA, "dual_chunk_attention_config", {"chunk_size": 262144}),
+    (LLAMA, "quantization_config", {"quant_method": "gptq"}),
+    (LLAMA, "sliding_window", 3),  # of Mistral
+    (LLAMA, "num_experts", 4),
+    (BERT, "is_decoder", True),
+    (BERT, "is_encoder_decoder", True),
+    (GPT2, "alibi", True),
+])  # fmt: skip
 def test_a_key_that_changes_a_model_is_refused_but_for_ignore(folders, config, key, value):
     folder = with_config(folders[config["model_type"]], {**config, key: value})
     refused(lambda: load(folder), ["config.json", key, f"ignore=['{key}']"])

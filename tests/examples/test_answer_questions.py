@@ -81,17 +81,14 @@ def test_held_out_stories_are_not_trained_on_and_a_seed_repeats_them():
     assert len({story for story, *_ in held_out}) == 300
 
 
-@pytest.mark.parametrize(
-    "text, reason",
-    [
-        ("Where is Zoe?", "know no zoe; they know"),
-        ("Ben went to the hall.", "end with a question such as"),
-        ("Ben went to the hall. Where is?", "end with a question such as"),
-        ("Ben went to the hall. Where is Anna?", "says nothing of anna"),
-        ("Where is everyone?", "end with a question such as"),
-        ("", "end with a question such as"),
-    ],
-)
+@pytest.mark.parametrize("text, reason", [
+    ("Where is Zoe?", "know no zoe; they know"),
+    ("Ben went to the hall.", "end with a question such as"),
+    ("Ben went to the hall. Where is?", "end with a question such as"),
+    ("Ben went to the hall. Where is Anna?", "says nothing of anna"),
+    ("Where is everyone?", "end with a question such as"),
+    ("", "end with a question such as"),
+])  # fmt: skip
 def test_refuses(text, reason):
     with pytest.raises(ValueError, match=reason):
         answer_questions.answer_text(text, model=None, tokenizer=None)
@@ -109,13 +106,8 @@ def test_the_script_trains_first_then_answers_with_the_saved_model(tmp_path, sha
     *_, exact, answer = first.stdout.splitlines()
     assert 0 <= float(re.fullmatch(r"Exact answers on 1000 fresh stories: (\S+)%", exact)[1]) < 50
     assert sorted(os.listdir(tmp_path)) == [
-        "answers.keras",
-        "attention.png",
-        "log.csv",
-        "results.txt",
-        "training.png",
-        "vocabulary.txt",
-    ]
+        "answers.keras", "attention.png", "log.csv", "results.txt", "training.png", "vocabulary.txt",
+    ]  # fmt: skip
     script_cases.assert_kept(tmp_path, first.stdout, log=2)
     assert run(question).stdout == answer + "\n"
     useless = run("--steps", "7", question)

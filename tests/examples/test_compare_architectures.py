@@ -22,17 +22,14 @@ def count(name):
     return costs.count(tf.function(layer.__call__, jit_compile=True), inputs)
 
 
-@pytest.mark.parametrize(
-    "name, weight_products, pair_products, steps",
-    [
-        ("SimpleRNN", T * 2 * D * D, 0, T),  # the input's and the state's matrix
-        ("LSTM", T * 8 * D * D, 0, T),  # for four gates
-        ("GRU", T * 6 * D * D, 0, T),
-        ("convolution", T * 3 * D * D, 0, 1),
-        ("causal attention", 4 * T * D * D, 2 * T * T * D, 4),  # query and key, scores, values, output
-        ("attention", 4 * T * D * D, 2 * T * T * D, 4),
-    ],
-)
+@pytest.mark.parametrize("name, weight_products, pair_products, steps", [
+    ("SimpleRNN", T * 2 * D * D, 0, T),  # the input's and the state's matrix
+    ("LSTM", T * 8 * D * D, 0, T),  # for four gates
+    ("GRU", T * 6 * D * D, 0, T),
+    ("convolution", T * 3 * D * D, 0, 1),
+    ("causal attention", 4 * T * D * D, 2 * T * T * D, 4),  # query and key, scores, values, output
+    ("attention", 4 * T * D * D, 2 * T * T * D, 4),
+])  # fmt: skip
 def test_counts_are_those_of_a_hand(name, weight_products, pair_products, steps):
     found = count(name)
     assert found.multiply_adds == found.weight_products + found.pair_products

@@ -39,16 +39,13 @@ def test_the_goal_is_reached_at_the_first_measurement_as_good():
     assert compare_models.reached(curve, 0.7) == (None, None)
 
 
-@pytest.mark.parametrize(
-    "values, text",
-    [
-        ([1000.0, 3000.0], "2,000.0 (1,000.0 to 3,000.0)"),
-        ([2.5], "2.5"),
-        ([2.51, 2.49], "2.5"),
-        ([None, 4.0, 6.0], "5.0 (4.0 to 6.0), 2 of 3 seeds"),
-        ([None, None], "-"),
-    ],
-)
+@pytest.mark.parametrize("values, text", [
+    ([1000.0, 3000.0], "2,000.0 (1,000.0 to 3,000.0)"),
+    ([2.5], "2.5"),
+    ([2.51, 2.49], "2.5"),
+    ([None, 4.0, 6.0], "5.0 (4.0 to 6.0), 2 of 3 seeds"),
+    ([None, None], "-"),
+])  # fmt: skip
 def test_cell(values, text):
     assert comparison_tables.cell(values, 1) == text
 

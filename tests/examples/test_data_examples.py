@@ -139,16 +139,11 @@ def test_translate(tmp_path, shallow):
     assert set(again.stdout.split()) <= {"<start>", "<unknown>", "ein", "hund", "rennt", "."}, again.stderr
     shown = json.loads(re.search(r"<script[^>]*json[^>]*>(.*?)</script>", page.read_text(), re.S)[1])
     assert shown["tokens"] == [*again.stdout.split(), "<stop>"][:40] and shown["source_tokens"] == [
-        "a",
-        "dog",
-        "runs",
-        ".",
-    ]
+        "a", "dog", "runs", ".",
+    ]  # fmt: skip
     assert [kind["title"] for kind in shown["kinds"]] == [
-        "Encoder self-attention",
-        "Decoder self-attention",
-        "Cross-attention",
-    ]
+        "Encoder self-attention", "Decoder self-attention", "Cross-attention",
+    ]  # fmt: skip
 
 
 def test_the_view_of_a_translation_has_the_steps_that_chose_its_words(tmp_path, monkeypatch):

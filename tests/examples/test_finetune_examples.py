@@ -43,15 +43,12 @@ def bert(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    "tokens, text",
-    [
-        ("it 's dull , is n't it ?", "it's dull, isn't it?"),
-        ("they 've `` wo n't ''", "they've `` won't ''"),
-        ("a ' sure thing ' , nothing 'sly", "a ' sure thing ', nothing 'sly"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize("tokens, text", [
+    ("it 's dull , is n't it ?", "it's dull, isn't it?"),
+    ("they 've `` wo n't ''", "they've `` won't ''"),
+    ("a ' sure thing ' , nothing 'sly", "a ' sure thing ', nothing 'sly"),
+    ("", ""),
+])  # fmt: skip
 def test_sentences_lose_their_tokens_blanks(tokens, text):
     assert finetune_sentiment.natural(tokens.split()) == text
 
@@ -79,38 +76,32 @@ def test_a_training_with_other_options_does_not_go_on(tmp_path):
         data.claim(tmp_path, seed=2, updates=8)
 
 
-@pytest.mark.parametrize(
-    "script, arguments, reason",
-    [
-        ("finetune_sentiment", ["--rank", "2"], "--rank: without --lora"),
-        ("finetune_sentiment", ["--checkpoint", "DIR", "a film"], "--checkpoint: is for training"),
-        ("finetune_generator", ["--rank", "2"], "--rank: is for training"),
-        ("classify_sentiment", ["--word-dropout", "0.1", "a film"], "--word-dropout: is for training"),
-        ("pretrain_encoder", ["--pretraining-epochs", "2", "a [MASK]"], "--pretraining-epochs: is for training"),
-        ("translate", ["--dim", "64", "a dog"], "--dim: is for training"),
-        ("semantic_search", ["--rate", "0.1", "lines.txt"], "--rate: is for training"),
-        ("semantic_search", ["--epochs", "1", "lines.txt"], "--epochs: fine-tuning needs --data"),
-        ("semantic_search", [], "expected a file"),
-        ("semantic_search", ["--data", "DIR", "--count", "2"], "--count: there is no file"),
-        ("finetune_generator", ["--prompt", ""], "--prompt: expected a text"),
-        ("finetune_generator", ["--length", "0"], "--length: expected at least 1, got 0"),
-        ("finetune_generator", ["--temperature", "-1"], "`temperature` must"),
-        ("generate_text", ["--length", "0"], "--length: expected at least 1, got 0"),
-        ("generate_text", ["--steps", "-1"], "--steps: expected at least 1, got -1"),
-        ("generate_text", ["--size", "gpu", "To be"], "--size: is for training"),
-        ("generate_text", ["--top-p", "2"], "`top_p` must"),
-        ("multi30k", ["--variant", "reverse"], "--published: is for --variant reverse or diverse, which must have it"),
-        ("multi30k", ["--published", "DIR"], "--published: is for --variant reverse or diverse"),
-        ("multi30k", ["--variant", "diverse", "--published", "DIR"], "--reverse: is for --variant diverse, which"),
-        (
-            "multi30k",
-            ["--variant", "diverse-2", "--published", "DIR"],
-            "--published: is for --variant reverse or diverse, which",
-        ),
-        ("translate", ["--beams", "0"], "--beams: expected at least 1, got 0"),
-        ("classify_sentiment", ["..."], "text: expected a sentence with at least one word, got '...'"),
-    ],
-)
+@pytest.mark.parametrize("script, arguments, reason", [
+    ("finetune_sentiment", ["--rank", "2"], "--rank: without --lora"),
+    ("finetune_sentiment", ["--checkpoint", "DIR", "a film"], "--checkpoint: is for training"),
+    ("finetune_generator", ["--rank", "2"], "--rank: is for training"),
+    ("classify_sentiment", ["--word-dropout", "0.1", "a film"], "--word-dropout: is for training"),
+    ("pretrain_encoder", ["--pretraining-epochs", "2", "a [MASK]"], "--pretraining-epochs: is for training"),
+    ("translate", ["--dim", "64", "a dog"], "--dim: is for training"),
+    ("semantic_search", ["--rate", "0.1", "lines.txt"], "--rate: is for training"),
+    ("semantic_search", ["--epochs", "1", "lines.txt"], "--epochs: fine-tuning needs --data"),
+    ("semantic_search", [], "expected a file"),
+    ("semantic_search", ["--data", "DIR", "--count", "2"], "--count: there is no file"),
+    ("finetune_generator", ["--prompt", ""], "--prompt: expected a text"),
+    ("finetune_generator", ["--length", "0"], "--length: expected at least 1, got 0"),
+    ("finetune_generator", ["--temperature", "-1"], "`temperature` must"),
+    ("generate_text", ["--length", "0"], "--length: expected at least 1, got 0"),
+    ("generate_text", ["--steps", "-1"], "--steps: expected at least 1, got -1"),
+    ("generate_text", ["--size", "gpu", "To be"], "--size: is for training"),
+    ("generate_text", ["--top-p", "2"], "`top_p` must"),
+    ("multi30k", ["--variant", "reverse"], "--published: is for --variant reverse or diverse, which must have it"),
+    ("multi30k", ["--published", "DIR"], "--published: is for --variant reverse or diverse"),
+    ("multi30k", ["--variant", "diverse", "--published", "DIR"], "--reverse: is for --variant diverse, which"),
+    ("multi30k", ["--variant", "diverse-2", "--published", "DIR"],
+     "--published: is for --variant reverse or diverse, which"),
+    ("translate", ["--beams", "0"], "--beams: expected at least 1, got 0"),
+    ("classify_sentiment", ["..."], "text: expected a sentence with at least one word, got '...'"),
+])  # fmt: skip
 def test_options_that_do_not_apply_are_refused_at_once(script, arguments, reason, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [script, *arguments])
     with pytest.raises(SystemExit):

@@ -91,14 +91,11 @@ def test_a_sentence_of_ones_own(bert, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments, reason",
-    [
-        (["A cat sat."], 'error: "it" is not one of the tokens [CLS] a cat sat . [SEP].'),
-        (["A cat sat.", "--word", "dog"], 'error: "dog" is not one of the tokens [CLS] a cat sat . [SEP].'),
-        (["it"], 'error: the sentence has no other token than "it".'),
-    ],
-)
+@pytest.mark.parametrize("arguments, reason", [
+    (["A cat sat."], 'error: "it" is not one of the tokens [CLS] a cat sat . [SEP].'),
+    (["A cat sat.", "--word", "dog"], 'error: "dog" is not one of the tokens [CLS] a cat sat . [SEP].'),
+    (["it"], 'error: the sentence has no other token than "it".'),
+])  # fmt: skip
 def test_a_sentence_without_the_word_is_refused(arguments, reason, bert, tmp_path):
     done = run("look_at_attention", "--checkpoint", bert, "--out", tmp_path, *arguments)
     assert done.returncode == 1 and done.stderr.splitlines()[-1] == reason

@@ -72,17 +72,14 @@ def test_a_text_with_two_meanings_is_refused(monkeypatch):
         dates.make_pairs(1000, read_dates.LONGEST, seed=3)
 
 
-@pytest.mark.parametrize(
-    "text, cleaned",
-    [
-        ("SAMEDI,  3 Mars\u202f2018", "samedi 3 mars 2018"),
-        ("March 3rd,2018", "march 3 2018"),
-        ("1er août 2018", "1 août 2018"),
-        ("２０１８年３月３日", "2018年3月3日"),
-        ("3\u200f/4\u200f/2018", "3 /4 /2018"),
-        ("3 marz\u0327 2018", "3 marz\u0327 2018"),
-    ],
-)
+@pytest.mark.parametrize("text, cleaned", [
+    ("SAMEDI,  3 Mars\u202f2018", "samedi 3 mars 2018"),
+    ("March 3rd,2018", "march 3 2018"),
+    ("1er août 2018", "1 août 2018"),
+    ("２０１８年３月３日", "2018年3月3日"),
+    ("3\u200f/4\u200f/2018", "3 /4 /2018"),
+    ("3 marz\u0327 2018", "3 marz\u0327 2018"),
+])  # fmt: skip
 def test_clean(text, cleaned):
     assert dates.clean(text) == cleaned
 
@@ -111,22 +108,19 @@ def test_reads(text):
     assert read_dates.read_date(text, Oracle("2018-03-03"), CHARACTERS) == datetime.date(2018, 3, 3)
 
 
-@pytest.mark.parametrize(
-    "text, answer, probability, reason",
-    [
-        ("", "2018-03-03", 0.99, "never seen an empty text"),
-        (",", "2018-03-03", 0.99, "never seen an empty text"),
-        ("3 марта 2018", "2018-03-03", 0.99, "never seen а м р т"),
-        ("samedi " * 5, "2018-03-03", 0.99, "34 characters are more than the 32"),
-        ("3/4/2018", "2018-04-03", 0.99, "April or in March"),
-        ("le 3\u200f/4\u200f/2018", "2018-04-03", 0.99, "April or in March"),
-        ("31 mars 2018", "2018-02-31", 0.99, "the model answered '2018-02-31', which is no date"),
-        ("3 mars 2018", "2018-3-003", 0.99, "the model answered '2018-3-003', which is no date"),
-        ("3 mars 2018", "2081-03-03", 0.99, "2081-03-03 has another year or day"),
-        ("3 mars 2018", "2018-03-08", 0.99, "2018-03-08 has another year or day"),
-        ("3 mars 2018", "2018-03-03", 0.90, "2018-03-03 has a character of 90% probability"),
-    ],
-)
+@pytest.mark.parametrize("text, answer, probability, reason", [
+    ("", "2018-03-03", 0.99, "never seen an empty text"),
+    (",", "2018-03-03", 0.99, "never seen an empty text"),
+    ("3 марта 2018", "2018-03-03", 0.99, "never seen а м р т"),
+    ("samedi " * 5, "2018-03-03", 0.99, "34 characters are more than the 32"),
+    ("3/4/2018", "2018-04-03", 0.99, "April or in March"),
+    ("le 3\u200f/4\u200f/2018", "2018-04-03", 0.99, "April or in March"),
+    ("31 mars 2018", "2018-02-31", 0.99, "the model answered '2018-02-31', which is no date"),
+    ("3 mars 2018", "2018-3-003", 0.99, "the model answered '2018-3-003', which is no date"),
+    ("3 mars 2018", "2081-03-03", 0.99, "2081-03-03 has another year or day"),
+    ("3 mars 2018", "2018-03-08", 0.99, "2018-03-08 has another year or day"),
+    ("3 mars 2018", "2018-03-03", 0.90, "2018-03-03 has a character of 90% probability"),
+])  # fmt: skip
 def test_refuses(text, answer, probability, reason):
     with pytest.raises(ValueError, match=reason):
         read_dates.read_date(text, Oracle(answer, probability), CHARACTERS)

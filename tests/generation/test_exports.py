@@ -15,13 +15,10 @@ OPTIONS = {
     "llama": {"num_layers": 2, "position": "rotary", "norm": "rms", "norm_placement": "pre", "gated": True,
               "use_bias": False, "num_key_value_heads": 1, "window": [3, None]},
     "t5": {"num_layers": 2, "position": "relative"},  # blocks that share a layer
-    "latent": {
-        "num_heads": None,
-        "attention": txf.layers.LatentAttention(2, 6, 4, 2, v_head_dim=3, q_lora_rank=5, causal=True),
-    },
-    "alibi": {
-        "position": "alibi", "position_encoding": "learned", "max_length": 32, "qk_norm": True, "logit_soft_cap": 2.0,
-    },
+    "latent": {"num_heads": None,
+               "attention": txf.layers.LatentAttention(2, 6, 4, 2, v_head_dim=3, q_lora_rank=5, causal=True)},
+    "alibi": {"position": "alibi", "position_encoding": "learned", "max_length": 32, "qk_norm": True,
+              "logit_soft_cap": 2.0},
 }  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("uncompiled")  # `generate` itself

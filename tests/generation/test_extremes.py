@@ -130,19 +130,17 @@ class Added:
 
 EXTREME = {
     "invited": [generation.FrequencyPenalty(-3e38), generation.PresencePenalty(-3e38)],
-    "penalized": [
-        generation.FrequencyPenalty(3e38), generation.PresencePenalty(3e38), generation.RepetitionPenalty(3e38),
-    ],
+    "penalized": [generation.FrequencyPenalty(3e38), generation.PresencePenalty(3e38),
+                  generation.RepetitionPenalty(3e38)],
     "repeated": [generation.RepetitionPenalty(TINY)],
     "large": [Added(3e38, -3e38), Added(3e38, -3e38)],
     "infinite": [Added(np.inf, 0, -np.inf)],
     "nothing": [Added(-np.inf)],
     "no end": [generation.MinimumLength(3)],
     "forced and forbidden": [generation.ForcedTokens({0: 3, 1: 4}), generation.ForbiddenTokens([3, 4])],
-    "all at once": [
-        generation.NoRepeatNgrams(1), generation.MinimumLength(4), generation.ForcedTokens({1: 4}),
-        generation.FrequencyPenalty(-3e38), generation.RepetitionPenalty(3e38), generation.ForbiddenTokens([3, [4, 4]]),
-    ],
+    "all at once": [generation.NoRepeatNgrams(1), generation.MinimumLength(4), generation.ForcedTokens({1: 4}),
+                    generation.FrequencyPenalty(-3e38), generation.RepetitionPenalty(3e38),
+                    generation.ForbiddenTokens([3, [4, 4]])],
 }  # fmt: skip
 SAMPLERS = [
     "greedy",
@@ -192,20 +190,17 @@ def test_a_vocabulary_of_which_nothing_is_left_is_refused():
         )
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (dict(sampler=lambda logits, seed: None), ["`sampler`", "integers", "None"]),
-        (dict(sampler=lambda logits, seed: ops.max(logits, axis=-1)), ["`sampler`", "integers"]),
-        (dict(sampler=lambda logits, seed: ops.argmax(logits)), ["`sampler`", "(rows,)"]),
-        (dict(sampler=lambda logits, seed: ops.argmax(logits, axis=-1)[:1]), ["`sampler`"]),
-        (dict(processors=[lambda logits, history: None]), ["`processors`", "None"]),
-        (dict(processors=[lambda logits, history: logits[:, :3]]), ["`processors`", "11"]),
-        (dict(stop_ids=[[1], [2, 3]]), ["`stop_ids`"]),
-        (dict(max_new_tokens=10**30), ["`max_new_tokens`", "2**31"]),
-        (dict(sampler=generation.Beam(10**30)), ["`num_beams`", "2**31"]),
-    ],
-)
+@pytest.mark.parametrize("arguments, words", [
+    (dict(sampler=lambda logits, seed: None), ["`sampler`", "integers", "None"]),
+    (dict(sampler=lambda logits, seed: ops.max(logits, axis=-1)), ["`sampler`", "integers"]),
+    (dict(sampler=lambda logits, seed: ops.argmax(logits)), ["`sampler`", "(rows,)"]),
+    (dict(sampler=lambda logits, seed: ops.argmax(logits, axis=-1)[:1]), ["`sampler`"]),
+    (dict(processors=[lambda logits, history: None]), ["`processors`", "None"]),
+    (dict(processors=[lambda logits, history: logits[:, :3]]), ["`processors`", "11"]),
+    (dict(stop_ids=[[1], [2, 3]]), ["`stop_ids`"]),
+    (dict(max_new_tokens=10**30), ["`max_new_tokens`", "2**31"]),
+    (dict(sampler=generation.Beam(10**30)), ["`num_beams`", "2**31"]),
+])  # fmt: skip
 def test_what_no_loop_can_use_is_refused(arguments, words):
     refused(
         lambda: built("decoder_generator").generate(**{"prompt_ids": [[1, 2], [3]], "max_new_tokens": 2, **arguments}),

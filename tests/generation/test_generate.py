@@ -113,18 +113,14 @@ def test_greedy_equals_the_naive_loop(kind, name, request):
 
 
 @pytest.mark.parametrize("kind", FEWER)
-@pytest.mark.parametrize(
-    "convert",
-    [
-        tuple,
-        lambda rows: [np.array(row) for row in rows],
-        padded,
-        lambda rows: padded(rows, left=True),
-        lambda rows: np.pad(padded(rows), ((0, 0), (2, 3))).astype("int64"),
-        lambda rows: ops.convert_to_tensor(padded(rows, left=True)),
-    ],
-    ids=["tuple", "arrays", "right", "left", "both sides", "tensor"],
-)
+@pytest.mark.parametrize("convert", [
+    tuple,
+    lambda rows: [np.array(row) for row in rows],
+    padded,
+    lambda rows: padded(rows, left=True),
+    lambda rows: np.pad(padded(rows), ((0, 0), (2, 3))).astype("int64"),
+    lambda rows: ops.convert_to_tensor(padded(rows, left=True)),
+], ids=["tuple", "arrays", "right", "left", "both sides", "tensor"])  # fmt: skip
 def test_prompts_in_every_form(kind, convert):
     assert_generates(kind, "llama", given=convert(PROMPTS))
 

@@ -248,15 +248,13 @@ MIXING = {
     "convolution": (lambda x: keras.layers.Conv1D(8, 3, padding="causal", name="convolution")(x), "convolution"),
     "recurrence": (lambda x: keras.layers.LSTM(8, return_sequences=True, name="recurrence")(x), "recurrence"),
     "mine": (lambda x: TwoTokens(name="mine")(x), "mine"),
-    "far back": (
-        lambda x: keras.layers.Conv1D(8, 2, dilation_rate=40, padding="causal", name="far_back")(x),
-        "far_back",
-    ),
+    "far back": (lambda x: keras.layers.Conv1D(8, 2, dilation_rate=40, padding="causal", name="far_back")(x),
+                 "far_back"),
     "average": (lambda x: x - ops.mean(x, axis=1, keepdims=True), "mean"),
     "sees all": (lambda x: layers.EncoderBlock(2, name="sees_all")(x), "sees_all"),
     "keras": (lambda x: keras.layers.MultiHeadAttention(2, 4, name="keras")(x, x, use_causal_mask=True), "keras"),
     "in a block": (lambda x: layers.DecoderBlock(2, feed_forward=TwoTokens(name="within"))(x), "within"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", MIXING)
@@ -332,13 +330,11 @@ def with_prefix(wire, position, length=3):
 
 
 PREFIXES = {
-    "layers": {
-        "join": lambda parts: keras.layers.Concatenate(axis=1)(parts),
-        "cut": lambda x: keras.layers.Cropping1D((3, 0))(x),
-    },
+    "layers": {"join": lambda parts: keras.layers.Concatenate(axis=1)(parts),
+               "cut": lambda x: keras.layers.Cropping1D((3, 0))(x)},
     "operations": {"join": lambda parts: keras.ops.concatenate(parts, axis=1), "cut": lambda x: x[:, 3:]},
     "uncut": {"join": lambda parts: keras.layers.Concatenate(axis=1)(parts), "cut": lambda x: x},
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow

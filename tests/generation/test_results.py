@@ -346,18 +346,15 @@ def test_bad_arguments(arguments, message):
         make("decoder_generator", "llama").generate(PROMPTS, **arguments)
 
 
-@pytest.mark.parametrize(
-    "make_sampler, message",
-    [
-        (lambda: Beam(0), "`num_beams` must be a positive integer; received 0"),
-        (lambda: Beam(2.0), "`num_beams` must be a positive integer; received 2.0"),
-        (lambda: Beam(2, length_penalty="long"), "`length_penalty` must be a finite number; received 'long'"),
-        (lambda: Beam(2, float("inf")), "`length_penalty` must be a finite number; received inf"),
-        (lambda: Beam(2, early_stopping="soon"), "`early_stopping` must be one of .*; received 'soon'"),
-        (lambda: Contrastive(0), "`num_candidates` must be a positive integer; received 0"),
-        (lambda: Contrastive(2, 1.5), r"`penalty` must be in \[0, 1\]; received 1.5"),
-    ],
-)
+@pytest.mark.parametrize("make_sampler, message", [
+    (lambda: Beam(0), "`num_beams` must be a positive integer; received 0"),
+    (lambda: Beam(2.0), "`num_beams` must be a positive integer; received 2.0"),
+    (lambda: Beam(2, length_penalty="long"), "`length_penalty` must be a finite number; received 'long'"),
+    (lambda: Beam(2, float("inf")), "`length_penalty` must be a finite number; received inf"),
+    (lambda: Beam(2, early_stopping="soon"), "`early_stopping` must be one of .*; received 'soon'"),
+    (lambda: Contrastive(0), "`num_candidates` must be a positive integer; received 0"),
+    (lambda: Contrastive(2, 1.5), r"`penalty` must be in \[0, 1\]; received 1.5"),
+])  # fmt: skip
 def test_bad_searches(make_sampler, message):
     with pytest.raises(ValueError, match=message):
         make_sampler()

@@ -26,36 +26,25 @@ CROSS = {
 # Of each public layer: what makes it, and its arguments as lists.
 CALLS = {
     "MultiHeadSelfAttention": (dict(num_heads=2, position="rotary"), PACKED),
-    "LatentAttention": (
-        dict(num_heads=2, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=2), PACKED,
-    ),
-    "CrossAttention": (
-        dict(num_heads=2),
-        {"inputs": X, **CROSS, "attention_mask": [[True, True, False]] * 5, "segment_ids": SEGMENTS},
-    ),
+    "LatentAttention": (dict(num_heads=2, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=2), PACKED),
+    "CrossAttention": (dict(num_heads=2),
+                       {"inputs": X, **CROSS, "attention_mask": [[True, True, False]] * 5, "segment_ids": SEGMENTS}),
     "EncoderBlock": (dict(num_heads=2, position="alibi"), PACKED),
-    "DecoderBlock": (
-        dict(num_heads=2, position="relative", cross_attention=True),
-        {**PACKED, **CROSS, "context_attention_mask": [[True, True, False]] * 5},
-    ),
+    "DecoderBlock": (dict(num_heads=2, position="relative", cross_attention=True),
+                     {**PACKED, **CROSS, "context_attention_mask": [[True, True, False]] * 5}),
     "FeedForward": ({}, {"inputs": X}),
     "MixtureOfExperts": (dict(num_experts=3), {"inputs": X}),
     "Pooling": ({}, {"inputs": X, "mask": MASK}),
     "AttentionPooling": (dict(num_heads=2), {"inputs": X, "mask": MASK}),
-    "PositionalEmbedding": (
-        dict(vocab_size=11, dim=8, token_types=3), {"inputs": IDS, "positions": PLACES, "token_type_ids": SEGMENTS},
-    ),
+    "PositionalEmbedding": (dict(vocab_size=11, dim=8, token_types=3),
+                            {"inputs": IDS, "positions": PLACES, "token_type_ids": SEGMENTS}),
     "FeatureEmbedding": (dict(dim=8), {"inputs": X, "mask": MASK}),
     "AudioEmbedding": (dict(dim=8), {"inputs": X, "mask": MASK}),
     "LogMelSpectrogram": (dict(num_mel_bins=3, frame_length=4, hop_length=2), {"inputs": X[0]}),
     "PatchEmbedding": (dict(patch_size=2, dim=8, image_size=(6, 8)), {"inputs": IMAGES}),
-    "RecurrentDecoder": (
-        dict(dim=4, attention="additive"),
-        {
-            "inputs": X, "states": X[:, 0], "context": CONTEXT, "inputs_mask": MASK,
-            "context_mask": CROSS["context_mask"],
-        },
-    ),
+    "RecurrentDecoder": (dict(dim=4, attention="additive"),
+                         {"inputs": X, "states": X[:, 0], "context": CONTEXT, "inputs_mask": MASK,
+                          "context_mask": CROSS["context_mask"]}),
     "Rotary": ({}, {"x": HEADS, "positions": PLACES}),
     "Convolution": ({}, {"inputs": X, "mask": MASK}),
     "DisentangledPositions": (dict(dim=3), {"query_positions": PLACES, "key_positions": PLACES}),

@@ -160,45 +160,32 @@ def test_log_mel(bins, rate, frame, hop):
 audio, log_mel, encoder = txf.layers.AudioEmbedding, txf.layers.LogMelSpectrogram, txf.models.encoder
 
 
-@pytest.mark.parametrize(
-    "make, words",
-    [
-        (lambda: audio(8, kernel_size=4), ["`kernel_size`", "odd", "4"]),
-        (lambda: audio(8, strides=[]), ["`strides`", "[]"]),
-        (lambda: audio(8, strides=2), ["`strides`", "2"]),
-        (lambda: audio(8, strides=[1, 0]), ["`strides`", "0"]),
-        (lambda: audio(8, position_encoding="learned"), ["`max_length`", "None"]),
-        (lambda: audio(8, max_length=3)(X), ["`inputs`", "at most 6 frames", "max_length=3", "received 7"]),
-        (lambda: audio(8)(X[0]), ["`inputs`", "(batch, frames, features)", "(7, 5)"]),
-        (lambda: audio(8)(X, mask=MASK[:, :5]), ["`mask`", "5"]),
-        (lambda: log_mel()(np.zeros((2, 200), "float32")), ["`inputs`", "at least 201", "received 200"]),
-        (lambda: log_mel(num_samples=159, frame_length=16), ["`num_samples`", "at least 160", "received 159"]),
-        (lambda: log_mel()(np.zeros((2, 900), "int16")), ["`inputs`", "floats", "32768", "int16"]),
-        (lambda: log_mel()(np.zeros(900, "float32")), ["`inputs`", "(batch, samples)"]),
-        (lambda: encoder(9, 1, 8, 2, input_embedding=audio(8)), ["`input_embedding`", "`input_dim`"]),
-        (lambda: encoder(None, 1, 8, 2, input_dim=5, input_embedding=audio(6)), ["`input_embedding`", "8", "6"]),
-        (lambda: encoder(None, 1, 8, 2, input_dim=5, input_embedding="audio"), ["`input_embedding`", "'audio'"]),
-        (
-            lambda: encoder(None, 1, 8, 2, input_dim=5, input_embedding=audio(8), packed=True),
-            ["`input_embedding`", "`packed`"],
-        ),
-        (
-            lambda: encoder(None, 1, 8, 2, input_dim=5, input_embedding=audio(8), max_length=4),
-            ["`max_length`", "`input_embedding`", "4"],
-        ),
-        (
-            lambda: txf.models.encoder_decoder(
-                None, 9, 1, 8, 2, input_dim=5, input_embedding=audio(8), encoder_options={"position_encoding": None}
-            ),
-            ["`position_encoding`", "`input_embedding`", "None"],
-        ),
-        (
-            lambda: model().generate(inputs={"source_features": X}, start_id=[1, 99]),
-            ["`start_id`", "99"],
-        ),
-        (lambda: model().generate(inputs={"source_features": X}, start_id=[]), ["`start_id`", "[]"]),
-        (lambda: audio(3), ["at least 4 features", "sinusoidal_whisper"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("make, words", [
+    (lambda: audio(8, kernel_size=4), ["`kernel_size`", "odd", "4"]),
+    (lambda: audio(8, strides=[]), ["`strides`", "[]"]),
+    (lambda: audio(8, strides=2), ["`strides`", "2"]),
+    (lambda: audio(8, strides=[1, 0]), ["`strides`", "0"]),
+    (lambda: audio(8, position_encoding="learned"), ["`max_length`", "None"]),
+    (lambda: audio(8, max_length=3)(X), ["`inputs`", "at most 6 frames", "max_length=3", "received 7"]),
+    (lambda: audio(8)(X[0]), ["`inputs`", "(batch, frames, features)", "(7, 5)"]),
+    (lambda: audio(8)(X, mask=MASK[:, :5]), ["`mask`", "5"]),
+    (lambda: log_mel()(np.zeros((2, 200), "float32")), ["`inputs`", "at least 201", "received 200"]),
+    (lambda: log_mel(num_samples=159, frame_length=16), ["`num_samples`", "at least 160", "received 159"]),
+    (lambda: log_mel()(np.zeros((2, 900), "int16")), ["`inputs`", "floats", "32768", "int16"]),
+    (lambda: log_mel()(np.zeros(900, "float32")), ["`inputs`", "(batch, samples)"]),
+    (lambda: encoder(9, 1, 8, 2, input_embedding=audio(8)), ["`input_embedding`", "`input_dim`"]),
+    (lambda: encoder(None, 1, 8, 2, input_dim=5, input_embedding=audio(6)), ["`input_embedding`", "8", "6"]),
+    (lambda: encoder(None, 1, 8, 2, input_dim=5, input_embedding="audio"), ["`input_embedding`", "'audio'"]),
+    (lambda: encoder(None, 1, 8, 2, input_dim=5, input_embedding=audio(8), packed=True),
+     ["`input_embedding`", "`packed`"]),
+    (lambda: encoder(None, 1, 8, 2, input_dim=5, input_embedding=audio(8), max_length=4),
+     ["`max_length`", "`input_embedding`", "4"]),
+    (lambda: txf.models.encoder_decoder(None, 9, 1, 8, 2, input_dim=5, input_embedding=audio(8),
+                                        encoder_options={"position_encoding": None}),
+     ["`position_encoding`", "`input_embedding`", "None"]),
+    (lambda: model().generate(inputs={"source_features": X}, start_id=[1, 99]), ["`start_id`", "99"]),
+    (lambda: model().generate(inputs={"source_features": X}, start_id=[]), ["`start_id`", "[]"]),
+    (lambda: audio(3), ["at least 4 features", "sinusoidal_whisper"]),
+])  # fmt: skip
 def test_bad_input_is_refused(make, words):
     refused(make, words)

@@ -172,21 +172,16 @@ def test_head_is_another_word_for_true():
     np.testing.assert_array_equal(*(array(layer(X)) for layer in layers))
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        ({"residual": "parallel"}, ["residual='parallel'", "norm_placement", "'post'"]),
-        ({"residual": "parallel_one_norm"}, ["residual='parallel_one_norm'", "norm_placement='pre'", "'post'"]),
-        (
-            {"residual": "parallel_one_norm", "norm_placement": "pre", "norm_attention": False},
-            ["residual='parallel_one_norm'", "norm_attention=False"],
-        ),
-        ({"residual": "side by side"}, ["`residual`", "side by side"]),
-        ({"layer_scale": 0.0}, ["`layer_scale`", "0.0"]),
-        ({"qk_norm": "heads"}, ["`qk_norm`", "heads"]),
-        ({"sinks": 1}, ["`sinks`", "1"]),
-        ({"feed_forward_output_bias": 1}, ["`feed_forward_output_bias`", "1"]),
-    ],
-)
+@pytest.mark.parametrize("options, words", [
+    ({"residual": "parallel"}, ["residual='parallel'", "norm_placement", "'post'"]),
+    ({"residual": "parallel_one_norm"}, ["residual='parallel_one_norm'", "norm_placement='pre'", "'post'"]),
+    ({"residual": "parallel_one_norm", "norm_placement": "pre", "norm_attention": False},
+     ["residual='parallel_one_norm'", "norm_attention=False"]),
+    ({"residual": "side by side"}, ["`residual`", "side by side"]),
+    ({"layer_scale": 0.0}, ["`layer_scale`", "0.0"]),
+    ({"qk_norm": "heads"}, ["`qk_norm`", "heads"]),
+    ({"sinks": 1}, ["`sinks`", "1"]),
+    ({"feed_forward_output_bias": 1}, ["`feed_forward_output_bias`", "1"]),
+])  # fmt: skip
 def test_bad_options_are_refused(options, words):
     refused(lambda: txf.layers.EncoderBlock(3, **options), words)

@@ -64,11 +64,9 @@ def test_each_block_of_an_encoder_has_its_own_or_none():
 
 @pytest.mark.parametrize(
     "options, words",
-    [
-        (dict(norm_placement="pre"), ["`convolution`", "norm_placement='post'", "'pre'"]),
-        (dict(causal=True), ["`convolution`", "causal=False", "True"]),
-    ],
-)
+    [(dict(norm_placement="pre"), ["`convolution`", "norm_placement='post'", "'pre'"]),
+     (dict(causal=True), ["`convolution`", "causal=False", "True"])],
+)  # fmt: skip
 def test_what_does_not_go_with_a_convolution_is_refused(options, words):
     layer = txf.layers.Convolution()
     refused(lambda: txf.layers.EncoderBlock(2, convolution=layer, **options), words)

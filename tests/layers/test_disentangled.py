@@ -202,19 +202,14 @@ def test_no_value_is_larger_than_the_logits(positions):
     assert 3 * 2 * 40 * 40 <= max(sizes(jax.make_jaxpr(jax.grad(loss))(x).jaxpr)) <= 2 * 3 * 2 * 40 * 40
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        (dict(num_buckets=6), ["`num_buckets`", "multiple of 4", "6"]),
-        (dict(num_buckets=64, max_distance=17), ["`num_buckets`", "max_distance - 1", "64", "17"]),
-        (
-            dict(content_to_position=False, position_to_content=False),
-            ["`content_to_position`", "`position_to_content`", "True"],
-        ),
-        (dict(norm=1), ["`norm`", "1"]),
-        (dict(dropout=1.5), ["`dropout`", "1.5"]),
-    ],
-)
+@pytest.mark.parametrize("options, words", [
+    (dict(num_buckets=6), ["`num_buckets`", "multiple of 4", "6"]),
+    (dict(num_buckets=64, max_distance=17), ["`num_buckets`", "max_distance - 1", "64", "17"]),
+    (dict(content_to_position=False, position_to_content=False),
+     ["`content_to_position`", "`position_to_content`", "True"]),
+    (dict(norm=1), ["`norm`", "1"]),
+    (dict(dropout=1.5), ["`dropout`", "1.5"]),
+])  # fmt: skip
 def test_bad_options_are_refused(options, words):
     refused(lambda: txf.layers.DisentangledPositions(D, **options), words)
 

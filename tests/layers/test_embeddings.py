@@ -109,15 +109,12 @@ def test_reverse_is_the_transposed_table():
 
 
 @pytest.mark.parametrize("options", ENCODINGS)
-@pytest.mark.parametrize(
-    "policy, compute, variable",
-    [
-        ("float32", "float32", "float32"),
-        ("mixed_bfloat16", "bfloat16", "float32"),
-        ("mixed_float16", "float16", "float32"),
-        ("bfloat16", "bfloat16", "bfloat16"),
-    ],
-)
+@pytest.mark.parametrize("policy, compute, variable", [
+    ("float32", "float32", "float32"),
+    ("mixed_bfloat16", "bfloat16", "float32"),
+    ("mixed_float16", "float16", "float32"),
+    ("bfloat16", "bfloat16", "bfloat16"),
+])  # fmt: skip
 def test_dtype_policies(options, policy, compute, variable):
     layer = embedding(**options, dtype=policy, scale=True)
     output = layer(IDS)

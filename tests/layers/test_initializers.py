@@ -9,21 +9,17 @@ import keras_txf as txf
 models, layers = txf.models, txf.layers
 SIZES = dict(num_layers=2, dim=8, num_heads=2)
 BUILDERS = {
-    "encoder": lambda **options: models.encoder(
-        11, **SIZES, gated=True, position_encoding="learned", max_length=11, token_types=11, **options
-    ),
+    "encoder": lambda **options: models.encoder(11, **SIZES, gated=True, position_encoding="learned", max_length=11,
+                                                token_types=11, **options),
     "decoder_generator": lambda **options: models.decoder_generator(11, **SIZES, norm_placement="pre", **options),
     "encoder_decoder": lambda **options: models.encoder_decoder(11, 11, **SIZES, share_embeddings=False, **options),
-    "image_encoder": lambda **options: models.image_encoder(
-        (2, 2), 1, **SIZES, channels=8, class_token=True, **options
-    ),
-}
+    "image_encoder": lambda **options: models.image_encoder((2, 2), 1, **SIZES, channels=8, class_token=True,
+                                                            **options),
+}  # fmt: skip
 KINDS = (
-    keras.initializers.RandomNormal,
-    keras.initializers.GlorotUniform,
-    keras.initializers.Orthogonal,
+    keras.initializers.RandomNormal, keras.initializers.GlorotUniform, keras.initializers.Orthogonal,
     keras.initializers.HeNormal,
-)
+)  # fmt: skip
 
 
 def seeded(kind=keras.initializers.RandomNormal, seed=1):

@@ -67,12 +67,9 @@ def test_cross_attention_is_its_heads(num_heads, head_dim, kv_heads):
 @pytest.mark.parametrize("cross_attention", [False, True])
 def test_a_block_is_one_whose_output_projection_changes_nothing(placement, cross_attention):
     options = dict(
-        norm_placement=placement,
-        position="rotary",
-        num_key_value_heads=1,
-        qk_norm=True,
+        norm_placement=placement, position="rotary", num_key_value_heads=1, qk_norm=True,
         cross_attention=cross_attention,
-    )
+    )  # fmt: skip
     without, full = (layers.DecoderBlock(3, output_projection=switch, **options) for switch in (False, True))
     inputs = [HIDDEN, CONTEXT] if cross_attention else [HIDDEN]
     drawing.built(without, *inputs), drawing.built(full, *inputs)

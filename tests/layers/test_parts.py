@@ -16,13 +16,9 @@ PARTS = {
     "sequential": lambda: {"feed_forward": keras.Sequential([keras.layers.Dense(6, "relu"), keras.layers.Dense(8)])},
     "norm": lambda: {"norm": Center()},
     "ours": lambda: {"attention": txf.layers.MultiHeadSelfAttention(4, causal=True, position="alibi"), "norm": "rms"},
-    "all": lambda: {
-        "attention": DifferentialAttention(2),
-        "feed_forward": SquaredReLU(6),
-        "norm": Center(),
-        "norm_placement": "sandwich",
-    },
-}
+    "all": lambda: {"attention": DifferentialAttention(2), "feed_forward": SquaredReLU(6), "norm": Center(),
+                    "norm_placement": "sandwich"},
+}  # fmt: skip
 
 
 def heads(parts):

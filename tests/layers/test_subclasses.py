@@ -21,55 +21,40 @@ IDS, PLACES = (
 ROPE = {"position": layers.Rotary(base=50.0, fraction=2 / 3)}
 ATTENTION = dict(num_heads=2, head_dim=6, num_key_value_heads=1, use_bias=False, qk_norm=True, logit_soft_cap=2.0)
 BLOCK = dict(
-    ATTENTION,
-    intermediate_dim=10,
-    window=2,
-    activation="silu",
-    gated=True,
-    norm="rms",
-    norm_placement="sandwich",
+    ATTENTION, intermediate_dim=10, window=2, activation="silu", gated=True, norm="rms", norm_placement="sandwich",
     dropout=0.3,
-)
+)  # fmt: skip
 # Of each public layer: options that are not the defaults, one that changes the outputs, and what the layer is called
 # on.
 LAYERS = {
     "MultiHeadSelfAttention": (dict(ATTENTION, window=3, **ROPE), {"causal": True}, [X]),
-    "LatentAttention": (
-        dict(num_heads=2, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=2, q_lora_rank=5, v_head_dim=3),
-        {"causal": True}, [X],
-    ),
+    "LatentAttention": (dict(num_heads=2, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=2, q_lora_rank=5,
+                             v_head_dim=3), {"causal": True}, [X]),
     "CrossAttention": (ATTENTION, {"scale": 3.0}, [X, CONTEXT]),
     "FeedForward": (dict(intermediate_dim=10, gated=True), {"activation": "silu"}, [X]),
-    "MixtureOfExperts": (
-        dict(num_experts=3, intermediate_dim=10, num_shared_experts=1),
-        {"router_activation": "sigmoid", "activation": "gelu"}, [X],
-    ),
+    "MixtureOfExperts": (dict(num_experts=3, intermediate_dim=10, num_shared_experts=1),
+                         {"router_activation": "sigmoid", "activation": "gelu"}, [X]),
     "EncoderBlock": (dict(BLOCK, **ROPE), {"causal": True}, [X]),
     "DecoderBlock": (dict(BLOCK, cross_attention=True), {"position": "alibi"}, [X, CONTEXT]),
     "Pooling": ({}, {"kind": "max"}, [X]),
     "AttentionPooling": (dict(num_heads=2, intermediate_dim=10), {"activation": "relu"}, [X]),
-    "PositionalEmbedding": (
-        dict(vocab_size=11, dim=8, position_encoding="learned", max_length=9), {"scale": True}, [IDS],
-    ),
+    "PositionalEmbedding": (dict(vocab_size=11, dim=8, position_encoding="learned", max_length=9), {"scale": True},
+                            [IDS]),
     "FeatureEmbedding": (dict(dim=8, use_bias=False), {"position_encoding": None}, [X]),
     "AudioEmbedding": (dict(dim=8, kernel_size=5, strides=(2, 1)), {"position_encoding": None}, [X]),
     "LogMelSpectrogram": (dict(num_mel_bins=3, frame_length=4, hop_length=2), {"sampling_rate": 400}, [X[0]]),
-    "PatchEmbedding": (
-        dict(patch_size=2, dim=8, image_size=(4, 6)), {"class_token": False}, [RANDOM.random((2, 4, 6, 3), "float32")],
-    ),
+    "PatchEmbedding": (dict(patch_size=2, dim=8, image_size=(4, 6)), {"class_token": False},
+                       [RANDOM.random((2, 4, 6, 3), "float32")]),
     "RecurrentDecoder": (dict(dim=4, cell="lstm", dropout=0.2), {"attention": "additive"}, [X, X[:, 0], CONTEXT]),
     "Rotary": ({"fraction": 0.5}, {"base": 20.0}, [RANDOM.normal(size=(2, 5, 2, 8)).astype("float32"), PLACES]),
     "Convolution": ({"kernel_size": 5}, {"activation": "relu"}, [X]),
-    "DisentangledPositions": (
-        dict(dim=3, num_buckets=8, share_projections=True), {"max_distance": 4}, [PLACES, PLACES[:, :3]],
-    ),
-    "AxialRotary": (
-        {"grid": 2, "tokens_before": 1}, {"base": 20.0}, [RANDOM.normal(size=(2, 5, 2, 8)).astype("float32"), PLACES],
-    ),
+    "DisentangledPositions": (dict(dim=3, num_buckets=8, share_projections=True), {"max_distance": 4},
+                              [PLACES, PLACES[:, :3]]),
+    "AxialRotary": ({"grid": 2, "tokens_before": 1}, {"base": 20.0},
+                    [RANDOM.normal(size=(2, 5, 2, 8)).astype("float32"), PLACES]),
     "ALiBi": ({}, {"num_heads": 3}, [PLACES, PLACES[:, :3]]),
-    "RelativeBias": (
-        dict(num_heads=2, num_buckets=6, max_distance=4), {"bidirectional": False}, [PLACES, PLACES[:, :3]],
-    ),
+    "RelativeBias": (dict(num_heads=2, num_buckets=6, max_distance=4), {"bidirectional": False},
+                     [PLACES, PLACES[:, :3]]),
 }  # fmt: skip
 
 
@@ -197,12 +182,8 @@ def test_arguments_in_order_have_their_names():
     cls, _ = positional_subclass(layers.MultiHeadSelfAttention, {})
     config = cls(2, 6, 1, causal=True, window=3).get_config()
     assert {
-        "num_heads": 2,
-        "head_dim": 6,
-        "num_key_value_heads": 1,
-        "causal": True,
-        "window": 3,
-    }.items() <= config.items()
+        "num_heads": 2, "head_dim": 6, "num_key_value_heads": 1, "causal": True, "window": 3,
+    }.items() <= config.items()  # fmt: skip
 
 
 def test_a_subclass_without_a_constructor_has_all_options():

@@ -10,18 +10,14 @@ import keras_txf as txf
 IDS = np.random.default_rng(0).integers(1, 11, (3, 5))
 HIDDEN = np.random.default_rng(1).normal(size=(3, 5, 12)).astype("float32")
 MODELS = {  # what stands alone, and within another layer, where paths begin otherwise
-    "builder": (
-        lambda: txf.models.decoder_generator(11, 1, 12, 3, token_dim=8, position_encoding="learned", max_length=9), IDS,
-    ),
-    "sequential": (
-        lambda: keras.Sequential([keras.Input((None, 12)), txf.layers.EncoderBlock(3, name="block")]), HIDDEN,
-    ),
-    "wrapper": (
-        lambda: keras.Sequential([
-            keras.Input((2, 5, 12)), keras.layers.TimeDistributed(txf.layers.EncoderBlock(3, position="relative"))
-        ]),
-        np.stack([HIDDEN, -HIDDEN], axis=1),
-    ),
+    "builder": (lambda: txf.models.decoder_generator(11, 1, 12, 3, token_dim=8, position_encoding="learned",
+                                                     max_length=9), IDS),
+    "sequential": (lambda: keras.Sequential([keras.Input((None, 12)), txf.layers.EncoderBlock(3, name="block")]),
+                   HIDDEN),
+    "wrapper": (lambda: keras.Sequential([keras.Input((2, 5, 12)),
+                                          keras.layers.TimeDistributed(txf.layers.EncoderBlock(3,
+                                                                                               position="relative"))]),
+                np.stack([HIDDEN, -HIDDEN], axis=1)),
 }  # fmt: skip
 every_model = pytest.mark.parametrize("name", MODELS)
 

@@ -20,12 +20,10 @@ BUILDERS = {
     "encoder": (lambda **options: txf.models.encoder(11, 2, 12, 3, **options), IDS),
     "encoder_classifier": (lambda **options: txf.models.encoder_classifier(11, 4, 2, 12, 3, **options), IDS),
     "decoder_generator": (lambda **options: txf.models.decoder_generator(11, 2, 12, 3, **options), IDS),
-    "decoder": (
-        lambda **options: txf.models.decoder(13, 2, 12, 3, context_dim=10, **options),
-        {"target_ids": TARGET_IDS, "context": np.ones((2, 6, 10), "float32")},
-    ),
+    "decoder": (lambda **options: txf.models.decoder(13, 2, 12, 3, context_dim=10, **options),
+                {"target_ids": TARGET_IDS, "context": np.ones((2, 6, 10), "float32")}),
     "encoder_decoder": (lambda **options: txf.models.encoder_decoder(11, 13, 2, 12, 3, **options), PAIR),
-}
+}  # fmt: skip
 
 
 def layers_of(model, kind):
@@ -57,33 +55,23 @@ def test_base_model_has_the_papers_size():
 
 
 @drawing.not_on_jax
-@pytest.mark.parametrize(
-    "options, block, outside",
-    [
-        # Of each block, and outside the blocks: dim 12, heads of 4, 11 tokens, 2 layers.
-        ({}, 4 * (12 * 12 + 12) + (12 * 48 + 48) + (48 * 12 + 12) + 2 * 24, 11 * 12),
-        ({"use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12),
-        ({"num_key_value_heads": 1, "use_bias": False}, (2 * 12 + 2 * 4) * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12),
-        ({"head_dim": 6, "use_bias": False}, 4 * 12 * 18 + 2 * 12 * 48 + 2 * 12, 11 * 12),
-        ({"gated": True, "intermediate_dim": 14, "use_bias": False}, 4 * 12 * 12 + 3 * 12 * 14 + 2 * 12, 11 * 12),
-        ({"qk_norm": True, "use_bias": False}, 4 * 12 * 12 + 2 * 4 + 2 * 12 * 48 + 2 * 12, 11 * 12),
-        ({"norm_placement": "pre", "norm": "rms", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 24, 11 * 12 + 12),
-        ({"norm_placement": "sandwich", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 4 * 12, 11 * 12 + 12),
-        ({"norm_placement": "res_post", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12 + 12),
-        (
-            {"norm_placement": "pre", "residual": "parallel_one_norm", "use_bias": False},
-            4 * 12 * 12 + 2 * 12 * 48 + 12,
-            11 * 12 + 12,
-        ),
-        ({"position": "relative", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12 + 32 * 3),
-        (
-            {"position_encoding": "learned", "max_length": 9, "use_bias": False},
-            4 * 144 + 2 * 576 + 24,
-            11 * 12 + 9 * 12,
-        ),
-        ({"tie_embeddings": False, "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 2 * 11 * 12),
-    ],
-)
+@pytest.mark.parametrize("options, block, outside", [
+    # Of each block, and outside the blocks: dim 12, heads of 4, 11 tokens, 2 layers.
+    ({}, 4 * (12 * 12 + 12) + (12 * 48 + 48) + (48 * 12 + 12) + 2 * 24, 11 * 12),
+    ({"use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12),
+    ({"num_key_value_heads": 1, "use_bias": False}, (2 * 12 + 2 * 4) * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12),
+    ({"head_dim": 6, "use_bias": False}, 4 * 12 * 18 + 2 * 12 * 48 + 2 * 12, 11 * 12),
+    ({"gated": True, "intermediate_dim": 14, "use_bias": False}, 4 * 12 * 12 + 3 * 12 * 14 + 2 * 12, 11 * 12),
+    ({"qk_norm": True, "use_bias": False}, 4 * 12 * 12 + 2 * 4 + 2 * 12 * 48 + 2 * 12, 11 * 12),
+    ({"norm_placement": "pre", "norm": "rms", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 24, 11 * 12 + 12),
+    ({"norm_placement": "sandwich", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 4 * 12, 11 * 12 + 12),
+    ({"norm_placement": "res_post", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12 + 12),
+    ({"norm_placement": "pre", "residual": "parallel_one_norm", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 12,
+     11 * 12 + 12),
+    ({"position": "relative", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12 + 32 * 3),
+    ({"position_encoding": "learned", "max_length": 9, "use_bias": False}, 4 * 144 + 2 * 576 + 24, 11 * 12 + 9 * 12),
+    ({"tie_embeddings": False, "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 2 * 11 * 12),
+])  # fmt: skip
 def test_parameters_add_up(options, block, outside):
     assert txf.models.decoder_generator(11, 2, 12, 3, **options).count_params() == 2 * block + outside
 
@@ -172,14 +160,9 @@ APART = {
 }  # these do not go with the others: see "apart" and "heads-alone" among the contracts
 ONE_SIDED = {"causal": True}  # what encoders alone can choose
 EMBEDDING_OPTIONS = {
-    "position_encoding": "learned",
-    "max_length": 9,
-    "combine": "concat",
-    "position_dim": 5,
-    "pad_id": 2,
-    "token_types": 3,
-    "embeddings_initializer": "zeros",
-}
+    "position_encoding": "learned", "max_length": 9, "combine": "concat", "position_dim": 5, "pad_id": 2,
+    "token_types": 3, "embeddings_initializer": "zeros",
+}  # fmt: skip
 
 
 @drawing.not_on_jax

@@ -123,13 +123,9 @@ def test_training_keeps_the_factor_below_its_limit(most):
 
 LOSSES = {
     "softmax": (txf.training.SoftmaxContrastiveLoss, {}),
-    "sigmoid": (
-        txf.training.SigmoidContrastiveLoss,
-        dict(
-            image_pooling=txf.layers.AttentionPooling(5), image_projection=False, projection_dim=10, logit_scale=10.0,
-            max_logit_scale=None, logit_bias=-10.0,
-        ),
-    ),
+    "sigmoid": (txf.training.SigmoidContrastiveLoss,
+                dict(image_pooling=txf.layers.AttentionPooling(5), image_projection=False, projection_dim=10,
+                     logit_scale=10.0, max_logit_scale=None, logit_bias=-10.0)),
 }  # fmt: skip
 
 

@@ -132,32 +132,29 @@ def test_a_pair_with_a_source_of_vectors_is_trained():
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize(
-    "make, words",
-    [
-        (lambda: txf.models.encoder(11, 1, 8, 2, input_dim=6), ["`vocab_size`", "`input_dim`", "11", "6"]),
-        (lambda: txf.models.encoder(None, 1, 8, 2), ["`vocab_size`", "`input_dim`"]),
-        (lambda: txf.models.encoder(None, 1, 8, 2, input_dim=0), ["`input_dim`", "0"]),
-        (lambda: encoder(token_dim=4), ["`token_dim`", "`input_dim`", "4"]),
-        (lambda: encoder(position_encoding="learned"), ["`max_length`"]),
-        (lambda: encoder(token_type_ids=True), ["`token_types`"]),
-        (lambda: encoder(max_length=4)(X), ["`inputs`", "max_length=4", "5"]),
-        (lambda: encoder()({"features": X, "features_mask": MASK[:, :4]}), ["(2, 4)", "(2, 5)"]),
-        (lambda: encoder()({"features": X, "mask": MASK}), ["features_mask", "'mask'"]),
-        (lambda: encoder()(IDS), ["`features` must be floats of shape (B, T, 6); received shape (2, 5)"]),
-        (lambda: encoder()(X[0]), ["`features`", "(B, T, 6)", "(5, 6)"]),
-        (lambda: txf.models.masked_language_model(None, 1, 8, 2), ["`vocab_size`", "None"]),
-        (lambda: txf.models.masked_language_model(11, 1, 8, 2, input_dim=6), ["input_dim", "masked_language_model"]),
-        (lambda: pair(share_embeddings=True), ["`share_embeddings`", "`input_dim`"]),
-        (lambda: pair(encoder_options={"pad_id": None}), ["`pad_id`", "`input_dim`"]),
-        (lambda: pair().generate([[1, 2]]), ["`source_ids`", "source_features"]),
-        (lambda: pair().generate(), ["`inputs`", "source_features"]),
-        (lambda: pair().generate(inputs={"source_features": X[:0]}), ["`inputs`", "none"]),
-        (lambda: pair().generate(inputs={"source_features": X[..., :4]}), ["`inputs`", "source_features", "(2, 5, 4)"]),
-        (lambda: pair().generate(inputs={"source_features": X[0]}), ["`source_features`", "(B, T, 6)", "(5, 6)"]),
-        (lambda: pair().generate(inputs={"source_features": X, "source_features_mask": MASK[:1]}), ["`inputs`", "1"]),
-    ],
-)
+@pytest.mark.parametrize("make, words", [
+    (lambda: txf.models.encoder(11, 1, 8, 2, input_dim=6), ["`vocab_size`", "`input_dim`", "11", "6"]),
+    (lambda: txf.models.encoder(None, 1, 8, 2), ["`vocab_size`", "`input_dim`"]),
+    (lambda: txf.models.encoder(None, 1, 8, 2, input_dim=0), ["`input_dim`", "0"]),
+    (lambda: encoder(token_dim=4), ["`token_dim`", "`input_dim`", "4"]),
+    (lambda: encoder(position_encoding="learned"), ["`max_length`"]),
+    (lambda: encoder(token_type_ids=True), ["`token_types`"]),
+    (lambda: encoder(max_length=4)(X), ["`inputs`", "max_length=4", "5"]),
+    (lambda: encoder()({"features": X, "features_mask": MASK[:, :4]}), ["(2, 4)", "(2, 5)"]),
+    (lambda: encoder()({"features": X, "mask": MASK}), ["features_mask", "'mask'"]),
+    (lambda: encoder()(IDS), ["`features` must be floats of shape (B, T, 6); received shape (2, 5)"]),
+    (lambda: encoder()(X[0]), ["`features`", "(B, T, 6)", "(5, 6)"]),
+    (lambda: txf.models.masked_language_model(None, 1, 8, 2), ["`vocab_size`", "None"]),
+    (lambda: txf.models.masked_language_model(11, 1, 8, 2, input_dim=6), ["input_dim", "masked_language_model"]),
+    (lambda: pair(share_embeddings=True), ["`share_embeddings`", "`input_dim`"]),
+    (lambda: pair(encoder_options={"pad_id": None}), ["`pad_id`", "`input_dim`"]),
+    (lambda: pair().generate([[1, 2]]), ["`source_ids`", "source_features"]),
+    (lambda: pair().generate(), ["`inputs`", "source_features"]),
+    (lambda: pair().generate(inputs={"source_features": X[:0]}), ["`inputs`", "none"]),
+    (lambda: pair().generate(inputs={"source_features": X[..., :4]}), ["`inputs`", "source_features", "(2, 5, 4)"]),
+    (lambda: pair().generate(inputs={"source_features": X[0]}), ["`source_features`", "(B, T, 6)", "(5, 6)"]),
+    (lambda: pair().generate(inputs={"source_features": X, "source_features_mask": MASK[:1]}), ["`inputs`", "1"]),
+])  # fmt: skip
 def test_bad_input_is_refused(make, words):
     refused(make, words)
 

@@ -177,33 +177,27 @@ def test_it_learns_to_copy():
     assert (model.generate(sources[:64], 4) == sources[:64]).mean() > 0.9
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"cell": "rnn"}, "`cell` must be"),
-        ({"attention": "dot"}, "`attention` must be"),
-        ({"bidirectional": True, "dim": 9}, "`dim` must be even for `bidirectional`"),
-        ({"share_embeddings": True}, "`share_embeddings` needs vocabularies of one size"),
-        ({"return_attention_scores": True}, "`return_attention_scores` needs `attention`"),
-        ({"dropout": 1.5}, "`dropout` must be"),
-        ({"pad_id": 11.5}, "`pad_id` must be"),
-    ],
-)
+@pytest.mark.parametrize("options, message", [
+    ({"cell": "rnn"}, "`cell` must be"),
+    ({"attention": "dot"}, "`attention` must be"),
+    ({"bidirectional": True, "dim": 9}, "`dim` must be even for `bidirectional`"),
+    ({"share_embeddings": True}, "`share_embeddings` needs vocabularies of one size"),
+    ({"return_attention_scores": True}, "`return_attention_scores` needs `attention`"),
+    ({"dropout": 1.5}, "`dropout` must be"),
+    ({"pad_id": 11.5}, "`pad_id` must be"),
+])  # fmt: skip
 def test_bad_options(options, message):
     arguments = {"source_vocab_size": 11, "target_vocab_size": 12, "num_layers": 1, "dim": 8, **options}
     with pytest.raises(ValueError, match=message):
         txf.models.recurrent_encoder_decoder(**arguments)
 
 
-@pytest.mark.parametrize(
-    "options, arguments, message",
-    [
-        ({}, [(2, 3, 6), (2, 15)], "`states` must be 16 wide, .* received shape \\(2, 15\\)"),
-        ({}, [(2, 3), (2, 16)], "`inputs` must have 3 axes; received shape \\(2, 3\\)"),
-        ({}, [(2, 3, 6), (2, 16), (2, 5, 4)], "`context` .* attention=None; received one of shape"),
-        ({"attention": "additive"}, [(2, 3, 6), (2, 16)], "`context` .* attention=additive; received none"),
-    ],
-)
+@pytest.mark.parametrize("options, arguments, message", [
+    ({}, [(2, 3, 6), (2, 15)], "`states` must be 16 wide, .* received shape \\(2, 15\\)"),
+    ({}, [(2, 3), (2, 16)], "`inputs` must have 3 axes; received shape \\(2, 3\\)"),
+    ({}, [(2, 3, 6), (2, 16), (2, 5, 4)], "`context` .* attention=None; received one of shape"),
+    ({"attention": "additive"}, [(2, 3, 6), (2, 16)], "`context` .* attention=additive; received none"),
+])  # fmt: skip
 def test_bad_calls(options, arguments, message):
     with pytest.raises(ValueError, match=message):
         txf.layers.RecurrentDecoder(8, **options)(*(np.ones(shape, "float32") for shape in arguments))

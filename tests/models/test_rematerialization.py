@@ -25,13 +25,10 @@ DROPOUT = {"dropout": 0.2, "attention_dropout": 0.1, "feed_forward_dropout": 0.1
 MODELS = {
     "encoder_classifier": (lambda **k: txf.models.encoder_classifier(11, 3, 1, 12, 3, **k), SOURCES, LABELS),
     "decoder_generator": (lambda **k: txf.models.decoder_generator(11, 1, 12, 3, **k), SOURCES, NEXT),
-    "encoder_decoder": (
-        lambda **k: txf.models.encoder_decoder(11, 13, 1, 12, 3, position="relative", **k),
-        {"source_ids": SOURCES, "target_ids": TARGETS},
-        TARGETS,
-    ),
+    "encoder_decoder": (lambda **k: txf.models.encoder_decoder(11, 13, 1, 12, 3, position="relative", **k),
+                        {"source_ids": SOURCES, "target_ids": TARGETS}, TARGETS),
     "image_classifier": (lambda **k: txf.models.image_classifier(8, 4, 3, 1, 12, 3, **k), IMAGES, LABELS),
-}
+}  # fmt: skip
 SCOPES = [
     {"mode": "full"},
     {"mode": "activations"},

@@ -63,16 +63,13 @@ def test_a_file_keeps_the_model(tmp_path):
     np.testing.assert_array_equal(*(ops.convert_to_numpy(one(IDS)) for one in (model, again)))
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        (dict(num_classes=3, spans=True), "`num_classes` must be None with spans=True; received 3"),
-        (dict(num_classes=None), "`num_classes` must be a positive integer; received None"),
-        (dict(num_classes=3, end_id=11), "`end_id` must be"),
-        (dict(num_classes=3, share_embeddings=None), "`share_embeddings` must be one of"),
-        (dict(num_classes=3, decoder_options={"pad_id": 4}), "`decoder_options` must have no `pad_id` of its own"),
-    ],
-)
+@pytest.mark.parametrize("options, words", [
+    (dict(num_classes=3, spans=True), "`num_classes` must be None with spans=True; received 3"),
+    (dict(num_classes=None), "`num_classes` must be a positive integer; received None"),
+    (dict(num_classes=3, end_id=11), "`end_id` must be"),
+    (dict(num_classes=3, share_embeddings=None), "`share_embeddings` must be one of"),
+    (dict(num_classes=3, decoder_options={"pad_id": 4}), "`decoder_options` must have no `pad_id` of its own"),
+])  # fmt: skip
 def test_bad_options(options, words):
     with pytest.raises(ValueError, match=words):
         BUILD(11, **SIZES, **options)

@@ -11,12 +11,10 @@ MODELS = {
     "masked": (lambda: txf.models.masked_language_model(11, **SIZES), ["padding_mask", "(None, None, 8)"]),
     "generator": (lambda: txf.models.decoder_generator(11, **SIZES), ["tied_logits", "(None, None, 8)"]),
     "pair": (lambda: txf.models.encoder_decoder(11, 12, **SIZES), ["source_padding_mask", "tied_logits"]),
-    "shared": (
-        lambda: txf.models.encoder_decoder(11, 11, share_embeddings="tokens", start_id=2, **SIZES),
-        ["source_padding_mask_2", "source_joined_padding_mask", "encoder_embedded"],
-    ),
+    "shared": (lambda: txf.models.encoder_decoder(11, 11, share_embeddings="tokens", start_id=2, **SIZES),
+               ["source_padding_mask_2", "source_joined_padding_mask", "encoder_embedded"]),
     "recurrent": (lambda: txf.models.recurrent_encoder_decoder(11, 12, 1, 8), ["source_padding_mask"]),
-}
+}  # fmt: skip
 
 
 def summary(model):

@@ -68,13 +68,9 @@ ENCODER_OPTIONS = {**BLOCK_OPTIONS, "causal": True, "output_projection": True}
 @builders
 def test_every_option_reaches_the_layers(name):
     model = BUILDERS[name](
-        **ENCODER_OPTIONS,
-        position_encoding="learned",
-        interpolate_positions=True,
-        patch_bias=False,
-        embeddings_initializer="zeros",
-        dtype="mixed_bfloat16",
-    )
+        **ENCODER_OPTIONS, position_encoding="learned", interpolate_positions=True, patch_bias=False,
+        embeddings_initializer="zeros", dtype="mixed_bfloat16",
+    )  # fmt: skip
     parameters = inspect.signature(txf.layers.EncoderBlock).parameters
     # Images have no convolution; norm_attention needs norm_placement="pre"; layers are in layers/test_parts.py.
     apart = {"convolution", "norm_attention", "attention", "feed_forward"}

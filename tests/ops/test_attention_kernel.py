@@ -84,15 +84,9 @@ def test_op_equals_the_slow_reference(kv_heads, mask_kind, bias_kind):
         dropout = None if kept is None else lambda weights: weights * ops.convert_to_tensor(some)
         arguments = {"scale": scale, "logit_soft_cap": soft_cap, "dropout": dropout}
         expected, expected_scores = slow_attention(
-            query,
-            key,
-            value,
-            **full,
-            causal=causal,
-            scale=scale,
-            soft_cap=soft_cap,
+            query, key, value, **full, causal=causal, scale=scale, soft_cap=soft_cap,
             kept=np.ones_like(some) if kept is None else kept,
-        )
+        )  # fmt: skip
         tensors = [ops.convert_to_tensor(x) for x in (query, key, value)]
         alone = kernel.attention(*tensors, mask, bias, **arguments, zero_empty_rows=True)
         output, scores = kernel.attention(*tensors, mask, bias, **arguments, zero_empty_rows=True, return_scores=True)

@@ -203,16 +203,13 @@ def test_the_longest_text_of_the_batch_decides(scaling):
         drawing.assert_same(layer(x, places), expected, 2e-5)
 
 
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        ({"short_factor": [1.0, 2.0]}, "`long_factor` must be a list of 2 numbers"),
-        ({"long_factor": None}, "`long_factor` must be a list of 4 numbers"),
-        ({"short_factor": [1.0, 2.0, 0.0, 1.0]}, "`short_factor` must be a positive"),
-        ({"original_max_position_embeddings": 1}, "must be above 1"),
-        ({"beta_fast": 1.0}, "beta_fast"),
-    ],
-)
+@pytest.mark.parametrize("change, words", [
+    ({"short_factor": [1.0, 2.0]}, "`long_factor` must be a list of 2 numbers"),
+    ({"long_factor": None}, "`long_factor` must be a list of 4 numbers"),
+    ({"short_factor": [1.0, 2.0, 0.0, 1.0]}, "`short_factor` must be a positive"),
+    ({"original_max_position_embeddings": 1}, "must be above 1"),
+    ({"beta_fast": 1.0}, "beta_fast"),
+])  # fmt: skip
 def test_wrong_factors_are_refused(change, words):
     with pytest.raises(ValueError, match=words):
         txf.layers.Rotary(scaling={**LONGROPE, **change})

@@ -21,11 +21,9 @@ transformers.logging.disable_progress_bar()
 TEXT = {**LLAMA, "head_dim": 10, "sliding_window": 4, "vocab_size": 70, "num_hidden_layers": 2}
 SIZES = {
     "text_config": {**TEXT, "layer_types": ["sliding_attention", "full_attention"]},
-    "vision_config": dict(
-        hidden_size=12, intermediate_size=14, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4,
-        model_type="siglip_vision_model",
-    ),
-    "mm_tokens_per_image": 4, "image_token_index": 65, "boi_token_index": 66, "eoi_token_index": 67,
+    "vision_config": dict(hidden_size=12, intermediate_size=14, num_hidden_layers=1, num_attention_heads=2,
+                          image_size=8, patch_size=4, model_type="siglip_vision_model"), "mm_tokens_per_image": 4,
+    "image_token_index": 65, "boi_token_index": 66, "eoi_token_index": 67,
 }  # fmt: skip
 ALONE = {
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",

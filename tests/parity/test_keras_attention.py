@@ -45,13 +45,9 @@ def check(theirs, ours, inputs, mask, padding, causal=False):
     ours.build(*[x.shape for x in inputs])
     copy_random_weights(theirs, ours)
     expected, expected_scores = theirs(
-        inputs[0],
-        inputs[-1],
-        value_mask=padding,
-        attention_mask=mask,
-        use_causal_mask=causal,
+        inputs[0], inputs[-1], value_mask=padding, attention_mask=mask, use_causal_mask=causal,
         return_attention_scores=True,
-    )
+    )  # fmt: skip
     where = padding if causal else None  # at padding a causal token of ours sees itself
     call = {"mask" if len(inputs) == 1 else "context_mask": padding, "attention_mask": mask}
     output, scores = ours(*inputs, **call, return_attention_scores=True)

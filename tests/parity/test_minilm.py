@@ -17,12 +17,9 @@ pytestmark = pytest.mark.parity
 
 OFFICIAL = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # SHA-256 of the Hub's weights
 SENTENCES = (
-    "A man is eating food.",
-    "The girl carries a baby, smiling!",
-    "Ein Affe spielt Schlagzeug – naïve?",
-    "",
+    "A man is eating food.", "The girl carries a baby, smiling!", "Ein Affe spielt Schlagzeug – naïve?", "",
     "A cheetah is running behind its prey. " * 6,
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -29,34 +29,24 @@ BASES = {case.name: case for case in CASES}
 ADAPTERS = {
     "bert-tokens": dict(r=3, target_modules=["query", "key", "dense"], lora_alpha=5, task_type="TOKEN_CLS"),
     "bert-classes": dict(r=2, target_modules=["value", "pooler.dense"], lora_alpha=3, task_type="SEQ_CLS"),
-    "roberta-classes": dict(
-        r=3, target_modules=["query", "dense"], task_type="SEQ_CLS", rank_pattern={"^roberta.*output.dense": 5},
-        alpha_pattern={"query": 6, "layer.[12].intermediate.dense": 7},
-    ),
+    "roberta-classes": dict(r=3, target_modules=["query", "dense"], task_type="SEQ_CLS",
+                            rank_pattern={"^roberta.*output.dense": 5},
+                            alpha_pattern={"query": 6, "layer.[12].intermediate.dense": 7}),
     "distilbert-classes": dict(r=3, target_modules=["q_lin", "lin2"], task_type="SEQ_CLS"),
-    "gpt2-plain": dict(
-        r=3, lora_alpha=7, target_modules=["c_attn", "c_proj"], use_rslora=True, rank_pattern={"mlp.c_proj": 5},
-        fan_in_fan_out=True, task_type="CAUSAL_LM",
-    ),
+    "gpt2-plain": dict(r=3, lora_alpha=7, target_modules=["c_attn", "c_proj"], use_rslora=True,
+                       rank_pattern={"mlp.c_proj": 5}, fan_in_fan_out=True, task_type="CAUSAL_LM"),
     "gpt_neox-plain": dict(r=3, target_modules=["query_key_value", "dense"], lora_alpha=5, task_type="CAUSAL_LM"),
     "phi3-plain": dict(r=3, target_modules=["qkv_proj", "gate_up_proj", "lm_head"], task_type="CAUSAL_LM"),
-    "opt-plain": dict(
-        r=3, target_modules=["q_proj", "fc2", "out_proj"], layers_to_transform=[0, 2], layers_pattern="layers"
-    ),
-    "llama-plain": dict(
-        r=3, target_modules=r".*\.(q_proj|v_proj|up_proj|down_proj)|lm_head", task_type="CAUSAL_LM",
-        modules_to_save=["embed_tokens"], lora_dropout=0.1,
-    ),
+    "opt-plain": dict(r=3, target_modules=["q_proj", "fc2", "out_proj"], layers_to_transform=[0, 2],
+                      layers_pattern="layers"),
+    "llama-plain": dict(r=3, target_modules=r".*\.(q_proj|v_proj|up_proj|down_proj)|lm_head", task_type="CAUSAL_LM",
+                        modules_to_save=["embed_tokens"], lora_dropout=0.1),
     "llama-biased": dict(r=3, target_modules="all-linear", modules_to_save=["post_attention_layernorm", "model.norm"]),
-    "deepseek_v3-groups": dict(
-        r=3, task_type="CAUSAL_LM",
-        target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"],
-    ),
+    "deepseek_v3-groups": dict(r=3, task_type="CAUSAL_LM",
+                               target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]),
     "t5-gated": dict(r=3, target_modules=["q", "v", "wi_1", "wo"], lora_alpha=5, task_type="SEQ_2_SEQ_LM"),
-    "bart-plain": dict(
-        r=3, target_modules=["q_proj", "fc1", "out_proj"], exclude_modules=["decoder.layers.1.fc1"],
-        alpha_pattern={"encoder.layers.1.self_attn.q_proj": 5},
-    ),
+    "bart-plain": dict(r=3, target_modules=["q_proj", "fc1", "out_proj"], exclude_modules=["decoder.layers.1.fc1"],
+                       alpha_pattern={"encoder.layers.1.self_attn.q_proj": 5}),
     "deberta-classes": dict(r=3, target_modules=["in_proj", "pos_q_proj", "pooler.dense"], task_type="SEQ_CLS"),
     "deberta-v2-tokens": dict(r=3, target_modules=["query_proj", "pos_key_proj", "dense"], task_type="TOKEN_CLS"),
     "modernbert-classes": dict(r=3, target_modules=["Wqkv", "Wi", "Wo"], task_type="SEQ_CLS"),

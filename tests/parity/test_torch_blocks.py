@@ -14,16 +14,12 @@ BATCH, TARGET, SOURCE, DIM, HEADS = 2, 5, 7, 12, 3
 # output is of no concern.
 LEFT_PADDING = np.arange(TARGET) >= np.array([[0], [2]])
 
-options = pytest.mark.parametrize(
-    "options",
-    [
-        dict(norm_first=False, activation="relu", bias=True, epsilon=1e-5),
-        dict(norm_first=True, activation="relu", bias=False, epsilon=1e-2),
-        dict(norm_first=False, activation="gelu", bias=False, epsilon=1e-6),
-        dict(norm_first=True, activation="gelu", bias=True, epsilon=1e-1),
-    ],
-    ids=lambda options: "-".join(map(str, options.values())),
-)
+options = pytest.mark.parametrize("options", [
+    dict(norm_first=False, activation="relu", bias=True, epsilon=1e-5),
+    dict(norm_first=True, activation="relu", bias=False, epsilon=1e-2),
+    dict(norm_first=False, activation="gelu", bias=False, epsilon=1e-6),
+    dict(norm_first=True, activation="gelu", bias=True, epsilon=1e-1),
+], ids=lambda options: "-".join(map(str, options.values())))  # fmt: skip
 
 # Whether causal, padding (B, T), attention mask.
 ENCODER_MASKS = {
@@ -69,13 +65,9 @@ DECODER_MASKS = {
     "target mask": (None, None, holes(TARGET, TARGET), None),
     "memory mask": (None, None, None, holes(TARGET, SOURCE)),
     "all": (holes(BATCH, TARGET), holes(BATCH, SOURCE), holes(TARGET, TARGET), holes(TARGET, SOURCE, seed=1)),
-    "each head": (
-        holes(BATCH, TARGET),
-        holes(BATCH, SOURCE),
-        holes(BATCH, HEADS, TARGET, TARGET),
-        holes(BATCH, HEADS, TARGET, SOURCE),
-    ),
-}
+    "each head": (holes(BATCH, TARGET), holes(BATCH, SOURCE), holes(BATCH, HEADS, TARGET, TARGET),
+                  holes(BATCH, HEADS, TARGET, SOURCE)),
+}  # fmt: skip
 
 
 @options

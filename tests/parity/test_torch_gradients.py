@@ -64,14 +64,9 @@ def test_encoder(norm_first, activation):
 def test_decoder(norm_first, activation, padding):
     shapes = [(BATCH, TARGET, DIM), (BATCH, SOURCE, DIM)]
     theirs, ours = paired_blocks(
-        torch.nn.TransformerDecoderLayer,
-        DecoderBlock,
-        DECODER_LAYER,
-        norm_first,
-        activation,
-        shapes=shapes,
+        torch.nn.TransformerDecoderLayer, DecoderBlock, DECODER_LAYER, norm_first, activation, shapes=shapes,
         cross_attention=True,
-    )
+    )  # fmt: skip
     their_masks = {
         "tgt_mask": hide(causal_mask(TARGET)),
         "tgt_key_padding_mask": hide(padding),

@@ -13,16 +13,12 @@ pytestmark = pytest.mark.parity
 
 RATES = {"embedding": 1 / 8, "encoder_0": 1 / 4, "encoder_1": 1 / 2, "encoder_norm": 1.0, "logits": 1.0}
 OPTIMIZERS = {
-    "sgd": (
-        lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-        lambda groups: torch.optim.SGD(groups, momentum=0.9, nesterov=True),
-    ),
+    "sgd": (lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+            lambda groups: torch.optim.SGD(groups, momentum=0.9, nesterov=True)),
     # Ours has its epsilon beside the uncorrected moment: small enough, it is the same.
-    "adamw": (
-        lambda: keras.optimizers.AdamW(0.1, weight_decay=0.3, epsilon=1e-12),
-        lambda groups: torch.optim.AdamW(groups, weight_decay=0.3, eps=1e-12),
-    ),
-}
+    "adamw": (lambda: keras.optimizers.AdamW(0.1, weight_decay=0.3, epsilon=1e-12),
+              lambda groups: torch.optim.AdamW(groups, weight_decay=0.3, eps=1e-12)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -27,14 +27,10 @@ TARGET_IDS = np.array([[1, 12, 4, 0, 0], [1, 5, 2, 7, 3]], "int32")
 
 TABLE = {
     **numbered(ENCODER_LAYER, "encoder_*", "stack.encoder.layers.*"),
-    **numbered(DECODER_LAYER, "decoder_*", "stack.decoder.layers.*"),
-    "encoder_norm": "stack.encoder.norm",
-    "decoder_norm": "stack.decoder.norm",
-    "source_embedding/token": "source",
-    "target_embedding/token": "target",
-    "embedding/token": "source",
-    "logits": "logits",
-}
+    **numbered(DECODER_LAYER, "decoder_*", "stack.decoder.layers.*"), "encoder_norm": "stack.encoder.norm",
+    "decoder_norm": "stack.decoder.norm", "source_embedding/token": "source", "target_embedding/token": "target",
+    "embedding/token": "source", "logits": "logits",
+}  # fmt: skip
 
 
 class Reference(torch.nn.Module):
@@ -70,31 +66,19 @@ class Reference(torch.nn.Module):
         return table(ids) * DIM**0.5 + torch.from_numpy(positions)
 
 
-@pytest.mark.parametrize(
-    "placement, final_norm, tie, share",
-    [
-        ("post", False, True, False),  # the paper
-        ("post", True, False, True),  # torch.nn.Transformer as it comes
-        ("pre", True, True, False),
-    ],
-)
+@pytest.mark.parametrize("placement, final_norm, tie, share", [
+    ("post", False, True, False),  # the paper
+    ("post", True, False, True),  # torch.nn.Transformer as it comes
+    ("pre", True, True, False),
+])  # fmt: skip
 def test_encoder_decoder(placement, final_norm, tie, share):
     source_vocab = TARGET_VOCAB if share else SOURCE_VOCAB
     source_ids = np.minimum(SOURCE_IDS, source_vocab - 1)
     theirs = randomize(Reference(source_vocab, placement == "pre", final_norm, tie, share))
     ours = encoder_decoder(
-        source_vocab,
-        TARGET_VOCAB,
-        2,
-        DIM,
-        HEADS,
-        num_decoder_layers=3,
-        intermediate_dim=WIDTH,
-        norm_placement=placement,
-        final_norm=final_norm,
-        tie_embeddings=tie,
-        return_hidden_states=True,
-    )
+        source_vocab, TARGET_VOCAB, 2, DIM, HEADS, num_decoder_layers=3, intermediate_dim=WIDTH,
+        norm_placement=placement, final_norm=final_norm, tie_embeddings=tie, return_hidden_states=True,
+    )  # fmt: skip
     copy_weights(state_of(theirs), ours.weights, TABLE)
     outputs = ours({"source_ids": source_ids, "target_ids": TARGET_IDS})
     hidden, logits = theirs(torch.from_numpy(source_ids), torch.from_numpy(TARGET_IDS))

@@ -20,20 +20,11 @@ TARGET = np.array([[1, 9, 8, 0, 0], [1, 5, 5, 2, 28]], "int32")
 REAL, REAL_TARGET = SOURCE != 0, TARGET != 0
 
 BERT = numbered(
-    block_table(
-        {
-            "block/attention/query": "attention.self.query",
-            "block/attention/key": "attention.self.key",
-            "block/attention/value": "attention.self.value",
-            "block/attention/output": "attention.output.dense",
-        },
-        "attention.output.LayerNorm",
-        {"intermediate": "intermediate.dense", "output": "output.dense"},
-        "output.LayerNorm",
-    ),
-    "encoder_*",
-    "layer.*",
-)
+    block_table({"block/attention/query": "attention.self.query", "block/attention/key": "attention.self.key",
+                 "block/attention/value": "attention.self.value", "block/attention/output": "attention.output.dense"},
+                "attention.output.LayerNorm", {"intermediate": "intermediate.dense", "output": "output.dense"},
+                "output.LayerNorm"), "encoder_*", "layer.*",
+)  # fmt: skip
 
 
 def their_config(cls, **options):
@@ -47,12 +38,9 @@ def long(array):
 def test_bert():
     """The blocks only: its embedding has token types and a norm."""
     config = their_config(
-        transformers.BertConfig,
-        hidden_size=DIM,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
+        transformers.BertConfig, hidden_size=DIM, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
         intermediate_size=WIDTH,
-    )
+    )  # fmt: skip
     theirs = randomize(transformers.BertModel(config, add_pooling_layer=False))
     outputs = theirs(long(SOURCE), attention_mask=long(REAL), output_hidden_states=True)
     x, *expected = [hidden.detach().numpy() for hidden in outputs.hidden_states]
@@ -88,32 +76,19 @@ T5 = {
     "embedding/token": "shared",
     "logits": "lm_head",
     **t5_side("encoder", 1),
-    **t5_side(
-        "decoder",
-        2,
-        {
-            **attention_table("block/cross_attention", "layer.1.EncDecAttention", ("q", "k", "v", "o")),
-            "block/cross_attention_norm": "layer.1.layer_norm",
-        },
-    ),
-}
+    **t5_side("decoder", 2,
+              {**attention_table("block/cross_attention", "layer.1.EncDecAttention", ("q", "k", "v", "o")),
+               "block/cross_attention_norm": "layer.1.layer_norm"}),
+}  # fmt: skip
 
 
 def test_t5():
     """Version 1.1: gated, logits of its own, heads that are wider than the model divided by them."""
     config = their_config(
-        transformers.T5Config,
-        d_model=DIM,
-        d_kv=5,
-        d_ff=WIDTH,
-        num_layers=LAYERS,
-        num_decoder_layers=LAYERS + 1,
-        num_heads=HEADS,
-        relative_attention_num_buckets=8,
-        relative_attention_max_distance=5,
-        feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False,
-    )
+        transformers.T5Config, d_model=DIM, d_kv=5, d_ff=WIDTH, num_layers=LAYERS, num_decoder_layers=LAYERS + 1,
+        num_heads=HEADS, relative_attention_num_buckets=8, relative_attention_max_distance=5,
+        feed_forward_proj="gated-gelu", tie_word_embeddings=False,
+    )  # fmt: skip
     theirs = transformers.T5ForConditionalGeneration(config)
     theirs.lm_head = torch.nn.Linear(DIM, VOCAB, bias=False)  # transformers 5 ties it, the released models do not
     randomize(theirs)
@@ -122,27 +97,12 @@ def test_t5():
         return {"position": RelativeBias(HEADS, 8, 5, bidirectional, name=f"{name}_position")}
 
     ours = encoder_decoder(
-        VOCAB,
-        VOCAB,
-        LAYERS,
-        DIM,
-        HEADS,
-        num_decoder_layers=LAYERS + 1,
-        head_dim=5,
-        intermediate_dim=WIDTH,
-        norm="rms",
-        norm_placement="pre",
-        norm_epsilon=1e-6,
-        gated=True,
-        use_bias=False,
-        scale=1.0,
-        activation=functools.partial(keras.activations.gelu, approximate=True),
-        scale_embedding=False,
-        tie_embeddings=False,
-        return_hidden_states=True,
-        encoder_options=side("encoder", True),
+        VOCAB, VOCAB, LAYERS, DIM, HEADS, num_decoder_layers=LAYERS + 1, head_dim=5, intermediate_dim=WIDTH, norm="rms",
+        norm_placement="pre", norm_epsilon=1e-6, gated=True, use_bias=False, scale=1.0,
+        activation=functools.partial(keras.activations.gelu, approximate=True), scale_embedding=False,
+        tie_embeddings=False, return_hidden_states=True, encoder_options=side("encoder", True),
         decoder_options=side("decoder", False),
-    )
+    )  # fmt: skip
     copy_weights(state_of(theirs), ours.weights, T5)
     outputs = ours({"source_ids": SOURCE, "target_ids": TARGET})
     expected = theirs(

@@ -49,16 +49,12 @@ def test_beam_search_of_gpt2(num_beams, length_penalty, early_stopping, stop_ids
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize(
-    "processor, options",
-    [
-        (NoRepeatNgrams(2), dict(no_repeat_ngram_size=2)),
-        (RepetitionPenalty(1.3), dict(repetition_penalty=1.3)),
-        (MinimumLength(4), dict(min_new_tokens=4)),
-        (ForbiddenTokens([3, 4]), dict(suppress_tokens=[3, 4])),
-    ],
-    ids=lambda x: type(x).__name__,
-)
+@pytest.mark.parametrize("processor, options", [
+    (NoRepeatNgrams(2), dict(no_repeat_ngram_size=2)),
+    (RepetitionPenalty(1.3), dict(repetition_penalty=1.3)),
+    (MinimumLength(4), dict(min_new_tokens=4)),
+    (ForbiddenTokens([3, 4]), dict(suppress_tokens=[3, 4])),
+], ids=lambda x: type(x).__name__)  # fmt: skip
 def test_processors_in_a_search(processor, options, num_beams):
     compare(*gpt2(), num_beams, 1.0, False, [6], [processor], **options)
 
@@ -76,13 +72,10 @@ def marian_block(kind):
 
 
 MARIAN = {
-    "source_embedding/token": "model.shared",
-    "source_embedding/position": "model.encoder.embed_positions",
+    "source_embedding/token": "model.shared", "source_embedding/position": "model.encoder.embed_positions",
     "target_embedding/token": "model.decoder.embed_tokens",
-    "target_embedding/position": "model.decoder.embed_positions",
-    **marian_block("encoder"),
-    **marian_block("decoder"),
-}
+    "target_embedding/position": "model.decoder.embed_positions", **marian_block("encoder"), **marian_block("decoder"),
+}  # fmt: skip
 
 
 @functools.cache

@@ -22,17 +22,15 @@ LONGROPE = dict(rope_type="longrope", rope_theta=300.0, **FACTORS)
 PHI3 = rms(original_max_position_embeddings=TRAINED, pad_token_id=0)
 CASES = [
     Case("dynamic", "llama", "LlamaForCausalLM", llama(max_position_embeddings=TRAINED, rope_parameters=DYNAMIC)),
-    Case("dynamic-part", "phi", "PhiForCausalLM", checkpoint_cases.decoder_cases.neox(
-        max_position_embeddings=TRAINED, rope_parameters={**DYNAMIC, "partial_rotary_factor": 0.6},
-    )),
+    Case("dynamic-part", "phi", "PhiForCausalLM",
+         checkpoint_cases.decoder_cases.neox(max_position_embeddings=TRAINED,
+                                             rope_parameters={**DYNAMIC, "partial_rotary_factor": 0.6})),
     Case("phi3", "phi3", "Phi3ForCausalLM", {**PHI3, "rope_parameters": LONGROPE}),
-    Case("phi3-factor", "phi3", "Phi3ForCausalLM", {
-        **PHI3, "rope_parameters": {**LONGROPE, "attention_factor": 1.3, "type": "su"},
-    }),
-    Case("mistral", "mistral", "MistralForCausalLM", llama(
-        sliding_window=None,
-        rope_parameters={**LONGROPE, "factor": 3.0, "original_max_position_embeddings": TRAINED},
-    )),
+    Case("phi3-factor", "phi3", "Phi3ForCausalLM",
+         {**PHI3, "rope_parameters": {**LONGROPE, "attention_factor": 1.3, "type": "su"}}),
+    Case("mistral", "mistral", "MistralForCausalLM",
+         llama(sliding_window=None,
+               rope_parameters={**LONGROPE, "factor": 3.0, "original_max_position_embeddings": TRAINED})),
 ]  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}
 

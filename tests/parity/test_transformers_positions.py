@@ -143,11 +143,9 @@ def test_disentangled_buckets(side, max_distance):
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_relative_bias(bidirectional):
     config = T5Config(
-        num_heads=HEADS,
-        relative_attention_num_buckets=8,
-        relative_attention_max_distance=10,
+        num_heads=HEADS, relative_attention_num_buckets=8, relative_attention_max_distance=10,
         is_decoder=not bidirectional,
-    )
+    )  # fmt: skip
     theirs = randomize(T5Attention(config, has_relative_attention_bias=True, layer_idx=0))
     ours = RelativeBias(HEADS, num_buckets=8, max_distance=10, bidirectional=bidirectional)
     ours.build()

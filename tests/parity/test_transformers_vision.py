@@ -14,45 +14,28 @@ pytestmark = pytest.mark.parity
 DIM, HEADS, WIDTH, LAYERS, CLASSES, CHANNELS, BATCH = 12, 3, 20, 2, 5, 4, 2
 
 BLOCKS = numbered(
-    block_table(
-        attention_table("block/attention", "attention", ("q_proj", "k_proj", "v_proj", "o_proj")),
-        "layernorm_before",
-        {"intermediate": "mlp.fc1", "output": "mlp.fc2"},
-        "layernorm_after",
-    ),
-    "encoder_*",
+    block_table(attention_table("block/attention", "attention", ("q_proj", "k_proj", "v_proj", "o_proj")),
+                "layernorm_before", {"intermediate": "mlp.fc1", "output": "mlp.fc2"}, "layernorm_after"), "encoder_*",
     "layers.*",
-)
+)  # fmt: skip
 MODEL = {**BLOCKS, "encoder_norm": "layernorm"}
 CLASSIFIER = {ours: f"vit.{theirs}" for ours, theirs in MODEL.items()} | {"logits": "classifier"}
 
 
 def their_model(cls, image_size, patch_size, **options):
     config = transformers.ViTConfig(
-        hidden_size=DIM,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        intermediate_size=WIDTH,
-        image_size=image_size,
-        patch_size=patch_size,
-        num_channels=CHANNELS,
-        num_labels=CLASSES,
-        layer_norm_eps=1e-2,
+        hidden_size=DIM, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=WIDTH,
+        image_size=image_size, patch_size=patch_size, num_channels=CHANNELS, num_labels=CLASSES, layer_norm_eps=1e-2,
         attn_implementation="eager",
-    )
+    )  # fmt: skip
     return randomize(cls(config, **options))
 
 
 def our_options(activation="gelu", **options):
     return dict(
-        channels=CHANNELS,
-        intermediate_dim=WIDTH,
-        norm_epsilon=1e-2,
-        activation=activation,
-        return_hidden_states=True,
-        return_attention_scores=True,
-        **options,
-    )
+        channels=CHANNELS, intermediate_dim=WIDTH, norm_epsilon=1e-2, activation=activation, return_hidden_states=True,
+        return_attention_scores=True, **options,
+    )  # fmt: skip
 
 
 def copy_vit(theirs, ours, table, prefix=""):

@@ -13,13 +13,8 @@ from keras import ops
 
 # Our last name of a path -> the name that PyTorch has for it.
 _LEAVES = {
-    "kernel": "weight",
-    "embeddings": "weight",
-    "gamma": "weight",
-    "scale": "weight",
-    "bias": "bias",
-    "beta": "bias",
-}
+    "kernel": "weight", "embeddings": "weight", "gamma": "weight", "scale": "weight", "bias": "bias", "beta": "bias",
+}  # fmt: skip
 
 
 def randomize(module, seed=0):
@@ -103,18 +98,14 @@ def block_table(attention, attention_norm, feed_forward, feed_forward_norm):
 
 
 ENCODER_LAYER = {
-    **attention_table("block/attention", "self_attn"),
-    "block/attention_norm": "norm1",
-    "block/feed_forward/intermediate": "linear1",
-    "block/feed_forward/output": "linear2",
+    **attention_table("block/attention", "self_attn"), "block/attention_norm": "norm1",
+    "block/feed_forward/intermediate": "linear1", "block/feed_forward/output": "linear2",
     "block/feed_forward_norm": "norm2",
-}
+}  # fmt: skip
 DECODER_LAYER = {
-    **ENCODER_LAYER,
-    **attention_table("block/cross_attention", "multihead_attn"),
-    "block/cross_attention_norm": "norm2",
-    "block/feed_forward_norm": "norm3",
-}
+    **ENCODER_LAYER, **attention_table("block/cross_attention", "multihead_attn"),
+    "block/cross_attention_norm": "norm2", "block/feed_forward_norm": "norm3",
+}  # fmt: skip
 
 
 def paired_blocks(
@@ -137,27 +128,13 @@ def paired_blocks(
         own: what the block needs beyond their common options.
     """
     theirs = randomize(
-        their_class(
-            shapes[0][-1],
-            heads,
-            width,
-            activation=activation,
-            layer_norm_eps=epsilon,
-            norm_first=norm_first,
-            bias=bias,
-            batch_first=True,
-        )
-    )
+        their_class(shapes[0][-1], heads, width, activation=activation, layer_norm_eps=epsilon, norm_first=norm_first,
+                    bias=bias, batch_first=True),
+    )  # fmt: skip
     ours = our_class(
-        heads,
-        width,
-        activation=activation,
-        norm_epsilon=epsilon,
-        use_bias=bias,
-        name="block",
-        norm_placement="pre" if norm_first else "post",
-        **own,
-    )
+        heads, width, activation=activation, norm_epsilon=epsilon, use_bias=bias, name="block",
+        norm_placement="pre" if norm_first else "post", **own,
+    )  # fmt: skip
     ours.build(*shapes)
     copy_weights(state_of(theirs), ours.weights, table)
     return theirs, ours

@@ -66,13 +66,8 @@ def test_a_table_gives_its_columns(source, tmp_path):
 
 
 MAKES = {
-    "list": list,
-    "tuple": tuple,
-    "numpy": np.array,
-    "pandas": pandas.Series,
-    "iterator": iter,
-    "tensor": tf.constant,
-}
+    "list": list, "tuple": tuple, "numpy": np.array, "pandas": pandas.Series, "iterator": iter, "tensor": tf.constant,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)

@@ -214,24 +214,21 @@ def test_the_place_of_an_answer_counts(trained):
     assert trained._checked([["Who?"], ["Ada saw Ada"], ["Ada"]])[2] == [[("Ada", 0)]]
 
 
-@pytest.mark.parametrize(
-    "call, parts",
-    [
-        (lambda task: task.fit(["a"], ["b"], [""]), ["`answers`", "null_threshold", "place 0"]),
-        (lambda task: task.fit(["a"], ["b"], ["c"]), ["`answers`", "'c' at place 0"]),
-        (lambda task: task.fit(["a"], ["b"], [{"text": ["b"], "answer_start": [1]}]), ["`answers`", "character 1"]),
-        (lambda task: task.fit(["a"], ["b"], [{"text": ["b"]}]), ["`answers`", "answer_start"]),
-        (lambda task: task.fit(["a"], ["\x01b"], ["\x01"]), ["`answers` must each have a token"]),
-        (lambda task: task.predict(["a"], ["b", "c"]), ["`contexts`", "received 2"]),
-        (lambda task: task.predict("a", " "), ["`contexts` must each have a token", "' '"]),
-        (lambda task: task.predict("a", "b", k=0), ["`k`"]),
-        (lambda task: QuestionAnswerer(task.model, task.tokenizer, max_length=40, overlap=19), ["`overlap`", "18"]),
-        (lambda task: QuestionAnswerer(task.model, txf.text.ByteTokenizer(end="</s>")), ["`tokenizer`", "`start`"]),
-        (lambda task: QuestionAnswerer(txf.models.encoder(90, 1, 8, 2), task.tokenizer), ["`model`", "start_logits"]),
-        (lambda task: task.fit("a.json"), ["`questions`", "a.json"]),
-        (lambda task: task.fit("a.json", ["b"]), ["`questions` must be given alone"]),
-    ],
-)
+@pytest.mark.parametrize("call, parts", [
+    (lambda task: task.fit(["a"], ["b"], [""]), ["`answers`", "null_threshold", "place 0"]),
+    (lambda task: task.fit(["a"], ["b"], ["c"]), ["`answers`", "'c' at place 0"]),
+    (lambda task: task.fit(["a"], ["b"], [{"text": ["b"], "answer_start": [1]}]), ["`answers`", "character 1"]),
+    (lambda task: task.fit(["a"], ["b"], [{"text": ["b"]}]), ["`answers`", "answer_start"]),
+    (lambda task: task.fit(["a"], ["\x01b"], ["\x01"]), ["`answers` must each have a token"]),
+    (lambda task: task.predict(["a"], ["b", "c"]), ["`contexts`", "received 2"]),
+    (lambda task: task.predict("a", " "), ["`contexts` must each have a token", "' '"]),
+    (lambda task: task.predict("a", "b", k=0), ["`k`"]),
+    (lambda task: QuestionAnswerer(task.model, task.tokenizer, max_length=40, overlap=19), ["`overlap`", "18"]),
+    (lambda task: QuestionAnswerer(task.model, txf.text.ByteTokenizer(end="</s>")), ["`tokenizer`", "`start`"]),
+    (lambda task: QuestionAnswerer(txf.models.encoder(90, 1, 8, 2), task.tokenizer), ["`model`", "start_logits"]),
+    (lambda task: task.fit("a.json"), ["`questions`", "a.json"]),
+    (lambda task: task.fit("a.json", ["b"]), ["`questions` must be given alone"]),
+])  # fmt: skip
 def test_what_does_not_go_is_refused(trained, call, parts):
     with pytest.raises(ValueError) as error:
         call(trained)

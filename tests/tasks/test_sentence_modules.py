@@ -159,11 +159,8 @@ def test_dense_modules_follow_the_pooling(folder, tmp_path):
         assert old.keys() == new.keys() and all((old[name] == new[name]).all() for name in old)
     written = json.loads((tmp_path / "new" / "3_Dense" / "config.json").read_text())
     assert written == {
-        "in_features": 9,
-        "out_features": 5,
-        "bias": True,
-        "activation_function": CLASSES + "activation.Tanh",
-    }
+        "in_features": 9, "out_features": 5, "bias": True, "activation_function": CLASSES + "activation.Tanh",
+    }  # fmt: skip
     assert json.loads((tmp_path / "new" / "1_Pooling" / "config.json").read_text())["word_embedding_dimension"] == len(
         first[0]
     )

@@ -130,23 +130,20 @@ def test_labels_that_make_no_entities(trained):
         tagger.entities("Rome")
 
 
-@pytest.mark.parametrize(
-    "call, words",
-    [
-        (lambda task: task.fit(WORDS, [["O"]] * 12), ["`tags`", "4 words at place 0"]),
-        (lambda task: task.fit(WORDS, [["O"] * len(row) for row in WORDS[:2]]), ["`words`, `tags`", "one length"]),
-        (lambda task: task.fit(["a b"], [["O"]]), ["`words`", "'a b'"]),
-        (lambda task: task.fit([["a"], ["b"]], [["O"], ["B-X"]]), ["`tags`", "'B-X'", "at place 1"]),
-        (lambda task: task.fit([["a"], ["b"]], [["O"], [b"\xff"]]), ["`tags`", "xff", "at place 1"]),
-        (lambda task: task.fit("none.conll"), ["exist", "none.conll"]),
-        (lambda task: task.predict("Ada is here"), ["`words`", "'Ada is here'"]),
-        (lambda task: task.predict([["Ada", 3]]), ["`words`", "3"]),
-        (lambda task: task.entities([3]), ["`texts`", "3"]),
-        (lambda task: txf.tasks.TokenClassifier(task.model, task.tokenizer, ["O", "B-a"]), ["`labels`", "received 2"]),
-        (lambda task: txf.tasks.TokenClassifier(task.model, task.tokenizer, task.labels, max_length=2),
-         ["`max_length`", "2"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("call, words", [
+    (lambda task: task.fit(WORDS, [["O"]] * 12), ["`tags`", "4 words at place 0"]),
+    (lambda task: task.fit(WORDS, [["O"] * len(row) for row in WORDS[:2]]), ["`words`, `tags`", "one length"]),
+    (lambda task: task.fit(["a b"], [["O"]]), ["`words`", "'a b'"]),
+    (lambda task: task.fit([["a"], ["b"]], [["O"], ["B-X"]]), ["`tags`", "'B-X'", "at place 1"]),
+    (lambda task: task.fit([["a"], ["b"]], [["O"], [b"\xff"]]), ["`tags`", "xff", "at place 1"]),
+    (lambda task: task.fit("none.conll"), ["exist", "none.conll"]),
+    (lambda task: task.predict("Ada is here"), ["`words`", "'Ada is here'"]),
+    (lambda task: task.predict([["Ada", 3]]), ["`words`", "3"]),
+    (lambda task: task.entities([3]), ["`texts`", "3"]),
+    (lambda task: txf.tasks.TokenClassifier(task.model, task.tokenizer, ["O", "B-a"]), ["`labels`", "received 2"]),
+    (lambda task: txf.tasks.TokenClassifier(task.model, task.tokenizer, task.labels, max_length=2),
+     ["`max_length`", "2"]),
+])  # fmt: skip
 def test_bad_input_is_refused(trained, call, words):
     with pytest.raises(ValueError) as error:
         call(trained)

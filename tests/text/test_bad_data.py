@@ -84,17 +84,14 @@ def test_columns_of_other_lengths(task):
     refused(lambda: TASKS[task][0](tuple(parts)), ["`dataset`", "one length", "1 of", "2 of"])
 
 
-@pytest.mark.parametrize(
-    "labels, words",
-    [
-        ([0, 3], ["0 to 2", "3", "place 1"]),
-        ([-1, 0], ["0 to 2", "-1", "place 0"]),
-        ([0.0, 1.5], ["integer", "1.5"]),
-        (["good", "bad"], ["integer", "good"]),
-        ([[0], [1]], ["integer", "[[0], [1]]"]),
-        ([None, 1], ["integer", "None"]),
-    ],
-)
+@pytest.mark.parametrize("labels, words", [
+    ([0, 3], ["0 to 2", "3", "place 1"]),
+    ([-1, 0], ["0 to 2", "-1", "place 0"]),
+    ([0.0, 1.5], ["integer", "1.5"]),
+    (["good", "bad"], ["integer", "good"]),
+    ([[0], [1]], ["integer", "[[0], [1]]"]),
+    ([None, 1], ["integer", "None"]),
+])  # fmt: skip
 def test_labels_in_memory(labels, words):
     refused(lambda: text.classification((TEXTS, labels), WORD, 3), ["labels", *words])
     refused(lambda: text.sentence_pairs((TEXTS, TEXTS, labels), WORD, 3), ["labels", *words])
@@ -150,14 +147,10 @@ OPTIONS = [
     (lambda: text.batch_by_length(TEXTS, 9, 9), ["`dataset`", "tf.data.Dataset", "a fox"]),
     (lambda: text.batch_by_length(NONE, 9, 9), ["`dataset`", "empty"]),
     (lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3))}), ["`batch`", "positive_ids", "anchor_ids"]),
-    (
-        lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3), int), "positive_ids": np.ones((3, 3), int)}),
-        ["`batch`", "2 and 3"],
-    ),
-    (
-        lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3)), "positive_ids": np.ones((2, 3), int)}),
-        ["`batch`", "integers", "float64"],
-    ),
+    (lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3), int), "positive_ids": np.ones((3, 3), int)}),
+     ["`batch`", "2 and 3"]),
+    (lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3)), "positive_ids": np.ones((2, 3), int)}),
+     ["`batch`", "integers", "float64"]),
     (lambda: text.contrastive_targets([1]), ["`batch`", "[1]"]),
     (lambda: text.counted(TEXTS), ["`dataset`", "tf.data.Dataset", "a fox"]),
     (lambda: text.counted(rows(2).filter(lambda ids: False)), ["`dataset`", "empty"]),
@@ -171,10 +164,8 @@ OPTIONS = [
     (lambda: text.pack(rows(2), 10**30), ["`length`", "2**31", "10000"]),
     (lambda: text.pack(rows(2), 4, pad_id=True), ["`pad_id`", "True"]),
     (lambda: text.pack(rows(2), 4, pad_id=-1), ["`pad_id`", "-1"]),
-    (
-        lambda: text.pack(rows(2).map(lambda ids: tf.cast(ids, "float32") + 0.5), 4),
-        ["`dataset`", "integers", "float32"],
-    ),
+    (lambda: text.pack(rows(2).map(lambda ids: tf.cast(ids, "float32") + 0.5), 4),
+     ["`dataset`", "integers", "float32"]),
     (lambda: text.pack(rows(2).map(lambda ids: ids > 1), 4), ["`dataset`", "integers", "bool"]),
     (lambda: text.pack(rows(2), 4, pad_id=2**31), ["`pad_id`", "received 2147483648"]),
     (lambda: text.pack(rows(2), 4, window=10**30), ["`window`", "2**31"]),
@@ -195,7 +186,7 @@ OPTIONS = [
     (lambda: text.pack(None, 4), ["`dataset`", "tf.data.Dataset", "None"]),
     (lambda: text.pack(NONE, 4), ["`dataset`", "empty"]),
     (lambda: text.pack(rows(2).map(lambda ids: tf.ensure_shape(ids, [9])), 4), ["`length`", "9", "4"]),
-]
+]  # fmt: skip
 
 
 def test_more_lengths_than_there_are():
@@ -208,23 +199,17 @@ def test_options(call, words):
 
 
 WHILE_READING = {
-    "a row too long for every batch": (
-        lambda: text.batch_by_length(rows(2, 9), 8, [4, 8]),
-        r"`lengths`[\s\S]*8[\s\S]*9",
-    ),
+    "a row too long for every batch": (lambda: text.batch_by_length(rows(2, 9), 8, [4, 8]),
+                                       r"`lengths`[\s\S]*8[\s\S]*9"),
     "a row too long to pack": (lambda: text.pack(rows(2, 9), 8), r"`length`[\s\S]*token_ids[\s\S]*8[\s\S]*9"),
-    "an id of more than 32 bits": (
-        lambda: text.pack(rows(2).map(lambda ids: tf.cast(ids, "int64") + 2**40), 8),
-        r"from 0 to 2\*\*31 - 1[\s\S]*token_ids[\s\S]*1099511627777",
-    ),
+    "an id of more than 32 bits": (lambda: text.pack(rows(2).map(lambda ids: tf.cast(ids, "int64") + 2**40), 8),
+                                   r"from 0 to 2\*\*31 - 1[\s\S]*token_ids[\s\S]*1099511627777"),
     "a negative id to pack": (lambda: text.pack(rows(2).map(lambda ids: ids - 9), 8), r"from 0 to 2\*\*31 - 1"),
     "a label without a token": (lambda: text.pack(rows(2, 0).map(lambda ids: (ids, 1)), 8), "must have a token"),
     "targets of another length": (lambda: text.pack(rows(2).map(lambda ids: (ids, ids[1:])), 8), "as long as the ids"),
-    "ids that the tokenizer does not have": (
-        lambda: text.mask_tokens(rows(2).map(lambda ids: ids + 10**6), WORD),
-        "ids from 0 to",
-    ),
-}
+    "ids that the tokenizer does not have": (lambda: text.mask_tokens(rows(2).map(lambda ids: ids + 10**6), WORD),
+                                             "ids from 0 to"),
+}  # fmt: skip
 
 
 @pytest.mark.slow

@@ -11,65 +11,53 @@ from keras_txf import text
 from keras_txf.text.lazy_imports import tf
 
 Word, Piece, Byte, Character, Pair = (
-    text.WordPieceTokenizer,
-    text.SentencePieceTokenizer,
-    text.ByteTokenizer,
-    text.CharacterTokenizer,
+    text.WordPieceTokenizer, text.SentencePieceTokenizer, text.ByteTokenizer, text.CharacterTokenizer,
     text.BytePairTokenizer,
-)
+)  # fmt: skip
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "fox"]
 every_kind = pytest.mark.parametrize("kind", LEARN)
 
 
 @every_kind
-@pytest.mark.parametrize(
-    "value, words",
-    [
-        (3, ["`text`", "string", "3"]),
-        (None, ["`text`", "None"]),
-        (["fox", 3], ["`text`", "3"]),
-        (["fox", None], ["`text`", "None"]),
-        ([["fox"], "dog"], ["`text`", "dog"]),
-        (np.zeros(2), ["`text`", "0."]),
-        ("a\ud800", ["`text`", "surrogate"]),
-        (["b", "a\udfff"], ["`text`", "surrogate"]),
-    ],
-)
+@pytest.mark.parametrize("value, words", [
+    (3, ["`text`", "string", "3"]),
+    (None, ["`text`", "None"]),
+    (["fox", 3], ["`text`", "3"]),
+    (["fox", None], ["`text`", "None"]),
+    ([["fox"], "dog"], ["`text`", "dog"]),
+    (np.zeros(2), ["`text`", "0."]),
+    ("a\ud800", ["`text`", "surrogate"]),
+    (["b", "a\udfff"], ["`text`", "surrogate"]),
+])  # fmt: skip
 def test_text(kind, value, words):
     refused(lambda: learnt(kind).tokenize(value), words)
     refused(lambda: learnt(kind)(value), words)
 
 
 @every_kind
-@pytest.mark.parametrize(
-    "value, words",
-    [
-        ("fox", ["`ids`", "fox"]),
-        (3, ["`ids`", "3", "axis"]),
-        ([1.5], ["`ids`", "1.5"]),
-        ([[1], ["fox"]], ["`ids`", "fox"]),
-        ([-1], ["`ids`", "-1"]),
-        ([2**32 + 5], ["`ids`", "4294967301"]),
-        ([1, 10**6], ["`ids`", "1000000"]),
-    ],
-)
+@pytest.mark.parametrize("value, words", [
+    ("fox", ["`ids`", "fox"]),
+    (3, ["`ids`", "3", "axis"]),
+    ([1.5], ["`ids`", "1.5"]),
+    ([[1], ["fox"]], ["`ids`", "fox"]),
+    ([-1], ["`ids`", "-1"]),
+    ([2**32 + 5], ["`ids`", "4294967301"]),
+    ([1, 10**6], ["`ids`", "1000000"]),
+])  # fmt: skip
 def test_ids(kind, value, words):
     refused(lambda: learnt(kind).detokenize(value), words)
 
 
 @every_kind
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        ({"length": 0}, ["`length`", "0"]),
-        ({"length": "long"}, ["`length`", "long"]),
-        ({"start": "fox"}, ["`start`", "special", "fox"]),
-        ({"end": 3}, ["`end`", "3"]),
-        ({"special_tokens_in_text": "drop"}, ["`special_tokens_in_text`", "escape", "drop"]),
-        ({"padding_side": "middle"}, ["`padding_side`", "middle"]),
-        ({"truncation_side": None}, ["`truncation_side`", "None"]),
-    ],
-)
+@pytest.mark.parametrize("options, words", [
+    ({"length": 0}, ["`length`", "0"]),
+    ({"length": "long"}, ["`length`", "long"]),
+    ({"start": "fox"}, ["`start`", "special", "fox"]),
+    ({"end": 3}, ["`end`", "3"]),
+    ({"special_tokens_in_text": "drop"}, ["`special_tokens_in_text`", "escape", "drop"]),
+    ({"padding_side": "middle"}, ["`padding_side`", "middle"]),
+    ({"truncation_side": None}, ["`truncation_side`", "None"]),
+])  # fmt: skip
 def test_options(kind, options, words):
     config = learnt(kind).get_config()
     refused(lambda: type(learnt(kind))(**{**config, **options}), words)
@@ -145,40 +133,34 @@ every_training = pytest.mark.parametrize("cls", TRAINED.values(), ids=TRAINED)
 
 
 @every_training
-@pytest.mark.parametrize(
-    "source, words",
-    [
-        ([], ["`source`", "none"]),
-        (["", " \n"], ["`source`", "none"]),
-        (["fox", 3], ["`source`", "3", "place 1"]),
-        ([b"fox", b"\xff"], ["`source`", "UTF-8", "0xff", "place 1"]),
-        ("nowhere.txt", ["`source`", "nowhere.txt", "missing"]),
-        (3, ["`source`", "3"]),
-        (b"fox", ["`source`", "fox"]),
-        (["nowhere.txt"], ["`source`", "'nowhere.txt'", "no file", "iter(source)"]),
-        (("data/train.en", "my data/train.de"), ["`source`", "'data/train.en'", "no file"]),
-        (np.array(["/nowhere/train"]), ["`source`", "/nowhere/train", "no file"]),
-        ([__file__, "~/nowhere.txt"], ["`source`", "'~/nowhere.txt'", "no file"]),
-        ([str(pathlib.Path(__file__).parent)], ["`source`", "tests/text", "a folder"]),
-        ([pathlib.Path("nowhere.txt")], ["`source`", "nowhere.txt", "no file"]),
-        (map(pathlib.Path, ["nowhere.txt"] * 4), ["`source`", "nowhere.txt", "missing"]),
-        ([pathlib.Path(__file__), "a fox"], ["`source`", "'a fox'", "no file"]),
-    ],
-)
+@pytest.mark.parametrize("source, words", [
+    ([], ["`source`", "none"]),
+    (["", " \n"], ["`source`", "none"]),
+    (["fox", 3], ["`source`", "3", "place 1"]),
+    ([b"fox", b"\xff"], ["`source`", "UTF-8", "0xff", "place 1"]),
+    ("nowhere.txt", ["`source`", "nowhere.txt", "missing"]),
+    (3, ["`source`", "3"]),
+    (b"fox", ["`source`", "fox"]),
+    (["nowhere.txt"], ["`source`", "'nowhere.txt'", "no file", "iter(source)"]),
+    (("data/train.en", "my data/train.de"), ["`source`", "'data/train.en'", "no file"]),
+    (np.array(["/nowhere/train"]), ["`source`", "/nowhere/train", "no file"]),
+    ([__file__, "~/nowhere.txt"], ["`source`", "'~/nowhere.txt'", "no file"]),
+    ([str(pathlib.Path(__file__).parent)], ["`source`", "tests/text", "a folder"]),
+    ([pathlib.Path("nowhere.txt")], ["`source`", "nowhere.txt", "no file"]),
+    (map(pathlib.Path, ["nowhere.txt"] * 4), ["`source`", "nowhere.txt", "missing"]),
+    ([pathlib.Path(__file__), "a fox"], ["`source`", "'a fox'", "no file"]),
+])  # fmt: skip
 def test_sources(cls, source, words):
     refused(lambda: cls.train(source, vocab_size=300), words)
 
 
 @every_training
-@pytest.mark.parametrize(
-    "content, words",
-    [
-        (b"", ["`source`", "empty"]),
-        (b"\n \n", ["`source`", "none"]),
-        ("läuft".encode("latin-1"), ["`source`", "UTF-8", "0xe4 at 1"]),
-        ("läuft".encode("utf-16"), ["`source`", "UTF-8", "0xff at 0"]),
-    ],
-)
+@pytest.mark.parametrize("content, words", [
+    (b"", ["`source`", "empty"]),
+    (b"\n \n", ["`source`", "none"]),
+    ("läuft".encode("latin-1"), ["`source`", "UTF-8", "0xe4 at 1"]),
+    ("läuft".encode("utf-16"), ["`source`", "UTF-8", "0xff at 0"]),
+])  # fmt: skip
 def test_source_files(cls, content, words, tmp_path):
     (tmp_path / "text").write_bytes(content)
     refused(lambda: cls.train(tmp_path / "text", vocab_size=300), words)

@@ -57,35 +57,21 @@ def sound():
         single="<s> $A </s>", special_tokens=[("<s>", 5), ("</s>", 6)]
     )
     files = {
-        "bert": {
-            "vocab.txt": "\n".join(words) + "\n",
-            "tokenizer_config.json": bert,
-            "added_tokens.json": {"[A]": len(words)},
-            "tokenizer.json": {"normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": None}},
-        },
-        "t5": {
-            "spiece.model": trained_pieces(vocab_size=200, pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
-            "tokenizer_config.json": {
-                "tokenizer_class": "T5Tokenizer",
-                "extra_ids": 7,
-                "eos_token": "</s>",
-                "pad_token": "<pad>",
-            },
-        },
-        "llama": {
-            "tokenizer.model": trained_pieces(vocab_size=480, model_type="bpe", byte_fallback=True),
-            "tokenizer_config.json": llama,
-        },
-        "byt5": {
-            "tokenizer_config.json": {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 9},
-            "config.json": {"model_type": "t5"},
-        },
-        "byte pairs": {
-            "tokenizer.json": learnt("byte pairs").get_config()["definition"],
-            "tokenizer_config.json": fast,
-        },
+        "bert": {"vocab.txt": "\n".join(words) + "\n", "tokenizer_config.json": bert,
+                 "added_tokens.json": {"[A]": len(words)},
+                 "tokenizer.json": {"normalizer": {"type": "BertNormalizer", "lowercase": True,
+                                                   "strip_accents": None}}},
+        "t5": {"spiece.model": trained_pieces(vocab_size=200, pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
+               "tokenizer_config.json": {"tokenizer_class": "T5Tokenizer", "extra_ids": 7, "eos_token": "</s>",
+                                         "pad_token": "<pad>"}},
+        "llama": {"tokenizer.model": trained_pieces(vocab_size=480, model_type="bpe", byte_fallback=True),
+                  "tokenizer_config.json": llama},
+        "byt5": {"tokenizer_config.json": {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 9},
+                 "config.json": {"model_type": "t5"}},
+        "byte pairs": {"tokenizer.json": learnt("byte pairs").get_config()["definition"],
+                       "tokenizer_config.json": fast},
         "unigram": {"tokenizer.json": unigram.to_str(), "tokenizer_config.json": fast},
-    }
+    }  # fmt: skip
     return {kind: {name: as_bytes(content) for name, content in folder.items()} for kind, folder in files.items()}
 
 

@@ -32,26 +32,17 @@ def folders(tmp_path_factory):
     word_piece = learnt("WordPiece")
     vocabulary = "".join(word_piece.id_to_token(id) + "\n" for id in range(word_piece.vocab_size))
     llama = piece_model(
-        vocab_size=480,
-        model_type="bpe",
-        byte_fallback=True,
-        normalization_rule_name="identity",
+        vocab_size=480, model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
         remove_extra_whitespaces=False,
-    )
+    )  # fmt: skip
     llama_config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True}
     files = {
-        "bert": {
-            "vocab.txt": vocabulary,
-            "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "do_lower_case": True},
-        },
-        "cased": {
-            "vocab.txt": vocabulary,
-            "tokenizer_config.json": {"tokenizer_class": "BertTokenizerFast", "do_lower_case": False},
-        },
-        "t5": {
-            "spiece.model": piece_model(vocab_size=200, pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
-            "tokenizer_config.json": {"tokenizer_class": "T5Tokenizer"},
-        },
+        "bert": {"vocab.txt": vocabulary,
+                 "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "do_lower_case": True}},
+        "cased": {"vocab.txt": vocabulary,
+                  "tokenizer_config.json": {"tokenizer_class": "BertTokenizerFast", "do_lower_case": False}},
+        "t5": {"spiece.model": piece_model(vocab_size=200, pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
+               "tokenizer_config.json": {"tokenizer_class": "T5Tokenizer"}},
         "legacy": {"tokenizer.model": llama, "tokenizer_config.json": {**llama_config, "legacy": True}},
         "llama": {"tokenizer.model": llama, "tokenizer_config.json": {**llama_config, "legacy": False}},
         "deberta": {
@@ -60,11 +51,9 @@ def folders(tmp_path_factory):
             "tokenizer_config.json": {"do_lower_case": False, "vocab_type": "spm"},
         },
         "byt5": {"tokenizer_config.json": {"tokenizer_class": "ByT5Tokenizer"}},
-        "bpe": {
-            "tokenizer.json": learnt("byte pairs").get_config()["definition"],
-            "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>"},
-        },
-    }
+        "bpe": {"tokenizer.json": learnt("byte pairs").get_config()["definition"],
+                "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>"}},
+    }  # fmt: skip
     return Named({name: folder_of(tmp_path_factory.mktemp(name), contents) for name, contents in files.items()})
 
 
@@ -165,11 +154,9 @@ REFUSED = [
     ({"tokenizer_config.json": BERT, "vocab.txt": ""}, ["`folder`", "empty"]),
     ({"tokenizer.json": "{}"}, ["`definition`", "tokenizer.json"]),
     ({"tokenizer_config.json": SPLIT, "spm.model": b"no"}, ["`split_by_punct`", "false", "received true"]),
-    (
-        {"tokenizer_config.json": {"tokenizer_class": "T5Tokenizer"}, "spiece.model": b"no"},
-        ["`model`", "SentencePiece", "no"],
-    ),
-]
+    ({"tokenizer_config.json": {"tokenizer_class": "T5Tokenizer"}, "spiece.model": b"no"},
+     ["`model`", "SentencePiece", "no"]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("files, words", REFUSED)

@@ -42,11 +42,9 @@ def test_weights_are_of_the_bytes_of_the_answers(template):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    [
-        "byte pairs",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in LEARN if kind not in ("byte pairs", "bytes")),
-    ],
-)
+    ["byte pairs",
+     *(pytest.param(kind, marks=pytest.mark.slow) for kind in LEARN if kind not in ("byte pairs", "bytes"))],
+)  # fmt: skip
 def test_tokens_of_every_tokenizer_are_those_of_the_whole_text(kind):
     tokenizer, template = learnt(kind), text.ChatTemplate(BLOCK.replace(";", " ; ").replace("[0] }}", " }} : "))
     examples = text.conversations(CHATS, tokenizer, template)

@@ -57,58 +57,38 @@ def folders(tmp_path_factory):
         remove_extra_whitespaces=False,
     )  # fmt: skip
     mask = {
-        "__type": "AddedToken",
-        "content": "<mask>",
-        "lstrip": True,
-        "rstrip": False,
-        "normalized": False,
+        "__type": "AddedToken", "content": "<mask>", "lstrip": True, "rstrip": False, "normalized": False,
         "single_word": False,
-    }
+    }  # fmt: skip
     files = {
         "marian": {**pair, "tokenizer_config.json": {"tokenizer_class": "MarianTokenizer"}},
-        "separate": {
-            **pair, "target_vocab.json": {**pair["vocab.json"], "Hund": len(pair["vocab.json"])},
-            "tokenizer_config.json": {"tokenizer_class": "MarianTokenizer", "separate_vocabs": True},
-        },
+        "separate": {**pair, "target_vocab.json": {**pair["vocab.json"], "Hund": len(pair["vocab.json"])},
+                     "tokenizer_config.json": {"tokenizer_class": "MarianTokenizer", "separate_vocabs": True}},
         "opt": {**pairs, "tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer"}, "special_tokens_map.json": OPT},
         "dialogpt": {**pairs, "config.json": {"model_type": "gpt2"}, "tokenizer_config.json": {}},
         "roberta": {**pairs, "config.json": {"model_type": "roberta"}},
-        "masked": {
-            **pairs,
-            "tokenizer_config.json": {
-                "tokenizer_class": "RobertaTokenizer", "mask_token": mask, "add_prefix_space": True,
-            },
-        },
-        "xlm": {
-            "sentencepiece.bpe.model": piece_model(vocab_size=200, user_defined_symbols=["<new>"]),
-            "tokenizer_config.json": {"tokenizer_class": "XLMRobertaTokenizer"},
-        },
-        "added gpt2": {
-            **pairs, "added_tokens.json": {"<new>": 330, "[Low]": 331},
-            "tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer"},
-        },
-        "added bert": {
-            "vocab.txt": vocabulary, "added_tokens.json": {"<new>": bert.vocab_size, "[Low]": bert.vocab_size + 1},
-            "tokenizer_config.json": {"tokenizer_class": "BertTokenizer"},
-        },
-        "added cased": {
-            "vocab.txt": vocabulary, "added_tokens.json": {"<new>": bert.vocab_size, "[Low]": bert.vocab_size + 1},
-            "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "do_lower_case": False},
-        },
-        "added t5": {
-            "spiece.model": t5,
-            "tokenizer_config.json": {
-                "tokenizer_class": "T5Tokenizer", "extra_ids": 0,
-                "added_tokens_decoder": {
-                    str(size): {"content": "<new>", "special": False},
-                    str(size + 1): {"content": "[Low]", "special": True},
-                },
-            },
-        },
-        "added llama": {
-            "tokenizer.model": llama, "added_tokens.json": {"<new>": 480, "[Low]": 481},
-            "tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "legacy": False, "add_bos_token": True},
-        },
+        "masked": {**pairs,
+                   "tokenizer_config.json": {"tokenizer_class": "RobertaTokenizer", "mask_token": mask,
+                                             "add_prefix_space": True}},
+        "xlm": {"sentencepiece.bpe.model": piece_model(vocab_size=200, user_defined_symbols=["<new>"]),
+                "tokenizer_config.json": {"tokenizer_class": "XLMRobertaTokenizer"}},
+        "added gpt2": {**pairs, "added_tokens.json": {"<new>": 330, "[Low]": 331},
+                       "tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer"}},
+        "added bert": {"vocab.txt": vocabulary,
+                       "added_tokens.json": {"<new>": bert.vocab_size, "[Low]": bert.vocab_size + 1},
+                       "tokenizer_config.json": {"tokenizer_class": "BertTokenizer"}},
+        "added cased": {"vocab.txt": vocabulary,
+                        "added_tokens.json": {"<new>": bert.vocab_size, "[Low]": bert.vocab_size + 1},
+                        "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "do_lower_case": False}},
+        "added t5": {"spiece.model": t5,
+                     "tokenizer_config.json": {"tokenizer_class": "T5Tokenizer", "extra_ids": 0,
+                                               "added_tokens_decoder": {str(size): {"content": "<new>",
+                                                                                    "special": False},
+                                                                        str(size + 1): {"content": "[Low]",
+                                                                                        "special": True}}}},
+        "added llama": {"tokenizer.model": llama, "added_tokens.json": {"<new>": 480, "[Low]": 481},
+                        "tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "legacy": False,
+                                                  "add_bos_token": True}},
     }  # fmt: skip
     return Named({name: folder_of(tmp_path_factory.mktemp(name), contents) for name, contents in files.items()})
 
@@ -204,12 +184,10 @@ REFUSED = [
     ({"tokenizer_config.json": GPT2, "merges.txt": "a b\n"}, ["GPT2Tokenizer", "merges.txt", "'vocab.json'"]),
     ({"tokenizer_config.json": {"tokenizer_class": "XLMRobertaTokenizer"}, "sentencepiece.bpe.model": b"no"}, ["no"]),
     ({"tokenizer_config.json": MARIAN, "source.spm": b"no", "vocab.json": {"a": 0}}, ["SentencePiece", "no"]),
-    (
-        {"tokenizer_config.json": MARIAN, "source.spm": b"no", "vocab.json": {"a": 1}},
-        ["vocab.json", "below 1", "received 1"],
-    ),
+    ({"tokenizer_config.json": MARIAN, "source.spm": b"no", "vocab.json": {"a": 1}},
+     ["vocab.json", "below 1", "received 1"]),
     ({"tokenizer_config.json": MARIAN, "source.spm": b"no", "vocab.json": {"a": 0, "b": 0}}, ["ids of their own"]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("files, words", REFUSED)
@@ -232,11 +210,8 @@ def phi3(folders, folder, **changed):
         str(480 + i): {"content": f"<|{x}|>", "rstrip": True, "special": True} for i, x in enumerate(["user", "end"])
     }
     config = {
-        "tokenizer_class": "LlamaTokenizer",
-        "legacy": False,
-        "add_bos_token": False,
-        "added_tokens_decoder": tokens,
-    }
+        "tokenizer_class": "LlamaTokenizer", "legacy": False, "add_bos_token": False, "added_tokens_decoder": tokens,
+    }  # fmt: skip
     model = (folders["added llama"] / "tokenizer.model").read_bytes()
     return folder_of(folder, {"tokenizer.model": model, "tokenizer_config.json": config})
 

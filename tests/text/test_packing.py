@@ -202,12 +202,10 @@ def test_packed_labels_give_the_loss_of_the_first_token():
 
 FITS = {
     "next token": lambda: (generator(True), text.pack(TASKS["next token"][0](), 64).batch(2)),
-    "translation": lambda: (
-        pair(True),
-        text.pack(TASKS["translation"][0](), 64).shuffle(9).batch(2, drop_remainder=True),
-    ),
+    "translation": lambda: (pair(True),
+                            text.pack(TASKS["translation"][0](), 64).shuffle(9).batch(2, drop_remainder=True)),
     "buckets": lambda: (pair(False), text.batch_by_length(TASKS["translation"][0]().shuffle(9), 200, [8, 16, 64])),
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow

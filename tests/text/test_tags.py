@@ -71,27 +71,24 @@ def test_words_are_split_at_blanks_and_around_punctuation():
     assert [whole[a:b].decode() for a, b in zip(begins.to_list()[0], ends.to_list()[0])] == expected[0]
 
 
-@pytest.mark.parametrize(
-    "data, labels, options, words",
-    [
-        (([["a"]], [["B-c"]]), LABELS, {}, ["labels", "'B-c'", "place 0"]),
-        (([["a"]], [[4]]), LABELS, {}, ["labels", "4"]),
-        (([["a"]], [[True]]), LABELS, {}, ["labels", "True"]),
-        (([["a", "b"]], [["O"]]), LABELS, {}, ["as many tags as words", "2 words and 1 tags"]),
-        (([["a"], ["b"]], [["O"]]), LABELS, {}, ["columns of one length", "2 of words, 1 of tags"]),
-        (([[3]], [["O"]]), LABELS, {}, ["strings as words", "3"]),
-        ((["a b"], [["O"]]), LABELS, {}, ["lists of words"]),
-        (([], []), LABELS, {}, ["at least one element"]),
-        ("words", LABELS, {}, ["`dataset`", "'words'"]),
-        ((WORDS, TAGS), ["O"], {}, ["`labels`", "at least two"]),
-        ((WORDS, TAGS), ["O", "O"], {}, ["`labels`", "different"]),
-        ((WORDS, TAGS), LABELS, {"ignore_label": 3}, ["`ignore_label`", "3"]),
-        ((WORDS, TAGS), LABELS, {"max_length": 0}, ["`max_length`", "0"]),
-        ((WORDS, TAGS), LABELS, {"label_all_tokens": 1}, ["`label_all_tokens`", "1"]),
-        (tf.data.Dataset.from_tensors((["a"], [0.5])), LABELS, {}, ["`dataset`", "string or int"]),
-        (tf.data.Dataset.from_tensors(["a"]), LABELS, {}, ["`dataset`", "elements"]),
-    ],
-)
+@pytest.mark.parametrize("data, labels, options, words", [
+    (([["a"]], [["B-c"]]), LABELS, {}, ["labels", "'B-c'", "place 0"]),
+    (([["a"]], [[4]]), LABELS, {}, ["labels", "4"]),
+    (([["a"]], [[True]]), LABELS, {}, ["labels", "True"]),
+    (([["a", "b"]], [["O"]]), LABELS, {}, ["as many tags as words", "2 words and 1 tags"]),
+    (([["a"], ["b"]], [["O"]]), LABELS, {}, ["columns of one length", "2 of words, 1 of tags"]),
+    (([[3]], [["O"]]), LABELS, {}, ["strings as words", "3"]),
+    ((["a b"], [["O"]]), LABELS, {}, ["lists of words"]),
+    (([], []), LABELS, {}, ["at least one element"]),
+    ("words", LABELS, {}, ["`dataset`", "'words'"]),
+    ((WORDS, TAGS), ["O"], {}, ["`labels`", "at least two"]),
+    ((WORDS, TAGS), ["O", "O"], {}, ["`labels`", "different"]),
+    ((WORDS, TAGS), LABELS, {"ignore_label": 3}, ["`ignore_label`", "3"]),
+    ((WORDS, TAGS), LABELS, {"max_length": 0}, ["`max_length`", "0"]),
+    ((WORDS, TAGS), LABELS, {"label_all_tokens": 1}, ["`label_all_tokens`", "1"]),
+    (tf.data.Dataset.from_tensors((["a"], [0.5])), LABELS, {}, ["`dataset`", "string or int"]),
+    (tf.data.Dataset.from_tensors(["a"]), LABELS, {}, ["`dataset`", "elements"]),
+])  # fmt: skip
 def test_bad_input_is_refused(data, labels, options, words):
     with pytest.raises(ValueError) as error:
         text.token_classification(data, learnt("WordPiece"), labels, **options)

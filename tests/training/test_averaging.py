@@ -146,11 +146,9 @@ def test_epochs_are_ordered_by_number(tmp_path):
 
 def test_other_files_of_the_folder_are_none_of_its(tmp_path):
     names = [
-        "epoch_best.weights.h5",
-        "epoch_00009.weights.h5.old",
-        "epoch_9.weights.h5",
+        "epoch_best.weights.h5", "epoch_00009.weights.h5.old", "epoch_9.weights.h5",
         "unfinished.epoch_00004.weights.h5",
-    ]
+    ]  # fmt: skip
     for name in names:
         (tmp_path / name).write_text("mine")
     fit(build(), tmp_path, keep=1, epochs=2)

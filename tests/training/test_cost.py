@@ -342,25 +342,20 @@ def test_models_without_values_and_layers_of_the_user():
     assert txf.training.cost(model, 2, 7).forward_flops == 2 * (2 * 7 * 7 * 5 + 2 * 5 * 5)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"model": 3}, "`model` must be a Keras model or a function that returns one; received 3"),
-        ({"model": lambda: 3}, "`model` must be a functional Keras model; received 3"),
-        ({"batch_size": 0}, "`batch_size` must be a positive integer; received 0"),
-        ({"length": None}, "`length` must be given for the input 'source_ids'; received None"),
-        ({"length": {"source_ids": 3}}, "`length` must be given for the input 'target_ids'"),
-        (
-            {"length": {"sources": 3}},
-            r"`length` must have names of inputs, \['source_ids', 'target_ids'\]; received {'sources': 3}",
-        ),
-        ({"length": {5: 3}}, "`length` must have names of inputs, .*; received {5: 3}"),
-        ({"model": lambda vocab_size: 3}, "`model` must be a function without arguments; received <function"),
-        ({"length": (5, 6)}, "or a dict by the names of inputs, 'source_ids', 'target_ids'; received"),
-        ({"rematerialize": "yes"}, "`rematerialize` must be True or False; received 'yes'"),
-        ({"fused_attention": 1}, "`fused_attention` must be True or False; received 1"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    ({"model": 3}, "`model` must be a Keras model or a function that returns one; received 3"),
+    ({"model": lambda: 3}, "`model` must be a functional Keras model; received 3"),
+    ({"batch_size": 0}, "`batch_size` must be a positive integer; received 0"),
+    ({"length": None}, "`length` must be given for the input 'source_ids'; received None"),
+    ({"length": {"source_ids": 3}}, "`length` must be given for the input 'target_ids'"),
+    ({"length": {"sources": 3}},
+     r"`length` must have names of inputs, \['source_ids', 'target_ids'\]; received {'sources': 3}"),
+    ({"length": {5: 3}}, "`length` must have names of inputs, .*; received {5: 3}"),
+    ({"model": lambda vocab_size: 3}, "`model` must be a function without arguments; received <function"),
+    ({"length": (5, 6)}, "or a dict by the names of inputs, 'source_ids', 'target_ids'; received"),
+    ({"rematerialize": "yes"}, "`rematerialize` must be True or False; received 'yes'"),
+    ({"fused_attention": 1}, "`fused_attention` must be True or False; received 1"),
+])  # fmt: skip
 def test_bad_arguments_are_refused(change, words):
     arguments = {"model": lambda: txf.models.encoder_decoder(19, 23, 1, 8, 2), "batch_size": 2, "length": 5}
     with pytest.raises(ValueError, match=words):

@@ -29,18 +29,15 @@ def test_scores_are_those_of_nervaluate():
     assert found == pytest.approx({name: getattr(result, name) for name in ("precision", "recall", "f1")})
 
 
-@pytest.mark.parametrize(
-    "tags, expected",
-    [
-        ("I-a I-a O I-b I-a", [("a", 0, 2), ("b", 3, 4), ("a", 4, 5)]),  # IOB1: no B without a neighbour of its kind
-        ("I-a B-a I-a", [("a", 0, 1), ("a", 1, 3)]),
-        ("B-a I-b O", [("a", 0, 1), ("b", 1, 2)]),
-        ("B-a E-a S-a S-b I-b", [("a", 0, 2), ("a", 2, 3), ("b", 3, 4), ("b", 4, 5)]),
-        ("B-a-b I-a-b", [("a-b", 0, 2)]),
-        ("O O", []),
-        ("", []),
-    ],
-)
+@pytest.mark.parametrize("tags, expected", [
+    ("I-a I-a O I-b I-a", [("a", 0, 2), ("b", 3, 4), ("a", 4, 5)]),  # IOB1: no B without a neighbour of its kind
+    ("I-a B-a I-a", [("a", 0, 1), ("a", 1, 3)]),
+    ("B-a I-b O", [("a", 0, 1), ("b", 1, 2)]),
+    ("B-a E-a S-a S-b I-b", [("a", 0, 2), ("a", 2, 3), ("b", 3, 4), ("b", 4, 5)]),
+    ("B-a-b I-a-b", [("a-b", 0, 2)]),
+    ("O O", []),
+    ("", []),
+])  # fmt: skip
 def test_entities_of_other_tags(tags, expected):
     assert entities(tags.split()) == expected
 

@@ -40,15 +40,12 @@ def no_key_bias(variables):
     return sorted(v.path for v in variables if not v.path.endswith("key/bias"))
 
 
-@pytest.mark.parametrize(
-    "patterns, left",
-    [
-        ("*", []),
-        ("embedding", ["encoder_0", "encoder_1", "encoder_2", "encoder_norm", "logits"]),
-        (["embedding", "encoder_[01]"], ["encoder_2", "encoder_norm", "logits"]),
-        (["emb*", "encoder_?", "encoder_norm"], ["logits"]),
-    ],
-)
+@pytest.mark.parametrize("patterns, left", [
+    ("*", []),
+    ("embedding", ["encoder_0", "encoder_1", "encoder_2", "encoder_norm", "logits"]),
+    (["embedding", "encoder_[01]"], ["encoder_2", "encoder_norm", "logits"]),
+    (["emb*", "encoder_?", "encoder_norm"], ["logits"]),
+])  # fmt: skip
 def test_patterns_of_layers(patterns, left):
     model = build(norm_placement="pre")
     freeze(model, patterns)

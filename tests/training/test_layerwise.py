@@ -109,19 +109,8 @@ def a_tenth():
 
 
 NAMES = [
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "Adamax",
-    "AdamW",
-    "Ftrl",
-    "Lion",
-    "Muon",
-    "Nadam",
-    "RMSprop",
-    "SGD",
-]
+    "Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl", "Lion", "Muon", "Nadam", "RMSprop", "SGD",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

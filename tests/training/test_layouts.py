@@ -268,23 +268,20 @@ def test_a_function_must_build_the_same_model():
 MODEL = BUILDERS["encoder"]()
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        ({"model": 3}, "`model` must be a built Keras model, or a function"),
-        ({"model": keras.layers.Dense(3)}, "`model` must be a built"),
-        ({"model": keras.Sequential([keras.layers.Dense(3)])}, "`model` must be a built"),
-        ({"model": lambda size: MODEL}, "`model` must be a function without arguments"),
-        ({"model": dict}, "`model` must be a function without arguments.*received <class 'dict'>"),
-        ({"model": lambda: None}, "`model` must be a function that builds a Keras model; it returned None"),
-        ({"device_mesh": (2, 4)}, "`device_mesh` must be a keras.distribution.DeviceMesh"),
-        ({"batch_axis": "data"}, r"`batch_axis` must be an axis of `device_mesh`.*'batch', 'model'.*received 'data'"),
-        ({"model_axis": "data"}, "`model_axis` must be an axis of `device_mesh`"),
-        ({"model_axis": 1}, "`model_axis` must be a string"),
-        ({"model_axis": "batch"}, "`model_axis` must be another than `batch_axis`"),
-        ({"fsdp": 1}, "`fsdp` must be True or False"),
-    ],
-)
+@pytest.mark.parametrize("options, words", [
+    ({"model": 3}, "`model` must be a built Keras model, or a function"),
+    ({"model": keras.layers.Dense(3)}, "`model` must be a built"),
+    ({"model": keras.Sequential([keras.layers.Dense(3)])}, "`model` must be a built"),
+    ({"model": lambda size: MODEL}, "`model` must be a function without arguments"),
+    ({"model": dict}, "`model` must be a function without arguments.*received <class 'dict'>"),
+    ({"model": lambda: None}, "`model` must be a function that builds a Keras model; it returned None"),
+    ({"device_mesh": (2, 4)}, "`device_mesh` must be a keras.distribution.DeviceMesh"),
+    ({"batch_axis": "data"}, r"`batch_axis` must be an axis of `device_mesh`.*'batch', 'model'.*received 'data'"),
+    ({"model_axis": "data"}, "`model_axis` must be an axis of `device_mesh`"),
+    ({"model_axis": 1}, "`model_axis` must be a string"),
+    ({"model_axis": "batch"}, "`model_axis` must be another than `batch_axis`"),
+    ({"fsdp": 1}, "`fsdp` must be True or False"),
+])  # fmt: skip
 def test_bad_calls(options, words):
     with pytest.raises(ValueError, match=words):
         txf.training.layout_map(**{"model": MODEL, "device_mesh": MESH, **options})

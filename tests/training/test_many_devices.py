@@ -20,18 +20,16 @@ BATCH, LENGTH, VOCABULARY = 24, 5, 32
 TEXT, DECODER = (VOCABULARY, 1, 16, 8), {"gated": True, "norm": "rms", "position": "rotary"}
 BUILDERS = {
     # With 8 devices along the model axis its key-value heads are cut.
-    "decoder": lambda: txf.models.decoder_generator(
-        *TEXT, num_key_value_heads=4, qk_norm="full", sinks=True, **DECODER
-    ),
-    "experts": lambda: txf.models.decoder_generator(
-        *TEXT, feed_forward=txf.layers.MixtureOfExperts(4, intermediate_dim=6, use_bias=True, num_shared_experts=2)
-    ),
-    "translator": lambda: txf.models.encoder_decoder(
-        40, VOCABULARY, 1, 16, 8, position=txf.layers.RelativeBias(8), tie_embeddings=False
-    ),
-    "classifier": lambda: txf.models.encoder_classifier(
-        VOCABULARY, 3, *TEXT[1:], position_encoding="learned", max_length=9
-    ),
+    "decoder": lambda: txf.models.decoder_generator(*TEXT, num_key_value_heads=4, qk_norm="full", sinks=True,
+                                                    **DECODER),
+    "experts": lambda: txf.models.decoder_generator(*TEXT,
+                                                    feed_forward=txf.layers.MixtureOfExperts(4, intermediate_dim=6,
+                                                                                             use_bias=True,
+                                                                                             num_shared_experts=2)),
+    "translator": lambda: txf.models.encoder_decoder(40, VOCABULARY, 1, 16, 8, position=txf.layers.RelativeBias(8),
+                                                     tie_embeddings=False),
+    "classifier": lambda: txf.models.encoder_classifier(VOCABULARY, 3, *TEXT[1:], position_encoding="learned",
+                                                        max_length=9),
     "pictures": lambda: txf.models.image_classifier(4, 2, 3, 1, 16, 8, channels=1),
     "odd": lambda: txf.models.decoder_generator(30, 1, 12, 6, intermediate_dim=10),
     "adapted": lambda: adapted(txf.models.decoder_generator(*TEXT)),

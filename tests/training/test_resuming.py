@@ -193,12 +193,8 @@ def test_bfloat16_is_kept(tmp_path):
         model.compile("sgd", "mse", run_eagerly=True)
         resume = txf.training.Resume(file)
         options = {
-            "steps_per_epoch": 1,
-            "epochs": epochs,
-            "initial_epoch": resume.epoch,
-            "shuffle": False,
-            "verbose": 0,
-        }
+            "steps_per_epoch": 1, "epochs": epochs, "initial_epoch": resume.epoch, "shuffle": False, "verbose": 0,
+        }  # fmt: skip
         model.fit(batches(resume.epoch), callbacks=[resume], **options)
         return [keras.ops.convert_to_numpy(keras.ops.cast(w, "float32")) for w in model.weights]
 

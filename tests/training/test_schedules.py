@@ -44,18 +44,14 @@ def test_cosine_is_its_formula(final):
         assert float(schedule(step)) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "item, call",
-    [
-        (txf.training.InverseSquareRoot(8, 10, 0.5), lambda item: item(3)),
-        (txf.training.InverseSquareRoot(8, 10, 0.5, 50, 20), lambda item: item(40)),
-        (txf.training.warmup_cosine(0.5, 4, 24, 0.1), lambda item: item(9)),
-        (txf.training.TokenCrossEntropy(2, 0.1, name="mine"), lambda item: item(IDS[:, 1:], LOGITS)),
-        (txf.training.TokenAccuracy(2, name="mine"), lambda item: item(IDS[:, 1:], LOGITS)),
-        (txf.training.Perplexity(2, name="mine"), lambda item: item(IDS[:, 1:], LOGITS)),
-    ],
-    ids=lambda x: type(x).__name__,
-)
+@pytest.mark.parametrize("item, call", [
+    (txf.training.InverseSquareRoot(8, 10, 0.5), lambda item: item(3)),
+    (txf.training.InverseSquareRoot(8, 10, 0.5, 50, 20), lambda item: item(40)),
+    (txf.training.warmup_cosine(0.5, 4, 24, 0.1), lambda item: item(9)),
+    (txf.training.TokenCrossEntropy(2, 0.1, name="mine"), lambda item: item(IDS[:, 1:], LOGITS)),
+    (txf.training.TokenAccuracy(2, name="mine"), lambda item: item(IDS[:, 1:], LOGITS)),
+    (txf.training.Perplexity(2, name="mine"), lambda item: item(IDS[:, 1:], LOGITS)),
+], ids=lambda x: type(x).__name__)  # fmt: skip
 def test_configuration_brings_everything_back(item, call):
     keras_round = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(item))
     for other in (type(item).from_config(item.get_config()), keras_round):
@@ -74,12 +70,10 @@ LOGITS = drawing.normal(4, 4, 8)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule",
-    [
-        txf.training.InverseSquareRoot(8, 10),
-        pytest.param(txf.training.warmup_cosine(0.05, 3, 30), marks=pytest.mark.slow),
-    ],
+    [txf.training.InverseSquareRoot(8, 10),
+     pytest.param(txf.training.warmup_cosine(0.05, 3, 30), marks=pytest.mark.slow)],
     ids=["inverse square root", "cosine"],
-)
+)  # fmt: skip
 def test_a_saved_model_goes_on_training(schedule, tmp_path):
     model = txf.models.decoder_generator(8, 1, 8, 2, dropout=0.0)
     model.compile(

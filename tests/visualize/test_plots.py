@@ -95,29 +95,21 @@ def test_a_source_labels_the_encoder_and_the_keys_of_cross_attention_alone():
     assert axis_tokens("decoder_0/cross_attention", (1, 1, 4, 5), TOKENS, None) == [TOKENS, list("01234")]
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (
-            {"layers": "encoder_1/attention"},
-            "`layers` must be of \\['encoder_0/attention'.*received 'encoder_1/attention'",
-        ),
-        ({"layers": []}, "`layers` must name at least one"),
-        ({"heads": 3}, "`heads` must be .*'encoder_0/attention' has heads 0 to 2; received 3"),
-        ({"heads": "sum"}, "`heads` must be indices.*received 'sum'"),
-        ({"heads": []}, "`heads` must be indices"),
-        (
-            {"tokens": list("abcde"), "source_tokens": list("abcde")},
-            "`tokens` must be from 1 to 4 strings, for 'decoder_0/.* has 4 queries; received 5",
-        ),
-        ({"tokens": list("abcd")}, "`source_tokens` must be given with `tokens`"),
-        ({"tokens": "abc"}, "`tokens` must be a list of strings"),
-        ({"source_tokens": list("abcdef")}, "`source_tokens` must be from 1 to 5 strings.*received 6"),
-        ({"example": 2}, "`example` must be an integer from 0 to 1; received 2"),
-        ({"scores": {}}, "`scores` must be a dict"),
-        ({"scores": {"encoder_0/attention": np.ones((3, 4, 4))}}, "must have shape .batch, heads, queries, keys."),
-    ],
-)
+@pytest.mark.parametrize("arguments, message", [
+    ({"layers": "encoder_1/attention"}, "`layers` must be of \\['encoder_0/attention'.*received 'encoder_1/attention'"),
+    ({"layers": []}, "`layers` must name at least one"),
+    ({"heads": 3}, "`heads` must be .*'encoder_0/attention' has heads 0 to 2; received 3"),
+    ({"heads": "sum"}, "`heads` must be indices.*received 'sum'"),
+    ({"heads": []}, "`heads` must be indices"),
+    ({"tokens": list("abcde"), "source_tokens": list("abcde")},
+     "`tokens` must be from 1 to 4 strings, for 'decoder_0/.* has 4 queries; received 5"),
+    ({"tokens": list("abcd")}, "`source_tokens` must be given with `tokens`"),
+    ({"tokens": "abc"}, "`tokens` must be a list of strings"),
+    ({"source_tokens": list("abcdef")}, "`source_tokens` must be from 1 to 5 strings.*received 6"),
+    ({"example": 2}, "`example` must be an integer from 0 to 1; received 2"),
+    ({"scores": {}}, "`scores` must be a dict"),
+    ({"scores": {"encoder_0/attention": np.ones((3, 4, 4))}}, "must have shape .batch, heads, queries, keys."),
+])  # fmt: skip
 def test_attention_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         plot_attention(**{"scores": SCORES, **arguments})
@@ -188,16 +180,13 @@ def test_attention_on_images(class_token):
     assert len(plot_attention_on_image(images[0], scores, (2, 3), rollout=False).axes) == 1
 
 
-@pytest.mark.parametrize(
-    "shape, patch_size, message",
-    [
-        ((4, 9, 3), 2, "`patch_size` must divide"),
-        ((4, 8, 3), 2, "`scores` must be over the 8 patches"),
-        ((4, 6, 2), 2, "`image` must have one channel or three"),
-        ((4, 6), 2, "`image` must have shape"),
-        ((3, 4, 6, 1), 2, "`image` must not be more than the 2 rows"),
-    ],
-)
+@pytest.mark.parametrize("shape, patch_size, message", [
+    ((4, 9, 3), 2, "`patch_size` must divide"),
+    ((4, 8, 3), 2, "`scores` must be over the 8 patches"),
+    ((4, 6, 2), 2, "`image` must have one channel or three"),
+    ((4, 6), 2, "`image` must have shape"),
+    ((3, 4, 6, 1), 2, "`image` must not be more than the 2 rows"),
+])  # fmt: skip
 def test_attention_on_images_refuses(shape, patch_size, message):
     with pytest.raises(ValueError, match=message):
         plot_attention_on_image(np.zeros(shape), {"encoder_0/attention": weights(2, 3, 7, 7)}, patch_size)
@@ -238,16 +227,13 @@ def test_biases():
     assert figure.axes[0].lines[0].get_ydata()[3] == matrix[0, 1, 2]  # distance 1
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"layer": "cosine"}, "`layer` must be a PositionalEmbedding, .*'sinusoidal', 'rotary', 'alibi'.*'cosine'"),
-        ({"layer": keras.layers.Dense(3)}, "`layer` must be a PositionalEmbedding, .* received <Dense"),
-        ({"layer": "alibi", "head": 8}, "`head` must be an integer from 0 to 7; received 8"),
-        ({"layer": "rotary", "dim": 5}, "`dim` . fraction must be even"),
-        ({"layer": "sinusoidal", "length": 0}, "`length` must be"),
-    ],
-)
+@pytest.mark.parametrize("arguments, message", [
+    ({"layer": "cosine"}, "`layer` must be a PositionalEmbedding, .*'sinusoidal', 'rotary', 'alibi'.*'cosine'"),
+    ({"layer": keras.layers.Dense(3)}, "`layer` must be a PositionalEmbedding, .* received <Dense"),
+    ({"layer": "alibi", "head": 8}, "`head` must be an integer from 0 to 7; received 8"),
+    ({"layer": "rotary", "dim": 5}, "`dim` . fraction must be even"),
+    ({"layer": "sinusoidal", "length": 0}, "`length` must be"),
+])  # fmt: skip
 def test_positions_refuse(arguments, message):
     with pytest.raises(ValueError, match=message):
         plot_positions(**arguments)

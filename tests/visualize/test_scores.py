@@ -134,31 +134,19 @@ def test_padding_that_comes_as_a_mask_passes_through_a_model_within_a_model():
     np.testing.assert_array_equal(*(next(iter(scores.values())) for scores in (inside, alone)))
 
 
-@pytest.mark.parametrize(
-    "model, inputs, message",
-    [
-        (3, IDS, "`model` must be a functional keras.Model; received 3"),
-        (keras.Model(), IDS, "`model` must be a functional keras.Model; received Model without a graph"),
-        (keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]), np.ones((1, 3)), "attention layer; .* Dense"),
-        (txf.models.encoder(11, 1, 12, 6), IDS + 0.5, "`token_ids` must be integers"),
-        (txf.models.encoder_decoder(11, 11, 1, 12, 6), {**PAIR, "other": IDS}, "received also \\['other'\\]"),
-        (
-            txf.models.encoder_decoder(11, 11, 1, 12, 6),
-            {"source_ids": SOURCES},
-            r"the key 'target_ids' is missing; received \['source_ids'\]\.$",
-        ),
-        (
-            txf.models.encoder(9, 1, 12, 6),
-            IDS,
-            r"^`inputs` must .* takes: `inputs` must hold token ids from 0 to 8; received ids from 0 to 9\.$",
-        ),
-        (
-            txf.models.encoder(11, 1, 12, 6, position_encoding="learned", max_length=4),
-            IDS,
-            r"^`inputs` .*: `inputs` must not be longer than max_length=4; received length 5\.$",
-        ),
-    ],
-)
+@pytest.mark.parametrize("model, inputs, message", [
+    (3, IDS, "`model` must be a functional keras.Model; received 3"),
+    (keras.Model(), IDS, "`model` must be a functional keras.Model; received Model without a graph"),
+    (keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]), np.ones((1, 3)), "attention layer; .* Dense"),
+    (txf.models.encoder(11, 1, 12, 6), IDS + 0.5, "`token_ids` must be integers"),
+    (txf.models.encoder_decoder(11, 11, 1, 12, 6), {**PAIR, "other": IDS}, "received also \\['other'\\]"),
+    (txf.models.encoder_decoder(11, 11, 1, 12, 6), {"source_ids": SOURCES},
+     r"the key 'target_ids' is missing; received \['source_ids'\]\.$"),
+    (txf.models.encoder(9, 1, 12, 6), IDS,
+     r"^`inputs` must .* takes: `inputs` must hold token ids from 0 to 8; received ids from 0 to 9\.$"),
+    (txf.models.encoder(11, 1, 12, 6, position_encoding="learned", max_length=4), IDS,
+     r"^`inputs` .*: `inputs` must not be longer than max_length=4; received length 5\.$"),
+])  # fmt: skip
 def test_bad_input(model, inputs, message):
     with pytest.raises(ValueError, match=message):
         txf.visualize.attention_scores(model, inputs)
