@@ -26,13 +26,21 @@ HAS_TENSORFLOW = bool(importlib.util.find_spec("tensorflow"))
 
 def pytest_addoption(parser):
     group = parser.getgroup("keras_txf")
-    group.addoption("--all", action="store_true", help="run all cases of tests that are drawn")
-    group.addoption("--turn", type=int, default=datetime.date.today().toordinal(), help="which cases are drawn: a day")
-    group.addoption("--one-in", type=int, default=1, help="draw one in this many of the other tests too")
+    group.addoption("--all", action="store_true", help="run every case of the tests that are drawn")
+    group.addoption("--turn", type=int, help="draw the cases of this day, in named files too; by default today's")
+    group.addoption("--one-in", type=int, default=1, help="draw one in this many of the quick tests too, but all of ops")
+
+
+def pytest_configure(config):
+    option = config.option
+    if not hasattr(config, "workerinput"):  # xdist hands these options to its processes
+        is_named = any(".py" in argument for argument in config.args)
+        option.draw = not option.all and (option.turn is not None or not is_named)
+        option.turn = option.turn or datetime.date.today().toordinal()
 
 
 def pytest_report_header(config):
-    return "all cases" if config.option.all else f"cases are drawn by the date: --turn {config.option.turn}, or --all"
+    return f"cases are drawn: --turn {config.option.turn}" if config.option.draw else "no cases are drawn"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects tests by their marks
@@ -41,7 +49,7 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker("long"):
                 item.add_marker(pytest.mark.slow)
-    if not config.option.all and not any("::" in argument for argument in config.args):
+    if config.option.draw:
         drawn = set(_draw(items, config.option))
         config.hook.pytest_deselected(items=[item for item in items if item not in drawn])
         items[:] = [item for item in items if item in drawn]
@@ -60,11 +68,12 @@ def _draw(items, options):
 
 
 def _one_in(item, options):
-    """The n of the mark `drawn(n)`; otherwise 3 for slow and parity tests, and what `--one-in` says for the others."""
-    if mark := item.get_closest_marker("drawn"):
-        return mark.args[0]
+    """The n of the mark `drawn(n)`; 3 for other slow and parity tests; `--one-in` for quick tests, where it is more."""
+    mark = item.get_closest_marker("drawn")
     is_slow = item.get_closest_marker("slow") or item.get_closest_marker("parity")
-    return max(3 if is_slow else 1, options.one_in)
+    share = mark.args[0] if mark else 3 if is_slow else 1
+    is_mathematics = item.path.parent.name == "ops"  # its tests can fail on each backend for a reason of its own
+    return share if is_slow or is_mathematics else max(share, options.one_in)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,207 @@
+"""Small faults are put into the package one by one; the tests must notice them.
+
+    pip install pytest-cov
+    python .ci/mutants.py --number 16 --seed 1        # of each area; some hours
+
+A mutant meets the quick tests (README's command) of the files that run its line, then the slow and parity tests of
+its area that are drawn today, then all of them, until a test fails. The file `--results` keeps what is known if the run
+is interrupted. The mutants that survive are printed: each is equivalent, or lacks a test.
+"""
+
+import argparse
+import ast
+import collections
+import concurrent.futures
+import datetime
+import json
+import os
+import pathlib
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).parents[1]
+PARITY = "tests/parity/test_"
+AREAS = {  # what all tests of an area are, beside those in its own folder
+    "ops": ["tests/layers", f"{PARITY}torch_attention.py", f"{PARITY}transformers_positions.py"],
+    "layers": [f"{PARITY}torch_blocks.py", f"{PARITY}transformers_blocks.py", f"{PARITY}keras_attention.py"],
+    "models": ["tests/generation", f"{PARITY}transformers_decoders.py", f"{PARITY}transformers_encoders.py"],
+    "generation": [f"{PARITY}transformers_generation.py", f"{PARITY}transformers_processors.py"],
+    "training": ["tests/models/test_training_features.py", f"{PARITY}peft.py"],
+    "text": ["tests/tasks", f"{PARITY}transformers_chat.py", f"{PARITY}transformers_tags.py"],
+    "checkpoints": [f"{PARITY}transformers_checkpoints.py", f"{PARITY}transformers_folders.py"],
+    "tasks": ["tests/text", f"{PARITY}transformers_answers.py", f"{PARITY}transformers_tasks.py"],
+}
+SWAPS = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Add,
+}  # fmt: skip
+
+
+def variants(node):
+    """Expressions with one small fault to put in the place of `node`."""
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
+        yield ast.Compare(node.left, [SWAPS[type(node.ops[0])](), *node.ops[1:]], node.comparators)
+    elif isinstance(node, ast.BoolOp):
+        yield ast.BoolOp(SWAPS[type(node.op)](), node.values)
+        yield ast.BoolOp(node.op, node.values[:-1]) if len(node.values) > 2 else node.values[0]
+    elif isinstance(node, ast.BinOp) and type(node.op) in SWAPS:
+        yield ast.BinOp(node.left, SWAPS[type(node.op)](), node.right)
+        yield node.left  # a missing scale, bias or step
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub)):
+        yield node.operand
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield ast.Constant(not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        yield ast.Constant(node.value + 1)
+    elif isinstance(node, ast.IfExp):
+        yield ast.IfExp(node.test, node.orelse, node.body)
+    elif isinstance(node, ast.Call) and node.keywords:
+        yield ast.Call(node.func, node.args, node.keywords[:-1])
+    elif isinstance(node, ast.Call) and len(node.args) > 1 and not node.keywords:
+        yield ast.Call(node.func, [*node.args[1::-1], *node.args[2:]], [])
+    elif isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) > 1 and isinstance(node.ctx, ast.Load):
+        yield type(node)([*node.elts[:-2], node.elts[-1], node.elts[-2]], node.ctx)
+    elif isinstance(node, ast.Dict) and len(node.values) > 1 and all(node.keys):
+        yield ast.Dict(node.keys, [node.values[1], node.values[0], *node.values[2:]])
+
+
+def places(tree):
+    """The expressions of a module that a fault may enter; messages, hints and decorators are left alone."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, (ast.Raise, ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Assert)):
+            continue
+        if isinstance(child, ast.AnnAssign):
+            child = ast.Module([ast.Expr(child.value)] if child.value else [], [])
+        elif isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+            defaults = child.args.defaults + child.args.kw_defaults if isinstance(child, ast.FunctionDef) else []
+            child = ast.Module([*child.body, *(ast.Expr(default) for default in defaults if default)], [])
+        elif isinstance(child, ast.expr):
+            yield child
+        yield from places(child)
+
+
+def mutants(area, number, seed):
+    """(file, line, place in the file, replaced text, new text) of faults drawn among all that the area may have."""
+    found = collections.defaultdict(list)
+    for file in sorted((ROOT / "keras_txf" / area).rglob("*.py")):
+        source = file.read_text(encoding="utf-8")
+        starts = [0, *(place + 1 for place, letter in enumerate(source) if letter == "\n")]
+        if file.stem in ("__init__", "option_tables"):
+            continue
+        for node in places(ast.parse(source)):
+            for variant in variants(node):
+                start = starts[node.lineno - 1] + node.col_offset
+                stop = starts[node.end_lineno - 1] + node.end_col_offset
+                new = f"({ast.unparse(variant)})" if not isinstance(variant, ast.Constant) else ast.unparse(variant)
+                if source.isascii():  # columns of ast are bytes
+                    found[file].append((node.lineno, start, source[start:stop], new))
+    draw = random.Random(f"{seed} {area}")
+    every = [(file.relative_to(ROOT).as_posix(), *one) for file, many in found.items() for one in many]
+    return draw.sample(every, min(number, len(every)))
+
+
+def files_that_run(area, file, line, database):
+    """The quick test files that run a line, files of its name first; the area's files if only imports run the line."""
+    with sqlite3.connect(database) as table:
+        rows = table.execute(
+            "select context, numbits from line_bits join context on context.id = context_id"
+            " join file on file.id = file_id where path like ?", (f"%/{file}",)
+        ).fetchall()  # fmt: skip
+    runs = {
+        context.split("::")[0] for context, bits in rows if len(bits) > line // 8 and bits[line // 8] >> line % 8 & 1
+    }
+    words = set(pathlib.Path(file).stem.split("_"))
+    folder = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests" / area).rglob("test_*.py"))
+    return sorted(
+        runs - {""} or folder,
+        key=lambda name: (-len(words & set(pathlib.Path(name).stem.split("_"))), f"/{area}/" not in name, name),
+    )
+
+
+def pytest(tree, *arguments, **environment):
+    """Runs tests in a tree, up to the first failure. Returns the test that failed, None without one."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider", *arguments]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1", **environment}
+    try:
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=1200)
+    except subprocess.TimeoutExpired:
+        return "no end within 20 minutes"
+    if done.returncode in (0, 5):  # 5: nothing to run
+        return None
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0][:120] if failed else f"exit {done.returncode}: {done.stderr[-80:]}"
+
+
+def judge(tree, area, mutant, options):
+    file, line, start, old, new = mutant
+    path = tree / file
+    source = path.read_text(encoding="utf-8")
+    path.write_text(source[:start] + new + source[start + len(old) :], encoding="utf-8")
+    turn = ("--turn", str(options.turn))
+    backend = {"KERAS_BACKEND": "torch"} if area == "checkpoints" else {}
+    slow = ("-m", "slow or parity", f"tests/{area}", *AREAS[area])
+    stages = {
+        "quick": lambda: pytest(tree, *turn, *files_that_run(area, file, line, options.coverage)),
+        "drawn": lambda: pytest(tree, *turn, *slow, **backend),
+        "all": lambda: pytest(tree, "--all", *slow, **backend),
+    }
+    result = {"area": area, "file": file, "line": line, "old": old, "new": new, "stage": "survived", "test": None}
+    try:
+        for stage, run in stages.items():
+            if failed := run():
+                result.update(stage=stage, test=failed)
+                break
+    finally:
+        path.write_text(source, encoding="utf-8")
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--number", type=int, default=16, help="mutants of each area")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--areas", nargs="+", default=list(AREAS), choices=AREAS)
+    parser.add_argument("--turn", type=int, default=datetime.date.today().toordinal(), help="the day of the draw")
+    parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("mutants.jsonl"))
+    parser.add_argument("--coverage", type=pathlib.Path, default=pathlib.Path("mutants.coverage"))
+    options = parser.parse_args()
+    options.coverage = options.coverage.resolve()
+    trees = [pathlib.Path(tempfile.mkdtemp()) / "tree" for _ in range(2)]
+    for tree in trees:
+        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
+    if not options.coverage.exists():
+        environment = {"COVERAGE_FILE": str(options.coverage)}
+        command = ["-n", "auto", "--turn", str(options.turn), "--cov=keras_txf", "--cov-context=test", "--cov-report="]
+        print("Which tests run which lines:", pytest(trees[0], *command, **environment) or "all passed", flush=True)
+    known = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
+    done = {(one["file"], one["line"], one["old"], one["new"]) for one in known}
+    todo = [(area, mutant) for area in options.areas for mutant in mutants(area, options.number, options.seed)]
+    todo = [(area, one) for area, one in todo if (one[0], one[1], one[3], one[4]) not in done]
+
+    def work(tree, share):
+        for area, mutant in share:
+            result = judge(tree, area, mutant, options)
+            known.append(result)
+            print(json.dumps(result), flush=True)
+            with options.results.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+
+    with concurrent.futures.ThreadPoolExecutor(len(trees)) as pool:
+        list(pool.map(work, trees, (todo[::2], todo[1::2])))
+    stages = collections.Counter(one["stage"] for one in known)
+    killed = len(known) - stages["survived"]
+    quick, drawn = stages["quick"] / killed, (stages["quick"] + stages["drawn"]) / killed
+    print(f"{len(known)} mutants, {killed} killed by all tests, {quick:.1%} of them by the quick ones, {drawn:.1%} by")
+    print("the quick ones and what CI draws. Survivors:")
+    for one in known:
+        if one["stage"] == "survived":
+            print(f"{one['file']}:{one['line']}: {one['old'][:80]!r} -> {one['new'][:80]!r}")
+
+
+if __name__ == "__main__":
+    main()
