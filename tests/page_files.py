@@ -1,8 +1,15 @@
-"""The small files that the pages' code finds where it runs: data, and checkpoints with random weights."""
+"""The small files that the pages' code finds where it runs: data, and checkpoints with random weights.
+
+`python tests/page_files.py PAGE` runs the code of a page in the folder that it is called in.
+"""
 
 import json
 import pathlib
+import re
+import sys
+import warnings
 
+import keras
 from chat_cases import PUBLISHED, TOKENS, tokenizer_folder
 from folders import BERT, LLAMA, tensors, write
 from journey_files import write_journey_files
@@ -64,3 +71,17 @@ def chat_model(folder):
 
 def _small(config):
     return {name: array * 0.05 for name, array in tensors(config).items()}
+
+
+def run_page(page):
+    """Runs its blocks one after the other. An error names the line of the page, and a warning is an error."""
+    keras.utils.set_random_seed(7)
+    text, names = page.read_text(), {"__name__": "page"}
+    warnings.simplefilter("error")
+    for match in re.finditer(r"^```python\n(.*?)^```", text, flags=re.S | re.M):
+        lines_before = text[: match.start(1)].count("\n")
+        exec(compile("\n" * lines_before + match[1], page, "exec"), names)
+
+
+if __name__ == "__main__":
+    run_page(pathlib.Path(sys.argv[1]))
