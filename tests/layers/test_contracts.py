@@ -157,6 +157,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("check, case", parameters(CASES))
 def test_contract(check, case, tmp_path):
     check(case, tmp_path)

@@ -1,7 +1,4 @@
-"""Attention without its output projection: the heads of NumPy side by side, and blocks whose W^O is the identity.
-
-Legend: B batch, T query length, S context length, D model dim, N heads, K key-value heads, H head dim.
-"""
+"""Attention without its output projection, in blocks and models. Its heads are NumPy's in test_block_options.py."""
 
 import drawing
 import keras
@@ -11,68 +8,22 @@ from refusals import refused
 
 import keras_txf as txf
 
-B, T, S, DIM, WIDTH = 2, 5, 7, 12, 10
-HIDDEN, CONTEXT = drawing.normal(B, T, DIM), drawing.normal(B, S, WIDTH, seed=2)
+DIM = 12
+HIDDEN, CONTEXT = drawing.normal(2, 5, DIM), drawing.normal(2, 7, 10, seed=2)
 IDS = np.array([[5, 3, 8, 1], [7, 2, 0, 0]], "int32")
 layers, models = txf.layers, txf.models
-HEADS = pytest.mark.parametrize("num_heads, head_dim, kv_heads", [(3, None, None), (3, 8, 1), (4, 6, 2)])
 
 
-def projected(projection, x, heads):
-    """(B, length, width) -> (B, length, heads, H), in float64."""
-    kernel, bias = (drawing.array(weight).astype("float64") for weight in (projection.kernel, projection.bias))
-    return (x.astype("float64") @ kernel + bias).reshape(*x.shape[:2], heads, -1)
-
-
-def concatenated_heads(layer, inputs, context, mask=None):
-    """softmax(Q K^T / sqrt(H)) V of each head, the heads side by side: (B, T, N * H)."""
-    heads = layer.num_heads
-    kv_heads = layer.num_key_value_heads or heads
-    query = projected(layer.query, inputs, heads)
-    key, value = (
-        np.repeat(projected(projection, context, kv_heads), heads // kv_heads, axis=2)
-        for projection in (layer.key, layer.value)
-    )
-    logits = np.einsum("btnh,bsnh->bnts", query, key) / np.sqrt(query.shape[-1])
-    if mask is not None:
-        logits = np.where(mask, logits, -np.inf)
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
-    return np.einsum("bnts,bsnh->btnh", weights, value).reshape(*inputs.shape[:2], -1)
-
-
-@HEADS
-@pytest.mark.parametrize("causal", [False, True])
-def test_self_attention_is_its_heads(num_heads, head_dim, kv_heads, causal):
-    layer = layers.MultiHeadSelfAttention(num_heads, head_dim, kv_heads, causal=causal, output_projection=False)
-    drawing.built(layer, HIDDEN)
-    expected = concatenated_heads(layer, HIDDEN, HIDDEN, np.tril(np.ones((T, T), "bool")) if causal else None)
-    assert expected.shape == (B, T, num_heads * (head_dim or DIM // num_heads))
-    drawing.assert_same(layer(HIDDEN), expected)
-    drawing.assert_same(layer(HIDDEN, return_attention_scores=True)[0], expected)  # which may be another kernel
-
-
-@HEADS
-def test_cross_attention_is_its_heads(num_heads, head_dim, kv_heads):
-    layer = layers.CrossAttention(num_heads, head_dim, kv_heads, output_projection=False)
-    drawing.built(layer, HIDDEN, CONTEXT)
-    mask = np.arange(S) < np.array([[S], [3]])
-    expected = concatenated_heads(layer, HIDDEN, CONTEXT, mask[:, None, None])
-    drawing.assert_same(layer(HIDDEN, CONTEXT, context_mask=mask), expected)
-    nothing = layer(HIDDEN, CONTEXT, context_mask=np.zeros((B, S), "bool"))
-    np.testing.assert_array_equal(drawing.array(nothing), np.zeros(expected.shape))
-
-
-@pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
-@pytest.mark.parametrize("cross_attention", [False, True])
+@pytest.mark.parametrize("placement, cross_attention", [("pre", True), ("post", False), ("sandwich", True)])
 def test_a_block_is_one_whose_output_projection_changes_nothing(placement, cross_attention):
-    options = dict(
-        norm_placement=placement, position="rotary", num_key_value_heads=1, qk_norm=True,
-        cross_attention=cross_attention,
-    )  # fmt: skip
-    without, full = (layers.DecoderBlock(3, output_projection=switch, **options) for switch in (False, True))
-    inputs = [HIDDEN, CONTEXT] if cross_attention else [HIDDEN]
-    drawing.built(without, *inputs), drawing.built(full, *inputs)
+    options = dict(norm_placement=placement, position="rotary", num_key_value_heads=1, qk_norm=True)
+    inputs = [HIDDEN, CONTEXT][: 1 + cross_attention]
+    without, full = (
+        drawing.built(
+            layers.DecoderBlock(3, cross_attention=cross_attention, output_projection=switch, **options), *inputs
+        )
+        for switch in (False, True)
+    )
     weights = {inner_path(weight): drawing.array(weight) for weight in without.weights}
     changed = {"kernel": np.eye(DIM), "bias": np.zeros(DIM)}
     for weight in full.weights:
@@ -80,6 +31,10 @@ def test_a_block_is_one_whose_output_projection_changes_nothing(placement, cross
         weight.assign(changed[path.split("/")[-1]] if "attention/output/" in path else weights.pop(path))
     assert not weights
     drawing.assert_same(without(*inputs), full(*inputs))
+    if cross_attention:
+        cross = without.cross_attention_layer
+        nothing = cross(HIDDEN, CONTEXT, context_mask=np.zeros((2, 7), "bool"))
+        np.testing.assert_array_equal(drawing.array(nothing), 0.0)
 
 
 def inner_path(weight):
@@ -91,10 +46,9 @@ def make(builder, **options):
     return builder(*sizes, 2, DIM, 3, **options)
 
 
-@pytest.mark.parametrize(
-    "builder, attentions", [(models.encoder, 2), (models.decoder_generator, 2), (models.encoder_decoder, 2 + 4)]
-)
-@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("builder, attentions, use_bias", [
+    (models.encoder, 2, True), (models.decoder_generator, 2, False), (models.encoder_decoder, 2 + 4, True),
+])  # fmt: skip
 def test_what_a_model_lacks_are_its_output_projections(builder, attentions, use_bias):
     full, without = (make(builder, use_bias=use_bias, output_projection=switch) for switch in (True, False))
     paths = [{weight.path for weight in model.weights} for model in (full, without)]
@@ -126,18 +80,12 @@ def test_low_rank_adapters_and_int8_go_with_it(tmp_path):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_bias_of_no_projection_is_refused(bias):
+    words = ["output_projection=False", str(bias)]
     for cls in (layers.MultiHeadSelfAttention, layers.CrossAttention):
-        refused(
-            lambda: cls(3, output_bias=bias, output_projection=False),
-            ["`output_bias`", "output_projection=False", str(bias)],
-        )
-    for make_one in (
-        layers.EncoderBlock,
-        layers.DecoderBlock,
-        lambda heads, **options: models.encoder(11, 1, 12, heads, **options),
-    ):
-        words = ["`attention_output_bias`", "output_projection=False", str(bias)]
-        refused(lambda: make_one(3, attention_output_bias=bias, output_projection=False), words)
+        refused(lambda: cls(3, output_bias=bias, output_projection=False), ["`output_bias`", *words])
+    options = dict(num_heads=3, attention_output_bias=bias, output_projection=False)
+    for make_one in (layers.EncoderBlock, layers.DecoderBlock, lambda **given: models.encoder(11, 1, 12, **given)):
+        refused(lambda: make_one(**options), ["`attention_output_bias`", *words])
 
 
 def test_heads_of_another_width_than_the_block_are_refused():
@@ -146,11 +94,9 @@ def test_heads_of_another_width_than_the_block_are_refused():
     refused(lambda: layers.EncoderBlock(**options)(HIDDEN), words)
     refused(lambda: layers.DecoderBlock(cross_attention=True, **options)(HIDDEN, CONTEXT), words)
     refused(lambda: models.decoder_generator(11, 1, 12, **options), words)
-    refused(
-        lambda: layers.EncoderBlock(5, output_projection=False)(HIDDEN),
-        ["`num_heads` must divide `dim`", "num_heads=5"],
-    )
-    assert layers.EncoderBlock(3, head_dim=4, output_projection=False)(HIDDEN).shape == (B, T, DIM)
+    words = ["`num_heads` must divide `dim`", "num_heads=5"]
+    refused(lambda: layers.EncoderBlock(5, output_projection=False)(HIDDEN), words)
+    assert layers.EncoderBlock(3, head_dim=4, output_projection=False)(HIDDEN).shape == HIDDEN.shape
 
 
 @pytest.mark.slow
@@ -165,9 +111,8 @@ def test_no_checkpoint_is_written(tmp_path):
         norm_placement="pre", position="rotary", scale_embedding=False, pad_id=None,
     )  # fmt: skip
     model = make(models.decoder_generator, output_projection=[True, False], **options)
-    refused(
-        lambda: txf.checkpoints.save(model, tmp_path / "no", config), ["`model`", "output_projection=True", "decoder_1"]
-    )
+    words = ["`model`", "output_projection=True", "decoder_1"]
+    refused(lambda: txf.checkpoints.save(model, tmp_path / "no", config), words)
     assert not (tmp_path / "no").exists()
     txf.checkpoints.save(make(models.decoder_generator, **options), tmp_path / "yes", config)
     refused(lambda: txf.checkpoints.load(tmp_path / "yes", output_projection=False), ["o_proj"])
