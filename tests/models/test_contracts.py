@@ -137,6 +137,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("check, case", parameters(CASES, long=("export", "fit_compiled", "quantization")))
 def test_contract(check, case, tmp_path):
     check(case, tmp_path)

@@ -4,7 +4,6 @@ import drawing
 import keras
 import numpy as np
 import pytest
-from cases import assert_same, numpy
 from refusals import refused
 
 import keras_txf as txf
@@ -68,13 +67,11 @@ def test_a_text_is_the_state_of_its_first_end_token():
     drawing.assert_same(model({**PAIRS, "token_ids": longer})["text_embeddings"], outputs["text_embeddings"])
     earlier = IDS.copy()
     earlier[0, 0] = 6
-    assert (
-        drawing.difference(model({**PAIRS, "token_ids": earlier})["text_embeddings"], outputs["text_embeddings"]) > 0.01
-    )
+    other = model({**PAIRS, "token_ids": earlier})["text_embeddings"]
+    assert drawing.difference(other, outputs["text_embeddings"]) > 0.01
     # A text without the token ends with its last one; padding is hidden too.
     without, cut = np.array([[5, 4, 3, 0]] * 2), np.array([[5, 4, 3]] * 2)
-    found = (model({**PAIRS, "token_ids": ids})["text_embeddings"] for ids in (without, cut))
-    assert_same(*(numpy(one) for one in found), tolerance=1e-5)
+    drawing.assert_same(*(model({**PAIRS, "token_ids": ids})["text_embeddings"] for ids in (without, cut)))
 
 
 def test_a_bidirectional_tower_attends_to_padding_only_if_there_is_none():
@@ -108,17 +105,11 @@ def test_defaults_are_those_of_the_paper():
 
 @pytest.mark.parametrize("most", [20.0, None])
 def test_training_keeps_the_factor_below_its_limit(most):
-    model = make(max_logit_scale=most)
-    pairs = {"images": IMAGES[:2], "token_ids": IDS}
-    scale = model.get_layer("logits").logit_scale
+    scale = make(max_logit_scale=most).get_layer("logits").logit_scale
     scale.assign(np.log(19.0))
-    size = drawing.array(model(pairs)["logits"]).mean()  # which grows with the factor
-    for layer in model.layers:
-        layer.trainable = layer.name == "logits"
-    model.compile(keras.optimizers.SGD(1.0), loss={"logits": lambda _, logits: -keras.ops.mean(logits) / size})
-    model.fit(pairs, {"logits": np.arange(2)}, epochs=2, verbose=0)
+    keras.optimizers.SGD(1.0).apply([keras.ops.convert_to_tensor(-1.0)], [scale])
     factor = np.exp(drawing.array(scale))
-    assert factor == pytest.approx(20.0, rel=1e-5) if most else factor > 40
+    assert factor == pytest.approx(20.0 if most else 19 * np.e, rel=1e-5)
 
 
 LOSSES = {
@@ -134,9 +125,8 @@ LOSSES = {
 def test_fit_learns_which_image_goes_with_which_text(kind, tmp_path):
     loss, options = LOSSES[kind]
     keras.utils.set_random_seed(1)
-    model = txf.models.dual_encoder(
-        (6, 8), (2, 4), 11, 1, 12, 3, **{"image_options": IMAGE, "projection_dim": 7, **options}, dropout=0.0
-    )
+    options = {"image_options": IMAGE, "projection_dim": 7, "dropout": 0.0, **options}
+    model = txf.models.dual_encoder((6, 8), (2, 4), 11, 1, 12, 3, **options)
     images = drawing.normal(4, 6, 8, 3)
     pairs = {"images": images, "token_ids": np.array([[2, 3], [3, 2], [4, 5], [5, 4]])}
     model.compile(keras.optimizers.Adam(0.01), loss={"logits": loss()})
@@ -159,16 +149,3 @@ def test_bad_options_are_refused():
     refused(lambda: make(image_projection=False), ["image_projection=False", "projection_dim=7", "10"])
     refused(lambda: make(logit_scale=0), ["`logit_scale`", "0"])
     refused(lambda: make(image_pooling="first", image_options={"class_token": False}), ["image_pooling='first'"])
-
-
-@pytest.mark.parametrize("class_token", [False, True])
-def test_pixels_that_fill_no_patch_are_dropped(class_token):
-    options = dict(num_layers=1, dim=12, num_heads=3, class_token=class_token)
-    model = txf.models.image_encoder((7, 11), (2, 4), drop_remainder=True, **options)
-    drawing.randomize(model)
-    cut = txf.models.image_encoder((6, 8), (2, 4), **options)
-    cut.set_weights(model.get_weights())
-    images = drawing.normal(2, 7, 11, 3)
-    drawing.assert_same(model(images), cut(images[:, :6, :8]))
-    refused(lambda: txf.models.image_encoder((7, 11), (2, 4), **options), ["`patch_size` must divide", "(7, 11)"])
-    refused(lambda: txf.models.image_encoder((1, 8), (2, 4), drop_remainder=True, **options), ["room for a patch"])

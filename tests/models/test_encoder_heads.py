@@ -1,8 +1,9 @@
-"""The layer between an encoder and its logits: left out, or before the pooling."""
+"""What stands between an encoder and its logits, and the spans of answers."""
 
 import drawing
 import keras
 import numpy as np
+import pytest
 from cases import numpy
 from refusals import refused
 
@@ -47,3 +48,31 @@ def test_options_of_a_head_that_is_not_there():
     build = txf.models.encoder_classifier
     refused(lambda: build(**SIZES, num_classes=3, pool_after_head=True), ["pool_after_head=True", "`head_activation`"])
     refused(lambda: build(**SIZES, num_classes=3, head_activation="tanh", pool_after_head=1), ["`pool_after_head`"])
+
+
+def arrays(outputs):
+    return {name: drawing.array(value) for name, value in outputs.items()}
+
+
+def test_no_span_starts_or_ends_at_padding():
+    model = txf.models.span_classifier(11, 1, 8, 2)
+    ids = np.array([[5, 6, 7], [8, 9, 0]])
+    short, long = arrays(model(ids)), arrays(model(np.pad(ids, ((0, 0), (0, 4)))))
+    for name in ("start_logits", "end_logits"):
+        assert (short[name][1, 2:] == -32768).all() and (long[name][:, 3:] == -32768).all()
+        real = ids != 0
+        np.testing.assert_allclose(long[name][:, :3][real], short[name][real], atol=1e-5)
+
+
+def test_start_and_end_are_the_two_columns_of_a_token_classifier():
+    spans, tokens = txf.models.span_classifier(11, 1, 8, 2), txf.models.token_classifier(11, 2, 1, 8, 2)
+    tokens.set_weights(spans.get_weights())
+    ids = np.array([[5, 6, 7, 3]])
+    expected, found = drawing.array(tokens(ids)), arrays(spans(ids))
+    np.testing.assert_allclose(found["start_logits"], expected[..., 0], atol=1e-6)
+    np.testing.assert_allclose(found["end_logits"], expected[..., 1], atol=1e-6)
+
+
+def test_packed_rows_are_refused():
+    with pytest.raises(ValueError, match="packed"):
+        txf.models.span_classifier(11, 1, 8, 2, packed=True)

@@ -1,5 +1,7 @@
 """Float vectors in place of tokens: encoders, classifiers, and the source of an encoder-decoder."""
 
+import functools
+
 import drawing
 import keras
 import numpy as np
@@ -22,11 +24,12 @@ def array(x):
     return keras.ops.convert_to_numpy(x)
 
 
+@functools.cache
 def encoder(**options):
     return txf.models.encoder(None, 2, 8, 2, input_dim=6, **options)
 
 
-@pytest.mark.long
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("options", POSITIONS)
 def test_one_hot_vectors_through_a_table_are_tokens(options):
     tokens = txf.models.encoder(6, 2, 8, 2, scale_embedding=False, **options)
@@ -43,7 +46,7 @@ def test_one_hot_vectors_through_a_table_are_tokens(options):
     drawing.assert_same(found[IDS != 0], array(tokens(IDS))[IDS != 0], 1e-5)
 
 
-@pytest.mark.long
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("options", POSITIONS)
 def test_padding_on_either_side_changes_nothing(options):
     model = encoder(**options)
@@ -54,18 +57,13 @@ def test_padding_on_either_side_changes_nothing(options):
     drawing.assert_same(left[:, 2:], alone, 1e-5)
 
 
-def test_the_mask_may_be_left_out():
-    model = encoder()
+def test_the_mask_may_be_left_out_and_padding_may_hold_anything():
+    model, spoilt = encoder(), X.copy()
     expected = array(model({"features": X, "features_mask": np.ones((2, 5), bool)}))
     for inputs in (X, {"features": X}, {"features": X, "features_mask": None}):
         drawing.assert_same(model(inputs), expected, 1e-6)
-
-
-def test_padding_may_hold_anything():
-    model, spoilt = encoder(), X.copy()
     spoilt[~MASK] = np.nan
-    expected = array(model({"features": X, "features_mask": MASK}))
-    found = array(model({"features": spoilt, "features_mask": MASK}))
+    expected, found = (array(model({"features": x, "features_mask": MASK})) for x in (X, spoilt))
     drawing.assert_same(found[MASK], expected[MASK], 1e-6)
 
 
@@ -79,33 +77,26 @@ def test_a_classifier_is_trained_saved_and_reloaded(tmp_path):
     model.fit(X, np.array([0, 2]), verbose=0)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(again.predict(inputs, verbose=0), model.predict(inputs, verbose=0), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(again.predict(X, verbose=0), model.predict(X, verbose=0), rtol=1e-5, atol=1e-6)
+    for x in (inputs, X):
+        drawing.assert_same(again.predict(x, verbose=0), model.predict(x, verbose=0), 1e-5)
 
 
 def test_frames_are_classified_one_by_one():
-    model = txf.models.token_classifier(None, 4, 1, 8, 2, input_dim=6)
-    assert model(X).shape == (2, 5, 4)
+    assert txf.models.token_classifier(None, 4, 1, 8, 2, input_dim=6)(X).shape == (2, 5, 4)
 
 
 def test_packed_sequences_do_not_see_each_other():
-    model = encoder(packed=True)
+    model, plain = encoder(packed=True), encoder()
+    plain.set_weights(model.get_weights())
     segments, positions = np.array([[1, 1, 1, 2, 2]]), np.array([[0, 1, 2, 0, 1]])
     packed = array(model({"features": X[:1], "segment_ids": segments, "positions": positions}))
-    drawing.assert_same(packed[:, :3], array(encoder_like(model)(X[:1, :3])), 1e-5)
-
-
-def encoder_like(model):
-    """The model that reads one sequence a row, with the weights of one of packed rows."""
-    plain = encoder()
-    plain.set_weights(model.get_weights())
-    return plain
+    drawing.assert_same(packed[:, :3], array(plain(X[:1, :3])), 1e-5)
 
 
 @pytest.mark.slow
 @drawing.not_on_jax
 @pytest.mark.parametrize("options", [{}, {"sampler": txf.generation.Beam(3)}])
-def test_a_source_of_vectors_is_answered_as_the_naive_loop_does(options):
+def test_a_source_of_vectors_is_answered_as_the_naive_loop_does(options, uncompiled):
     model = txf.models.encoder_decoder(None, 11, 2, 8, 2, input_dim=6, tie_embeddings=False)
     rng = np.random.default_rng(5)
     for weight in model.weights:
@@ -147,7 +138,7 @@ def test_a_pair_with_a_source_of_vectors_is_trained():
     (lambda: txf.models.masked_language_model(None, 1, 8, 2), ["`vocab_size`", "None"]),
     (lambda: txf.models.masked_language_model(11, 1, 8, 2, input_dim=6), ["input_dim", "masked_language_model"]),
     (lambda: pair(share_embeddings=True), ["`share_embeddings`", "`input_dim`"]),
-    (lambda: pair(encoder_options={"pad_id": None}), ["`pad_id`", "`input_dim`"]),
+    (lambda: pair.__wrapped__(encoder_options={"pad_id": None}), ["`pad_id`", "`input_dim`"]),
     (lambda: pair().generate([[1, 2]]), ["`source_ids`", "source_features"]),
     (lambda: pair().generate(), ["`inputs`", "source_features"]),
     (lambda: pair().generate(inputs={"source_features": X[:0]}), ["`inputs`", "none"]),
@@ -159,6 +150,7 @@ def test_bad_input_is_refused(make, words):
     refused(make, words)
 
 
+@functools.cache
 def pair(**options):
     return txf.models.encoder_decoder(None, 11, 1, 8, 2, input_dim=6, **options)
 

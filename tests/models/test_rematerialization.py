@@ -3,9 +3,11 @@
 import contextlib
 import functools
 
+import drawing
 import keras
 import numpy as np
 import pytest
+from contracts import gradients
 from keras.src.backend import in_symbolic_scope
 
 import keras_txf as txf
@@ -28,55 +30,90 @@ MODELS = {
     "encoder_decoder": (lambda **k: txf.models.encoder_decoder(11, 13, 1, 12, 3, position="relative", **k),
                         {"source_ids": SOURCES, "target_ids": TARGETS}, TARGETS),
     "image_classifier": (lambda **k: txf.models.image_classifier(8, 4, 3, 1, 12, 3, **k), IMAGES, LABELS),
+    "own attention": (lambda **k: txf.models.encoder_classifier(11, 3, 1, 12, **{**k, "attention_dropout": 0.0}),
+                      SOURCES, LABELS),
 }  # fmt: skip
-SCOPES = [
-    {"mode": "full"},
-    {"mode": "activations"},
-    {"mode": "larger_than", "output_size_threshold": 200},
-    {"mode": "list_of_layers", "layer_names": ["embedding", "feed_forward", "attention_norm", "query"]},
-]
+SCOPES = {
+    "full": {"mode": "full"},
+    "activations": {"mode": "activations"},
+    "larger_than": {"mode": "larger_than", "output_size_threshold": 200},
+    "list_of_layers": {"mode": "list_of_layers",
+                       "layer_names": ["embedding", "feed_forward", "attention_norm", "query"]},
+}  # fmt: skip
 
 
 def train(name, scope, run_eagerly=False, jit_compile="auto", **options):
-    """The model after three steps, and the loss of each."""
+    """The weights of the model after three steps, and the loss of each."""
     make, inputs, targets = MODELS[name]
     keras.utils.set_random_seed(5)
     with keras.RematScope(**scope) if scope else contextlib.nullcontext():
         model = make(**{**DROPOUT, **options})
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss, run_eagerly=run_eagerly, jit_compile=jit_compile)
-    return model, model.fit(inputs, targets, epochs=3, shuffle=False, verbose=0).history["loss"]
+    losses = model.fit(inputs, targets, epochs=3, shuffle=False, verbose=0).history["loss"]
+    return [keras.ops.convert_to_numpy(weight).astype("float64") for weight in model.weights], losses
 
 
-@functools.lru_cache(maxsize=1)
-def plainly(name, **options):
-    return train(name, None, **options)
+def assert_same(actual, expected, tolerance=1e-5):
+    np.testing.assert_allclose(actual[1], expected[1], rtol=tolerance)
+    for weight, other in zip(actual[0], expected[0], strict=True):
+        np.testing.assert_allclose(weight, other, atol=tolerance)
 
 
-def assert_trains_the_same(name, scope, tolerance=1e-5, **options):
-    (plain, losses), (model, again) = plainly(name, **options), train(name, scope, **options)
-    np.testing.assert_allclose(again, losses, rtol=tolerance)
-    for weight, expected in zip(model.weights, plain.weights):
-        weight, expected = (keras.ops.convert_to_numpy(x).astype("float64") for x in (weight, expected))
-        np.testing.assert_allclose(weight, expected, atol=tolerance)
+@keras.saving.register_keras_serializable("tests")
+class Counting(keras.layers.Layer):
+    """An activation with state, random numbers and a loss of its own, around Keras' layers with weights."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(48, activation="tanh")
+        self.dropout = keras.layers.Dropout(0.3, noise_shape=(None, 1, 48), seed=7)
+
+    def build(self, shape):
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False, name="count")
+        self.dense.build(shape)
+
+    def call(self, x, training=None):
+        if training:
+            self.count.assign_add(1.0)
+        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(x)))
+        return self.dropout(self.dense(x))
+
+
+plainly = functools.cache(functools.partial(train, scope=None))
+COUNTING = Counting()
+GENERATOR = [  # the mode, and options
+    *((mode, {}) for mode in ("activations", "larger_than", "list_of_layers")),
+    *(("full", options) for options in ({"run_eagerly": True}, {"jit_compile": True})),
+    ("full", {"embedding_dim": 8, "tie_embeddings": False}),
+    ("full", {"token_dim": 8}),
+    ("full", {"dtype": "mixed_bfloat16"}),
+    *((mode, {"activation": COUNTING}) for mode in ("full", "activations", "larger_than")),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_builders_train_the_same(name):
-    assert_trains_the_same(name, {"mode": "full"})
+@pytest.mark.parametrize("name, mode, options", [
+    *((name, "full", {}) for name in MODELS if name != "own attention"),
+    *(("decoder_generator", *row) for row in GENERATOR),
+])  # fmt: skip
+def test_training_is_the_same(name, mode, options):
+    if options.keys() & {"run_eagerly", "jit_compile"} and BACKEND != "tensorflow":
+        pytest.skip("TensorFlow has its own ways to compute again for each")
+    tolerance = 0.02 if "dtype" in options else 1e-5
+    assert_same(train(name, scope=SCOPES[mode], **options), plainly(name, **options), tolerance)
 
 
-@pytest.mark.parametrize("options", [{}, pytest.param({"jit_compile": True}, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("options", [
+    {"run_eagerly": True}, *(pytest.param(options, marks=pytest.mark.slow) for options in ({}, {"jit_compile": True}))
+], ids=str)  # fmt: skip
 def test_the_option_of_builders_trains_the_same_in_blocks_of_attention_too(options, monkeypatch):
-    if options and BACKEND == "torch":
+    if "jit_compile" in options and BACKEND == "torch":
         pytest.skip("PyTorch compiles in a way of its own")
     monkeypatch.setattr(attention, "LONG", 1)
-    plain, losses = train("decoder_generator", None, position="relative", **options)
-    model, again = train("decoder_generator", None, position="relative", rematerialize=True, **options)
-    np.testing.assert_allclose(again, losses, rtol=1e-5)
-    for weight, expected in zip(model.weights, plain.weights):
-        np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (weight, expected)), atol=1e-5)
+    options = {"position": "relative", **options}
+    again = train("decoder_generator", None, rematerialize=True, **options)
+    assert_same(again, train("decoder_generator", None, **options))
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -101,22 +138,11 @@ class AttentionOfKeras(keras.layers.Layer):
         return {**super().get_config(), "dropout": self.dropout}
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
 def test_an_attention_that_reads_the_mask_of_its_input_trains_the_same(dropout):
-    results = []
-    for rematerialize in (False, True):
-        keras.utils.set_random_seed(5)
-        attention_layer = AttentionOfKeras(dropout)
-        model = txf.models.encoder_classifier(
-            11, 3, 1, 12, attention=attention_layer, dropout=0.2, rematerialize=rematerialize
-        )
-        model.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        losses = model.fit(SOURCES, LABELS, epochs=3, shuffle=False, verbose=0).history["loss"]
-        results.append((losses, [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]))
-    (losses, weights), (again, weights_again) = results
-    np.testing.assert_allclose(again, losses, rtol=1e-5)
-    for weight, expected in zip(weights_again, weights, strict=True):
-        np.testing.assert_allclose(weight, expected, atol=1e-5)
+    options = {"attention": AttentionOfKeras(dropout), "run_eagerly": True}
+    again = train("own attention", None, rematerialize=True, **options)
+    assert_same(again, train("own attention", None, **options))
 
 
 def test_the_option_is_kept_by_files_and_holds_for_single_blocks(tmp_path):
@@ -130,97 +156,18 @@ def test_the_option_is_kept_by_files_and_holds_for_single_blocks(tmp_path):
         txf.models.decoder_generator(**options, rematerialize="yes")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scope", SCOPES[1:], ids=lambda scope: scope["mode"])
-def test_each_mode_trains_the_same(scope):
-    assert_trains_the_same("decoder_generator", scope)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{"run_eagerly": True}, {"jit_compile": True}], ids=str)
-def test_other_ways_to_run_train_the_same(options):
-    if BACKEND != "tensorflow":
-        pytest.skip("TensorFlow has its own ways to compute again for each")
-    assert_trains_the_same("decoder_generator", {"mode": "full"}, **options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{"embedding_dim": 8, "tie_embeddings": False}, {"token_dim": 8}], ids=str)
-def test_projections_beside_the_blocks_are_no_hindrance(options):
-    assert_trains_the_same("decoder_generator", {"mode": "full"}, **options)
-
-
-@pytest.mark.slow
-def test_mixed_precision_trains_nearly_the_same():
-    assert_trains_the_same("decoder_generator", {"mode": "full"}, tolerance=0.02, dtype="mixed_bfloat16")
-
-
-@keras.saving.register_keras_serializable("tests")
-class Counting(keras.layers.Layer):
-    """An activation with state, random numbers and a loss of its own, around Keras' layers with weights."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.dense = keras.layers.Dense(48, activation="tanh")
-        self.dropout = keras.layers.Dropout(0.3, noise_shape=(None, 1, 48), seed=7)
-
-    def build(self, shape):
-        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False, name="count")
-        self.dense.build(shape)
-
-    def call(self, x, training=None):
-        if training:
-            self.count.assign_add(1.0)
-        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(x)))
-        return self.dropout(self.dense(x))
-
-
-COUNTING = Counting()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scope", SCOPES[:3], ids=lambda scope: scope["mode"])
-def test_states_and_losses_of_a_part_are_counted_once(scope):
-    assert_trains_the_same("decoder_generator", scope, activation=COUNTING)
-
-
 def test_layers_alone_have_the_same_gradients():
-    x = keras.ops.convert_to_tensor(IMAGES.reshape(4, 16, 12))
-    context = keras.ops.convert_to_tensor(RANDOM.normal(size=(4, 5, 7)).astype("float32"))
-    found = []
+    """By the weights and by the inputs, called without `fit`."""
+    x, found = IMAGES.reshape(4, 16, 12), []
     for scope in (contextlib.nullcontext(), keras.RematScope()):
         keras.utils.set_random_seed(5)
         with scope:
-            block = txf.layers.DecoderBlock(3, cross_attention=True, dropout=0.2)
-        block(x, context)
-        found.append(gradients(block, x, context))
+            block = txf.layers.EncoderBlock(3, dropout=0.2)
+        block(x)
+        by_inputs = drawing.gradient(lambda x: keras.ops.sum(block(x, training=False) ** 2), x)
+        found.append([by_inputs, *gradients(block, keras.ops.convert_to_tensor(x))])
     for gradient, expected in zip(*found, strict=True):
-        np.testing.assert_allclose(gradient, expected, atol=1e-6)
-
-
-def gradients(layer, *inputs):
-    """Of the sum of the squared outputs, by the weights and by the inputs, called without `fit`."""
-    if BACKEND == "jax":
-        import jax
-
-        def loss(weights, inputs):
-            outputs, _ = layer.stateless_call(
-                weights, [v.value for v in layer.non_trainable_variables], *inputs, training=False
-            )
-            return (outputs**2).sum()
-
-        result = jax.grad(loss, argnums=(0, 1))([v.value for v in layer.trainable_variables], inputs)
-        return [np.array(x) for x in jax.tree.leaves(result)]
-    if BACKEND == "torch":
-        inputs = [x.clone().requires_grad_() for x in inputs]
-        (layer(*inputs, training=True) ** 2).sum().backward()
-        return [x.grad.numpy() for x in [*(v.value for v in layer.trainable_variables), *inputs]]
-    import tensorflow as tf
-
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        loss = tf.reduce_sum(layer(*inputs, training=True) ** 2)
-    return [x.numpy() for x in tape.gradient(loss, [*(v.value for v in layer.trainable_variables), *inputs])]
+        np.testing.assert_allclose(gradient, expected, atol=1e-5)
 
 
 def uses_of_tangent(scope):

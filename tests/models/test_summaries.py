@@ -1,5 +1,7 @@
 """`summary` names masks after inputs, and is the same after `generate`, for a second model and for a loaded one."""
 
+import importlib.util
+
 import keras
 import pytest
 
@@ -24,11 +26,14 @@ def summary(model):
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("make, words", MODELS.values(), ids=MODELS)
 def test_a_summary_is_the_same_each_time(make, words, tmp_path):
     model = make()
     first = summary(model)
     assert all(word in first for word in words) and "not_equal" not in first
+    if importlib.util.find_spec("pydot"):
+        assert keras.utils.model_to_dot(model, show_shapes=True).get_nodes()
     if hasattr(model, "generate"):
         model.generate([[3, 4]], max_new_tokens=2)
     assert summary(model) == first == summary(make())
