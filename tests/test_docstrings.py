@@ -48,6 +48,7 @@ def marked(name):
     return pytest.param(name, marks=[] if fast else [pytest.mark.slow])
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", [*map(marked, EXAMPLES)])
 def test_example(name):
     report = []

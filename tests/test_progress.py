@@ -25,8 +25,10 @@ def in_terminal(monkeypatch):
     return sys.stderr
 
 
-def test_a_bar_counts(monkeypatch):
+def test_a_bar_counts_except_for_short_work(monkeypatch):
     terminal = in_terminal(monkeypatch)
+    assert list(bar(range(3))) == [0, 1, 2]
+    assert not terminal.getvalue().strip()
     assert list(bar(range(3), unit="line", name="reading", verbose=1)) == [0, 1, 2]
     assert "reading: 100%" in terminal.getvalue() and "3/3" in terminal.getvalue()
     with bar(total=5, unit="batch", verbose=1) as shown:
@@ -42,12 +44,6 @@ def test_silence(verbose, capfd):
     with word("compiling"):
         pass
     assert capfd.readouterr() == ("", "")
-
-
-def test_short_work_shows_no_bar_in_a_terminal(monkeypatch):
-    terminal = in_terminal(monkeypatch)
-    assert list(bar(range(3))) == [0, 1, 2]
-    assert not terminal.getvalue().strip()
 
 
 def test_a_word_is_taken_away(monkeypatch):
@@ -76,43 +72,51 @@ def test_generate_says_that_it_compiles_once(monkeypatch):
 
 def test_text_shows_bars(monkeypatch):
     terminal = in_terminal(monkeypatch)
-    pytest.importorskip("tensorflow_text")
+    tf, _ = pytest.importorskip("tensorflow"), pytest.importorskip("tensorflow_text")
     texts = [f"line {number}" for number in range(70)]
-    tokenizer = txf.text.WordPieceTokenizer.train(texts, 60, verbose=1)
+    txf.text.WordPieceTokenizer.train(texts, 60, verbose=1)
     assert "70line" in terminal.getvalue()
-    examples = txf.text.next_token(texts, tokenizer)
+    examples = tf.data.Dataset.from_tensor_slices(np.ones((70, 3), "int32"))
+    examples = examples.filter(lambda row: row[0] > 0)  # whose number it does not know
     assert txf.text.bucket_lengths(examples, verbose=1)
     assert len(txf.text.counted(examples.batch(2), verbose=1)) == 35
     assert "35batch" in terminal.getvalue()
-    model = txf.models.decoder_generator(tokenizer.vocab_size, 1, 8, 2)
-    scores = txf.training.GenerationScores(
-        np.ones((5, 2), "int32"), ["a"] * 5, tokenizer, batch_size=2, verbose=1, max_new_tokens=2
-    )
+
+
+def test_scores_show_a_bar(monkeypatch, uncompiled):
+    terminal = in_terminal(monkeypatch)
+    model = txf.models.decoder_generator(11, 1, 8, 2)
+    prompts, short = np.ones((5, 2), "int32"), dict(batch_size=2, max_new_tokens=1)
+    scores = txf.training.GenerationScores(prompts, ["a"] * 5, detokenize=str, verbose=1, **short)
     scores.score(model)
     assert "generating: 100%" in terminal.getvalue() and "3/3" in terminal.getvalue()
 
 
-@pytest.mark.parametrize("name", ["generate", "chat", "translate", "fill", "rank"])
-def test_tasks_show_bars(monkeypatch, name):
-    pytest.importorskip("tensorflow_text")
-    lines, small = ["the cat sat", "a dog ran"] * 5, dict(vocab_size=60, num_layers=1, dim=8, num_heads=2)
-    short, one_each = small | {"vocab_size": 20}, dict(batch_size=1)
+def shown_by(name, lines, small):
+    """A method of a task that shows a bar, with its arguments."""
+    short = small | {"vocab_size": 20}
     if name in ("generate", "chat"):
         template = "{% for m in messages %}{{ m.content }}{% endfor %}"
         task = txf.tasks.TextGenerator.from_scratch(lines, chat_template=template, **short)
-        call = functools.partial(getattr(task, name), lines, max_new_tokens=1, **one_each)
-    elif name == "translate":
+        return functools.partial(getattr(task, name), lines, max_new_tokens=1, batch_size=1)
+    if name == "translate":
         task = txf.tasks.TextToText.from_scratch(lines, lines, **short)
-        call = functools.partial(task.generate, lines, max_new_tokens=1, **one_each)
-    elif name == "fill":
+        return functools.partial(task.generate, lines, max_new_tokens=1, batch_size=1)
+    if name == "fill":
         task = txf.tasks.MaskedLanguageModel.from_scratch(lines, **small)
-        call = functools.partial(task.fill, ["the [MASK]"] * 10, **one_each)
-    else:
-        call = functools.partial(txf.tasks.PairClassifier.from_scratch(lines, lines, **small).rank, "a", lines, 1)
+        return functools.partial(task.fill, ["the [MASK]"] * 10, batch_size=1)
+    return functools.partial(txf.tasks.PairClassifier.from_scratch(lines, lines, **small).rank, "a", lines, 1)
+
+
+@pytest.mark.filterwarnings("ignore:Even though the `tf.config")  # pipelines are compiled whatever `uncompiled` says
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("name", ["generate", "rank", "chat", "fill", "translate"])
+def test_tasks_show_bars(monkeypatch, uncompiled, name):
+    pytest.importorskip("tensorflow_text")
+    small = dict(vocab_size=60, num_layers=1, dim=8, num_heads=2)
+    call = shown_by(name, ["the cat sat", "a dog ran"] * 5, small)
     terminal = in_terminal(monkeypatch)
-    call(verbose=0)
-    assert "/10" not in terminal.getvalue()
-    call(verbose=1)
+    call(verbose=1)  # a bar shows ten batches or more
     assert "10/10" in terminal.getvalue()
     with pytest.raises(ValueError, match="`verbose` must be"):
         call(verbose=None)
