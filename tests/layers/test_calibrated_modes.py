@@ -23,18 +23,15 @@ def config(mode, ids=IDS, structure=None):
     )
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Invalid quantization mode:UserWarning"
-)  # of Keras' embeddings, which stay as they are
+# Keras' embeddings warn, and stay as they are.
+@pytest.mark.filterwarnings("ignore:Invalid quantization mode:UserWarning")
 @pytest.mark.parametrize("mode", CONFIGS)
 @pytest.mark.parametrize("name", MODELS)
 def test_refused_before_anything_is_changed(mode, name):
     model = MODELS[name]()
     before = model.get_weights()
     for options in ({}, {"structure": {"pre_block_layers": model.layers[1:2], "sequential_blocks": model.layers[2:3]}}):
-        with pytest.raises(
-            ValueError, match=f"`mode` must be 'int8', 'int4' or 'float8' for .*; received '{mode}'.*Keras 3.15"
-        ):
+        with pytest.raises(ValueError, match=f"`mode` must be 'int8', 'int4' or 'float8' .* '{mode}'.*Keras 3.15"):
             model.quantize(mode, config=config(mode, **options))
     assert all(getattr(layer, "quantization_mode", None) is None for layer in model._flatten_layers())
     for array, expected in zip(model.get_weights(), before, strict=True):
@@ -44,11 +41,8 @@ def test_refused_before_anything_is_changed(mode, name):
 def dense(mode, ids=IDS):
     """A Dense layer of Keras' own, quantized by it: its kernel, its integers, and the outputs before and after."""
     keras.utils.set_random_seed(1)
-    token_ids, embedding, layer = (
-        keras.Input((None,), dtype="int32"),
-        keras.layers.Embedding(13, 8),
-        keras.layers.Dense(8),
-    )
+    token_ids, embedding = keras.Input((None,), dtype="int32"), keras.layers.Embedding(13, 8)
+    layer = keras.layers.Dense(8)
     block = keras.Sequential([layer])
     model = keras.Model(token_ids, block(embedding(token_ids)))
     layer.kernel.assign(np.abs(drawing.array(layer.kernel)) + 0.5)

@@ -54,50 +54,30 @@ def test_add_is_the_sum(options, scale):
     layer = embedding(**options, scale=scale)
     tokens = weight(layer, "token")[IDS] * (D**0.5 if scale else 1)
     drawing.assert_same(layer(IDS), tokens + vectors(layer, PLACES, D))
+    for own in ([3, 1, 4, 1, 5], [[0, 1, 0, 1, 2], [6, 5, 4, 3, 2]]):
+        drawing.assert_same(layer(IDS, positions=np.array(own)), tokens + vectors(layer, np.array(own), D))
 
 
 @pytest.mark.parametrize("options", ENCODINGS)
 @pytest.mark.parametrize("position_dim, width", [(None, 3), (2, 2), (5, 5)])
 def test_concat_keeps_the_two_apart(options, position_dim, width):
     layer = embedding(**options, combine="concat", position_dim=position_dim, scale=True)
-    output = drawing.array(layer(IDS))
-    assert output.shape == (2, 5, D)
-    drawing.assert_same(output[..., : D - width], weight(layer, "token")[IDS] * D**0.5)
-    drawing.assert_same(output[..., D - width :], vectors(layer, PLACES, width))
-
-
-@pytest.mark.parametrize("options", ENCODINGS)
-@pytest.mark.parametrize("combine", ["add", "concat"])
-@pytest.mark.parametrize("places", [[3, 1, 4, 1, 5], [[0, 1, 0, 1, 2], [6, 5, 4, 3, 2]]])
-def test_positions_of_the_callers_own(options, combine, places):
-    layer = embedding(**options, combine=combine)
-    places = np.array(places, "int32")
-    tokens = weight(layer, "token")[IDS]
-    own = np.broadcast_to(
-        vectors(layer, places, 3 if combine == "concat" else D), (*IDS.shape, D - tokens.shape[-1] or D)
-    )
-    expected = tokens + own if combine == "add" else np.concatenate([tokens, own], axis=-1)
-    drawing.assert_same(layer(IDS, positions=places), expected)
+    own = np.array([3, 1, 4, 1, 5])
+    for places, output in ((PLACES, layer(IDS)), (np.stack([own] * 2), layer(IDS, positions=own))):
+        expected = [weight(layer, "token")[IDS] * D**0.5, vectors(layer, places, width)]
+        drawing.assert_same(output, np.concatenate(expected, axis=-1))
 
 
 @pytest.mark.parametrize("options", [*ENCODINGS, {"position_encoding": None}])
-def test_mask_says_where_the_padding_is(options):
+def test_padding_is_masked_unless_every_token_counts(options):
     output = embedding(**options)(IDS)
     np.testing.assert_array_equal(drawing.array(keras.src.backend.get_keras_mask(output)), IDS != 0)
-    other = embedding(**options, pad_id=5)
-    np.testing.assert_array_equal(drawing.array(other.compute_mask(IDS)), IDS != 5)
-
-
-@pytest.mark.parametrize("options", [*ENCODINGS, {"position_encoding": None}])
-def test_without_pad_id_every_token_counts(options):
+    np.testing.assert_array_equal(drawing.array(embedding(**options, pad_id=5).compute_mask(IDS)), IDS != 5)
     layer = embedding(**options, pad_id=None)
-    expected = weight(layer, "token")[IDS]
-    if layer.position_encoding is not None:
-        expected = expected + vectors(layer, np.arange(5), D)
+    places = 0 if layer.position_encoding is None else vectors(layer, np.arange(5), D)
     output = layer(IDS)
-    drawing.assert_same(output, expected)
-    assert layer.compute_mask(IDS) is None
-    assert keras.src.backend.get_keras_mask(output) is None
+    drawing.assert_same(output, weight(layer, "token")[IDS] + places)
+    assert layer.compute_mask(IDS) is None and keras.src.backend.get_keras_mask(output) is None
 
 
 def test_reverse_is_the_transposed_table():
@@ -109,21 +89,16 @@ def test_reverse_is_the_transposed_table():
 
 
 @pytest.mark.parametrize("options", ENCODINGS)
-@pytest.mark.parametrize("policy, compute, variable", [
-    ("float32", "float32", "float32"),
-    ("mixed_bfloat16", "bfloat16", "float32"),
-    ("mixed_float16", "float16", "float32"),
-    ("bfloat16", "bfloat16", "bfloat16"),
+@pytest.mark.parametrize("policy, compute, tolerance", [  # two roundings of the mantissa
+    ("float32", "float32", 1e-5), ("mixed_bfloat16", "bfloat16", 3e-2), ("mixed_float16", "float16", 4e-3),
+    ("bfloat16", "bfloat16", 3e-2),
 ])  # fmt: skip
-def test_dtype_policies(options, policy, compute, variable):
+def test_dtype_policies(options, policy, compute, tolerance):
     layer = embedding(**options, dtype=policy, scale=True)
     output = layer(IDS)
-    assert ops.dtype(output) == compute
-    assert {keras.backend.standardize_dtype(w.dtype) for w in layer.weights} == {variable}
-    assert ops.dtype(layer(output, reverse=True)) == compute
-    expected = weight(layer, "token")[IDS] * D**0.5 + vectors(layer, PLACES, D)
-    tolerance = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}[compute]  # two roundings of the mantissa
-    drawing.assert_same(output, expected, tolerance)
+    assert ops.dtype(output) == ops.dtype(layer(output, reverse=True)) == compute
+    assert {w.dtype for w in layer.weights} == {keras.DTypePolicy(policy).variable_dtype}
+    drawing.assert_same(output, weight(layer, "token")[IDS] * D**0.5 + vectors(layer, PLACES, D), tolerance)
 
 
 def test_whole_ids_survive_half_precision():
@@ -157,8 +132,8 @@ def test_half_precision_rounds_sinusoids_once(policy):
 
 
 def test_length_over_max_length_is_refused_under_every_encoding():
-    for options in ({"position_encoding": "sinusoidal"}, {"position_encoding": "learned"}, {"position_encoding": None}):
-        layer = embedding(**options, max_length=4)
+    for encoding in ("sinusoidal", "learned", None):
+        layer = embedding(position_encoding=encoding, max_length=4)
         assert layer(IDS[:, :4]).shape == (2, 4, D)
         with pytest.raises(ValueError, match="max_length=4.*length 5"):
             layer(IDS)
@@ -185,18 +160,15 @@ def test_max_length_does_not_hinder_a_model_of_any_length(options):
 
 
 def test_initializer_is_ones_own():
-    assert not embedding_weights("zeros").any()
-    assert (embedding_weights(lambda shape, dtype: 2 * ops.ones(shape, dtype)) == 2).all()
-    default = embedding_weights(None)
-    assert 0.8 < default.std() * 40**0.5 < 1.2
-
-
-def embedding_weights(initializer):
-    layer = txf.layers.PositionalEmbedding(50, 40, "learned", 20, embeddings_initializer=initializer)
-    layer.build((None, None))
-    token, position = weight(layer, "token"), weight(layer, "position")
-    assert initializer is not None or np.abs(token[:20] - position).max() > 0.1  # not one draw for both
-    return token
+    for initializer in ("zeros", lambda shape, dtype: 2 * ops.ones(shape, dtype), None):
+        layer = txf.layers.PositionalEmbedding(50, 40, "learned", 20, embeddings_initializer=initializer)
+        layer.build((None, None))
+        token, position = weight(layer, "token"), weight(layer, "position")
+        if initializer is None:
+            assert 0.8 < token.std() * 40**0.5 < 1.2
+            assert np.abs(token[:20] - position).max() > 0.1  # not one draw for both
+        else:
+            assert (token == position[0, 0]).all() and token[0, 0] == (0 if initializer == "zeros" else 2)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="ragged tensors are TensorFlow's")

@@ -36,9 +36,8 @@ def weights(model):
 @pytest.mark.parametrize("name", BUILDERS)
 def test_each_weight_has_its_own_numbers(name):
     drawn = weights(BUILDERS[name](**seeded()))
-    rows = {
-        path: tuple(np.round(value.reshape(-1)[:8], 6)) for path, value in drawn.items()
-    }  # a draw begins alike whatever its shape
+    # A draw begins alike whatever its shape.
+    rows = {path: tuple(np.round(value.reshape(-1)[:8], 6)) for path, value in drawn.items()}
     assert len(set(rows.values())) == len(rows), rows
 
 
@@ -46,20 +45,19 @@ def test_each_weight_has_its_own_numbers(name):
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_models_built_alike_are_equal(kind):
     options = seeded(kind)
-    first, again, other, another_seed = (
-        weights(BUILDERS["encoder"](**o)) for o in (options, options, seeded(kind), seeded(kind, 2))
+    first, *equal, another_seed = (
+        weights(BUILDERS["encoder"](**each)) for each in (options, options, seeded(kind), seeded(kind, 2))
     )
     for path, value in first.items():
-        np.testing.assert_array_equal(value, again[path])
-        np.testing.assert_array_equal(value, other[path])
+        for other in equal:
+            np.testing.assert_array_equal(value, other[path])
         assert (value != another_seed[path]).any()
 
 
 def test_the_numbers_are_drawn_by_the_initializer():
     """Of the scale that it gives, not some other one."""
-    layer = layers.MultiHeadSelfAttention(
-        4, kernel_initializer=keras.initializers.RandomNormal(mean=3.0, stddev=0.1, seed=1)
-    )
+    initializer = keras.initializers.RandomNormal(mean=3.0, stddev=0.1, seed=1)
+    layer = layers.MultiHeadSelfAttention(4, kernel_initializer=initializer)
     layer.build((None, None, 64))
     for kernel in (layer.query.kernel, layer.key.kernel, layer.value.kernel, layer.output_dense.kernel):
         values = keras.ops.convert_to_numpy(kernel)
@@ -79,19 +77,15 @@ def test_two_layers_of_one_initializer_differ_and_two_of_one_name_are_equal():
 def test_configurations_keep_the_initializer_as_it_was_given():
     model = BUILDERS["encoder"](**seeded())
     expected = keras.initializers.RandomNormal(seed=1).get_config()
-    for layer, option in (
-        (model.get_layer("embedding"), "embeddings_initializer"),
-        (model.get_layer("encoder_1"), "kernel_initializer"),
-    ):
-        assert layer.get_config()[option]["config"] == expected
+    for name, option in (("embedding", "embeddings_initializer"), ("encoder_1", "kernel_initializer")):
+        assert model.get_layer(name).get_config()[option]["config"] == expected
     clone = weights(keras.models.clone_model(model))
     for path, value in weights(model).items():
         np.testing.assert_array_equal(value, clone[path])
 
 
 def test_a_generator_of_seeds_goes_on():
-    drawn = weights(
-        BUILDERS["encoder"](kernel_initializer=keras.initializers.RandomNormal(seed=keras.random.SeedGenerator(1)))
-    )
+    initializer = keras.initializers.RandomNormal(seed=keras.random.SeedGenerator(1))
+    drawn = weights(BUILDERS["encoder"](kernel_initializer=initializer))
     starts = {tuple(value.reshape(-1)[:8]) for value in drawn.values()}
     assert len(starts) == len(drawn)
