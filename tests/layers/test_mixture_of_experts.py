@@ -7,7 +7,7 @@ import pytest
 
 import keras_txf as txf
 
-X = np.random.default_rng(1).normal(size=(2, 5, 6)).astype("float32")
+X = drawing.normal(2, 5, 6)
 OPTIONS = [
     {}, {"top_k": 1}, {"router_activation": "sigmoid"}, {"normalize": False},
     {"gated": False, "activation": "relu", "use_bias": True}, {"num_shared_experts": 2, "router_activation": "sigmoid"},
@@ -33,34 +33,33 @@ def make(**options):
 
 def slow(layer, x):
     """One token and one expert after the other, in float64."""
-    values = {
-        w.path.rpartition("mixture_of_experts")[2].partition("/")[2]: drawing.array(w).astype("float64")
-        for w in layer.weights
-    }
+    values = {w.path.partition("/")[2]: drawing.array(w).astype("float64") for w in layer.weights}
     act = {
         "silu": lambda a: a / (1 + np.exp(-a)),
         "relu": lambda a: np.maximum(a, 0),
         "gelu_sigmoid": lambda a: a / (1 + np.exp(-1.702 * a)),
     }[layer.activation]
 
-    def network(token, kernel, bias):
-        inner = token @ kernel("intermediate") + bias("intermediate")
+    def dense(x, own, name, between):
+        return x @ own[f"{name}{between}kernel"] + own.get(f"{name}{between}bias", 0.0)
+
+    def network(token, own, between):
+        inner = dense(token, own, "intermediate", between)
         if layer.gated:
-            gate = token @ kernel("gate") + bias("gate")
+            gate = dense(token, own, "gate", between)
             if layer.clip:
                 gate, inner = np.minimum(gate, layer.clip), np.clip(inner, -layer.clip, layer.clip)
             inner = act(gate) * (inner + layer.offset)
         else:
             inner = act(inner)
-        return inner @ kernel("output") + bias("output")
+        return dense(inner, own, "output", between)
 
     outputs = np.zeros(x.shape)
     for place in np.ndindex(x.shape[:2]):
         token = x[place].astype("float64")
         logits = token @ values["router"] + values.get("router_bias", 0.0)
-        scores = (
-            1 / (1 + np.exp(-logits)) if layer.router_activation == "sigmoid" else np.exp(logits) / np.exp(logits).sum()
-        )
+        sigmoid = layer.router_activation == "sigmoid"
+        scores = 1 / (1 + np.exp(-logits)) if sigmoid else np.exp(logits) / np.exp(logits).sum()
         preferred = scores + values.get("e_score_correction_bias", 0.0)
         groups = np.arange(layer.num_experts).reshape(layer.n_group or 1, -1)
         of_groups = [sum(sorted(preferred[group])[-layer.top_k_in_group :]) for group in groups]
@@ -68,15 +67,16 @@ def slow(layer, x):
         best = sorted(open_to, key=lambda e: -preferred[e])[: layer.top_k]
         total = scores[best].sum() if layer.normalize else 1.0
         for e in best:
-            kernel, bias = (
-                (lambda name: values[f"{name}_kernel"][e]),
-                (lambda name: values[f"{name}_bias"][e] if layer.use_bias else 0.0),
-            )
-            outputs[place] += layer.routed_scaling_factor * scores[e] / total * network(token, kernel, bias)
+            own = {
+                name: value[e]
+                for name, value in values.items()
+                if name.endswith(("_kernel", "_bias")) and value.ndim > 1
+            }
+            outputs[place] += layer.routed_scaling_factor * scores[e] / total * network(token, own, "_")
         if layer.num_shared_experts:
-            shared = {name: values[f"shared_experts/{name}/kernel"] for name in ("gate", "intermediate", "output")}
+            shared = {name.partition("/")[2]: value for name, value in values.items() if "shared_experts/" in name}
             weight = 1 / (1 + np.exp(-token @ values["shared_gate/kernel"])) if layer.shared_gate else 1.0
-            outputs[place] += weight * network(token, shared.get, lambda name: 0.0)
+            outputs[place] += weight * network(token, shared, "/")
     return outputs
 
 

@@ -22,14 +22,14 @@ def embedding(dim=D, **options):
 
 def projected(layer, images):
     """The patches row by row, each flattened and projected."""
-    kernel, bias = drawing.array(layer.patch.kernel), drawing.array(layer.patch.bias)
+    kernel, bias = map(drawing.array, layer.patch.weights)
     height, width = PATCH
-    rows, columns = images.shape[1] // height, images.shape[2] // width
-    result = np.zeros((len(images), rows * columns, layer.dim))
-    for i, j in np.ndindex(rows, columns):
-        patch = images[:, i * height : (i + 1) * height, j * width : (j + 1) * width]
-        result[:, i * columns + j] = patch.reshape(len(images), -1) @ kernel + bias
-    return result
+    patches = [
+        images[:, top : top + height, left : left + width].reshape(len(images), -1)
+        for top in range(0, images.shape[1], height)
+        for left in range(0, images.shape[2], width)
+    ]
+    return np.stack(patches, axis=1) @ kernel + bias
 
 
 def test_output_is_class_token_and_patches_with_their_positions():
@@ -68,22 +68,17 @@ def test_registers_stand_before_the_patches_and_have_no_positions(before, positi
         embedding(register_tokens=-1)
 
 
-def test_without_class_token_and_positions_patches_are_left():
+def test_without_class_token_and_positions_it_is_a_convolution():
     layer = embedding(class_token=False, position_encoding=None)
     assert len(layer.weights) == 2
     drawing.assert_same(layer(IMAGES), projected(layer, IMAGES))
-
-
-def test_kernel_is_that_of_a_convolution():
-    layer = embedding(class_token=False, position_encoding=None)
     kernel = ops.reshape(layer.patch.kernel, (*PATCH, CHANNELS, D))
     convolved = ops.conv(IMAGES, kernel, strides=PATCH, data_format="channels_last") + layer.patch.bias
     drawing.assert_same(layer(IMAGES), ops.reshape(convolved, (2, 9, D)))
 
 
-@pytest.mark.parametrize("dim", [8, 7])
-@pytest.mark.parametrize("class_token", [True, False])
-def test_sinusoids_are_of_rows_and_columns(class_token, dim):
+@pytest.mark.parametrize("dim, class_token", [(8, True), (7, False)])
+def test_sinusoids_are_of_rows_and_columns(dim, class_token):
     layer = embedding(dim, position_encoding="sinusoidal", image_size=None, class_token=class_token)
     for images, rows, columns in ((IMAGES, 3, 3), (LARGER, 5, 2)):
         places = np.arange(rows * columns)
@@ -102,14 +97,9 @@ def sinusoids(places, dim):
 
 
 @pytest.mark.parametrize("class_token", [True, False])
-def test_interpolation_changes_nothing_at_the_size_of_the_positions(class_token):
-    fixed, free = (embedding(class_token=class_token, interpolate_positions=free) for free in (False, True))
-    np.testing.assert_array_equal(drawing.array(free(IMAGES)), drawing.array(fixed(IMAGES)))
-
-
-@pytest.mark.parametrize("class_token", [True, False])
 def test_positions_are_interpolated_for_other_sizes(class_token):
-    layer = embedding(class_token=class_token, interpolate_positions=True)
+    fixed, layer = (embedding(class_token=class_token, interpolate_positions=free) for free in (False, True))
+    np.testing.assert_array_equal(drawing.array(layer(IMAGES)), drawing.array(fixed(IMAGES)))
     # Features that grow from row to row, that are the same everywhere, and that are zero stay so.
     table = np.zeros((9 + class_token, D))
     table[int(class_token) :, 0] = np.arange(9) // 3
@@ -149,9 +139,7 @@ def test_channels_are_last_whatever_keras_is_set_to():
         keras.config.set_image_data_format(before)
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="the other backends know every size when they trace"
-)
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the others know every size when they trace")
 def test_a_graph_of_unknown_sizes_refuses_what_the_patches_do_not_divide():
     import tensorflow as tf
 
@@ -169,11 +157,6 @@ def test_weights_are_drawn_small_and_not_alike():
     table, token = drawing.array(layer.position.embeddings), drawing.array(layer.class_vector)
     assert table.shape == (226, 60) and 0.019 < table.std() < 0.021
     assert 0.01 < token.std() < 0.03 and np.abs(table[0] - token).max() > 0.01
-    zeros = embedding_of_zeros()
+    zeros = txf.layers.PatchEmbedding(PATCH, D, SIZE, embeddings_initializer="zeros")
+    zeros(IMAGES)
     assert not drawing.array(zeros.position.embeddings).any() and not drawing.array(zeros.class_vector).any()
-
-
-def embedding_of_zeros():
-    layer = txf.layers.PatchEmbedding(PATCH, D, SIZE, embeddings_initializer="zeros")
-    layer(IMAGES)
-    return layer

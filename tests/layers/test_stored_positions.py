@@ -60,11 +60,6 @@ def test_the_bias_and_its_gradient_are_the_same_in_blocks(monkeypatch):
     drawing.assert_same(bias.gradient_of_bias(upstream, places, places), found, 1e-5)
 
 
-def test_a_grid_is_of_images_of_one_size():
-    layer = txf.layers.MultiHeadSelfAttention(HEADS, position=grid_bias())
-    refused(lambda: layer(X[:, :6]), ["`inputs`", "length 7", "grid=(2, 3)", "6"])
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_patches_turn_by_their_row_and_column(shared):
     """One patch after another: a pair of features turns by 2 pi times frequency times coordinate."""
@@ -89,7 +84,9 @@ def test_patches_turn_by_their_row_and_column(shared):
     drawing.assert_same(layer.rotate(x, places), expected, 1e-5)
 
 
-def test_a_rotation_of_patches_is_of_images_of_one_size():
+def test_places_of_patches_are_of_images_of_one_size():
+    layer = txf.layers.MultiHeadSelfAttention(HEADS, position=grid_bias())
+    refused(lambda: layer(X[:, :6]), ["`inputs`", "length 7", "grid=(2, 3)", "6"])
     layer = txf.layers.MultiHeadSelfAttention(HEADS, position=txf.layers.AxialRotary(GRID))
     assert layer(X).shape == X.shape
     refused(lambda: layer(X[:, :6]), ["`inputs`", "length 7", "tokens_before=1", "grid=(2, 3)", "6"])
@@ -108,17 +105,19 @@ def test_stored_frequencies_are_rotary_ones_until_they_are_replaced():
     turned = drawing.array(stored.rotate(x, places)).astype("float64")
     angles = places[:, None] * np.array([0.5, 0.25])
     pairs = (x[..., :2] + 1j * x[..., 2:]) * np.exp(1j * angles)[None, :, None]
-    drawing.assert_same(turned, np.concatenate([pairs.real, pairs.imag], axis=-1), 1e-5)
+    drawing.assert_same(turned, np.concatenate([pairs.real, pairs.imag], axis=-1))
     refused(lambda: StoredRotary(5), ["`head_dim`", "even", "5"])
 
 
-@pytest.mark.parametrize("position", [StoredRotary(4, name="rotary"), GridBias(HEADS, GRID, name="grid")])
-def test_blocks_share_the_weights_and_files_keep_them(position, tmp_path):
-    inputs = keras.Input((LENGTH, 8))
-    blocks = [txf.layers.EncoderBlock(HEADS, position=position, name=f"block_{i}") for i in range(2)]
-    model = drawing.randomize(keras.Model(inputs, blocks[1](blocks[0](inputs))))
-    [weight] = [one for one in model.weights if one.path.startswith(position.name)]
-    weight.assign(np.random.default_rng(2).normal(size=weight.shape))
+def test_blocks_share_the_weights_and_files_keep_them(tmp_path):
+    positions, x = [StoredRotary(4, name="rotary"), GridBias(HEADS, GRID, name="grid")], keras.Input((LENGTH, 8))
+    model_inputs = x
+    for i in range(4):
+        x = txf.layers.EncoderBlock(HEADS, position=positions[i % 2], name=f"block_{i}")(x)
+    model = drawing.randomize(keras.Model(model_inputs, x))
+    for position in positions:
+        [weight] = [one for one in model.weights if one.path.startswith(position.name)]
+        weight.assign(np.random.default_rng(2).normal(size=weight.shape))
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     drawing.assert_same(again(X), model(X), 1e-6)
@@ -132,24 +131,19 @@ def test_masked_tokens_are_dropped_as_in_training(pad_id):
     for row, vectors, dropped in zip(ids, x, found):
         real = [token for token in row if token != pad_id]
         share = real.count(9) / len(real)
-        for token, before, after in zip(row, vectors, dropped):
-            expected = 0 * before if token == 9 else before * (1 - 0.12) / (1 - share) if share < 1 else None
-            if expected is not None:
-                np.testing.assert_allclose(after, expected, rtol=1e-5)
+        factors = np.where(row == 9, 0, (1 - 0.12) / (1 - share) if share < 1 else np.nan)
+        known = np.isfinite(factors)
+        np.testing.assert_allclose(dropped[known], (vectors * factors[:, None])[known], rtol=1e-5)
     assert np.isfinite(found).all()
 
 
 def test_an_encoder_drops_masked_tokens():
     model = txf.models.encoder(11, 1, 8, 2, masked_id=9, position_encoding="learned", max_length=6)
-    plain = txf.models.encoder(11, 1, 8, 2, position_encoding="learned", max_length=6)
-    plain.set_weights(model.get_weights())
-    ids = np.array([[5, 9, 4, 0]])
-    embedding, other = model.get_layer("embedding"), plain.get_layer("embedding")
+    ids, embedding = np.array([[5, 9, 4, 0]]), model.get_layer("embedding")
     positions = drawing.array(embedding.position.embeddings)[:3]
     tokens = drawing.array(embedding.token.embeddings)[ids[0, :3]] * 8**0.5
     expected = tokens * np.array([1, 0, 1])[:, None] * 0.88 / (1 - 1 / 3) + positions
     np.testing.assert_allclose(drawing.array(embedding(ids))[0, :3], expected, atol=1e-5)
-    assert drawing.difference(embedding(ids), other(ids)) > 1e-2
     refused(lambda: txf.models.encoder(11, 1, 8, 2, masked_id=11), ["`masked_id`", "11"])
 
 
