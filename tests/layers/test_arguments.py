@@ -80,40 +80,34 @@ def test_lists_are_arrays(name):
         assert max(np.abs(a - b).max() for a, b in zip(numpy(layer(**changed)), expected)) > 1e-4  # the lists count
 
 
-@pytest.mark.parametrize("built", [False, True])
 @pytest.mark.parametrize("name", CALLS)
-def test_what_is_no_tensor_is_refused_by_its_name(name, built):
+def test_what_is_no_tensor_is_refused_by_its_name(name):
     options, arguments = CALLS[name]
-    layer, working = getattr(layers, name)(**options), as_arrays(arguments)
-    if built:
-        layer(**working)
-    for argument in arguments:
-        for bad in BAD.values():
-            refused(lambda: layer(**{**working, argument: bad}), [f"`{argument}`"])
-    first = next(iter(arguments))
-    refused(lambda: layer(*[None, *list(working.values())[1:2]]), [f"`{first}`", "None"])
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_switches_are_true_or_false(name):
-    options, arguments = CALLS[name]
-    layer, working = getattr(layers, name)(**options), as_arrays(arguments)
+    working, (first, *others) = as_arrays(arguments), arguments
+    for built in (False, True):
+        layer = getattr(layers, name)(**options)
+        if built:
+            layer(**working)
+        for argument in arguments:
+            for bad in BAD.values():
+                refused(lambda: layer(**{**working, argument: bad}), [f"`{argument}`"])
+        refused(lambda: layer(*[None, *(working[other] for other in others[:1])]), [f"`{first}`", "None"])
     for switch in {"return_attention_scores", "reverse", "training"} & set(inspect.signature(layer.call).parameters):
         for bad in ("yes", [1], 2, {}):
             refused(lambda: layer(**working, **{switch: bad}), [f"`{switch}`", "True or False"])
 
 
 @pytest.mark.parametrize("name", ["MultiHeadSelfAttention", "CrossAttention", "Pooling", "AttentionPooling"])
-def test_masks_of_floats_are_refused(name):
-    """They may be meant to be added, where zero is what is seen."""
+def test_masks_are_bool_or_zeros_and_ones(name):
+    """A mask of floats, or of other integers, may be meant to be added, where zero is what is seen."""
     options, arguments = CALLS[name]
     layer, working = getattr(layers, name)(**options), as_arrays(arguments)
+    expected = numpy(layer(**working))
     for argument in {"mask", "context_mask", "attention_mask"} & set(arguments):
-        refused(
-            lambda: layer(**{**working, argument: working[argument].astype("float32")}),
-            [f"`{argument}`", "bool", "float32"],
-        )
-        layer(**{**working, argument: working[argument].astype("int32")})
+        mask = working[argument]
+        for bad, words in ((mask.astype("float32"), ["bool", "float32"]), (np.where(mask, 0, -10000), ["-10000"])):
+            refused(lambda: layer(**{**working, argument: bad}), [f"`{argument}`", *words])
+        assert_same(numpy(layer(**{**working, argument: mask.astype("int32")})), expected)
 
 
 IDS_REFUSED = {
@@ -156,16 +150,3 @@ def test_a_subclass_may_take_what_it_likes():
 
 def test_the_table_knows_every_public_layer():
     assert set(CALLS) == set(layers.__all__) - {"KVCache"}  # no layer
-
-
-def test_integer_masks_are_of_zeros_and_ones():
-    """An additive mask of integers, 0 where a key is seen, would be taken the other way round."""
-    layer = txf.layers.MultiHeadSelfAttention(2)
-    x = np.random.default_rng(0).normal(size=(1, 3, 8)).astype("float32")
-    expected = layer(x, attention_mask=np.tri(3, dtype=bool))
-    assert_same(numpy(layer(x, attention_mask=np.tri(3, dtype="int32"))), numpy(expected), 0)
-    refused(lambda: layer(x, attention_mask=np.where(np.tri(3) > 0, 0, -10000)), ["`attention_mask`", "-10000"])
-    refused(lambda: layer(x, mask=np.array([[3]])), ["`mask`", "[3]"])
-    cross = txf.layers.CrossAttention(2)
-    refused(lambda: cross(x, x, context_mask=np.array([[0, -1, 0]])), ["`context_mask`", "-1"])
-    refused(lambda: txf.layers.Pooling()(x, mask=np.array([[5, 7, 0]])), ["`mask`", "5"])

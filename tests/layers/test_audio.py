@@ -1,7 +1,6 @@
 """AudioEmbedding against a loop over windows, and LogMelSpectrogram against a slow Fourier transform, in float64."""
 
 import drawing
-import keras
 import numpy as np
 import pytest
 from drawing import array, assert_same
@@ -78,27 +77,6 @@ def test_padding_on_the_right_of_a_model():
     speech, ids = model(), np.array([[1, 4, 6]])
     padded = speech({"source_features": X[:1], "source_features_mask": MASK[:1], "target_ids": ids})
     assert_same(array(padded), array(speech({"source_features": X[:1, :5], "target_ids": ids})), 1e-5)
-
-
-@pytest.mark.slow
-@drawing.not_on_jax
-def test_a_model_of_tones_is_trained_saved_and_generates(tmp_path):
-    tones = np.random.default_rng(0).integers(3, 8, (32, 3))
-    frames = np.repeat(np.eye(5, dtype="float32")[tones - 3], 2, axis=1)
-    targets = np.concatenate([np.ones((32, 1), int), tones], axis=1)
-    audio = txf.layers.AudioEmbedding(16)
-    speech = txf.models.encoder_decoder(
-        None, 11, 1, 16, 2, input_dim=5, input_embedding=audio, dropout=0.0, norm_placement="pre"
-    )
-    speech.compile(keras.optimizers.Adam(2e-2), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    inputs = {"source_features": frames, "target_ids": targets[:, :-1]}
-    losses = speech.fit(inputs, targets[:, 1:], epochs=30, verbose=0).history["loss"]
-    assert losses[-1] < losses[0] / 3
-    answers = speech.generate(inputs={"source_features": frames}, max_new_tokens=3)
-    assert (answers == tones).mean() > 0.5  # of five tones
-    speech.save(tmp_path / "speech.keras")
-    again = keras.saving.load_model(tmp_path / "speech.keras")
-    np.testing.assert_array_equal(again.generate(inputs={"source_features": frames}, max_new_tokens=3), answers)
 
 
 def test_several_start_tokens_are_a_prompt(uncompiled):
