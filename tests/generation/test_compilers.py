@@ -1,4 +1,4 @@
-"""The loop of `generate` as the backends compile it."""
+"""Functions, and the loop of `generate`, as the backends compile them."""
 
 import drawing
 import keras
@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_txf.generation import compilers
 from keras_txf.generation.compilers import compiled
 from keras_txf.generation.decoding import run_steps
+from keras_txf.generation.step_seeds import StepSeed
+
+pytestmark = pytest.mark.usefixtures("compiled")
+on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow's functions and XLA")
 
 
 def start():
@@ -44,7 +49,7 @@ def test_a_loop_ends_when_no_row_is_running():
     assert counts == [1, 3, 4]
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's functions within a graph")
+@on_tensorflow
 @pytest.mark.parametrize("eagerly", [False, True])
 def test_a_loop_calls_functions_of_tensorflow(eagerly):
     import tensorflow as tf
@@ -95,3 +100,56 @@ def test_jax_holds_one_weight_of_bfloat16_in_float32(monkeypatch, steps):
     memory = function.lower([weight.value for weight in weights], (x,)).compile().memory_analysis()
     if jax.default_backend() == "cpu":
         assert memory.temp_size_in_bytes < 2 * 4 * 256 * 256
+
+
+@on_tensorflow
+@pytest.mark.parametrize("dtype, large, expected", [
+    ("float32", 1000, [True, False]),  # TensorFlow frees no function of XLA, and each takes some megabytes
+    ("bfloat16", 2000, [True, False]),
+    ("bfloat16", 1000, []),  # on a CPU XLA would hold them in float32 too: 2.2 GB for one of bfloat16
+])  # fmt: skip
+def test_xla_compiles_so_many_functions_and_none_of_large_weights_of_bfloat16(monkeypatch, dtype, large, expected):
+    asked, own = [], compilers._one_more_by_xla
+    monkeypatch.setattr(compilers, "_xla_functions", 0)
+    monkeypatch.setattr(compilers, "XLA_FUNCTIONS", 1)
+    monkeypatch.setattr(compilers, "LARGE", large)
+    monkeypatch.setattr(compilers, "_one_more_by_xla", lambda: asked.append(own()) or asked[-1])
+    weight = keras.Variable(np.ones((40, 40)), dtype=dtype)
+    for factor in (2.0, 3.0):
+        function = compiled(lambda x: factor * ops.matmul(x, weight), [weight])
+        np.testing.assert_array_equal(drawing.array(function(ops.ones((1, 40), dtype))), np.full((1, 40), 40 * factor))
+        function(ops.ones((1, 40), dtype))
+    compiled(lambda x: ops.matmul(x, weight), [weight], steps=0)(ops.ones((1, 40), dtype))
+    assert asked == expected
+
+
+@on_tensorflow
+def test_draws_are_the_same_by_xla_and_without():
+    import tensorflow as tf
+
+    def shares(count):
+        return compilers.uniform(5, StepSeed(tf.constant([3, 2**31 - 1], "int64"), count))
+
+    counts = [tf.constant(count) for count in (0, 1, 700)]
+    by_xla = [tf.function(shares, jit_compile=True)(count).numpy() for count in counts]
+    for jit_compile in (False, None):
+        np.testing.assert_array_equal([tf.function(shares, jit_compile=jit_compile)(count) for count in counts], by_xla)
+    assert len(np.unique(by_xla)) == 15
+
+
+@pytest.mark.slow
+@on_tensorflow
+def test_shares_are_uniform_and_of_each_other_independent():
+    import tensorflow as tf
+    from scipy import stats
+
+    seeds = [tf.constant([seed, 0], "int64") for seed in range(40)]
+    shares = np.array(
+        [[compilers.uniform(50, StepSeed(seed, tf.constant(count))) for count in range(20)] for seed in seeds]
+    )
+    shares = shares[..., 0]  # (seed, step, row)
+    assert shares.min() >= 0 and shares.max() < 1
+    assert stats.kstest(shares.ravel(), "uniform").pvalue > 1e-3
+    for axis in range(3):
+        x, y = np.moveaxis(shares, axis, 0)[:-1], np.moveaxis(shares, axis, 0)[1:]
+        assert abs(np.corrcoef(x.ravel(), y.ravel())[0, 1]) < 4 / np.sqrt(x.size)

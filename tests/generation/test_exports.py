@@ -4,6 +4,7 @@ import drawing
 import keras
 import numpy as np
 import pytest
+from generation.test_stepping import callable_model, decoded, padded
 from keras import ops
 
 import keras_txf as txf
@@ -21,7 +22,6 @@ OPTIONS = {
               "logit_soft_cap": 2.0},
 }  # fmt: skip
 
-pytestmark = pytest.mark.usefixtures("uncompiled")  # `generate` itself
 on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports from TensorFlow")
 slow = pytest.mark.slow
 
@@ -32,79 +32,26 @@ def make(kind, options):
     return drawing.randomize(model, seed=4)
 
 
-def padded(rows, width, left=False):
-    fill = [[0] * (width - len(row)) for row in rows]
-    return np.array([f + row if left else row + f for f, row in zip(fill, rows, strict=True)], "int32")
-
-
-def greedy_loop(prefill, step, seq2seq, width):
-    """Tokens (B, NEW) and logits (B, NEW, V) from functions of dicts of arrays.
-
-    Of a step's alternatives the first is what goes on, and all of them are the same token: so are their logits.
-    """
-    prompts = [[1]] * len(PROMPTS) if seq2seq else PROMPTS
-    name = "target_ids" if seq2seq else "token_ids"
-    length = -(-max(map(len, prompts)) // width) * width
-    attention_mask = np.zeros((len(prompts), length + NEW * width), "bool")
-    for row, prompt in enumerate(prompts):
-        attention_mask[row, length - len(prompt) : length] = True
-    known = {
-        name: padded(prompts, length, left=True),
-        "attention_mask": attention_mask,
-        "source_ids": padded(PROMPTS, 5),
-        "prompt_length": np.array([length], "int32"),
-    }
-    known |= prefill(known)
-    logits = [known["logits"]]
-    for index in range(length, length + (NEW - 1) * width, width):
-        own = np.repeat(attention_mask[:, None], width, axis=1)
-        own[:, range(width), range(index, index + width)] = True
-        tokens = logits[-1].argmax(-1).astype("int32")
-        known |= {
-            name: np.repeat(tokens[:, None], width, axis=1),
-            "cache_position": np.array([index], "int32"),
-            "attention_mask": own[:, 0] if width == 1 else own,
-        }
-        attention_mask[:, index] = True
-        known |= step(known)
-        new = known["logits"].reshape(len(prompts), width, VOCABULARY)
-        drawing.assert_same(new, np.repeat(new[:, :1], width, axis=1))
-        logits.append(new[:, 0])
-    logits = np.stack(logits, axis=1)
-    return logits.argmax(-1), logits
-
-
-def keras_function(model):
-    """A Keras model as a function of a dict of arrays, which may hold more than its inputs."""
-    names = [tensor.name for tensor in model.inputs]
-
-    def run(known):
-        outputs = model({name: ops.convert_to_tensor(known[name]) for name in names})
-        return {name: drawing.array(tensor) for name, tensor in outputs.items()}
-
-    return run
-
-
 def assert_generates(kind, options, width, carry):
     """`carry` takes a model and its part's name elsewhere, and returns a function of a dict of arrays."""
     model = make(kind, options)
     parts = {"prefill": txf.models.prefill_model(model, width), "step": txf.models.step_model(model, width)}
     seq2seq = kind == "encoder_decoder"
-    tokens, logits = greedy_loop(*(carry(part, name) for name, part in parts.items()), seq2seq, width)
+    sizes = dict(prompts=[[1]] * len(PROMPTS) if seq2seq else PROMPTS, steps=NEW - 1, width=width)
+    sizes["inputs"] = {"source_ids": padded(PROMPTS, 5)} if seq2seq else {}
+    logits, _ = decoded(*(carry(part, name) for name, part in parts.items()), **sizes)
     expected = model.generate(PROMPTS, NEW, padded=False)
-    np.testing.assert_array_equal(tokens, [row[-NEW:] for row in expected])
-    _, own_logits = greedy_loop(*map(keras_function, parts.values()), seq2seq, width)
-    drawing.assert_same(logits, own_logits, 1e-4)
+    np.testing.assert_array_equal(logits.argmax(-1), [row[-NEW:] for row in expected])
+    drawing.assert_same(logits, decoded(*map(callable_model, parts.values()), **sizes)[0], 1e-4)
 
 
-def cases(fast, *long):
-    return pytest.mark.parametrize("kind, options, width", [fast, *(pytest.param(*one, marks=slow) for one in long)])
+CASES = [("decoder_generator", "llama", 3), ("encoder_decoder", "t5", 1), ("decoder_generator", "latent", 2)]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="PyTorch has its own format")
 @pytest.mark.filterwarnings(r"ignore:The `\w+` parameter is deprecated:DeprecationWarning")  # Keras to jax2tf
-@cases(("decoder_generator", "llama", 3), ("encoder_decoder", "t5", 1), ("decoder_generator", "latent", 2))
+@pytest.mark.parametrize("kind, options, width", CASES)
 def test_a_saved_model_generates_the_same(tmp_path, kind, options, width):
     """On JAX with fixed shapes: Keras would take all first axes for one, and a cache has batch times heads."""
     import tensorflow as tf
@@ -127,7 +74,8 @@ def test_a_saved_model_generates_the_same(tmp_path, kind, options, width):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch's own format")
-@cases(("decoder_generator", "llama", 3), ("encoder_decoder", "t5", 1), ("decoder_generator", "latent", 2))
+@pytest.mark.parametrize("kind, options, width",
+                         [CASES[0], *(pytest.param(*case, marks=slow) for case in CASES[1:])])  # fmt: skip
 def test_a_torch_program_generates_the_same(tmp_path, kind, options, width):
     """With fixed shapes: else Keras would put 1 for every unknown length."""
     import torch
@@ -150,13 +98,13 @@ def test_a_torch_program_generates_the_same(tmp_path, kind, options, width):
 
 
 @pytest.mark.slow
-@cases(("decoder_generator", "t5", 1), ("encoder_decoder", "llama", 3))
+@pytest.mark.parametrize("kind, options, width", [("decoder_generator", "t5", 1), ("encoder_decoder", "llama", 3)])
 def test_a_keras_file_generates_the_same(tmp_path, kind, options, width):
     def carry(model, name):
         model.save(tmp_path / f"{name}.keras")
         reloaded = keras.saving.load_model(tmp_path / f"{name}.keras")
         assert len(reloaded.weights) == len(model.weights)
-        return keras_function(reloaded)
+        return callable_model(reloaded)
 
     assert_generates(kind, options, width, carry)
 
@@ -251,15 +199,3 @@ def write_slices():
             ctx.remove_node(node.name)
             inputs = [tensor, places, make("Reshape", update, flat)]
             ctx.make_node("ScatterND", inputs, outputs=node.output, shapes=shapes, dtypes=dtypes)
-
-
-@pytest.mark.slow
-def test_parts_can_be_summarised():
-    model = make("encoder_decoder", "defaults")
-    for part, names in (
-        (txf.models.prefill_model(model), ("encoder_0", "decoder_0_prefill")),
-        (txf.models.step_model(model), ("cache_position", "decoder_0_step")),
-    ):
-        lines = []
-        part.summary(print_fn=lambda text, **_: lines.append(text), line_length=200)
-        assert all(name in "\n".join(lines) for name in names)

@@ -6,8 +6,9 @@ import drawing
 import keras
 import numpy as np
 import pytest
+from generation.test_samplers import reference
 from keras import ops
-from refusals import built, refused
+from refusals import built, generate, refused
 
 import keras_txf as txf
 from keras_txf.generation.bounds import log_probabilities
@@ -29,53 +30,34 @@ def rows(seed):
     return logits.astype("float32").astype("float64")
 
 
-def counts():
-    tokens = HISTORY.tokens[:, 1:]
-    return (HISTORY.tokens[..., None] == np.arange(VOCABULARY)).sum(1), (
-        tokens[..., None] == np.arange(VOCABULARY)
-    ).sum(1)
+def counts(first):
+    return (HISTORY.tokens[:, first:, None] == np.arange(VOCABULARY)).sum(1)
 
 
 def repetition(logits, penalty):
-    return np.where(counts()[0] > 0, np.where(logits > 0, logits / penalty, logits * penalty), logits)
+    return np.where(counts(0) > 0, np.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 ORACLES = {
     generation.RepetitionPenalty: repetition,
-    generation.PresencePenalty: lambda logits, penalty: logits - penalty * (counts()[1] > 0),
-    generation.FrequencyPenalty: lambda logits, penalty: logits - penalty * counts()[1],
+    generation.PresencePenalty: lambda logits, penalty: logits - penalty * (counts(1) > 0),
+    generation.FrequencyPenalty: lambda logits, penalty: logits - penalty * counts(1),
 }
-CASES = [(cls, sign * size) for cls in ORACLES for size in (TINY, 1e-3, 1.0, 1e30, LARGEST) for sign in (1, -1)]
+SIZES = (TINY, 1e-3, 1.0, 1e30)
+CASES = [(cls, sign * size) for cls in list(ORACLES)[1:] for size in (*SIZES, LARGEST) for sign in (1, -1)]
 # JAX divides by a number beyond 1e37 as if it were infinite: it multiplies by the reciprocal.
-CASES = [(cls, min(penalty, 1e37) if cls is generation.RepetitionPenalty else penalty) for cls, penalty in CASES]
-CASES = [(cls, penalty) for cls, penalty in CASES if penalty > 0 or cls is not generation.RepetitionPenalty]
+CASES += [(generation.RepetitionPenalty, size) for size in (*SIZES, 1e37)]
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("cls, penalty", CASES)
 def test_penalties_are_those_of_float64_within_bounds(cls, penalty):
-    for seed in range(20):
+    for seed in range(10):
         logits = rows(seed)
         expected = np.where(np.isneginf(logits), -np.inf, np.clip(ORACLES[cls](logits, penalty), -1e30, 1e30))
         found = drawing.array(cls(penalty)(ops.convert_to_tensor(logits, "float32"), HISTORY))
         # Below 1 over the largest number a processor may have zeros: JAX multiplies by the reciprocal.
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-30 + 1e-6 * (penalty < 1e3) * np.abs(penalty))
-
-
-def probabilities(logits, temperature, top_k, top_p, min_p, smallest):
-    if top_k is not None:
-        logits = np.where(logits >= np.sort(logits)[::-1][: min(top_k, len(logits))][-1], logits, -np.inf)
-    logits = (logits - logits.max()) / temperature
-    with np.errstate(over="ignore"):
-        logits = np.where(logits > -smallest, 0.0, logits).astype("float32").astype("float64")
-    if top_p is not None:
-        order, weights = np.argsort(-logits, kind="stable"), np.exp(logits)
-        before = np.cumsum(weights[order]) - weights[order]
-        out = order[(before >= top_p * weights.sum()) & (np.arange(len(logits)) > 0)]
-        logits[out] = -np.inf
-    if min_p is not None:
-        logits = np.where(np.exp(logits).astype("float32") >= min_p, logits, -np.inf)
-    weights = np.exp(logits)
-    return weights / weights.sum()
 
 
 FILTERS = [
@@ -85,27 +67,19 @@ FILTERS = [
 ]
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("temperature, top_k, top_p, min_p", FILTERS)
 def test_distributions_are_those_of_float64(temperature, top_k, top_p, min_p):
     sampler = generation.Sampling(temperature, top_k, top_p, min_p)
-    for seed in range(20):
+    for seed in range(10):
         logits = rows(seed)
         found = drawing.array(sampler.filtered(ops.convert_to_tensor(logits, "float32")))
         for row, own in zip(logits, found.astype("float64"), strict=True):
             weights = np.exp(own - own.max())
             # Numbers below the smallest normal one may be zeros, of which all are equal.
             scale = np.float32(temperature).astype("float64")
-            expected = [probabilities(row, scale, top_k, top_p, min_p, smallest) for smallest in (0, TINY)]
+            expected = [reference(row, scale, top_k, top_p, min_p, smallest) for smallest in (0, TINY)]
             assert min(np.abs(weights / weights.sum() - one).max() for one in expected) < 2e-6
-
-
-def test_a_temperature_near_zero_is_greedy():
-    for seed in range(50):
-        logits = ops.convert_to_tensor(
-            np.random.default_rng(seed).normal(size=(4, VOCABULARY)) * 10.0 ** (seed % 30), "float32"
-        )
-        found = generation.Sampling(TINY)(logits, keras.random.SeedGenerator(seed))
-        np.testing.assert_array_equal(drawing.array(found), drawing.array(generation.Greedy()(logits, None)))
 
 
 def test_log_probabilities_are_those_of_float64():
@@ -142,20 +116,14 @@ EXTREME = {
                     generation.FrequencyPenalty(-3e38), generation.RepetitionPenalty(3e38),
                     generation.ForbiddenTokens([3, [4, 4]])],
 }  # fmt: skip
-SAMPLERS = [
-    "greedy",
-    generation.Sampling(TINY),
-    generation.Sampling(3e38, top_p=1e-38),
-    generation.Beam(2),
-    generation.Contrastive(2, 1.0),
-]
-# XLA compiles each: all processors with one sampler, and all samplers with one list.
-PAIRS = [("greedy", name) for name in EXTREME] + [
-    (sampler, name) for sampler in SAMPLERS[1:] for name in ("invited", "nothing")
-]
+SAMPLERS = [generation.Sampling(TINY), generation.Sampling(3e38, top_p=1e-38), generation.Beam(2),
+            generation.Contrastive(2, 1.0)]  # fmt: skip
+# All processors with one sampler, and all samplers with two lists.
+PAIRS = [*itertools.product(["greedy"], EXTREME), *itertools.product(SAMPLERS, ("invited", "nothing"))]
 
 
-@pytest.mark.slow
+@drawing.not_on_jax
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("sampler, name", PAIRS, ids=str)
 def test_no_score_is_nan(sampler, name):
     stops = list(range(VOCABULARY)) if name == "no end" else None
@@ -168,6 +136,7 @@ def test_no_score_is_nan(sampler, name):
         assert all(len(row) == len(prompt) + 4 for row, prompt in zip(found.ids, PROMPTS, strict=True))
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("penalty", [-1e30, -10, 10, 1e30])
 @pytest.mark.parametrize("early_stopping", [False, "never"])
 def test_beams_of_an_extreme_length_penalty_return_tokens(penalty, early_stopping):
@@ -184,10 +153,7 @@ def test_beams_of_an_extreme_length_penalty_return_tokens(penalty, early_stoppin
 def test_a_vocabulary_of_which_nothing_is_left_is_refused():
     halves = [generation.ForbiddenTokens(range(6)), generation.ForbiddenTokens(range(5, VOCABULARY))]
     for processors in (halves, [generation.ForbiddenTokens(range(VOCABULARY))]):
-        refused(
-            lambda: built("decoder_generator").generate(PROMPTS, 2, processors=processors),
-            ["`ids`", "ForbiddenTokens", "11"],
-        )
+        refused(lambda: generate(PROMPTS, processors=processors), ["`ids`", "ForbiddenTokens", "11"])
 
 
 @pytest.mark.parametrize("arguments, words", [
@@ -202,40 +168,27 @@ def test_a_vocabulary_of_which_nothing_is_left_is_refused():
     (dict(sampler=generation.Beam(10**30)), ["`num_beams`", "2**31"]),
 ])  # fmt: skip
 def test_what_no_loop_can_use_is_refused(arguments, words):
-    refused(
-        lambda: built("decoder_generator").generate(**{"prompt_ids": [[1, 2], [3]], "max_new_tokens": 2, **arguments}),
-        words,
-    )
+    refused(lambda: generate([[1, 2], [3]], **arguments), words)
 
 
-@pytest.mark.parametrize("build", [txf.models.prefill_model, txf.models.step_model])
-@pytest.mark.parametrize("model", [3, None, "model", {}, object()])
-def test_what_is_no_model_is_refused(build, model):
-    refused(lambda: build(model), ["`model`", "decoder_generator", "received"])
-
-
-def test_a_model_without_a_graph_is_refused():
+def test_what_is_no_model_with_a_graph_is_refused():
     class Own(keras.Model):
         pass
 
-    for model in (Own(), keras.Sequential([keras.layers.Dense(2)])):
-        refused(lambda: txf.models.prefill_model(model), ["`model`", "decoder_generator"])
-        refused(lambda: txf.models.step_model(model, width=2), ["`model`", "decoder_generator"])
+    for build in (txf.models.prefill_model, txf.models.step_model):
+        for model in (3, None, "model", {}, object(), Own(), keras.Sequential([keras.layers.Dense(2)])):
+            refused(lambda: build(model), ["`model`", "decoder_generator", "received"])
     refused(lambda: txf.models.step_model(built("decoder_generator"), width=10**30), ["`width`", "2**31"])
 
 
-@pytest.mark.parametrize("sampler", ["greedy", generation.Sampling(top_k=3), generation.Beam(2)], ids=str)
-def test_a_weight_that_is_not_finite_is_refused_by_its_path(sampler, uncompiled):
+@pytest.mark.parametrize("sampler", ["greedy", generation.Beam(2)], ids=str)
+def test_a_weight_that_is_not_finite_is_refused_by_its_path(sampler):
     model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2)
     kernel = next(weight for weight in model.weights if weight.path.endswith("query/kernel"))
     kernel.assign(np.full(kernel.shape, np.nan))
-    with pytest.raises(
-        ValueError,
-        match="must be finite; received NaN or infinity in 1 of them, the first is decoder_0/attention/query/kernel",
-    ):
-        model.generate(PROMPTS, 4, sampler)
+    words = ["must be finite; received NaN or infinity in 1 of them", "the first is decoder_0/attention/query/kernel"]
+    refused(lambda: model.generate(PROMPTS, 4, sampler), words)
 
 
-def test_logits_that_are_nan_are_refused(uncompiled):
-    with pytest.raises(ValueError, match="The logits must be numbers; received NaN"):
-        built("decoder_generator").generate(PROMPTS, 4, processors=[Added(np.nan)])
+def test_logits_that_are_nan_are_refused():
+    refused(lambda: generate(PROMPTS, processors=[Added(np.nan)]), ["The logits must be numbers; received NaN"])

@@ -146,14 +146,15 @@ LOGITS = RANDOM.normal(size=(40, VOCABULARY)).astype("float32")
 TOKENS = np.pad(RANDOM.integers(0, VOCABULARY, (40, 8)), ((0, 0), (0, 3)), constant_values=-1).astype("int32")
 
 
-@pytest.mark.parametrize("processor, argument, reference", CASES, ids=IDS)
-def test_situations_are_telling(processor, argument, reference):
+def test_situations_are_telling():
     """In these something changes, and something does not: but for what never or always applies."""
-    changed = [expect(reference, argument, LOGITS, TOKENS[:, :8], 8 - count, count) != LOGITS for count in range(6)]
-    assert np.any(changed) == ((processor, argument) != (NoRepeatNgrams, 20))
-    assert not np.all(changed)
+    for processor, argument, reference in CASES:
+        changed = [expect(reference, argument, LOGITS, TOKENS[:, :8], 8 - count, count) != LOGITS for count in range(6)]
+        assert np.any(changed) == ((processor, argument) != (NoRepeatNgrams, 20))
+        assert not np.all(changed)
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("processor, argument, reference", LAST.values(), ids=LAST)
 def test_compiled(processor, argument, reference):
     """Another number, given as a tensor, and another count of tokens need no other compilation."""
@@ -179,6 +180,8 @@ def test_compiled(processor, argument, reference):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the only one with unknown shapes")
+@pytest.mark.drawn(3)
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("processor, argument, reference", CASES, ids=IDS)
 def test_shapes_unknown_before_the_call(processor, argument, reference):
     import tensorflow as tf
@@ -256,59 +259,44 @@ BAD = [
     *((NoRepeatNgrams, value, "positive integer") for value in NOT_POSITIVE_INTEGERS),
     *((MinimumLength, value, "positive integer") for value in NOT_POSITIVE_INTEGERS),
     *((ForcedTokens, value, "dict of positions and ids") for value in (*EMPTY, 5, [5], "ab", [1, 2])),
-    (ForcedTokens, {-1: 5}, "from 0 on; received -1"),
-    (ForcedTokens, {True: 5}, "from 0 on; received True"),
-    (ForcedTokens, {"0": 5}, "from 0 on; received '0'"),
-    (ForcedTokens, {0: -5}, "from 0 on; received -5"),
-    (ForcedTokens, {0: [5, -1]}, "from 0 on; received -1"),
-    (ForcedTokens, {0: []}, "from 0 on; received []"),
-    (ForcedTokens, {0: None}, "from 0 on; received None"),
+    *((ForcedTokens, value, f"from 0 on; received {received}") for value, received in (
+        ({-1: 5}, "-1"), ({True: 5}, "True"), ({"0": 5}, "'0'"), ({0: -5}, "-5"), ({0: [5, -1]}, "-1"), ({0: []}, "[]"),
+        ({0: None}, "None"))),
     *((ForbiddenTokens, value, "list of token ids") for value in (*EMPTY, 5, "ab", np.array(5))),
-    (ForbiddenTokens, [3, []], "none empty; received []"),
-    (ForbiddenTokens, [3, None], "none empty; received None"),
-    (ForbiddenTokens, [3, -1], "from 0 on; received -1"),
-    (ForbiddenTokens, [[3, -1]], "from 0 on; received -1"),
-    (ForbiddenTokens, [1.0], "from 0 on; received 1.0"),
-    (ForbiddenTokens, [True], "from 0 on; received True"),
-    (ForbiddenTokens, ["a"], "from 0 on; received 'a'"),
-    (ForbiddenTokens, [[[1]]], "from 0 on; received [1]"),
-]
+    *((ForbiddenTokens, [3, value], f"none empty; received {value}") for value in ([], None)),
+    *((ForbiddenTokens, value, f"from 0 on; received {received}") for value, received in (
+        ([3, -1], "-1"), ([[3, -1]], "-1"), ([1.0], "1.0"), ([True], "True"), (["a"], "'a'"), ([[[1]]], "[1]"))),
+]  # fmt: skip
 NAMES = {RepetitionPenalty: "penalty", PresencePenalty: "penalty", FrequencyPenalty: "penalty", NoRepeatNgrams: "size",
          MinimumLength: "min_new_tokens", ForcedTokens: "tokens", ForbiddenTokens: "ids"}  # fmt: skip
 
 
-@pytest.mark.parametrize("processor, value, words", BAD, ids=[f"{row[0].__name__} {row[1]!r}" for row in BAD])
-def test_bad_arguments_are_refused(processor, value, words):
-    received = "received" if "received" in words else f"received {value!r}"
-    refused(lambda: processor(value), [f"`{NAMES[processor]}`", words, received])
-
-
-@pytest.mark.parametrize("positions, words", [([], "none empty; received []"), ([-1], "from 0 on; received -1"),
-                                              ([True], "from 0 on; received True"), (3, "received 3")])  # fmt: skip
-def test_bad_positions_are_refused(positions, words):
-    refused(lambda: ForbiddenTokens([3], positions), ["`positions`", words])
+def test_bad_arguments_are_refused():
+    for processor, value, words in BAD:
+        received = "received" if "received" in words else f"received {value!r}"
+        refused(lambda: processor(value), [f"`{NAMES[processor]}`", words, received])
+    for positions, words in (([], "none empty; received []"), ([-1], "from 0 on; received -1"),
+                             ([True], "from 0 on; received True"), (3, "received 3")):  # fmt: skip
+        refused(lambda: ForbiddenTokens([3], positions), ["`positions`", words])
 
 
 def own(logits, history):
     return logits
 
 
-NOT_PROCESSORS = [
-    ("one without a list", RepetitionPenalty(2.0), ["list of logits processors", "RepetitionPenalty(penalty=2.0)"]),
-    ("a name", "repetition", ["list of logits processors", "'repetition'"]),
-    ("a class", [own, RepetitionPenalty], ["instances or functions", "the class RepetitionPenalty"]),
-    ("a number", [own, 1.5], ["functions of logits and history", "1.5"]),
-    ("None in a list", [None], ["functions of logits and history", "None"]),
-    ("forced id", [ForcedTokens({0: 2, 3: 6})], ["`ForcedTokens`", "from 0 to 5", "from 2 to 6"]),
-    ("forbidden id", [own, ForbiddenTokens([1, 6])], ["`ForbiddenTokens`", "from 0 to 5", "from 1 to 6"]),
-    ("all ids at one position", [ForbiddenTokens(range(5)), ForbiddenTokens([5], [2])], ["`ids`", "received all 6"]),
-    ("forbidden sequence", [ForbiddenTokens([[7, 2]])], ["`ForbiddenTokens`", "from 0 to 5", "from 2 to 7"]),
-]
-
-
-@pytest.mark.parametrize("value, words", [row[1:] for row in NOT_PROCESSORS], ids=[row[0] for row in NOT_PROCESSORS])
-def test_what_is_no_processor_is_refused(value, words):
-    refused(lambda: check_processors(value, VOCABULARY), words)
+def test_what_is_no_processor_is_refused():
+    for value, words in (
+        (RepetitionPenalty(2.0), ["list of logits processors", "RepetitionPenalty(penalty=2.0)"]),
+        ("repetition", ["list of logits processors", "'repetition'"]),
+        ([own, RepetitionPenalty], ["instances or functions", "the class RepetitionPenalty"]),
+        ([own, 1.5], ["functions of logits and history", "1.5"]),
+        ([None], ["functions of logits and history", "None"]),
+        ([ForcedTokens({0: 2, 3: 6})], ["`ForcedTokens`", "from 0 to 5", "from 2 to 6"]),
+        ([own, ForbiddenTokens([1, 6])], ["`ForbiddenTokens`", "from 0 to 5", "from 1 to 6"]),
+        ([ForbiddenTokens(range(5)), ForbiddenTokens([5], [2])], ["`ids`", "received all 6"]),
+        ([ForbiddenTokens([[7, 2]])], ["`ForbiddenTokens`", "from 0 to 5", "from 2 to 7"]),
+    ):
+        refused(lambda: check_processors(value, VOCABULARY), words)
 
 
 def test_processors_become_a_tuple():

@@ -170,17 +170,6 @@ def test_scores_are_those_of_a_model_built_to_return_them(attention):
     np.testing.assert_allclose(scores[:, :, 2:], found["decoder/cross_attention"], atol=1e-5)
 
 
-@pytest.mark.slow
-def test_it_learns_to_copy():
-    keras.utils.set_random_seed(1)
-    model = txf.models.recurrent_encoder_decoder(8, 8, 1, 24, "gru", "multiplicative", bidirectional=True, dropout=0.0)
-    sources = np.random.default_rng(4).integers(2, 8, (256, 4))
-    inputs, targets = txf.training.teacher_forcing(sources, np.insert(sources, 0, 1, axis=1))
-    model.compile(keras.optimizers.Adam(0.02), txf.training.TokenCrossEntropy())
-    model.fit(inputs, targets, batch_size=32, epochs=15, verbose=0)
-    assert (model.generate(sources[:64], 4) == sources[:64]).mean() > 0.9
-
-
 @pytest.mark.parametrize("options, message", [
     ({"cell": "rnn"}, "`cell` must be"), ({"attention": "dot"}, "`attention` must be"),
     ({"bidirectional": True, "dim": 9}, "`dim` must be even for `bidirectional`"),

@@ -210,7 +210,6 @@ def uses_of_tangent(scope):
     return len(calls), None
 
 
-@pytest.mark.slow
 def test_activations_are_truly_computed_again():
     plain, kept = uses_of_tangent(contextlib.nullcontext())
     assert plain == 2
@@ -220,12 +219,8 @@ def test_activations_are_truly_computed_again():
         assert kept is None or kept_again < kept / 3
     assert uses_of_tangent(keras.RematScope("activations"))[0] > 2
     assert uses_of_tangent(keras.RematScope("list_of_layers", layer_names=["feed_forward"]))[0] > 2
-    none = keras.RematScope("list_of_layers", layer_names=["no_layer"])
-    assert (
-        uses_of_tangent(none)[0]
-        == uses_of_tangent(keras.RematScope("larger_than", output_size_threshold=10**6))[0]
-        == 2
-    )
+    assert uses_of_tangent(keras.RematScope("list_of_layers", layer_names=["no_layer"]))[0] == 2
+    assert uses_of_tangent(keras.RematScope("larger_than", output_size_threshold=10**6))[0] == 2
 
 
 @pytest.mark.slow
