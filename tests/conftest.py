@@ -1,11 +1,9 @@
 """Shared by all tests: which cases run today, one seed, a clean Keras for each module, compiled or eager loops."""
 
-import collections
 import datetime
 import gc
 import importlib.util
 import os
-import zlib
 
 # XLA optimizes machine code that most tests run once: without, compiling takes half as long. What XLA does to the
 # graph itself stays. XLA_FLAGS="" in the environment tests what users run.
@@ -19,6 +17,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import keras
 import pytest
+from rotation import drawn, is_drawn
 
 pytest.register_assert_rewrite("contracts")
 HAS_TENSORFLOW = bool(importlib.util.find_spec("tensorflow"))
@@ -28,19 +27,23 @@ def pytest_addoption(parser):
     group = parser.getgroup("keras_txf")
     group.addoption("--all", action="store_true", help="run every case of the tests that are drawn")
     group.addoption("--turn", type=int, help="draw the cases of this day, in named files too; by default today's")
-    group.addoption("--one-in", type=int, default=1, help="draw one in this many of the quick tests too, but all of ops")
+    group.addoption(
+        "--one-in", type=int, default=1, help="draw one in this many of the quick tests too, but all of ops"
+    )
 
 
 def pytest_configure(config):
     option = config.option
     if not hasattr(config, "workerinput"):  # xdist hands these options to its processes
-        is_named = any(".py" in argument for argument in config.args)
-        option.draw = not option.all and (option.turn is not None or not is_named)
+        option.draw = is_drawn(config.args, option.turn, option.all)
         option.turn = option.turn or datetime.date.today().toordinal()
 
 
-def pytest_report_header(config):
-    return f"cases are drawn: --turn {config.option.turn}" if config.option.draw else "no cases are drawn"
+def pytest_terminal_summary(terminalreporter, config):
+    if config.option.draw:
+        terminalreporter.write_line(
+            f"Of drawn tests a part ran: --turn {config.option.turn} repeats it, --all runs all."
+        )
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects tests by their marks
@@ -50,30 +53,9 @@ def pytest_collection_modifyitems(config, items):
             if item.get_closest_marker("long"):
                 item.add_marker(pytest.mark.slow)
     if config.option.draw:
-        drawn = set(_draw(items, config.option))
-        config.hook.pytest_deselected(items=[item for item in items if item not in drawn])
-        items[:] = [item for item in items if item in drawn]
-
-
-def _draw(items, options):
-    """One in n of the cases of a test, or of the tests of a file that have one case. Each comes every n-th day."""
-    counts = collections.Counter()
-    for item in items:
-        file, function = item.nodeid.split("::")[0], item.nodeid.partition("[")[0]
-        group = function if hasattr(item, "callspec") else file
-        place = zlib.crc32(file.encode()) + counts[group]
-        counts[group] += 1
-        if (place + options.turn) % _one_in(item, options) == 0:
-            yield item
-
-
-def _one_in(item, options):
-    """The n of the mark `drawn(n)`; 3 for other slow and parity tests; `--one-in` for quick tests, where it is more."""
-    mark = item.get_closest_marker("drawn")
-    is_slow = item.get_closest_marker("slow") or item.get_closest_marker("parity")
-    share = mark.args[0] if mark else 3 if is_slow else 1
-    is_mathematics = item.path.parent.name == "ops"  # its tests can fail on each backend for a reason of its own
-    return share if is_slow or is_mathematics else max(share, options.one_in)
+        today = set(drawn(items, config.option.turn, config.option.one_in))
+        config.hook.pytest_deselected(items=[item for item in items if item not in today])
+        items[:] = [item for item in items if item in today]
 
 
 @pytest.fixture(autouse=True)
