@@ -100,19 +100,51 @@ def test_bad_columns_are_refused(data, others, words):
         read_columns(data, others, NAMES)
 
 
+CELLS = "as many cells in each row as the first line, 2; received 3"
+MISSING = "`labels` must have a value in each row.* column 'label', row 2"
+OBJECT = "data.jsonl' must have a JSON object in each line; received .*\\.$"
+LINE = '{"text": "one", "label": "a"}\n'
+
+
 @pytest.mark.parametrize("name, content, words", [
-    ("a.csv", "text,label\ngood, day,a\nbad, sun,b\n", "as many cells in each row as the first line, 2; received 3"),
-    ("a.csv", "text,label\none,a\ngood, day,a\n", "a.csv' cannot be read"),
-    ("a.tsv", "text\tlabel\ngood\tday\ta\n", "as many cells in each row as the first line, 2; received 3"),
-    ("a.csv", "text,label,label\none,a,b\n", "must be a table that has each column of \\['text', 'label'\\] once"),
-    ("a.csv", "good,a\nbad,b\n", "table `texts`, \\['good', 'a'\\] .*there is no 'text', 'label'"),
-    ("a.csv", "text;label\none;a\n", "table `texts`, \\['text;label'\\]"),
-], ids=range(6))  # fmt: skip
+    ("data.csv", "text,label\ngood, day,a\nbad, sun,b\n", CELLS),
+    ("data.csv", "text,label\none,a\ngood, day,a\n", "data.csv' cannot be read"),
+    ("data.tsv", "text\tlabel\ngood\tday\ta\n", CELLS),
+    ("data.csv", "text,label,label\none,a,b\n", "a table that has each column of \\['text', 'label'\\] once"),
+    ("data.csv", "good,a\nbad,b\n", "table `texts`, \\['good', 'a'\\] .*there is no 'text', 'label'"),
+    ("data.csv", "text;label\none;a\n", "table `texts`, \\['text;label'\\]"),
+    ("data.tsv", "text\tlabel\nzwölf\ta\n".encode("latin-1"), "cannot be read: .*Save it as UTF-8.*pass the columns"),
+    ("data.csv", "text,label\nzwölf,a\n".encode("utf-16"), "cannot be read: .*Save it as UTF-8"),
+    ("data.tsv", "text\tlabel\na\tb\na\tb\tc\n", "cannot be read: .*Expected 2 fields in line 3, saw 3.$"),
+    ("data.tsv", "text\tlabel\none\ta\ntwo\n", MISSING), ("data.csv", "text,label\none,a\ntwo,\n", MISSING),
+    ("data.jsonl", LINE + '{"text": "two"}\n', MISSING), ("data.jsonl", LINE + "{", OBJECT),
+    ("data.jsonl", LINE + "[1]", OBJECT), ("data.jsonl", LINE + "3", OBJECT),
+    ("data.jsonl", LINE + '{"text": "a", "text": "b"}', OBJECT),
+], ids=range(16))  # fmt: skip
 def test_a_file_that_would_be_read_wrongly_is_refused(name, content, words, tmp_path):
     """pandas makes an index of cells that the first line does not name, and renames the second of two columns."""
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=words):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=words) as error:
         read_columns(tmp_path / name, [None], NAMES)
+    assert "\n" not in str(error.value)
+
+
+BATCHED = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(2)
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda: texts("texts", read_columns(BATCHED, [None], NAMES)[0]),
+     r"`texts` must hold one string.*`dataset.unbatch\(\)`.*at place 0"),
+    (lambda: texts("texts", ["\U0001f408", "a\ud800"]), "`texts` must hold Unicode.*at place 1"),
+    (lambda: texts("texts", pandas.Series(["a", float("nan")])), "`texts` must hold strings; received nan at place 1"),
+    (lambda: one_or_many("texts", FRAME), "`texts` must be a list or a column"),
+    (lambda: read_columns(["a", "b"], [["x", b"\xff"]], NAMES),
+     r"`labels` must hold text in UTF-8; received b'\\xff' at place 1"),
+    (lambda: read_columns(".", [], {"texts": "text"}), r"received the folder .*\[path.read_text\(\) for path in"),
+], ids=range(6))  # fmt: skip
+def test_what_is_no_text_is_refused_with_its_place(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
 
 
 @pytest.mark.parametrize("order", [("label", "text", "other"), ("other", "text", "label"), ("text", "label")])
@@ -125,38 +157,10 @@ def test_columns_are_found_by_their_names(order, tmp_path):
         assert read_columns(data, [None], {"texts": "body", "labels": "label"}) == [TEXTS, LABELS]
 
 
-def test_a_batched_data_set_is_refused_with_the_way_out():
-    [batched, _] = read_columns(tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(2), [None], NAMES)
-    with pytest.raises(ValueError, match=r"`texts` must hold one string.*`dataset.unbatch\(\)`.*at place 0"):
-        texts("texts", batched)
-
-
-def test_half_of_a_surrogate_pair_is_refused():
-    with pytest.raises(ValueError, match="`texts` must hold Unicode.*at place 1"):
-        texts("texts", ["\U0001f408", "a\ud800"])
-
-
-@pytest.mark.parametrize("name, content, words", [
-    ("latin.tsv", "text\tlabel\nzwölf\ta\n".encode("latin-1"), "cannot be read: .*Save it as UTF-8.*pass the columns"),
-    ("excel.csv", "text,label\nzwölf,a\n".encode("utf-16"), "cannot be read: .*Save it as UTF-8"),
-    ("ragged.tsv", b"text\tlabel\na\tb\na\tb\tc\n", "cannot be read: .*Expected 2 fields in line 3, saw 3.$"),
-], ids=lambda value: value if isinstance(value, str) and value.endswith("sv") else "")  # fmt: skip
-def test_a_file_of_another_form_is_refused_in_one_line(name, content, words, tmp_path):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=words) as refused:
-        read_columns(tmp_path / name, [None], NAMES)
-    assert "\n" not in str(refused.value)
-
-
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
     for name, mark in (("data.csv", ","), ("data.tsv", "\t")):
         (tmp_path / name).write_text(f"text{mark}label\r\nzwölf{mark}a\r\n", encoding="utf-8-sig", newline="")
         assert read_columns(tmp_path / name, [None], NAMES) == [["zwölf"], ["a"]]
-
-
-def test_a_folder_is_refused_with_the_way_to_read_it(tmp_path):
-    with pytest.raises(ValueError, match=r"received the folder .*\[path.read_text\(\) for path in"):
-        read_columns(tmp_path, [], {"texts": "text"})
 
 
 def test_lines_of_a_file_are_texts(tmp_path):
@@ -196,28 +200,6 @@ def test_labels_are_of_the_type_that_the_file_shows(suffix, labels, expected, tm
     assert found == [texts, expected] and list(map(type, found[1])) == list(map(type, expected))
 
 
-def test_bytes_that_are_no_text_are_refused_with_their_place():
-    with pytest.raises(ValueError, match=r"`labels` must hold text in UTF-8; received b'\\xff' at place 1"):
-        read_columns(["a", "b"], [["x", b"\xff"]], NAMES)
-
-
-@pytest.mark.parametrize("line", ["{", "[1]", "3", '{"text": "a", "text": "b"}'])
-def test_a_line_that_is_no_object_is_refused(line, tmp_path):
-    (tmp_path / "data.jsonl").write_text('{"text": "a", "label": "b"}\n' + line)
-    with pytest.raises(ValueError, match="data.jsonl' must have a JSON object in each line; received .*\\.$"):
-        read_columns(tmp_path / "data.jsonl", [None], NAMES)
-
-
-def test_a_missing_text_is_refused_with_its_place():
-    with pytest.raises(ValueError, match="`texts` must hold strings; received nan at place 1"):
-        texts("texts", pandas.Series(["a", float("nan")]))
-
-
-def test_a_table_is_no_column():
-    with pytest.raises(ValueError, match="`texts` must be a list or a column"):
-        one_or_many("texts", FRAME)
-
-
 def test_one_text_has_one_answer():
     values, back = one_or_many("texts", "a")
     assert values == ["a"] and back([7]) == 7
@@ -232,16 +214,6 @@ def test_a_generator_is_made_of_the_columns_that_are_named(columns):
     tokenizer = make(table, columns=columns, vocab_size=25, num_layers=1, dim=16, num_heads=2).tokenizer
     pieces = "".join(map(tokenizer.id_to_token, range(4, tokenizer.vocab_size)))
     assert "w" in pieces and ("b" in pieces) == (len(columns) == 2)
-
-
-@pytest.mark.parametrize("name, lines", [
-    ("a.tsv", "text\tlabel\none\ta\ntwo\n"), ("a.csv", "text,label\none,a\ntwo,\n"),
-    ("a.jsonl", '{"text": "one", "label": "a"}\n{"text": "two"}\n'),
-])  # fmt: skip
-def test_a_missing_cell_is_refused_with_its_row_and_column(name, lines, tmp_path):
-    (tmp_path / name).write_text(lines)
-    with pytest.raises(ValueError, match="`labels` must have a value in each row.* column 'label', row 2"):
-        read_columns(tmp_path / name, [None], NAMES)
 
 
 def test_a_folder_that_is_none_is_refused_with_what_is_missing(tmp_path):

@@ -44,17 +44,21 @@ def write(folder, extra=5, **config):
     return folder, end
 
 
-@pytest.fixture(params=[{}, {"pad_token_id": "end"}], ids=["no padding", "padding ends texts"])
-def folder(request, tmp_path):
-    made, end = write(tmp_path / "first")
-    if not request.param:
-        return made, end
-    return write(tmp_path / "second", pad_token_id=end)
+@pytest.fixture(params=[{}, {"pad_token_id": "end"}], ids=["no padding", "padding ends texts"], scope="module")
+def folder(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("decoder")
+    made, end = write(path / "first")
+    return write(path / "second", pad_token_id=end) if request.param else (made, end)
 
 
-def test_texts_of_a_batch_have_the_vectors_that_each_has_alone(folder):
+@pytest.fixture(scope="module")
+def task(folder):
+    return txf.tasks.TextEmbedder.from_checkpoint(folder[0])
+
+
+@pytest.mark.drawn(2)
+def test_texts_of_a_batch_have_the_vectors_that_each_has_alone(folder, task):
     path, end = folder
-    task = txf.tasks.TextEmbedder.from_checkpoint(path)
     together, alone = task.encode(TEXTS), np.stack([task.encode(text) for text in TEXTS])
     np.testing.assert_allclose(together, alone, atol=1e-5)
     # The state of the end token, without any padding and without the package's pooling.
@@ -65,8 +69,8 @@ def test_texts_of_a_batch_have_the_vectors_that_each_has_alone(folder):
         np.testing.assert_allclose(vector, state / np.linalg.norm(state), atol=1e-5)
 
 
-def test_it_is_saved_with_its_padding(folder, tmp_path):
-    task = txf.tasks.TextEmbedder.from_checkpoint(folder[0])
+@pytest.mark.drawn(2)
+def test_it_is_saved_with_its_padding(task, tmp_path):
     for format in ("huggingface", "keras"):
         task.save(tmp_path / format, format=format)
     again = txf.tasks.TextEmbedder.from_checkpoint(tmp_path / "huggingface")

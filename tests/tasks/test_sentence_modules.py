@@ -2,11 +2,11 @@
 
 import json
 import re
+import shutil
 
 import keras
 import numpy as np
 import pytest
-from page_files import encoder
 from refusals import refused
 from safetensors.numpy import load_file, save_file
 
@@ -37,9 +37,9 @@ def tokenizer():
 
 
 @pytest.fixture
-def folder(tmp_path):
-    encoder(tmp_path / "bert")
-    return tmp_path / "bert"
+def folder(bert, tmp_path):
+    """A copy of the checkpoint, to write modules into."""
+    return shutil.copytree(bert, tmp_path / "bert")
 
 
 @pytest.mark.parametrize("key, mode", OLD.items())

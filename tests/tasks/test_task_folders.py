@@ -2,23 +2,17 @@
 
 import json
 import pathlib
+import shutil
 
 import keras
 import numpy as np
 import pytest
-from page_files import BAD, GOOD, encoder
+from page_files import BAD, GOOD
 
 import keras_txf as txf
 
 SMALL = dict(vocab_size=120, num_layers=1, dim=16, num_heads=2, dropout=0.0)
 TEXT = "A moving film, I laughed twice; I cried once."
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("source")
-    encoder(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +22,8 @@ def saved(tmp_path_factory):
     return folder
 
 
-def classifier(source):
-    return txf.tasks.TextClassifier.from_checkpoint(source, labels=[7, 3], max_length=5)
+def classifier(bert):
+    return txf.tasks.TextClassifier.from_checkpoint(bert, labels=[7, 3], max_length=5)
 
 
 def probabilities(task):
@@ -37,10 +31,10 @@ def probabilities(task):
 
 
 @pytest.mark.slow
-def test_a_folder_holds_what_was_saved_last(source, tmp_path):
-    task, folder = classifier(source), tmp_path / "task"
+def test_a_folder_holds_what_was_saved_last(bert, tmp_path):
+    task, folder = classifier(bert), tmp_path / "task"
     folder.mkdir()
-    for format in ("keras", "huggingface", "keras", "huggingface", "huggingface", "keras"):
+    for format in ("keras", "huggingface", "huggingface", "keras"):
         (folder / "task.json").exists() and (folder / "mine.txt").write_text("mine")
         weights = [value + 0.01 for value in task.model.get_weights()]
         task.model.set_weights(weights)
@@ -56,10 +50,10 @@ def test_a_folder_holds_what_was_saved_last(source, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["TextClassifier", "TextEmbedder", "TokenClassifier", "PairClassifier"])
-def test_options_are_the_same_in_the_format_of_hugging_face(name, source, tmp_path):
+def test_options_are_the_same_in_the_format_of_hugging_face(name, bert, tmp_path):
     options = {"labels": [7, 3]} if name in ("TextClassifier", "PairClassifier") else {}
     options = {"labels": ["O", "B-a"], "label_all_tokens": True} if name == "TokenClassifier" else options
-    task = getattr(txf.tasks, name).from_checkpoint(source, max_length=7, **options)
+    task = getattr(txf.tasks, name).from_checkpoint(bert, max_length=7, **options)
     task.record.append({"examples": 3, "epochs": 1, "scores": {}, "command": "python"})
     task.save(tmp_path / "task", format="huggingface")
     again = type(task).load(tmp_path / "task")
@@ -68,15 +62,15 @@ def test_options_are_the_same_in_the_format_of_hugging_face(name, source, tmp_pa
     assert type(task).load(tmp_path / "again").get_config() == task.get_config()
 
 
-def test_labels_that_another_program_wrote_count(source, tmp_path):
-    classifier(source).save(tmp_path / "task", format="huggingface")
+def test_labels_that_another_program_wrote_count(bert, tmp_path):
+    classifier(bert).save(tmp_path / "task", format="huggingface")
     path = tmp_path / "task" / "config.json"
     path.write_text(path.read_text().replace('"7"', '"x"'))
     assert sorted(txf.tasks.TextClassifier.load(tmp_path / "task").labels) == ["3", "x"]
 
 
-def test_an_embedder_reads_the_folder_of_a_classifier_of_hugging_face(source, tmp_path):
-    classifier(source).save(tmp_path / "task", format="huggingface")
+def test_an_embedder_reads_the_folder_of_a_classifier_of_hugging_face(bert, tmp_path):
+    classifier(bert).save(tmp_path / "task", format="huggingface")
     assert txf.tasks.TextEmbedder.load(tmp_path / "task").encode(TEXT).shape == (32,)
 
 
@@ -138,3 +132,26 @@ def test_a_layer_of_ones_own_must_be_imported_before_its_task_is_loaded(tmp_path
             txf.tasks.TextClassifier.load(tmp_path / "task")
     finally:
         keras.saving.get_custom_objects()["mine>Doubling"] = known
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["TextClassifier", "TextEmbedder"])
+def test_a_task_that_was_loaded_still_knows_its_checkpoint(name, bert, tmp_path):
+    def ask(task):
+        return task.encode(TEXT) if name == "TextEmbedder" else probabilities(task)
+
+    shutil.copytree(bert, tmp_path / "checkpoint")
+    options = {"labels": ["no", "yes"]} if name == "TextClassifier" else {}
+    task = getattr(txf.tasks, name).from_checkpoint(tmp_path / "checkpoint", **options)
+    task.save(tmp_path / "task")
+    shutil.rmtree(tmp_path / "checkpoint")
+    for _ in range(2):  # the second time from the folder that it writes anew
+        again = type(task).load(tmp_path / "task")
+        again.save(tmp_path / "exported", format="huggingface")
+        again.save(tmp_path / "task")
+        exported = type(task).load(tmp_path / "exported")
+        np.testing.assert_array_equal(ask(exported), ask(task))
+    assert (tmp_path / "exported" / "vocab.txt").is_file()
+    if name == "TextClassifier":
+        config = json.loads((tmp_path / "exported" / "config.json").read_text())
+        assert config["id2label"] == {"0": "no", "1": "yes"} and exported.labels == ["no", "yes"]
