@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from script_cases import assert_kept, run
+from script_cases import assert_kept, output
 
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
@@ -41,12 +41,11 @@ def test_both_nets_are_of_one_size():
 @pytest.mark.slow
 def test_the_script_trains_both_and_draws(tmp_path):
     folder = tmp_path / "new" / "folder"
-    done = run("classify_digits", "--out", folder, "--epochs", 2)
-    assert done.returncode == 0, done.stderr
-    assert_kept(folder, done.stdout, transformer=2, convolutions=2)
+    printed = output("classify_digits", "--out", folder, "--epochs", 2)
+    assert_kept(folder, printed, transformer=2, convolutions=2)
     names = [f"{name}.{ending}" for name in ("convolutions", "transformer") for ending in ("csv", "keras")]
     assert sorted(os.listdir(folder)) == sorted([*names, "attention.png", "results.txt"])
     assert (folder / "attention.png").read_bytes().startswith(b"\x89PNG")
-    result = done.stdout.splitlines()[-1].split()
+    result = printed.splitlines()[-1].split()
     accuracies = {name: float(result[result.index(name) + 1].rstrip("%")) for name in ("transformer", "convolutions")}
     assert accuracies["transformer"] > 40 and accuracies["convolutions"] > 90  # by chance 10

@@ -22,6 +22,7 @@ def count(name):
     return costs.count(tf.function(layer.__call__, jit_compile=True), inputs)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name, weight_products, pair_products, steps", [
     ("SimpleRNN", T * 2 * D * D, 0, T),  # the input's and the state's matrix
     ("LSTM", T * 8 * D * D, 0, T),  # for four gates
@@ -49,24 +50,21 @@ def test_the_longest_chain_leaves_out_products_beside_it_and_those_of_weights_al
     assert found.weight_products == 3 * 3 * 5 * 5 + 5 * 5 * 5
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name, applications", [("GRU", 9), ("convolution", 4), ("causal attention", 1)])
 def test_path_of_a_gradient(name, applications):
-    found, norm = compare_architectures.gradient_path(name, 9, D, seeds=[1, 2])
+    found, norm = compare_architectures.gradient_path(name, 9, D, seeds=[1])
     assert found == applications and 0 < norm < 1
 
 
 def test_the_gradient_that_a_convolution_keeps_is_the_product_of_its_first_taps():
     keras.utils.set_random_seed(3)
-    kernel = np.asarray(_built("convolution").kernel)
+    layer = compare_architectures.LAYERS["convolution"](D, dtype="float64")
+    layer.build((8, 5, D))
+    kernel = np.asarray(layer.kernel)
     _, norm = compare_architectures.gradient_path("convolution", 5, D, seeds=[3])
     jacobian = np.linalg.svd(kernel[0] @ kernel[0], compute_uv=False)  # two layers of kernel 3 reach back four
     assert jacobian[-1] <= norm <= jacobian[0]
-
-
-def _built(name):
-    layer = compare_architectures.LAYERS[name](D, dtype="float64")
-    layer.build((8, 5, D))
-    return layer
 
 
 def test_exponent_and_crossing():
@@ -78,9 +76,9 @@ def test_exponent_and_crossing():
 
 @pytest.mark.slow
 def test_the_script_fits_theory_and_draws(tmp_path):
-    done = run_apart("compare_architectures", "--quick", "--out", tmp_path / "new" / "folder")
-    assert done.returncode == 0, done.stderr
     folder = tmp_path / "new" / "folder"
+    done = run_apart("compare_architectures", "--quick", "--out", folder)
+    assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in folder.iterdir()) == ["architectures.png", "results.json", "results.txt"]
     assert (folder / "architectures.png").read_bytes().startswith(b"\x89PNG")
     results = json.loads((folder / "results.json").read_text())

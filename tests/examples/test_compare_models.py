@@ -6,13 +6,9 @@ import types
 
 import compare_models
 import comparison_tables
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from script_cases import run_apart
-
-import keras_txf as txf
 
 
 def make_run(kind="lstm", seed=1, seconds_to_goal=2.0, exact=0.5):
@@ -89,35 +85,16 @@ def test_the_clock_counts_training_alone_and_stops_at_the_time(monkeypatch):
     assert model.optimizer.learning_rate == pytest.approx(0)
 
 
-@pytest.mark.slow
-def test_the_clock_trains_a_model_and_evaluates_it_on_the_way():
-    keras.utils.set_random_seed(2)
-    ids = np.random.default_rng(3).integers(1, 5, (6, 4))
-    inputs, targets = txf.training.teacher_forcing(ids, np.insert(ids, 0, 1, axis=1))
-    model = txf.models.encoder_decoder(6, 6, num_layers=1, dim=8, num_heads=2)
-    model.compile(keras.optimizers.Adam(0.0), txf.training.TokenCrossEntropy(), metrics=[txf.training.TokenAccuracy()])
-    before = [np.array(weight) for weight in model.get_weights()]
-    clock = compare_models.Clock(0.2, 0.01, _dataset(inputs, targets))
-    model.fit(_dataset(inputs, targets), epochs=1000, verbose=0, shuffle=False, callbacks=[clock])
-    assert clock.steps > 1 and clock.trained >= 0.2 and 1 <= len(clock.curve) <= compare_models.POINTS
-    assert all(0 <= accuracy <= 1 for *_, accuracy in clock.curve)
-    assert any((old != new).any() for old, new in zip(before, model.get_weights()))
-
-
-def _dataset(*rows):
-    return tf.data.Dataset.from_tensor_slices(rows).batch(3)
-
-
 @pytest.mark.skipif(not pathlib.Path("/proc/self/clear_refs").exists(), reason="Linux keeps the peak there")
 def test_a_peak_is_forgotten_and_a_later_one_seen():
-    large = np.ones(2**25)  # 256 MB
+    large = np.ones(2**24)  # 128 MB
     before = compare_models.megabytes("VmHWM")
     del large
     compare_models.forget_peak()
     after = compare_models.megabytes("VmHWM")
-    assert after < before - 200
-    large = np.ones(2**24)
-    assert compare_models.megabytes("VmHWM") > after + 100 and large.size
+    assert after < before - 100
+    large = np.ones(2**23)
+    assert compare_models.megabytes("VmHWM") > after + 50 and large.size
     assert compare_models.megabytes("VmNone") is None
 
 

@@ -6,33 +6,18 @@ import re
 import look_at_attention
 import numpy as np
 import pytest
-from script_cases import run
+from script_cases import SPECIAL, output, run, write_bert
 
 import keras_txf as txf
 
 WORDS = "the animal didn ' t cross street because it was too tired wide . a cat sat".split()
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PNG = b"\x89PNG"
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bert")
-    vocabulary = SPECIAL + WORDS
-    config = dict(
-        model_type="bert", architectures=["BertModel"], vocab_size=len(vocabulary), hidden_size=12, num_hidden_layers=2,
-        num_attention_heads=3, intermediate_size=20, max_position_embeddings=18,
-    )  # fmt: skip
-    model = txf.models.encoder(
-        len(vocabulary), 2, 12, 3, intermediate_dim=20, activation="gelu", position_encoding="learned", max_length=18,
-        token_types=2, scale_embedding=False, embedding_norm=True,
-    )  # fmt: skip
-    rng = np.random.default_rng(4)  # the weights of a new model attend to all tokens nearly alike
-    model.set_weights([rng.normal(0, 0.5, weight.shape) for weight in model.get_weights()])
-    txf.checkpoints.save(model, folder, config)
-    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
-    return folder
+    """The weights of a new model attend to all tokens nearly alike: these are larger."""
+    return write_bert(tmp_path_factory.mktemp("bert"), WORDS, layers=2, dim=12, heads=3, length=18, spread=0.5)
 
 
 def weights_of_it(folder, sentence):
@@ -52,20 +37,19 @@ def shown(path):
 
 @pytest.mark.slow
 def test_both_sentences_side_by_side(bert, tmp_path):
-    done = run("look_at_attention", "--checkpoint", bert, "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+    printed = output("look_at_attention", "--checkpoint", bert, "--out", tmp_path / "out")
     sentences = [look_at_attention.SENTENCE.format(ending) for ending in ("tired", "wide")]
     (tired, tokens), (wide, _) = (weights_of_it(bert, sentence) for sentence in sentences)
-    tables = dict(re.findall(r'^weight of "it" on "(\w+)" .*\n((?: .*\n)+)', done.stdout, re.M))
+    tables = dict(re.findall(r'^weight of "it" on "(\w+)" .*\n((?: .*\n)+)', printed, re.M))
     assert list(tables) == ["animal", "street"]
     for noun, table in tables.items():
         i = tokens.index(noun)
         *rows, (_, *mean) = re.findall(r"^  (.+?) +([\d.]+) +([\d.]+) +([-+][\d.]+)$", table, re.M)
         first = sorted(tired, key=lambda name: -max(tired[name][i], wide[name][i]))[: look_at_attention.ROWS]
         assert [name for name, *_ in rows] == first
-        for name, *printed in rows:
+        for name, *numbers in rows:
             expected = tired[name][i], wide[name][i], wide[name][i] - tired[name][i]
-            np.testing.assert_allclose(np.array(printed, float), expected, atol=6e-4)
+            np.testing.assert_allclose(np.array(numbers, float), expected, atol=6e-4)
         means = [np.mean([weights[i] for weights in sentence.values()]) for sentence in (tired, wide)]
         np.testing.assert_allclose(np.array(mean[:2], float), means, atol=6e-4)
     for name in ("tired", "wide"):
@@ -77,13 +61,12 @@ def test_both_sentences_side_by_side(bert, tmp_path):
 
 @pytest.mark.slow
 def test_a_sentence_of_ones_own(bert, tmp_path):
-    done = run("look_at_attention", "--checkpoint", bert, "--out", tmp_path, "A cat sat because it was tired.")
-    assert done.returncode == 0, done.stderr
+    out = output("look_at_attention", "--checkpoint", bert, "--out", tmp_path, "A cat sat because it was tired.")
     weights, tokens = weights_of_it(bert, "A cat sat because it was tired.")
     flat = [(weight, name, token) for name, row in weights.items() for weight, token in zip(row, tokens)]
     others = [row for row in flat if row[2] not in ("[CLS]", "[SEP]", "it")]
     first = sorted(others, reverse=True)[: 2 * look_at_attention.ROWS]
-    printed = re.findall(r"^  (.+?) +(\d\.\d{3})  (\S+)$", done.stdout, re.M)
+    printed = re.findall(r"^  (.+?) +(\d\.\d{3})  (\S+)$", out, re.M)
     assert [(name, token) for name, _, token in printed] == [(name, token) for _, name, token in first]
     np.testing.assert_allclose([float(weight) for _, weight, _ in printed], [weight for weight, *_ in first], atol=6e-4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sentence.html", "sentence.png"]

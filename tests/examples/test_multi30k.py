@@ -1,25 +1,21 @@
 """The Multi30k recipe: its batches, and a training on a few lines that is killed and goes on."""
 
 import os
-import pathlib
 import re
 import signal
 import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
-
 if keras.backend.backend() != "tensorflow":
     pytest.skip("tf.data feeds TensorFlow", allow_module_level=True)
 
-import multi30k  # noqa: E402
-from script_cases import assert_kept, run  # noqa: E402
+import multi30k
+from script_cases import assert_kept, process_of, run, run_apart
 
-LENGTHS = np.random.default_rng(0).integers(2, 30, (700, 2))
+LENGTHS = np.random.default_rng(0).integers(2, 30, (400, 2))
 PAIRS = [([4] * (source - 1) + [2], [1] + [5] * (target - 1) + [2]) for source, target in LENGTHS]
 ENGLISH = ["a dog runs in the sn@@ ow .", "two cats sleep .", "a man sits ."]
 GERMAN = ["ein hund rennt im sch@@ nee .", "zwei katzen schlafen .", "ein mann sitzt ."]
@@ -85,16 +81,12 @@ def test_subwords_there_and_back():
 
 
 @pytest.mark.slow
-def test_the_published_size_and_rate():
+def test_the_published_size_and_rate_where_diverse_goes_on():
     model = multi30k.build(9712, PUBLISHED, steps=16000)
     assert model.count_params() == 2_568_192  # "2.6M"
     assert model.optimizer.gradient_accumulation_steps == 2
     rate = model.optimizer._learning_rate  # of the batches
     assert float(rate(3999)) == pytest.approx(0.005) and float(rate(15999)) == pytest.approx(0.0025)
-
-
-@pytest.mark.slow
-def test_diverse_goes_on_at_the_rate_where_the_published_training_ends():
     rate = multi30k.build(9712, DIVERSE, steps=11650).optimizer._learning_rate
     assert float(rate(400)) == pytest.approx(0.0025)
     assert float(rate(400 + 11251 / 2)) == pytest.approx(0.00125, rel=1e-3) and 0 < float(rate(11650)) < 1e-9
@@ -113,14 +105,14 @@ def lines(tmp_path_factory):
 
 @pytest.mark.slow
 def test_killed_and_started_again(lines, tmp_path):
-    command = [sys.executable, ROOT / "examples" / "multi30k.py", "--data", lines, "--out", tmp_path, "--updates", "6"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    call = ["multi30k", "--data", lines, "--out", tmp_path, "--updates", 6]
+    command, environment = process_of(*call, PYTHONUNBUFFERED="1")
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if "Epoch 4/12" in line:  # of one batch each
                 process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = run_apart(*call)
     assert done.returncode == 0, done.stderr
     assert "Epoch 3/12" not in done.stdout and "Epoch 12/12" in done.stdout
     assert re.search(r"^BLEU \d+\.\d\d, chrF \d+\.\d\d on test 2016$", done.stdout, re.M)
@@ -160,10 +152,7 @@ def test_diverse_begins_with_trainings_that_are_complete(train, tmp_path, monkey
     done = train("diverse", "--variant", "diverse", *published, *reverse)
     assert_kept(tmp_path / "diverse", done.stdout, log=2)
     assert train("diverse-2", "--variant", "diverse-2", "--diverse", tmp_path / "diverse").returncode == 0
-    for (versions, begun), first in (
-        (seen[0], "published"),
-        (seen[2], "diverse"),
-    ):  # seen[1], seen[3]: of the validation
+    for (versions, begun), first in ((seen[0], "published"), (seen[2], "diverse")):  # the others: of the validation
         for a, b in zip(keras.models.load_model(tmp_path / first / "multi30k.keras").get_weights(), begun, strict=True):
             np.testing.assert_array_equal(a, b)
         assert any((a != b).any() for a, b in zip(begun, models[first == "diverse"].get_weights()))

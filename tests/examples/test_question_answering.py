@@ -42,26 +42,13 @@ def test_articles_are_split_and_sentences_are_found(tmp_path):
 @pytest.mark.parametrize("impossible", [False, True])
 def test_it_trains_and_answers(impossible, tmp_path):
     path, out = write(tmp_path / "data.json", 24, impossible), tmp_path / "out"
-    done = script_cases.run(
+    printed = script_cases.output(
         "question_answering", "--data", path, "--test", path, "--out", out, "--epochs", 20, "--batch", 8, "--rate",
         0.005, "--layers", 1, "--dim", 32,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    exact, f1 = map(float, re.search(r"Exact match ([\d.]+), F1 ([\d.]+) on", done.stdout).groups())
+    exact, f1 = map(float, re.search(r"Exact match ([\d.]+), F1 ([\d.]+) on", printed).groups())
     assert 0.8 < exact <= f1 == round(json.loads((out / "scores.json").read_text())["f1"], 4)
-    script_cases.assert_kept(out, done.stdout, log=20)
+    script_cases.assert_kept(out, printed, log=20)
     (tmp_path / "text.txt").write_text("Bo sings here, and Eve runs there.")
-    again = script_cases.run("question_answering", "Who sings?", tmp_path / "text.txt", "--out", out)
-    assert re.match(r"Who sings\?\n +0-2 +\d+\.\d%  Bo\n", again.stdout), again.stdout
-
-
-@pytest.mark.parametrize("arguments, code, reason", [
-    (["Who?"], 2, "expected a text file"), (["Who?", "text.txt"], 1, "train a model first"),
-    (["Who?", "text.txt", "--epochs", 2], 2, "--epochs: is for training"),
-    (["--data", "text.txt"], 1, "no file in SQuAD's format"),
-])  # fmt: skip
-def test_calls_that_do_not_go_are_refused(arguments, code, reason, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.txt").write_text("a line\n")
-    done = script_cases.run("question_answering", *arguments, "--out", tmp_path / "out")
-    assert done.returncode == code and reason in done.stderr, done.stderr
+    again = script_cases.output("question_answering", "Who sings?", tmp_path / "text.txt", "--out", out)
+    assert re.match(r"Who sings\?\n +0-2 +\d+\.\d%  Bo\n", again), again

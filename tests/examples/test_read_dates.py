@@ -17,14 +17,11 @@ def pairs():
     return dates.make_pairs(4000, read_dates.LONGEST, seed=3)
 
 
-def test_no_date_and_no_text_is_both_in_training_and_held_out(pairs):
+def test_no_text_means_two_dates_and_none_is_both_in_training_and_held_out(pairs):
     training, held_out = pairs
     assert len(training) + len(held_out) == 4000 and 320 < len(held_out) < 480
     for part in (1, 2):
         assert not {pair[part] for pair in training} & {pair[part] for pair in held_out}
-
-
-def test_no_text_among_the_pairs_means_two_dates(pairs):
     meanings = collections.defaultdict(set)
     for _, text, date in sum(pairs, []):
         meanings[text].add(date)
@@ -146,8 +143,6 @@ def test_the_script_trains_first_then_reads_with_the_saved_model(tmp_path, shall
     assert_kept(folder, first.stdout, log=2)
     names = ["attention.png", "characters.txt", "dates.keras", "log.csv", "results.txt", "training.png"]
     assert sorted(os.listdir(folder)) == names
-    for name in ("attention.png", "training.png"):
-        assert (folder / name).read_bytes().startswith(b"\x89PNG")
 
     # So little training makes no reader: the same refusal, and the same model, in a fresh process.
     written = (folder / "dates.keras").stat().st_mtime_ns

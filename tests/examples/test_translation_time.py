@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import translation_time
-from script_cases import assert_kept, run
+from script_cases import assert_kept, output
 
 import keras_txf as txf
 
@@ -56,16 +56,15 @@ def test_the_two_models_have_about_as_many_parameters(size):
 
 @pytest.mark.slow
 def test_the_script_measures_draws_and_prints_a_table(tmp_path):
-    done = run("translation_time", "--out", tmp_path / "new", "--quick", "--repeats", 1)
-    assert done.returncode == 0, done.stderr
+    printed = output("translation_time", "--out", tmp_path / "new", "--quick", "--repeats", 1)
     results = json.loads((tmp_path / "new" / "results.json").read_text())
     assert set(results) == {"lengths", "parameters", "seconds"} and results["lengths"] == [8, 16]
     assert set(results["parameters"]) == {"Transformer", "LSTM"}
     assert list(results["seconds"]) == [*translation_time.TRAINING, *translation_time.INFERENCE]
     assert all(len(times) == 2 and min(times) > 0 for times in results["seconds"].values())
-    rows = [line for line in done.stdout.splitlines() if re.match(r"\| \d+ \|", line)]
+    rows = [line for line in printed.splitlines() if re.match(r"\| \d+ \|", line)]
     assert [len(row.split("|")) for row in rows] == [10, 10]
-    assert_kept(tmp_path / "new", done.stdout)
+    assert_kept(tmp_path / "new", printed)
     assert (tmp_path / "new" / "translation_time.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -79,10 +78,3 @@ def test_the_code_of_the_page_runs_and_prints_what_it_says(uncompiled, capsys):
     assert names["inputs"]["target_ids"].tolist() == [[1, 21, 22, 23, 24]]
     assert names["targets"].tolist() == [[21, 22, 23, 24, 2]]
     assert capsys.readouterr().out.split()[-3:] == ["(1,", "5,", "50)"]
-
-
-def test_the_page_names_files_that_are_there():
-    text = PAGE.read_text(encoding="utf-8")
-    for name in re.findall(r"\]\((?!http)([^)#]+)\)", text):
-        assert (PAGE.parent / name).exists(), name
-    assert "python examples/translation_time.py" in text
