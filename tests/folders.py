@@ -64,12 +64,9 @@ def _gpt2(c):
     found = {"transformer.wte.weight": (c["vocab_size"], dim), "transformer.wpe.weight": (c["n_positions"], dim)}
     for i in range(c["n_layer"]):
         block = f"transformer.h.{i}"
-        for name, inputs, outputs in (
-            ("attn.c_attn", dim, 3 * dim),
-            ("attn.c_proj", dim, dim),
-            ("mlp.c_fc", dim, wide),
-            ("mlp.c_proj", wide, dim),
-        ):
+        sizes = {"attn.c_attn": (dim, 3 * dim), "attn.c_proj": (dim, dim), "mlp.c_fc": (dim, wide),
+                 "mlp.c_proj": (wide, dim)}  # fmt: skip
+        for name, (inputs, outputs) in sizes.items():
             found |= {f"{block}.{name}.weight": (inputs, outputs), f"{block}.{name}.bias": (outputs,)}
         found |= _norm(f"{block}.ln_1", dim) | _norm(f"{block}.ln_2", dim)
     return found | _norm("transformer.ln_f", dim)
@@ -98,14 +95,10 @@ def _llama(c):
     for i in range(c["num_hidden_layers"]):
         block = f"model.layers.{i}"
         for name, rows, columns in (
-            ("self_attn.q_proj", dim, dim),
-            ("self_attn.k_proj", narrow, dim),
-            ("self_attn.v_proj", narrow, dim),
-            ("self_attn.o_proj", dim, dim),
-            ("mlp.gate_proj", wide, dim),
-            ("mlp.up_proj", wide, dim),
+            ("self_attn.q_proj", dim, dim), ("self_attn.k_proj", narrow, dim), ("self_attn.v_proj", narrow, dim),
+            ("self_attn.o_proj", dim, dim), ("mlp.gate_proj", wide, dim), ("mlp.up_proj", wide, dim),
             ("mlp.down_proj", dim, wide),
-        ):
+        ):  # fmt: skip
             found |= _linear(f"{block}.{name}", rows, columns, bias=False)
         found |= {f"{block}.{name}.weight": (dim,) for name in ("input_layernorm", "post_attention_layernorm")}
     return found if c["tie_word_embeddings"] else found | {"lm_head.weight": (c["vocab_size"], dim)}

@@ -8,52 +8,35 @@ TICKETS = {
     "complaint": ["My order came late again.", "The box was broken.", "Nobody answers the phone."],
     "outage": ["The site is down.", "I cannot log in, the site shows an error."],
 }
-SENTENCES = [
-    ("Ada Lovelace", "PER"),
-    ("Grace Hopper", "PER"),
-    ("Paris", "LOC"),
-    ("New York", "LOC"),
-    ("Alan Turing", "PER"),
-]
+NAMES = {"Ada Lovelace": "PER", "Grace Hopper": "PER", "Paris": "LOC", "New York": "LOC", "Alan Turing": "PER"}
 STORY = ["The fox ran over the hill.", "The hen saw the fox.", "A dog slept by the door.", "The fox ran from the dog."]
 QUESTIONS = {"who sings": "a bird", "who barks": "a dog", "who swims": "a fish", "who hunts": "a cat"}
 
 
 def write_journey_files(folder):
-    rows = [
-        (text, label) for (label, texts), n in zip(TICKETS.items(), (40, 25, 5)) for text in texts * (n // len(texts))
-    ]
+    counts = zip(TICKETS.items(), (40, 25, 5))
+    rows = [(text, label) for (label, texts), n in counts for text in texts * (n // len(texts))]
     _csv(folder / "tickets.csv", [("text", "label"), *rows])
     pandas.DataFrame(rows, columns=["text", "label"]).to_parquet(folder / "tickets.parquet")
     with open(folder / "train.conll", "w") as file:
-        for name, kind in SENTENCES * 8:
-            words = [
-                ("I", "O"),
-                ("saw", "O"),
-                *((word, f"{'I' if i else 'B'}-{kind}") for i, word in enumerate(name.split())),
-            ]
-            file.write("".join(f"{word} {tag}\n" for word, tag in [*words, (".", "O")]) + "\n")
+        for name, kind in [*NAMES.items()] * 8:
+            tagged = (f"{word} {'I' if i else 'B'}-{kind}\n" for i, word in enumerate(name.split()))
+            file.write("".join(["I O\nsaw O\n", *tagged, ". O\n\n"]))
     (folder / "book").mkdir()
     for chapter in range(3):
         (folder / "book" / f"{chapter}.txt").write_text(" ".join(STORY * 10))
     hours, random = np.arange(24 * 60), np.random.default_rng(1)
     warmth = 10 + 5 * np.sin(hours / 90) + random.normal(0, 0.5, len(hours))
-    load = (
-        50 + 12 * np.sin(hours * np.pi / 12) + 6 * np.sin(hours * np.pi / 84) - warmth + random.normal(0, 1, len(hours))
-    )
+    load = 50 + 12 * np.sin(hours * np.pi / 12) + 6 * np.sin(hours * np.pi / 84) - warmth
+    load += random.normal(0, 1, len(hours))
     np.savetxt(folder / "load.csv", np.stack([load, warmth], 1), "%.2f", ",", header="load,temperature", comments="")
     _images(folder / "squares", random)
-    verbs, things = (
-        ["finds", "hides", "carries", "paints"],
-        ["a red box", "an old coat", "the last letter", "a small boat"],
-    )
+    verbs = ["finds", "hides", "carries", "paints"]
+    things = ["a red box", "an old coat", "the last letter", "a small boat"]
     lines = [f"person {n} {verb} {thing}" for n in range(625) for verb in verbs for thing in things]
     (folder / "sentences.txt").write_text("".join(f"{line}\n" for line in lines))  # 10,000
-    pairs = [
-        (question, answer, int(answer == QUESTIONS[question]))
-        for question in QUESTIONS
-        for answer in QUESTIONS.values()
-    ]
+    pairs = [(question, answer, int(answer == right)) for question, right in QUESTIONS.items()
+             for answer in QUESTIONS.values()]  # fmt: skip
     _csv(folder / "answers.csv", [("question", "answer", "fits"), *pairs * 10])
     _csv(folder / "instructions.csv", [("prompt", "response"), *((f"{q}?", f"{a}.") for q, a in QUESTIONS.items())])
 

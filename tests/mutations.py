@@ -50,32 +50,22 @@ def exchange(draw, content):
     first, second = sorted(draw.sample(range(max(2, len(content) - size)), 2))
     if first + size > second:
         return delete(draw, content)
-    middle = content[first + size : second]
-    return (
-        content[:first]
-        + content[second : second + size]
-        + middle
-        + content[first : first + size]
-        + content[second + size :]
-    )
+    middle, one, other = content[first + size : second], content[first : first + size], content[second : second + size]
+    return content[:first] + other + middle + one + content[second + size :]
 
 
 def lengthen(draw, content):
     """Another length of the header of a `.safetensors` file."""
-    length = draw.choice(
-        [0, 1, 8, len(content) - 8, len(content), 10**8, 10**8 + 1, 2**63, 2**64 - 1, draw.randrange(600)]
-    )
+    own = len(content)
+    length = draw.choice([0, 1, 8, own - 8, own, 10**8, 10**8 + 1, 2**63, 2**64 - 1, draw.randrange(600)])
     return struct.pack("<Q", length) + content[8:]
 
 
 def numbers_of_header(draw, content):
     """Four bytes anywhere become a number that is likely to be taken for a length."""
     place = draw.randrange(len(content))
-    return (
-        content[:place]
-        + struct.pack("<I", draw.choice([0, 1, 2**16, 2**31 - 1, 2**32 - 1, len(content)]))
-        + content[place + 4 :]
-    )
+    number = draw.choice([0, 1, 2**16, 2**31 - 1, 2**32 - 1, len(content)])
+    return content[:place] + struct.pack("<I", number) + content[place + 4 :]
 
 
 BYTES = [flip, flip, flip_at_end, truncate, insert, delete, exchange, numbers_of_header]
@@ -96,18 +86,16 @@ def edit_json(draw, value):
         found = list(places(value))
         if not found:
             return draw.choice(THINGS)
-        inner, key = draw.choice(
-            found[:60] if draw.random() < 0.5 else found
-        )  # what comes first is seldom a vocabulary
+        first = found[:60] if draw.random() < 0.5 else found  # what comes first is seldom a vocabulary
+        inner, key = draw.choice(first)
         kind = draw.randrange(6)
         if kind == 0:
             del inner[key]
         elif kind == 1 and isinstance(inner, dict):
             inner[draw.choice(["", "new", key[1:], key.upper(), key + "s", "\0", "é" * 9])] = inner.pop(key)
         elif kind == 2:
-            inner[key] = copy.deepcopy(
-                inner[draw.choice(list(inner) if isinstance(inner, dict) else range(len(inner)))]
-            )
+            others = list(inner) if isinstance(inner, dict) else range(len(inner))
+            inner[key] = copy.deepcopy(inner[draw.choice(others)])
         elif kind == 3 and isinstance(inner[key], int) and not isinstance(inner[key], bool):
             inner[key] += draw.choice([-1, 1, inner[key]])
         elif kind == 4 and isinstance(inner[key], bool):
