@@ -15,30 +15,27 @@ import keras_txf as txf
 from keras_txf.ops import positions, rotary
 
 
-@pytest.mark.parametrize("dim", [1, 5, 8])
-def test_sinusoid_is_the_papers(dim):
-    for places in (np.arange(7), np.array([[0, 3, 90], [5, 5, 0]]), np.array([0.5, 2.25])):
-        waves = drawing.array(positions.sinusoid(ops.convert_to_tensor(places), dim))
-        assert waves.shape == (*places.shape, dim)
-        for feature in range(dim):
-            angle = places / 10000 ** ((feature // 2 * 2) / dim)
-            expected = np.cos(angle) if feature % 2 else np.sin(angle)
-            # A float32 angle of 90 radians is known to 4e-6.
-            np.testing.assert_allclose(waves[..., feature], expected, atol=1e-5)
+def papers(places, feature, dim):
+    angle = places / 10000 ** ((feature // 2 * 2) / dim)
+    return np.cos(angle) if feature % 2 else np.sin(angle)
 
 
-@pytest.mark.parametrize("dim", [4, 7, 8])
-def test_fairseq_sinusoid_is_the_one_of_its_code(dim):
+def fairseqs(places, feature, dim):
     """Of `SinusoidalPositionalEmbedding` of fairseq, whose padding token is 1."""
     pairs = dim // 2
-    for places in (np.arange(7), np.array([[0, 3, 90], [5, 5, 0]])):
-        waves = drawing.array(positions.fairseq_sinusoid(ops.convert_to_tensor(places), dim))
-        assert waves.shape == (*places.shape, dim)
-        for feature in range(dim):
-            angle = (places + 2) * math.exp(-(feature % pairs) * math.log(10000) / (pairs - 1))
-            expected = np.sin(angle) if feature < pairs else np.cos(angle)
-            expected = np.zeros_like(angle) if feature == 2 * pairs else expected
-            np.testing.assert_allclose(waves[..., feature], expected, atol=1e-5)
+    angle = (places + 2) * math.exp(-(feature % pairs) * math.log(10000) / (pairs - 1))
+    return 0 * angle if feature == 2 * pairs else np.sin(angle) if feature < pairs else np.cos(angle)
+
+
+@pytest.mark.parametrize("function, formula, dim", [
+    *((positions.sinusoid, papers, dim) for dim in (1, 5, 8)),
+    *((positions.fairseq_sinusoid, fairseqs, dim) for dim in (4, 7, 8)),
+])  # fmt: skip
+def test_sinusoids_are_their_formulas(function, formula, dim):
+    for places in (np.arange(7), np.array([[0, 3, 90], [5, 5, 0]]), np.array([0.5, 2.25])):
+        waves = drawing.array(function(ops.convert_to_tensor(places), dim))
+        expected = np.stack([formula(places, feature, dim) for feature in range(dim)], axis=-1)
+        np.testing.assert_allclose(waves, expected, atol=1e-5)  # a float32 angle of 90 radians is known to 4e-6
 
 
 @pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16", "float16"])
@@ -73,7 +70,7 @@ def test_rotation_is_a_complex_product(rotated, magnitude):
 
 
 def test_interleaved_rotation_turns_neighbours():
-    x = np.random.default_rng(0).normal(size=(2, 5, 3, 8)).astype("float32")
+    x = drawing.normal(2, 5, 3, 8)
     places = np.array([[0, 3, 4, 9, 2], [7, 1, 0, 5, 6]])
     frequencies, _ = rotary.rotary_frequencies(6)
     expected = x.astype("float64")
@@ -132,16 +129,12 @@ def test_frequencies_of_plain_linear_and_ntk():
 def test_llama3_stretches_long_waves_and_keeps_short_ones():
     numbers = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
     frequencies, magnitude = rotary.rotary_frequencies(128, 500000.0, {"type": "llama3", **numbers})
-    expected = []
-    for frequency in plain(128, 500000.0):  # the code that Meta published, one frequency at a time
+    plain_ones, expected = plain(128, 500000.0), []
+    for frequency in plain_ones:  # the code that Meta published, one frequency at a time
         wavelength = 2 * math.pi / frequency
-        smooth = (8192 / wavelength - 1.0) / (4.0 - 1.0)
-        if wavelength < 8192 / 4.0:
-            expected.append(frequency)
-        elif wavelength > 8192 / 1.0:
-            expected.append(frequency / 8.0)
-        else:
-            expected.append((1 - smooth) * frequency / 8.0 + smooth * frequency)
+        smooth = min(max((8192 / wavelength - 1.0) / (4.0 - 1.0), 0.0), 1.0)
+        expected.append((1 - smooth) * frequency / 8.0 + smooth * frequency)
+    assert expected[0] == plain_ones[0] and expected[-1] == plain_ones[-1] / 8.0
     np.testing.assert_allclose(frequencies, expected)
     assert magnitude == 1.0
 
@@ -189,11 +182,12 @@ def test_longrope_has_other_factors_for_long_texts():
     assert rotary.rotary_frequencies(8, 500.0, {**LONGROPE, "factor": 0.5})[1] == 1.0
 
 
-@pytest.mark.parametrize("scaling", [LONGROPE, {**LONGROPE, "type": "dynamic"}], ids=lambda scaling: scaling["type"])
+DYNAMIC = {"type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 20}
+
+
+@pytest.mark.parametrize("scaling", [LONGROPE, DYNAMIC], ids=lambda scaling: scaling["type"])
 def test_the_longest_text_of_the_batch_decides(scaling):
     """Positions of packed or continued texts say how long they are; all tokens of the batch turn alike."""
-    if scaling["type"] == "dynamic":
-        scaling = {name: value for name, value in scaling.items() if not name.endswith("_factor")}
     layer = txf.layers.Rotary(500.0, scaling=scaling)
     layer = type(layer).from_config(layer.get_config())
     x = drawing.normal(2, 3, 2, 8)
@@ -213,10 +207,7 @@ def test_the_longest_text_of_the_batch_decides(scaling):
 def test_wrong_factors_are_refused(change, words):
     with pytest.raises(ValueError, match=words):
         txf.layers.Rotary(scaling={**LONGROPE, **change})
-
-
-def test_factors_for_another_width_are_refused():
-    with pytest.raises(ValueError, match="a list of 3 numbers"):
+    with pytest.raises(ValueError, match="a list of 3 numbers"):  # which are for another width
         txf.layers.Rotary(scaling=LONGROPE)(drawing.normal(2, 5, 3, 6), np.arange(5))
 
 

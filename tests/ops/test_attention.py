@@ -153,13 +153,8 @@ def test_low_precision_softmaxes_in_float32(dtype):
     np.testing.assert_allclose(drawing.array(scores), 1 / 2048, rtol=1e-6)
     np.testing.assert_allclose(drawing.array(output), 1.0, rtol=1e-2)
     logits = drawing.normal(1, 300, 1, 1).astype(ops.convert_to_numpy(key).dtype)
-    _, scores = kernel.attention(
-        ops.ones((1, 1, 1, 1), dtype),
-        ops.convert_to_tensor(logits),
-        value[:, :300, :, :1],
-        scale=1.0,
-        return_scores=True,
-    )
+    tensors = ops.ones((1, 1, 1, 1), dtype), ops.convert_to_tensor(logits), value[:, :300, :, :1]
+    _, scores = kernel.attention(*tensors, scale=1.0, return_scores=True)
     weights = np.exp(logits.astype("float64").ravel())
     rounding = {"bfloat16": 2**-8, "float16": 2**-11}[dtype]  # of the result alone
     np.testing.assert_allclose(drawing.array(scores).ravel(), weights / weights.sum(), rtol=1.01 * rounding, atol=1e-7)
@@ -186,8 +181,9 @@ def test_a_single_key_is_no_cause_for_a_warning():
     for arguments in ({}, {"return_scores": True}, {"mask": np.ones((B, 1, 1, 1), "bool"), "logit_soft_cap": 2.0}):
         result = kernel.attention(query, key, value, **arguments)
         drawing.assert_same(result[0] if isinstance(result, tuple) else result, value, 1e-6)
-        found = drawing.gradient(
-            lambda x: ops.sum(ops.square(kernel.attention(x, key, value, **{**arguments, "return_scores": True})[0])),
-            drawing.array(query),
-        )
+
+        def total(x, arguments=arguments):
+            return ops.sum(kernel.attention(x, key, value, **{**arguments, "return_scores": True})[0] ** 2)
+
+        found = drawing.gradient(total, drawing.array(query))
         np.testing.assert_array_equal(found, 0.0)  # not none: its weights are trained by other batches
