@@ -1,4 +1,4 @@
-"""Classes of texts by decoders: the last real token is that of transformers, with padding on either side."""
+"""Padding of decoders on either side: logits of tokens, and of the last real one, are those of transformers."""
 
 import checkpoint_cases
 import keras
@@ -8,24 +8,27 @@ import pytest
 import keras_txf as txf
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytestmark = [
-    pytest.mark.parity,
-    pytest.mark.filterwarnings("ignore"),  # transformers' own
-]
+pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]  # transformers' own
 CASES = {case.name: case for case in checkpoint_cases.CASES}
+CLASSIFIERS = ["gpt2-classes", "opt-reward", "llama-reward", "llama-classes", "qwen2-classes", "bloom-classes"]
+OTHERS = ["gpt2-scaled", "opt-plain", "llama-yarn", "mistral-window", "gemma2-plain", "bloom-plain"]
 
 
-@pytest.fixture(
-    params=["gpt2-classes", "opt-reward", "llama-reward", "llama-classes", "qwen2-classes", "bloom-classes"],
-    scope="module",
-)
+@pytest.fixture(params=[*CLASSIFIERS, *OTHERS], scope="module")
 def models(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     model = CASES[request.param].model()
     model.save_pretrained(folder)
     yield model, txf.checkpoints.load(folder)
     keras.backend.clear_session()
+
+
+def assert_close(ours, theirs, where, **values):
+    with torch.no_grad():
+        expected = theirs(**{name: torch.tensor(value) for name, value in values.items()}).logits.numpy()
+    found = keras.ops.convert_to_numpy(ours(values["input_ids"]))
+    np.testing.assert_allclose(found[where], expected[where], atol=1e-4 * max(1, np.abs(expected).max()))
+    assert np.abs(expected - expected[:1]).max() > 0.01 or len(expected) == 1
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -39,11 +42,8 @@ def test_padding_on_either_side(models, side):
     values = {"input_ids": ids, "attention_mask": mask}
     if theirs.config.model_type == "gpt2":  # else it counts padding on the left, as its own `generate` does not
         values["position_ids"] = np.maximum(mask.cumsum(1) - 1, 0)
-    with torch.no_grad():
-        expected = theirs(**{name: torch.tensor(value) for name, value in values.items()}).logits.numpy()
-    found = keras.ops.convert_to_numpy(ours(ids))
-    np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, np.abs(expected).max()))
-    assert np.abs(expected - expected[:1]).max() > 0.01
+    where = slice(None) if type(theirs).__name__.endswith("SequenceClassification") else mask.astype(bool)
+    assert_close(ours, theirs, where, **values)
 
 
 def test_a_row_without_padding_needs_no_padding_token(tmp_path):
@@ -52,7 +52,4 @@ def test_a_row_without_padding_needs_no_padding_token(tmp_path):
     theirs = case.model()
     theirs.save_pretrained(tmp_path)
     ids = np.random.default_rng(4).integers(0, 50, (1, 7))
-    with torch.no_grad():
-        expected = theirs(torch.tensor(ids)).logits.numpy()
-    found = keras.ops.convert_to_numpy(txf.checkpoints.load(tmp_path)(ids))
-    np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, np.abs(expected).max()))
+    assert_close(txf.checkpoints.load(tmp_path), theirs, slice(None), input_ids=ids)

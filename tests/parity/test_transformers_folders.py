@@ -1,11 +1,10 @@
-"""Folders as they are published: `generate` with their own settings, heads that are not asked for, padding."""
+"""Folders as they are published: `generate` with their own settings."""
 
 import json
 
-import keras
 import numpy as np
 import pytest
-from checkpoint_cases import Case, bart, bert, llama
+from checkpoint_cases import Case, bart, llama
 
 import keras_txf as txf
 
@@ -56,15 +55,3 @@ def test_generate_without_being_told(case, settings, old, tmp_path):
     txf.checkpoints.save(ours, tmp_path / "saved")
     back = type(model).from_pretrained(tmp_path / "saved").eval().generate(sources, attention_mask=sources * 0 + 1)
     np.testing.assert_array_equal(back.numpy()[:, -expected.shape[1] :], expected)
-
-
-@pytest.mark.parametrize("family, body", [("bert", "BertModel"), ("roberta", "RobertaModel")])
-def test_a_question_answering_folder_is_an_encoder(family, body, tmp_path):
-    case = Case("", family, body.replace("Model", "ForQuestionAnswering"), bert(pad_token_id=1))
-    case.model().save_pretrained(tmp_path)
-    ids = np.array([[5, 9, 8, 1, 1], [7, 30, 12, 6, 2]])
-    mask = torch.tensor(ids != 1).long()
-    with torch.no_grad():
-        theirs = getattr(transformers, body).from_pretrained(tmp_path).eval()(torch.tensor(ids), attention_mask=mask)
-    found = keras.ops.convert_to_numpy(txf.checkpoints.load(tmp_path, "encoder", token_type_ids=False)(ids))
-    np.testing.assert_allclose(found[ids != 1], theirs.last_hidden_state.numpy()[ids != 1], atol=1e-4)

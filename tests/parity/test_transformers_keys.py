@@ -24,12 +24,7 @@ OF_BACKBONES = {"_out_features", "_out_indices"}  # which hidden states `AutoBac
 
 
 # Keys that a file of the family must have: no model is built for the default of its class.
-NEEDED = {
-    "deepseek_v2": {"num_experts_per_tok": 6},
-    "dinov3_vit": {"num_register_tokens": 4},
-    "esm": {"hidden_dropout_prob": 0.0, "vocab_size": 33, "pad_token_id": 1},
-    "qwen3_moe": {"num_experts": 128},
-}
+NEEDED = {**make_transformers_keys.INSTEAD, "qwen3_moe": {"num_experts": 128}}
 
 
 def full_values(kind):

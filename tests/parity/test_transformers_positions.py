@@ -1,9 +1,9 @@
-"""Rotary, ALiBi, T5's relative bias and the sinusoids are those of transformers and of the papers."""
+"""Rotary, ALiBi and the biases and buckets of T5 and DeBERTa are those of transformers."""
 
 import numpy as np
 import pytest
 import torch
-from parity.weights import close, normal, paper_sinusoid, randomize, to_numpy
+from parity.weights import close, normal, randomize, to_numpy
 from transformers import LlamaConfig, T5Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
@@ -78,29 +78,18 @@ def test_rotary_frequencies(case):
 
 @pytest.mark.parametrize("factor", [2.0, 5.0])
 def test_ntk(factor):
-    """The published change of base, in float64; transformers has it as "dynamic", at a longer length."""
-    base = 10000.0 * factor ** (HEAD_DIM / (HEAD_DIM - 2))
-    positions = np.arange(LENGTH) + 50
-    angles = positions[:, None] / base ** (np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
-    turned = np.exp(1j * angles)[:, None]
-    x = normal(BATCH, LENGTH, HEADS, HEAD_DIM).astype("float64")
-    pairs = (x[..., : HEAD_DIM // 2] + 1j * x[..., HEAD_DIM // 2 :]) * turned
-    expected = np.concatenate([pairs.real, pairs.imag], axis=-1)
-    scaling = {"type": "ntk", "factor": factor}
-    close(Rotary(scaling=scaling)(x.astype("float32"), positions), expected)
-
+    """Transformers has it as "dynamic": at some length its base has grown by the same factor."""
     parameters = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": factor}
     config = LlamaConfig(head_dim=HEAD_DIM, max_position_embeddings=60, rope_parameters=parameters)
-    length = round(60 * (2 * factor - 1) / factor)  # where its base has grown by the same factor
+    length = round(60 * (2 * factor - 1) / factor)
     theirs, _ = ROPE_INIT_FUNCTIONS["dynamic"](config, "cpu", seq_len=length)
-    ours, _ = rotary.rotary_frequencies(HEAD_DIM, scaling=scaling)
+    ours, _ = rotary.rotary_frequencies(HEAD_DIM, scaling={"type": "ntk", "factor": factor})
     np.testing.assert_allclose(ours, to_numpy(theirs), rtol=1e-6)
 
 
 def test_ntk_of_one_pair():
     """Its only wavelength is the shortest, which a larger base leaves alone."""
-    x = normal(BATCH, LENGTH, HEADS, 2)
-    positions = np.arange(LENGTH)
+    x, positions = normal(BATCH, LENGTH, HEADS, 2), np.arange(LENGTH)
     close(Rotary(scaling={"type": "ntk", "factor": 4.0})(x, positions), to_numpy(Rotary()(x, positions)))
 
 
@@ -153,19 +142,3 @@ def test_relative_bias(bidirectional):
     close(ours(np.arange(9), np.arange(13)), theirs.compute_bias(9, 13))
     # A query in the middle of a decode step.
     close(ours(np.arange(2) + 5, np.arange(13)), theirs.compute_bias(2, 13, past_seen_tokens=5))
-
-
-@pytest.mark.parametrize("dim", [1, 2, 7, 12, 33])
-def test_sinusoid(dim):
-    positions = np.array([0, 1, 2, 9, 50, 99])
-    close(mathematics.sinusoid(positions, dim), paper_sinusoid(positions, dim).astype("float32"))
-    batch = np.stack([positions, positions[::-1]])
-    expected = np.stack([paper_sinusoid(row, dim) for row in batch]).astype("float32")
-    close(mathematics.sinusoid(batch, dim), expected)
-
-
-def test_sinusoid_far_away():
-    """An angle in float32 is off by half a unit in its last place, whoever computes it."""
-    positions = np.array([1000, 4095, 8191])
-    error = np.abs(to_numpy(mathematics.sinusoid(positions, 12)) - paper_sinusoid(positions, 12))
-    assert (error < 1.2e-7 * positions[:, None] + 1e-6).all()

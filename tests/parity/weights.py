@@ -82,19 +82,10 @@ def _split_packed_projections(theirs):
     return split
 
 
-def attention_table(ours, theirs, names=("q_proj", "k_proj", "v_proj", "out_proj")):
+def attention_table(ours, theirs):
     """The four rows of one attention."""
-    return {f"{ours}/{own}": f"{theirs}.{name}" for own, name in zip(("query", "key", "value", "output"), names)}
-
-
-def block_table(attention, attention_norm, feed_forward, feed_forward_norm):
-    """The table of a block: rows of its attention, name of a norm, our name -> theirs of projections, norm."""
-    return {
-        **attention,
-        "block/attention_norm": attention_norm,
-        **{f"block/feed_forward/{own}": name for own, name in feed_forward.items()},
-        "block/feed_forward_norm": feed_forward_norm,
-    }
+    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+    return {f"{ours}/{own}": f"{theirs}.{name}" for own, name in names.items()}
 
 
 ENCODER_LAYER = {
@@ -109,17 +100,7 @@ DECODER_LAYER = {
 
 
 def paired_blocks(
-    their_class,
-    our_class,
-    table,
-    norm_first,
-    activation="relu",
-    bias=True,
-    epsilon=1e-5,
-    heads=3,
-    width=20,
-    shapes=(),
-    **own,
+    their_class, our_class, table, norm_first, activation="relu", bias=True, epsilon=1e-5, shapes=(), **own
 ):
     """A layer of PyTorch and a block of ours with the same random weights, both at inference.
 
@@ -128,11 +109,11 @@ def paired_blocks(
         own: what the block needs beyond their common options.
     """
     theirs = randomize(
-        their_class(shapes[0][-1], heads, width, activation=activation, layer_norm_eps=epsilon, norm_first=norm_first,
+        their_class(shapes[0][-1], 3, 20, activation=activation, layer_norm_eps=epsilon, norm_first=norm_first,
                     bias=bias, batch_first=True),
     )  # fmt: skip
     ours = our_class(
-        heads, width, activation=activation, norm_epsilon=epsilon, use_bias=bias, name="block",
+        3, 20, activation=activation, norm_epsilon=epsilon, use_bias=bias, name="block",
         norm_placement="pre" if norm_first else "post", **own,
     )  # fmt: skip
     ours.build(*shapes)
