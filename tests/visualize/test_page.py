@@ -18,8 +18,7 @@ TARGET = ["<s>", "</script><b>x", "  ", "ein", "Hund", "ein", "\n"]
 
 
 def weights(heads, queries, keys, batch=1, seed=0):
-    scores = np.random.default_rng(seed).normal(size=(batch, heads, queries, keys)) * 2
-    scores = np.exp(scores)
+    scores = np.exp(2 * np.random.default_rng(seed).normal(size=(batch, heads, queries, keys)))
     return scores / scores.sum(-1, keepdims=True)
 
 
@@ -53,29 +52,18 @@ def decoded(layer, queries, keys):
 def test_layers_are_grouped_by_what_attends_to_what():
     data = data_of(view_attention(of_pair(), TARGET, SOURCE))
     assert (data["tokens"], data["source_tokens"]) == (TARGET, SOURCE)
-    kinds = {
-        kind["title"]: (kind["queries"], kind["keys"], [layer["name"] for layer in kind["layers"]])
-        for kind in data["kinds"]
-    }
-    assert kinds == {
-        "Encoder self-attention": ("source_tokens", "source_tokens", [f"encoder_{i}/attention" for i in range(2)]),
-        "Decoder self-attention": ("tokens", "tokens", [f"decoder_{i}/attention" for i in range(3)]),
-        "Cross-attention": ("tokens", "source_tokens", [f"decoder_{i}/cross_attention" for i in range(3)]),
-    }
-
-
-@pytest.mark.parametrize(
-    "name", ["encoder_0/attention", "decoder_0/attention", "mine", "cross_attention_lookalike/attention"]
-)
-def test_a_model_with_one_sequence_has_self_attention(name):
-    (kind,) = data_of(view_attention({name: weights(2, 3, 3)}, ["a", "b", "c"]))["kinds"]
-    assert kind["title"] == "Self-attention" and kind["layers"][0]["name"] == name
-
-
-def test_a_layer_that_keras_named_itself_is_cross_attention():
-    scores = {"cross_attention_1": weights(2, 7, 5), "multi_head_self_attention": weights(2, 7, 7)}
+    found = [(x["title"], x["queries"], x["keys"], [layer["name"] for layer in x["layers"]]) for x in data["kinds"]]
+    assert found == [
+        ("Encoder self-attention", "source_tokens", "source_tokens", [f"encoder_{i}/attention" for i in range(2)]),
+        ("Decoder self-attention", "tokens", "tokens", [f"decoder_{i}/attention" for i in range(3)]),
+        ("Cross-attention", "tokens", "source_tokens", [f"decoder_{i}/cross_attention" for i in range(3)]),
+    ]
+    scores = {"cross_attention_1": weights(2, 7, 5), "multi_head_self_attention": weights(2, 7, 7)}  # Keras' names
     titles = [kind["title"] for kind in data_of(view_attention(scores, TARGET, SOURCE))["kinds"]]
     assert titles == ["Decoder self-attention", "Cross-attention"]
+    for name in ("encoder_0/attention", "decoder_0/attention", "mine", "cross_attention_lookalike/attention"):
+        (kind,) = data_of(view_attention({name: weights(2, 3, 3)}, ["a", "b", "c"]))["kinds"]
+        assert kind["title"] == "Self-attention" and kind["layers"][0]["name"] == name
 
 
 def test_weights_are_within_a_two_hundredth():
@@ -130,11 +118,8 @@ def test_the_page_names_nothing_outside_of_it():
 
 
 def test_twelve_layers_of_twelve_heads_over_128_tokens_are_below_5_megabytes(tmp_path):
-    view_attention(
-        {f"encoder_{i}/attention": weights(12, 128, 128) for i in range(12)},
-        ["Ġtoken"] * 128,
-        path=tmp_path / "page.html",
-    )
+    scores = {f"encoder_{i}/attention": weights(12, 128, 128) for i in range(12)}
+    view_attention(scores, ["Ġtoken"] * 128, path=tmp_path / "page.html")
     assert 2e6 < os.path.getsize(tmp_path / "page.html") < 5e6
 
 
@@ -243,11 +228,8 @@ class Reader:
     def requests(self):
         """What was loaded or tried since this was last asked, without the page itself and what lies in it."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        urls = [
-            message["params"]["request"]["url"]
-            for message in messages
-            if message["method"] == "Network.requestWillBeSent"
-        ]
+        sent = [message for message in messages if message["method"] == "Network.requestWillBeSent"]
+        urls = [message["params"]["request"]["url"] for message in sent]
         return [url for url in urls if url != self.file.as_uri() and not url.startswith("data:")]
 
 
@@ -277,9 +259,8 @@ def test_a_layer_a_head_and_a_token_are_chosen_with_the_mouse(reader, size):
     reader.hover(reader.token("queries", 4))
     np.testing.assert_allclose(reader.weights("keys"), shown[4], atol=0.005)
     top = SOURCE[shown[4].argmax()]
-    assert reader.one("#readout").text.startswith(
-        f"“Hund” attends to “{top}”: {reader.weights('keys')[shown[4].argmax()]:.3f}"
-    )
+    weight = reader.weights("keys")[shown[4].argmax()]
+    assert reader.one("#readout").text.startswith(f"“Hund” attends to “{top}”: {weight:.3f}")
     reader.hover(reader.token("keys", 2))
     np.testing.assert_allclose(reader.weights("queries"), shown[:, 2], atol=0.005)
     assert reader.weights("keys") is None
@@ -288,9 +269,8 @@ def test_a_layer_a_head_and_a_token_are_chosen_with_the_mouse(reader, size):
     reader.one("[aria-label='Layer 2, head 1']").click()  # of the model view
     reader.token("queries", 0).click()
     reader.hover(reader.one("h1"))
-    np.testing.assert_allclose(
-        reader.weights("keys"), scores["decoder_2/cross_attention"][0, 1, 0], atol=0.005
-    )  # it stays
+    stays = scores["decoder_2/cross_attention"][0, 1, 0]
+    np.testing.assert_allclose(reader.weights("keys"), stays, atol=0.005)
     reader.one("#clear").click()
     reader.settle()
     assert reader.weights("keys") is None
@@ -300,9 +280,8 @@ def test_a_layer_a_head_and_a_token_are_chosen_with_the_mouse(reader, size):
 def test_a_layer_a_head_and_a_token_are_chosen_with_keys(reader, size):
     scores = of_pair()
     reader.open(view_attention(scores, TARGET, SOURCE).html, size)
-    reader.press(
-        "ARROW_RIGHT", "ARROW_DOWN", "ARROW_RIGHT", "ARROW_RIGHT", "ARROW_DOWN", "ARROW_LEFT"
-    )  # some lead nowhere
+    for name in ("RIGHT", "DOWN", "RIGHT", "RIGHT", "DOWN", "LEFT"):  # some lead nowhere
+        reader.press(f"ARROW_{name}")
     assert reader.one("#one").text == "Layer 1, head 1"
     reader.press("TAB")
     reader.press("ARROW_RIGHT")  # among the kinds, where arrows choose as in every group of radio buttons
@@ -327,9 +306,8 @@ def test_tokens_are_text(reader):
     assert [found.text for found in reader.all("#keys bdi")] == SOURCE
     reader.all("#kinds input")[1].click()
     reader.settle()
-    assert [found.text for found in reader.all("#keys bdi")] == [
-        "<s>", "</script><b>x", "␣␣", "ein", "Hund", "ein", "↵",
-    ]  # fmt: skip
+    shown = ["<s>", "</script><b>x", "␣␣", "ein", "Hund", "ein", "↵"]
+    assert [found.text for found in reader.all("#keys bdi")] == shown
     assert not reader.all("b")
     reader.hover(reader.token("queries", 5))
     assert reader.one("#readout").text.startswith("“ein” at 5 attends to ")  # there are two

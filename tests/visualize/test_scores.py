@@ -5,6 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
+from drawing import normal
 from keras import ops
 
 import keras_txf as txf
@@ -13,32 +14,21 @@ IDS = np.array([[5, 6, 7, 8, 0], [9, 3, 0, 0, 0]])
 SOURCES = np.array([[4, 8, 2, 10, 3, 9, 0], [7, 6, 5, 0, 0, 0, 0]])
 PAIR = {"source_ids": SOURCES, "target_ids": IDS}
 PACKED = {
-    "token_ids": np.array([[5, 6, 7, 8, 9]]),
-    "segment_ids": np.array([[1, 1, 1, 2, 2]]),
+    "token_ids": np.array([[5, 6, 7, 8, 9]]), "segment_ids": np.array([[1, 1, 1, 2, 2]]),
     "positions": np.array([[0, 1, 2, 0, 1]]),
-}
+}  # fmt: skip
 IMAGES = np.random.default_rng(1).random((2, 6, 8, 3)).astype("float32")
 # Each option of the blocks that the weights depend on, and each way of wiring; dim 12, 6 heads, 2 blocks.
 OPTIONS = [
-    {},
-    {"norm_placement": "pre", "norm": "rms"},
-    {"norm_placement": "sandwich", "norm_epsilon": 1e-3},
-    {"norm_placement": "pre", "norm_attention": [False, True]},
-    {"head_dim": 4},
-    {"num_key_value_heads": 3},
-    {"position": "rotary"},
-    {"position": "alibi"},
-    {"position": "relative"},
-    {"position_encoding": "learned", "max_length": 9},
-    {"window": 2},
-    {"logit_soft_cap": 2.0},
-    {"scale": 0.7},
-    {"qk_norm": True},
-    {"use_bias": False, "attention_output_bias": True},
+    {}, {"norm_placement": "pre", "norm": "rms"}, {"norm_placement": "sandwich", "norm_epsilon": 1e-3},
+    {"norm_placement": "pre", "norm_attention": [False, True]}, {"head_dim": 4}, {"num_key_value_heads": 3},
+    {"position": "rotary"}, {"position": "alibi"}, {"position": "relative"},
+    {"position_encoding": "learned", "max_length": 9}, {"window": 2}, {"logit_soft_cap": 2.0}, {"scale": 0.7},
+    {"qk_norm": True}, {"use_bias": False, "attention_output_bias": True},
     {"activation": "silu", "gated": True, "intermediate_dim": 10},
     {"dropout": 0.5, "attention_dropout": 0.5, "feed_forward_dropout": 0.5, "stochastic_depth": 0.5},
     {"embedding_norm": True, "embedding_dim": 10, "tie_embeddings": False},
-]
+]  # fmt: skip
 BUILDERS = {
     "encoder": (functools.partial(txf.models.encoder, 11), IDS),
     "classifier": (functools.partial(txf.models.encoder_classifier, 11, 4), IDS),
@@ -79,16 +69,17 @@ def test_scores_are_those_of_a_model_built_to_return_them(build, inputs, options
 
 
 def test_rows_sum_to_one_over_what_may_be_seen():
-    model = txf.models.encoder_decoder(11, 11, 2, 12, 6, decoder_options={"window": 2})
-    scores = txf.visualize.attention_scores(model, PAIR)
-    source, target = SOURCES != 0, IDS != 0
-    t = np.arange(5)
+    model = txf.models.encoder_decoder(11, 11, 1, 12, 6, decoder_options={"window": 2})
+    source, target, t = SOURCES != 0, IDS != 0, np.arange(5)
     causal = (t[:, None] >= t) & (t[:, None] - t < 2)
-    for name, weights in scores.items():
-        rows = source if name.startswith("encoder") else target
-        seen = {"cross_attention": source[:, None], "attention": (target[:, None] & causal)}[name.split("/")[1]]
-        seen = source[:, None] if name.startswith("encoder") else seen
-        weights = np.moveaxis(weights, 1, 0)  # each head
+    seen_by = {
+        "encoder_0/attention": (source, source[:, None]), "decoder_0/attention": (target, target[:, None] & causal),
+        "decoder_0/cross_attention": (target, source[:, None]),
+    }  # fmt: skip
+    scores = txf.visualize.attention_scores(model, PAIR)
+    assert scores.keys() == seen_by.keys()
+    for name, (rows, seen) in seen_by.items():
+        weights = np.moveaxis(scores[name], 1, 0)  # each head
         real = np.broadcast_to(rows[:, :, None], weights.shape[1:])
         np.testing.assert_allclose(np.where(seen, weights, 0).sum(-1)[:, rows], 1, atol=1e-5)
         assert not weights[:, ~seen & real].any()
@@ -118,7 +109,7 @@ def test_models_wired_by_hand_have_scores():
     inputs = keras.Input((None, 12))
     shared = txf.layers.MultiHeadSelfAttention(3, name="shared")
     x = keras.layers.MultiHeadAttention(2, 6, name="own")(shared(shared(inputs)), inputs)
-    values = np.random.default_rng(2).normal(size=(2, 5, 12)).astype("float32")
+    values = normal(2, 5, 12)
     model = keras.Model(inputs, x)
     scores = txf.visualize.attention_scores(model, values)
     assert list(scores) == ["shared", "shared:1", "own"] and scores["own"].shape == (2, 2, 5, 5)
@@ -152,15 +143,14 @@ def test_bad_input(model, inputs, message):
         txf.visualize.attention_scores(model, inputs)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Layer 'functional.* was passed an input with a mask:UserWarning"
-)  # Keras, of its own mask
+# Keras warns of its own mask.
+@pytest.mark.filterwarnings("ignore:Layer 'functional.* was passed an input with a mask:UserWarning")
 def test_a_mask_that_is_passed_to_a_model_within_a_model_counts():
     x, mask = keras.Input((4, 12)), keras.Input((4,), dtype="bool")
     inner_input = keras.Input((4, 12))
     inner = keras.Model(inner_input, txf.layers.MultiHeadSelfAttention(3, name="inner")(inner_input))
     model = keras.Model([x, mask], inner(x, mask=mask))
-    values = np.random.default_rng(3).normal(size=(2, 4, 12)).astype("float32")
+    values = normal(2, 4, 12)
     seen = np.array([[True, True, False, False], [True, True, True, False]])
     [weights] = txf.visualize.attention_scores(model, [values, seen]).values()
     assert not weights[~np.broadcast_to(seen[:, None, None], weights.shape)].any()
@@ -176,7 +166,7 @@ def test_a_model_within_a_model_keeps_a_call_of_its_own():
     x = keras.Input((4, 12))
     attention = txf.layers.MultiHeadSelfAttention(3)
     model = keras.Model(x, attention(inner(x)))
-    values = np.random.default_rng(3).normal(size=(2, 4, 12)).astype("float32")
+    values = normal(2, 4, 12)
     [weights] = txf.visualize.attention_scores(model, values).values()
     _, expected = attention(inner(values), return_attention_scores=True)
     np.testing.assert_allclose(weights, ops.convert_to_numpy(expected), atol=1e-6)
@@ -193,11 +183,10 @@ def test_augmentation_does_not_change_what_is_looked_at():
 
 def test_an_array_is_the_only_input_that_is_needed():
     model = txf.models.encoder_classifier(None, 4, num_layers=1, dim=12, num_heads=6, input_dim=3)
-    features = np.random.default_rng(2).normal(size=(2, 5, 3)).astype("float32")
+    features = normal(2, 5, 3)
     [found] = txf.visualize.attention_scores(model, features).values()
-    [expected] = txf.visualize.attention_scores(
-        model, {"features": features, "features_mask": np.ones((2, 5), "bool")}
-    ).values()
+    masked = {"features": features, "features_mask": np.ones((2, 5), "bool")}
+    [expected] = txf.visualize.attention_scores(model, masked).values()
     np.testing.assert_allclose(found, expected, atol=1e-6)
     pair = txf.models.encoder_decoder(11, 11, num_layers=1, dim=12, num_heads=6)
     with pytest.raises(ValueError, match=r"must be a dict with the keys \['source_ids', 'target_ids'\]"):
