@@ -37,3 +37,7 @@ LLAMA3 = dict(
 )  # fmt: skip
 FIVE = dict(num_labels=5)
 DISTILBERT = dict(vocab_size=61, dim=24, n_layers=3, n_heads=4, hidden_dim=40, max_position_embeddings=26)
+GPT2 = dict(
+    vocab_size=61, n_embd=24, n_layer=3, n_head=4, n_positions=26, layer_norm_epsilon=1e-2, bos_token_id=1,
+    eos_token_id=1,
+)  # fmt: skip

@@ -1,11 +1,12 @@
 """Small models of transformers with random weights, of every family, with options away from their defaults."""
 
 import dataclasses
+import functools
 
 import decoder_cases
 import encoder_cases
 import numpy as np
-from case_sizes import BART, BERT, DISTILBERT, FIVE, LLAMA, LLAMA3, T5, VIT, YARN
+from case_sizes import BART, BERT, DISTILBERT, FIVE, GPT2, LLAMA, LLAMA3, T5, VIT, YARN
 
 import keras_txf as txf
 
@@ -45,26 +46,13 @@ def is_fixed(family, name):
     return family in SINUSOIDS and SINUSOIDS[family] in name
 
 
-def bert(**options):
-    return {**BERT, **options}
-
-
-def llama(**options):
-    return {**LLAMA, **options}
-
-
-def bart(**options):
-    return {**BART, **options}
+bert, llama, bart = (functools.partial(dict, **sizes) for sizes in (BERT, LLAMA, BART))
 
 
 MODERNBERT = dict(
     vocab_size=61, hidden_size=24, num_hidden_layers=4, num_attention_heads=3, intermediate_size=40,
     max_position_embeddings=64, local_attention=6, norm_eps=1e-2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
     cls_token_id=1, sep_token_id=2,
-)  # fmt: skip
-GPT2 = dict(
-    vocab_size=61, n_embd=24, n_layer=3, n_head=4, n_positions=26, layer_norm_epsilon=1e-2, bos_token_id=1,
-    eos_token_id=1,
 )  # fmt: skip
 OPT = dict(
     vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, ffn_dim=40, max_position_embeddings=26
@@ -78,9 +66,8 @@ CASES = [
     Case(f"{family}-{name}", family, architecture, options)
     for family, name, architecture, options in (
         ("bert", "masked", "BertForMaskedLM", bert()),
-        ("bert", "untied", "BertForMaskedLM", bert(
-            tie_word_embeddings=False, hidden_act="gelu_new", type_vocab_size=3, pad_token_id=5,
-        )),
+        ("bert", "untied", "BertForMaskedLM", bert(tie_word_embeddings=False, hidden_act="gelu_new", type_vocab_size=3,
+         pad_token_id=5)),
         ("bert", "classes", "BertForSequenceClassification", bert(**FIVE, hidden_act="silu", classifier_dropout=0.3)),
         ("bert", "tokens", "BertForTokenClassification", bert(**FIVE, hidden_act="quick_gelu")),
         ("bert", "encoder", "BertModel", bert()),
@@ -94,9 +81,8 @@ CASES = [
         ("xlm-roberta", "tokens", "XLMRobertaForTokenClassification", bert(**FIVE)),
         ("xlm-roberta", "encoder", "XLMRobertaModel", bert(type_vocab_size=1)),
         ("distilbert", "masked", "DistilBertForMaskedLM", DISTILBERT),
-        ("distilbert", "untied", "DistilBertForMaskedLM", {
-            **DISTILBERT, "activation": "relu", "tie_word_embeddings": False,
-        }),
+        ("distilbert", "untied", "DistilBertForMaskedLM", {**DISTILBERT, "activation": "relu",
+         "tie_word_embeddings": False}),
         ("distilbert", "classes", "DistilBertForSequenceClassification", {**DISTILBERT, **FIVE, "pad_token_id": 4}),
         ("distilbert", "tokens", "DistilBertForTokenClassification", {**DISTILBERT, **FIVE}),
         ("distilbert", "waves", "DistilBertModel", {**DISTILBERT, "sinusoidal_pos_embds": True}),
@@ -105,126 +91,88 @@ CASES = [
         ("mpnet", "tokens", "MPNetForTokenClassification", bert(**FIVE)),
         ("mpnet", "encoder", "MPNetModel", bert(pad_token_id=4)),
         ("electra", "masked", "ElectraForMaskedLM", bert(embedding_size=10)),
-        ("electra", "wide", "ElectraForMaskedLM", bert(
-            embedding_size=24, hidden_act="relu", tie_word_embeddings=False,
-        )),
+        ("electra", "wide", "ElectraForMaskedLM", bert(embedding_size=24, hidden_act="relu",
+         tie_word_embeddings=False)),
         ("electra", "classes", "ElectraForSequenceClassification", bert(**FIVE, embedding_size=10)),
         ("electra", "tokens", "ElectraForTokenClassification", bert(**FIVE, embedding_size=10)),
         ("electra", "encoder", "ElectraModel", bert(embedding_size=10, type_vocab_size=4)),
         ("modernbert", "masked", "ModernBertForMaskedLM", MODERNBERT),
-        ("modernbert", "biased", "ModernBertForMaskedLM", {
-            **MODERNBERT, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True,
-            "decoder_bias": False, "hidden_activation": "relu", "classifier_activation": "silu",
-            "tie_word_embeddings": False,
-        }),
-        ("modernbert", "classes", "ModernBertForSequenceClassification", {
-            **MODERNBERT, **FIVE, "classifier_pooling": "mean",
-            "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
-            "rope_parameters": {
-                "full_attention": {"rope_type": "linear", "rope_theta": 300.0, "factor": 2.0},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
-            },
-        }),
+        ("modernbert", "biased", "ModernBertForMaskedLM", {**MODERNBERT, "norm_bias": True, "attention_bias": True,
+         "mlp_bias": True, "classifier_bias": True, "decoder_bias": False, "hidden_activation": "relu",
+         "classifier_activation": "silu", "tie_word_embeddings": False}),
+        ("modernbert", "classes", "ModernBertForSequenceClassification", {**MODERNBERT, **FIVE,
+         "classifier_pooling": "mean", "layer_types": ["sliding_attention", "full_attention", "full_attention",
+         "sliding_attention"], "rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 300.0,
+         "factor": 2.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
         ("modernbert", "tokens", "ModernBertForTokenClassification", {**MODERNBERT, **FIVE}),
         ("modernbert-decoder", "plain", "ModernBertDecoderForCausalLM", MODERNBERT),
-        ("modernbert-decoder", "biased", "ModernBertDecoderForCausalLM", {
-            **MODERNBERT, "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True,
-            "decoder_bias": False, "hidden_activation": "relu", "classifier_activation": "silu", "pad_token_id": 5,
-            "tie_word_embeddings": False, "local_attention": 8,
-            "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
-        }),
-        ("modernbert-decoder", "classes", "ModernBertDecoderForSequenceClassification", {
-            **MODERNBERT, **FIVE, "classifier_bias": True, "classifier_dropout": 0.3,
-        }),
+        ("modernbert-decoder", "biased", "ModernBertDecoderForCausalLM", {**MODERNBERT, "norm_bias": True,
+         "attention_bias": True, "mlp_bias": True, "classifier_bias": True, "decoder_bias": False,
+         "hidden_activation": "relu", "classifier_activation": "silu", "pad_token_id": 5, "tie_word_embeddings": False,
+         "local_attention": 8, "layer_types": ["sliding_attention", "full_attention", "full_attention",
+         "sliding_attention"]}),
+        ("modernbert-decoder", "classes", "ModernBertDecoderForSequenceClassification", {**MODERNBERT, **FIVE,
+         "classifier_bias": True, "classifier_dropout": 0.3}),
         ("modernbert-decoder", "encoder", "ModernBertDecoderModel", MODERNBERT),
         ("gpt2", "plain", "GPT2LMHeadModel", GPT2),
-        ("gpt2", "scaled", "GPT2LMHeadModel", {
-            **GPT2, "n_inner": 44, "activation_function": "silu", "scale_attn_by_inverse_layer_idx": True,
-            "scale_attn_weights": False, "tie_word_embeddings": False, "pad_token_id": 0,
-        }),
-        ("gpt2", "upcast", "GPT2LMHeadModel", {
-            **GPT2, "reorder_and_upcast_attn": True, "scale_attn_by_inverse_layer_idx": True,
-        }),
+        ("gpt2", "scaled", "GPT2LMHeadModel", {**GPT2, "n_inner": 44, "activation_function": "silu",
+         "scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False, "tie_word_embeddings": False,
+         "pad_token_id": 0}),
+        ("gpt2", "upcast", "GPT2LMHeadModel", {**GPT2, "reorder_and_upcast_attn": True,
+         "scale_attn_by_inverse_layer_idx": True}),
         ("opt", "plain", "OPTForCausalLM", OPT),
-        ("opt", "post", "OPTForCausalLM", {
-            **OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 10, "enable_bias": False,
-            "activation_function": "gelu",
-        }),
+        ("opt", "post", "OPTForCausalLM", {**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 10,
+         "enable_bias": False, "activation_function": "gelu"}),
         ("opt", "unnormed", "OPTForCausalLM", {**OPT, "_remove_final_layer_norm": True, "tie_word_embeddings": False}),
         ("llama", "plain", "LlamaForCausalLM", llama()),
-        ("llama", "biased", "LlamaForCausalLM", llama(
-            attention_bias=True, mlp_bias=True, head_dim=10, hidden_act="gelu", tie_word_embeddings=True,
-            rope_parameters=LLAMA3, pad_token_id=None,
-        )),
+        ("llama", "biased", "LlamaForCausalLM", llama(attention_bias=True, mlp_bias=True, head_dim=10,
+         hidden_act="gelu", tie_word_embeddings=True, rope_parameters=LLAMA3, pad_token_id=None)),
         ("llama", "yarn", "LlamaForCausalLM", llama(rope_parameters=YARN, num_key_value_heads=1)),
-        ("llama", "stretched", "LlamaForCausalLM", llama(
-            num_key_value_heads=4, rope_parameters=dict(rope_type="linear", rope_theta=300.0, factor=2.5),
-        )),
+        ("llama", "stretched", "LlamaForCausalLM", llama(num_key_value_heads=4, rope_parameters=dict(rope_type="linear",
+         rope_theta=300.0, factor=2.5))),
         ("mistral", "window", "MistralForCausalLM", llama(sliding_window=4, head_dim=10)),
         ("mistral", "open", "MistralForCausalLM", llama(sliding_window=None, tie_word_embeddings=True)),
         ("qwen2", "plain", "Qwen2ForCausalLM", llama()),
-        ("qwen2", "window", "Qwen2ForCausalLM", llama(
-            use_sliding_window=True, sliding_window=3, max_window_layers=1, tie_word_embeddings=True,
-        )),
+        ("qwen2", "window", "Qwen2ForCausalLM", llama(use_sliding_window=True, sliding_window=3, max_window_layers=1,
+         tie_word_embeddings=True)),
         ("qwen3", "plain", "Qwen3ForCausalLM", llama(head_dim=10)),
-        ("qwen3", "window", "Qwen3ForCausalLM", llama(
-            head_dim=10, attention_bias=True, use_sliding_window=True, sliding_window=4, layer_types=MIXED,
-        )),
+        ("qwen3", "window", "Qwen3ForCausalLM", llama(head_dim=10, attention_bias=True, use_sliding_window=True,
+         sliding_window=4, layer_types=MIXED)),
         ("smollm3", "plain", "SmolLM3ForCausalLM", llama(num_hidden_layers=5)),
-        ("smollm3", "window", "SmolLM3ForCausalLM", llama(
-            num_hidden_layers=4, no_rope_layers=[1, 0, 1, 0], use_sliding_window=True, sliding_window=4,
-            attention_bias=True, mlp_bias=True, tie_word_embeddings=False,
-        )),
+        ("smollm3", "window", "SmolLM3ForCausalLM", llama(num_hidden_layers=4, no_rope_layers=[1, 0, 1, 0],
+         use_sliding_window=True, sliding_window=4, attention_bias=True, mlp_bias=True, tie_word_embeddings=False)),
         ("gemma", "plain", "GemmaForCausalLM", llama(head_dim=10)),
-        ("gemma", "biased", "GemmaForCausalLM", llama(
-            head_dim=10, attention_bias=True, hidden_act="silu", tie_word_embeddings=False,
-        )),
+        ("gemma", "biased", "GemmaForCausalLM", llama(head_dim=10, attention_bias=True, hidden_act="silu",
+         tie_word_embeddings=False)),
         ("gemma2", "plain", "Gemma2ForCausalLM", llama(head_dim=10, sliding_window=4, query_pre_attn_scalar=20)),
-        ("gemma2", "uncapped", "Gemma2ForCausalLM", llama(
-            head_dim=10, sliding_window=3, layer_types=MIXED, attn_logit_softcapping=None, final_logit_softcapping=2.0,
-            attention_bias=True,
-        )),
+        ("gemma2", "uncapped", "Gemma2ForCausalLM", llama(head_dim=10, sliding_window=3, layer_types=MIXED,
+         attn_logit_softcapping=None, final_logit_softcapping=2.0, attention_bias=True)),
         ("gemma3_text", "plain", "Gemma3ForCausalLM", llama(head_dim=10, sliding_window=4, query_pre_attn_scalar=20)),
-        ("gemma3_text", "capped", "Gemma3ForCausalLM", llama(
-            head_dim=10, sliding_window=3, layer_types=MIXED, final_logit_softcapping=2.0,
-            rope_parameters={
-                "full_attention": dict(rope_type="linear", rope_theta=300.0, factor=2.0),
-                "sliding_attention": dict(rope_type="default", rope_theta=20.0),
-            },
-        )),
-        ("gemma3_text", "both", "Gemma3TextModel", llama(
-            head_dim=10, sliding_window=5, layer_types=MIXED, use_bidirectional_attention=True,
-        )),
-        ("gemma3_text", "both-classes", "Gemma3TextForSequenceClassification", llama(
-            **FIVE, head_dim=10, sliding_window=4, layer_types=MIXED, use_bidirectional_attention=True,
-        )),
+        ("gemma3_text", "capped", "Gemma3ForCausalLM", llama(head_dim=10, sliding_window=3, layer_types=MIXED,
+         final_logit_softcapping=2.0, rope_parameters={"full_attention": dict(rope_type="linear", rope_theta=300.0,
+         factor=2.0), "sliding_attention": dict(rope_type="default", rope_theta=20.0)})),
+        ("gemma3_text", "both", "Gemma3TextModel", llama(head_dim=10, sliding_window=5, layer_types=MIXED,
+         use_bidirectional_attention=True)),
+        ("gemma3_text", "both-classes", "Gemma3TextForSequenceClassification", llama(**FIVE, head_dim=10,
+         sliding_window=4, layer_types=MIXED, use_bidirectional_attention=True)),
         *decoder_cases.DECODERS,
         *decoder_cases.HEADS,
         ("t5", "relu", "T5ForConditionalGeneration", T5),
-        ("t5", "gated", "T5ForConditionalGeneration", {
-            **T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "pad_token_id": 3,
-            "decoder_start_token_id": 3,
-        }),
-        ("t5", "silu", "T5ForConditionalGeneration", {
-            **T5, "feed_forward_proj": "gated-silu", "num_decoder_layers": 1,
-        }),
+        ("t5", "gated", "T5ForConditionalGeneration", {**T5, "feed_forward_proj": "gated-gelu",
+         "tie_word_embeddings": False, "pad_token_id": 3, "decoder_start_token_id": 3}),
+        ("t5", "silu", "T5ForConditionalGeneration", {**T5, "feed_forward_proj": "gated-silu",
+         "num_decoder_layers": 1}),
         ("bart", "plain", "BartForConditionalGeneration", bart()),
-        ("bart", "scaled", "BartForConditionalGeneration", bart(
-            scale_embedding=True, activation_function="relu", decoder_start_token_id=4, pad_token_id=3,
-        )),
-        ("marian", "plain", "MarianMTModel", bart(
-            pad_token_id=60, decoder_start_token_id=60, eos_token_id=0, forced_eos_token_id=0,
-        )),
-        ("marian", "apart", "MarianMTModel", bart(
-            pad_token_id=50, decoder_start_token_id=50, eos_token_id=0, forced_eos_token_id=0, scale_embedding=True,
-            share_encoder_decoder_embeddings=False, decoder_vocab_size=53, activation_function="silu",
-            tie_word_embeddings=False,
-        )),
+        ("bart", "scaled", "BartForConditionalGeneration", bart(scale_embedding=True, activation_function="relu",
+         decoder_start_token_id=4, pad_token_id=3)),
+        ("marian", "plain", "MarianMTModel", bart(pad_token_id=60, decoder_start_token_id=60, eos_token_id=0,
+         forced_eos_token_id=0)),
+        ("marian", "apart", "MarianMTModel", bart(pad_token_id=50, decoder_start_token_id=50, eos_token_id=0,
+         forced_eos_token_id=0, scale_embedding=True, share_encoder_decoder_embeddings=False, decoder_vocab_size=53,
+         activation_function="silu", tie_word_embeddings=False)),
         ("vit", "classes", "ViTForImageClassification", {**VIT, **FIVE}),
-        ("vit", "oblong", "ViTForImageClassification", {
-            **VIT, "image_size": (8, 12), "patch_size": (2, 4), "num_channels": 2, "qkv_bias": False,
-            "hidden_act": "gelu_new",
-        }),
+        ("vit", "oblong", "ViTForImageClassification", {**VIT, "image_size": (8, 12), "patch_size": (2, 4),
+         "num_channels": 2, "qkv_bias": False, "hidden_act": "gelu_new"}),
         ("vit", "encoder", "ViTModel", VIT),
         *encoder_cases.ROWS,
     )

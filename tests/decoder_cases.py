@@ -1,29 +1,18 @@
 """Families of decoders: options away from their defaults, for `checkpoint_cases`."""
 
-from case_sizes import LLAMA3, YARN
+import functools
+
+from case_sizes import FIVE, GPT2, LLAMA, LLAMA3, YARN
 
 IDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
 PARTIAL = dict(rope_type="linear", rope_theta=300.0, factor=2.5, partial_rotary_factor=0.6)
 
 
-def neox(**options):
-    """With layer norms, and heads 10 wide."""
-    sizes = dict(
-        vocab_size=61, hidden_size=40, num_hidden_layers=3, num_attention_heads=4, intermediate_size=36,
-        max_position_embeddings=64, layer_norm_eps=1e-2, **IDS,
-    )  # fmt: skip
-    return {**sizes, **options}
-
-
-def rms(**options):
-    """With RMS norms, and heads 6 wide in groups."""
-    sizes = dict(
-        vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=40, max_position_embeddings=64, rms_norm_eps=1e-2, **IDS,
-    )  # fmt: skip
-    return {**sizes, **options}
-
-
+neox = functools.partial(  # with layer norms, and heads 10 wide
+    dict, vocab_size=61, hidden_size=40, num_hidden_layers=3, num_attention_heads=4, intermediate_size=36,
+    max_position_embeddings=64, layer_norm_eps=1e-2, **IDS,
+)  # fmt: skip
+rms = functools.partial(dict, **LLAMA)  # with RMS norms, and heads 6 wide in groups
 GPTJ = dict(vocab_size=61, n_embd=40, n_layer=3, n_head=4, n_positions=26, rotary_dim=6, layer_norm_epsilon=1e-2, **IDS)
 FALCON = dict(
     vocab_size=61, hidden_size=40, num_hidden_layers=3, num_attention_heads=4, ffn_hidden_size=36,
@@ -42,33 +31,28 @@ LATENT = dict(
 DECODERS = [
     ("gpt_neox", "plain", "GPTNeoXForCausalLM",
      neox(rope_parameters=dict(rope_type="default", rope_theta=50.0, partial_rotary_factor=0.6))),
-    ("gpt_neox", "sequential", "GPTNeoXForCausalLM",
-     neox(use_parallel_residual=False, attention_bias=False, hidden_act="gelu_new", rope_parameters=PARTIAL,
-          tie_word_embeddings=True)),
+    ("gpt_neox", "sequential", "GPTNeoXForCausalLM", neox(use_parallel_residual=False, attention_bias=False,
+     hidden_act="gelu_new", rope_parameters=PARTIAL, tie_word_embeddings=True)),
     ("gptj", "plain", "GPTJForCausalLM", GPTJ),
-    ("gptj", "narrow", "GPTJForCausalLM",
-     {**GPTJ, "n_inner": 36, "activation_function": "relu", "pad_token_id": None, "rotary_dim": 10,
-      "tie_word_embeddings": True}),
+    ("gptj", "narrow", "GPTJForCausalLM", {**GPTJ, "n_inner": 36, "activation_function": "relu", "pad_token_id": None,
+     "rotary_dim": 10, "tie_word_embeddings": True}),
     ("phi", "plain", "PhiForCausalLM", neox(num_key_value_heads=2, partial_rotary_factor=0.6)),
     ("phi", "stretched", "PhiForCausalLM",
      neox(hidden_act="relu", rope_parameters=PARTIAL, tie_word_embeddings=True, pad_token_id=None)),
     ("phi", "normed", "PhiForCausalLM", neox(num_key_value_heads=2, qk_layernorm=True, partial_rotary_factor=0.6)),
     ("falcon", "groups", "FalconForCausalLM", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
-    ("falcon", "one-norm", "FalconForCausalLM",
-     {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 1, "num_ln_in_parallel_attn": 1, "bias": True,
-      "activation": "relu", "tie_word_embeddings": False}),
+    ("falcon", "one-norm", "FalconForCausalLM", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 1,
+     "num_ln_in_parallel_attn": 1, "bias": True, "activation": "relu", "tie_word_embeddings": False}),
     ("falcon", "multi-query", "FalconForCausalLM", {**FALCON, "bias": True, "ffn_hidden_size": None}),
-    ("falcon", "sequential", "FalconForCausalLM",
-     {**FALCON, "multi_query": False, "parallel_attn": False,
-      "rope_parameters": dict(rope_type="linear", rope_theta=300.0, factor=2.5)}),
+    ("falcon", "sequential", "FalconForCausalLM", {**FALCON, "multi_query": False, "parallel_attn": False,
+     "rope_parameters": dict(rope_type="linear", rope_theta=300.0, factor=2.5)}),
     ("cohere", "plain", "CohereForCausalLM", neox(num_key_value_heads=2, logit_scale=0.3)),
     ("cohere", "biased", "CohereForCausalLM",
      neox(attention_bias=True, hidden_act="gelu", tie_word_embeddings=False, rope_parameters=LLAMA3, head_dim=8)),
     ("cohere", "normed", "CohereForCausalLM", neox(num_key_value_heads=2, use_qk_norm=True, head_dim=8)),
     ("stablelm", "plain", "StableLmForCausalLM", neox(num_key_value_heads=2, partial_rotary_factor=0.6)),
-    ("stablelm", "parallel", "StableLmForCausalLM",
-     neox(num_key_value_heads=4, use_parallel_residual=True, use_qkv_bias=True, hidden_act="gelu",
-          tie_word_embeddings=True, rope_parameters=PARTIAL)),
+    ("stablelm", "parallel", "StableLmForCausalLM", neox(num_key_value_heads=4, use_parallel_residual=True,
+     use_qkv_bias=True, hidden_act="gelu", tie_word_embeddings=True, rope_parameters=PARTIAL)),
     ("stablelm", "normed", "StableLmForCausalLM",
      neox(num_key_value_heads=2, qk_layernorm=True, use_parallel_residual=True, partial_rotary_factor=0.6)),
     ("bloom", "plain", "BloomForCausalLM", BLOOM),
@@ -88,50 +72,37 @@ DECODERS = [
     ("granite", "biased", "GraniteForCausalLM",
      rms(attention_bias=True, mlp_bias=True, tie_word_embeddings=True, residual_multiplier=0.3, logits_scaling=0.7)),
     ("mixtral", "plain", "MixtralForCausalLM", rms(**EXPERTS, num_local_experts=4, sliding_window=4)),
-    ("mixtral", "narrow", "MixtralForCausalLM",
-     rms(num_local_experts=3, num_experts_per_tok=1, head_dim=10, hidden_act="gelu", tie_word_embeddings=True,
-         num_key_value_heads=4, rope_parameters=YARN)),
-    ("qwen2_moe", "mixed", "Qwen2MoeForCausalLM",
-     rms(**EXPERTS, **QWEN, norm_topk_prob=True, qkv_bias=False, decoder_sparse_step=2, use_sliding_window=True,
-         sliding_window=4, max_window_layers=2, tie_word_embeddings=True)),
+    ("mixtral", "narrow", "MixtralForCausalLM", rms(num_local_experts=3, num_experts_per_tok=1, head_dim=10,
+     hidden_act="gelu", tie_word_embeddings=True, num_key_value_heads=4, rope_parameters=YARN)),
+    ("qwen2_moe", "mixed", "Qwen2MoeForCausalLM", rms(**EXPERTS, **QWEN, norm_topk_prob=True, qkv_bias=False,
+     decoder_sparse_step=2, use_sliding_window=True, sliding_window=4, max_window_layers=2, tie_word_embeddings=True)),
     ("qwen2_moe", "plain", "Qwen2MoeForCausalLM", rms(**EXPERTS, **QWEN)),
-    ("qwen3_moe", "mixed", "Qwen3MoeForCausalLM",
-     rms(**EXPERTS, **WIDTH, norm_topk_prob=True, attention_bias=True, mlp_only_layers=[1], use_sliding_window=True,
-         sliding_window=4, hidden_act="gelu")),
+    ("qwen3_moe", "mixed", "Qwen3MoeForCausalLM", rms(**EXPERTS, **WIDTH, norm_topk_prob=True, attention_bias=True,
+     mlp_only_layers=[1], use_sliding_window=True, sliding_window=4, hidden_act="gelu")),
     ("qwen3_moe", "plain", "Qwen3MoeForCausalLM", rms(**EXPERTS, **WIDTH, head_dim=10)),
     ("olmoe", "plain", "OlmoeForCausalLM", rms(**EXPERTS, num_experts=4)),
-    ("olmoe", "biased", "OlmoeForCausalLM",
-     rms(num_experts=3, num_experts_per_tok=2, norm_topk_prob=True, attention_bias=True, tie_word_embeddings=True,
-         rope_parameters=LLAMA3)),
+    ("olmoe", "biased", "OlmoeForCausalLM", rms(num_experts=3, num_experts_per_tok=2, norm_topk_prob=True,
+     attention_bias=True, tie_word_embeddings=True, rope_parameters=LLAMA3)),
     ("deepseek_v2", "groups", "DeepseekV2ForCausalLM",
      rms(**LATENT, n_group=4, topk_group=2, topk_method="group_limited_greedy", rope_parameters=MSCALE,
          attention_bias=True, first_k_dense_replace=1, q_lora_rank=14)),
-    ("deepseek_v2", "plain", "DeepseekV2ForCausalLM",
-     rms(**LATENT, n_group=1, topk_group=1, first_k_dense_replace=0, q_lora_rank=None, hidden_act="gelu",
-         tie_word_embeddings=True)),
+    ("deepseek_v2", "plain", "DeepseekV2ForCausalLM", rms(**LATENT, n_group=1, topk_group=1, first_k_dense_replace=0,
+     q_lora_rank=None, hidden_act="gelu", tie_word_embeddings=True)),
     ("deepseek_v3", "groups", "DeepseekV3ForCausalLM",
      rms(**LATENT, n_group=4, topk_group=2, first_k_dense_replace=1, rope_parameters=MSCALE, q_lora_rank=14)),
-    ("deepseek_v3", "plain", "DeepseekV3ForCausalLM",
-     rms(**LATENT, n_group=1, topk_group=1, first_k_dense_replace=0, rope_interleave=False, q_lora_rank=None,
-         attention_bias=True, norm_topk_prob=False, tie_word_embeddings=True,
-         rope_parameters=dict(rope_type="linear", rope_theta=70.0, factor=2.5))),
-    ("gpt_oss", "plain", "GptOssForCausalLM",
-     rms(**EXPERTS, num_local_experts=4, head_dim=10, sliding_window=4, swiglu_limit=0.9,
-         rope_parameters={**YARN, "truncate": False})),
-    ("gpt_oss", "unbiased", "GptOssForCausalLM",
-     rms(num_local_experts=3, num_experts_per_tok=2, head_dim=8, attention_bias=False, tie_word_embeddings=True,
-         layer_types=["full_attention", "sliding_attention", "full_attention"], sliding_window=3,
-         rope_parameters=dict(rope_type="default", rope_theta=70.0))),
+    ("deepseek_v3", "plain", "DeepseekV3ForCausalLM", rms(**LATENT, n_group=1, topk_group=1, first_k_dense_replace=0,
+     rope_interleave=False, q_lora_rank=None, attention_bias=True, norm_topk_prob=False, tie_word_embeddings=True,
+     rope_parameters=dict(rope_type="linear", rope_theta=70.0, factor=2.5))),
+    ("gpt_oss", "plain", "GptOssForCausalLM", rms(**EXPERTS, num_local_experts=4, head_dim=10, sliding_window=4,
+     swiglu_limit=0.9, rope_parameters={**YARN, "truncate": False})),
+    ("gpt_oss", "unbiased", "GptOssForCausalLM", rms(num_local_experts=3, num_experts_per_tok=2, head_dim=8,
+     attention_bias=False, tie_word_embeddings=True, layer_types=["full_attention", "sliding_attention",
+     "full_attention"], sliding_window=3, rope_parameters=dict(rope_type="default", rope_theta=70.0))),
 ]  # fmt: skip
 
-GPT2 = dict(
-    vocab_size=61, n_embd=24, n_layer=3, n_head=4, n_positions=26, layer_norm_epsilon=1e-2, bos_token_id=1,
-    eos_token_id=1,
-)  # fmt: skip
 OPT = dict(
     vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, ffn_dim=40, max_position_embeddings=26
 )
-FIVE = dict(num_labels=5)
 REWARD = dict(num_labels=1)
 # Heads of decoders, and bodies alone.
 HEADS = [
