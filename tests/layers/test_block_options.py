@@ -152,14 +152,6 @@ def test_cross_attention_is_that_of_numpy(name):
     assert_same(layer(X, CONTEXT, context_mask=mask), expected)
 
 
-def test_a_token_that_sees_nothing_gets_zeros_beside_a_sink():
-    layer = built(txf.layers.MultiHeadSelfAttention(3, sinks=True, output_projection=False), X)
-    mask = np.ones((5, 5), bool)
-    mask[2] = False
-    outputs = array(layer(X, attention_mask=mask))
-    assert np.isfinite(outputs).all() and (outputs[:, 2] == 0).all() and (outputs[:, 1] != 0).any()
-
-
 def test_a_norm_of_each_head_is_float32_and_saved(tmp_path):
     inputs = keras.Input((5, 12), dtype="float16")
     layer = txf.layers.MultiHeadSelfAttention(3, qk_norm="layer_per_head", dtype="mixed_float16", name="attention")

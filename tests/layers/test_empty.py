@@ -17,7 +17,6 @@ ATTENTIONS = {
     "single": {"num_key_value_heads": 1, "qk_norm": True, "logit_soft_cap": 2.0, "position": "alibi"},
     "relative": {"position": "relative"},
 }
-no_rows_or_tokens = pytest.mark.parametrize("batch, length", [(0, 5), (2, 0)])
 
 
 def x(batch, length, dim=8):
@@ -53,7 +52,7 @@ def test_blocks(batch, length, source):
         assert_shapes(decoder(x(batch, length), x(batch, source, 6), training=training), (batch, length, 8))
 
 
-@no_rows_or_tokens
+@pytest.mark.parametrize("batch, length", [(0, 5), (2, 0)])
 def test_the_others(batch, length):
     ids = np.ones((batch, length), "int32")
     for options in (
@@ -70,17 +69,6 @@ def test_the_others(batch, length):
     for cls in (layers.ALiBi, layers.RelativeBias):
         assert_shapes(cls(2)(ids, ids[:, :3]), (batch, 2, length, min(length, 3)))
     assert_shapes(layers.PatchEmbedding(2, 8, (4, 6))(np.ones((0, 4, 6, 3), "float32")), (0, 7, 8))
-
-
-@pytest.mark.long
-@no_rows_or_tokens
-def test_models(batch, length):
-    sizes, ids = dict(num_layers=1, dim=8, num_heads=2), np.ones((batch, length), "int32")
-    for pooling in ("mean", "attention"):
-        assert_shapes(txf.models.encoder_classifier(11, 3, **sizes, pooling=pooling)(ids), (batch, 3))
-    assert_shapes(txf.models.decoder_generator(11, **sizes, position="rotary")(ids), (batch, length, 11))
-    pair = {"source_ids": ids, "target_ids": ids[:, :3]}
-    assert_shapes(txf.models.encoder_decoder(11, 11, **sizes)(pair), (batch, min(length, 3), 11))
 
 
 def test_no_tokens_where_lengths_are_unknown():

@@ -64,16 +64,6 @@ def test_the_numbers_are_drawn_by_the_initializer():
         assert abs(values.mean() - 3) < 0.02 and abs(values.std() - 0.1) < 0.01
 
 
-def test_two_layers_of_one_initializer_differ_and_two_of_one_name_are_equal():
-    initializer, drawn = keras.initializers.GlorotUniform(seed=1), []
-    for name in ("one", "other", "one"):
-        layer = layers.FeedForward(kernel_initializer=initializer, name=name)
-        layer.build((None, None, 8))
-        drawn.append(keras.ops.convert_to_numpy(layer.intermediate.kernel))
-    np.testing.assert_array_equal(drawn[0], drawn[2])
-    assert (drawn[0] != drawn[1]).any()
-
-
 def test_configurations_keep_the_initializer_as_it_was_given():
     model = BUILDERS["encoder"](**seeded())
     expected = keras.initializers.RandomNormal(seed=1).get_config()

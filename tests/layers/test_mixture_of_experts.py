@@ -127,20 +127,6 @@ def test_training_uses_all_experts_alike():
     assert chosen.max() < 0.6  # it was 1.0 for the first expert
 
 
-@pytest.mark.slow
-def test_a_generator_with_experts_in_every_second_block():
-    experts = txf.layers.MixtureOfExperts(3, intermediate_dim=4)
-    model = drawing.randomize(txf.models.decoder_generator(11, 4, 8, 2, feed_forward=[None, experts] * 2), seed=1)
-    kinds = [type(model.get_layer(f"decoder_{i}").feed_forward).__name__ for i in range(4)]
-    assert kinds == ["FeedForward", "MixtureOfExperts"] * 2
-    ids = np.array([[5, 3, 8]])
-    for _ in range(4):
-        ids = np.concatenate([ids, drawing.array(model(ids))[:, -1:].argmax(-1)], axis=1)
-    np.testing.assert_array_equal(model.generate([[5, 3, 8]], 4), ids)
-    first, second = (model.get_layer(f"decoder_{i}").feed_forward for i in (1, 3))
-    assert np.abs(drawing.array(first.router) - drawing.array(second.router)).max() > 0
-
-
 def test_an_activation_layer_with_weights_is_built_with_the_layer():
     experts = txf.layers.MixtureOfExperts(3, intermediate_dim=4, activation=keras.layers.PReLU(shared_axes=[1, 2]))
     experts.build((None, None, 6))

@@ -63,13 +63,11 @@ def test_each_block_of_a_model_has_weights_of_its_own(name):
 
 
 def test_copies_of_a_seeded_layer_do_not_begin_alike():
-    initializer = keras.initializers.GlorotUniform(seed=1)
-    attention = causal(2, kernel_initializer=initializer)
+    attention = causal(2, kernel_initializer=keras.initializers.GlorotUniform(seed=1))
     models = [txf.models.decoder_generator(11, num_layers=2, dim=8, attention=attention) for _ in range(2)]
-    kernels = [
-        [drawing.array(model.get_layer(f"decoder_{i}").attention.query.kernel) for i in range(2)] for model in models
-    ]
-    assert np.abs(kernels[0][0] - kernels[0][1]).max() > 0.1
+    blocks = [[model.get_layer(f"decoder_{i}") for i in range(2)] for model in models]
+    kernels = np.array([[drawing.array(block.attention.query.kernel) for block in pair] for pair in blocks])
+    assert np.abs(kernels[0, 0] - kernels[0, 1]).max() > 0.1
     np.testing.assert_array_equal(kernels[0], kernels[1])
 
 
@@ -119,10 +117,16 @@ def test_parts_train(name):
 
 
 def test_a_list_gives_one_layer_to_a_block():
-    model = txf.models.encoder(11, 3, 8, 2, feed_forward=[None, SquaredReLU(6), None], intermediate_dim=5)
+    """The others have the defaults of the builder, which of images differ from those of a block."""
+    part = SquaredReLU(6)
+    model = txf.models.encoder(11, 3, 8, 2, feed_forward=[None, part, None], intermediate_dim=5)
     kinds = [type(model.get_layer(f"encoder_{i}").feed_forward).__name__ for i in range(3)]
     assert kinds == ["FeedForward", "SquaredReLU", "FeedForward"]
     assert model.get_layer("encoder_2").feed_forward.intermediate.units == 5
+    model = txf.models.image_encoder(8, 4, 2, 8, 2, feed_forward=[part, None])
+    assert model.get_layer("encoder_1").feed_forward.activation == "gelu"
+    with pytest.raises(ValueError, match="`activation` does not go with a layer as `feed_forward`"):
+        txf.models.image_encoder(8, 4, 2, 8, 2, feed_forward=[part, SquaredReLU(7)], activation="tanh")
 
 
 def test_a_norm_that_knows_no_masks_ends_none(tmp_path):
@@ -266,14 +270,3 @@ def test_copies_of_a_layer_have_the_dtype_of_the_builder():
     block = model.get_layer("decoder_1")
     assert block.attention.dtype_policy.name == "mixed_bfloat16"
     assert block.feed_forward.dtype_policy.name == "float16"  # the layer's own, which is not Keras' default
-
-
-def test_a_list_of_layers_replaces_the_defaults_of_a_builder():
-    """Those of the builders of images differ from those of a block."""
-    layers = [SquaredReLU(6), SquaredReLU(7)]
-    model = txf.models.image_encoder(8, 4, 2, 8, 2, feed_forward=layers)
-    assert [model.get_layer(f"encoder_{i}").feed_forward.width for i in range(2)] == [6, 7]
-    model = txf.models.image_encoder(8, 4, 2, 8, 2, feed_forward=[layers[0], None])
-    assert model.get_layer("encoder_1").feed_forward.activation == "gelu"
-    with pytest.raises(ValueError, match="`activation` does not go with a layer as `feed_forward`"):
-        txf.models.image_encoder(8, 4, 2, 8, 2, feed_forward=layers, activation="tanh")

@@ -111,10 +111,10 @@ def test_stored_frequencies_are_rotary_ones_until_they_are_replaced():
 
 def test_blocks_share_the_weights_and_files_keep_them(tmp_path):
     positions, x = [StoredRotary(4, name="rotary"), GridBias(HEADS, GRID, name="grid")], keras.Input((LENGTH, 8))
-    model_inputs = x
+    inputs = x
     for i in range(4):
         x = txf.layers.EncoderBlock(HEADS, position=positions[i % 2], name=f"block_{i}")(x)
-    model = drawing.randomize(keras.Model(model_inputs, x))
+    model = drawing.randomize(keras.Model(inputs, x))
     for position in positions:
         [weight] = [one for one in model.weights if one.path.startswith(position.name)]
         weight.assign(np.random.default_rng(2).normal(size=weight.shape))
