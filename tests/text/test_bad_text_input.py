@@ -18,44 +18,31 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "fox"]
 every_kind = pytest.mark.parametrize("kind", LEARN)
 
 
-@every_kind
-@pytest.mark.parametrize("value, words", [
-    (3, ["`text`", "string", "3"]),
-    (None, ["`text`", "None"]),
-    (["fox", 3], ["`text`", "3"]),
-    (["fox", None], ["`text`", "None"]),
-    ([["fox"], "dog"], ["`text`", "dog"]),
-    (np.zeros(2), ["`text`", "0."]),
-    ("a\ud800", ["`text`", "surrogate"]),
-    (["b", "a\udfff"], ["`text`", "surrogate"]),
-])  # fmt: skip
-def test_text(kind, value, words):
-    refused(lambda: learnt(kind).tokenize(value), words)
-    refused(lambda: learnt(kind)(value), words)
+TEXTS = [
+    (3, ["`text`", "string", "3"]), (None, ["`text`", "None"]), (["fox", 3], ["`text`", "3"]),
+    (["fox", None], ["`text`", "None"]), ([["fox"], "dog"], ["`text`", "dog"]), (np.zeros(2), ["`text`", "0."]),
+    ("a\ud800", ["`text`", "surrogate"]), (["b", "a\udfff"], ["`text`", "surrogate"]),
+]  # fmt: skip
+IDS = [
+    ("fox", ["`ids`", "fox"]), (3, ["`ids`", "3", "axis"]), ([1.5], ["`ids`", "1.5"]), ([-1], ["`ids`", "-1"]),
+    ([[1], ["fox"]], ["`ids`", "fox"]), ([2**32 + 5], ["`ids`", "4294967301"]), ([1, 10**6], ["`ids`", "1000000"]),
+]  # fmt: skip
 
 
 @every_kind
-@pytest.mark.parametrize("value, words", [
-    ("fox", ["`ids`", "fox"]),
-    (3, ["`ids`", "3", "axis"]),
-    ([1.5], ["`ids`", "1.5"]),
-    ([[1], ["fox"]], ["`ids`", "fox"]),
-    ([-1], ["`ids`", "-1"]),
-    ([2**32 + 5], ["`ids`", "4294967301"]),
-    ([1, 10**6], ["`ids`", "1000000"]),
-])  # fmt: skip
-def test_ids(kind, value, words):
-    refused(lambda: learnt(kind).detokenize(value), words)
+def test_text_and_ids(kind):
+    for value, words in TEXTS:
+        refused(lambda: learnt(kind).tokenize(value), words)
+        refused(lambda: learnt(kind)(value), words)
+    for value, words in IDS:
+        refused(lambda: learnt(kind).detokenize(value), words)
 
 
 @every_kind
 @pytest.mark.parametrize("options, words", [
-    ({"length": 0}, ["`length`", "0"]),
-    ({"length": "long"}, ["`length`", "long"]),
-    ({"start": "fox"}, ["`start`", "special", "fox"]),
-    ({"end": 3}, ["`end`", "3"]),
+    ({"length": 0}, ["`length`", "0"]), ({"length": "long"}, ["`length`", "long"]), ({"end": 3}, ["`end`", "3"]),
+    ({"start": "fox"}, ["`start`", "special", "fox"]), ({"padding_side": "middle"}, ["`padding_side`", "middle"]),
     ({"special_tokens_in_text": "drop"}, ["`special_tokens_in_text`", "escape", "drop"]),
-    ({"padding_side": "middle"}, ["`padding_side`", "middle"]),
     ({"truncation_side": None}, ["`truncation_side`", "None"]),
 ])  # fmt: skip
 def test_options(kind, options, words):
@@ -73,47 +60,29 @@ OTHERS = [
     (lambda: Word(VOCABULARY, unk_token=None), ["`unk_token`", "None"]),
     (lambda: Word(VOCABULARY, pad_token=None, length=3), ["`length`", "padding", "None"]),
     (lambda: Word(VOCABULARY, length=1, start="[CLS]", end="[CLS]"), ["`length`", "room", "length=1"]),
-    (lambda: Word(VOCABULARY, lowercase="yes"), ["`lowercase`", "yes"]),
     (lambda: Word(VOCABULARY, special_tokens=["[SEP]"]), ["`special_tokens`", "[SEP]"]),
     (lambda: Word(VOCABULARY, special_tokens=["[CLS]"]), ["`pad_token`", "special_tokens", "['[CLS]']", "[PAD]"]),
     (lambda: Character(["[PAD]", "[UNK]", "a"], pad_token="a"), ["`pad_token`", "special_tokens", "'a'"]),
     (lambda: Word(VOCABULARY).token_to_id("dog"), ["`token`", "dog"]),
     (lambda: Word(VOCABULARY).id_to_token(4), ["`id`", "4"]),
-    (lambda: Word(VOCABULARY).detokenize([1], skip_special_tokens=3), ["`skip_special_tokens`", "3"]),
     (lambda: Character(["[PAD]", "[UNK]", "ab"]), ["`vocabulary`", "single characters", "'ab'"]),
     (lambda: Character(["[PAD]", "a"]), ["`special_tokens`", "[UNK]"]),
     (lambda: Character.train(["ab"], vocab_size=2), ["`vocab_size`", "2"]),
     (lambda: Byte(special_tokens=["<0x41>"], pad_token=None), ["`vocabulary`", "<0x41>"]),
     (lambda: Piece(b"no model"), ["`model`", "no model"]),
     (lambda: Piece("no base64!"), ["`model`", "no base64!"]),
-    (lambda: Piece(3), ["`model`", "3"]),
     (lambda: Piece(learnt("unigram").get_config()["model"], extra_tokens=["</s>"]), ["`vocabulary`", "</s>"]),
     (lambda: Piece(learnt("unigram").get_config()["model"], prefix_space="often"), ["`prefix_space`", "often"]),
     (lambda: Piece.train(["a fox"], 400, "bpe"), ["sentencepiece", "400", "Vocabulary size"]),
-    (lambda: Piece.train(["a fox"], 9, "wordpiece"), ["`algorithm`", "wordpiece"]),
     (lambda: Piece.train(["a fox"], 9, special_tokens=["<pad>"]), ["`special_tokens`", "<pad>"]),
     (lambda: Piece.train(["a fox"], 3), ["`vocab_size`", "4 tokens", "vocab_size=3"]),
     (lambda: Piece.train(["a fox"], 200, byte_fallback=True), ["`byte_fallback`", "260", "vocab_size=200"]),
-    (lambda: Piece.train(["a fox"], 9, normalization="nfd"), ["`normalization`", "'nfd'"]),
-    (lambda: Piece(learnt("unigram").get_config()["model"], prefix_space=0), ["`prefix_space`", "0"]),
     (lambda: Byte(extra_tokens="abc"), ["`extra_tokens`", "'abc'"]),
-    (lambda: Byte(pad_token=["<pad>"]), ["`pad_token`", "['<pad>']"]),
-    (lambda: Byte(length=np.ones(2)), ["`length`", "[1., 1.]"]),
-    (lambda: Byte(length=10**30), ["`length`", "2**31"]),
     (lambda: Word.train(["a fox"], 5), ["`vocab_size`", "5 special tokens", "received 5"]),
     (lambda: Word(np.full((2, 2), 0.5)), ["`vocabulary`", "0.5"]),
     (lambda: Word({"[PAD]": 0, "[UNK]": 1}), ["`vocabulary`", "list", "'[PAD]'"]),
-    (lambda: Word(None), ["`vocabulary`", "None"]),
-    (lambda: Word(VOCABULARY).token_to_id(["fox"]), ["`token`", "['fox']"]),
-    (lambda: Word.from_file(3), ["`path`", "3"]),
-    (lambda: Word.train(["a fox"], 30, clean="yes"), ["`clean`", "'yes'"]),
-    (lambda: Word.train(["a fox"], 30, lowercase=None), ["`lowercase`", "None"]),
-    *(
-        (lambda cls=cls, bad=bad: cls.train(["a fox"], 300, min_frequency=bad), ["`min_frequency`", str(bad)])
-        for cls in (Word, Pair)
-        for bad in (-1, 1.5, True, 10**30)
-    ),
-    *((lambda cls=cls: cls.train(["a fox"], 10**30), ["`vocab_size`", "10000000"]) for cls in (Word, Pair, Piece)),
+    (lambda: Word.train(["a fox"], 300, min_frequency=-1), ["`min_frequency`", "-1"]),
+    (lambda: Pair.train(["a fox"], 300, min_frequency=1.5), ["`min_frequency`", "1.5"]),
     *(
         (lambda cls=cls: cls.train(["a fox"], 300, special_tokens="[PAD]"), ["`special_tokens`", "'[PAD]'"])
         for cls in (Word, Pair, Piece, Character)
@@ -166,11 +135,6 @@ def test_source_files(cls, content, words, tmp_path):
     refused(lambda: cls.train(tmp_path / "text", vocab_size=300), words)
 
 
-@every_training
-def test_vocab_size(cls):
-    refused(lambda: cls.train(["fox"], vocab_size=0), ["`vocab_size`", "0"])
-
-
 @pytest.mark.parametrize("cls", [Word, Piece, Pair])
 def test_files(cls, tmp_path):
     refused(lambda: cls.from_file(tmp_path / "nowhere"), ["`path`", "nowhere", "missing"])
@@ -205,14 +169,8 @@ def test_a_list_of_files_is_their_text(cls, tmp_path, monkeypatch):
     end = "\n" if cls is Character else ""
     expected = tokens(cls, [line + end for file in files for line in file.read_text().splitlines()])
     monkeypatch.chdir(tmp_path)
-    for source in (
-        files,
-        tuple(files),
-        iter(files),
-        [str(file) for file in files],
-        ["first.txt", "second"],
-        np.array(["first.txt", "second"]),
-    ):
+    names = ["first.txt", "second"]
+    for source in (files, tuple(files), iter(files), [str(file) for file in files], names, np.array(names)):
         assert tokens(cls, source) == expected
 
 
@@ -226,10 +184,8 @@ def test_text_that_is_no_list_of_paths(cls, lines):
     assert cls.train(iter(["nowhere.txt"] * 3), vocab_size=300).vocab_size > 10  # what looks like a path is text there
 
 
-@pytest.mark.parametrize(
-    "kind", ["WordPieceTokenizer", "BytePairTokenizer", "CharacterTokenizer", "SentencePieceTokenizer"]
-)
-def test_a_special_token_twice(kind):
-    tokens = ["[PAD]", "[UNK]", "<s>", "</s>", "<s>"]
-    with pytest.raises(ValueError, match="`special_tokens` must hold each token once; received .*'<s>', '</s>', '<s>'"):
-        getattr(text, kind).train(["a dog"], 300, special_tokens=tokens)
+@every_training
+def test_a_special_token_twice(cls):
+    words = "`special_tokens` must hold each token once; received .*'<s>', '</s>', '<s>'"
+    with pytest.raises(ValueError, match=words):
+        cls.train(["a dog"], 300, special_tokens=["[PAD]", "[UNK]", "<s>", "</s>", "<s>"])

@@ -1,9 +1,6 @@
-"""Files of tokenizers with random damage: read as the packages of Hugging Face and Google read them, or refused by
-name.
-"""
+"""Damaged files of tokenizers are read as Hugging Face's and Google's packages read them, or refused by name."""
 
 import functools
-import io
 import json
 import random
 
@@ -12,19 +9,11 @@ import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
-from text_cases import CORPUS, learnt
+from text_cases import learnt, piece_model
 
 from keras_txf import text
 
 LINES = ["The quick brown fox", "naïve dogs, ÄÖÜ! 狗和 zzz", ""]
-
-
-def trained_pieces(**options):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(CORPUS), model_writer=model, minloglevel=2, hard_vocab_limit=False, **options
-    )
-    return model.getvalue()
 
 
 @functools.cache
@@ -44,27 +33,24 @@ def sound():
         "bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": None,
     }  # fmt: skip
     fast = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>"}
-    unigram = tokenizers.Tokenizer(
-        tokenizers.models.Unigram([("<unk>", 0.0), ("a", -1.0), ("▁the", -2.0), ("é", -3.5)], 0, False)
-    )
-    unigram.normalizer = tokenizers.normalizers.Sequence(
-        [tokenizers.normalizers.NFKC(), tokenizers.normalizers.Lowercase()]
-    )
+    pieces = [("<unk>", 0.0), ("a", -1.0), ("▁the", -2.0), ("é", -3.5)]
+    unigram = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0, False))
+    normalizers = tokenizers.normalizers
+    unigram.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     unigram.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     unigram.decoder = tokenizers.decoders.Metaspace()
     unigram.add_special_tokens(["<pad>", "<s>", "</s>"])
-    unigram.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 5), ("</s>", 6)]
-    )
+    template = {"single": "<s> $A </s>", "special_tokens": [("<s>", 5), ("</s>", 6)]}
+    unigram.post_processor = tokenizers.processors.TemplateProcessing(**template)
     files = {
         "bert": {"vocab.txt": "\n".join(words) + "\n", "tokenizer_config.json": bert,
                  "added_tokens.json": {"[A]": len(words)},
                  "tokenizer.json": {"normalizer": {"type": "BertNormalizer", "lowercase": True,
                                                    "strip_accents": None}}},
-        "t5": {"spiece.model": trained_pieces(vocab_size=200, pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
+        "t5": {"spiece.model": piece_model(vocab_size=200, pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
                "tokenizer_config.json": {"tokenizer_class": "T5Tokenizer", "extra_ids": 7, "eos_token": "</s>",
                                          "pad_token": "<pad>"}},
-        "llama": {"tokenizer.model": trained_pieces(vocab_size=480, model_type="bpe", byte_fallback=True),
+        "llama": {"tokenizer.model": piece_model(vocab_size=480, model_type="bpe", byte_fallback=True),
                   "tokenizer_config.json": llama},
         "byt5": {"tokenizer_config.json": {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 9},
                  "config.json": {"model_type": "t5"}},
@@ -81,9 +67,7 @@ def as_bytes(content):
 
 
 def reference(folder, name):
-    """The ids of LINES by the package that the file is of, without special tokens; None where this one refuses what we
-    read.
-    """
+    """The ids of LINES by the file's own package, without special tokens; None where that one refuses what we read."""
     if name == "tokenizer.json":
         package = tokenizers.Tokenizer.from_file(str(folder / name))
         package.no_padding(), package.no_truncation()
@@ -92,9 +76,7 @@ def reference(folder, name):
     try:
         package = sentencepiece.SentencePieceProcessor(model_proto=(folder / name).read_bytes())
     except RuntimeError as error:
-        assert "precompiled_charsmap is invalid" in str(
-            error
-        )  # later versions want more of its rules than TensorFlow's
+        assert "precompiled_charsmap is invalid" in str(error)  # newer than TensorFlow's, it wants more of the rules
         return None
     return package.encode(LINES)
 
@@ -127,24 +109,15 @@ def load_broken_files(base, kind, number, seed):
     return loaded
 
 
-KINDS = ["bert", "t5", "llama", "byt5", "byte pairs", "unigram"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["bert", "t5", "llama", "byt5", "byte pairs", "unigram"])
 def test_broken_folders(kind, tmp_path):
-    assert 2 < load_broken_files(tmp_path, kind, 60, seed=1) < 58
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_many_broken_folders(kind, tmp_path):
-    assert 20 < load_broken_files(tmp_path, kind, 300, seed=2) < 280
+    assert 10 < load_broken_files(tmp_path, kind, 200, seed=2) < 190
 
 
 def test_rules_of_characters_that_lost_a_part_are_refused(tmp_path):
     """Google's package refuses them too. TensorFlow's kernels would drop the texts that these rules are of."""
-    content = trained_pieces(vocab_size=200)
+    content = piece_model(vocab_size=200)
     path, middle = tmp_path / "spiece.model", len(content) // 2  # most of the file are these rules
     path.write_bytes(content[:middle] + bytes(4096) + content[middle + 4096 :])
     with pytest.raises((OSError, RuntimeError)):

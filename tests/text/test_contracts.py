@@ -57,8 +57,7 @@ def test_text_of_any_shape(kind):
 
 
 @every_kind
-@pytest.mark.parametrize("padding_side", ["right", "left"])
-@pytest.mark.parametrize("truncation_side", ["right", "left"])
+@pytest.mark.parametrize("padding_side, truncation_side", [("right", "left"), ("left", "right")])
 def test_length_start_and_end(kind, padding_side, truncation_side):
     start, end = START_AND_END[kind]
     options = dict(start=start, end=(end, end), padding_side=padding_side, truncation_side=truncation_side)
@@ -97,11 +96,10 @@ def test_special_tokens_in_text(kind):
     escaped = plain.tokenize(text).numpy().tolist()
     assert not set(escaped) & {plain.special_tokens[token] for token in special}
     ids = keep.tokenize([text, "fox", *special]).to_list()
-    assert [id for id in ids[0] if keep.id_to_token(id) in special] == [
-        plain.special_tokens[token] for token in special
-    ] * 2
+    special_ids = [plain.special_tokens[token] for token in special]
+    assert [id for id in ids[0] if keep.id_to_token(id) in special] == special_ids * 2
     assert ids[1] == plain.tokenize("fox").numpy().tolist()
-    assert ids[2:] == [[plain.special_tokens[token]] for token in special]
+    assert ids[2:] == [[id] for id in special_ids]
     shown = keep.detokenize(ids[0], skip_special_tokens=False)
     assert keep.tokenize(shown).numpy().tolist() == ids[0]
     assert not any(token in keep.detokenize(ids[0]) for token in special)
@@ -144,6 +142,7 @@ def model_of(tokenizer):
 
 
 @on_tensorflow
+@pytest.mark.drawn(3)
 @every_kind
 def test_in_a_model_and_its_file(kind, tmp_path):
     tokenizer = learnt(kind, length=6)
@@ -212,10 +211,8 @@ def test_escaping_where_a_vocabulary_is_looked_up(kind):
     import tokenizers
 
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    pieces = [
-        *((token, 0.0) for token in special),
-        *((piece, -5.0) for piece in "▁fine ▁ < s p a d > / u n k m".split()),
-    ]
+    pieces = [(token, 0.0) for token in special]
+    pieces += [(piece, -5.0) for piece in "▁fine ▁ < s p a d > / u n k m".split()]
     if kind == "Unigram":
         model = tokenizers.models.Unigram(pieces, unk_id=3)
     else:

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 from refusals import built, refused
-from text_cases import CORPUS, LEARN, START_AND_END, learnt
+from text_cases import CORPUS, learnt
 
 import keras_txf as txf
 from keras_txf.generation import Beam, Contrastive, NoRepeatNgrams
@@ -35,20 +35,20 @@ def two_hundred_texts():
 TEXTS = two_hundred_texts()
 
 
-def tokenizer(kind="unigram", length=LENGTH, **options):
-    return learnt(kind, start=START_AND_END[kind][0], length=length, **options)
+def tokenizer():
+    return learnt("unigram", start="<s>", length=LENGTH)
 
 
 @functools.cache
-def make(builder, kind="unigram", *sizes, **options):
-    size = learnt(kind).vocab_size
+def make(builder, *sizes, **options):
+    size = learnt("unigram").vocab_size
     sizes = (size, size) if builder == "encoder_decoder" else (size, *sizes)
     model = getattr(txf.models, builder)(*sizes, **{"num_layers": 1, "dim": 16, "num_heads": 2, **options})
     return drawing.randomize(model, seed=4)
 
 
 def classifier():
-    return make("encoder_classifier", "unigram", 3)
+    return make("encoder_classifier", 3)
 
 
 def embedder():
@@ -58,21 +58,18 @@ def embedder():
 
 def classes(model, ids, labels):
     logits = drawing.array(model(ids))
-    return {
-        "logits": logits,
-        "label": [labels[i] for i in logits.argmax(1)],
-        "probabilities": keras.ops.softmax(logits),
-    }
+    names = [labels[i] for i in logits.argmax(1)]
+    return {"logits": logits, "label": names, "probabilities": keras.ops.softmax(logits)}
 
 
 def embeddings(model, ids):
     return {"embeddings": drawing.array(model(ids))}
 
 
-def generated(model, ids, detokenize=None, **options):
+def generated(model, ids, **options):
     """One text and score for each row; of several sequences a list."""
     answer = model.generate(ids, padded=False, return_scores=True, **options)
-    return {"text": [(detokenize or learnt("unigram").detokenize)(row) for row in answer.ids], "scores": answer.scores}
+    return {"text": [learnt("unigram").detokenize(row) for row in answer.ids], "scores": answer.scores}
 
 
 NEW = {"max_new_tokens": 7, "stop_ids": 3}
@@ -143,26 +140,16 @@ def assert_same(found, expected):
             np.testing.assert_allclose(found[key], values, rtol=1e-4, atol=1e-4)
 
 
-@pytest.fixture(params=["short", pytest.param("long", marks=slow)])
-def names(request):
-    """The cases of one process. Python's own loop is not compiled: that would take the most time."""
-    short = ["classify", "complete"]
-    tf.config.run_functions_eagerly(True)
-    yield short if request.param == "short" else [name for name in CASES if name not in short]
+@slow
+def test_a_fresh_process_answers_as_python(tmp_path):
+    tf.config.run_functions_eagerly(True)  # Python's own loop is not compiled: that would take the most time
+    expected = {
+        name: answer(build(), tokenizer()(TEXTS), **options) for name, (answer, build, options) in CASES.items()
+    }
     tf.config.run_functions_eagerly(False)
-
-
-@pytest.mark.slow
-def test_a_fresh_process_answers_as_python(tmp_path, names):
-    expected = {}
-    for name in names:
-        answer, build, options = CASES[name]
-        expected[name] = answer(build(), tokenizer()(TEXTS), **options)
-    tf.config.run_functions_eagerly(False)
-    for name in names:
-        _, build, options = CASES[name]
+    for name, (_, build, options) in CASES.items():
         txf.text.export(build(), tokenizer(), tmp_path / name, **options)
-    for name, found in in_a_fresh_process(tmp_path, names).items():
+    for name, found in in_a_fresh_process(tmp_path, list(CASES)).items():
         assert_same(found["all"], expected[name])
         first = {key: values[:4] for key, values in expected[name].items()}
         assert_same(found["list"], first)
@@ -171,20 +158,6 @@ def test_a_fresh_process_answers_as_python(tmp_path, names):
             assert [len(row) for row in rows] == [3, 0, 1]
             assert_same({key: rows[0] + rows[2]}, {key: first[key]})
         assert set(found["none"]) == set(first) and not any(found["none"].values())
-
-
-@slow
-def test_every_tokenizer(tmp_path):
-    expected = {}
-    for kind in LEARN:
-        if kind == "byte pairs":  # not in a graph
-            continue
-        ids = tokenizer(kind, special_tokens_in_text="keep")
-        writer = make("decoder_generator", kind, position_encoding="learned", max_length=40)
-        txf.text.export(writer, ids, tmp_path / kind, max_new_tokens=5)
-        expected[kind] = generated(writer, ids(TEXTS), ids.detokenize, max_new_tokens=5)
-    for name, found in in_a_fresh_process(tmp_path, list(expected)).items():
-        assert_same(found["all"], expected[name])
 
 
 @slow
@@ -207,8 +180,8 @@ def test_an_empty_prompt(tmp_path):
     """With nothing to continue the answer is empty, where `generate` refuses; a start token is something."""
     model, ids = make("decoder_generator"), learnt("unigram", length="longest")
     texts = ["a fox", "", " "]
-    for folder, options in (("none", {}), ("start", {"start_id": 2})):
-        txf.text.export(model, ids, tmp_path / folder, **options, **NEW)
+    txf.text.export(model, ids, tmp_path / "none", **NEW)
+    txf.text.export(model, ids, tmp_path / "start", start_id=2, **NEW)
     without, start = (serve(tmp_path / folder, texts) for folder in ("none", "start"))
     expected = generated(model, ids(texts[:1]), **NEW)
     assert [text.decode() for text in without["text"].numpy()] == [*expected["text"], "", ""]
@@ -264,9 +237,8 @@ def test_training_goes_on_as_if_nothing_had_been_written(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-LETTERS = txf.text.CharacterTokenizer(
-    ["[PAD]", "[UNK]", "[START]", "[END]", *"abcdefg"], special_tokens=["[PAD]", "[UNK]", "[START]", "[END]"], length=6
-)
+SPECIAL = ["[PAD]", "[UNK]", "[START]", "[END]"]
+LETTERS = txf.text.CharacterTokenizer([*SPECIAL, *"abcdefg"], special_tokens=SPECIAL, length=6)
 
 
 def letters(**options):
@@ -314,16 +286,15 @@ def test_refuses(tmp_path, monkeypatch, words, options):
     refuses(words, **options)
 
 
-@pytest.mark.slow
+@slow
 def test_refuses_lengths_and_padding_that_a_model_does_not_have(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sizes = dict(num_layers=1, dim=8, num_heads=2)
     short = txf.models.encoder_classifier(11, 3, **sizes, position_encoding="learned", max_length=5)
     refuses(["`length`", "max_length=5", "6"], model=short)
     refuses(["`length`", "max_length=5", "None"], model=short, tokenizer=letters(length=None))
-    short = txf.models.encoder_decoder(
-        11, 11, **sizes, share_embeddings="tokens", position_encoding="learned", max_length=5
-    )
+    sizes_of_pair = {**sizes, "share_embeddings": "tokens", "position_encoding": "learned", "max_length": 5}
+    short = txf.models.encoder_decoder(11, 11, **sizes_of_pair)
     refuses(["`length`", "max_length=5", "6"], model=short)
     short = txf.models.decoder_generator(11, **sizes, position_encoding="learned", max_length=8)
     refuses(["max_length=8", "6 prompt tokens", "max_new_tokens=3"], model=short, max_new_tokens=3)
@@ -344,13 +315,9 @@ def test_a_sequential_model_that_was_never_called(tmp_path):
     model = keras.Sequential([keras.Input((6,), dtype="int32"), *layers])
     txf.text.export(model, LETTERS, tmp_path / "m")
     texts = ["abc", "", "cabbage"]
-    expected = model.predict(LETTERS(texts), verbose=0)
-    loaded = tf.saved_model.load(str(tmp_path / "m"))
-    np.testing.assert_allclose(loaded.serve(tf.constant(texts))["logits"], expected, atol=1e-6)
-    refused(
-        lambda: txf.text.export(keras.Sequential(layers[:1]), LETTERS, tmp_path / "n"),
-        ["`model`", "built", "Sequential"],
-    )
+    np.testing.assert_allclose(serve(tmp_path / "m", texts)["logits"], model(LETTERS(texts)), atol=1e-6)
+    unbuilt = keras.Sequential(layers[:1])
+    refused(lambda: txf.text.export(unbuilt, LETTERS, tmp_path / "n"), ["`model`", "built", "Sequential"])
     refused(lambda: txf.text.export(model, LETTERS, 3), ["`folder`", "3"])
 
 
@@ -359,7 +326,7 @@ def test_refuses_another_backend(monkeypatch, tmp_path):
     refused(lambda: txf.text.export(built("encoder_classifier"), LETTERS, tmp_path / "m"), ["TensorFlow", "'jax'"])
 
 
-@pytest.mark.slow
+@slow
 def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     folder, model = tmp_path / "deep" / "model", built("encoder_classifier")
     txf.text.export(model, LETTERS, folder)
@@ -379,20 +346,11 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     def forbid(module, path, signatures):
         raise tf.errors.PermissionDeniedError(None, None, f"{path}; Permission denied")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(tf.saved_model, "save", forbid)
-        with pytest.raises(ValueError, match="`folder` must be a place that can be written to") as error:
-            txf.text.export(model, LETTERS, folder, overwrite=True)
-        assert "Permission denied" in str(error.value) and "unfinished" not in str(error.value)
-    kept = [f".replaced-{'0' * 31}.model", f".unfinished-{'0' * 32}.models"]
-    left = [f".{kind}-{'0a' * 16}.model" for kind in ("unfinished", "replaced")]  # by a kill
-    for name in (*kept, *left):
-        (folder.parent / name).mkdir()
+    monkeypatch.setattr(tf.saved_model, "save", forbid)
+    with pytest.raises(ValueError, match="`folder` must be a place that can be written to") as error:
+        txf.text.export(model, LETTERS, folder, overwrite=True)
+    assert "Permission denied" in str(error.value) and "unfinished" not in str(error.value)
     monkeypatch.undo()
-    txf.text.export(model, LETTERS, folder, overwrite=True)
-    assert sorted(os.listdir(folder.parent)) == sorted([*kept, "model"])
-    for name in kept:
-        (folder.parent / name).rmdir()
     (tmp_path / "mine").mkdir()
     refused(lambda: txf.text.export(model, LETTERS, tmp_path / "mine", overwrite=True), ["`folder`", "no SavedModel"])
 
@@ -427,20 +385,9 @@ def test_answers_begin_and_end_as_the_tokenizer_says(tmp_path):
         assert [text.decode() for text in serve(tmp_path / kind, texts)["text"].numpy()] == ids.detokenize(answers)
 
 
-@pytest.mark.slow
-def test_a_model_that_is_wired_by_hand_completes_texts(tmp_path):
-    ids = keras.Input((None,), dtype="int32", name="token_ids")
-    x = txf.layers.DecoderBlock(2)(txf.layers.PositionalEmbedding(11, 8)(ids))
-    model = txf.models.generative(keras.Model(ids, keras.layers.Dense(11)(x)))
-    txf.text.export(model, LETTERS, tmp_path / "model", max_new_tokens=3)
-    text = serve(tmp_path / "model", ["abc"])["text"].numpy()[0]
-    expected = model.generate(LETTERS(["abc"]).numpy(), 3, padded=False)
-    assert text.decode() == LETTERS.detokenize(expected)[0]
-
-
 @pytest.mark.parametrize("labels", [None, LABELS])
 def test_numbers_of_a_model_in_bfloat16_are_float32(labels):
-    model = make("encoder_classifier", "unigram", 3, dtype="mixed_bfloat16")
+    model = make("encoder_classifier", 3, dtype="mixed_bfloat16")
     answers = [serving.classifier(model, tokenizer(), labels)(tf.constant(["a fox"]))]
     answers.append(serving.pair_classifier(model, tokenizer(), labels, "</s>")(tf.constant(["a"]), tf.constant(["b"])))
     for answer in answers:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 from text_cases import CORPUS, LEARN, learnt
@@ -105,24 +105,14 @@ def rest_of(make, steps, file):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 3 * len(CORPUS)))
-def test_a_training_that_goes_on_anywhere_sees_the_masks_of_an_unbroken_one(tmp_path, steps):
-    goes_on(steps, tmp_path / "at")
+@pytest.mark.parametrize("steps", [0, 5, 25, 3 * len(CORPUS)])
+def test_a_training_that_goes_on_sees_the_masks_of_an_unbroken_one(tmp_path, steps):
+    assert plain(masks_then_epochs().skip(steps)) == plain(masks_then_epochs())[steps:]
+    rest, again = rest_of(epochs_then_masks, steps, tmp_path / "at")
+    assert len(rest) == 3 * len(CORPUS) - steps and again == rest
     rest, again = rest_of(masks_then_epochs, steps, tmp_path / "at")
     to_the_end = len(rest) % len(CORPUS)  # of the epoch
     assert again[:to_the_end] == rest[:to_the_end]
-
-
-@pytest.mark.slow
-def test_a_training_that_goes_on_sees_the_masks_of_an_unbroken_one(tmp_path):
-    goes_on(25, tmp_path / "at")
-
-
-def goes_on(steps, file):
-    assert plain(masks_then_epochs().skip(steps)) == plain(masks_then_epochs())[steps:]
-    rest, again = rest_of(epochs_then_masks, steps, file)
-    assert len(rest) == 3 * len(CORPUS) - steps and again == rest
 
 
 def masks_then_epochs():
@@ -137,9 +127,8 @@ def groups(tokenizer, row):
     """The words of a row: the tokens that are hidden or not together."""
     result = []
     rows = [np.array(row)] * 40
-    found = np.stack(
-        [targets != tokenizer.pad_id for _, targets in masked(rows, tokenizer, rate=0.5, whole_words=True)]
-    )
+    examples = masked(rows, tokenizer, rate=0.5, whole_words=True)
+    found = np.stack([targets != tokenizer.pad_id for _, targets in examples])
     for place, id in enumerate(row):
         if place and (found[:, place] == found[:, place - 1]).all():
             result[-1].append(id)
@@ -148,6 +137,7 @@ def groups(tokenizer, row):
     return result
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("kind", LEARN)
 def test_words_of_every_tokenizer(kind):
     config = learnt(kind).get_config()
@@ -185,9 +175,8 @@ def test_words_of_a_tokenizer_json_that_is_not_of_bytes():
     unigram = of_tokenizers(unigram, pre_tokenizer=pre.Metaspace())
     assert unigram.tokenize("the foxes the").numpy().tolist() == row
     assert groups(unigram, row) == [[1], [2, 3], [1]]
-    unmarked = of_tokenizers(
-        models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]"), pre_tokenizer=pre.Whitespace()
-    )
+    unmarked = models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]")
+    unmarked = of_tokenizers(unmarked, pre_tokenizer=pre.Whitespace())
     refused(lambda: masked([row], unmarked, whole_words=True), ["`whole_words`", "▁", "Ġ", "none"])
     assert len(masked([row[:1]], unmarked)) == 1
 

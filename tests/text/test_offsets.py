@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
-from hypothesis import given, settings
+from drawing import few
+from hypothesis import given
 from text_cases import CORPUS, HARD, LEARN, STRINGS, learnt
 
 import keras_txf as txf
@@ -39,7 +40,7 @@ def test_word_pieces_are_those_of_hugging_face(lowercase):
 
     sorted_accents = set(map(chr, unicode.code_points(unicode.REORDERED)))
 
-    @settings(max_examples=60, deadline=None, database=None, derandomize=True)
+    @few(20)
     @given(STRINGS)
     def compare(texts):
         # The package moves accents that it sorts without their places.

@@ -22,18 +22,12 @@ def first_fit(sizes, lengths, window):
     for start in range(0, len(sizes), window):
         rows = []
         for place in range(start, min(start + window, len(sizes))):
-            fits = (
-                row
-                for row in rows
-                if all(
-                    sum(sizes[other][i] for other in row) + sizes[place][i] <= lengths[i] for i in range(len(lengths))
-                )
-            )
-            row = next(fits, None)
-            if row is None:
-                rows.append([place])
+            for row in rows:
+                if all(sum(sizes[i][side] for i in [*row, place]) <= lengths[side] for side in range(len(lengths))):
+                    row.append(place)
+                    break
             else:
-                row.append(place)
+                rows.append([place])
         done += rows
     return done
 
@@ -84,37 +78,34 @@ def test_shapes_are_static():
     assert batch[1].shape == (2, 16)
 
 
-@pytest.mark.slow
-def test_labels_and_weights_of_examples_and_of_tokens():
-    ids, label = tf.ragged.constant([[5, 6], [7], [8, 9, 3]], dtype="int32"), [0, 2, 1]
-    inputs, labels, weights = next(
-        iter(text.pack(tf.data.Dataset.from_tensor_slices((ids, label)).map(dense), 4).batch(9))
-    )
-    np.testing.assert_array_equal(inputs["token_ids"], [[5, 6, 7, 0], [8, 9, 3, 0]])
+IDS = [[5, 0], [7], [8, 9, 3]]
+
+
+def packed(*parts):
+    """The rows of 4 tokens of examples of `IDS` and these parts."""
+    parts = [tf.ragged.constant(part) if isinstance(part[0], list) else tf.constant(part) for part in (IDS, *parts)]
+    dataset = tf.data.Dataset.from_tensor_slices(tuple(parts))
+    dataset = dataset.map(lambda *element: tf.nest.map_structure(tf.convert_to_tensor, element))
+    return next(iter(text.pack(dataset, 4, pad_id=99).batch(9)))
+
+
+def test_labels_have_a_place_and_a_weight_at_the_first_token_of_their_example():
+    inputs, labels, weights = packed([0, 2, 1])
+    np.testing.assert_array_equal(inputs["token_ids"], [[5, 0, 7, 99], [8, 9, 3, 99]])
+    np.testing.assert_array_equal(inputs["segment_ids"], [[1, 1, 2, 0], [1, 1, 1, 0]])
+    np.testing.assert_array_equal(inputs["positions"], [[0, 1, 0, 0], [0, 1, 2, 0]])
     np.testing.assert_array_equal(labels, [[0, 0, 2, 0], [1, 0, 0, 0]])
     np.testing.assert_array_equal(weights, [[1, 0, 1, 0], [1, 0, 0, 0]])
+
+
+@pytest.mark.slow
+def test_weights_of_examples_and_of_tokens():
     share = [0.5, 2.0, 3.0]
-    weighted = tf.data.Dataset.from_tensor_slices((ids, label, share)).map(dense)
-    *_, weights = next(iter(text.pack(weighted, 4).batch(9)))
-    np.testing.assert_array_equal(weights, [[0.5, 0, 2, 0], [3, 0, 0, 0]])
-    weighted = tf.data.Dataset.from_tensor_slices((ids, ids, tf.cast(ids, "float32"))).map(dense)
-    inputs, targets, weights = next(iter(text.pack(weighted, 4).batch(9)))
-    np.testing.assert_array_equal(weights, inputs["token_ids"])
-    np.testing.assert_array_equal(targets, inputs["token_ids"])
-    weighted = tf.data.Dataset.from_tensor_slices((ids, ids, share)).map(dense)
-    *_, weights = next(iter(text.pack(weighted, 4).batch(9)))
-    np.testing.assert_array_equal(weights, [[0.5, 0.5, 2, 0], [3, 3, 3, 0]])
-
-
-def dense(*element):
-    return tf.nest.map_structure(tf.convert_to_tensor, element)
-
-
-def test_padding_of_another_id():
-    ids = tf.data.Dataset.from_tensors(tf.constant([5, 0, 6]))
-    inputs = next(iter(text.pack(ids, 5, pad_id=9)))
-    assert inputs["token_ids"].numpy().tolist() == [5, 0, 6, 9, 9]
-    assert inputs["segment_ids"].numpy().tolist() == [1, 1, 1, 0, 0]
+    np.testing.assert_array_equal(packed([0, 2, 1], share)[2], [[0.5, 0, 2, 0], [3, 0, 0, 0]])
+    np.testing.assert_array_equal(packed(IDS, share)[2], [[0.5, 0.5, 2, 0], [3, 3, 3, 0]])
+    inputs, targets, weights = packed(IDS, [[float(id) for id in row] for row in IDS])
+    np.testing.assert_array_equal(weights, [[5, 0, 7, 0], [8, 9, 3, 0]])
+    np.testing.assert_array_equal(targets, [[5, 0, 7, 99], [8, 9, 3, 99]])
 
 
 def start_and_end():
@@ -126,15 +117,10 @@ def encoder(packed):
 
 
 def masked_model(packed):
-    inner = encoder(packed)
-    head = keras.layers.Dense(SIZE)
-    if not packed:
-        ids = keras.Input((None,), dtype="int32")
-        return keras.Model(ids, head(inner(ids)))
-    inputs = {
-        name: keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "segment_ids", "positions")
-    }
-    return keras.Model(inputs, head(inner(inputs)))
+    names = ("token_ids", "segment_ids", "positions") if packed else ("token_ids",)
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+    states = encoder(packed)(inputs if packed else inputs["token_ids"])
+    return keras.Model(inputs if packed else inputs["token_ids"], keras.layers.Dense(SIZE)(states))
 
 
 def generator(packed):
@@ -149,14 +135,13 @@ TASKS = {
     "next token": (lambda: text.next_token(LINES, start_and_end()), generator),
     "translation": (lambda: text.translation((LINES, LINES[::-1]), start_and_end()), pair),
     "question answering": (lambda: text.question_answering((LINES, LINES[::-1], LINES), start_and_end()), pair),
+    "instruction": (lambda: text.instruction((LINES, LINES[::-1]), start_and_end()), generator),
     "masking": (lambda: text.masked_language_modelling(LINES, start_and_end(), rate=0.5).cache(), masked_model),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "task", [pytest.param(task, marks=pytest.mark.slow) if task == "question answering" else task for task in TASKS]
-)
+@pytest.mark.parametrize("task", TASKS)
 def test_loss_and_gradients_are_those_of_the_examples_alone(task):
     """One step of plain descent at rate 1 moves each weight by its gradient."""
     make, build = TASKS[task]
@@ -165,12 +150,13 @@ def test_loss_and_gradients_are_those_of_the_examples_alone(task):
     packed.set_weights(plain.get_weights())
     before = plain.get_weights()
     (together,) = examples.padded_batch(len(LINES))  # to the end, so that what is cached is whole
-    (rows,) = text.pack(examples, 64, window=7).batch(len(LINES))
+    (rows,) = text.pack(examples, 128, window=7).batch(len(LINES))
     assert rows[1].shape[0] < len(LINES) / 2
     losses = []
-    for model, (inputs, targets) in ((plain, together), (packed, rows)):
+    for model, (inputs, targets, *weights) in ((plain, together), (packed, rows)):
         model.compile(keras.optimizers.SGD(1.0), txf.training.TokenCrossEntropy(), run_eagerly=True)
-        losses.append(float(model.train_on_batch(numpy(inputs), targets.numpy())))
+        weights = [part.numpy() for part in weights]
+        losses.append(float(model.train_on_batch(numpy(inputs), targets.numpy(), *weights)))
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
     moved = 0.0
     for first, one, other in zip(before, plain.get_weights(), packed.get_weights(), strict=True):
@@ -195,23 +181,18 @@ def test_packed_labels_give_the_loss_of_the_first_token():
     logits = keras.ops.convert_to_numpy(plain(ids.numpy()))[:, 0] @ kernel
     inputs, targets, weights = next(iter(text.pack(examples, 64).batch(len(LINES))))
     per_token = keras.ops.convert_to_numpy(packed(numpy(inputs))) @ kernel
-    np.testing.assert_allclose(
-        float(loss(targets.numpy(), per_token, weights.numpy())), float(loss(labels.numpy(), logits)), rtol=1e-5
-    )
+    found, expected = loss(targets.numpy(), per_token, weights.numpy()), loss(labels.numpy(), logits)
+    np.testing.assert_allclose(float(found), float(expected), rtol=1e-5)
 
 
 FITS = {
-    "next token": lambda: (generator(True), text.pack(TASKS["next token"][0](), 64).batch(2)),
-    "translation": lambda: (pair(True),
-                            text.pack(TASKS["translation"][0](), 64).shuffle(9).batch(2, drop_remainder=True)),
+    "translation": lambda: (pair(True), text.pack(TASKS["translation"][0](), 64).batch(2, drop_remainder=True)),
     "buckets": lambda: (pair(False), text.batch_by_length(TASKS["translation"][0]().shuffle(9), 200, [8, 16, 64])),
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[] if kind == "translation" else pytest.mark.slow) for kind in FITS]
-)
+@pytest.mark.parametrize("kind", FITS)
 def test_fit_takes_them_and_warns_of_nothing(kind):
     model, batches = FITS[kind]()
     model.compile("adam", txf.training.TokenCrossEntropy(), metrics=[txf.training.TokenAccuracy()], run_eagerly=True)

@@ -30,17 +30,12 @@ PIPELINES = {
     "sentence pairs": lambda *how: text.sentence_pairs(columns(LINES, OTHERS, LABELS), how[0], 3, *how[1:]),
     "next token": lambda *how: text.next_token(columns(LINES), *how),
     "translation": lambda *how: text.translation(columns(LINES, OTHERS), how[0], None, *how[1:]),
-    "question answering": lambda *how: text.question_answering(
-        columns(LINES, OTHERS, LINES[::-1]), how[0], None, *how[1:]
-    ),
+    "question answering": lambda *how: text.question_answering(columns(LINES, OTHERS, LINES), how[0], None, *how[1:]),
     "masking": lambda *how: text.masked_language_modelling(columns(LINES), *how),
     "contrastive": lambda *how: text.contrastive_pairs(columns(LINES, OTHERS), *how),
 }
-FEW = (
-    "next token",
-    "translation",
-    "masking",
-)  # these take their own way from text to examples; all go when there is time
+
+
 every_pipeline = pytest.mark.parametrize("name", PIPELINES)
 
 
@@ -65,12 +60,48 @@ def body(line):
     return word_piece().tokenize(line).numpy().tolist()
 
 
-@pytest.mark.slow
-def test_classification():
-    found = elements(PIPELINES["classification"](word_piece(), 9))
-    assert found == [((CLS, *body(line)[:7], SEP), label) for line, label in zip(LINES, LABELS)]
-    scores = text.classification((LINES, np.linspace(0, 5, len(LINES))), word_piece(), None)
-    assert scores.element_spec[1].dtype == tf.float32 and scores.element_spec[0].shape.rank == 1
+def byte_ids(line, length):
+    """Ids of a line without a start or an end, truncated."""
+    return tuple(byte + 3 for byte in line.encode()[:length])
+
+
+def pair_of_bytes(first, second):
+    """A row of 9 tokens, of which 6 are of the texts: each has 3, or what the other leaves."""
+    return (2, *byte_ids(first, 3), 1, *byte_ids(second, 3), 1)
+
+
+def target_of_bytes(line):
+    return (2, *byte_ids(line, 8)), (*byte_ids(line, 8), 1)
+
+
+def row_of_bytes(line):
+    return (2, *byte_ids(line, 7), 1)
+
+
+EXAMPLES = {  # at most 9 tokens a row
+    "classification": lambda first, second, label: (row_of_bytes(first), label),
+    "sentence pairs": lambda first, second, label: (pair_of_bytes(first, second), label),
+    "translation": lambda first, second, label: (row_of_bytes(first), *target_of_bytes(second)),
+    "contrastive": lambda first, second, label: (row_of_bytes(first), row_of_bytes(second)),
+}
+
+
+@every_pipeline
+def test_shapes_and_numbers(name):
+    examples = PIPELINES[name](BYTES, 9)
+    for spec in tf.nest.flatten(examples.element_spec):
+        assert isinstance(spec, tf.TensorSpec) and spec.shape.rank in (0, 1) and spec.dtype == tf.int32
+    found = elements(examples)
+    assert max(len(row) for element in found for row in element if isinstance(row, tuple)) == 9
+    if name != "next token":
+        assert len(examples) == len(LINES)
+    if name in EXAMPLES:
+        assert found == list(map(EXAMPLES[name], LINES, OTHERS, LABELS))
+
+
+def test_labels_without_classes_are_numbers():
+    scores = text.classification((LINES[:3], [0.0, 2.5, 5.0]), BYTES, None)
+    assert [score for _, score in elements(scores)] == [0, 2.5, 5] and scores.element_spec[1].dtype == tf.float32
 
 
 @pytest.mark.slow
@@ -118,35 +149,22 @@ def test_without_labels_there_are_inputs_alone(memory):
 
 
 def test_pairs_are_cut_on_the_left_and_take_other_separators():
-    tokenizer = word_piece(truncation_side="left")
-    ((row, _),) = elements(text.sentence_pairs((LINES[:1], OTHERS[:1], [0]), tokenizer, 1, 9, ["[SEP]", "[SEP]"]))
-    assert row == (CLS, *body(LINES[0])[-2:], SEP, SEP, *body(OTHERS[0])[-3:], SEP)
+    tokenizer = text.ByteTokenizer(start="</s>", end="</s>", truncation_side="left")
+    [(row, _)] = elements(text.sentence_pairs((["abcdef"], ["uvwxyz"], [0]), tokenizer, 1, 9, ["</s>", "</s>"]))
+    assert row == (1, *byte_ids("ef", 9), 1, 1, *byte_ids("xyz", 9), 1)
 
 
-@pytest.mark.slow
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("max_length", [1, 5, 8, 99, None])
 def test_next_token_has_each_token_but_the_first_as_a_target_once(max_length):
     lines = ["", *LINES, ""]
-    found = elements(text.next_token(columns(lines), word_piece(), max_length))
-    rows = [ids(line) for line in lines]
+    found = elements(text.next_token(columns(lines), BYTES, max_length))
+    rows, most = BYTES(lines).to_list(), max_length or 999
     assert sum((list(row) for row, _ in found), []) == sum((row[:-1] for row in rows), [])
     assert sum((list(row) for _, row in found), []) == sum((row[1:] for row in rows), [])
-    assert all(0 < len(row) == len(targets) <= (max_length or 999) for row, targets in found)
-    most = max_length or 999
+    assert all(0 < len(row) == len(targets) <= most for row, targets in found)
     assert len(found) == sum(-(-(len(row) - 1) // most) for row in rows)
-    without = text.next_token(columns(["", "fox", "the fox"]), learnt("WordPiece"))
-    assert len(elements(without)) == sum(len(body(line)) > 1 for line in ["", "fox", "the fox"])
-
-
-@pytest.mark.slow
-def test_translation():
-    target_tokenizer = learnt("characters", start="[START]", end="[END]")
-    found = elements(text.translation((LINES, OTHERS), word_piece(), target_tokenizer, 12))
-    start, end = target_tokenizer.token_to_id("[START]"), target_tokenizer.token_to_id("[END]")
-    for (source, target, answer), line, other in zip(found, LINES, OTHERS, strict=True):
-        written = target_tokenizer.tokenize(other).numpy().tolist()[:11]
-        assert source == (CLS, *body(line)[:10], SEP)
-        assert target == (start, *written) and answer == (*written, end) and len(target) == 12
+    assert len(elements(text.next_token(columns(["", "f", "fo"]), text.ByteTokenizer()))) == 1
 
 
 @pytest.mark.slow
@@ -161,37 +179,23 @@ def test_question_answering_cuts_the_context():
 
 
 @pytest.mark.slow
-def test_contrastive_pairs_and_their_targets():
-    examples = PIPELINES["contrastive"](word_piece(), 9)
-    assert elements(examples) == [
-        ((CLS, *body(line)[:7], SEP), (CLS, *body(other)[:7], SEP)) for line, other in zip(LINES, OTHERS)
-    ]
-    batches = list(examples.padded_batch(5).map(text.contrastive_targets).as_numpy_iterator())
+def test_targets_of_contrastive_pairs():
+    batches = PIPELINES["contrastive"](BYTES, 9).padded_batch(5).map(text.contrastive_targets).as_numpy_iterator()
     assert [targets.tolist() for _, targets in batches] == [[0, 1, 2, 3, 4]] * 3 + [[0, 1, 2]]
 
 
-@pytest.mark.slow
 def test_the_tokenizers_length_is_the_default():
-    assert elements(text.token_ids(LINES, word_piece(length=6))) == elements(text.token_ids(LINES, word_piece(), 6))
-    assert elements(text.token_ids(LINES, word_piece(length=6), 8)) == elements(text.token_ids(LINES, word_piece(), 8))
+    six = text.ByteTokenizer(length=6)
+    for given, length in ((None, 6), (8, 8)):
+        assert [len(row) for (row,) in elements(text.token_ids(LINES, six, given))] == [length] * len(LINES)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("kind", LEARN)
 def test_every_tokenizer(kind):
     many = LINES * 20  # more than are tokenized at once
     found = elements(text.token_ids(columns(many), learnt(kind)))
     assert [list(row) for (row,) in found] == learnt(kind).tokenize(many).to_list()
-
-
-@every_pipeline
-def test_shapes_and_numbers(name):
-    examples = PIPELINES[name](BYTES, 9)
-    for spec in tf.nest.flatten(examples.element_spec):
-        assert isinstance(spec, tf.TensorSpec) and spec.shape.rank in (0, 1) and spec.dtype == tf.int32
-    if name != "next token":
-        assert len(examples) == len(LINES)
-    rows = [row for element in elements(examples) for row in element if isinstance(row, tuple)]
-    assert max(map(len, rows)) == 9
 
 
 @pytest.mark.slow
@@ -206,9 +210,7 @@ def in_any_order(dataset):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in PIPELINES]
-)
+@every_pipeline
 def test_shuffled_sharded_repeated_and_cached_they_are_the_same(name):
     examples = PIPELINES[name](BYTES, 60)
     if name == "masking":
@@ -240,17 +242,9 @@ ENDS = {
 }
 
 
-RESUMED = [
-    pytest.param(
-        name, end, marks=[] if name in FEW and (end == "alone") == (name != "translation") else pytest.mark.slow
-    )
-    for name in PIPELINES
-    for end in ENDS
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name, end", RESUMED)
+@every_pipeline
+@pytest.mark.parametrize("end", ENDS)
 def test_resumed_in_the_middle_of_an_epoch(name, end, tmp_path):
     first, rest, again = resumed(lambda: ENDS[end](PIPELINES[name](BYTES, 60)).prefetch(2), 2, tmp_path)
     assert first and rest and rest == again

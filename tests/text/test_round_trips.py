@@ -23,7 +23,7 @@ def test_nothing_is_lost(kind, texts):
         assert tokenizer.detokenize(tokenizer.tokenize(texts), skip_special_tokens=False) == texts
 
 
-@few(20)
+@few(10)
 @given(texts=STRINGS)
 def test_known_characters_are_kept(texts):
     tokenizer = learnt("characters")
@@ -32,14 +32,14 @@ def test_known_characters_are_kept(texts):
     assert tokenizer.detokenize(tokenizer.tokenize(texts)) == expected
 
 
-@few(20)
+@few(10)
 @given(texts=STRINGS)
 def test_bytes_are_those_of_utf8(texts):
     assert ByteTokenizer().tokenize(texts).to_list() == [[byte + 3 for byte in text.encode()] for text in texts]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-@few(40)
+@few(15)
 @given(texts=STRINGS)
 def test_sentence_pieces_are_the_packages(kind, texts):
     tokenizer = learnt(kind)
@@ -49,7 +49,7 @@ def test_sentence_pieces_are_the_packages(kind, texts):
     assert tokenizer.detokenize(ids) == package.decode(ids)
 
 
-@few(40)
+@few(20)
 @given(texts=STRINGS.filter(bool), keep=st.booleans())
 def test_byte_pairs_are_the_packages(texts, keep):
     tokenizer = learnt("byte pairs", special_tokens_in_text="keep" if keep else "escape")

@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from refusals import refused
 from text_cases import LEARN, START_AND_END, learnt
 
 from keras_txf import text
 from keras_txf.text.words import has_blanks_in_tokens, split_into_words
 
 LABELS = ["O", "B-a", "I-a", "B-b"]
-WORDS = [["The", "fox", ",", "Straße"], [], ["dogs"]]
-TAGS = [["B-a", "I-a", "O", "B-b"], [], ["B-a"]]
+WORDS = [["The", "fox", ",", "Straße"], [], ["dogs"], ["naïve", "dogs"]]
+TAGS = [["B-a", "I-a", "O", "B-b"], [], ["B-a"], ["B-b", "O"]]
+BYTES = text.ByteTokenizer()
 
 
 def slow(tokenizer, words, tags, all_tokens, room):
@@ -27,25 +29,26 @@ def slow(tokenizer, words, tags, all_tokens, room):
     return [*start, *ids[:room], *end], [-100] * len(start) + targets[:room] + [-100] * len(end)
 
 
-@pytest.mark.parametrize("all_tokens", [False, True])
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", LEARN)
-def test_targets_are_those_of_the_words(name, all_tokens):
+def test_targets_are_those_of_the_words(name):
     start, end = START_AND_END[name]
-    tokenizer = learnt(name, start=start, end=end)
-    examples = text.token_classification((WORDS, TAGS), tokenizer, LABELS, 9, all_tokens)
-    assert int(examples.cardinality()) == 3
+    tokenizer, all_tokens = learnt(name, start=start, end=end), name != "bytes"
+    examples = text.token_classification((WORDS, TAGS), tokenizer, LABELS, 12, all_tokens)
+    assert int(examples.cardinality()) == 4
     found = [(ids.tolist(), targets.tolist()) for ids, targets in examples.as_numpy_iterator()]
-    assert found == [slow(tokenizer, words, tags, all_tokens, 7) for words, tags in zip(WORDS, TAGS)]
+    assert found == [slow(tokenizer, words, tags, all_tokens, 10) for words, tags in zip(WORDS, TAGS)]
+    assert [ids for ids, _ in found[1:3]] == tokenizer([" ".join(words) for words in WORDS[1:3]]).to_list()
 
 
-@pytest.mark.parametrize("name, expected", [("WordPiece", False), ("unigram", False), ("bpe", False), ("bytes", True),
-                                            ("characters", True), ("byte pairs", True)])  # fmt: skip
-def test_the_tokens_of_words_are_those_of_the_text(name, expected):
-    tokenizer = learnt(name)
-    assert has_blanks_in_tokens(tokenizer) == expected
-    words = ["The", "fox", "naïve", "dogs"]
-    [(ids, _)] = text.token_classification(([words], [["O"] * 4]), tokenizer, LABELS).as_numpy_iterator()
-    assert ids.tolist() == tokenizer.tokenize(" ".join(words)).numpy().tolist()
+def test_tokens_after_the_first_of_a_word_have_no_target():
+    """A token of bytes is a blank before a word, or a byte."""
+    examples = text.token_classification((WORDS[2:], TAGS[2:]), BYTES, LABELS).as_numpy_iterator()
+    assert [targets.tolist() for _, targets in examples] == [[1, *[-100] * 3], [3, *[-100] * 5, 0, *[-100] * 4]]
+
+
+def test_some_tokenizers_have_blanks_in_tokens():
+    assert [name for name in LEARN if has_blanks_in_tokens(learnt(name))] == ["bytes", "characters", "byte pairs"]
 
 
 @pytest.mark.slow
@@ -90,16 +93,14 @@ def test_words_are_split_at_blanks_and_around_punctuation():
     (tf.data.Dataset.from_tensors(["a"]), LABELS, {}, ["`dataset`", "elements"]),
 ])  # fmt: skip
 def test_bad_input_is_refused(data, labels, options, words):
-    with pytest.raises(ValueError) as error:
-        text.token_classification(data, learnt("WordPiece"), labels, **options)
-    message = str(error.value)
-    assert "\n" not in message and all(word in message for word in words), message
+    refused(lambda: text.token_classification(data, BYTES, labels, **options), words)
 
 
-@pytest.mark.parametrize(
-    "row, message", [((["a"], ["B-c"]), "must be of the labels"), ((["a"], ["O", "O"]), "as many")]
-)
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("row, message", [
+    ((["a"], ["B-c"]), "must be of the labels"), ((["a"], [4]), "must be of the labels"),
+    ((["a"], ["O", "O"]), "as many"),
+])  # fmt: skip
 def test_bad_elements_of_a_data_set_stop_it(row, message):
-    data = tf.data.Dataset.from_tensors(row)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        list(text.token_classification(data, learnt("WordPiece"), LABELS))
+        list(text.token_classification(tf.data.Dataset.from_tensors(row), BYTES, LABELS))

@@ -59,21 +59,13 @@ def code_points(first, last):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(True, None, True, True), (False, None, True, True), (False, True, False, False)])
-def test_words_of_every_letter(options):
-    """Beyond these planes there are Chinese letters and private ones alone."""
-    texts = [*code_points(0, 0x20000), *code_points(0x2F800, 0x30000), *code_points(0xE0000, 0xE0200)]
-    assert words(texts, *options) == reference_words(texts, *options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", OPTIONS[:: len(OPTIONS) - 1])  # the first and the last have nothing in common
+@pytest.mark.parametrize("options", [(True, None, True, True), (False, True, False, False), (False, None, True, True)])
 def test_words_of_every_code_point(options):
     texts = code_points(0, 0x110000)
     assert words(texts, *options) == reference_words(texts, *options)
 
 
-@few(60)
+@few(25)
 @given(texts=STRINGS.filter(bool), keep=st.booleans())
 def test_ids(texts, keep):
     tokenizer = learnt("WordPiece", special_tokens_in_text="keep" if keep else "escape")
@@ -114,7 +106,7 @@ def test_special_words_cannot_be_slipped_in():
     assert keep.tokenize("stop a").numpy().tolist() == [2, 6]
 
 
-@few(25)
+@few(15)
 @given(texts=STRINGS.filter(bool))
 def test_text_of_ids(texts):
     """As the library's, and its ids are those it came from, but for what is unknown."""
