@@ -1,5 +1,6 @@
 """Files keep what was done to built layers (int8, adapters, frozen variables), wherever the layer is in a model."""
 
+import drawing
 import keras
 import numpy as np
 import pytest
@@ -8,15 +9,18 @@ from keras import ops
 import keras_txf as txf
 
 IDS = np.random.default_rng(0).integers(1, 11, (3, 5))
-HIDDEN = np.random.default_rng(1).normal(size=(3, 5, 12)).astype("float32")
+HIDDEN = drawing.normal(3, 5, 12)
+
+
+def block(**options):
+    return txf.layers.EncoderBlock(3, position="relative", **options)
+
+
 MODELS = {  # what stands alone, and within another layer, where paths begin otherwise
     "builder": (lambda: txf.models.decoder_generator(11, 1, 12, 3, token_dim=8, position_encoding="learned",
                                                      max_length=9), IDS),
-    "sequential": (lambda: keras.Sequential([keras.Input((None, 12)), txf.layers.EncoderBlock(3, name="block")]),
-                   HIDDEN),
-    "wrapper": (lambda: keras.Sequential([keras.Input((2, 5, 12)),
-                                          keras.layers.TimeDistributed(txf.layers.EncoderBlock(3,
-                                                                                               position="relative"))]),
+    "sequential": (lambda: keras.Sequential([keras.Input((None, 12)), block(name="block")]), HIDDEN),
+    "wrapper": (lambda: keras.Sequential([keras.Input((2, 5, 12)), keras.layers.TimeDistributed(block())]),
                 np.stack([HIDDEN, -HIDDEN], axis=1)),
 }  # fmt: skip
 every_model = pytest.mark.parametrize("name", MODELS)
@@ -33,10 +37,6 @@ def saved(model, path):
     return keras.saving.load_model(path / "model.keras")
 
 
-def run(model, inputs):
-    return ops.convert_to_numpy(model(ops.convert_to_tensor(inputs)))
-
-
 def policies(model):
     return [(layer.name, layer.dtype_policy.name, layer.quantization_mode) for layer in model._flatten_layers()]
 
@@ -50,9 +50,9 @@ def test_a_quantized_model_is_saved_and_saved_again(name, how, tmp_path):
         model.quantize(config=keras.quantizers.Int8QuantizationConfig(activation_quantizer=None))
     else:
         model.quantize(how)
-    expected, reloaded = run(model, inputs), saved(model, tmp_path)
+    expected, reloaded = drawing.array(model(inputs)), saved(model, tmp_path)
     for _ in range(2):
-        np.testing.assert_array_equal(run(reloaded, inputs), expected)
+        np.testing.assert_array_equal(drawing.array(reloaded(inputs)), expected)
         assert policies(reloaded) == policies(model)
         reloaded = saved(reloaded, tmp_path)
 
@@ -76,7 +76,7 @@ def test_adapters_come_back_on_int8(name, tmp_path):
     for number, variable in enumerate(model.trainable_variables):
         variable.assign(np.random.default_rng(number).normal(size=variable.shape))
     reloaded = saved(saved(model, tmp_path), tmp_path)
-    np.testing.assert_array_equal(run(reloaded, inputs), run(model, inputs))
+    np.testing.assert_array_equal(drawing.array(reloaded(inputs)), drawing.array(model(inputs)))
     assert len(reloaded.trainable_variables) == len(model.trainable_variables) > 0
 
 
