@@ -62,7 +62,7 @@ def test_positions(encoding):
 
 def model(**options):
     embedding = audio(8, **options)
-    return txf.models.encoder_decoder(None, 11, 2, 8, 2, input_dim=5, input_embedding=embedding, dropout=0.0)
+    return txf.models.encoder_decoder(None, 11, 1, 8, 2, input_dim=5, input_embedding=embedding, dropout=0.0)
 
 
 def test_a_builder_copies_the_layer():

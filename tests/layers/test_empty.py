@@ -8,7 +8,7 @@ from cases import numpy
 import keras_txf as txf
 
 layers = txf.layers
-EMPTY = [(0, 5, 4), (2, 0, 4), (2, 5, 0), (0, 0, 0)]  # batch, length, length of the context
+EMPTY = [(0, 5, 4), (2, 0, 4), (2, 5, 0)]  # batch, length, length of the context
 if keras.backend.backend() == "jax":  # which compiles each operation anew
     EMPTY = EMPTY[1:2]
 ATTENTIONS = {

@@ -75,7 +75,7 @@ def test_positions_make_the_order_count(options, position):
     assert drawing.difference(drawing.array(layer(HIDDEN))[:, order], layer(HIDDEN[:, order])) > 1e-4
 
 
-@drawing.few(8)
+@drawing.few(6)
 @given(drawing.attention_options(), st.booleans(), st.sampled_from(["TT", "BTT", "B1TT", "BNTT"]))
 def test_all_masks_together_equal_their_and(options, causal, rank):
     if options["position"] == "relative":  # whose buckets would depend on `causal`
