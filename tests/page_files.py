@@ -3,6 +3,7 @@
 `python tests/page_files.py PAGE` runs the code of a page in the folder that it is called in.
 """
 
+import builtins
 import json
 import pathlib
 import re
@@ -74,10 +75,13 @@ def _small(config):
 
 
 def run_page(page):
-    """Runs its blocks one after the other. An error names the line of the page, and a warning is an error."""
+    """Runs its blocks one after the other. An error names the line of the page; a warning is an error, as in tests."""
     keras.utils.set_random_seed(7)
     text, names = page.read_text(), {"__name__": "page"}
     warnings.simplefilter("error")
+    settings = (pathlib.Path(__file__).parents[1] / "setup.cfg").read_text()
+    for message, category in re.findall(r"^    ignore:(.*):(\w+)$", settings, flags=re.M):
+        warnings.filterwarnings("ignore", message, getattr(builtins, category))
     for match in re.finditer(r"^```python\n(.*?)^```", text, flags=re.S | re.M):
         lines_before = text[: match.start(1)].count("\n")
         exec(compile("\n" * lines_before + match[1], page, "exec"), names)
