@@ -104,17 +104,14 @@ def test_bad_arguments_are_refused(changed, message):
         view_attention(**{"scores": {"a": weights(2, 3, 3)}, "tokens": ["x", "y", "z"], **changed})
 
 
-def test_no_token_ends_the_script():
-    page = view_attention({"a": weights(2, 3, 3)}, ["</script><b>", "<!--", "\ud800{{data}}"])
-    assert "</script><b>" not in page.html and page.html.count("<!--") == 1  # the template's own
-    assert data_of(page)["tokens"] == ["</script><b>", "<!--", "\ud800{{data}}"]
-
-
-def test_the_page_names_nothing_outside_of_it():
+def test_the_page_names_nothing_outside_of_it_and_no_token_ends_the_script():
     text = view_attention(of_pair(), TARGET, SOURCE).html
     assert not re.findall(r"https?:|//[a-z]+\.|@import|url\(|\bfetch\(|XMLHttp|\bimport\b", text)
     assert set(re.findall(r"(?:src|href)\s*=\s*\S+", text)) == {'href="data:,">'}
     assert "default-src 'none'" in text
+    page = view_attention({"a": weights(2, 3, 3)}, ["</script><b>", "<!--", "\ud800{{data}}"])
+    assert "</script><b>" not in page.html and page.html.count("<!--") == 1  # the template's own
+    assert data_of(page)["tokens"] == ["</script><b>", "<!--", "\ud800{{data}}"]
 
 
 def test_twelve_layers_of_twelve_heads_over_128_tokens_are_below_5_megabytes(tmp_path):
