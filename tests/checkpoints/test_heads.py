@@ -1,16 +1,18 @@
-"""Heads of checkpoints: new ones on a body, and bodies out of folders with a head."""
+"""Heads of checkpoints: new ones on a body, bodies out of folders with a head, and heads that no task has."""
 
 import json
-import shutil
 
 import keras
 import numpy as np
 import pytest
-from checkpoints.test_golden import GOLDEN
+from checkpoints.test_golden import GOLDEN, changed_folder, expected
+from folders import BERT, GPT2, LLAMA, tensors, write
 from keras import ops
+from refusals import refused
 
 import keras_txf as txf
 
+load, save = txf.checkpoints.load, txf.checkpoints.save
 IDS = np.array([[5, 6, 7, 8], [9, 4, 0, 0]])
 
 
@@ -18,48 +20,75 @@ def numpy(outputs):
     return [ops.convert_to_numpy(value) for value in keras.tree.flatten(outputs)]
 
 
+def same(model, other):
+    """Both have the same outputs."""
+    for one, two in zip(numpy(model(IDS)), numpy(other(IDS)), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def class_of(folder):
+    [name] = json.loads((folder / "config.json").read_text())["architectures"]
+    return name
+
+
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
 def test_a_body_gets_a_new_head_for_spans_which_is_saved_with_it(family, tmp_path):
-    model = txf.checkpoints.load(GOLDEN / family, "question_answering")
-    txf.checkpoints.save(model, tmp_path)
-    again = txf.checkpoints.load(tmp_path)
-    for one, other in zip(numpy(model(IDS)), numpy(again(IDS)), strict=True):
-        np.testing.assert_array_equal(one, other)
-    body, before = (txf.checkpoints.load(folder, "encoder") for folder in (tmp_path, GOLDEN / family))
-    np.testing.assert_array_equal(*numpy([body(IDS), before(IDS)]))
+    model = load(GOLDEN / family, "question_answering")
+    save(model, tmp_path)
+    same(load(tmp_path), model)
+    same(load(tmp_path, "encoder"), load(GOLDEN / family, "encoder"))
 
 
-def test_a_head_of_spans_has_no_number_of_classes():
-    with pytest.raises(ValueError, match="num_classes"):
-        txf.checkpoints.load(GOLDEN / "bert", "question_answering", num_classes=3)
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "vit"])
+def test_a_new_head_needs_the_number_of_classes(family):
+    task = "image_classification" if family == "vit" else "sequence_classification"
+    if family != "vit":
+        words = ["no head for 'sequence_classification'", "The file is of the task 'masked_lm'"]
+        refused(lambda: load(GOLDEN / family, task), words)
+    assert load(GOLDEN / family, task, num_classes=7)(expected(family)[0]).shape[-1] == 7
 
 
-def test_a_head_that_the_file_lacks_is_refused_with_the_one_it_has():
-    with pytest.raises(ValueError, match="no head for 'sequence_classification'.* The file is of the task 'masked_lm'"):
-        txf.checkpoints.load(GOLDEN / "bert", "sequence_classification")
+@pytest.mark.slow
+def test_a_head_of_another_number_of_classes_is_a_new_one(tmp_path):
+    model = load(GOLDEN / "bert", "token_classification", num_classes=5)
+    save(model, tmp_path)
+    assert class_of(tmp_path) == "BertForTokenClassification"
+    assert len(json.loads((tmp_path / "config.json").read_text())["id2label"]) == 5
+    same(load(tmp_path), model)
+    other = load(tmp_path, num_classes=3)
+    assert other.get_layer("logits").units == 3
+    tables = [one.get_layer("embedding").token.embeddings for one in (other, model)]
+    np.testing.assert_array_equal(*numpy(tables))
+
+
+def test_tasks_and_options_that_do_not_go_with_the_file_are_refused():
+    for family, task, options, words in (
+        ("bert", "poetry", {}, ["`task` must be one of", "received 'poetry'"]),
+        ("llama", None, {"num_classes": 3}, ["`num_classes` is for classifiers"]),
+        ("bert", "question_answering", {"num_classes": 3}, ["num_classes"]),
+        ("llama", None, {"tie_embeddings": True}, ["With the options ['tie_embeddings']: "]),
+        ("bert", None, {"head_activation": None}, ["With the options ['head_activation']: "]),
+        ("bert", None, {"head_bias": False}, ["With the options ['head_bias']: "]),
+        ("llama", None, {"sinks": True}, ["With the options ['sinks']: The model has weights"]),
+    ):
+        refused(lambda: load(GOLDEN / family, task, **options), words)
 
 
 def test_a_decoder_becomes_a_classifier_and_its_body_alone_is_saved(tmp_path):
     keras.utils.set_random_seed(2)
-    model = txf.checkpoints.load(GOLDEN / "llama", "sequence_classification", num_classes=1)  # a reward
+    model = load(GOLDEN / "llama", "sequence_classification", num_classes=1)  # a reward
     assert model(IDS).shape == (2, 1)
-    txf.checkpoints.save(model, tmp_path / "reward")
-    again = txf.checkpoints.load(tmp_path / "reward")
-    np.testing.assert_array_equal(*numpy([model(IDS), again(IDS)]))
-    body = txf.checkpoints.load(tmp_path / "reward", "encoder")
-    txf.checkpoints.save(body, tmp_path / "body")
-    states = [
-        body(IDS),
-        txf.checkpoints.load(tmp_path / "body")(IDS),
-        txf.checkpoints.load(GOLDEN / "llama", "encoder")(IDS),
-    ]
-    for other in numpy(states)[1:]:
-        np.testing.assert_array_equal(ops.convert_to_numpy(states[0]), other)
+    save(model, tmp_path / "reward")
+    same(load(tmp_path / "reward"), model)
+    body = load(tmp_path / "reward", "encoder")
+    save(body, tmp_path / "body")
+    same(load(tmp_path / "body"), body)
+    same(load(GOLDEN / "llama", "encoder"), body)
 
 
 def test_the_body_of_a_decoder_may_attend_both_ways():
     """As in LLM2Vec: https://arxiv.org/abs/2404.05961."""
-    causal, both = (txf.checkpoints.load(GOLDEN / "llama", "encoder", **how) for how in ({}, {"causal": False}))
+    causal, both = (load(GOLDEN / "llama", "encoder", **how) for how in ({}, {"causal": False}))
     other = IDS.copy()
     other[0, 3] = 5
     for model, changes in ((causal, False), (both, True)):
@@ -68,42 +97,82 @@ def test_the_body_of_a_decoder_may_attend_both_ways():
 
 
 def test_a_classifier_of_a_decoder_hides_the_token_that_ends_texts_where_it_is_padding(tmp_path):
-    config = json.loads((GOLDEN / "llama" / "config.json").read_text())
-    config = {**config, "pad_token_id": config["eos_token_id"]}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    shutil.copy(GOLDEN / "llama" / "model.safetensors", tmp_path)
-    model = txf.checkpoints.load(tmp_path, "sequence_classification", num_classes=3)
-    end = config["eos_token_id"]
+    end = json.loads((GOLDEN / "llama" / "config.json").read_text())["eos_token_id"]
+    model = load(changed_folder("llama", tmp_path, pad_token_id=end), "sequence_classification", num_classes=3)
     one, other = numpy([model(np.array([[5, 6, 7]])), model(np.array([[5, 6, 7, end, end]]))])
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 def test_the_encoder_of_a_t5_alone(tmp_path):
-    pair = txf.checkpoints.load(GOLDEN / "t5", return_hidden_states=True)
-    model = txf.checkpoints.load(GOLDEN / "t5", "encoder")
-    txf.checkpoints.save(model, tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["T5EncoderModel"]
-    states = pair({"source_ids": IDS, "target_ids": IDS})
+    states = load(GOLDEN / "t5", return_hidden_states=True)({"source_ids": IDS, "target_ids": IDS})
     last = max(name for name in states if name.startswith("encoder_hidden_states"))
-    for one in (model, txf.checkpoints.load(tmp_path)):
-        np.testing.assert_allclose(*numpy([one(IDS), states[last]]), atol=1e-6)
+    model = load(GOLDEN / "t5", "encoder")
+    save(model, tmp_path)
+    assert class_of(tmp_path) == "T5EncoderModel"
+    np.testing.assert_allclose(*numpy([model(IDS), states[last]]), atol=1e-6)
+    same(load(tmp_path), model)
 
 
 def test_a_new_discriminator_of_an_electra():
-    model = txf.checkpoints.load(GOLDEN / "electra", "replaced_token_detection")
-    assert model(IDS).shape == (2, 4, 1)
+    assert load(GOLDEN / "electra", "replaced_token_detection")(IDS).shape == (2, 4, 1)
 
 
-@pytest.mark.parametrize(
-    "family, options",
-    [("llama", {"tie_embeddings": True}), ("bert", {"head_activation": None}), ("bert", {"head_bias": False})],
-)
-def test_options_that_leave_out_trained_tensors_are_refused(family, options):
-    [name] = options
-    with pytest.raises(ValueError, match=f"With the options .'{name}'.: "):
-        txf.checkpoints.load(GOLDEN / family, **options)
+def with_head(config, name, rows=2):
+    head = {f"{name}.weight": np.ones((rows, 8), "float32"), f"{name}.bias": np.ones(rows, "float32")}
+    return {**tensors(config), **head}
 
 
-def test_options_that_ask_for_other_tensors_are_named():
-    with pytest.raises(ValueError, match="With the options .'sinks'.: The model has weights"):
-        txf.checkpoints.load(GOLDEN / "llama", sinks=True)
+def bert_with(folder, name, architecture):
+    """A body of BERT with another head than that of its pretraining."""
+    arrays = {key: array for key, array in with_head(BERT, name).items() if not key.startswith("cls.")}
+    return write(folder, {**BERT, "architectures": [architecture]}, arrays)
+
+
+@pytest.fixture(scope="module")
+def bodies(tmp_path_factory):
+    """Encoders of plain folders."""
+    folders = {config["model_type"]: tmp_path_factory.mktemp(config["model_type"]) for config in (BERT, LLAMA)}
+    return {
+        name: load(write(folders[name], c, tensors(c)), "encoder") for name, c in (("bert", BERT), ("llama", LLAMA))
+    }
+
+
+def test_a_file_with_a_head_that_no_task_has_is_an_encoder(bodies, tmp_path):
+    folder = bert_with(tmp_path / "file", "rank_outputs", "BertForRanking")
+    model = load(folder)
+    same(model, bodies["bert"])
+    assert load(folder, "sequence_classification", num_classes=3).output.shape[-1] == 3
+    refused(lambda: load(folder, "masked_lm"), ["must have a tensor", "cls.predictions.bias"])
+    save(model, tmp_path / "saved")
+    assert class_of(tmp_path / "saved") == "BertModel"
+    same(load(tmp_path / "saved"), model)
+
+
+def test_a_question_answering_file_is_an_encoder_too(bodies, tmp_path):
+    folder = bert_with(tmp_path / "bert", "qa_outputs", "BertForQuestionAnswering")
+    assert load(folder)(IDS).keys() == {"start_logits", "end_logits"}
+    same(load(folder, "encoder"), bodies["bert"])
+    # The class of Llama calls the body `transformer` where the others of the family call it `model`.
+    arrays = {name.replace("model.", "transformer."): array for name, array in with_head(LLAMA, "qa_outputs").items()}
+    folder = write(tmp_path / "llama", {**LLAMA, "architectures": ["LlamaForQuestionAnswering"]}, arrays)
+    same(load(folder, "encoder"), bodies["llama"])
+
+
+def test_the_head_of_a_decoder_is_passed_over_only_for_a_task_that_is_named(tmp_path):
+    """The file has a bias that its class in transformers has not: no task takes the head as it is."""
+    config = {**LLAMA, "architectures": ["LlamaForSequenceClassification"]}
+    folder = write(tmp_path, config, with_head(LLAMA, "score"))
+    refused(lambda: load(folder), ["no weight of the model", "score.bias"])
+    assert load(folder, "causal_lm").output.shape[-1] == 11
+
+
+@pytest.mark.parametrize("name", ["transformer.extra", "lm_head.extra"])
+def test_what_may_change_the_model_is_not_passed_over(tmp_path, name):
+    """A tensor of the body, or of the head that is asked for."""
+    folder = write(tmp_path, GPT2, with_head(GPT2, name))
+    refused(lambda: load(folder, "causal_lm"), ["no weight of the model", f"{name}.weight"])
+
+
+def test_without_a_prefix_every_tensor_must_be_known(tmp_path):
+    body = {name.removeprefix("bert."): array for name, array in with_head(BERT, "rank_outputs").items()}
+    refused(lambda: load(write(tmp_path, BERT, body), "encoder"), ["no weight of the model", "rank_outputs.weight"])

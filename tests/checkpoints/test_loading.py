@@ -10,8 +10,10 @@ from checkpoints.test_golden import GOLDEN
 from folders import BERT, CONFIGS, GPT2, LLAMA, tensors, write
 from keras import ops
 from refusals import refused
+from safetensors.numpy import load_file
 
 import keras_txf as txf
+from keras_txf.backend.array_values import ROWS, in_order
 
 load = txf.checkpoints.load
 WTE, HEAD = "transformer.wte.weight", "lm_head.weight"
@@ -19,6 +21,10 @@ WTE, HEAD = "transformer.wte.weight", "lm_head.weight"
 
 def weights(model):
     return {weight.path: ops.convert_to_numpy(ops.cast(weight, "float32")) for weight in model.weights}
+
+
+def dtypes(model):
+    return {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights if "seed" not in weight.path}
 
 
 def same(model, other):
@@ -41,7 +47,6 @@ def plain(tmp_path_factory):
     return {name: load(write(base / name, config, tensors(config))) for name, config in CONFIGS.items()}
 
 
-@pytest.mark.slow
 def test_numbers_lie_where_they_belong(plain):
     arrays, found = tensors(GPT2), weights(plain["gpt2"])
     query, key, value = np.split(arrays["transformer.h.1.attn.c_attn.weight"], 3, axis=1)
@@ -59,10 +64,14 @@ def test_other_types_are_converted(plain, tmp_path, name, stored):
     same(load(write(tmp_path, CONFIGS[name], tensors(CONFIGS[name], stored))), plain[name])
 
 
+def test_shards(plain, tmp_path):
+    same(load(write(tmp_path, GPT2, tensors(GPT2), shards=3)), plain["gpt2"])
+
+
 @pytest.mark.parametrize("stored", ["float32", "float16", "bfloat16"])
 def test_models_of_bfloat16(plain, tmp_path, stored):
     model = load(write(tmp_path, GPT2, tensors(GPT2, stored)), dtype="bfloat16")
-    assert {str(weight.dtype) for weight in model.weights} == {"bfloat16"}
+    assert dtypes(model) == {"bfloat16"}
     same(model, plain["gpt2"])
 
 
@@ -73,9 +82,40 @@ def test_numbers_are_rounded_to_the_nearest_bfloat16(tmp_path):
     np.testing.assert_array_equal(weights(model)["embedding/token/embeddings"], expected)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_shards(plain, tmp_path, name):
-    same(load(write(tmp_path, CONFIGS[name], tensors(CONFIGS[name]), shards=3)), plain[name])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_auto_is_the_type_of_the_file_bit_for_bit(kind, dtype, tmp_path):
+    draw, config = np.random.default_rng(3), CONFIGS[kind]
+    arrays = {name: draw.normal(size=array.shape).astype(array.dtype) for name, array in tensors(config, dtype).items()}
+    model = load(write(tmp_path / "folder", config, arrays), dtype="auto")
+    assert dtypes(model) == {dtype} and model.get_layer("embedding").compute_dtype == dtype
+    txf.checkpoints.save(model, tmp_path / "saved")
+    saved = load_file(tmp_path / "saved" / "model.safetensors")
+    assert saved.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert saved[name].dtype == array.dtype and saved[name].tobytes() == array.tobytes(), name
+
+
+def test_auto_is_the_type_of_most_numbers_and_single_for_doubles(tmp_path):
+    arrays = tensors(LLAMA, "bfloat16")
+    arrays = {name: array.astype("float32") if "norm" in name else array for name, array in arrays.items()}
+    model = load(write(tmp_path / "llama", LLAMA, arrays), dtype="auto")
+    assert dtypes(model) == {"bfloat16"}
+    norm = ops.convert_to_numpy(ops.cast(model.get_layer("decoder_norm").weights[0], "float32"))
+    np.testing.assert_array_equal(norm, arrays["model.norm.weight"].astype("bfloat16").astype("float32"))
+    doubles = write(tmp_path / "gpt2", GPT2, tensors(GPT2, "float64"))
+    assert dtypes(load(doubles, dtype="auto")) == {"float32"}
+    refused(lambda: load(doubles, dtype="Auto"), ["`dtype`", "Auto"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("shape", [(5,), (3, 7), (2 * ROWS, ROWS), (ROWS + 1, 3 * ROWS - 1), (2, 3, 5), (1, 1), (0, 4)])
+def test_arrays_in_order(dtype, shape):
+    array = np.random.default_rng(1).normal(size=shape).astype(dtype)
+    for view in (array, array.T, array[::-1], array[..., 1:], array.T[1:]):
+        found = in_order(view)
+        assert found.flags.c_contiguous and found.dtype == array.dtype and found.shape == view.shape
+        assert found.tobytes() == view.tobytes()  # which is in the order of the shape
 
 
 def test_old_names_of_norms(plain, tmp_path):
@@ -84,24 +124,17 @@ def test_old_names_of_norms(plain, tmp_path):
     same(load(write(tmp_path, BERT, old)), plain["bert"])
 
 
-@pytest.mark.parametrize("name, prefix, changed", [
-    ("gpt2", r"^transformer\.", {}),
-    ("bert", r"^bert\.", {}),
-    ("llama", r"^model\.", {}),
-    ("bert", r"^bert\.", {"cls": False}),
-])  # fmt: skip
-def test_without_the_prefix(plain, tmp_path, name, prefix, changed):
-    arrays = rename(tensors(CONFIGS[name]), (prefix, ""))
-    if "cls" in changed:  # what the class of the body alone saves
-        arrays = {key: value for key, value in arrays.items() if not key.startswith("cls.")}
-        model = load(write(tmp_path, {**BERT, "architectures": ["BertModel"]}, arrays))
-        found = weights(model)
-        expected = {path: value for path, value in weights(plain[name]).items() if path in found}
-        assert len(expected) == len(found) == len(arrays)
-        for path, value in expected.items():
-            np.testing.assert_array_equal(found[path], value)
-    else:
-        same(load(write(tmp_path, CONFIGS[name], arrays)), plain[name])
+@pytest.mark.parametrize("name, prefix", [("gpt2", r"^transformer\."), ("bert", r"^bert\."), ("llama", r"^model\.")])
+def test_without_the_prefix(plain, tmp_path, name, prefix):
+    same(load(write(tmp_path, CONFIGS[name], rename(tensors(CONFIGS[name]), (prefix, "")))), plain[name])
+
+
+def test_the_body_alone_without_the_prefix(plain, tmp_path):
+    arrays = rename({name: array for name, array in tensors(BERT).items() if name[:4] != "cls."}, (r"^bert\.", ""))
+    found = weights(load(write(tmp_path, {**BERT, "architectures": ["BertModel"]}, arrays)))
+    assert len(found) == len(arrays)
+    for path, value in found.items():
+        np.testing.assert_array_equal(value, weights(plain["bert"])[path])
 
 
 def test_a_name_with_and_without_the_prefix(tmp_path):
@@ -131,7 +164,6 @@ def test_an_untied_head_with_the_same_numbers(tmp_path):
     assert "logits/kernel" in weights(load(write(tmp_path, LLAMA, arrays)))
 
 
-@pytest.mark.slow
 def test_a_head_that_is_missing_is_tied(tmp_path):
     arrays = tensors(LLAMA)
     del arrays[HEAD]
@@ -143,36 +175,23 @@ def test_a_head_that_is_missing_is_tied(tmp_path):
         assert "logits/kernel" not in weights(load(folder, tie_embeddings=True))
 
 
-@pytest.mark.slow
 def test_buffers_are_passed_over(plain, tmp_path):
-    positions = np.arange(7)[None]
-    same(
-        load(write(tmp_path / "bert", BERT, {**tensors(BERT), "bert.embeddings.position_ids": positions})),
-        plain["bert"],
-    )
+    positions = {"bert.embeddings.position_ids": np.arange(7)[None]}
+    same(load(write(tmp_path / "bert", BERT, {**tensors(BERT), **positions})), plain["bert"])
     masks = {f"transformer.h.{i}.attn.bias": np.tril(np.ones((1, 1, 7, 7), "bool")) for i in range(2)}
     same(load(write(tmp_path / "gpt2", GPT2, {**tensors(GPT2), **masks})), plain["gpt2"])
 
 
-def test_a_tensor_too_many(tmp_path):
-    arrays = {**tensors(GPT2), "transformer.h.2.ln_1.weight": np.zeros(8, "float32")}
-    refused(lambda: load(write(tmp_path, GPT2, arrays)), ["no weight", "'transformer.h.2.ln_1.weight'"])
-
-
-def test_a_tensor_too_few(tmp_path):
-    arrays = tensors(GPT2)
-    del arrays["transformer.h.1.mlp.c_fc.bias"]
-    refused(lambda: load(write(tmp_path, GPT2, arrays)), ["must have a tensor", "'h.1.mlp.c_fc.bias'"])
-
-
-def test_a_tensor_of_another_name_is_one_too_few_and_one_too_many(tmp_path):
+def test_tensors_too_many_and_too_few(tmp_path):
     """One error says both, as each explains the other."""
-    arrays = tensors(GPT2)
-    arrays["transformer.h.1.mlp.fc_in.bias"] = arrays.pop("transformer.h.1.mlp.c_fc.bias")
-    refused(
-        lambda: load(write(tmp_path, GPT2, arrays)),
-        ["'h.1.mlp.c_fc.bias'", "no weight", "'transformer.h.1.mlp.fc_in.bias'"],
-    )
+    arrays, lacks = tensors(GPT2), "transformer.h.1.mlp.c_fc.bias"
+    more = {**arrays, "transformer.h.2.ln_1.weight": np.zeros(8, "float32")}
+    refused(lambda: load(write(tmp_path, GPT2, more)), ["no weight", "'transformer.h.2.ln_1.weight'"])
+    array = arrays.pop(lacks)
+    refused(lambda: load(write(tmp_path, GPT2, arrays)), ["must have a tensor", "'h.1.mlp.c_fc.bias'"])
+    words = ["'h.1.mlp.c_fc.bias'", "no weight", "'transformer.h.1.mlp.fc_in.bias'"]
+    renamed = {**arrays, "transformer.h.1.mlp.fc_in.bias": array}
+    refused(lambda: load(write(tmp_path, GPT2, renamed)), words)
 
 
 @pytest.mark.parametrize("name, wrong, words", [
@@ -190,7 +209,6 @@ def test_tensors_that_are_not_what_the_configuration_says(tmp_path, name, wrong,
     refused(lambda: load(write(tmp_path, GPT2, {**tensors(GPT2), name: wrong})), [name, *words])
 
 
-@pytest.mark.slow
 def test_a_new_head_begins_as_its_layer_says(tmp_path):
     """And what is drawn at random later: dropout has generators."""
     folder = write(tmp_path, BERT, tensors(BERT))
@@ -215,7 +233,6 @@ def test_a_loaded_model_trains_and_leaves_nothing_waiting(tmp_path):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.slow
 def test_a_layer_that_was_built_before(tmp_path):
     norm = txf.layers.RelativeBias(2, name="decoder_position")
     norm.build()
@@ -239,21 +256,15 @@ def test_options_take_the_place_of_what_the_file_says(tmp_path):
         load(folder, droput=0.1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 2])
-def test_the_bar_reaches_its_end(tmp_path, capsys, shards):
-    folder = write(tmp_path, GPT2, tensors(GPT2), shards)
-    number = len(tensors(GPT2))
+def test_the_bar_reaches_its_end(tmp_path, capsys, shards, monkeypatch):
+    folder, number = write(tmp_path, GPT2, tensors(GPT2), shards), len(tensors(GPT2))
     load(folder, progress=True)
     shown = capsys.readouterr().out
     assert f"{number}/{number}" in shown and shown.endswith("\n")
-    for silent in (False, None):  # by default it is for large files
+    for silent in (False, None):
         load(folder, progress=silent)
         assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.slow
-def test_large_files_have_a_bar(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("keras_txf.checkpoints.loading.LARGE", 100)
-    load(write(tmp_path, GPT2, tensors(GPT2)))
+    load(folder)  # large files have a bar by default
     assert "tensor" in capsys.readouterr().out

@@ -1,19 +1,19 @@
 """What a saved folder holds beside the weights, and that it is of the model that was saved."""
 
 import json
-import shutil
 
 import keras
 import numpy as np
 import pytest
-from checkpoints.test_golden import GOLDEN
+from checkpoints.test_golden import GOLDEN, parts
 from folders import BERT, GPT2, LLAMA, tensors, write
 from refusals import refused
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 import keras_txf as txf
 
 load, save = txf.checkpoints.load, txf.checkpoints.save
+POOLER = {"bert.pooler.dense.weight": np.eye(8, dtype="float32"), "bert.pooler.dense.bias": np.ones(8, "float32")}
 
 
 def same(model, other):
@@ -22,7 +22,6 @@ def same(model, other):
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", ["roberta", "mpnet"])
 def test_rows_of_no_position_come_back_under_the_names_of_another_class(family, tmp_path):
     """Their tables have rows before that of the first real token, and the body alone has no prefix."""
@@ -37,23 +36,18 @@ def test_rows_of_no_position_come_back_under_the_names_of_another_class(family, 
     assert before[old][:2].any()
 
 
-@pytest.mark.slow
 def test_rows_of_no_position_come_back_where_the_file_has_no_prefix(tmp_path):
-    arrays = {
-        name.removeprefix("model."): array for name, array in load_file(GOLDEN / "bart" / "model.safetensors").items()
-    }
-    shutil.copy(GOLDEN / "bart" / "config.json", tmp_path)
-    save_file(arrays, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    model = load(tmp_path)
+    config, arrays = parts("bart")
+    arrays = {name.removeprefix("model."): array for name, array in arrays.items()}
+    model = load(write(tmp_path / "file", config, arrays))
     same(model, load(GOLDEN / "bart"))
     save(model, tmp_path / "again")
     same(load(tmp_path / "again"), model)
     again = load_file(tmp_path / "again" / "model.safetensors")
-    name = "model.decoder.embed_positions.weight"
-    np.testing.assert_array_equal(again[name], arrays["decoder.embed_positions.weight"])
+    name = "decoder.embed_positions.weight"
+    np.testing.assert_array_equal(again[f"model.{name}"], arrays[name])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
 def test_config_says_whether_the_head_is_tied(tied, tmp_path):
     """A Llama that says nothing is not tied."""
@@ -64,12 +58,8 @@ def test_config_says_whether_the_head_is_tied(tied, tmp_path):
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["tie_word_embeddings"] is tied
 
 
-@pytest.mark.slow
 def test_a_new_head_begins_with_what_the_file_has_of_it(tmp_path):
-    pooler = {
-        "bert.pooler.dense.weight": np.eye(8, dtype="float32")[::-1].copy(),
-        "bert.pooler.dense.bias": np.ones(8, "float32"),
-    }
+    pooler = {**POOLER, "bert.pooler.dense.weight": np.eye(8, dtype="float32")[::-1].copy()}
     model = load(write(tmp_path / "one", BERT, {**tensors(BERT), **pooler}), "sequence_classification", num_classes=3)
     kernel, bias = model.get_layer("head").get_weights()
     np.testing.assert_array_equal(kernel, pooler["bert.pooler.dense.weight"].T)
@@ -79,12 +69,11 @@ def test_a_new_head_begins_with_what_the_file_has_of_it(tmp_path):
     assert not without.get_layer("head").get_weights()[1].any()  # as it begins
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("config, pad, ends, expected", [
     (GPT2, 3, 3, None), (GPT2, 3, [5, 3], None), (GPT2, 3, 5, 3), (GPT2, None, 5, None), (LLAMA, 4, 4, None),
     (LLAMA, 4, 5, 4),
 ])  # fmt: skip
-def test_a_token_that_ends_texts_is_no_padding_of_a_decoder(config, pad, ends, expected, tmp_path):
+def test_a_token_that_ends_texts_is_no_padding_of_a_decoder(config, pad, ends, expected, tmp_path, uncompiled):
     """As in transformers, which attends to it without a mask."""
     model = load(write(tmp_path / "file", {**config, "pad_token_id": pad, "eos_token_id": ends}, tensors(config)))
     assert model.get_layer("embedding").pad_id == expected
@@ -106,7 +95,6 @@ def test_files_of_the_tokenizer_go_along(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.slow
 def test_a_config_that_is_of_another_model_is_refused(tmp_path):
     model = load(write(tmp_path / "gpt2", GPT2, tensors(GPT2)))
     for key, value, words in (
@@ -125,21 +113,18 @@ def test_a_config_that_is_of_another_model_is_refused(tmp_path):
     same(load(tmp_path / "classes"), classifier)
 
 
-@pytest.mark.slow
 def test_the_body_alone_keeps_the_files_pooler(tmp_path):
     """Of a file whose class had none of it as well: transformers would draw a random one."""
-    pooler = {"bert.pooler.dense.weight": np.eye(8, dtype="float32"), "bert.pooler.dense.bias": np.ones(8, "float32")}
-    file = write(tmp_path / "file", BERT, {**tensors(BERT), **pooler})
+    file = write(tmp_path / "file", BERT, {**tensors(BERT), **POOLER})
     model = load(file, "encoder")
     for config in (None, {**BERT, "architectures": ["BertModel"]}):  # which says the same
         save(model, tmp_path / "saved", config)
         saved = load_file(tmp_path / "saved" / "model.safetensors")
-        for name, tensor in pooler.items():
+        for name, tensor in POOLER.items():
             np.testing.assert_array_equal(saved[name.removeprefix("bert.")], tensor)
         assert not any(name.startswith("bert.") for name in saved)
 
 
-@pytest.mark.slow
 def test_a_body_that_goes_by_the_name_of_its_pretraining_is_an_encoder(tmp_path):
     body = {name: tensor for name, tensor in tensors(BERT).items() if not name.startswith("cls.")}
     assert load(write(tmp_path / "file", BERT, body)).name == "encoder"
@@ -148,18 +133,14 @@ def test_a_body_that_goes_by_the_name_of_its_pretraining_is_an_encoder(tmp_path)
 
 def test_a_head_of_other_classes_has_another_problem(tmp_path):
     config = {**BERT, "architectures": ["BertForSequenceClassification"]}
-    old = {
-        "problem_type": "single_label_classification",
-        "id2label": {"0": "no", "1": "yes"},
-        "label2id": {"no": 0, "yes": 1},
-    }
+    old = {"problem_type": "single_label_classification", "id2label": {"0": "no", "1": "yes"}}
+    old |= {"label2id": {"no": 0, "yes": 1}}
     model = load(write(tmp_path / "file", {**config, **old}, tensors(BERT)), "sequence_classification", num_classes=1)
     save(model, tmp_path / "saved")
     values = json.loads((tmp_path / "saved" / "config.json").read_text())
     assert "problem_type" not in values and values["id2label"] == {"0": "LABEL_0"}
 
 
-@pytest.mark.slow
 def test_a_padding_that_is_not_the_tokenizers_is_asked_about(tmp_path):
     folder = write(tmp_path / "file", BERT, tensors(BERT))
     tokens = [{"id": 0, "content": "<s>"}, {"id": 1, "content": "<pad>"}]
@@ -171,6 +152,7 @@ def test_a_padding_that_is_not_the_tokenizers_is_asked_about(tmp_path):
     assert load(folder).get_layer("embedding").pad_id == 0
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("wrong", [3, True, b"x", [], [None], ["a", 1], np.ones(2), "", "a\0b"])
 def test_arguments_of_another_kind(wrong, tmp_path):
     model = load(write(tmp_path / "gpt2", GPT2, tensors(GPT2)))
@@ -188,7 +170,7 @@ def test_arguments_of_another_kind(wrong, tmp_path):
     assert not (tmp_path / "no").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("options, words", [
     (dict(num_heads=2), ["num_heads=4", "num_heads=2"]),
     (dict(position="alibi"), ["position='Rotary'", "position='ALiBi'"]),
@@ -202,8 +184,7 @@ def test_options_without_weights_that_are_not_those_of_the_config_are_refused(op
     """Such a folder would load, and have other logits."""
     config = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 11, "hidden_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4, "intermediate_size": 40, "max_position_embeddings": 16,
+        "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 40, "max_position_embeddings": 16,
     }  # fmt: skip
     right = dict(
         num_heads=4, intermediate_dim=40, gated=True, activation="silu", use_bias=False, norm="rms", norm_epsilon=1e-6,
@@ -215,3 +196,40 @@ def test_options_without_weights_that_are_not_those_of_the_config_are_refused(op
     other = txf.models.decoder_generator(11, 1, 32, **{**right, **options})
     refused(lambda: save(other, tmp_path / "other", config), ["`config` must describe the model", *words])
     assert not (tmp_path / "other").exists()
+
+
+def test_what_config_json_cannot_say_is_not_saved(tmp_path):
+    model = load(GOLDEN / "llama", window=3)
+    refused(lambda: save(model, tmp_path), ["options that config.json cannot hold: ['window']"])
+    plain = txf.models.encoder(100, 1, 8, 2)
+    refused(lambda: save(plain, tmp_path), ["`config` must describe the checkpoint"])
+    typed = txf.models.encoder(100, 1, 8, 2, token_types=2)
+    refused(
+        lambda: save(typed, tmp_path, GOLDEN / "llama"), ["weights that its checkpoint's family has no tensors for"]
+    )
+    refused(lambda: save(plain, tmp_path, GOLDEN / "llama"), ["it asks for 'decoder_0/attention/key/kernel'"])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("config", [BERT, GPT2, LLAMA], ids=lambda c: c["model_type"])
+def test_a_padding_token_of_the_caller_is_saved(tmp_path, config):
+    model = load(write(tmp_path / "file", config, tensors(config)), pad_id=1)
+    save(model, tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["pad_token_id"] == 1
+    again = load(tmp_path / "saved")
+    assert again.get_layer("embedding").pad_id == 1
+    same(again, model)
+    save(load(tmp_path / "saved", pad_id=None), tmp_path / "without")
+    assert load(tmp_path / "without").get_layer("embedding").pad_id is None
+
+
+def test_a_padding_token_of_an_encoder_decoder_is_saved(tmp_path):
+    save(load(GOLDEN / "t5", pad_id=3), tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["pad_token_id"] == 3
+    load(tmp_path)
+
+
+def test_a_padding_token_that_config_json_cannot_hold(tmp_path):
+    folder = write(tmp_path / "file", {**LLAMA, "eos_token_id": [2, 3]}, tensors(LLAMA))
+    refused(lambda: save(load(folder, pad_id=3), tmp_path / "saved"), ["pad_id=3", "also ends texts"])
+    refused(lambda: save(load(GOLDEN / "roberta", pad_id=3), tmp_path / "saved"), ["pad_id=3", "positions"])

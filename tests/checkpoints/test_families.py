@@ -1,0 +1,328 @@
+"""Files of each family in the forms that they are published in, and those that describe another model."""
+
+import keras
+import numpy as np
+import pytest
+from checkpoints.test_golden import GOLDEN, answers, changed_folder, expected, parts
+from folders import write
+from refusals import refused
+from safetensors.numpy import load_file
+
+import keras_txf as txf
+
+load = txf.checkpoints.load
+
+
+def outputs(folder, family):
+    """Those of the model of a folder, the logits first."""
+    return answers(load(folder), expected(family)[0])
+
+
+def same(folder, family):
+    for one, other in zip(outputs(folder, family), outputs(GOLDEN / family, family), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+BASES = {FULL: {"rope_theta": 50.0, "rope_type": "default"}, SLIDING: {"rope_theta": 7.0, "rope_type": "default"}}
+OLDER = [  # what files of today say, and what older ones did: of keys by other names, or of none
+    ("llama", {"rope_parameters": BASES[FULL]}, {"rope_parameters": ..., "rope_theta": 50.0}),
+    ("llama", {"rope_parameters": {**BASES[FULL], "rope_type": "linear", "factor": 4.0}},
+     {"rope_parameters": ..., "rope_theta": 50.0, "rope_scaling": {"type": "linear", "factor": 4.0}}),
+    ("llama", {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "mlp_bias": ...},
+        {"rope_parameters": ...}),
+    ("gemma2", {"layer_types": [SLIDING, FULL], "sliding_window": 2}, {"layer_types": ..., "sliding_window": 2}),
+    ("gemma3_text", {"layer_types": [SLIDING, FULL], "rope_parameters": BASES},
+     {"layer_types": [SLIDING, FULL], "rope_parameters": ..., "rope_theta": 50.0, "rope_local_base_freq": 7.0}),
+    ("gemma3_text", {"layer_types": [SLIDING, FULL], "_sliding_window_pattern": ...},
+     {"layer_types": ..., "_sliding_window_pattern": ..., "sliding_window_pattern": 2}),
+    ("modernbert", {"rope_parameters": BASES},
+        {"rope_parameters": ..., "global_rope_theta": 50.0, "local_rope_theta": 7.0}),
+    ("modernbert", {"layer_types": [FULL, FULL]}, {"layer_types": ..., "global_attn_every_n_layers": 1}),
+    ("modernbert", {"layer_types": [FULL, SLIDING]}, {"layer_types": ...}),
+    ("modernbert-decoder", {"sliding_window": 2}, {"sliding_window": ..., "local_attention": 4}),
+    ("smollm3", {"no_rope_layers": [1, 0]}, {"no_rope_layers": ..., "no_rope_layer_interval": 2}),
+    ("smollm3", {"no_rope_layers": [1, 1]}, {"no_rope_layers": ...}),
+    ("gemma3_text", {"layer_types": [SLIDING, FULL], "_sliding_window_pattern": ...},
+     {"layer_types": ..., "_sliding_window_pattern": 6, "sliding_window_pattern": 2}),
+    ("gpt_neox", {"rope_parameters": {**BASES[FULL], "partial_rotary_factor": 1.0}},
+     {"rope_parameters": ..., "rotary_emb_base": 50.0, "rotary_pct": 1.0}),
+    ("phi", {"rope_parameters": {**BASES[FULL], "partial_rotary_factor": 0.5}},
+     {"rope_parameters": ..., "rope_theta": 50.0}),
+    ("bloom", {"n_embed": 8}, {"hidden_size": ..., "n_embed": 8, "n_head": ..., "num_attention_heads": 2}),
+    ("qwen3_moe", {}, {"num_local_experts": ..., "num_experts": 3}),
+    ("deberta-v2", {}, {"pos_att_type": "p2c|c2p"}),
+]  # fmt: skip
+AS_BEFORE = [2, 8, 11, 14, 15, 16, 17]  # rows that say what the file of the tests says
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", range(len(OLDER)))
+def test_older_files_are_the_same_model(row, tmp_path):
+    family, new, old = OLDER[row]
+    folders = changed_folder(family, tmp_path / "new", **new), changed_folder(family, tmp_path / "old", **old)
+    found, again, before = (outputs(folder, family)[0] for folder in (*folders, GOLDEN / family))
+    np.testing.assert_array_equal(again, found)
+    assert np.allclose(before, found, atol=1e-6) == (row in AS_BEFORE)
+
+
+PUBLISHED = [  # what published files say besides, which changes nothing
+    ("bert", {"_num_labels": 9, "directionality": "bidi", "pooler_fc_size": 768, "pooler_num_attention_heads": 12,
+              "pooler_num_fc_layers": 3, "pooler_size_per_head": 128, "pooler_type": "first_token_transform",
+              "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}),
+    ("bert", {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.1.0"}}),
+    ("gpt2", {"_num_labels": 1, "n_special": 0, "predict_special_tokens": True}),
+    ("marian", {"_num_labels": 3}), ("bart", {"_num_labels": 3}),
+    ("qwen2", {"use_mrope": False}), ("qwen3", {"_attn_implementation_autoset": True}),
+    ("llama", {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {"kv_cache_dtype": {}},
+               "unsloth_fixed": True, "unsloth_version": "2024.9"}),
+    ("gemma2", {"sliding_window_size": 4096}),
+    ("modernbert", {"position_embedding_type": "sans_pos"}),
+    ("gpt_neox", {"attention_probs_dropout_prob": 0, "hidden_dropout_prob": 0, "is_decoder": False}),
+    ("gptj", {"rotary": True, "scale_attn_weights": True, "summary_type": "cls_index"}),
+    ("falcon", {"apply_residual_connection_post_layernorm": False, "ff_factor": 4}),
+    ("bloom", {"attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "masked_softmax_fusion": True,
+               "n_inner": None, "offset_alibi": 100, "pretraining_tp": 4, "seq_length": 2048, "skip_bias_add": True,
+               "skip_bias_add_qkv": False, "slow_but_exact": False, "n_embed": 8, "num_attention_heads": 2}),
+    ("cohere", {"model_max_length": 131072}), ("phi3", {"embd_pdrop": 0.0, "original_max_position_embeddings": 4096}),
+    ("gpt_oss", {"initial_context_length": 4096, "experts_per_token": 4}),
+    ("deberta", {"padding_idx": 0}), ("deberta-v2", {"attention_head_size": 4, "conv_groups": 1}),
+    ("albert", {"gap_size": 0, "net_structure_type": 0, "down_scale_factor": 1, "num_memory_blocks": 0,
+                "layers_to_keep": []}),
+    ("mbart", {"add_bias_logits": False, "add_final_layer_norm": True, "normalize_before": True,
+               "normalize_embedding": True, "static_position_embeddings": False, "num_hidden_layers": 12}),
+    ("pegasus", {"add_bias_logits": False, "add_final_layer_norm": True, "normalize_before": True,
+                 "normalize_embedding": False, "static_position_embeddings": True, "extra_pos_embeddings": 1}),
+    ("eurobert", {"bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>", "pad_token": "<pad>"}),
+]  # fmt: skip
+
+
+@pytest.mark.drawn(6)
+@pytest.mark.parametrize("family, keys", PUBLISHED)
+def test_keys_of_published_files(family, keys, tmp_path):
+    same(changed_folder(family, tmp_path, **keys), family)
+
+
+@pytest.mark.parametrize("family, changes, words", [
+    ("qwen2", {"use_mrope": True}, ["config.json must have 'use_mrope' in"]),
+    ("llama", {"rope_interleaved": True}, ["config.json must have 'rope_interleaved' in"]),
+    ("bert", {"position_embedding_type": "relative_key"}, ["config.json must have 'position_embedding_type' in"]),
+    ("stablelm", {"hidden_dropout": 0.1}, ["'hidden_dropout' in"]),
+    ("falcon", {"alibi": True}, ["'alibi' in"]),
+    ("falcon", {"parallel_attn": False}, ["'parallel_attn' in"]),
+    ("falcon", {"attention_dropout": 0.1}, ["'attention_dropout' in"]),
+    ("bloom", {"apply_residual_connection_post_layernorm": True}, ["'apply_residual_connection_post_layernorm' in"]),
+    ("phi3", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, ["'longrope' in Phi-3"]),
+    ("olmoe", {"clip_qkv": 8.0}, ["'clip_qkv' in"]),
+    ("mixtral", {"router_jitter_noise": 0.1}, ["'router_jitter_noise' in"]),
+    ("deberta", {"talking_head": True}, ["'talking_head' in"]),
+    ("deberta", {"pos_att_type": ["c2p", "p2p"]}, ["'pos_att_type' in"]),
+    ("deberta", {"pos_att_type": ...}, ["`content_to_position` and `position_to_content`"]),
+    ("deberta", {"relative_attention": False}, ["'pos_att_type' in"]),
+    ("deberta-v2", {"embedding_size": 6}, ["'embedding_size' in"]),
+    ("deberta-v2", {"conv_groups": 2}, ["'conv_groups' in"]),
+    ("deberta-v2", {"legacy": False, "tie_word_embeddings": False}, ["'tie_word_embeddings' in"]),
+    ("gpt_oss", {"swiglu_alpha": 1.5}, ["'swiglu_alpha' in"]),
+    ("gpt_oss", {"rope_parameters": ...}, ["'rope_parameters' or 'rope_scaling'"]),
+    ("esm", {"is_folding_model": True}, ["'is_folding_model'"]),
+    ("esm", {"pad_token_id": None}, ["`pad_token_id`"]),
+    ("albert", {"inner_group_num": 2}, ["'inner_group_num'"]),
+    ("albert", {"num_hidden_layers": 3}, ["`num_hidden_groups`", "divide", "3"]),
+    ("m2m_100", {"pad_token_id": 0}, ["'pad_token_id'"]),
+    ("mbart", {"normalize_before": False}, ["'normalize_before'"]),
+    ("pegasus", {"static_position_embeddings": False}, ["'static_position_embeddings'"]),
+    ("dinov2", {"image_size": [12, 8]}, ["`image_size`", "square"]),
+    ("dinov3_vit", {"num_register_tokens": 0}, ["`num_register_tokens`", "from 1 on"]),
+    ("dinov3_vit", {"value_bias": False}, ["'value_bias'", "False"]),
+    ("beit", {"image_size": [12, 8]}, ["`image_size`", "square"]),
+    ("dinov2_with_registers", {"num_register_tokens": 0}, ["`num_register_tokens`", "0"]),
+    ("beit", {"use_shared_relative_position_bias": True}, ["use_shared_relative_position_bias", "both"]),
+    ("eurobert", {"classifier_pooling": "max"}, ["'classifier_pooling'", "'max'"]),
+    ("t5gemma", {"pad_token_id": 3}, ["'pad_token_id'", "3"]),
+    ("t5gemma", {"encoder": 3}, ["`encoder`", "JSON object", "3"]),
+])  # fmt: skip
+def test_models_that_are_not_built_are_refused(family, changes, words, tmp_path):
+    refused(lambda: load(changed_folder(family, tmp_path, **changes)), ["config.json", *words])
+
+
+@pytest.mark.parametrize("family, part, changes, words", [
+    ("clip", "text_config", {"kv_lora_rank": 4}, ["text_config of config.json", "{'kv_lora_rank': 4}"]),
+    ("clip", "vision_config", {"hidden_size": "wide"}, ["vision_config of config.json", "`hidden_size`", "'wide'"]),
+    ("clip", "vision_config", {"image_size": [12, 8]}, ["`image_size`", "12 and 8"]),
+    ("siglip", "vision_config", {"vision_use_head": False}, ["vision_config of config.json", "'vision_use_head'"]),
+    ("siglip", "text_config", {"num_hidden_layers": 4000}, ["4000 blocks"]),
+    ("t5gemma", "encoder", {"kv_lora_rank": 4}, ["encoder of config.json", "kv_lora_rank"]),
+    ("t5gemma", "decoder", {"kv_lora_rank": 4}, ["decoder of config.json", "kv_lora_rank"]),
+])  # fmt: skip
+def test_parts_that_are_not_built_are_refused(family, part, changes, words, tmp_path):
+    values = {**parts(family)[0][part], **changes}
+    refused(lambda: load(changed_folder(family, tmp_path, **{part: values})), words)
+
+
+def test_blocks_that_predict_further_tokens_are_written_back(tmp_path):
+    config, tensors = parts("deepseek_v3")
+    name, tensor = "model.layers.61.eh_proj.weight", np.arange(6, dtype="float16").reshape(2, 3)
+    folder = write(tmp_path / "file", {**config, "num_nextn_predict_layers": 1}, {**tensors, name: tensor})
+    txf.checkpoints.save(load(folder), tmp_path / "again")
+    np.testing.assert_array_equal(load_file(tmp_path / "again" / "model.safetensors")[name], tensor)
+
+
+STARRED = "esm.encoder.layer.*.attention.self.rotary_embeddings.inv_freq"
+
+
+def esm(**others):
+    """A file of before, with the frequencies in each block, and positions that nothing reads."""
+    config, arrays = parts("esm")
+    frequencies = arrays.pop(STARRED)
+    for i in range(2):
+        arrays[STARRED.replace("*", str(i))] = frequencies
+    arrays["esm.embeddings.position_embeddings.weight"] = np.zeros((26, 8), "float16")
+    arrays["esm.embeddings.position_ids"] = np.arange(26)[None]
+    return {**config, "classifier_dropout": None, "hidden_act": "gelu"}, {**arrays, **others}
+
+
+def test_frequencies_of_esm_in_each_block(tmp_path):
+    same(write(tmp_path, *esm()), "esm")
+
+
+def test_frequencies_of_esm_that_differ_from_block_to_block_are_refused(tmp_path):
+    other = {STARRED.replace("*", "1"): np.ones(2, "float16")}
+    refused(lambda: load(write(tmp_path, *esm(**other))), ["layer.1", "differ"])
+
+
+def test_a_decoder_that_attends_both_ways_is_no_language_model(tmp_path):
+    config, arrays = parts("gemma3_text")
+    folder = write(tmp_path, {**config, "use_bidirectional_attention": True}, arrays)
+    refused(lambda: load(folder), ["`use_bidirectional_attention`", "'causal_lm'", "task='encoder'"])
+    model = load(folder, "encoder")
+    ids = np.array([[5, 6, 7, 8]])
+    before, after = (keras.ops.convert_to_numpy(model(one)) for one in (ids, np.array([[5, 6, 7, 9]])))
+    assert np.abs(before[:, 0] - after[:, 0]).max() > 1e-3
+
+
+def test_both_heads_of_deit_get_new_classes():
+    model = load(GOLDEN / "deit", num_classes=7)
+    assert {model.get_layer(name).units for name in ("logits", "distillation_logits")} == {7}
+    assert model(expected("deit")[0]).shape[-1] == 7
+    alone = load(GOLDEN / "deit", "image_classification", num_classes=4)
+    assert "distillation_logits" not in [layer.name for layer in alone.layers]
+
+
+@pytest.mark.parametrize("family", ["vit", "deit"])
+def test_the_token_of_masked_patches_is_passed_over(family, tmp_path):
+    """`ViTForMaskedImageModeling` has it within the body."""
+    config, arrays = parts(family)
+    arrays = {name: value for name, value in arrays.items() if name.startswith(f"{family}.")}
+    arrays |= {f"{family}.embeddings.mask_token": np.ones((1, 1, 8), "float16")}
+    arrays |= {"decoder.0.bias": np.ones(3, "float16")}
+    folder = write(tmp_path, {**config, "architectures": ["Masked"]}, arrays)
+    images = expected(family)[0]
+    found, known = (answers(load(one, "image_encoder"), images) for one in (folder, GOLDEN / family))
+    np.testing.assert_array_equal(found, known)
+
+
+def deberta():
+    """A file as those of v3: no class in config.json, the decoder of pretraining beside the body."""
+    config, arrays = parts("deberta-v2")
+    arrays = {name: value for name, value in arrays.items() if not name.startswith("cls.")}
+    head = {"dense.weight": (8, 8), "dense.bias": (8,), "LayerNorm.weight": (8,), "LayerNorm.bias": (8,), "bias": (61,)}
+    rng = np.random.default_rng(0)
+    for name, shape in head.items():
+        arrays[f"lm_predictions.lm_head.{name}"] = rng.normal(size=shape).astype("float16")
+    arrays["mask_predictions.dense.weight"] = np.zeros((8, 8), "float16")
+    arrays["deberta.embeddings.position_embeddings.weight"] = np.zeros((26, 8), "float16")
+    return {name: value for name, value in config.items() if name not in ("architectures", "legacy")}, arrays
+
+
+def test_the_body_and_both_heads_of_a_file_of_deberta_v3(tmp_path):
+    config, arrays = deberta()
+    inputs, _, real = expected("deberta-v2")
+    [hidden] = outputs(write(tmp_path, config, arrays), "deberta-v2")
+    whole = load(GOLDEN / "deberta-v2", "encoder")
+    np.testing.assert_array_equal(hidden, keras.ops.convert_to_numpy(whole(inputs)))
+    refused(lambda: load(tmp_path, "masked_lm"), ["cls.predictions"])
+    logits = load(write(tmp_path, {**config, "legacy": False}, arrays), "masked_lm")(inputs)
+    new = {name.rpartition("lm_head.")[2]: value.astype("float64") for name, value in arrays.items() if "lm_" in name}
+    x = hidden.astype("float64") @ new["dense.weight"].T + new["dense.bias"]
+    x = keras.ops.convert_to_numpy(keras.activations.gelu(x.astype("float32"))).astype("float64")
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + config["layer_norm_eps"])
+    x = x * new["LayerNorm.weight"] + new["LayerNorm.bias"]
+    table = arrays["deberta.embeddings.word_embeddings.weight"].astype("float64")
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(logits)[real], (x @ table.T + new["bias"])[real], rtol=1e-4, atol=1e-4
+    )
+
+
+# What the parts of CLIP's first config.json hold beside their sizes.
+OF_TRANSFORMERS_4 = {
+    "_name_or_path": "", "add_cross_attention": False, "architectures": None, "bad_words_ids": None,
+    "chunk_size_feed_forward": 0, "cross_attention_hidden_size": None, "decoder_start_token_id": None,
+    "diversity_penalty": 0.0, "do_sample": False, "dropout": 0.0, "early_stopping": False, "finetuning_task": None,
+    "id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "initializer_factor": 1.0, "is_decoder": False,
+    "is_encoder_decoder": False, "label2id": {"LABEL_0": 0, "LABEL_1": 1}, "num_beams": 1, "prefix": None,
+    "pruned_heads": {}, "return_dict": True, "sep_token_id": None, "tie_encoder_decoder": False,
+    "tie_word_embeddings": True, "tokenizer_class": None, "torch_dtype": None, "torchscript": False,
+    "transformers_version": "4.16.0.dev0", "use_bfloat16": False,
+}  # fmt: skip
+
+
+def test_the_first_files_of_clip(tmp_path):
+    config, tensors = parts("clip")
+    for side in ("text", "vision"):
+        config[f"{side}_config"] = {**OF_TRANSFORMERS_4, **config[f"{side}_config"]}
+        config[f"{side}_config_dict"] = None
+        tensors[f"{side}_model.embeddings.position_ids"] = np.arange(7)[None]
+    same(write(tmp_path, config, tensors), "clip")
+
+
+def test_the_older_key_of_a_part_has_the_say(tmp_path):
+    config, tensors = parts("clip")
+    part = config["text_config"]
+    config["text_config_dict"] = {**part}
+    config["text_config"] = {**part, "hidden_size": 99, "hidden_act": "relu"}
+    same(write(tmp_path, config, tensors), "clip")
+
+
+def test_a_tower_under_the_names_of_transformers_4(tmp_path):
+    config, tensors = parts("clip_vision_model")
+    before = {f"vision_model.{name}": tensor for name, tensor in tensors.items()}
+    same(write(tmp_path, config, before), "clip_vision_model")
+
+
+def test_a_projection_beside_a_tower_is_passed_over(tmp_path):
+    config, tensors = parts("clip_text_model")
+    tensors = {f"text_model.{name}": tensor for name, tensor in tensors.items()}
+    tensors["text_projection.weight"] = np.zeros((5, 8), "float16")
+    config["architectures"] = ["CLIPTextModelWithProjection"]
+    same(write(tmp_path, config, tensors), "clip_text_model")
+
+
+def test_a_model_of_the_builder_is_saved(tmp_path):
+    config, _ = parts("clip")
+    vision, text = config["vision_config"], config["text_config"]
+    texts = dict(
+        num_layers=text["num_hidden_layers"], dim=text["hidden_size"], num_heads=text["num_attention_heads"],
+        intermediate_dim=text["intermediate_size"], activation="silu", norm_epsilon=text["layer_norm_eps"],
+        position_encoding="learned", max_length=text["max_position_embeddings"], scale_embedding=False, pad_id=None,
+    )  # fmt: skip
+    model = txf.models.dual_encoder(
+        vision["image_size"], vision["patch_size"], text["vocab_size"], vision["num_hidden_layers"],
+        vision["hidden_size"], vision["num_attention_heads"], config["projection_dim"],
+        end_id=text["eos_token_id"], intermediate_dim=vision["intermediate_size"], activation="gelu",
+        norm_epsilon=vision["layer_norm_eps"], image_options={"embedding_norm": True, "patch_bias": False},
+        text_options=texts,
+    )  # fmt: skip
+    txf.checkpoints.save(model, tmp_path, config)
+    inputs, *_ = expected("clip")
+    again = load(tmp_path)
+    for before, after in zip(answers(model, inputs), answers(again, inputs), strict=True):
+        np.testing.assert_allclose(before, after, atol=1e-6)
+    config["projection_dim"] += 1
+    refused(lambda: txf.checkpoints.save(model, tmp_path, config), ["`config` must describe the model"])
+
+
+def test_every_layer_has_the_dtype_of_load():
+    model = load(GOLDEN / "siglip", dtype="bfloat16")
+    assert {keras.backend.standardize_dtype(weight.dtype) for weight in model.weights} == {"bfloat16"}
+    inputs, logits, _ = expected("siglip")
+    np.testing.assert_allclose(answers(model, inputs)[0].astype("float32"), logits, atol=0.05)
