@@ -3,10 +3,10 @@
 import ast
 import json
 import pathlib
-import shutil
 
+import numpy as np
 import pytest
-from checkpoints.test_golden import GOLDEN
+from checkpoints.test_golden import GOLDEN, answers, changed_folder
 from folders import BERT, CONFIGS, GPT2, LLAMA, tensors, write
 from refusals import refused
 
@@ -19,9 +19,7 @@ from keras_txf.checks import short_repr
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    return {
-        name: write(tmp_path_factory.mktemp(name) / name, config, tensors(config)) for name, config in CONFIGS.items()
-    }
+    return {name: write(tmp_path_factory.mktemp(name), config, tensors(config)) for name, config in CONFIGS.items()}
 
 
 def load(folder, config, **changed):
@@ -72,22 +70,25 @@ def test_a_value_of_another_kind(folders, config, key, values):
 
 
 @pytest.mark.parametrize("config, key, shape", [
-    (BERT, "vocab_size", 30522),
-    (BERT, "hidden_size", 768),
-    (BERT, "num_hidden_layers", "encoder.layer.11."),
-    (GPT2, "n_embd", 768),
-    (LLAMA, "vocab_size", 32000),
+    (BERT, "vocab_size", "30522"), (BERT, "hidden_size", "768"), (BERT, "num_hidden_layers", "encoder.layer.11."),
+    (GPT2, "n_embd", "768"), (LLAMA, "vocab_size", "32000"),
 ])  # fmt: skip
 def test_a_size_that_is_missing(folders, config, key, shape):
     """It has transformers' default, which the tensors do not have."""
     rest = {name: value for name, value in config.items() if name != key}
-    refused(lambda: load(folders[config["model_type"]], rest), ["config.json", str(shape)])
+    refused(lambda: load(folders[config["model_type"]], rest), ["config.json", shape])
+
+
+def test_missing_keys_have_the_defaults_of_transformers(folders):
+    values = {key: value for key, value in LLAMA.items() if key not in ("max_position_embeddings", "rms_norm_eps")}
+    assert load(folders["llama"], values).get_layer("embedding").max_length == 2048  # and no warning
 
 
 def test_a_family_without_defaults(folders):
     config = Config({"model_type": "none of transformers"})
     refused(lambda: config("hidden_size"), ["config.json must have 'hidden_size'"])
-    refused(lambda: load(folders["bert"], {**BERT, "architectures": None, "model_type": None}), ["`model_type`"])
+    values = {**BERT, "architectures": None, "model_type": None}
+    refused(lambda: load(folders["bert"], values), ["`model_type`", "`architectures`", "neither"])
 
 
 @pytest.mark.parametrize("config, changed, words", [
@@ -165,26 +166,17 @@ def keys_asked_for():
                     yield node.args[0].value
 
 
-def test_every_key_has_a_kind():
+OF_OTHER_FILES = {  # keys that loading.py, config.py and functions of families ask for by other means
+    "model_type", "architectures", "id2label", "num_labels", "tie_word_embeddings", "text_config", "vision_config",
+    "text_config_dict", "vision_config_dict", "rotary_emb_base", "bos_token_id", "value_bias",
+}  # fmt: skip
+
+
+def test_each_key_has_one_kind_and_is_asked_for():
     asked = set(keys_asked_for())
     assert len(asked) > 80 and asked <= KINDS.keys(), f"add to kinds.KEYS: {sorted(asked - KINDS.keys())}"
-
-
-def test_no_key_has_two_kinds_or_none_that_asks_for_it():
     assert sum(map(len, KEYS.values())) == len(KINDS)
-    others = {
-        "model_type",
-        "architectures",
-        "id2label",
-        "num_labels",
-        "tie_word_embeddings",
-        *("text_config", "vision_config", "text_config_dict", "vision_config_dict"),
-        "rotary_emb_base",  # an argument of `rotary` of parallel_decoders.py
-        "bos_token_id",  # of T5Gemma's decoder
-        "value_bias",  # one of three names in DINOv3's options
-    }  # in loading.py and config.py
-    assert KINDS.keys() <= set(keys_asked_for()) | others
-    assert NULL <= KINDS.keys()
+    assert NULL <= KINDS.keys() <= asked | OF_OTHER_FILES
 
 
 def test_null_where_there_is_no_such_thing():
@@ -196,19 +188,14 @@ def test_null_where_there_is_no_such_thing():
 
 
 def test_a_start_token_that_is_padding_has_no_position_in_m2m_100(tmp_path):
-    for file in (GOLDEN / "m2m_100").iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "decoder_start_token_id": config["pad_token_id"]}))
-    refused(lambda: txf.checkpoints.load(tmp_path), ["`decoder_start_token_id`", "`pad_token_id`", "received 1"])
+    folder = changed_folder("m2m_100", tmp_path, decoder_start_token_id=1)
+    refused(lambda: txf.checkpoints.load(folder), ["`decoder_start_token_id`", "`pad_token_id`", "received 1"])
 
 
 def test_the_width_of_heads_in_both_deepseeks(tmp_path):
     """The class of V2 takes `qk_rope_head_dim` whatever `head_dim` says, the class of V3 takes `head_dim`."""
-    for family in ("deepseek_v2", "deepseek_v3"):
-        shutil.copytree(GOLDEN / family, tmp_path / family)
-        config = json.loads((GOLDEN / family / "config.json").read_text())
-        (tmp_path / family / "config.json").write_text(json.dumps({**config, "head_dim": 64}))
-    plain, changed = (txf.checkpoints.load(folder / "deepseek_v2") for folder in (GOLDEN, tmp_path))
-    assert plain.generate([[5, 6, 7]], 4).tolist() == changed.generate([[5, 6, 7]], 4).tolist()
-    refused(lambda: txf.checkpoints.load(tmp_path / "deepseek_v3"), ["'head_dim'", "64"])
+    folder = changed_folder("deepseek_v2", tmp_path / "deepseek_v2", head_dim=64)
+    models = [txf.checkpoints.load(one) for one in (GOLDEN / "deepseek_v2", folder)]
+    np.testing.assert_array_equal(*(answers(model, np.array([[5, 6, 7]]))[0] for model in models))
+    folder = changed_folder("deepseek_v3", tmp_path / "deepseek_v3", head_dim=64)
+    refused(lambda: txf.checkpoints.load(folder), ["'head_dim'", "64"])
