@@ -17,29 +17,25 @@ def epoch(batches):
     return [batches[i] for i in range(len(batches))]
 
 
-def test_an_epoch_holds_each_example_once_padded():
+def test_an_epoch_holds_each_example_once_with_little_padding_and_few_shapes():
     batches = Batches(lambda: list(map(example, range(301))), ({"token_ids": -1}, 0), 8, 64, shuffle=True, seed=1)
     orders = []
     for _ in range(2):
-        seen = []
+        seen, shapes, padding = [], set(), []
         for inputs, places in epoch(batches):
             ids = inputs["token_ids"]
+            shapes.add(ids.shape[1])
+            padding += (ids == -1).ravel().tolist()
             assert len(ids) == len(places) <= 8 and ids.shape[1] <= 64
             for row, place in zip(ids, places):
                 np.testing.assert_array_equal(row[: len(ROWS[place])], ROWS[place])
                 assert (row[len(ROWS[place]) :] == -1).all()
             seen += places.tolist()
         assert sorted(seen) == list(range(301))
+        assert np.mean(padding) < 0.25 and len(shapes) <= 10
         orders.append(seen)
         batches.on_epoch_end()
     assert orders[0] != orders[1]
-
-
-def test_padding_is_little_and_shapes_are_few():
-    batches = Batches(lambda: list(map(example, range(301))), ({"token_ids": -1}, 0), 8, 64, shuffle=True)
-    ids = [inputs["token_ids"] for inputs, _ in epoch(batches)]
-    padding = sum((x == -1).sum() for x in ids) / sum(x.size for x in ids)
-    assert padding < 0.25 and len({x.shape[1] for x in ids}) <= 10
 
 
 def test_a_row_as_long_as_the_limit_is_not_padded_beyond():
@@ -59,14 +55,18 @@ def test_answers_come_in_the_order_of_the_examples():
     assert found == [len(row) for row in ROWS]
 
 
-def test_the_first_batches_differ_in_every_axis_that_others_do():
+def is_evaluated(batches):
     """Keras takes the shapes of the first two batches for those of all, on TensorFlow."""
+    model = keras.Sequential([keras.layers.Embedding(2, 3), keras.layers.GlobalAveragePooling1D()])
+    model.compile(loss=lambda y, logits: keras.ops.mean(logits), run_eagerly=True)
+    return np.isfinite(model.evaluate(batches, verbose=0))
+
+
+def test_the_first_batches_differ_in_every_axis_that_others_do():
     rows = [np.ones(length, "int32") for length in [7] * 20 + [30] * 4 + [60] * 3]
     for shuffle in (False, True):
         batches = Batches(lambda: [(row, row[:6]) for row in rows], (0, -1), 4, 64, shuffle=shuffle, seed=3)
-        model = keras.Sequential([keras.layers.Embedding(2, 3), keras.layers.GlobalAveragePooling1D()])
-        model.compile(loss=lambda y, logits: keras.ops.mean(logits), run_eagerly=True)
-        assert np.isfinite(model.evaluate(batches, verbose=0))
+        assert is_evaluated(batches)
         first, second = epoch(batches)[:2]
         assert first[0].shape[1] < second[0].shape[1] and first[1].shape[1] < second[1].shape[1]
         assert sum(int((ids == 1).sum()) for ids, _ in epoch(batches)) == sum(map(len, rows))
@@ -75,8 +75,4 @@ def test_the_first_batches_differ_in_every_axis_that_others_do():
 def test_a_side_that_begins_at_the_limit_may_be_short_later():
     """Of the first batches all sources have the largest length, of the last all targets."""
     long, short = np.ones(12, "int32"), np.ones(3, "int32")
-    rows = [(long, short)] * 8 + [(short, long)] * 8
-    batches = Batches(lambda: rows, (0, -1), 4, 12)
-    model = keras.Sequential([keras.layers.Embedding(2, 3), keras.layers.GlobalAveragePooling1D()])
-    model.compile(loss=lambda y, logits: keras.ops.mean(logits), run_eagerly=True)
-    assert np.isfinite(model.evaluate(batches, verbose=0))
+    assert is_evaluated(Batches(lambda: [(long, short)] * 8 + [(short, long)] * 8, (0, -1), 4, 12))

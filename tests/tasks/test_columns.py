@@ -164,19 +164,16 @@ def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
 
 
 def test_lines_of_a_file_are_texts(tmp_path):
-    (tmp_path / "data.txt").write_text("\ufeffone\n\n two \nzwölf", encoding="utf-8")
-    assert read_columns(tmp_path / "data.txt", [], {"texts": "text"}) == [["one", " two ", "zwölf"]]
-    (tmp_path / "data.txt").write_bytes(b"\xff\xfe\n")
-    with pytest.raises(ValueError, match="data.txt.* cannot be read"):
-        read_columns(tmp_path / "data.txt", [], {"texts": "text"})
-
-
-def test_a_line_of_a_file_ends_where_the_line_does(tmp_path):
-    (tmp_path / "data.txt").write_bytes("one\u2028two\x0cthree\r\nfour\rfive\n".encode())
+    path = tmp_path / "data.txt"
+    path.write_text("\ufeffone\n\n two \nzwölf", encoding="utf-8")
+    assert read_columns(path, [], {"texts": "text"}) == [["one", " two ", "zwölf"]]
+    path.write_bytes("one\u2028two\x0cthree\r\nfour\rfive\n".encode())
     expected = ["one\u2028two\x0cthree", "four", "five"]
-    assert read_columns(tmp_path / "data.txt", [], {"texts": "text"}) == [expected]
-    assert list(lines(tmp_path / "data.txt")) == expected
-    assert list(lines([tmp_path / "data.txt"], keep_ends=True))[:2] == [f"{expected[0]}\r\n", "four\r"]
+    assert read_columns(path, [], {"texts": "text"}) == [expected] and list(lines(path)) == expected
+    assert list(lines([path], keep_ends=True))[:2] == [f"{expected[0]}\r\n", "four\r"]
+    path.write_bytes(b"\xff\xfe\n")
+    with pytest.raises(ValueError, match="data.txt.* cannot be read"):
+        read_columns(path, [], {"texts": "text"})
 
 
 @pytest.mark.parametrize("suffix, labels, expected", [
@@ -201,10 +198,9 @@ def test_labels_are_of_the_type_that_the_file_shows(suffix, labels, expected, tm
 
 
 def test_one_text_has_one_answer():
-    values, back = one_or_many("texts", "a")
-    assert values == ["a"] and back([7]) == 7
-    values, back = one_or_many("texts", ["a"])
-    assert values == ["a"] and back([7]) == [7]
+    for given, answer in (("a", 7), (["a"], [7])):
+        values, back = one_or_many("texts", given)
+        assert values == ["a"] and back([7]) == answer
 
 
 @pytest.mark.parametrize("columns", ["question", ("question", "answer")])

@@ -182,23 +182,6 @@ def test_bad_input_is_refused(task, call, words):
     assert "\n" not in str(error.value) and all(word in str(error.value) for word in words), str(error.value)
 
 
-@pytest.mark.parametrize("content", [
-    "\ufeffAda\tO\nis\tB-PER\n", "# sent_id = 1\n# text = Ada is\nAda\t_\tO\t\nis\t_\tB-PER\n",
-    "# newdoc\nAda\tO\r\nis\tB-PER\r\n\r\n", "# text = Ada is\nAda X O\nis X B-PER \n",
-])  # fmt: skip
-def test_files_as_they_come(content, tmp_path):
-    (tmp_path / "data.conll").write_bytes(content.encode())
-    assert read_conll(tmp_path / "data.conll") == [[["Ada", "is"]], [["O", "B-PER"]]]
-
-
-@pytest.mark.parametrize("content, words", [
-    ("#\tO\n#a\tO", ["#", "#a"]), ("# O\n#a O\n", ["#", "#a"]), ("a\u2028b\tO\n", ["a\u2028b"]),
-])  # fmt: skip
-def test_what_looks_like_a_comment_may_be_a_word(content, words, tmp_path):
-    (tmp_path / "data.conll").write_text(content, encoding="utf-8")
-    assert read_conll(tmp_path / "data.conll")[0] == [words]
-
-
 @pytest.mark.parametrize("content, words", [("Ada\n", ["a word and its tag", "'Ada' in line 1"]), ("\n\n", ["none"])])
 def test_bad_files_are_refused(task, content, words, tmp_path):
     (tmp_path / "data.bio").write_text(content)
@@ -224,7 +207,16 @@ NAMED = "id\tword\tpos\tner\n7\tAda\tNNP\tB-PER\n8\tsaw\tVBD\tO\n\n9\tBo\tNNP\tB
 PEOPLE = [["Ada", "saw"], ["Bo"]]
 
 
+ADA_IS, TAGGED = [["Ada", "is"]], [["O", "B-PER"]]
+
+
 @pytest.mark.parametrize("content, columns, words, tags", [
+    ("\ufeffAda\tO\nis\tB-PER\n", None, ADA_IS, TAGGED),
+    ("# sent_id = 1\n# text = Ada is\nAda\t_\tO\t\nis\t_\tB-PER\n", None, ADA_IS, TAGGED),
+    ("# newdoc\nAda\tO\r\nis\tB-PER\r\n\r\n", None, ADA_IS, TAGGED),
+    ("# text = Ada is\nAda X O\nis X B-PER \n", None, ADA_IS, TAGGED),
+    ("#\tO\n#a\tO", None, [["#", "#a"]], [["O", "O"]]), ("# O\n#a O\n", None, [["#", "#a"]], [["O", "O"]]),
+    ("a\u2028b\tO\n", None, [["a\u2028b"]], [["O"]]),
     (UNIVERSAL, None, [["Dá", "me", "20 000"], ["Sí"]], [["VERB", "PRON", "NUM"], ["INTJ"]]),
     (UNIVERSAL, (1, 4), [["Dá", "me", "20 000"], ["Sí"]], [["v", "p", "n"], ["i"]]),
     (GERMEVAL, (1, 2), PEOPLE, [["B-PER", "O"], ["B-PER"]]),
@@ -233,9 +225,10 @@ PEOPLE = [["Ada", "saw"], ["Bo"]]
     ("Tag\tToken\nB-PER\tAda\nO\tsaw\n\nB-PER\tBo\n", None, PEOPLE, [["B-PER", "O"], ["B-PER"]]),
     ("1 NUM\n2 NUM\n", None, [["1", "2"]], [["NUM", "NUM"]]),
     ("a\u00a0b O\nha O\n", None, [["a\u00a0b", "ha"]], [["O", "O"]]),
-], ids=range(8))  # fmt: skip
+], ids=range(15))  # fmt: skip
 def test_columns_of_files(content, columns, words, tags, tmp_path):
-    (tmp_path / "data.TXT").write_text(content, encoding="utf-8")
+    """What looks like a comment may be a word."""
+    (tmp_path / "data.TXT").write_bytes(content.encode())
     assert read_conll(tmp_path / "data.TXT", columns) == [words, tags]
     assert txf.tasks.TokenClassifier._read(tmp_path / "data.TXT", [None], columns) == [words, tags]
 
