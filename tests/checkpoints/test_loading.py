@@ -143,23 +143,14 @@ def test_a_name_with_and_without_the_prefix(tmp_path):
     refused(lambda: load(write(tmp_path, GPT2, arrays)), ["two tensors", "'wte.weight'", repr(WTE)])
 
 
-def test_a_tied_head_that_is_stored_twice(plain, tmp_path):
-    arrays = tensors(GPT2)
-    same(load(write(tmp_path, GPT2, {**arrays, HEAD: arrays[WTE].copy()})), plain["gpt2"])
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_head_with_other_numbers(plain, tmp_path, tied):
-    """What is in the file counts, not what the configuration says of it."""
-    head = tensors(GPT2, seed=6)[WTE]
-    model = load(write(tmp_path, {**GPT2, "tie_word_embeddings": tied}, {**tensors(GPT2), HEAD: head}))
-    found = weights(model)
-    np.testing.assert_array_equal(found.pop("logits/kernel"), head.T)
-    assert found.keys() == weights(plain["gpt2"]).keys()
-
-
-def test_an_untied_head_with_the_same_numbers(tmp_path):
-    arrays = tensors(LLAMA)
+def test_a_head_in_the_file_counts_whatever_config_json_says(plain, tmp_path):
+    arrays, head = tensors(GPT2), tensors(GPT2, seed=6)[WTE]
+    same(load(write(tmp_path, GPT2, {**arrays, HEAD: arrays[WTE].copy()})), plain["gpt2"])  # tied, and stored twice
+    for tied in (True, False):
+        found = weights(load(write(tmp_path, {**GPT2, "tie_word_embeddings": tied}, {**arrays, HEAD: head})))
+        np.testing.assert_array_equal(found.pop("logits/kernel"), head.T)
+        assert found.keys() == weights(plain["gpt2"]).keys()
+    arrays = tensors(LLAMA)  # which is not tied, though the numbers be the same
     arrays[HEAD] = arrays["model.embed_tokens.weight"].copy()
     assert "logits/kernel" in weights(load(write(tmp_path, LLAMA, arrays)))
 
