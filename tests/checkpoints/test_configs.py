@@ -100,16 +100,14 @@ def test_a_family_without_defaults(folders):
 @pytest.mark.parametrize("config, changed, words", [
     (BERT, {"num_attention_heads": 3}, ["num_attention_heads=3", "hidden_size=8"]),
     (BERT, {"num_attention_heads": 16}, ["num_attention_heads=16", "hidden_size=8"]),
-    (GPT2, {"n_head": 3}, ["n_head=3", "n_embd=8"]),
-    (GPT2, {"n_head": 16}, ["n_head=16", "n_embd=8"]),
+    (GPT2, {"n_head": 3}, ["n_head=3", "n_embd=8"]), (GPT2, {"n_head": 16}, ["n_head=16", "n_embd=8"]),
     (LLAMA, {"num_key_value_heads": 3}, ["num_key_value_heads=3", "num_attention_heads=4"]),
     (LLAMA, {"rope_scaling": {"type": "linear", "factor": "2"}}, ["rope_scaling={'factor': '2'", "factor"]),
     (LLAMA, {"rope_scaling": {"type": "conic", "factor": 2.0}}, ["rope_scaling=", "conic"]),
     (LLAMA, {"rope_scaling": {"type": ["linear"]}}, ["rope_scaling="]),
     (LLAMA, {"rope_scaling": {"type": "linear", "factor": None}}, ["rope_scaling="]),
     (LLAMA, {"rope_parameters": {"rope_theta": "1"}}, ["rope_parameters={'rope_theta': '1'"]),
-    (LLAMA, {"head_dim": 3}, ["head_dim=3"]),
-    (BERT, {"pad_token_id": 11}, ["pad_token_id=11", "vocab_size=11"]),
+    (LLAMA, {"head_dim": 3}, ["head_dim=3"]), (BERT, {"pad_token_id": 11}, ["pad_token_id=11", "vocab_size=11"]),
 ])  # fmt: skip
 def test_values_that_do_not_go_together(folders, config, changed, words):
     """A builder finds out; its arguments have other names than the keys."""
@@ -134,8 +132,7 @@ def test_sizes_that_the_tensors_do_not_have(folders, config, changed, words):
 
 
 @pytest.mark.parametrize("changed", [
-    {"partial_rotary_factor": 0.5},
-    {"rope_scaling": {"type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}},
+    {"partial_rotary_factor": 0.5}, {"rope_scaling": {"type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}},
     {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}},
 ])  # fmt: skip
 def test_a_llama_that_turns_some_features(folders, changed):
@@ -146,8 +143,7 @@ def test_a_llama_that_turns_some_features(folders, changed):
 
 @pytest.mark.parametrize("config, changed", [
     (BERT, {"hidden_dropout_prob": 0, "pad_token_id": None, "classifier_dropout": None, "layer_norm_eps": 1e-12}),
-    (GPT2, {"pad_token_id": -1}),
-    (GPT2, {"n_inner": 12, "pad_token_id": None, "architectures": None}),
+    (GPT2, {"pad_token_id": -1}), (GPT2, {"n_inner": 12, "pad_token_id": None, "architectures": None}),
     (LLAMA, {"head_dim": None, "num_key_value_heads": 2, "rope_scaling": None, "rope_theta": 10000}),
 ])  # fmt: skip
 def test_what_published_files_say(folders, config, changed):

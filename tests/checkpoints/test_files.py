@@ -37,23 +37,14 @@ def refuses(folder, *words):
 
 # Of config.json, and of an index in its place.
 JSON = [
-    (b"", ["Expecting value"]),
-    (b"{", ["Expecting property name"]),
-    (b'{"model_type": "gpt2"', ["delimiter"]),
+    (b"", ["Expecting value"]), (b"{", ["Expecting property name"]), (b'{"model_type": "gpt2"', ["delimiter"]),
     (b"\x80\x02}q\x00.", ["utf-8"]),  # a pickle
-    ("{}".encode("utf-16"), ["utf-8"]),
-    ("{}".encode("utf-8-sig"), ["BOM"]),
-    (b'{"model_type": "\xff"}', ["utf-8"]),
-    (b"[" * 10**6, ["recursion"]),
-    (b'{"a":' * 10**5, ["recursion"]),
-    (b'{"a":' + b"[" * 100 + b"]" * 100 + b"}", ["at most 32 deep"]),
-    (b'{"a": ' + b"9" * 5000 + b"}", ["4300"]),
-    (b'{"n_embd": 8, "n_embd": 9}', ["twice", "'n_embd'"]),
-    (b"[]", ["object", "list"]),
-    (b"null", ["object", "NoneType"]),
-    (b'"gpt2"', ["object", "str"]),
-    (b"7", ["object", "int"]),
-]
+    ("{}".encode("utf-16"), ["utf-8"]), ("{}".encode("utf-8-sig"), ["BOM"]), (b'{"model_type": "\xff"}', ["utf-8"]),
+    (b"[" * 10**6, ["recursion"]), (b'{"a":' * 10**5, ["recursion"]),
+    (b'{"a":' + b"[" * 100 + b"]" * 100 + b"}", ["at most 32 deep"]), (b'{"a": ' + b"9" * 5000 + b"}", ["4300"]),
+    (b'{"n_embd": 8, "n_embd": 9}', ["twice", "'n_embd'"]), (b"[]", ["object", "list"]),
+    (b"null", ["object", "NoneType"]), (b'"gpt2"', ["object", "str"]), (b"7", ["object", "int"]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [CONFIG, INDEX])
@@ -128,23 +119,15 @@ def entry(shape, start, end, dtype="F32", **more):
 
 A = '"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
 BROKEN = {
-    "zero bytes": b"",
-    "seven bytes": b"\0" * 7,
-    "no header": header(b""),
-    "a header longer than the file": header({}, length=100),
-    "a header of 2 ** 63 bytes": header({}, length=2**63),
-    "a header of 2 ** 64 - 1 bytes": header({}, length=2**64 - 1),
-    "a header of a gigabyte": header({}, length=10**9),
-    "a header that is not UTF-8": header(b'{"\xff\xfe": 1}'),
-    "a header that is not JSON": header(b"{a: 1}"),
-    "a header that is a list": header([]),
-    "a deep header": header(b"[" * 10**5),
-    "a deep header of objects": header(b'{"a":' * 10**5),
-    "a pickle": b"\x80\x02}q\x00." + b"\0" * 100,
+    "zero bytes": b"", "seven bytes": b"\0" * 7, "no header": header(b""),
+    "a header longer than the file": header({}, length=100), "a header of 2 ** 63 bytes": header({}, length=2**63),
+    "a header of 2 ** 64 - 1 bytes": header({}, length=2**64 - 1), "a header of a gigabyte": header({}, length=10**9),
+    "a header that is not UTF-8": header(b'{"\xff\xfe": 1}'), "a header that is not JSON": header(b"{a: 1}"),
+    "a header that is a list": header([]), "a deep header": header(b"[" * 10**5),
+    "a deep header of objects": header(b'{"a":' * 10**5), "a pickle": b"\x80\x02}q\x00." + b"\0" * 100,
     "overlapping": header({"a": entry([2], 0, 8), "b": entry([2], 4, 12)}, b"\0" * 12),
     "the same bytes twice": header({"a": entry([2], 0, 8), "b": entry([2], 0, 8)}, b"\0" * 8),
-    "negative": header({"a": entry([2], -8, 0)}, b"\0" * 8),
-    "backwards": header({"a": entry([2], 8, 0)}, b"\0" * 8),
+    "negative": header({"a": entry([2], -8, 0)}, b"\0" * 8), "backwards": header({"a": entry([2], 8, 0)}, b"\0" * 8),
     "beyond the end": header({"a": entry([2], 0, 8)}, b"\0" * 4),
     "far beyond the end": header({"a": entry([2**40], 0, 2**42)}, b"\0" * 4),
     "bytes of no tensor at the end": header({"a": entry([2], 0, 8)}, b"\0" * 12),
@@ -164,7 +147,7 @@ BROKEN = {
     "a shape twice": header(b'{"a":{"dtype":"F32","shape":[2],"shape":[2],"data_offsets":[0,8]}}', b"\0" * 8),
     "a name twice": header(f"{{{A},{A.replace('[2]', '[1]').replace('[0,8]', '[8,12]')}}}".encode(), b"\0" * 12),
     "metadata that are no text": header({"__metadata__": {"a": 1}}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=list(BROKEN))

@@ -50,8 +50,7 @@ def give(model, folder, **values):
 
 
 @pytest.mark.parametrize("values, expected", [
-    ({}, {}),
-    ({"max_length": 20, "num_beams": 1, "top_k": 50, "temperature": 0.6, "repetition_penalty": 1.0}, {}),
+    ({}, {}), ({"max_length": 20, "num_beams": 1, "top_k": 50, "temperature": 0.6, "repetition_penalty": 1.0}, {}),
     ({"eos_token_id": 2}, {"stop_ids": (2,)}),
     ({"eos_token_id": [2, 3, 50256]}, {"stop_ids": (2, 3)}),  # a token that never comes
     ({"max_new_tokens": 5, "max_length": 6}, {"max_new_tokens": 5, "max_length": 7}),  # as the model's positions
@@ -92,10 +91,8 @@ NO_TIMES = {"no_timestamps_token_id": 11, "return_timestamps": False}
 
 
 @pytest.mark.parametrize("values, start_id, chosen", [
-    ({}, 3, None),
-    ({"forced_decoder_ids": [[1, 5], [2, 6]]}, (3, 5, 6), None),
-    ({"forced_decoder_ids": [[1, 11]], **NO_TIMES}, (3, 11), None),
-    (NO_TIMES, (3, 11), None),
+    ({}, 3, None), ({"forced_decoder_ids": [[1, 5], [2, 6]]}, (3, 5, 6), None),
+    ({"forced_decoder_ids": [[1, 11]], **NO_TIMES}, (3, 11), None), (NO_TIMES, (3, 11), None),
     ({**LANGUAGES, "language": "de"}, (3, 8, 9), None),
     ({**LANGUAGES, **NO_TIMES, "language": "<|en|>", "task": "translate"}, (3, 7, 10, 11), None),
     ({**LANGUAGES, "language": "en", "forced_decoder_ids": [[1, 5]]}, (3, 7, 9), None),
@@ -120,15 +117,9 @@ def test_a_last_token_is_forced_after_all_start_tokens(models, tmp_path):
 
 
 @pytest.mark.parametrize("values", [
-    {"forced_decoder_ids": [[2, 5]]},
-    {"forced_decoder_ids": [[1, 999]]},
-    {"forced_decoder_ids": 5},
-    {"lang_to_id": [7]},
-    {"task_to_id": None, "lang_to_id": {"<|en|>": 999}},
-    {**LANGUAGES, "language": ["en", "de"]},
-    {**LANGUAGES, "language": "fr"},
-    {**LANGUAGES, "task": "sing"},
-    {"return_timestamps": True},
+    {"forced_decoder_ids": [[2, 5]]}, {"forced_decoder_ids": [[1, 999]]}, {"forced_decoder_ids": 5},
+    {"lang_to_id": [7]}, {"task_to_id": None, "lang_to_id": {"<|en|>": 999}}, {**LANGUAGES, "language": ["en", "de"]},
+    {**LANGUAGES, "language": "fr"}, {**LANGUAGES, "task": "sing"}, {"return_timestamps": True},
 ])  # fmt: skip
 def test_what_whisper_cannot_begin_with_is_warned_of(values, models, tmp_path):
     with pytest.warns(UserWarning, match=[*values][-1]):

@@ -187,13 +187,11 @@ def test_tensors_too_many_and_too_few(tmp_path):
 
 @pytest.mark.parametrize("name, wrong, words", [
     (WTE, np.zeros((12, 8), "float32"), ["(12, 8)", "embedding/token/embeddings", "(11, 8)"]),
-    (WTE, np.zeros((88,), "float32"), ["(88,)", "(11, 8)"]),
-    (WTE, np.zeros((), "float32"), ["()", "(11, 8)"]),
+    (WTE, np.zeros((88,), "float32"), ["(88,)", "(11, 8)"]), (WTE, np.zeros((), "float32"), ["()", "(11, 8)"]),
     ("transformer.h.0.attn.c_attn.weight", np.zeros((8, 25), "float32"),
      ["(8, 25)", "decoder_0/attention/value/kernel"]),
     ("transformer.h.0.mlp.c_fc.weight", np.zeros((12, 8), "float32"), ["(12, 8)", "(8, 12)"]),
-    (WTE, np.zeros((11, 8), "int64"), ["type", "I64"]),
-    (WTE, np.zeros((11, 8), "complex64"), ["type", "C64"]),
+    (WTE, np.zeros((11, 8), "int64"), ["type", "I64"]), (WTE, np.zeros((11, 8), "complex64"), ["type", "C64"]),
     (WTE, np.zeros((11, 8), "bool"), ["type", "BOOL"]),
 ])  # fmt: skip
 def test_tensors_that_are_not_what_the_configuration_says(tmp_path, name, wrong, words):

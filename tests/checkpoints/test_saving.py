@@ -175,8 +175,7 @@ def test_arguments_of_another_kind(wrong, tmp_path):
     (dict(num_heads=2), ["num_heads=4", "num_heads=2"]),
     (dict(position="alibi"), ["position='Rotary'", "position='ALiBi'"]),
     (dict(norm_placement="post", final_norm=True), ["norm_placement='pre'", "norm_placement='post'"]),
-    (dict(scale_embedding=True), ["scale_embedding"]),
-    (dict(window=2), ["window=None", "window=2"]),
+    (dict(scale_embedding=True), ["scale_embedding"]), (dict(window=2), ["window=None", "window=2"]),
     (dict(scale=1.0), ["scale=0.353553", "scale=1.0"]),
     (dict(position=None, position_encoding="sinusoidal"), ["position_encoding=None", "position_encoding='sinusoidal'"]),
 ], ids=str)  # fmt: skip
