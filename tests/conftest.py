@@ -34,9 +34,14 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     option = config.option
-    if not hasattr(config, "workerinput"):  # xdist hands these options to its processes
-        option.draw = is_drawn(config.args, option.turn, option.all)
-        option.turn = option.turn or datetime.date.today().toordinal()
+    option.draw = is_drawn(config.args, option.turn, option.all)
+    option.turn = getattr(config, "workerinput", {}).get("turn") or option.turn or datetime.date.today().toordinal()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Gives the processes of pytest-xdist the same day, also at midnight."""
+    node.workerinput["turn"] = node.config.option.turn
 
 
 def pytest_terminal_summary(terminalreporter, config):
