@@ -3,9 +3,10 @@
 import copy
 import json
 
+import drawing
 import numpy as np
 import pytest
-from adapter_cases import IDS, run, same, trained, values
+from adapter_cases import BUILDERS, IDS, run, same, values
 from refusals import refused
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -21,7 +22,9 @@ QUERY, SCORE = "encoder_0/attention/query", "pooling/score"
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     """A model without adapters, and the metadata and tensors of one for it."""
-    model, _ = trained("classifier", dropout=0.1)
+    model = BUILDERS["classifier"][0]()
+    txf.training.add_adapter(model, rank=2, dropout=0.1)
+    drawing.randomize(model)
     file = tmp_path_factory.mktemp("adapters") / "sound.safetensors"
     txf.training.save_adapter(model, file)
     txf.training.remove_adapter(model)
@@ -33,12 +36,8 @@ def state(model):
     """All that a load may change; the values apart."""
     adapters = {path: (describe(layer), getattr(layer, "active", None)) for path, layer in dense_layers(model).items()}
     flags = [(variable.path, variable.trainable) for variable in trainable_by_nature(model)]
-    return (
-        adapters,
-        flags,
-        [(layer.path, type(layer)) for layer in model._flatten_layers()],
-        [id(variable) for variable in model.variables],
-    )
+    layers = [(layer.path, type(layer)) for layer in model._flatten_layers()]
+    return adapters, flags, layers, [id(variable) for variable in model.variables]
 
 
 def unchanged(model, call, words):
@@ -87,18 +86,19 @@ def rename(old, new, also_tensors=False):
 
 A = f"{QUERY}/lora_a"
 THINGS = [None, True, 3, -1.5, "x", [], [1], {"a": 1}]
+SOME = [None, True, 3, "x", [1], {"a": 1}, ...]
+
+
+def at_all(path, values, words):
+    return [(put(path, value), words) for value in values]
+
+
 DAMAGES = [
-    *[(put(("format",), value), ["format"]) for value in [*THINGS, "keras_txf adapter 2", ...]],
-    *[(put(("layers",), value), ["`layers`"]) for value in [None, True, 3, "x", [], [1], {}, {"a": 1}, ...]],
-    *[
-        (put(("shared",), value), ["`shared`"])
-        for value in [None, True, 3, "x", [1], [None], {"a": 1}, [["a"]], ["a", "a"], ...]
-    ],
-    *[
-        (put(("layers", QUERY), value), [QUERY])
-        for value in [*THINGS, ["low_rank"], ["low_rank", {}, {}], ["low_rank", 3]]
-    ],
-    *[(put(("layers", QUERY, 0), value), [QUERY, "`kind`"]) for value in [*THINGS, "LOW_RANK", "lora"]],
+    *at_all(("format",), [*THINGS, "keras_txf adapter 2", ...], ["format"]),
+    *at_all(("layers",), [*SOME, {}], ["`layers`"]),
+    *at_all(("shared",), [*SOME, [None], [["a"]], ["a", "a"]], ["`shared`"]),
+    *at_all(("layers", QUERY), [*THINGS, ["low_rank"], ["low_rank", {}, {}], ["low_rank", 3]], [QUERY]),
+    *at_all(("layers", QUERY, 0), [*THINGS, "LOW_RANK", "lora"], [QUERY, "`kind`"]),
     *at("rank", None, True, 0, -2, 2.0, "2", [2], {}, 1.5, 1e300),
     *at("alpha", None, True, 0, -2, "16", [16], float("nan"), float("inf"), 10**400, 1e300),
     *at("dropout", None, True, 1, -0.1, "0", [0], float("nan"), 2.0),
@@ -147,39 +147,20 @@ def test_no_path(file, sound):
     unchanged(sound[0], lambda: txf.training.load_adapter(sound[0], file), ["`file` must be"])
 
 
-def test_a_folder(sound, tmp_path):
-    unchanged(sound[0], lambda: txf.training.load_adapter(sound[0], tmp_path), [str(tmp_path)])
+TEXTS = ["", "{", "[]", "null", "[" * 100_000, '{"format": 1, "format": 2}', '{"a": ' + "9" * 5000 + "}"]
+METADATA = [None, {}, {"format": "pt"}, *({"keras_txf": text} for text in TEXTS)]
 
 
-METADATA = [
-    None,
-    {},
-    {"format": "pt"},
-    {"keras_txf": ""},
-    {"keras_txf": "{"},
-    {"keras_txf": "[]"},
-    {"keras_txf": "null"},
-]
-METADATA += [
-    {"keras_txf": "[" * 100_000},
-    {"keras_txf": '{"format": 1, "format": 2}'},
-    {"keras_txf": '{"a": ' + "9" * 5000 + "}"},
-]
-
-
-@pytest.mark.parametrize("metadata", METADATA)
-def test_metadata_of_others(metadata, sound, tmp_path):
+def test_files_of_others(sound, tmp_path):
     model, _, tensors = sound
-    save_file(tensors, tmp_path / "other.safetensors", metadata)
-    unchanged(model, lambda: txf.training.load_adapter(model, tmp_path / "other.safetensors"), ["other.safetensors"])
-
-
-@pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 8, b"\x08" + b"\0" * 7 + b"{      }", b"PK\3\4" * 9])
-def test_files_of_others(content, sound, tmp_path):
-    (tmp_path / "other.safetensors").write_bytes(content)
-    unchanged(
-        sound[0], lambda: txf.training.load_adapter(sound[0], tmp_path / "other.safetensors"), ["other.safetensors"]
-    )
+    unchanged(model, lambda: txf.training.load_adapter(model, tmp_path), [str(tmp_path)])
+    file = tmp_path / "other.safetensors"
+    for metadata in METADATA:
+        save_file(tensors, file, metadata)
+        unchanged(model, lambda: txf.training.load_adapter(model, file), ["other.safetensors"])
+    for content in (b"", b"x", b"\xff" * 8, b"\x08" + b"\0" * 7 + b"{      }", b"PK\3\4" * 9):
+        file.write_bytes(content)
+        unchanged(model, lambda: txf.training.load_adapter(model, file), ["other.safetensors"])
 
 
 def test_an_error_on_the_way_leaves_nothing(sound, tmp_path, monkeypatch):

@@ -21,9 +21,8 @@ from keras_txf.training.adapters import adapted_layers
 
 def names(file, error):
     """Whether an error is of a kind that a caller expects, in a line, and names the file."""
-    assert (
-        isinstance(error, ValueError) and str(file) in str(error) and "\n" not in str(error) and len(str(error)) < 1200
-    ), error
+    words = str(error)
+    assert isinstance(error, ValueError) and str(file) in words and "\n" not in words and len(words) < 1200, error
 
 
 def edit_adapter(draw, content):
@@ -82,12 +81,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.slow
 def test_adapters(folder):
-    assert 5 < load_broken_adapters(folder, 120, seed=1) < 100
-
-
-@pytest.mark.slow
-def test_many_adapters(folder):
-    assert 50 < load_broken_adapters(folder, 1_500, seed=2) < 1_000
+    assert 20 < load_broken_adapters(folder, 500, seed=1) < 400
 
 
 def load_broken_keras_files(folder, number, seed):
@@ -104,9 +98,7 @@ def load_broken_keras_files(folder, number, seed):
                 keras.saving.load_model(folder / "broken.keras")
             loaded += 1
         except Exception as error:
-            ours = [
-                frame.filename for frame in traceback.extract_tb(error.__traceback__) if "keras_txf/" in frame.filename
-            ]
+            ours = [x.filename for x in traceback.extract_tb(error.__traceback__) if "keras_txf/" in x.filename]
             assert isinstance(error, ValueError) or not ours, (ours, error)
     return loaded
 
@@ -126,16 +118,8 @@ def edit_array(draw, name, content):
         plain = json.loads(str(np.load(io.BytesIO(content))))
         changed = np.array(json.dumps(mutations.edit_json(draw, plain)))
     else:
-        things = [
-            np.zeros(3),
-            np.array(-1),
-            np.array(2.5),
-            np.array("x"),
-            np.array(True),
-            np.zeros((0, 2)),
-            np.zeros(4, "complex64"),
-        ]
-        changed = draw.choice(things)
+        scalars = [np.array(value) for value in (-1, 2.5, "x", True)]
+        changed = draw.choice([np.zeros(3), *scalars, np.zeros((0, 2)), np.zeros(4, "complex64")])
     stream = io.BytesIO()
     np.save(stream, changed)
     return stream.getvalue()
@@ -164,10 +148,8 @@ def saved_training(folder):
 
 
 def state(model, callbacks):
-    kinds, others = (
-        (bool, int, float, str, type(None)),
-        ("params", "min_delta", "monitor_op"),
-    )  # which `fit` sets each time
+    kinds = (bool, int, float, str, type(None))
+    others = ("params", "min_delta", "monitor_op")  # which `fit` sets each time
     plain = [{k: v for k, v in vars(c).items() if isinstance(v, kinds) and k not in others} for c in callbacks]
     arrays = [keras.ops.convert_to_numpy(v) for v in [*model.variables, *model.optimizer.variables]]
     arrays += callbacks[0].best_weights or []
@@ -204,21 +186,15 @@ def resume_broken_files(folder, number, seed):
     return loaded
 
 
-def test_resume(folder):
-    assert 5 < resume_broken_files(folder, 150, seed=1) < 100
-
-
-@pytest.mark.slow
-def test_many_files_of_resume(folder):
-    assert 50 < resume_broken_files(folder, 1_500, seed=2) < 1_000
+@pytest.mark.parametrize("number", [100, pytest.param(800, marks=pytest.mark.slow)])
+def test_resume(folder, number):
+    assert number / 30 < resume_broken_files(folder, number, seed=number) < number * 2 / 3
 
 
 def test_a_message_is_short_whatever_the_file_holds(tmp_path):
     header = json.dumps({"a": {"dtype": "x" * 200_000, "shape": [1], "data_offsets": [0, 4]}}).encode()
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"0000")
-    with (
-        pytest.raises(ValueError, match="no sound safetensors file: .*unknown variant .* [.]{3} ") as error,
-        open_tensors(tmp_path),
-    ):
+    words = "no sound safetensors file: .*unknown variant .* [.]{3} "
+    with pytest.raises(ValueError, match=words) as error, open_tensors(tmp_path):
         pass
     assert "model.safetensors" in str(error.value) and len(str(error.value)) < 900

@@ -40,22 +40,18 @@ def no_key_bias(variables):
     return sorted(v.path for v in variables if not v.path.endswith("key/bias"))
 
 
-@pytest.mark.parametrize("patterns, left", [
-    ("*", []),
-    ("embedding", ["encoder_0", "encoder_1", "encoder_2", "encoder_norm", "logits"]),
-    (["embedding", "encoder_[01]"], ["encoder_2", "encoder_norm", "logits"]),
-    (["emb*", "encoder_?", "encoder_norm"], ["logits"]),
-])  # fmt: skip
-def test_patterns_of_layers(patterns, left):
+def test_patterns_of_layers_and_variables():
     model = build(norm_placement="pre")
-    freeze(model, patterns)
-    assert parts(model) == left
-    unfreeze(model)
-    assert len(model.trainable_variables) == len(model.weights)
-
-
-def test_patterns_of_variables():
-    model = build()
+    for patterns, left in (
+        ("*", []),
+        ("embedding", ["encoder_0", "encoder_1", "encoder_2", "encoder_norm", "logits"]),
+        (["embedding", "encoder_[01]"], ["encoder_2", "encoder_norm", "logits"]),
+        (["emb*", "encoder_?", "encoder_norm"], ["logits"]),
+    ):
+        freeze(model, patterns)
+        assert parts(model) == left
+        unfreeze(model)
+        assert len(model.trainable_variables) == len(model.weights)
     freeze(model)
     unfreeze(model, ["*/bias", "encoder_1/attention/query"])
     expected = {v.path for v in model.weights if v.path.endswith("/bias")} | {"encoder_1/attention/query/kernel"}
@@ -129,6 +125,7 @@ def test_layers_of_keras(tmp_path):
     assert len(reloaded.get_layer("two").trainable_variables) == 1
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_layers_of_keras_with_layers_within(bidirectional, tmp_path):
     model = txf.models.recurrent_encoder_decoder(11, 11, 2, 12, bidirectional=bidirectional, share_embeddings=False)
@@ -155,9 +152,8 @@ def test_what_is_no_ones_to_train_stays_so():
 
 def test_refuses():
     model = build()
-    with pytest.raises(
-        ValueError, match="`patterns` must match the paths of layers or .*; received 'encoder_7', which"
-    ):
+    words = "`patterns` must match the paths of layers or .*; received 'encoder_7', which"
+    with pytest.raises(ValueError, match=words):
         freeze(model, ["encoder_0", "encoder_7"])
     with pytest.raises(ValueError, match="`patterns` must be a pattern such as '.*', or a list of them; received None"):
         unfreeze(model, None)

@@ -54,7 +54,7 @@ with strategy.scope():
 loss = txf.training.RDrop()
 expected = np.mean([float(loss(targets[i : i + 2], model(inputs[i : i + 2]))) for i in range(0, 10, 2)])
 print(model.fit(data, shuffle=False, verbose=0).history["loss"])
-print([expected])
+print([float(expected)])
 """
 
 
