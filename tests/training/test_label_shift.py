@@ -45,16 +45,6 @@ def test_inside_tf_data():
     assert rows == [([1, 5, 6], [5, 6, 2]), ([1, 7], [7, 2])]
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data feeds TensorFlow")
-def test_fit_takes_the_mapped_dataset():
-    import tensorflow as tf
-
-    model = txf.models.encoder_decoder(10, 10, 1, 8, 2)
-    model.compile("adam", txf.training.TokenCrossEntropy(), run_eagerly=True)  # to trace takes longer
-    data = tf.data.Dataset.from_tensor_slices((SOURCES, IDS)).batch(2).map(txf.training.teacher_forcing)
-    assert np.isfinite(model.fit(data, verbose=0, shuffle=False).history["loss"][0])
-
-
 @pytest.mark.parametrize("length, stride", [(3, None), (3, 1), (3, 2), (4, 5), (9, None)])
 def test_windows_cover_the_text(length, stride):
     text = np.arange(10, 20)
@@ -63,9 +53,4 @@ def test_windows_cover_the_text(length, stride):
     np.testing.assert_array_equal(inputs, [text[s : s + length] for s in starts])
     np.testing.assert_array_equal(targets, [text[s + 1 : s + 1 + length] for s in starts])
     assert np.shares_memory(inputs, text) and np.shares_memory(targets, text)
-
-
-def test_each_token_but_the_first_is_a_target_once():
-    _, targets = txf.training.next_token_windows(np.arange(13), 4)
-    np.testing.assert_array_equal(np.sort(targets.ravel()), np.arange(1, 13))
     assert txf.training.next_token_windows(list(range(5)), 4)[0].shape == (1, 4)

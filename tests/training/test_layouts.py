@@ -36,6 +36,11 @@ def expect(rows, expected):
         assert found == (wanted or (None,) * len(found)), path
 
 
+def columns(*names):
+    """The rows of projections whose columns are split."""
+    return {f"*/{name}/kernel": (None, M) for name in names} | {f"*/{name}/bias": (M,) for name in names}
+
+
 def test_a_decoder_of_all_options():
     model = txf.models.decoder_generator(
         32, **SOME, gated=True, num_key_value_heads=4, qk_norm="full", sinks=True, position=txf.layers.RelativeBias(8),
@@ -44,16 +49,10 @@ def test_a_decoder_of_all_options():
     rows = axes(model)
     assert set(rows) == {variable.path for variable in model.weights}
     assert rows["decoder_1/attention/query/kernel"] == (None, M)
-    columns = {f"*/{name}/kernel": (None, M) for name in ("query", "key", "value", "gate", "intermediate")}
-    biases = {f"*/{name}/bias": (M,) for name in ("query", "key", "value", "gate", "intermediate")}
-    expect(
-        rows,
-        columns | biases | {
-            "*/output/kernel": (M, None), "*/sinks": (M,), "*/query_norm/scale": (M,), "*/key_norm/scale": (M,),
-            "relative_bias/embeddings": (None, M), "embedding/token/embeddings": (M, None),
-            "logit_adjustment/bias": (M,),
-        },
-    )  # fmt: skip
+    expect(rows, columns("query", "key", "value", "gate", "intermediate") | {
+        "*/output/kernel": (M, None), "*/sinks": (M,), "*/query_norm/scale": (M,), "*/key_norm/scale": (M,),
+        "relative_bias/embeddings": (None, M), "embedding/token/embeddings": (M, None), "logit_adjustment/bias": (M,),
+    })  # fmt: skip
 
 
 def test_experts():
@@ -75,6 +74,7 @@ def test_experts():
     assert by_width[here + "shared_experts/gate/kernel"] == (None, M)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("rank", [None, 5])
 def test_latent_attention(rank):
     latent = txf.layers.LatentAttention(8, 6, 4, 2, q_lora_rank=rank, use_bias=True, causal=True)
@@ -104,9 +104,8 @@ def test_what_does_not_divide_is_whole_and_named_once():
 
 @pytest.mark.parametrize("head_dim, whole", [(2, False), (3, True)])
 def test_key_value_heads_that_do_not_divide(head_dim, whole):
-    rows, noted = notes(
-        txf.models.decoder_generator(32, 1, 16, 8, num_key_value_heads=2, head_dim=head_dim, gated=True)
-    )
+    options = {"num_key_value_heads": 2, "head_dim": head_dim, "gated": True}
+    rows, noted = notes(txf.models.decoder_generator(32, 1, 16, 8, **options))
     assert rows["decoder_0/attention/query/kernel"] == (None, M)
     assert rows["decoder_0/attention/value/kernel"] == ((None, None) if whole else (None, M))
     assert len(noted) == 1 and "decoder_0/attention: 2 key-value heads" in noted[0]
@@ -139,16 +138,15 @@ def test_each_weight_of_each_builder_has_a_row_that_fits(name):
 
 
 def test_fsdp_takes_the_longest_axis_that_is_whole():
-    rows = axes(txf.models.decoder_generator(32, **SOME), fsdp=True)
+    model = txf.models.decoder_generator(32, **SOME)
+    rows = axes(model, fsdp=True)
     assert rows["decoder_0/feed_forward/intermediate/kernel"] == (B, M)
     assert rows["decoder_0/feed_forward/output/kernel"] == (M, B)
     assert rows["embedding/token/embeddings"] == (M, B)
     one = keras.distribution.DeviceMesh((8, 1), [B, M], [f"cpu:{i}" for i in range(8)])
-    assert (
-        axes(txf.models.decoder_generator(32, **SOME), one, fsdp=True)["decoder_0/feed_forward/output/kernel"][0] == B
-    )
-    rows, noted = notes(txf.models.decoder_generator(28, 1, 12, 4, head_dim=4, position_encoding="learned",
-                                                     max_length=9, norm="rms"), fsdp=True)  # fmt: skip
+    assert axes(model, one, fsdp=True)["decoder_0/feed_forward/output/kernel"][0] == B
+    options = {"head_dim": 4, "position_encoding": "learned", "max_length": 9, "norm": "rms"}
+    rows, noted = notes(txf.models.decoder_generator(28, 1, 12, 4, **options), fsdp=True)
     assert rows["embedding/position/embeddings"] == (None, B) and not noted
     inputs = keras.Input((3,))
     rows, noted = notes(keras.Model(inputs, keras.layers.Dense(5, name="odd")(inputs)), fsdp=True)
@@ -166,17 +164,12 @@ def test_parts_that_a_subclass_has_made_itself_are_whole():
             self.packed = keras.layers.Dense(3 * shape[-1], name="packed")
             self.packed.build(shape)
 
-    class OwnFeedForward(txf.layers.FeedForward):
-        def build(self, shape):
-            self.inner = self.add_weight(name="inner", shape=(shape[-1], 8))
+    def own(parent):
+        class Own(parent):
+            def build(self, shape):
+                self.inner = self.add_weight(name="inner", shape=(shape[-1], 8))
 
-    class OwnExperts(txf.layers.MixtureOfExperts):
-        def build(self, shape):
-            self.inner = self.add_weight(name="inner", shape=(shape[-1], 8))
-
-    class OwnLatent(txf.layers.LatentAttention):
-        def build(self, shape):
-            self.inner = self.add_weight(name="inner", shape=(shape[-1], 8))
+        return Own
 
     class OwnBias(txf.layers.RelativeBias):
         def build(self, *shapes):
@@ -187,8 +180,9 @@ def test_parts_that_a_subclass_has_made_itself_are_whole():
             super().__init__(name="whole")
             self.parts = [
                 OwnAttention(8, name="attention"), OwnProjection(8, name="projection"),
-                OwnFeedForward(16, name="network"), OwnExperts(3, intermediate_dim=8, name="experts"),
-                OwnLatent(8, 6, 4, 2, name="latent"), OwnBias(8, name="bias"),
+                own(txf.layers.FeedForward)(16, name="network"), OwnBias(8, name="bias"),
+                own(txf.layers.MixtureOfExperts)(3, intermediate_dim=8, name="experts"),
+                own(txf.layers.LatentAttention)(8, 6, 4, 2, name="latent"),
             ]  # fmt: skip
 
         def build(self, shape):
@@ -199,22 +193,20 @@ def test_parts_that_a_subclass_has_made_itself_are_whole():
     model.build((None, None, 16))
     rows, noted = notes(model)
     assert not noted and set(rows) == {variable.path for variable in model.weights}
-    expected = {f"*attention/{name}/kernel": (None, M) for name in ("query", "key", "value")}
-    biases = {f"*attention/{name}/bias": (M,) for name in ("query", "key", "value")}
-    expect(rows, expected | biases | {"*attention/output/kernel": (M, None)})
+    expect(rows, columns("query", "key", "value") | {"*attention/output/kernel": (M, None)})
     assert sum(any(found) for found in rows.values()) == 7
 
 
 def test_adapters_and_int8_kernels():
     model = txf.models.decoder_generator(32, **SOME)
+    plain = axes(model)
     txf.training.add_adapter(model, "known", rank=2, targets=["*/query", "*/attention/output"])
     rows = axes(model)
     assert rows["decoder_0/attention/query/known_lora_a"] == rows["decoder_0/attention/output/known_lora_b"]
     assert rows["decoder_0/attention/query/known_lora_a"] == (None, None)
     assert rows["decoder_0/attention/query/known_lora_b"] == (None, M)
     assert rows["decoder_0/attention/output/known_lora_a"] == (M, None)
-    model = txf.models.decoder_generator(32, **SOME)
-    plain = axes(model)
+    txf.training.remove_adapter(model, "known")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Keras, of layers without weights
         model.quantize("int8")

@@ -17,15 +17,14 @@ import pytest
 import keras_txf as txf
 
 BATCH, LENGTH, VOCABULARY = 24, 5, 32
-TEXT, DECODER = (VOCABULARY, 1, 16, 8), {"gated": True, "norm": "rms", "position": "rotary"}
+TEXT, DECODER = (VOCABULARY, 1, 16, 8), {
+    "gated": True, "norm": "rms", "position": "rotary", "qk_norm": "full", "sinks": True,
+}  # fmt: skip
+EXPERTS = {"num_experts": 4, "intermediate_dim": 6, "use_bias": True, "num_shared_experts": 2}
 BUILDERS = {
     # With 8 devices along the model axis its key-value heads are cut.
-    "decoder": lambda: txf.models.decoder_generator(*TEXT, num_key_value_heads=4, qk_norm="full", sinks=True,
-                                                    **DECODER),
-    "experts": lambda: txf.models.decoder_generator(*TEXT,
-                                                    feed_forward=txf.layers.MixtureOfExperts(4, intermediate_dim=6,
-                                                                                             use_bias=True,
-                                                                                             num_shared_experts=2)),
+    "decoder": lambda: txf.models.decoder_generator(*TEXT, num_key_value_heads=4, **DECODER),
+    "experts": lambda: txf.models.decoder_generator(*TEXT, feed_forward=txf.layers.MixtureOfExperts(**EXPERTS)),
     "translator": lambda: txf.models.encoder_decoder(40, VOCABULARY, 1, 16, 8, position=txf.layers.RelativeBias(8),
                                                      tie_embeddings=False),
     "classifier": lambda: txf.models.encoder_classifier(VOCABULARY, 3, *TEXT[1:], position_encoding="learned",
@@ -117,14 +116,10 @@ def check(name, shape, fsdp, dump, plain, weights, expected):
     assert all(2 * trained <= count < 2 * trained + 20 for count in moments)  # and the step, and the rate
     shapes, counts = gathered(dump)
     wholes = {tuple(variable.shape) for variable in plain.weights}
-    if fsdp and shape[0] > 1:
-        assert wholes & set(shapes)
-    else:
-        assert not wholes & set(shapes), wholes & set(shapes)
-    print(
-        name, shape, "fsdp" if fsdp else "", held[0], "of", bytes_by_device(plain.weights)[0], dict(counts), flush=True
-    )
-    return held[0] / bytes_by_device(plain.weights)[0]
+    assert bool(wholes & set(shapes)) == (fsdp and shape[0] > 1), wholes & set(shapes)
+    whole = bytes_by_device(plain.weights)[0]
+    print(name, shape, "fsdp" if fsdp else "", held[0], "of", whole, dict(counts), flush=True)
+    return held[0] / whole
 
 
 def main(dump):

@@ -43,14 +43,18 @@ def expected(tokenize="13a", lowercase=False, references=TEXTS):
     return {"val_bleu": bleu.score, "val_chrf": sacrebleu.corpus_chrf(texts, [references]).score}
 
 
+def scoring(**options):
+    return txf.training.GenerationScores(
+        **{"inputs": SOURCES, "references": TEXTS, "detokenize": Tokenizer(), **options}
+    )  # fmt: skip
+
+
 def test_scores_are_those_of_sacrebleu():
-    scores = txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer())
-    result = scores.score(Echo())
+    result = scoring().score(Echo())
     assert result == pytest.approx(expected())
     assert 0 < result["val_bleu"] < 100 and 0 < result["val_chrf"] < 100
-    perfect = txf.training.GenerationScores(
-        SOURCES, [text.replace("dog", "cat") for text in TEXTS], Tokenizer().detokenize
-    )
+    echoed = [text.replace("dog", "cat") for text in TEXTS]
+    perfect = scoring(references=echoed, detokenize=Tokenizer().detokenize)
     assert perfect.score(Echo()) == pytest.approx({"val_bleu": 100.0, "val_chrf": 100.0})
 
 
@@ -58,25 +62,20 @@ def test_tokenization_and_case_are_chosen():
     references = [text.replace(" .", ".").title() for text in TEXTS]
     assert len({expected(how, references=references)["val_bleu"] for how in ("13a", "none")}) == 2
     for how in ("13a", "none", "char"):
-        scores = txf.training.GenerationScores(SOURCES, references, Tokenizer(), tokenize=how, prefix="")
+        scores = scoring(references=references, tokenize=how, prefix="")
         assert scores.score(Echo())["bleu"] == pytest.approx(expected(how, references=references)["val_bleu"])
-    scores = txf.training.GenerationScores(SOURCES, references, Tokenizer(), lowercase=True)
-    assert scores.score(Echo())["val_bleu"] == pytest.approx(
-        expected(lowercase=True, references=references)["val_bleu"]
-    )
+    found = scoring(references=references, lowercase=True).score(Echo())
+    assert found["val_bleu"] == pytest.approx(expected(lowercase=True, references=references)["val_bleu"])
 
 
 def test_rows_go_in_full_batches_of_like_length():
     model = Echo()
-    scores = txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer(), batch_size=2, stop_ids=STOP, max_new_tokens=9)
+    scores = scoring(batch_size=2, stop_ids=STOP, max_new_tokens=9)
     assert scores.generate(model) == [text.replace("dog", "cat") for text in TEXTS]
     assert [[len(source) for source in sources] for sources, _ in model.calls] == [[2, 3], [5, 5], [7, 7]]
     assert all(options == {"padded": False, "stop_ids": STOP, "max_new_tokens": 9} for _, options in model.calls)
-    array = np.array([[1, 2, 3], [4, 5, 6]])
-    assert txf.training.GenerationScores(array, ["a", "b"], Tokenizer()).generate(Echo()) == [
-        "a cat runs",
-        "in the snow",
-    ]
+    found = scoring(inputs=np.array([[1, 2, 3], [4, 5, 6]]), references=["a", "b"]).generate(Echo())
+    assert found == ["a cat runs", "in the snow"]
 
 
 @pytest.mark.slow
@@ -84,14 +83,9 @@ def test_other_callbacks_find_the_scores(tmp_path, capsys):
     model = txf.models.encoder_decoder(12, 12, 1, 8, 2)
     model.compile("sgd", txf.training.TokenCrossEntropy(), run_eagerly=True)
     inputs, targets = txf.training.teacher_forcing(np.array([[1, 2], [3, 4]]), np.array([[1, 5, 6], [1, 7, 8]]))
-    scores = txf.training.GenerationScores(
-        SOURCES[:2],
-        TEXTS[:2],
-        Tokenizer(),
-        samples=1,
-        max_new_tokens=3,
-        processors=[lambda logits, history: logits * 0 + keras.ops.one_hot(1, 12)],
-    )
+    only_one = [lambda logits, history: logits * 0 + keras.ops.one_hot(1, 12)]
+    options = {"samples": 1, "max_new_tokens": 3, "processors": only_one}
+    scores = scoring(inputs=SOURCES[:2], references=TEXTS[:2], **options)
     callbacks = [
         scores,
         keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=1),
@@ -105,20 +99,18 @@ def test_other_callbacks_find_the_scores(tmp_path, capsys):
 
 
 REFUSED = [
-    ({"inputs": 3}, ["`inputs`", "3"]),
-    ({"inputs": [1, 2, 3, 4, 5]}, ["`inputs`", "rows", "[1, 2, 3, 4, 5]"]),
-    ({"inputs": [["a"]] * 5}, ["`inputs`", "'a'"]),
-    ({"inputs": np.ones((5, 2))}, ["`inputs`", "1."]),
+    ({"inputs": 3}, ["`inputs`", "3"]), ({"inputs": [1, 2, 3, 4, 5]}, ["`inputs`", "rows", "[1, 2, 3, 4, 5]"]),
+    ({"inputs": [["a"]] * 5}, ["`inputs`", "'a'"]), ({"inputs": np.ones((5, 2))}, ["`inputs`", "1."]),
     ({"references": "texts"}, ["`references`", "'texts'"]),
     ({"references": [*TEXTS[:4], b"a"]}, ["`references`", "b'a'"]),
+    ({"references": TEXTS[:4]}, ["must be of one number, at least 1; received 5 and 4"]),
     ({"detokenize": "nope"}, ["`detokenize`", "'nope'"]),
-    ({"tokenize": "nope"}, ["`tokenize`", "13a", "'nope'"]),
-    ({"samples": -1}, ["`samples`", "-1"]),
-    ({"samples": True}, ["`samples`", "True"]),
-    ({"prefix": None}, ["`prefix`", "None"]),
-    ({"batch_size": 0}, ["`batch_size`", "0"]),
-    ({"max_tokens": 3}, ["'max_tokens'", "max_new_tokens"]),
-]
+    ({"detokenize": Tokenizer}, ["`detokenize`", "not its class", "Tokenizer"]),
+    ({"tokenize": "nope"}, ["`tokenize`", "13a", "'nope'"]), ({"samples": -1}, ["`samples`", "-1"]),
+    ({"samples": True}, ["`samples`", "True"]), ({"prefix": None}, ["`prefix`", "None"]),
+    ({"batch_size": 0}, ["`batch_size`", "0"]), ({"max_tokens": 3}, ["'max_tokens'", "max_new_tokens"]),
+    ({"padded": True}, ["`padded` must not be given, as the callback sets it; received padded=True"]),
+]  # fmt: skip
 
 
 def test_the_options_are_those_of_generate():
@@ -130,37 +122,20 @@ def test_the_options_are_those_of_generate():
 
 
 def test_early_errors(monkeypatch):
-    with pytest.raises(ValueError, match="must be of one number, at least 1; received 5 and 4"):
-        txf.training.GenerationScores(SOURCES, TEXTS[:4], Tokenizer())
-    with pytest.raises(ValueError, match="`padded` must not be given, as the callback sets it; received padded=True"):
-        txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer(), padded=True)
     for options, words in REFUSED:
-        refused(
-            lambda: txf.training.GenerationScores(
-                **{"inputs": SOURCES, "references": TEXTS, "detokenize": Tokenizer(), **options}
-            ),
-            words,
-        )
-    with pytest.raises(ValueError, match="`detokenize` must return a string; received None"):
-        txf.training.GenerationScores(SOURCES, TEXTS, lambda ids: None).score(Echo())
-    refused(
-        lambda: txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer), ["`detokenize`", "not its class", "Tokenizer"]
-    )
-    callback, plain = (
-        txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer()),
-        keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]),
-    )
+        refused(lambda: scoring(**options), words)
+    refused(lambda: scoring(detokenize=lambda ids: None).score(Echo()), ["must return a string; received None"])
+    callback, plain = scoring(), keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     for call in (callback.set_model, callback.score):
         refused(lambda: call(plain), ["`model`", "`generate`", "Sequential"])
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(ImportError, match=r"pip install sacrebleu"):
-        txf.training.GenerationScores(SOURCES, TEXTS, Tokenizer())
+        scoring()
 
 
 def test_ragged_inputs():
     tf = pytest.importorskip("tensorflow")
-    scores = txf.training.GenerationScores(tf.ragged.constant(SOURCES), TEXTS, Tokenizer())
-    assert scores.score(Echo()) == expected()
+    assert scoring(inputs=tf.ragged.constant(SOURCES)).score(Echo()) == expected()
 
 
 def test_ids_that_the_tokenizer_does_not_have_are_no_text():
@@ -171,4 +146,4 @@ def test_ids_that_the_tokenizer_does_not_have_are_no_text():
             assert max(ids) < STOP
             return super().detokenize(ids)
 
-    assert txf.training.GenerationScores(SOURCES, TEXTS, Smaller()).score(Echo()) == expected()
+    assert scoring(detokenize=Smaller()).score(Echo()) == expected()
