@@ -97,7 +97,7 @@ def test_a_loop_is_compiled_once(compiled):
 
 def test_samplers_share_a_loop_for_all_numbers_but_not_for_other_filters(monkeypatch):
     monkeypatch.setattr(engine, "MAX_LOOPS", 1000)
-    model, fresh = make(), make()
+    model = make()
     greedy = model.generate(PROMPTS, 3)
     before = len(kept())
     narrow, wide = Sampling(top_p=0.01), Sampling(2.0, min_p=0.01)
@@ -105,9 +105,7 @@ def test_samplers_share_a_loop_for_all_numbers_but_not_for_other_filters(monkeyp
         result = model.generate(PROMPTS, 3, sampler, seed=1)
     assert len(kept()) == before + 2
     np.testing.assert_array_equal(result, greedy)  # as narrow as greedy
-    other = fresh.generate(PROMPTS, 3, wide, seed=1)
-    np.testing.assert_array_equal(other, model.generate(PROMPTS, 3, wide, seed=1))
-    assert (other != result).any()
+    assert (model.generate(PROMPTS, 3, wide, seed=1) != result).any()
     for first, second in ((Beam(2, 1.0), Beam(2, -0.3)), (Contrastive(2, 0.5), Contrastive(2, 0.1))):
         model.generate(PROMPTS, 1, first)
         before = len(kept())

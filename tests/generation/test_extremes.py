@@ -123,7 +123,7 @@ PAIRS = [*itertools.product(["greedy"], EXTREME), *itertools.product(SAMPLERS, (
 
 
 @drawing.not_on_jax
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("sampler, name", PAIRS, ids=str)
 def test_no_score_is_nan(sampler, name):
     stops = list(range(VOCABULARY)) if name == "no end" else None

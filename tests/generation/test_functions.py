@@ -58,6 +58,7 @@ CASES = [
 ]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("model, options", [CASES[0][:2], pytest.param(*CASES[3][:2], marks=drawing.not_on_jax)])
 def test_equals_generate(model, options):
     assert_same(model, options)

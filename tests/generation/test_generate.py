@@ -50,17 +50,26 @@ def enliven(model, seed):
     return model
 
 
+def log_probs_after(model, prompt, tails, start_id=1):
+    """The log-probabilities of what follows each of the tails, which are of one length: (tails, V), in float64."""
+    tails = np.array(tails, "int32").reshape(len(tails), -1)
+    prompts = np.repeat(np.array([prompt], "int32"), len(tails), axis=0)
+    if isinstance(model.input, dict):
+        targets = np.concatenate([np.full((len(tails), 1), start_id, "int32"), tails], axis=1)
+        outputs = model({"source_ids": prompts, "target_ids": targets})
+    else:
+        outputs = model(np.concatenate([prompts, tails], axis=1))
+    logits = outputs["logits"] if isinstance(outputs, dict) else outputs
+    logits = drawing.array(logits)[:, -1].astype("float64")
+    return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+
 def naive(model, prompt, new=NEW, start_id=1):
     """What follows a prompt, or the answer to a source, with nothing but the model's own call."""
-    seq2seq = isinstance(model.input, dict) and "source_ids" in model.input
-    ids = [start_id] if seq2seq else list(prompt)
-    start = len(ids)
+    ids = []
     for _ in range(new):
-        row = np.array([ids], "int32")
-        outputs = model({"source_ids": np.array([prompt], "int32"), "target_ids": row} if seq2seq else row)
-        logits = outputs["logits"] if isinstance(outputs, dict) else outputs
-        ids.append(int(drawing.array(logits)[0, -1].argmax()))
-    return ids[start:]
+        ids.append(int(log_probs_after(model, prompt, [ids], start_id).argmax()))
+    return ids
 
 
 @functools.cache
@@ -97,7 +106,7 @@ def test_greedy_equals_the_naive_loop(kind, compiled):
     assert_generates(kind, "llama")
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(7)
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_equals_the_naive_loop_with_other_options(kind, name):
@@ -127,7 +136,7 @@ def test_prompts_in_every_form(form):
         assert_generates("encoder_decoder", "llama", given=FORMS[form](PROMPTS))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FEWER)
 def test_each_row_stops_at_its_own_token(kind):
     free = [follows(kind, "llama", tuple(prompt)) for prompt in PROMPTS]
     second, first_of_all = free[0][1], sorted({row[0] for row in free})
@@ -219,7 +228,8 @@ def test_bfloat16_follows_its_own_logits():
 @pytest.mark.parametrize("start_id", [7, 0])
 def test_start_id_is_what_targets_begin_with(start_id):
     """Padding too: later tokens then do not see it, in training as here."""
-    model = make("encoder_decoder", "llama", share_embeddings="tokens")
+    options = dict(share_embeddings="tokens", position_encoding="learned", max_length=9, embedding_norm=True)
+    model = make("encoder_decoder", **options)
     answers = model.generate(PROMPTS, NEW, start_id=start_id)
     for prompt, answer in zip(PROMPTS, answers, strict=True):
         np.testing.assert_array_equal(answer, naive(model, prompt, start_id=start_id))

@@ -149,7 +149,7 @@ def naive(model, prompts, others):
     return ids[:, -NEW:]
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("wire", WIRED)
 def test_greedy_tokens_are_those_of_the_naive_loop(wire):
     model, others = make(wire)
@@ -159,33 +159,23 @@ def test_greedy_tokens_are_those_of_the_naive_loop(wire):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wire", WIRED)
-def test_scores_of_every_search_are_those_of_the_model(wire):
+def test_streams_and_scores_of_a_model_from_a_file_are_those_of_the_model(tmp_path, wire):
     model, others = make(wire)
-    prompts, generate = start(model, others)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    prompts, generate = start(again, others)
+    columns = list(generate(NEW, stream=True))
+    np.testing.assert_array_equal(np.stack(columns, axis=1), naive(model, prompts, others))
     for sampler in (Sampling(0.9), Beam(3), Contrastive(3)):
         result = generate(NEW, sampler, seed=3, return_scores=True)
         new = result.ids[:, -NEW:]
         for count in range(NEW):
-            ids = np.concatenate([prompts, new[:, :count]], axis=1)
-            logits = logits_of(model, ids, others)
+            logits = logits_of(model, np.concatenate([prompts, new[:, :count]], axis=1), others)
             expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
             chosen = np.take_along_axis(expected, new[:, count : count + 1], axis=1)[:, 0]
             drawing.assert_same(result.log_probs[:, count], chosen, 1e-3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("wire", WIRED)
-def test_streams_and_files_have_the_same_tokens(tmp_path, wire):
-    model, others = make(wire)
-    _, generate = start(model, others)
-    expected = generate(NEW)[:, -NEW:]
-    np.testing.assert_array_equal(np.stack(list(generate(NEW, stream=True)), axis=1), expected)
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    np.testing.assert_array_equal(start(again, others)[1](NEW)[:, -NEW:], expected)
-
-
-@pytest.mark.slow
 def test_prompts_of_unequal_lengths_are_padded_on_the_left():
     model, _ = make(bare_attention)
     prompts = [[5, 3, 8, 1], [7]]
@@ -273,16 +263,18 @@ def test_models_that_cannot_decode_are_refused():
     x = layers.PositionalEmbedding(VOCABULARY, 8)(ids)
     bag = keras.Model(ids, keras.layers.Dense(VOCABULARY)(x))
     pair = keras.Model([ids, other], keras.layers.Dense(VOCABULARY)(x + keras.layers.Embedding(VOCABULARY, 8)(other)))
-    classifier = txf.models.encoder_classifier(VOCABULARY, 3, 1, 8, 2)
-    for model, message in (
+    rows = [
+        (txf.models.encoder_classifier(VOCABULARY, 3, 1, 8, 2), "`model` must return logits"),
+        (txf.models.encoder(VOCABULARY, 1, 8, 2), "layer 'encoder_0' has causal=False"),
+        (txf.models.encoder_decoder(VOCABULARY, VOCABULARY, 1, 8, 2, packed=True), "packed=False"),
         (bag, "`model` must have an attention that decodes"),
         (pair, "`model` must have one input of token ids"),
-        (classifier, "`model` must return logits"),
         ("a name", "`model` must be a functional keras.Model, .* received 'a name'"),
-        (txf.models.decoder_generator(VOCABULARY, 1, 8, 2, packed=True), "packed=False"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            txf.models.generative(model)
+    ]
+    for build in (txf.models.generative, txf.models.prefill_model, txf.models.step_model):
+        for model, message in rows if build is txf.models.generative else rows[:3]:
+            with pytest.raises(ValueError, match=message):
+                build(model)
 
 
 def test_other_inputs_are_named():

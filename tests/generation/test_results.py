@@ -6,7 +6,7 @@ import functools
 import drawing
 import numpy as np
 import pytest
-from generation.test_generate import FEWER, KINDS, NEW, PROMPTS, VOCABULARY, make, naive, padded
+from generation.test_generate import FEWER, KINDS, NEW, PROMPTS, VOCABULARY, log_probs_after, make, naive, padded
 from keras import ops
 
 import keras_txf as txf
@@ -22,52 +22,34 @@ def answers(kind, new=NEW):
     return [naive(make(kind, "llama"), prompt, new) for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("kind", FEWER)
-def test_lists_without_padding(kind):
-    rows = make(kind, "llama").generate(PROMPTS, NEW, padded=False)
-    assert rows == [shown(kind, prompt) + answer for prompt, answer in zip(PROMPTS, answers(kind), strict=True)]
-    stop = answers(kind)[0][1]
-    [row] = make(kind, "llama").generate(PROMPTS[:1], NEW, stop_ids=stop, padded=False)
-    assert row == shown(kind, PROMPTS[0]) + answers(kind)[0][: answers(kind)[0].index(stop) + 1]
+def log_probs(model, prompt, tokens):
+    """The log-probability of each token of an answer."""
+    return [log_probs_after(model, prompt, [tokens[:i]])[0, token] for i, token in enumerate(tokens)]
 
 
 @pytest.mark.parametrize("kind", FEWER)
-def test_scores_are_log_probabilities_of_the_model(kind):
-    model = make(kind, "llama")
-    stop = answers(kind)[0][1]
+def test_lists_and_scores_have_no_padding(kind):
+    model, rows = make(kind, "llama"), answers(kind)
+    stop = rows[0][1]
+    rows = [row[: row.index(stop) + 1] if stop in row else row for row in rows]
+    lists = model.generate(PROMPTS, NEW, stop_ids=stop, return_scores=True, padded=False)
+    assert lists.ids == [shown(kind, prompt) + row for prompt, row in zip(PROMPTS, rows, strict=True)]
+    assert model.generate(PROMPTS[:1], NEW, stop_ids=stop, padded=False) == lists.ids[:1]
     result = model.generate(PROMPTS, NEW, stop_ids=stop, return_scores=True)
     assert isinstance(result, txf.generation.Scored) and result.log_probs.shape == (3, NEW)  # some go on
-    for row, prompt in enumerate(PROMPTS):
-        expected = []
-        for token in answers(kind)[row]:
-            logits = _next_logits(model, prompt, answers(kind)[row][: len(expected)])
-            expected.append(logits[token] - np.log(np.exp(logits).sum()))
-            if token == stop:
-                break
-        np.testing.assert_allclose(result.log_probs[row, : len(expected)], expected, rtol=1e-5, atol=1e-5)
-        assert not result.log_probs[row, len(expected) :].any()
-        np.testing.assert_allclose(result.scores[row], sum(expected), rtol=1e-5, atol=1e-5)
-    lists = model.generate(PROMPTS, NEW, stop_ids=stop, return_scores=True, padded=False)
-    starts = [len(shown(kind, prompt)) for prompt in PROMPTS]
-    assert [len(row) for row in lists.log_probs] == [len(row) - n for row, n in zip(lists.ids, starts, strict=True)]
-
-
-def _next_logits(model, prompt, answer):
-    if isinstance(model.input, dict):
-        inputs = {"source_ids": np.array([prompt], "int32"), "target_ids": np.array([[1, *answer]], "int32")}
-    else:
-        inputs = np.array([[*prompt, *answer]], "int32")
-    return ops.convert_to_numpy(model(inputs))[0, -1].astype("float64")
+    for place, prompt in enumerate(PROMPTS):
+        expected = log_probs(model, prompt, rows[place])
+        np.testing.assert_allclose(lists.log_probs[place], expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(result.log_probs[place], lists.log_probs[place] + [0] * (NEW - len(expected)))
+        np.testing.assert_allclose(result.scores[place], sum(expected), rtol=1e-5, atol=1e-5)
 
 
 @drawing.not_on_jax
 def test_scores_of_draws_are_before_temperature():
     model = make("decoder_generator", "llama")
     result = model.generate(PROMPTS[:1], 2, Sampling(0.3, top_k=2), seed=1, return_scores=True)
-    for place, token in enumerate(result.ids[0, 4:]):
-        logits = _next_logits(model, PROMPTS[0], result.ids[0, 4 : 4 + place].tolist())
-        expected = logits[token] - np.log(np.exp(logits).sum())
-        np.testing.assert_allclose(result.log_probs[0, place], expected, rtol=1e-5, atol=1e-5)
+    expected = log_probs(model, PROMPTS[0], result.ids[0, 4:].tolist())
+    np.testing.assert_allclose(result.log_probs[0], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -80,9 +62,8 @@ def test_several_draws_for_each_prompt(kind):
     for rows, prompt in zip(many, PROMPTS, strict=True):
         start = len(shown(kind, prompt))
         assert (rows[:, :start] == shown(kind, prompt)).all()
-        probabilities = np.exp(_next_logits(model, prompt, []))
         counts = np.bincount(rows[:, start], minlength=VOCABULARY) / 40
-        assert np.abs(counts - probabilities / probabilities.sum()).max() < 0.3  # of its own prompt
+        assert np.abs(counts - np.exp(log_probs_after(model, prompt, [[]])[0])).max() < 0.3  # of its own prompt
         assert len({tuple(row) for row in rows.tolist()}) > 5
     assert model.generate(PROMPTS, NEW, num_return_sequences=1).shape[:2] == (3, 1)
     lists = model.generate(PROMPTS, NEW, Beam(2), num_return_sequences=2, padded=False)
@@ -207,7 +188,7 @@ def test_user_functions_change_logits_and_choose():
         return ops.where(ops.arange(VOCABULARY)[None] == wanted[:, None], 0.0, -float("inf"))
 
     for sampler in ("greedy", "sampling", Beam(2), Contrastive(2)):
-        rows = model.generate(PROMPTS, NEW, sampler, processors=[only_even], padded=False)
+        rows = model.generate(PROMPTS, 2, sampler, processors=[only_even], padded=False)
         assert all(token % 2 == 0 for row, prompt in zip(rows, PROMPTS) for token in row[len(prompt) :])
     rows = model.generate(PROMPTS, NEW, processors=[count_up], padded=False)
     assert [row[len(prompt) :] for row, prompt in zip(rows, PROMPTS)] == [
@@ -271,18 +252,18 @@ def test_bad_arguments(arguments, message):
         make("decoder_generator", "llama").generate(PROMPTS, **arguments)
 
 
-@pytest.mark.parametrize("make_sampler, message", [
-    (lambda: Beam(0), "`num_beams` must be a positive integer; received 0"),
-    (lambda: Beam(2.0), "`num_beams` must be a positive integer; received 2.0"),
-    (lambda: Beam(2, length_penalty="long"), "`length_penalty` must be a finite number; received 'long'"),
-    (lambda: Beam(2, float("inf")), "`length_penalty` must be a finite number; received inf"),
-    (lambda: Beam(2, early_stopping="soon"), "`early_stopping` must be one of .*; received 'soon'"),
-    (lambda: Contrastive(0), "`num_candidates` must be a positive integer; received 0"),
-    (lambda: Contrastive(2, 1.5), r"`penalty` must be in \[0, 1\]; received 1.5"),
-])  # fmt: skip
-def test_bad_searches(make_sampler, message):
-    with pytest.raises(ValueError, match=message):
-        make_sampler()
+def test_bad_searches():
+    for make_sampler, message in (
+        (lambda: Beam(0), "`num_beams` must be a positive integer; received 0"),
+        (lambda: Beam(2.0), "`num_beams` must be a positive integer; received 2.0"),
+        (lambda: Beam(2, length_penalty="long"), "`length_penalty` must be a finite number; received 'long'"),
+        (lambda: Beam(2, float("inf")), "`length_penalty` must be a finite number; received inf"),
+        (lambda: Beam(2, early_stopping="soon"), "`early_stopping` must be one of .*; received 'soon'"),
+        (lambda: Contrastive(0), "`num_candidates` must be a positive integer; received 0"),
+        (lambda: Contrastive(2, 1.5), r"`penalty` must be in \[0, 1\]; received 1.5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_sampler()
 
 
 def test_prompts_and_answers_fit_the_positions_of_the_model():
@@ -300,13 +281,12 @@ def test_prompts_and_answers_fit_the_positions_of_the_model():
 
 @drawing.not_on_jax
 def test_results_are_padded_with_the_model_s_padding():
-    for pad_id in (0, 9):
-        model = make("decoder_generator", "llama", pad_id=pad_id)
-        stop = naive(model, PROMPTS[1], 1)[0]
-        rows = []
-        for prompt in PROMPTS:
-            answer = naive(model, prompt)
-            rows.append(prompt + (answer[: answer.index(stop) + 1] if stop in answer else answer))
-        assert len(set(map(len, rows))) > 1
-        result = model.generate(padded(PROMPTS, pad=pad_id), NEW, stop_ids=stop)
-        np.testing.assert_array_equal(result, padded(rows, pad=pad_id))
+    model = make("decoder_generator", "llama", pad_id=9)
+    stop = naive(model, PROMPTS[1], 1)[0]
+    rows = []
+    for prompt in PROMPTS:
+        answer = naive(model, prompt)
+        rows.append(prompt + (answer[: answer.index(stop) + 1] if stop in answer else answer))
+    assert len(set(map(len, rows))) > 1
+    result = model.generate(padded(PROMPTS, pad=9), NEW, stop_ids=stop)
+    np.testing.assert_array_equal(result, padded(rows, pad=9))

@@ -99,7 +99,7 @@ def test_cached_logits_equal_uncached(kind, options):
     assert_cached_equals_uncached(make(kind, options))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("window", [1, 3, 8, 20])
 def test_a_cache_is_no_longer_than_the_window(window):
     model = make("decoder_generator", {"window": [window, None], "position": "rotary"})
@@ -131,14 +131,3 @@ def test_a_step_is_a_model_that_shares_its_weights():
     step.summary(print_fn=lambda *_, **__: None)
     assert {id(weight) for weight in step.weights} == {id(weight) for weight in model.weights}
     assert isinstance(step, keras.Model) and "decoder_0_step" in [layer.name for layer in step.layers]
-
-
-@pytest.mark.parametrize("part", [prefill_model, step_model])
-def test_other_models_are_refused(part):
-    classifier, encoder = txf.models.encoder_classifier(VOCABULARY, 3, 1, 8, 2), txf.models.encoder(VOCABULARY, 1, 8, 2)
-    with pytest.raises(ValueError, match="`model` must return logits"):
-        part(classifier)
-    with pytest.raises(ValueError, match="layer 'encoder_0' has causal=False"):
-        part(encoder)
-    with pytest.raises(ValueError, match="packed=False"):
-        part(txf.models.encoder_decoder(VOCABULARY, VOCABULARY, 1, 8, 2, packed=True))
