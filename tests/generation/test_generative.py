@@ -193,7 +193,7 @@ def test_a_decoder_generates_from_a_depth_of_the_encoder():
     tokens = decoder.generate([[1], [1]], NEW, inputs=inputs)
     np.testing.assert_array_equal(tokens[:, 1:], naive(decoder, [[1], [1]], inputs))
     with pytest.raises(ValueError, match="`inputs` must have no Keras mask"):
-        txf.models.decoder(VOCABULARY, 2, 8, 2).generate([[1]], 2, inputs={"context": depth[:1]})
+        txf.models.decoder(VOCABULARY, 2, 8, 2).generate([[1], [1]], 2, inputs={"context": depth})
 
 
 class TwoTokens(keras.layers.Layer):
