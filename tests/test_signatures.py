@@ -95,13 +95,6 @@ def test_a_name_of_hugging_face_is_refused_with_ours():
         txf.models.decoder_generator(9, 1, 8, 2).generate([[3]], language="en")
 
 
-def test_a_misspelt_option_is_refused_with_the_right_one():
-    with pytest.raises(ValueError, match="'droput' is not an option of from_scratch. Did you mean 'dropout'"):
-        txf.tasks.TextClassifier.from_scratch(["a fox"] * 9, ["a", "b", "a"] * 3, vocab_size=30, droput=0.2)
-    with pytest.raises(ValueError, match="'poling' is not an option of encoder_classifier. Did you mean 'pooling'"):
-        txf.models.encoder_classifier(9, 2, 1, 8, 2, poling="first")
-
-
 @pytest.mark.parametrize("name", ["WordPiece", "SentencePiece", "BytePair", "Character"])
 def test_a_tokenizer_of_a_subclass_is_made_with_the_options_of_the_subclass(name):
     base = getattr(txf.text, f"{name}Tokenizer")
