@@ -12,16 +12,10 @@ class Odd:
 
 
 LONG = {
-    "list": list(range(100_000)),
-    "strings": ["x" * 1000] * 50,
-    "dict": dict.fromkeys(range(1000), "y" * 50),
-    "nested": [[[i] * 100 for i in range(100)]] * 100,
-    "string": "z\n" * 10**6,
-    "bytes": b"z" * 10**6,
-    "array": np.arange(900.0).reshape(30, 30),
-    "integer": 10**5000,
-    "object": Odd(),
-}
+    "list": list(range(100_000)), "strings": ["x" * 1000] * 50, "dict": dict.fromkeys(range(1000), "y" * 50),
+    "nested": [[[i] * 100 for i in range(100)]] * 100, "string": "z\n" * 10**6, "bytes": b"z" * 10**6,
+    "array": np.arange(900.0).reshape(30, 30), "integer": 10**5000, "object": Odd(),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("value", LONG.values(), ids=LONG)

@@ -21,22 +21,15 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # What each part may import of the others, besides itself. A new part needs a row.
 MAY_IMPORT = {
-    "version": "",
-    "checks": "",
-    "reading": "checks",
-    "progress": "checks",
-    "atomic_write": "checks",
-    "ops": "backend checks",
-    "layers": "checks ops backend",
-    "generation": "checks progress ops layers",
+    "version": "", "checks": "", "backend": "", "reading": "checks", "progress": "checks", "atomic_write": "checks",
+    "ops": "backend checks", "layers": "checks ops backend", "generation": "checks progress ops layers",
     "models": "checks ops layers generation backend",
     "training": "checks progress reading atomic_write ops layers generation backend",
     "text": "checks progress reading atomic_write layers generation backend",
     "checkpoints": "checks reading atomic_write ops layers generation models training backend",
     "tasks": "checks progress reading atomic_write layers generation models training text checkpoints",
-    "backend": "",
     "visualize": "checks atomic_write ops layers models backend",
-}
+}  # fmt: skip
 
 # Files that may import a backend of Keras themselves, each with its reason.
 BACKENDS = {"tensorflow", "tensorflow_text", "jax", "torch"}
@@ -124,20 +117,16 @@ def test_files_are_short_and_messages_show_a_line_of_data_at_most(name):
     assert not [ast.unparse(node.value) for node in shown]
 
 
-def public_objects():
+def test_public_things_have_a_docstring():
     for name in [ROOT.name, *(f"{ROOT.name}.{info.name}" for info in pkgutil.iter_modules([ROOT]) if info.ispkg)]:
         module = importlib.import_module(name)
         for public in getattr(module, "__all__", []):
-            yield pytest.param(getattr(module, public), id=f"{name}.{public}")
-
-
-@pytest.mark.parametrize("thing", list(public_objects()))
-def test_public_things_have_a_docstring(thing):
-    if callable(thing) or type(thing) is type(sys):
-        own = vars(thing).get("__doc__") if isinstance(thing, type) else thing.__doc__  # not a parent's
-        assert own and own.strip()
-    else:
-        assert isinstance(thing, str)  # the version
+            thing = getattr(module, public)
+            if callable(thing) or type(thing) is type(sys):
+                own = vars(thing).get("__doc__") if isinstance(thing, type) else thing.__doc__  # not a parent's
+                assert own and own.strip(), f"{name}.{public}"
+            else:
+                assert isinstance(thing, str)  # the version
 
 
 IMPORT = """
