@@ -41,3 +41,22 @@ GPT2 = dict(
     vocab_size=61, n_embd=24, n_layer=3, n_head=4, n_positions=26, layer_norm_epsilon=1e-2, bos_token_id=1,
     eos_token_id=1,
 )  # fmt: skip
+OPT = dict(
+    vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, ffn_dim=40, max_position_embeddings=26
+)
+MODERNBERT = dict(
+    vocab_size=61, hidden_size=24, num_hidden_layers=4, num_attention_heads=3, intermediate_size=40,
+    max_position_embeddings=64, local_attention=6, norm_eps=1e-2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    cls_token_id=1, sep_token_id=2,
+)  # fmt: skip
+LINEAR = dict(rope_type="linear", rope_theta=300.0, factor=2.5)
+# What a head is called in `rows` -> what its class adds to the family's name, and its own options.
+HEADS = {
+    "masked": ("ForMaskedLM", {}), "classes": ("ForSequenceClassification", FIVE), "encoder": ("Model", {}),
+    "tokens": ("ForTokenClassification", FIVE), "spans": ("ForQuestionAnswering", {}),
+}  # fmt: skip
+
+
+def rows(family, prefix, heads, options):
+    """A row of `checkpoint_cases` for each of these heads."""
+    return [(family, head, prefix + HEADS[head][0], {**options, **HEADS[head][1]}) for head in heads.split()]

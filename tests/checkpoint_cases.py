@@ -6,7 +6,7 @@ import functools
 import decoder_cases
 import encoder_cases
 import numpy as np
-from case_sizes import BART, BERT, DISTILBERT, FIVE, GPT2, LLAMA, LLAMA3, T5, VIT, YARN
+from case_sizes import BART, BERT, DISTILBERT, FIVE, GPT2, LINEAR, LLAMA, LLAMA3, MODERNBERT, OPT, T5, VIT, YARN, rows
 
 import keras_txf as txf
 
@@ -49,14 +49,6 @@ def is_fixed(family, name):
 bert, llama, bart = (functools.partial(dict, **sizes) for sizes in (BERT, LLAMA, BART))
 
 
-MODERNBERT = dict(
-    vocab_size=61, hidden_size=24, num_hidden_layers=4, num_attention_heads=3, intermediate_size=40,
-    max_position_embeddings=64, local_attention=6, norm_eps=1e-2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    cls_token_id=1, sep_token_id=2,
-)  # fmt: skip
-OPT = dict(
-    vocab_size=61, hidden_size=24, num_hidden_layers=3, num_attention_heads=4, ffn_dim=40, max_position_embeddings=26
-)
 MIXED = ["full_attention", "sliding_attention", "full_attention"]
 SINUSOIDS = {  # families whose table of positions is fixed -> what the names of the tables hold
     "marian": "embed_positions", "pegasus": "embed_positions", "whisper": "encoder.embed_positions",
@@ -65,38 +57,29 @@ SINUSOIDS = {  # families whose table of positions is fixed -> what the names of
 CASES = [
     Case(f"{family}-{name}", family, architecture, options)
     for family, name, architecture, options in (
-        ("bert", "masked", "BertForMaskedLM", bert()),
+        *rows("bert", "Bert", "masked encoder spans", BERT),
         ("bert", "untied", "BertForMaskedLM", bert(tie_word_embeddings=False, hidden_act="gelu_new", type_vocab_size=3,
          pad_token_id=5)),
-        ("bert", "classes", "BertForSequenceClassification", bert(**FIVE, hidden_act="silu", classifier_dropout=0.3)),
-        ("bert", "tokens", "BertForTokenClassification", bert(**FIVE, hidden_act="quick_gelu")),
-        ("bert", "encoder", "BertModel", bert()),
-        ("roberta", "masked", "RobertaForMaskedLM", bert(pad_token_id=1, type_vocab_size=1)),
+        *rows("bert", "Bert", "classes", bert(hidden_act="silu", classifier_dropout=0.3)),
+        *rows("bert", "Bert", "tokens", bert(hidden_act="quick_gelu")),
+        *rows("roberta", "Roberta", "masked", bert(pad_token_id=1, type_vocab_size=1)),
+        *rows("roberta", "Roberta", "classes tokens encoder spans", BERT),
         ("roberta", "untied", "RobertaForMaskedLM", bert(tie_word_embeddings=False, pad_token_id=3, hidden_act="relu")),
-        ("roberta", "classes", "RobertaForSequenceClassification", bert(**FIVE)),
-        ("roberta", "tokens", "RobertaForTokenClassification", bert(**FIVE)),
-        ("roberta", "encoder", "RobertaModel", bert()),
-        ("xlm-roberta", "masked", "XLMRobertaForMaskedLM", bert(pad_token_id=1, type_vocab_size=1)),
-        ("xlm-roberta", "classes", "XLMRobertaForSequenceClassification", bert(**FIVE)),
-        ("xlm-roberta", "tokens", "XLMRobertaForTokenClassification", bert(**FIVE)),
-        ("xlm-roberta", "encoder", "XLMRobertaModel", bert(type_vocab_size=1)),
-        ("distilbert", "masked", "DistilBertForMaskedLM", DISTILBERT),
+        *rows("xlm-roberta", "XLMRoberta", "masked classes tokens encoder spans",
+              bert(pad_token_id=1, type_vocab_size=1)),
+        *rows("distilbert", "DistilBert", "masked tokens", DISTILBERT),
         ("distilbert", "untied", "DistilBertForMaskedLM", {**DISTILBERT, "activation": "relu",
          "tie_word_embeddings": False}),
-        ("distilbert", "classes", "DistilBertForSequenceClassification", {**DISTILBERT, **FIVE, "pad_token_id": 4}),
-        ("distilbert", "tokens", "DistilBertForTokenClassification", {**DISTILBERT, **FIVE}),
+        *rows("distilbert", "DistilBert", "classes spans", {**DISTILBERT, "pad_token_id": 4, "qa_dropout": 0.3}),
         ("distilbert", "waves", "DistilBertModel", {**DISTILBERT, "sinusoidal_pos_embds": True}),
-        ("mpnet", "masked", "MPNetForMaskedLM", bert()),
-        ("mpnet", "classes", "MPNetForSequenceClassification", bert(**FIVE, hidden_act="relu")),
-        ("mpnet", "tokens", "MPNetForTokenClassification", bert(**FIVE)),
-        ("mpnet", "encoder", "MPNetModel", bert(pad_token_id=4)),
-        ("electra", "masked", "ElectraForMaskedLM", bert(embedding_size=10)),
+        *rows("mpnet", "MPNet", "masked tokens spans", BERT),
+        *rows("mpnet", "MPNet", "classes encoder", bert(hidden_act="relu", pad_token_id=4)),
+        *rows("electra", "Electra", "masked classes tokens spans", bert(embedding_size=10)),
         ("electra", "wide", "ElectraForMaskedLM", bert(embedding_size=24, hidden_act="relu",
          tie_word_embeddings=False)),
-        ("electra", "classes", "ElectraForSequenceClassification", bert(**FIVE, embedding_size=10)),
-        ("electra", "tokens", "ElectraForTokenClassification", bert(**FIVE, embedding_size=10)),
-        ("electra", "encoder", "ElectraModel", bert(embedding_size=10, type_vocab_size=4)),
-        ("modernbert", "masked", "ModernBertForMaskedLM", MODERNBERT),
+        *rows("electra", "Electra", "encoder", bert(embedding_size=10, type_vocab_size=4)),
+        *rows("modernbert", "ModernBert", "masked tokens", MODERNBERT),
+        *rows("modernbert", "ModernBert", "spans", {**MODERNBERT, "classifier_bias": True}),
         ("modernbert", "biased", "ModernBertForMaskedLM", {**MODERNBERT, "norm_bias": True, "attention_bias": True,
          "mlp_bias": True, "classifier_bias": True, "decoder_bias": False, "hidden_activation": "relu",
          "classifier_activation": "silu", "tie_word_embeddings": False}),
@@ -104,7 +87,6 @@ CASES = [
          "classifier_pooling": "mean", "layer_types": ["sliding_attention", "full_attention", "full_attention",
          "sliding_attention"], "rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 300.0,
          "factor": 2.0}, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
-        ("modernbert", "tokens", "ModernBertForTokenClassification", {**MODERNBERT, **FIVE}),
         ("modernbert-decoder", "plain", "ModernBertDecoderForCausalLM", MODERNBERT),
         ("modernbert-decoder", "biased", "ModernBertDecoderForCausalLM", {**MODERNBERT, "norm_bias": True,
          "attention_bias": True, "mlp_bias": True, "classifier_bias": True, "decoder_bias": False,
@@ -128,8 +110,7 @@ CASES = [
         ("llama", "biased", "LlamaForCausalLM", llama(attention_bias=True, mlp_bias=True, head_dim=10,
          hidden_act="gelu", tie_word_embeddings=True, rope_parameters=LLAMA3, pad_token_id=None)),
         ("llama", "yarn", "LlamaForCausalLM", llama(rope_parameters=YARN, num_key_value_heads=1)),
-        ("llama", "stretched", "LlamaForCausalLM", llama(num_key_value_heads=4, rope_parameters=dict(rope_type="linear",
-         rope_theta=300.0, factor=2.5))),
+        ("llama", "stretched", "LlamaForCausalLM", llama(num_key_value_heads=4, rope_parameters=LINEAR)),
         ("mistral", "window", "MistralForCausalLM", llama(sliding_window=4, head_dim=10)),
         ("mistral", "open", "MistralForCausalLM", llama(sliding_window=None, tie_word_embeddings=True)),
         ("qwen2", "plain", "Qwen2ForCausalLM", llama()),

@@ -2,10 +2,10 @@
 
 import functools
 
-from case_sizes import FIVE, GPT2, LLAMA, LLAMA3, YARN
+from case_sizes import FIVE, GPT2, LINEAR, LLAMA, LLAMA3, OPT, YARN, rows
 
 IDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
-PARTIAL = dict(rope_type="linear", rope_theta=300.0, factor=2.5, partial_rotary_factor=0.6)
+PARTIAL = {**LINEAR, "partial_rotary_factor": 0.6}
 
 
 neox = functools.partial(  # with layer norms, and heads 10 wide
@@ -38,23 +38,20 @@ DECODERS = [
      "rotary_dim": 10, "tie_word_embeddings": True}),
     ("phi", "plain", "PhiForCausalLM", neox(num_key_value_heads=2, partial_rotary_factor=0.6)),
     ("phi", "stretched", "PhiForCausalLM",
-     neox(hidden_act="relu", rope_parameters=PARTIAL, tie_word_embeddings=True, pad_token_id=None)),
-    ("phi", "normed", "PhiForCausalLM", neox(num_key_value_heads=2, qk_layernorm=True, partial_rotary_factor=0.6)),
+     neox(hidden_act="relu", rope_parameters=PARTIAL, tie_word_embeddings=True, pad_token_id=None, qk_layernorm=True)),
     ("falcon", "groups", "FalconForCausalLM", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
     ("falcon", "one-norm", "FalconForCausalLM", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 1,
      "num_ln_in_parallel_attn": 1, "bias": True, "activation": "relu", "tie_word_embeddings": False}),
     ("falcon", "multi-query", "FalconForCausalLM", {**FALCON, "bias": True, "ffn_hidden_size": None}),
     ("falcon", "sequential", "FalconForCausalLM", {**FALCON, "multi_query": False, "parallel_attn": False,
-     "rope_parameters": dict(rope_type="linear", rope_theta=300.0, factor=2.5)}),
+     "rope_parameters": LINEAR}),
     ("cohere", "plain", "CohereForCausalLM", neox(num_key_value_heads=2, logit_scale=0.3)),
     ("cohere", "biased", "CohereForCausalLM",
-     neox(attention_bias=True, hidden_act="gelu", tie_word_embeddings=False, rope_parameters=LLAMA3, head_dim=8)),
-    ("cohere", "normed", "CohereForCausalLM", neox(num_key_value_heads=2, use_qk_norm=True, head_dim=8)),
+     neox(attention_bias=True, hidden_act="gelu", tie_word_embeddings=False, rope_parameters=LLAMA3, head_dim=8,
+          use_qk_norm=True, num_key_value_heads=2)),
     ("stablelm", "plain", "StableLmForCausalLM", neox(num_key_value_heads=2, partial_rotary_factor=0.6)),
     ("stablelm", "parallel", "StableLmForCausalLM", neox(num_key_value_heads=4, use_parallel_residual=True,
-     use_qkv_bias=True, hidden_act="gelu", tie_word_embeddings=True, rope_parameters=PARTIAL)),
-    ("stablelm", "normed", "StableLmForCausalLM",
-     neox(num_key_value_heads=2, qk_layernorm=True, use_parallel_residual=True, partial_rotary_factor=0.6)),
+     use_qkv_bias=True, hidden_act="gelu", tie_word_embeddings=True, rope_parameters=PARTIAL, qk_layernorm=True)),
     ("bloom", "plain", "BloomForCausalLM", BLOOM),
     ("bloom", "untied", "BloomForCausalLM",
      {**BLOOM, "hidden_size": 24, "n_head": 4, "tie_word_embeddings": False, "pad_token_id": None}),
@@ -100,58 +97,40 @@ DECODERS = [
      "full_attention"], sliding_window=3, rope_parameters=dict(rope_type="default", rope_theta=70.0))),
 ]  # fmt: skip
 
-OPT = dict(
-    vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, ffn_dim=40, max_position_embeddings=26
-)
 REWARD = dict(num_labels=1)
 # Heads of decoders, and bodies alone.
 HEADS = [
     ("gpt2", "classes", "GPT2ForSequenceClassification", {**GPT2, **FIVE, "pad_token_id": 1}),  # it also ends texts
-    ("gpt2", "tokens", "GPT2ForTokenClassification", {**GPT2, **FIVE, "pad_token_id": 0}),
-    ("gpt2", "encoder", "GPT2Model", {**GPT2, "activation_function": "relu"}),
+    *rows("gpt2", "GPT2", "tokens encoder", {**GPT2, "pad_token_id": 0, "activation_function": "relu"}),
     ("opt", "reward", "OPTForSequenceClassification", {**OPT, **REWARD}),
-    ("opt", "encoder", "OPTModel", OPT),
+    *rows("opt", "OPT", "encoder", OPT),
     ("llama", "reward", "LlamaForSequenceClassification", rms(**REWARD, attention_bias=True, head_dim=10)),
-    ("llama", "classes", "LlamaForSequenceClassification", rms(**FIVE, pad_token_id=2)),  # it also ends texts
-    ("llama", "tokens", "LlamaForTokenClassification", rms(**FIVE, classifier_dropout=0.3)),
-    ("llama", "encoder", "LlamaModel", rms(rope_parameters=LLAMA3)),
-    ("mistral", "classes", "MistralForSequenceClassification", rms(**FIVE, sliding_window=4)),
-    ("mistral", "tokens", "MistralForTokenClassification", rms(**FIVE)),
-    ("mistral", "encoder", "MistralModel", rms(sliding_window=4)),
-    ("qwen2", "classes", "Qwen2ForSequenceClassification", rms(**FIVE)),
-    ("qwen2", "tokens", "Qwen2ForTokenClassification", rms(**FIVE)),
-    ("qwen2", "encoder", "Qwen2Model", rms()),
-    ("qwen3", "classes", "Qwen3ForSequenceClassification", rms(**FIVE, head_dim=10)),
-    ("qwen3", "encoder", "Qwen3Model", rms(head_dim=10)),
-    ("smollm3", "classes", "SmolLM3ForSequenceClassification", rms(**FIVE)),
-    ("gemma", "classes", "GemmaForSequenceClassification", rms(**FIVE, head_dim=10)),
-    ("gemma2", "classes", "Gemma2ForSequenceClassification", rms(**FIVE, head_dim=10, sliding_window=4)),
-    ("gemma2", "encoder", "Gemma2Model", rms(head_dim=10, sliding_window=4)),
-    ("gemma3_text", "classes", "Gemma3TextForSequenceClassification", rms(**FIVE, head_dim=10, sliding_window=4)),
-    ("gemma3_text", "encoder", "Gemma3TextModel", rms(head_dim=10, sliding_window=4)),
-    ("phi3", "classes", "Phi3ForSequenceClassification", rms(**FIVE)),
-    ("starcoder2", "classes", "Starcoder2ForSequenceClassification", {**STARCODER2, **FIVE}),
-    ("olmo2", "classes", "Olmo2ForSequenceClassification", rms(**FIVE)),
-    ("granite", "encoder", "GraniteModel", rms(embedding_multiplier=3.0, residual_multiplier=0.4)),
-    ("gpt_neox", "classes", "GPTNeoXForSequenceClassification", neox(**FIVE)),
-    ("gpt_neox", "tokens", "GPTNeoXForTokenClassification", neox(**FIVE)),
-    ("gptj", "classes", "GPTJForSequenceClassification", {**GPTJ, **FIVE}),
-    ("phi", "tokens", "PhiForTokenClassification", neox(**FIVE, num_key_value_heads=2, partial_rotary_factor=0.6)),
-    ("falcon", "classes", "FalconForSequenceClassification", {**FALCON, **FIVE}),
-    ("falcon", "tokens", "FalconForTokenClassification", {**FALCON, **FIVE}),
-    ("cohere", "encoder", "CohereModel", neox(num_key_value_heads=2)),
-    ("stablelm", "classes", "StableLmForSequenceClassification", neox(**FIVE, num_key_value_heads=2)),
-    ("bloom", "classes", "BloomForSequenceClassification", {**BLOOM, **FIVE}),
-    ("bloom", "tokens", "BloomForTokenClassification", {**BLOOM, **FIVE}),
-    ("mixtral", "classes", "MixtralForSequenceClassification", rms(**EXPERTS, **FIVE, num_local_experts=4)),
-    ("qwen2_moe", "classes", "Qwen2MoeForSequenceClassification", rms(**EXPERTS, **QWEN, **FIVE)),
-    ("qwen3_moe", "encoder", "Qwen3MoeModel", rms(**EXPERTS, num_experts=3, moe_intermediate_size=12, head_dim=10)),
-    ("olmoe", "encoder", "OlmoeModel", rms(num_experts=3, num_experts_per_tok=2)),
-    ("deepseek_v2", "classes", "DeepseekV2ForSequenceClassification", rms(**LATENT, **FIVE, q_lora_rank=14)),
-    ("deepseek_v3", "tokens", "DeepseekV3ForTokenClassification",
-     rms(**LATENT, **FIVE, n_group=2, topk_group=1, first_k_dense_replace=2, q_lora_rank=14)),
-    ("deepseek_v3", "encoder", "DeepseekV3Model",
-     rms(**LATENT, n_group=2, topk_group=1, first_k_dense_replace=1, q_lora_rank=14)),
-    ("gpt_oss", "classes", "GptOssForSequenceClassification",
-     rms(**EXPERTS, **FIVE, num_local_experts=4, head_dim=10, sliding_window=4)),
+    *rows("llama", "Llama", "classes", rms(pad_token_id=2)),  # it also ends texts
+    *rows("llama", "Llama", "tokens encoder", rms(classifier_dropout=0.3, rope_parameters=LLAMA3)),
+    *rows("mistral", "Mistral", "classes tokens encoder", rms(sliding_window=4)),
+    *rows("qwen2", "Qwen2", "classes tokens encoder", rms()),
+    *rows("qwen3", "Qwen3", "classes encoder", rms(head_dim=10)),
+    *rows("smollm3", "SmolLM3", "classes", rms()),
+    *rows("gemma", "Gemma", "classes", rms(head_dim=10)),
+    *rows("gemma2", "Gemma2", "classes encoder", rms(head_dim=10, sliding_window=4)),
+    *rows("gemma3_text", "Gemma3Text", "classes encoder", rms(head_dim=10, sliding_window=4)),
+    *rows("phi3", "Phi3", "classes", rms()),
+    *rows("starcoder2", "Starcoder2", "classes", STARCODER2),
+    *rows("olmo2", "Olmo2", "classes", rms()),
+    *rows("granite", "Granite", "encoder", rms(embedding_multiplier=3.0, residual_multiplier=0.4)),
+    *rows("gpt_neox", "GPTNeoX", "classes tokens", neox()),
+    *rows("gptj", "GPTJ", "classes", GPTJ),
+    *rows("phi", "Phi", "tokens", neox(num_key_value_heads=2, partial_rotary_factor=0.6)),
+    *rows("falcon", "Falcon", "classes tokens", FALCON),
+    *rows("cohere", "Cohere", "encoder", neox(num_key_value_heads=2)),
+    *rows("stablelm", "StableLm", "classes", neox(num_key_value_heads=2)),
+    *rows("bloom", "Bloom", "classes tokens", BLOOM),
+    *rows("mixtral", "Mixtral", "classes", rms(**EXPERTS, num_local_experts=4)),
+    *rows("qwen2_moe", "Qwen2Moe", "classes", rms(**EXPERTS, **QWEN)),
+    *rows("qwen3_moe", "Qwen3Moe", "encoder", rms(**EXPERTS, num_experts=3, moe_intermediate_size=12, head_dim=10)),
+    *rows("olmoe", "Olmoe", "encoder", rms(num_experts=3, num_experts_per_tok=2)),
+    *rows("deepseek_v2", "DeepseekV2", "classes", rms(**LATENT, q_lora_rank=14)),
+    *rows("deepseek_v3", "DeepseekV3", "tokens encoder",
+          rms(**LATENT, n_group=2, topk_group=1, first_k_dense_replace=2, q_lora_rank=14)),
+    *rows("gpt_oss", "GptOss", "classes", rms(**EXPERTS, num_local_experts=4, head_dim=10, sliding_window=4)),
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """Rows of `checkpoint_cases.CASES`: encoders, encoder-decoders and images beyond the first of each kind."""
 
-from case_sizes import BART, BERT, DISTILBERT, FIVE, LLAMA, T5, VIT, WHISPER
+from case_sizes import BART, BERT, FIVE, LINEAR, LLAMA, T5, VIT, WHISPER, rows
 
 ALBERT = {**BERT, "embedding_size": 10, "num_hidden_layers": 4, "num_hidden_groups": 2}
 ESM = {
@@ -28,7 +28,6 @@ SIDES = {
     "decoder": {**SIDE, "num_key_value_heads": 1, "sliding_window": 2, "intermediate_size": 44},
     "decoder_start_token_id": 1,
 }
-LINEAR = dict(rope_type="linear", rope_theta=300.0, factor=2.5)
 
 DEBERTA = {
     **BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 9,
@@ -39,50 +38,22 @@ DEBERTA3 = {
 }  # fmt: skip
 CONVOLVED = {**DEBERTA3, "conv_kernel_size": 5, "conv_act": "gelu"}
 
-MODERNBERT = dict(
-    vocab_size=61, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
-    max_position_embeddings=64, local_attention=6, norm_eps=1e-2, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    cls_token_id=1, sep_token_id=2,
-)  # fmt: skip
-SPANS = [
-    ("bert", "BertForQuestionAnswering", {**BERT, "type_vocab_size": 3, "hidden_act": "relu"}),
-    ("roberta", "RobertaForQuestionAnswering", {**BERT, "pad_token_id": 3}),
-    ("xlm-roberta", "XLMRobertaForQuestionAnswering", {**BERT, "type_vocab_size": 1}),
-    ("camembert", "CamembertForQuestionAnswering", BERT),
-    ("mpnet", "MPNetForQuestionAnswering", BERT),
-    ("electra", "ElectraForQuestionAnswering", {**BERT, "embedding_size": 10}),
-    ("albert", "AlbertForQuestionAnswering", ALBERT),
-    ("distilbert", "DistilBertForQuestionAnswering", {**DISTILBERT, "pad_token_id": 4, "qa_dropout": 0.3}),
-    ("modernbert", "ModernBertForQuestionAnswering", {**MODERNBERT, "classifier_bias": True}),
-    ("deberta", "DebertaForQuestionAnswering", {**DEBERTA, "pos_att_type": "c2p"}),
-    ("deberta-v2", "DebertaV2ForQuestionAnswering", {**DEBERTA3, "pos_att_type": "c2p"}),
-]
 
 ROWS = [
-    ("camembert", "masked", "CamembertForMaskedLM", {**BERT, "pad_token_id": 1, "type_vocab_size": 1}),
-    ("camembert", "untied", "CamembertForMaskedLM", {**BERT, "tie_word_embeddings": False, "hidden_act": "relu"}),
-    ("camembert", "classes", "CamembertForSequenceClassification", {**BERT, **FIVE, "classifier_dropout": 0.3}),
-    ("camembert", "tokens", "CamembertForTokenClassification", {**BERT, **FIVE}),
-    ("camembert", "encoder", "CamembertModel", {**BERT, "pad_token_id": 3}),
-    ("albert", "masked", "AlbertForMaskedLM", ALBERT),
+    *rows("camembert", "Camembert", "masked tokens spans", {**BERT, "pad_token_id": 1, "type_vocab_size": 1}),
+    *rows("camembert", "Camembert", "classes encoder", {**BERT, "classifier_dropout": 0.3, "pad_token_id": 3}),
+    *rows("albert", "Albert", "masked tokens encoder spans", ALBERT),
     ("albert", "untied", "AlbertForMaskedLM", {**BERT, "embedding_size": 24, "hidden_act": "relu",
      "tie_word_embeddings": False, "type_vocab_size": 3, "pad_token_id": 5}),
-    ("albert", "classes", "AlbertForSequenceClassification", {**ALBERT, **FIVE, "num_hidden_groups": 4}),
-    ("albert", "tokens", "AlbertForTokenClassification", {**ALBERT, **FIVE}),
-    ("albert", "encoder", "AlbertModel", ALBERT),
-    ("nomic_bert", "masked", "NomicBertForMaskedLM", BERT),
+    *rows("albert", "Albert", "classes", {**ALBERT, "num_hidden_groups": 4}),
+    *rows("nomic_bert", "NomicBert", "masked classes tokens encoder", BERT),
     ("nomic_bert", "stretched", "NomicBertForMaskedLM", {**BERT, "head_dim": 10, "hidden_act": "gelu",
      "type_vocab_size": 3, "pad_token_id": 5, "rope_parameters": LINEAR}),
-    ("nomic_bert", "classes", "NomicBertForSequenceClassification", {**BERT, **FIVE}),
-    ("nomic_bert", "tokens", "NomicBertForTokenClassification", {**BERT, **FIVE}),
-    ("nomic_bert", "encoder", "NomicBertModel", BERT),
-    ("gte", "masked", "GteForMaskedLM", BERT),
+    *rows("gte", "Gte", "masked encoder", BERT),
     ("gte", "untied", "GteForMaskedLM", {**BERT, "tie_word_embeddings": False, "type_vocab_size": 0,
      "hidden_act": "silu", "rope_parameters": LINEAR, "pad_token_id": 4}),
-    ("gte", "classes", "GteForSequenceClassification", {**BERT, **FIVE, "classifier_dropout": 0.3}),
-    ("gte", "tokens", "GteForTokenClassification", {**BERT, **FIVE, "type_vocab_size": 3}),
-    ("gte", "encoder", "GteModel", BERT),
-    ("eurobert", "masked", "EuroBertForMaskedLM", LLAMA),
+    *rows("gte", "Gte", "classes tokens", {**BERT, "classifier_dropout": 0.3, "type_vocab_size": 3}),
+    *rows("eurobert", "EuroBert", "masked tokens encoder", LLAMA),
     ("eurobert", "biased", "EuroBertForMaskedLM", {**LLAMA, "attention_bias": True, "mlp_bias": True, "head_dim": 10,
      "hidden_act": "gelu", "pad_token_id": 5, "rope_parameters": LINEAR}),
     ("eurobert", "tied", "EuroBertForMaskedLM", {**LLAMA, "tie_word_embeddings": True, "mlp_bias": True}),
@@ -90,18 +61,16 @@ ROWS = [
     ("eurobert", "late", "EuroBertForSequenceClassification", {**LLAMA, **FIVE}),
     ("eurobert", "first", "EuroBertForSequenceClassification", {**LLAMA, **FIVE, "classifier_pooling": "bos"}),
     ("eurobert", "mean", "EuroBertForSequenceClassification", {**LLAMA, **FIVE, "classifier_pooling": "mean"}),
-    ("eurobert", "tokens", "EuroBertForTokenClassification", {**LLAMA, **FIVE}),
-    ("eurobert", "encoder", "EuroBertModel", LLAMA),
-    ("deberta", "masked", "DebertaForMaskedLM", DEBERTA),
+    *rows("deberta", "Deberta", "masked tokens encoder", DEBERTA),
+    *rows("deberta", "Deberta", "spans", {**DEBERTA, "pos_att_type": "c2p"}),
     ("deberta", "biased", "DebertaForMaskedLM",
      {**DEBERTA, "max_relative_positions": -1, "position_biased_input": True, "type_vocab_size": 3,
       "hidden_act": "relu", "tie_word_embeddings": False, "pad_token_id": 5, "pos_att_type": "p2c"}),
     ("deberta", "plain", "DebertaForMaskedLM", {**BERT, "legacy": False}),
     ("deberta", "classes", "DebertaForSequenceClassification",
      {**DEBERTA, **FIVE, "pooler_hidden_act": "silu", "cls_dropout": 0.3}),
-    ("deberta", "tokens", "DebertaForTokenClassification", {**DEBERTA, **FIVE}),
-    ("deberta", "encoder", "DebertaModel", DEBERTA),
-    ("deberta-v2", "masked", "DebertaV2ForMaskedLM", CONVOLVED),
+    *rows("deberta-v2", "DebertaV2", "masked", CONVOLVED),
+    *rows("deberta-v2", "DebertaV2", "spans", {**DEBERTA3, "pos_att_type": "c2p"}),
     ("deberta-v2", "untied", "DebertaV2ForMaskedLM",
      {**DEBERTA3, "share_att_key": False, "norm_rel_ebd": "none", "position_biased_input": True, "type_vocab_size": 3,
       "hidden_act": "relu", "tie_word_embeddings": False, "pad_token_id": 5}),
@@ -119,14 +88,10 @@ ROWS = [
     ("esm", "tokens", "EsmForTokenClassification", {**ESM, **FIVE, "emb_layer_norm_before": True}),
     ("esm", "encoder", "EsmModel", {**ESM, "mask_token_id": 25}),
     ("mt5", "gated", "MT5ForConditionalGeneration", T5),
-    ("mt5", "relu", "MT5ForConditionalGeneration",
-     {**T5, "feed_forward_proj": "relu", "pad_token_id": 3, "decoder_start_token_id": 3}),
     ("umt5", "gated", "UMT5ForConditionalGeneration", T5),
     ("umt5", "silu", "UMT5ForConditionalGeneration", {**T5, "feed_forward_proj": "gated-silu", "num_decoder_layers": 1,
      "tie_word_embeddings": False, "pad_token_id": 3, "decoder_start_token_id": 4}),
     ("mbart", "plain", "MBartForConditionalGeneration", {**BART, "decoder_start_token_id": 5}),
-    ("mbart", "scaled", "MBartForConditionalGeneration",
-     {**BART, "scale_embedding": True, "activation_function": "relu", "decoder_start_token_id": 4, "pad_token_id": 3}),
     ("pegasus", "plain", "PegasusForConditionalGeneration", BART),
     ("pegasus", "scaled", "PegasusForConditionalGeneration",
      {**BART, "scale_embedding": True, "activation_function": "silu", "decoder_start_token_id": 4, "pad_token_id": 3}),
@@ -146,9 +111,6 @@ ROWS = [
     ("dinov2", "encoder", "Dinov2Model", {**DINOV2, "hidden_act": "silu", "layerscale_value": 0.5}),
     ("dinov2_with_registers", "classes", "Dinov2WithRegistersForImageClassification",
      {**DINOV2, **FIVE, "num_register_tokens": 3, "drop_path_rate": 0.25}),
-    ("dinov2_with_registers", "gated", "Dinov2WithRegistersForImageClassification",
-     {**DINOV2, **FIVE, "use_swiglu_ffn": True, "mlp_ratio": 3, "patch_size": (2, 4), "num_channels": 2,
-      "qkv_bias": False, "num_register_tokens": 1}),
     ("dinov2_with_registers", "encoder", "Dinov2WithRegistersModel",
      {**DINOV2, "hidden_act": "silu", "layerscale_value": 0.5, "num_register_tokens": 2}),
     ("dinov3_vit", "plain", "DINOv3ViTModel", DINOV3),
@@ -183,7 +145,7 @@ ROWS = [
     ("bert", "pretraining-untied", "BertForPreTraining", {**BERT, "tie_word_embeddings": False}),
     ("bart", "classes", "BartForSequenceClassification",
      {**BART, **FIVE, "classifier_dropout": 0.3, "activation_function": "relu", "scale_embedding": True}),
-    ("bart", "spans", "BartForQuestionAnswering", {**BART, "pad_token_id": 3, "decoder_start_token_id": 4}),
+    *rows("bart", "Bart", "spans", {**BART, "pad_token_id": 3, "decoder_start_token_id": 4}),
     ("mbart", "classes", "MBartForSequenceClassification", {**BART, **FIVE, "eos_token_id": 5}),
     ("mbart", "spans", "MBartForQuestionAnswering", BART),
     ("t5", "classes", "T5ForSequenceClassification", {**T5, **FIVE, "feed_forward_proj": "gated-silu"}),
@@ -203,5 +165,4 @@ ROWS = [
      "pad_token_id": 5, "decoder_start_token_id": 4}),
     ("t5gemma", "encoder", "T5GemmaEncoderModel", {**SIDES, "is_encoder_decoder": False}),
     ("electra", "discriminator", "ElectraForPreTraining", {**BERT, "embedding_size": 10, "hidden_act": "relu"}),
-    *((family, "spans", architecture, options) for family, architecture, options in SPANS),
 ]  # fmt: skip
