@@ -18,7 +18,6 @@ import keras_txf as txf
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
-transformers.logging.set_verbosity_error()
 
 FILE = json.loads((pathlib.Path(__file__).parent / "published_configs.json").read_text(encoding="utf-8"))
 CONFIGS = FILE["configs"]

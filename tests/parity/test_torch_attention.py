@@ -104,26 +104,3 @@ def test_queries_without_a_key_get_zeros_before_the_output_projection(case):
     close(output, expected)
     close(ours(*inputs, **call), expected)
     assert not to_numpy(scores).swapaxes(1, 2)[empty].any()
-
-
-@pytest.mark.parametrize("causal, width", [(False, None), (True, None), (False, WIDTH)])
-def test_without_the_output_projection_it_is_pytorchs_product_of_the_projected_heads(causal, width):
-    """The heads of `scaled_dot_product_attention` side by side."""
-    options = dict(
-        head_dim=6, output_projection=False, name="layer"
-    )  # 3 heads of 6 are wider than the 12 of the inputs
-    ours = (
-        MultiHeadSelfAttention(HEADS, causal=causal, **options) if width is None else CrossAttention(HEADS, **options)
-    )
-    inputs = [normal(BATCH, TARGET, DIM)] + ([] if width is None else [normal(BATCH, SOURCE, width, seed=1)])
-    ours.build(*[x.shape for x in inputs])
-    for seed, weight in enumerate(ours.weights):
-        weight.assign(normal(*weight.shape, seed=seed))
-
-    def heads(projection, x):
-        kernel, bias = (torch.from_numpy(np.array(to_numpy(w))) for w in (projection.kernel, projection.bias))
-        return (torch.from_numpy(x) @ kernel + bias).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-
-    query, key, value = heads(ours.query, inputs[0]), heads(ours.key, inputs[-1]), heads(ours.value, inputs[-1])
-    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
-    close(ours(*inputs), expected.transpose(1, 2).flatten(-2))

@@ -11,7 +11,6 @@ import keras_txf as txf
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
-transformers.logging.set_verbosity_error()
 
 SOURCES = np.random.default_rng(3).integers(6, 50, (3, 7))
 SUMMARIES = dict(  # those of bart-large-cnn, shorter

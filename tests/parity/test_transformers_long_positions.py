@@ -13,7 +13,6 @@ import keras_txf as txf
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
-transformers.logging.set_verbosity_error()
 
 TRAINED = 12  # tokens
 FACTORS = dict(short_factor=[1.0, 1.2, 1.7], long_factor=[1.3, 3.0, 9.0])
@@ -77,14 +76,6 @@ def test_logits(pair):
         np.testing.assert_allclose(keras.ops.convert_to_numpy(own(ids[:, :length])), expected, atol=1e-4)
         seen.append(expected[:, 4])
     assert np.abs(seen[1] - seen[0]).max() < 1e-4 < 1e-2 < np.abs(seen[2] - seen[1]).max()  # the length counts
-
-
-def test_what_is_saved_is_what_was_read(pair, tmp_path):
-    model, own = pair
-    txf.checkpoints.save(own, tmp_path / "saved")
-    back = type(model).from_pretrained(tmp_path / "saved").eval()
-    ids = np.random.default_rng(4).integers(3, 50, (2, TRAINED + 3))
-    np.testing.assert_array_equal(logits(back, ids), logits(model, ids))
 
 
 PROMPTS = np.random.default_rng(5).integers(3, 50, (3, TRAINED - 4))

@@ -1,18 +1,15 @@
-"""Rotary, ALiBi and the biases and buckets of T5 and DeBERTa are those of transformers."""
+"""The frequencies of rotary positions, and ALiBi, are those of transformers."""
 
 import numpy as np
 import pytest
 import torch
-from parity.weights import close, normal, randomize, to_numpy
-from transformers import LlamaConfig, T5Config
+from parity.weights import close, normal, to_numpy
+from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
-from transformers.models.gpt_neox.modeling_gpt_neox import apply_rotary_pos_emb
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-from transformers.models.t5.modeling_t5 import T5Attention
 
-from keras_txf.layers import ALiBi, RelativeBias, Rotary
+from keras_txf.layers import ALiBi, Rotary
 from keras_txf.ops import positions as mathematics
 from keras_txf.ops import rotary
 
@@ -53,19 +50,6 @@ def their_frequencies(base=10000.0, fraction=1.0, scaling=None):
 
 
 @pytest.mark.parametrize("case", ROTARY)
-@pytest.mark.parametrize("positions", [np.arange(LENGTH), np.arange(LENGTH) + np.array([[0], [57]])])
-def test_rotary(case, positions):
-    frequencies, magnitude = their_frequencies(**ROTARY[case])
-    angles = torch.from_numpy(np.atleast_2d(positions)).float()[..., None] * frequencies
-    angles = torch.cat([angles, angles], dim=-1)
-    x = normal(BATCH, LENGTH, HEADS, HEAD_DIM)
-    expected, _ = apply_rotary_pos_emb(
-        torch.from_numpy(x), torch.from_numpy(x), angles.cos() * magnitude, angles.sin() * magnitude, unsqueeze_dim=2
-    )
-    close(Rotary(**ROTARY[case])(x, positions.astype("int32")), expected)
-
-
-@pytest.mark.parametrize("case", ROTARY)
 def test_rotary_frequencies(case):
     """Relative to their size: the longest wavelengths matter in long texts only."""
     options = dict(ROTARY[case])
@@ -74,17 +58,6 @@ def test_rotary_frequencies(case):
     expected, their_magnitude = their_frequencies(**ROTARY[case])
     np.testing.assert_allclose(frequencies, to_numpy(expected), rtol=1e-6)
     assert magnitude == pytest.approx(their_magnitude, abs=1e-12)
-
-
-@pytest.mark.parametrize("factor", [2.0, 5.0])
-def test_ntk(factor):
-    """Transformers has it as "dynamic": at some length its base has grown by the same factor."""
-    parameters = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": factor}
-    config = LlamaConfig(head_dim=HEAD_DIM, max_position_embeddings=60, rope_parameters=parameters)
-    length = round(60 * (2 * factor - 1) / factor)
-    theirs, _ = ROPE_INIT_FUNCTIONS["dynamic"](config, "cpu", seq_len=length)
-    ours, _ = rotary.rotary_frequencies(HEAD_DIM, scaling={"type": "ntk", "factor": factor})
-    np.testing.assert_allclose(ours, to_numpy(theirs), rtol=1e-6)
 
 
 def test_ntk_of_one_pair():
@@ -105,40 +78,3 @@ def test_alibi(num_heads):
     expected = theirs - theirs[:, 0, :, None]
     np.testing.assert_allclose(ours[:, causal], expected[:, causal], rtol=0, atol=1e-5)
     np.testing.assert_array_equal(ours, ours.transpose(0, 2, 1))
-
-
-BUCKETS = [(32, 128), (8, 20), (16, 64), (64, 256), (20, 100), (6, 7), (7, 50), (12, 1000), (32, 17)]
-
-
-@pytest.mark.parametrize("bidirectional", [True, False])
-@pytest.mark.parametrize("num_buckets, max_distance", BUCKETS)
-def test_relative_buckets(bidirectional, num_buckets, max_distance):
-    distances = np.arange(-300, 301, dtype="int32")
-    expected = T5Attention._relative_position_bucket(
-        torch.from_numpy(distances), bidirectional, num_buckets, max_distance
-    )
-    ours = mathematics.relative_buckets(distances, bidirectional, num_buckets, max_distance)
-    np.testing.assert_array_equal(to_numpy(ours), to_numpy(expected))
-
-
-@pytest.mark.parametrize("side, max_distance", [(256, 512), (32, 128), (4, 20), (6, 300), (128, 1024)])
-def test_disentangled_buckets(side, max_distance):
-    distances = torch.arange(-max_distance, max_distance + 1)
-    theirs = make_log_bucket_position(distances, side, max_distance).long() + side
-    ours = mathematics.disentangled_buckets(max_distance, 2 * side)
-    np.testing.assert_array_equal(ours, to_numpy(theirs.clamp(0, 2 * side - 1)))
-
-
-@pytest.mark.parametrize("bidirectional", [True, False])
-def test_relative_bias(bidirectional):
-    config = T5Config(
-        num_heads=HEADS, relative_attention_num_buckets=8, relative_attention_max_distance=10,
-        is_decoder=not bidirectional,
-    )  # fmt: skip
-    theirs = randomize(T5Attention(config, has_relative_attention_bias=True, layer_idx=0))
-    ours = RelativeBias(HEADS, num_buckets=8, max_distance=10, bidirectional=bidirectional)
-    ours.build()
-    ours.embeddings.assign(to_numpy(theirs.relative_attention_bias.weight))
-    close(ours(np.arange(9), np.arange(13)), theirs.compute_bias(9, 13))
-    # A query in the middle of a decode step.
-    close(ours(np.arange(2) + 5, np.arange(13)), theirs.compute_bias(2, 13, past_seen_tokens=5))

@@ -1,4 +1,4 @@
-"""Sampling filters and logits processors are those of transformers."""
+"""Sampling filters are those of transformers."""
 
 import functools
 
@@ -9,7 +9,6 @@ from keras import ops
 from parity.weights import normal, to_numpy
 from transformers.generation import logits_process as theirs
 
-from keras_txf import generation as ours
 from keras_txf.generation import Sampling
 
 pytestmark = pytest.mark.parity
@@ -65,62 +64,3 @@ def test_filters_of_a_large_vocabulary():
     for options in (dict(top_k=50), dict(top_p=0.9), dict(min_p=0.01), dict(top_k=2000, top_p=0.95)):
         mine, expected = both(options, logits)
         np.testing.assert_allclose(mine, expected, rtol=1e-6, atol=2e-6, err_msg=str(options))
-
-
-def histories():
-    """Logits, and tokens of one row: the prompt and the answer."""
-    for seed in SEEDS:
-        random = np.random.default_rng(seed)
-        kinds = random.integers(2, VOCABULARY)  # few, so that they repeat
-        prompt, answer = (random.integers(0, kinds, random.integers(least, 9)).tolist() for least in (1, 0))
-        yield normal(1, VOCABULARY, seed=seed), prompt, answer
-
-
-def assert_same(processor, their_processor, stops=(-3,)):
-    """`their_processor` makes theirs from the length of the prompt. Ours sees padding on both sides."""
-    changed = 0
-    for logits, prompt, answer in histories():
-        tokens = np.array([[-1] * (9 - len(prompt)) + prompt + answer + [-1] * (11 - len(answer))], "int32")
-        history = ours.History(tokens, 9, np.int32(len(answer)), np.array(stops, "int32")[:, None])
-        history = ours.History(*map(ops.convert_to_tensor, history))
-        mine = to_numpy(processor(ops.convert_to_tensor(logits), history))
-        expected = their_processor(len(prompt))(torch.tensor([prompt + answer]), torch.from_numpy(logits))
-        np.testing.assert_allclose(mine, to_numpy(expected), rtol=1e-6, err_msg=f"{prompt} {answer}")
-        changed += (mine != logits).any()
-    assert changed
-
-
-@pytest.mark.parametrize("penalty", [0.6, 1.3, 5.0])
-def test_repetition_penalty(penalty):
-    assert_same(ours.RepetitionPenalty(penalty), lambda _: theirs.RepetitionPenaltyLogitsProcessor(penalty))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_no_repeat_ngrams(size):
-    assert_same(ours.NoRepeatNgrams(size), lambda _: theirs.NoRepeatNGramLogitsProcessor(size))
-
-
-@pytest.mark.parametrize("length, stops", [(1, [3]), (4, [0, 12]), (9, [5, 1, 2])])
-def test_minimum_length(length, stops):
-    def make(prompt_length):
-        return theirs.MinNewTokensLengthLogitsProcessor(prompt_length, length, stops)
-
-    assert_same(ours.MinimumLength(length), make, [*stops, -3])
-
-
-@pytest.mark.parametrize("ids", [[[3]], [[0], [11], [4]], [[1, 0], [0, 1], [1, 1, 1], [7]], [[0, 1, 0, 0], [2, 2]]])
-def test_forbidden_tokens(ids):
-    assert_same(ours.ForbiddenTokens(ids), lambda _: theirs.NoBadWordsLogitsProcessor(ids))
-
-
-def test_forced_tokens():
-    """Theirs forces the token after the first, which is all that their decoders' prompts hold."""
-    for count in (0, 1):
-        tokens = np.array([[2, 5, -1]], "int32")[:, : 2 + count]
-        tokens[:, 1 + count :] = -1
-        logits = normal(1, VOCABULARY)
-        history = ours.History(tokens, 1, np.int32(count), np.array([[-3]], "int32"))
-        mine = ours.ForcedTokens({0: 7})(ops.convert_to_tensor(logits), history)
-        so_far = torch.from_numpy(tokens[:, : 1 + count])
-        expected = theirs.ForcedBOSTokenLogitsProcessor(7)(so_far, torch.from_numpy(logits))
-        np.testing.assert_array_equal(to_numpy(mine), to_numpy(expected))

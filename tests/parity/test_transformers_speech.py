@@ -11,7 +11,6 @@ import keras_txf as txf
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
-transformers.logging.set_verbosity_error()
 
 RANDOM = np.random.default_rng(5)
 FRAMES = RANDOM.normal(size=(3, 18, 10)).astype("float32")

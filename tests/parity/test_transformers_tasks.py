@@ -119,40 +119,6 @@ def test_text_embedder(pooling, tmp_path):
         assert (tmp_path / "new" / file).is_file()
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "lasttoken"])
-def test_sentence_transformers_itself(pooling, tmp_path):
-    """Where it is installed: it loads what `save` wrote, and a task what it wrote, to equal vectors."""
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
-    bert(tmp_path / "bert", transformers.BertModel)
-    parts = [modules.Transformer(str(tmp_path / "bert"), max_seq_length=20), modules.Pooling(16, pooling)]
-    sentence_transformers.SentenceTransformer(modules=[*parts, modules.Normalize()]).save(str(tmp_path / "old"))
-    task = txf.tasks.TextEmbedder.from_checkpoint(tmp_path / "old")
-
-    def compare(task, folder):
-        theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-        assert task.max_length == theirs.max_seq_length == 20
-        np.testing.assert_allclose(task.encode(FIRST), theirs.encode(FIRST), atol=1e-5)
-
-    check_twice(task, tmp_path / "new", tmp_path / "old", compare, lambda task: task.fit(FIRST, SECOND, **FIT))
-
-
-def test_cross_encoder_of_sentence_transformers_itself(tmp_path):
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    bert(tmp_path / "bert", transformers.BertForSequenceClassification, num_labels=1)
-    sentence_transformers.CrossEncoder(str(tmp_path / "bert"), max_length=20).save_pretrained(str(tmp_path / "old"))
-    task = txf.tasks.PairClassifier.from_checkpoint(tmp_path / "old", max_length=20)
-
-    def compare(task, folder):
-        task.max_length = 20
-        theirs = sentence_transformers.CrossEncoder(str(folder), max_length=20, device="cpu")
-        np.testing.assert_allclose(task.predict(FIRST, SECOND), theirs.predict([*zip(FIRST, SECOND)]), atol=1e-5)
-
-    fit = dict(FIT, learning_rate=1e-3)
-    scores = [0.0, 0.5, 1.0]
-    check_twice(task, tmp_path / "new", tmp_path / "old", compare, lambda task: task.fit(FIRST, SECOND, scores, **fit))
-
-
 def test_text_generator(tmp_path):
     torch.manual_seed(3)
     tokenizer_folder(tmp_path / "old", "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")

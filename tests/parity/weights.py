@@ -32,32 +32,19 @@ def state_of(module):
     return {name: to_numpy(parameter) for name, parameter in module.named_parameters()}
 
 
-def gradients_of(module):
-    return {name: to_numpy(parameter.grad) for name, parameter in module.named_parameters()}
+def copy_weights(theirs, variables, table):
+    """Assigns arrays of theirs, by name, to our variables; `table` is our layer -> their module.
 
-
-def translate(theirs, variables, table):
-    """Their arrays in the order, and with the shapes, of our variables.
-
-    Args:
-        theirs: dict of their names -> arrays; the packed projections of PyTorch's attention are split.
-        variables: our Keras variables.
-        table: our layer -> their module.
+    The packed projections of PyTorch's attention are split.
     """
     theirs = _split_packed_projections(theirs)
-    arrays = []
     for variable in variables:
         layer, _, leaf = variable.path.rpartition("/")
         array = theirs.pop(f"{_their_module(layer, table)}.{_LEAVES[leaf]}")
-        arrays.append(array.T if leaf == "kernel" else array)
-        assert arrays[-1].shape == tuple(variable.shape), variable.path
-    assert not theirs, f"not copied: {sorted(theirs)}"
-    return arrays
-
-
-def copy_weights(theirs, variables, table):
-    for variable, array in zip(variables, translate(theirs, variables, table)):
+        array = array.T if leaf == "kernel" else array
+        assert array.shape == tuple(variable.shape), variable.path
         variable.assign(array)
+    assert not theirs, f"not copied: {sorted(theirs)}"
 
 
 def _their_module(layer, table):
