@@ -1,5 +1,7 @@
 """Files of each family in the forms that they are published in, and those that describe another model."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -168,24 +170,17 @@ def test_blocks_that_predict_further_tokens_are_written_back(tmp_path):
 STARRED = "esm.encoder.layer.*.attention.self.rotary_embeddings.inv_freq"
 
 
-def esm(**others):
-    """A file of before, with the frequencies in each block, and positions that nothing reads."""
+def test_frequencies_of_esm_in_each_block(tmp_path):
+    """As in files of before, which also have positions that nothing reads."""
     config, arrays = parts("esm")
+    config |= {"classifier_dropout": None, "hidden_act": "gelu"}
     frequencies = arrays.pop(STARRED)
-    for i in range(2):
-        arrays[STARRED.replace("*", str(i))] = frequencies
+    arrays |= {STARRED.replace("*", str(i)): frequencies for i in range(2)}
     arrays["esm.embeddings.position_embeddings.weight"] = np.zeros((26, 8), "float16")
     arrays["esm.embeddings.position_ids"] = np.arange(26)[None]
-    return {**config, "classifier_dropout": None, "hidden_act": "gelu"}, {**arrays, **others}
-
-
-def test_frequencies_of_esm_in_each_block(tmp_path):
-    same(write(tmp_path, *esm()), "esm")
-
-
-def test_frequencies_of_esm_that_differ_from_block_to_block_are_refused(tmp_path):
-    other = {STARRED.replace("*", "1"): np.ones(2, "float16")}
-    refused(lambda: load(write(tmp_path, *esm(**other))), ["layer.1", "differ"])
+    same(write(tmp_path, config, arrays), "esm")
+    arrays[STARRED.replace("*", "1")] = np.ones(2, "float16")
+    refused(lambda: load(write(tmp_path, config, arrays)), ["layer.1", "differ"])
 
 
 def test_a_decoder_that_attends_both_ways_is_no_language_model(tmp_path):
@@ -219,65 +214,29 @@ def test_the_token_of_masked_patches_is_passed_over(family, tmp_path):
     np.testing.assert_array_equal(found, known)
 
 
-def deberta():
-    """A file as those of v3: no class in config.json, the decoder of pretraining beside the body."""
+def test_the_body_and_both_heads_of_a_file_of_deberta_v3(tmp_path):
+    """It has no class in config.json, and the decoder of pretraining beside the body: the old head by other names."""
     config, arrays = parts("deberta-v2")
-    arrays = {name: value for name, value in arrays.items() if not name.startswith("cls.")}
-    head = {"dense.weight": (8, 8), "dense.bias": (8,), "LayerNorm.weight": (8,), "LayerNorm.bias": (8,), "bias": (61,)}
-    rng = np.random.default_rng(0)
-    for name, shape in head.items():
-        arrays[f"lm_predictions.lm_head.{name}"] = rng.normal(size=shape).astype("float16")
+    config = {name: value for name, value in config.items() if name not in ("architectures", "legacy")}
+    new = "lm_predictions.lm_head."
+    arrays = {re.sub(r"^cls\.predictions\.(transform\.)?", new, name): array for name, array in arrays.items()}
     arrays["mask_predictions.dense.weight"] = np.zeros((8, 8), "float16")
     arrays["deberta.embeddings.position_embeddings.weight"] = np.zeros((26, 8), "float16")
-    return {name: value for name, value in config.items() if name not in ("architectures", "legacy")}, arrays
-
-
-def test_the_body_and_both_heads_of_a_file_of_deberta_v3(tmp_path):
-    config, arrays = deberta()
-    inputs, _, real = expected("deberta-v2")
-    [hidden] = outputs(write(tmp_path, config, arrays), "deberta-v2")
-    whole = load(GOLDEN / "deberta-v2", "encoder")
-    np.testing.assert_array_equal(hidden, keras.ops.convert_to_numpy(whole(inputs)))
-    refused(lambda: load(tmp_path, "masked_lm"), ["cls.predictions"])
-    logits = load(write(tmp_path, {**config, "legacy": False}, arrays), "masked_lm")(inputs)
-    new = {name.rpartition("lm_head.")[2]: value.astype("float64") for name, value in arrays.items() if "lm_" in name}
-    x = hidden.astype("float64") @ new["dense.weight"].T + new["dense.bias"]
-    x = keras.ops.convert_to_numpy(keras.activations.gelu(x.astype("float32"))).astype("float64")
-    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + config["layer_norm_eps"])
-    x = x * new["LayerNorm.weight"] + new["LayerNorm.bias"]
-    table = arrays["deberta.embeddings.word_embeddings.weight"].astype("float64")
-    np.testing.assert_allclose(
-        keras.ops.convert_to_numpy(logits)[real], (x @ table.T + new["bias"])[real], rtol=1e-4, atol=1e-4
-    )
-
-
-# What the parts of CLIP's first config.json hold beside their sizes.
-OF_TRANSFORMERS_4 = {
-    "_name_or_path": "", "add_cross_attention": False, "architectures": None, "bad_words_ids": None,
-    "chunk_size_feed_forward": 0, "cross_attention_hidden_size": None, "decoder_start_token_id": None,
-    "diversity_penalty": 0.0, "do_sample": False, "dropout": 0.0, "early_stopping": False, "finetuning_task": None,
-    "id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "initializer_factor": 1.0, "is_decoder": False,
-    "is_encoder_decoder": False, "label2id": {"LABEL_0": 0, "LABEL_1": 1}, "num_beams": 1, "prefix": None,
-    "pruned_heads": {}, "return_dict": True, "sep_token_id": None, "tie_encoder_decoder": False,
-    "tie_word_embeddings": True, "tokenizer_class": None, "torch_dtype": None, "torchscript": False,
-    "transformers_version": "4.16.0.dev0", "use_bfloat16": False,
-}  # fmt: skip
+    inputs, *_ = expected("deberta-v2")
+    folder = write(tmp_path, config, arrays)
+    bodies = load(folder), load(GOLDEN / "deberta-v2", "encoder")
+    np.testing.assert_array_equal(*(answers(body, inputs) for body in bodies))
+    refused(lambda: load(folder, "masked_lm"), ["cls.predictions"])
+    logits = answers(load(write(folder, {**config, "legacy": False}, arrays), "masked_lm"), inputs)
+    np.testing.assert_array_equal(logits, outputs(GOLDEN / "deberta-v2", "deberta-v2"))
 
 
 def test_the_first_files_of_clip(tmp_path):
+    """An older key of a part has the say where it is not null, and positions are stored as well."""
     config, tensors = parts("clip")
-    for side in ("text", "vision"):
-        config[f"{side}_config"] = {**OF_TRANSFORMERS_4, **config[f"{side}_config"]}
-        config[f"{side}_config_dict"] = None
-        tensors[f"{side}_model.embeddings.position_ids"] = np.arange(7)[None]
-    same(write(tmp_path, config, tensors), "clip")
-
-
-def test_the_older_key_of_a_part_has_the_say(tmp_path):
-    config, tensors = parts("clip")
-    part = config["text_config"]
-    config["text_config_dict"] = {**part}
-    config["text_config"] = {**part, "hidden_size": 99, "hidden_act": "relu"}
+    config |= {"text_config_dict": config["text_config"], "vision_config_dict": None}
+    config["text_config"] = {**config["text_config"], "hidden_size": 99, "hidden_act": "relu"}
+    tensors |= {f"{side}_model.embeddings.position_ids": np.arange(7)[None] for side in ("text", "vision")}
     same(write(tmp_path, config, tensors), "clip")
 
 

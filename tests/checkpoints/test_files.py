@@ -175,13 +175,6 @@ def test_the_same_entry_twice_is_read_once(tmp_path):
         assert list(found) == ["a"] and found.read("a").shape == (2,)
 
 
-@pytest.mark.parametrize("length", [9, 500, -400, -1])
-def test_a_truncated_file(folder, length):
-    content = (folder / ONE).read_bytes()
-    (folder / ONE).write_bytes(content[:length])
-    refuses(folder, str(folder / ONE), "no sound safetensors file")
-
-
 def test_a_file_that_shrinks_while_it_is_open(folder):
     """A file that is mapped into memory would end the process here."""
     with open_tensors(folder) as found:

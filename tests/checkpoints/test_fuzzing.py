@@ -174,18 +174,3 @@ def test_damaged_indexes(number, tmp_path):
     whole, damages = [], [*BYTES, *[edit_text] * 6]
     count_read(folder, INDEX, (draw.choice(damages)(draw, content) for _ in range(number)), read)
     assert 0.02 * number < sum(whole) < 0.5 * number
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [40, 200])
-def test_damaged_folders(number, tmp_path):
-    """What has passed is the model of the sound folder, or one with other numbers in it."""
-    draw, folder = random.Random(number), write(tmp_path, GPT2, tensors(GPT2))
-    content, damages = (folder / ONE).read_bytes(), [*BYTES, edit, edit, swap]
-
-    def read(folder):
-        model = txf.checkpoints.load(folder)
-        assert model.get_layer("embedding").vocab_size == GPT2["vocab_size"]
-
-    contents = (draw.choice(damages)(draw, content) for _ in range(number))
-    assert 0 < count_read(folder, ONE, contents, read, f"{re.escape(str(folder))}.*{ONE}") < 0.9 * number

@@ -47,17 +47,6 @@ def plain(tmp_path_factory):
     return {name: load(write(base / name, config, tensors(config))) for name, config in CONFIGS.items()}
 
 
-def test_numbers_lie_where_they_belong(plain):
-    arrays, found = tensors(GPT2), weights(plain["gpt2"])
-    query, key, value = np.split(arrays["transformer.h.1.attn.c_attn.weight"], 3, axis=1)
-    for name, part in {"query": query, "key": key, "value": value}.items():
-        np.testing.assert_array_equal(found[f"decoder_1/attention/{name}/kernel"], part)
-    np.testing.assert_array_equal(found["embedding/token/embeddings"], arrays[WTE])
-    np.testing.assert_array_equal(found["decoder_norm/beta"], arrays["transformer.ln_f.bias"])
-    dense = tensors(BERT)["bert.encoder.layer.0.intermediate.dense.weight"]
-    np.testing.assert_array_equal(weights(plain["bert"])["encoder_0/feed_forward/intermediate/kernel"], dense.T)
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("stored", ["float64", "float16", "bfloat16"])
 def test_other_types_are_converted(plain, tmp_path, name, stored):
@@ -239,7 +228,9 @@ def test_a_layer_that_was_built_before(tmp_path):
 def test_options_take_the_place_of_what_the_file_says(tmp_path):
     folder = write(tmp_path, GPT2, tensors(GPT2))
     assert load(folder, dropout=0.25).get_layer("decoder_0").dropout == 0.25
-    refused(lambda: load(folder, dropout=2), ["`dropout`", "2"])
+    with pytest.raises(ValueError, match="`dropout`.*2") as error:
+        load(folder, dropout=2)
+    assert "config.json" not in str(error.value)  # the caller's error, not the file's
     refused(lambda: load(folder, dtype="floaty"), ["floaty"])
     with pytest.raises(Exception, match="droput"):
         load(folder, droput=0.1)

@@ -2,10 +2,10 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 from checkpoints.test_golden import GOLDEN, parts
+from checkpoints.test_loading import same
 from folders import BERT, GPT2, LLAMA, tensors, write
 from refusals import refused
 from safetensors.numpy import load_file
@@ -16,36 +16,25 @@ load, save = txf.checkpoints.load, txf.checkpoints.save
 POOLER = {"bert.pooler.dense.weight": np.eye(8, dtype="float32"), "bert.pooler.dense.bias": np.ones(8, "float32")}
 
 
-def same(model, other):
-    for one, two in zip(model.weights, other.weights, strict=True):
-        assert one.path == two.path
-        np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two))
-
-
-@pytest.mark.parametrize("family", ["roberta", "mpnet"])
-def test_rows_of_no_position_come_back_under_the_names_of_another_class(family, tmp_path):
-    """Their tables have rows before that of the first real token, and the body alone has no prefix."""
-    model = load(GOLDEN / family, "encoder")
-    save(model, tmp_path)
-    same(load(tmp_path), model)
-    before, after = load_file(GOLDEN / family / "model.safetensors"), load_file(tmp_path / "model.safetensors")
-    assert all(any(name.endswith(known) for name in before) for known in after)
-    [name] = [name for name in after if "position" in name and after[name].ndim == 2 and "relative" not in name]
-    [old] = [known for known in before if known.endswith(name)]
-    np.testing.assert_array_equal(after[name], before[old])
-    assert before[old][:2].any()
-
-
-def test_rows_of_no_position_come_back_where_the_file_has_no_prefix(tmp_path):
-    config, arrays = parts("bart")
-    arrays = {name.removeprefix("model."): array for name, array in arrays.items()}
-    model = load(write(tmp_path / "file", config, arrays))
-    same(model, load(GOLDEN / "bart"))
+@pytest.mark.parametrize("family, task, prefix", [
+    ("roberta", "encoder", ""), ("mpnet", "encoder", ""), ("bart", None, "model."),
+])  # fmt: skip
+def test_rows_of_no_position_come_back_under_the_names_of_another_class(family, task, prefix, tmp_path):
+    """Their tables have rows before that of the first real token; the body alone, or BART's file, has no prefix."""
+    config, before = parts(family)
+    bare = {name.removeprefix(prefix): array for name, array in before.items()}
+    model = load(write(tmp_path / "file", config, bare), task)
+    same(model, load(GOLDEN / family, task))
     save(model, tmp_path / "again")
     same(load(tmp_path / "again"), model)
-    again = load_file(tmp_path / "again" / "model.safetensors")
-    name = "decoder.embed_positions.weight"
-    np.testing.assert_array_equal(again[f"model.{name}"], arrays[name])
+    after = load_file(tmp_path / "again" / "model.safetensors")
+    assert all(any(name.endswith(known) for name in before) for known in after)
+    tables = [name for name in after if "position" in name and after[name].ndim == 2 and "relative" not in name]
+    assert len(tables) == (2 if family == "bart" else 1)
+    for name in tables:
+        [old] = [known for known in before if known.endswith(name)]
+        np.testing.assert_array_equal(after[name], before[old])
+        assert before[old][:2].any()
 
 
 @pytest.mark.parametrize("tied", [True, False])
