@@ -59,10 +59,7 @@ def test_each_block_of_an_encoder_has_its_own_or_none():
 
 def test_bad_convolutions_are_refused():
     layer = txf.layers.Convolution()
-    for options, words in (
-        ({"norm_placement": "pre"}, ["'post'", "'pre'"]),
-        ({"causal": True}, ["causal=False", "True"]),
-    ):
+    for options, words in (({"norm_placement": "pre"}, ["'post'", "'pre'"]), ({"causal": True}, ["causal=False"])):
         refused(lambda: txf.layers.EncoderBlock(2, convolution=layer, **options), ["`convolution`", *words])
     refused(lambda: txf.layers.Convolution(4), ["`kernel_size`", "odd", "4"])
     refused(lambda: txf.layers.EncoderBlock(2, convolution="nonsense"), ["`convolution`", "nonsense"])

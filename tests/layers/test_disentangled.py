@@ -148,12 +148,6 @@ def test_blocks_share_the_vectors_and_files_keep_them(name, own, tmp_path):
     assert [weight.path for weight in again.weights] == paths
 
 
-@drawing.not_on_jax
-def test_packed_rows_are_the_rows_alone():
-    position = txf.layers.DisentangledPositions(D, **POSITIONS["version 3"])
-    drawing.assert_packed_rows_are_the_rows_alone(txf.models.encoder, 2, D, N, position=position, dropout=0.0)
-
-
 @pytest.mark.slow
 def test_a_decoder_generates_what_whole_passes_choose():
     position = txf.layers.DisentangledPositions(D, **POSITIONS["version 1"])

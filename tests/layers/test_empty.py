@@ -12,11 +12,9 @@ EMPTY = [(0, 5, 4), (2, 0, 4), (2, 5, 0)]  # batch, length, length of the contex
 if keras.backend.backend() == "jax":  # which compiles each operation anew
     EMPTY = EMPTY[1:2]
 ATTENTIONS = {
-    "plain": {},
-    "grouped": {"num_key_value_heads": 2, "position": "rotary", "causal": True},
-    "single": {"num_key_value_heads": 1, "qk_norm": True, "logit_soft_cap": 2.0, "position": "alibi"},
-    "relative": {"position": "relative"},
-}
+    "plain": {}, "grouped": {"num_key_value_heads": 2, "position": "rotary", "causal": True},
+    "single": {"num_key_value_heads": 1, "qk_norm": True, "logit_soft_cap": 2.0, "position": "relative"},
+}  # fmt: skip
 
 
 def x(batch, length, dim=8):
@@ -55,11 +53,8 @@ def test_blocks(batch, length, source):
 @pytest.mark.parametrize("batch, length", [(0, 5), (2, 0)])
 def test_the_others(batch, length):
     ids = np.ones((batch, length), "int32")
-    for options in (
-        {"position_encoding": "learned", "max_length": 9},
-        {"combine": "concat"},
-        {"token_dim": 4, "token_types": 2, "pad_id": None},
-    ):
+    learned, small = {"position_encoding": "learned", "max_length": 9}, {"token_dim": 4, "token_types": 2}
+    for options in (learned, small, {"combine": "concat", "pad_id": None}):
         assert_shapes(layers.PositionalEmbedding(11, 8, **options)(ids), (batch, length, 8))
     assert_shapes(layers.PositionalEmbedding(11, 8)(x(batch, length), reverse=True), (batch, length, 11))
     for kind in ("mean", "max", "first", "last", "attention"):

@@ -16,14 +16,11 @@ BUILDERS = {
     "image_encoder": lambda **options: models.image_encoder((2, 2), 1, **SIZES, channels=8, class_token=True,
                                                             **options),
 }  # fmt: skip
-KINDS = (
-    keras.initializers.RandomNormal, keras.initializers.GlorotUniform, keras.initializers.Orthogonal,
-    keras.initializers.HeNormal,
-)  # fmt: skip
 
 
-def seeded(kind=keras.initializers.RandomNormal, seed=1):
-    return {"kernel_initializer": kind(seed=seed), "embeddings_initializer": kind(seed=seed)}
+def seeded(seed=1):
+    options = ("kernel_initializer", "embeddings_initializer")
+    return {name: keras.initializers.RandomNormal(seed=seed) for name in options}
 
 
 def weights(model):
@@ -41,19 +38,6 @@ def test_each_weight_has_its_own_numbers(name):
     assert len(set(rows.values())) == len(rows), rows
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_models_built_alike_are_equal(kind):
-    options = seeded(kind)
-    first, *equal, another_seed = (
-        weights(BUILDERS["encoder"](**each)) for each in (options, options, seeded(kind), seeded(kind, 2))
-    )
-    for path, value in first.items():
-        for other in equal:
-            np.testing.assert_array_equal(value, other[path])
-        assert (value != another_seed[path]).any()
-
-
 def test_the_numbers_are_drawn_by_the_initializer():
     """Of the scale that it gives, not some other one."""
     initializer = keras.initializers.RandomNormal(mean=3.0, stddev=0.1, seed=1)
@@ -69,9 +53,10 @@ def test_configurations_keep_the_initializer_as_it_was_given():
     expected = keras.initializers.RandomNormal(seed=1).get_config()
     for name, option in (("embedding", "embeddings_initializer"), ("encoder_1", "kernel_initializer")):
         assert model.get_layer(name).get_config()[option]["config"] == expected
-    clone = weights(keras.models.clone_model(model))
+    clone, another_seed = weights(keras.models.clone_model(model)), weights(BUILDERS["encoder"](**seeded(2)))
     for path, value in weights(model).items():
         np.testing.assert_array_equal(value, clone[path])
+        assert (value != another_seed[path]).any()
 
 
 def test_a_generator_of_seeds_goes_on():

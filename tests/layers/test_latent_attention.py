@@ -111,10 +111,8 @@ def test_equals_a_slow_loop_in_float64(name):
     chosen |= np.eye(T, dtype=bool)
     outputs = layer(X, attention_mask=chosen, segment_ids=segments, positions=places)
     drawing.assert_same(outputs, slow(layer, X, visible & chosen, places)[0], 1e-5)
-    nothing = layer(X, attention_mask=np.zeros((T, T), bool), return_attention_scores=True)
     bias = layer.output_dense.bias if layer.use_bias else np.zeros(D)
-    for output in (nothing[0], layer(X, attention_mask=np.zeros((T, T), bool))):
-        drawing.assert_same(output, np.broadcast_to(bias, (B, T, D)))
+    drawing.assert_same(layer(X, attention_mask=np.zeros((T, T), bool)), np.broadcast_to(bias, (B, T, D)))
 
 
 @pytest.mark.parametrize("width", [2, 13])
@@ -137,28 +135,16 @@ def test_long_sequences_in_blocks_are_the_whole(width, monkeypatch):
     assert used
 
 
-def generator(**options):
-    layer = txf.layers.LatentAttention(**SIZES, **{"causal": True, "q_lora_rank": 5, "v_head_dim": 9, **options})
-    return drawing.randomize(txf.models.decoder_generator(11, 2, D, attention=layer, dropout=0.0))
-
-
-def log_probs(model, row):
-    """Of the tokens of a row but the first, by a whole pass."""
-    logits = drawing.array(model(np.array([row])))[0, :-1].astype("float64")
-    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
-    return logits[np.arange(len(row) - 1), row[1:]]
-
-
 def test_a_generator_has_no_absolute_positions_and_a_cache_of_small_vectors():
-    model = generator()
+    layer = txf.layers.LatentAttention(**SIZES, causal=True, q_lora_rank=5, v_head_dim=9)
+    model = txf.models.decoder_generator(11, 2, D, attention=layer)
     assert model.get_layer("embedding").position_encoding is None
     names = {x.name for x in txf.models.step_model(model).inputs}
     assert {"decoder_1_key", "decoder_1_value"} <= names
     ids, mask = np.array([[5, 3, 8]]), np.ones((1, 9), bool)
     known = txf.models.prefill_model(model)({"token_ids": ids, "attention_mask": mask})
     assert known["decoder_1_key"].shape == (1, 1, 9, R) and known["decoder_1_value"].shape == (1, 1, 9, P)
-    options = dict(attention=model.get_layer("decoder_0").attention, position_encoding="sinusoidal")
-    with_sinusoids = txf.models.decoder_generator(11, 1, D, **options)
+    with_sinusoids = txf.models.decoder_generator(11, 1, D, attention=layer, position_encoding="sinusoidal")
     assert with_sinusoids.get_layer("embedding").position_encoding == "sinusoidal"
 
 
@@ -167,17 +153,10 @@ def test_decoding_is_what_whole_passes_choose():
     layer = txf.layers.LatentAttention(**SIZES, **OPTIONS["yarn"])
     model = drawing.randomize(txf.models.decoder_generator(11, 2, D, attention=layer, pad_id=None))
     prompts = [[5, 3, 8, 2], [7]]
-    answers = model.generate(prompts, 5, padded=False)
-    for prompt, answer in zip(prompts, answers):
-        row = list(prompt)
+    for row, answer in zip(prompts, model.generate(prompts, 5, padded=False)):
         for _ in range(5):
-            row.append(int(drawing.array(model(np.array([row])))[0, -1].argmax()))
+            row = [*row, int(drawing.array(model(np.array([row])))[0, -1].argmax())]
         assert list(answer) == row
-    for sampler, repeats in ((txf.generation.Beam(3), None), (txf.generation.Sampling(), 2)):
-        options = dict(sampler=sampler, num_return_sequences=repeats, seed=3, return_scores=True)
-        found = model.generate(prompts[:1], 4, **options)
-        for row, scores in zip(np.reshape(found.ids, (-1, 8)), np.reshape(found.log_probs, (-1, 4))):
-            np.testing.assert_allclose(scores, log_probs(model, row)[3:], atol=1e-4)
 
 
 @drawing.not_on_jax

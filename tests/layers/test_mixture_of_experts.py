@@ -35,10 +35,9 @@ def slow(layer, x):
     """One token and one expert after the other, in float64."""
     values = {w.path.partition("/")[2]: drawing.array(w).astype("float64") for w in layer.weights}
     act = {
-        "silu": lambda a: a / (1 + np.exp(-a)),
+        "silu": lambda a: a / (1 + np.exp(-a)), "gelu_sigmoid": lambda a: a / (1 + np.exp(-1.702 * a)),
         "relu": lambda a: np.maximum(a, 0),
-        "gelu_sigmoid": lambda a: a / (1 + np.exp(-1.702 * a)),
-    }[layer.activation]
+    }[layer.activation]  # fmt: skip
 
     def dense(x, own, name, between):
         return x @ own[f"{name}{between}kernel"] + own.get(f"{name}{between}bias", 0.0)
@@ -67,11 +66,8 @@ def slow(layer, x):
         best = sorted(open_to, key=lambda e: -preferred[e])[: layer.top_k]
         total = scores[best].sum() if layer.normalize else 1.0
         for e in best:
-            own = {
-                name: value[e]
-                for name, value in values.items()
-                if name.endswith(("_kernel", "_bias")) and value.ndim > 1
-            }
+            of_experts = [name for name in values if name.endswith(("_kernel", "_bias")) and values[name].ndim > 1]
+            own = {name: values[name][e] for name in of_experts}
             outputs[place] += layer.routed_scaling_factor * scores[e] / total * network(token, own, "_")
         if layer.num_shared_experts:
             shared = {name.partition("/")[2]: value for name, value in values.items() if "shared_experts/" in name}
@@ -115,28 +111,14 @@ def test_the_correction_bias_is_for_the_choice_alone_and_training_leaves_it():
     assert [weight.path.rpartition("/")[2] for weight in layer.non_trainable_weights] == ["e_score_correction_bias"]
 
 
-@pytest.mark.slow
-def test_training_uses_all_experts_alike():
-    layer = txf.layers.MixtureOfExperts(4, top_k=1, intermediate_dim=8, load_balancing=1.0)
-    model = keras.Sequential([keras.Input((5, 6)), layer])
-    layer.router.assign(np.random.default_rng(0).normal(size=(6, 4)) * 0.01 + np.array([1.0, 0, 0, 0]) * 0.5)
-    model.compile(keras.optimizers.Adam(0.02), loss="mse", jit_compile=False)
-    x = np.abs(np.random.default_rng(5).normal(size=(64, 5, 6))).astype("float32")
-    model.fit(x, 0 * x, epochs=30, batch_size=64, verbose=0)
-    chosen = drawing.array(layer._route(x)[1]).mean((0, 1))
-    assert chosen.max() < 0.6  # it was 1.0 for the first expert
-
-
 def test_an_activation_layer_with_weights_is_built_with_the_layer():
     experts = txf.layers.MixtureOfExperts(3, intermediate_dim=4, activation=keras.layers.PReLU(shared_axes=[1, 2]))
     experts.build((None, None, 6))
     assert [tuple(w.shape) for w in experts.weights if "alpha" in w.path] == [(1, 1, 4)]
     experts.activation_function.alpha.assign(np.full((1, 1, 4), 0.5))
-    model = txf.models.decoder_generator(20, 1, dim=6, num_heads=2, feed_forward=experts)
     copied = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(experts))
     copied.set_weights(experts.get_weights())
-    np.testing.assert_allclose(drawing.array(copied(X)), drawing.array(experts(X)), atol=1e-6)
-    assert any("alpha" in w.path for w in model.trainable_weights)
+    drawing.assert_same(copied(X), experts(X), 1e-6)
 
 
 @pytest.mark.parametrize("options, words", [

@@ -24,9 +24,8 @@ def compiled(function):
 def test_a_product_of_one_row_in_parts_equals_numpy(use_bias, monkeypatch):
     taken = []
     multiply = one_row.multiply_one_row
-    monkeypatch.setattr(
-        "keras_txf.layers.projections.multiply_one_row", lambda *args: taken.append(1) or multiply(*args)
-    )
+    patched = "keras_txf.layers.projections.multiply_one_row"
+    monkeypatch.setattr(patched, lambda *args: taken.append(1) or multiply(*args))
     layer = Projection(512, use_bias=use_bias, bias_initializer="glorot_normal")
     layer.build((None, None, 256))
     x = np.random.default_rng(0).normal(size=(1, 1, 256)).astype("float32")
@@ -39,11 +38,8 @@ def test_a_product_of_one_row_in_parts_equals_numpy(use_bias, monkeypatch):
 
 
 @pytest.mark.parametrize("shape, units, dtype", [
-    ((2, 1, 256), 512, "float32"),
-    ((1, 2, 256), 512, "float32"),
-    ((1, 1, 254), 512, "float32"),
-    ((1, 1, 8), 8, "float32"),
-    ((1, 1, 256), 512, "bfloat16"),
+    ((2, 1, 256), 512, "float32"), ((1, 2, 256), 512, "float32"), ((1, 1, 254), 512, "float32"),
+    ((1, 1, 8), 8, "float32"), ((1, 1, 256), 512, "bfloat16"),
 ])  # fmt: skip
 def test_other_products_stay_whole(shape, units, dtype):
     assert not one_row.is_one_row(keras.ops.zeros(shape, dtype), keras.ops.zeros((shape[-1], units), dtype))

@@ -1,5 +1,7 @@
 """Attention without its output projection, in blocks and models. Its heads are NumPy's in test_block_options.py."""
 
+import pathlib
+
 import drawing
 import numpy as np
 import pytest
@@ -83,17 +85,10 @@ def test_heads_of_another_width_than_the_block_are_refused():
 @pytest.mark.slow
 def test_no_checkpoint_is_written(tmp_path):
     """Every family has the weights of W^O: the folder would not load."""
-    config = {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 11, "hidden_size": 12,
-        "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40, "max_position_embeddings": 16,
-    }  # fmt: skip
-    options = dict(
-        intermediate_dim=40, gated=True, activation="silu", use_bias=False, norm="rms", norm_epsilon=1e-6,
-        norm_placement="pre", position="rotary", scale_embedding=False, pad_id=None,
-    )  # fmt: skip
+    folder = pathlib.Path(__file__).parents[1] / "checkpoints" / "golden" / "llama"
+    options = dict(gated=True, use_bias=False, norm="rms", norm_placement="pre", position="rotary")
     model = make(models.decoder_generator, output_projection=[True, False], **options)
     words = ["`model`", "output_projection=True", "decoder_1"]
-    refused(lambda: txf.checkpoints.save(model, tmp_path / "no", config), words)
+    refused(lambda: txf.checkpoints.save(model, tmp_path / "no", folder), words)
     assert not (tmp_path / "no").exists()
-    txf.checkpoints.save(make(models.decoder_generator, **options), tmp_path / "yes", config)
-    refused(lambda: txf.checkpoints.load(tmp_path / "yes", output_projection=False), ["o_proj"])
+    refused(lambda: txf.checkpoints.load(folder, output_projection=False), ["o_proj"])

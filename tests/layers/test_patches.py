@@ -1,4 +1,4 @@
-"""PatchEmbedding against a loop over patches and against a convolution, and its positions for images of any size.
+"""PatchEmbedding against a loop over patches, and its positions for images of any size.
 
 Patches are (2, 3), images (6, 9) of 4 channels: 3 rows of 3 patches.
 """
@@ -68,13 +68,10 @@ def test_registers_stand_before_the_patches_and_have_no_positions(before, positi
         embedding(register_tokens=-1)
 
 
-def test_without_class_token_and_positions_it_is_a_convolution():
+def test_without_class_token_and_positions_patches_are_projected():
     layer = embedding(class_token=False, position_encoding=None)
     assert len(layer.weights) == 2
     drawing.assert_same(layer(IMAGES), projected(layer, IMAGES))
-    kernel = ops.reshape(layer.patch.kernel, (*PATCH, CHANNELS, D))
-    convolved = ops.conv(IMAGES, kernel, strides=PATCH, data_format="channels_last") + layer.patch.bias
-    drawing.assert_same(layer(IMAGES), ops.reshape(convolved, (2, 9, D)))
 
 
 @pytest.mark.parametrize("dim, class_token", [(8, True), (7, False)])

@@ -119,8 +119,7 @@ def test_blocks_share_the_weights_and_files_keep_them(tmp_path):
         [weight] = [one for one in model.weights if one.path.startswith(position.name)]
         weight.assign(np.random.default_rng(2).normal(size=weight.shape))
     model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    drawing.assert_same(again(X), model(X), 1e-6)
+    drawing.assert_same(keras.saving.load_model(tmp_path / "model.keras")(X), model(X), 1e-6)
 
 
 @pytest.mark.parametrize("pad_id", [0, None])

@@ -1,4 +1,4 @@
-"""Files keep what was done to built layers (int8, adapters, frozen variables), wherever the layer is in a model."""
+"""Quantization, adapters and frozen variables: files keep them wherever the layer is in a model; GPTQ and AWQ."""
 
 import drawing
 import keras
@@ -89,3 +89,49 @@ def test_the_scales_of_float8_follow_training():
     model.fit(inputs, inputs, verbose=0)
     histories = [variable for variable in model.variables if variable.path.endswith("inputs_amax_history")]
     assert histories and all(np.max(ops.convert_to_numpy(history)) > 0 for history in histories)
+
+
+CALIBRATED = {"gptq": keras.quantizers.GPTQConfig, "awq": keras.quantizers.AWQConfig}
+
+
+def calibrated(mode, ids=IDS, structure=None):
+    sizes = dict(num_samples=3, sequence_length=5, group_size=4, quantization_layer_structure=structure)
+    return CALIBRATED[mode](list(ids), "no text", **sizes)
+
+
+# Keras' embeddings warn, and stay as they are.
+@pytest.mark.filterwarnings("ignore:Invalid quantization mode:UserWarning")
+@pytest.mark.parametrize("mode", CALIBRATED)
+@pytest.mark.parametrize("make_one", [
+    lambda: txf.models.decoder_generator(11, 1, 8, 2), lambda: txf.models.encoder_decoder(11, 11, 1, 8, 2),
+    lambda: txf.models.image_classifier(4, 2, 3, 1, 8, 2),
+])  # fmt: skip
+def test_calibrated_modes_are_refused_before_anything_is_changed(mode, make_one):
+    model = make_one()
+    before = model.get_weights()
+    structure = {"pre_block_layers": model.layers[1:2], "sequential_blocks": model.layers[2:3]}
+    for each in (None, structure):
+        with pytest.raises(ValueError, match=f"`mode` must be 'int8', 'int4' or 'float8' .* '{mode}'.*Keras 3.15"):
+            model.quantize(mode, config=calibrated(mode, structure=each))
+    assert all(getattr(layer, "quantization_mode", None) is None for layer in model._flatten_layers())
+    for array, expected in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", CALIBRATED)
+def test_keras_still_calibrates_wrongly(mode):
+    """If this fails, Keras has mended one of the two, and the refusal is to be thought over."""
+    kernels = []
+    for ids in (IDS, np.full_like(IDS, 7)):
+        keras.utils.set_random_seed(1)
+        layer = keras.layers.Dense(8)
+        parts = [keras.layers.Embedding(13, 8), keras.Sequential([layer])]
+        model = keras.Sequential([keras.Input((None,), dtype="int32"), *parts])
+        layer.kernel.assign(np.abs(drawing.array(layer.kernel)) + 0.5)
+        before = drawing.array(model(IDS))
+        structure = {"pre_block_layers": parts[:1], "sequential_blocks": parts[1:]}
+        model.quantize(mode, config=calibrated(mode, ids, structure), filters=lambda inner, own=layer: inner is own)
+        kernels.append(drawing.array(layer.quantized_kernel))
+        assert np.abs(drawing.array(model(IDS)) - before).max() > np.abs(before).max()
+    np.testing.assert_array_equal(*kernels)  # whatever the data

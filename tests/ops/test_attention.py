@@ -50,22 +50,16 @@ def draw_mask(shape, seed=3):
 
 
 MASKS = {
-    "no mask": None,
-    "one for all": draw_mask((1, 1, T, S)),
+    "no mask": None, "one for all": draw_mask((1, 1, T, S)), "by head": draw_mask((B, N, T, S)),
     "key padding": np.arange(S)[None, None, None] < np.array([S, 3])[:, None, None, None],
-    "by head": draw_mask((B, N, T, S)),
-}
+}  # fmt: skip
 BIASES = {"no bias": None, "by head": drawing.normal(1, N, T, S), "by sample": 2 * drawing.normal(B, N, T, S)}
 
 
-@pytest.mark.parametrize(
-    "kv_heads, mask_kind, bias_kind",
-    [
-        ((1, 2, 4)[(i + j) % 3], mask_kind, bias_kind)  # each two of the three are met
-        for i, mask_kind in enumerate([*MASKS, "causal"])
-        for j, bias_kind in enumerate(BIASES)
-    ],
-)
+@pytest.mark.parametrize("kv_heads, mask_kind, bias_kind", [
+    ((1, 2, 4)[(i + j) % 3], mask_kind, bias_kind)  # each two of the three are met
+    for i, mask_kind in enumerate([*MASKS, "causal"]) for j, bias_kind in enumerate(BIASES)
+])  # fmt: skip
 def test_op_equals_the_slow_reference(kv_heads, mask_kind, bias_kind):
     causal = mask_kind == "causal"
     keys = T if causal else S  # the hint holds for squares only

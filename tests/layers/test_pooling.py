@@ -1,16 +1,18 @@
-"""Each kind of pooling against NumPy."""
+"""Each kind of pooling, and AttentionPooling, against NumPy, with every mask."""
 
 import drawing
 import keras
 import numpy as np
 import pytest
+from refusals import refused
 
 import keras_txf as txf
 
 KINDS = ["mean", "max", "first", "last", "attention", "others", "first_and_others"]
-X = drawing.normal(4, 5, 3)
+X = drawing.normal(4, 5, 6)
 # Padded on the right, on the left, on both sides with a hole, and everywhere.
 MASK = np.array([[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [0, 1, 0, 1, 0], [0, 0, 0, 0, 0]], "bool")
+HEADS, EPSILON = 3, 0.1
 
 
 def pooled(kind, rows, score):
@@ -27,15 +29,10 @@ def pooled(kind, rows, score):
     }[kind]  # fmt: skip
 
 
-def make(kind, **options):
-    layer = txf.layers.Pooling(kind, **options)
-    layer.build(X.shape)
-    return drawing.randomize(layer), drawing.array(layer.score.kernel) if kind == "attention" else None
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_real_tokens_only(kind):
-    layer, score = make(kind)
+    layer = drawing.built(txf.layers.Pooling(kind), X)
+    score = drawing.array(layer.score.kernel) if kind == "attention" else None
     drawing.assert_same(layer(X), [pooled(kind, x, score) for x in X])
     expected = [pooled(kind, x[mask], score) for x, mask in zip(X, MASK, strict=True)]
     drawing.assert_same(layer(np.where(MASK[..., None], X, 1e6).astype("float32"), mask=MASK), expected)
@@ -47,7 +44,7 @@ def test_counts_real_tokens_only(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_row_has_a_finite_gradient(kind):
-    layer, _ = make(kind)
+    layer = drawing.built(txf.layers.Pooling(kind), X)
     slope = drawing.gradient(lambda x: keras.ops.sum(layer(x, mask=MASK) ** 2), X)
     assert np.isfinite(slope).all() and slope[:3].any()
     assert not slope[~MASK].any()
@@ -70,3 +67,41 @@ def test_a_single_token_is_no_cause_for_a_warning():
     """Keras takes a softmax over one number for a mistake."""
     x = drawing.normal(2, 1, 3)
     drawing.assert_same(txf.layers.Pooling("attention")(x), x[:, 0])
+
+
+def made():
+    return drawing.built(txf.layers.AttentionPooling(HEADS, 7, "relu", EPSILON), X)
+
+
+def attended(layer, rows):
+    """What AttentionPooling makes of one sequence's real rows (T, D) -> (D,), head by head."""
+    value = {weight.path.partition("/")[2]: drawing.array(weight).astype("float64") for weight in layer.weights}
+
+    def dense(name, x):
+        return x @ value[f"{name}/kernel"] + value[f"{name}/bias"]
+
+    query = dense("attention/query", value["query"])
+    keys, values = (dense(f"attention/{part}", rows.astype("float64")) for part in ("key", "value"))
+    heads = []
+    for columns in np.split(np.arange(6), HEADS):
+        logits = keys[:, columns] @ query[columns] / np.sqrt(len(columns))
+        weights = np.exp(logits) / np.exp(logits).sum()
+        heads.append(weights @ values[:, columns])
+    x = dense("attention/output", np.concatenate(heads))
+    normed = (x - x.mean()) / np.sqrt(x.var() + EPSILON) * value["norm/gamma"] + value["norm/beta"]
+    return x + dense("feed_forward/output", np.maximum(dense("feed_forward/intermediate", normed), 0))
+
+
+def test_attention_pooling_equals_numpy_and_padding_does_not_count():
+    layer = made()
+    drawing.assert_same(layer(X), [attended(layer, x) for x in X])
+    found = drawing.array(layer(np.where(MASK[..., None], X, 1e3).astype("float32"), mask=MASK))
+    drawing.assert_same(found[:3], [attended(layer, x[mask]) for x, mask in zip(X, MASK[:3])])
+    assert np.isfinite(found).all()
+
+
+def test_bad_input_is_refused():
+    refused(lambda: made()(X[..., :4]), ["axis -1", "value 6", "4)"])
+    refused(lambda: made()(X[0]), ["`inputs`", "(batch, length, dim)", "(5, 6)"])
+    refused(lambda: txf.layers.AttentionPooling(4)(X), ["`num_heads`", "4"])
+    refused(lambda: made()(X, mask=MASK[:, :4]), ["`mask`", "(4, 4)"])
