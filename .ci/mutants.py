@@ -27,8 +27,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 PARITY = "tests/parity/test_"
 AREAS = {  # what all tests of an area are, beside those in its own folder
     "ops": ["tests/layers", f"{PARITY}torch_attention.py", f"{PARITY}transformers_positions.py"],
-    "layers": [f"{PARITY}torch_blocks.py", f"{PARITY}transformers_blocks.py", f"{PARITY}keras_attention.py"],
-    "models": ["tests/generation", f"{PARITY}transformers_decoders.py", f"{PARITY}transformers_encoders.py"],
+    "layers": [f"{PARITY}torch_blocks.py", f"{PARITY}torch_transformer.py"],
+    "models": ["tests/generation", f"{PARITY}decoder_heads.py", f"{PARITY}transformers_vision.py"],
     "generation": [f"{PARITY}transformers_generation.py", f"{PARITY}transformers_processors.py"],
     "training": ["tests/models/test_training_features.py", f"{PARITY}peft.py"],
     "text": ["tests/tasks", f"{PARITY}transformers_chat.py", f"{PARITY}transformers_tags.py"],
