@@ -76,19 +76,14 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token if 
 TEMPLATE += "{% if add_generation_prompt %}assistant: {% endif %}"
 
 
-def test_prompts_and_responses_of_a_file_are_conversations(tmp_path):
+def test_prompts_and_responses_or_messages_of_a_file_are_conversations(tmp_path):
     task = plain(chat_template=TEMPLATE)
-    lines = [{"prompt": prompt, "response": response} for prompt, response in zip(PROMPTS, RESPONSES)]
+    lines = [{"prompt": a, "response": b, "messages": chat} for a, b, chat in zip(PROMPTS, RESPONSES, CHATS)]
     (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    assert task.evaluate(tmp_path / "data.jsonl", columns=("prompt", "response")) == task.evaluate(CHATS)
-
-
-@pytest.mark.slow
-def test_conversations_come_from_a_file(chatty, tmp_path):
-    lines = [{"messages": chat, "id": place} for place, chat in enumerate(CHATS)]
-    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    assert chatty.evaluate(tmp_path / "data.jsonl", columns="messages") == chatty.evaluate(CHATS)
-    assert chatty.evaluate(lines) == chatty.evaluate(CHATS)
+    expected = task.evaluate(CHATS)
+    assert task.evaluate(lines) == expected
+    for columns in (("prompt", "response"), "messages"):
+        assert task.evaluate(tmp_path / "data.jsonl", columns=columns) == expected
 
 
 def test_the_loss_is_that_of_the_answers_of_all_rows():

@@ -9,7 +9,6 @@ import pytest
 import sacrebleu
 import scipy.stats
 import sklearn.metrics
-import tensorflow as tf
 from tasks.test_tasks import DATA, MAKE, SMALL
 
 import keras_txf as txf
@@ -52,19 +51,10 @@ def test_scores_of_labels_are_those_of_scikit_learn(of):
 def test_scores_of_pairs_are_those_of_scipy(of):
     task, (first, second, scores) = of("PairClassifier of a score"), DATA["PairClassifier of a score"]
     found = task.evaluate(first, second, scores, batch_size=5)
-    answers = task.predict(first, second).astype("float64")
-    np.testing.assert_allclose(found["loss"], sklearn.metrics.log_loss(*binary(scores, answers)), rtol=1e-5)
+    answers, shares = task.predict(first, second).astype("float64"), np.array(scores)
+    entropies = -shares * np.log(answers) - (1 - shares) * np.log(1 - answers)
+    np.testing.assert_allclose(found["loss"], entropies.mean(), rtol=1e-5)
     correlations(found, answers, scores)
-
-
-def binary(scores, answers):
-    """Each score as two labels with weights, of which the cross-entropy is the mean of both."""
-    scores, answers = np.array(scores, "float64"), np.array(answers)
-    labels = np.repeat([0, 1], len(scores))
-    weights = np.concatenate([1 - scores, scores])
-    assert set(scores) == {0.0, 0.5, 1.0}  # so that twice the weight is a number of copies
-    copies = (2 * weights).astype(int)
-    return np.repeat(labels, copies), np.repeat(np.tile(answers, 2), copies)
 
 
 def correlations(found, answers, scores):
@@ -128,28 +118,6 @@ def test_the_same_tokens_are_hidden_at_each_call(of):
     task, (lines,) = of("MaskedLanguageModel"), DATA["MaskedLanguageModel"]
     found = task.evaluate(lines, batch_size=4)
     assert found == pytest.approx(task.evaluate(lines, batch_size=4)) and found["perplexity"] > 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["TextClassifier", "PairClassifier of a score", "TokenClassifier"])
-def test_columns_come_from_everywhere(name, of, tmp_path):
-    task, data = of(name), [column[:6] for column in DATA[name]]
-    names = list(task.columns.values())[: len(data)]
-    expected = task.evaluate(*data)
-    table = dict(zip(names, data))
-    frame = pandas.DataFrame(table)
-    frame.to_parquet(tmp_path / "data.parquet")
-    frame.rename(columns=str.upper).to_json(tmp_path / "data.jsonl", orient="records", lines=True)
-    parts = [tf.ragged.constant(column) if isinstance(column[0], list) else tf.constant(column) for column in data]
-    rows = tf.data.Dataset.from_tensor_slices(tuple(parts))
-    sources = {"dict": table, "frame": frame, "parquet": tmp_path / "data.parquet", "tf.data": rows}
-    if name != "TokenClassifier":
-        sources["arrays"] = None
-        assert task.evaluate(*map(np.array, data)) == pytest.approx(expected)
-    for kind, source in sources.items():
-        assert source is None or task.evaluate(source) == pytest.approx(expected), kind
-    upper = [column.upper() for column in names]
-    assert task.evaluate(tmp_path / "data.jsonl", columns=upper) == pytest.approx(expected)
 
 
 @pytest.mark.drawn(8)

@@ -135,18 +135,14 @@ def test_in_a_dataset(kind):
     assert unknown.numpy().tolist() == [array(dense(TEXTS)).tolist()]
 
 
-def model_of(tokenizer):
-    text = keras.Input((), dtype="string")
-    hidden = txf.layers.PositionalEmbedding(tokenizer.vocab_size, 4)(tokenizer(text))
-    return keras.Model(text, keras.layers.GlobalAveragePooling1D()(hidden))
-
-
 @on_tensorflow
 @pytest.mark.drawn(3)
 @every_kind
 def test_in_a_model_and_its_file(kind, tmp_path):
     tokenizer = learnt(kind, length=6)
-    model = model_of(tokenizer)
+    text = keras.Input((), dtype="string")
+    hidden = txf.layers.PositionalEmbedding(tokenizer.vocab_size, 4)(tokenizer(text))
+    model = keras.Model(text, keras.layers.GlobalAveragePooling1D()(hidden))
     assert model.layers[1].output.shape == (None, 6) and model.layers[1].output.dtype == "int32"
     expected = model.predict(tf.constant(TEXTS), verbose=0)
     model.save(tmp_path / "model.keras")

@@ -25,6 +25,10 @@ DEBERTA = dict(
 )
 
 
+def of(tokenizer_class, **values):
+    return {"tokenizer_config.json": {"tokenizer_class": tokenizer_class, **values}}
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     word_piece = learnt("WordPiece")
@@ -33,24 +37,21 @@ def folders(tmp_path_factory):
         vocab_size=480, model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
         remove_extra_whitespaces=False,
     )  # fmt: skip
-    llama_config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True}
     files = {
-        "bert": {"vocab.txt": vocabulary,
-                 "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "do_lower_case": True}},
-        "cased": {"vocab.txt": vocabulary,
-                  "tokenizer_config.json": {"tokenizer_class": "BertTokenizerFast", "do_lower_case": False}},
+        "bert": {"vocab.txt": vocabulary, **of("BertTokenizer", do_lower_case=True)},
+        "cased": {"vocab.txt": vocabulary, **of("BertTokenizerFast", do_lower_case=False)},
         "t5": {"spiece.model": piece_model(vocab_size=200, pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
-               "tokenizer_config.json": {"tokenizer_class": "T5Tokenizer"}},
-        "legacy": {"tokenizer.model": llama, "tokenizer_config.json": {**llama_config, "legacy": True}},
-        "llama": {"tokenizer.model": llama, "tokenizer_config.json": {**llama_config, "legacy": False}},
+               **of("T5Tokenizer")},
+        "legacy": {"tokenizer.model": llama, **of("LlamaTokenizer", add_bos_token=True, legacy=True)},
+        "llama": {"tokenizer.model": llama, **of("LlamaTokenizer", add_bos_token=True, legacy=False)},
         "deberta": {
             "spm.model": piece_model(vocab_size=200, **DEBERTA),
             "config.json": {"model_type": "deberta-v2"},  # published folders do not name the class
             "tokenizer_config.json": {"do_lower_case": False, "vocab_type": "spm"},
         },
-        "byt5": {"tokenizer_config.json": {"tokenizer_class": "ByT5Tokenizer"}},
+        "byt5": of("ByT5Tokenizer"),
         "bpe": {"tokenizer.json": learnt("byte pairs").get_config()["definition"],
-                "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>"}},
+                **of("PreTrainedTokenizerFast", pad_token="<pad>")},
     }  # fmt: skip
     return Named({name: folder_of(tmp_path_factory.mktemp(name), contents) for name, contents in files.items()})
 
@@ -122,8 +123,7 @@ def test_added_tokens(folders, tmp_path):
     vocabulary = (folders["bert"] / "vocab.txt").read_bytes()
     size = learnt("WordPiece").vocab_size
     added = {str(size): {"content": "[A]", "special": True}}
-    config = {"tokenizer_class": "BertTokenizer", "added_tokens_decoder": added}
-    folder = folder_of(tmp_path, {"vocab.txt": vocabulary, "tokenizer_config.json": config})
+    folder = folder_of(tmp_path, {"vocab.txt": vocabulary, **of("BertTokenizer", added_tokens_decoder=added)})
     tokenizer = text.from_checkpoint(folder, special_tokens_in_text="keep")
     assert tokenizer.special_tokens["[A]"] == size == tokenizer.vocab_size - 1
     assert tokenizer.tokenize("[A]").numpy().tolist() == [size]
@@ -145,22 +145,20 @@ def test_a_null_prefix_space_is_none(tmp_path):
     assert text.from_checkpoint(tmp_path)(["ab a"]).to_list() == [theirs("ab a")["input_ids"]]
 
 
-BERT = {"tokenizer_class": "BertTokenizer"}
-SPLIT = {"tokenizer_class": "DebertaV2Tokenizer", "split_by_punct": True}
+BERT, SPLIT = of("BertTokenizer"), of("DebertaV2Tokenizer", split_by_punct=True)
 REFUSED = [
     ({}, ["`folder`", "tokenizer.json", "[]"]),
     ({"vocab.txt": "[UNK]\n"}, ["`folder`", "None", "['vocab.txt']"]),
-    ({"tokenizer_config.json": {"tokenizer_class": "MyTokenizer"}, "a.bin": b"x"}, ["MyTokenizer", "a.bin"]),
-    ({"tokenizer_config.json": BERT, "spiece.model": b"x"}, ["BertTokenizer", "vocab.txt", "spiece.model"]),
+    ({**of("MyTokenizer"), "a.bin": b"x"}, ["MyTokenizer", "a.bin"]),
+    ({**BERT, "spiece.model": b"x"}, ["BertTokenizer", "vocab.txt", "spiece.model"]),
     ({"tokenizer_config.json": "{"}, ["tokenizer_config.json", "readable"]),
-    ({"tokenizer_config.json": BERT, "vocab.txt": b"[UNK]\n\xff"}, ["`folder`", "UTF-8", "0xff"]),
-    ({"tokenizer_config.json": BERT, "vocab.txt": "[UNK]\n\nfox"}, ["`folder`", "one token a line", "line 2"]),
-    ({"tokenizer_config.json": BERT, "vocab.txt": "fox\n"}, ["`pad_token`", "[PAD]"]),
-    ({"tokenizer_config.json": BERT, "vocab.txt": ""}, ["`folder`", "empty"]),
+    ({**BERT, "vocab.txt": b"[UNK]\n\xff"}, ["`folder`", "UTF-8", "0xff"]),
+    ({**BERT, "vocab.txt": "[UNK]\n\nfox"}, ["`folder`", "one token a line", "line 2"]),
+    ({**BERT, "vocab.txt": "fox\n"}, ["`pad_token`", "[PAD]"]),
+    ({**BERT, "vocab.txt": ""}, ["`folder`", "empty"]),
     ({"tokenizer.json": "{}"}, ["`definition`", "tokenizer.json"]),
-    ({"tokenizer_config.json": SPLIT, "spm.model": b"no"}, ["`split_by_punct`", "false", "received true"]),
-    ({"tokenizer_config.json": {"tokenizer_class": "T5Tokenizer"}, "spiece.model": b"no"},
-     ["`model`", "SentencePiece", "no"]),
+    ({**SPLIT, "spm.model": b"no"}, ["`split_by_punct`", "false", "received true"]),
+    ({**of("T5Tokenizer"), "spiece.model": b"no"}, ["`model`", "SentencePiece", "no"]),
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
+from text.test_pipelines import resumed
 from text_cases import CORPUS, LEARN, learnt
 
 from keras_txf import text
@@ -93,24 +94,13 @@ def test_every_epoch_hides_others_and_every_seed_too():
     assert plain(make(seed=1)) != epochs[0]
 
 
-def rest_of(make, steps, file):
-    """What comes after some steps: without a break, and from a checkpoint in a new data set."""
-    iterator = iter(make())
-    for _ in range(steps):
-        next(iterator)
-    path = tf.train.Checkpoint(iterator=iterator).save(str(file))
-    again = iter(make())
-    tf.train.Checkpoint(iterator=again).restore(path)
-    return [[[part.numpy().tolist() for part in element] for element in rest] for rest in (iterator, again)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 5, 25, 3 * len(CORPUS)])
 def test_a_training_that_goes_on_sees_the_masks_of_an_unbroken_one(tmp_path, steps):
     assert plain(masks_then_epochs().skip(steps)) == plain(masks_then_epochs())[steps:]
-    rest, again = rest_of(epochs_then_masks, steps, tmp_path / "at")
+    _, rest, again = resumed(epochs_then_masks, steps, tmp_path)
     assert len(rest) == 3 * len(CORPUS) - steps and again == rest
-    rest, again = rest_of(masks_then_epochs, steps, tmp_path / "at")
+    _, rest, again = resumed(masks_then_epochs, steps, tmp_path)
     to_the_end = len(rest) % len(CORPUS)  # of the epoch
     assert again[:to_the_end] == rest[:to_the_end]
 

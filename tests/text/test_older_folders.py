@@ -43,6 +43,11 @@ def marian():
     return {"source.spm": source, "target.spm": target, "vocab.json": vocabulary}
 
 
+def of(tokenizer_class, **values):
+    return {"tokenizer_config.json": {"tokenizer_class": tokenizer_class, **values}}
+
+
+GPT2, MARIAN = of("GPT2Tokenizer"), {**of("MarianTokenizer"), "source.spm": b"no"}
 OPT = {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "</s>", "add_bos_token": True}
 
 
@@ -61,29 +66,21 @@ def folders(tmp_path_factory):
     low = {"<new>": bert.vocab_size, "[Low]": bert.vocab_size + 1}
     added_t5 = {str(size): {"content": "<new>", "special": False}, str(size + 1): {"content": "[Low]", "special": True}}
     files = {
-        "marian": {**pair, "tokenizer_config.json": {"tokenizer_class": "MarianTokenizer"}},
+        "marian": {**pair, **of("MarianTokenizer")},
         "separate": {**pair, "target_vocab.json": {**pair["vocab.json"], "Hund": len(pair["vocab.json"])},
-                     "tokenizer_config.json": {"tokenizer_class": "MarianTokenizer", "separate_vocabs": True}},
-        "opt": {**pairs, "tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer"}, "special_tokens_map.json": OPT},
+                     **of("MarianTokenizer", separate_vocabs=True)},
+        "opt": {**pairs, **GPT2, "special_tokens_map.json": OPT},
         "dialogpt": {**pairs, "config.json": {"model_type": "gpt2"}, "tokenizer_config.json": {}},
         "roberta": {**pairs, "config.json": {"model_type": "roberta"}},
-        "masked": {**pairs,
-                   "tokenizer_config.json": {"tokenizer_class": "RobertaTokenizer", "mask_token": mask,
-                                             "add_prefix_space": True}},
+        "masked": {**pairs, **of("RobertaTokenizer", mask_token=mask, add_prefix_space=True)},
         "xlm": {"sentencepiece.bpe.model": piece_model(vocab_size=200, user_defined_symbols=["<new>"]),
-                "tokenizer_config.json": {"tokenizer_class": "XLMRobertaTokenizer"}},
-        "added gpt2": {**pairs, "added_tokens.json": {"<new>": 330, "[Low]": 331},
-                       "tokenizer_config.json": {"tokenizer_class": "GPT2Tokenizer"}},
-        "added bert": {"vocab.txt": vocabulary, "added_tokens.json": low,
-                       "tokenizer_config.json": {"tokenizer_class": "BertTokenizer"}},
-        "added cased": {"vocab.txt": vocabulary, "added_tokens.json": low,
-                        "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "do_lower_case": False}},
-        "added t5": {"spiece.model": t5,
-                     "tokenizer_config.json": {"tokenizer_class": "T5Tokenizer", "extra_ids": 0,
-                                               "added_tokens_decoder": added_t5}},
+                **of("XLMRobertaTokenizer")},
+        "added gpt2": {**pairs, "added_tokens.json": {"<new>": 330, "[Low]": 331}, **GPT2},
+        "added bert": {"vocab.txt": vocabulary, "added_tokens.json": low, **of("BertTokenizer")},
+        "added cased": {"vocab.txt": vocabulary, "added_tokens.json": low, **of("BertTokenizer", do_lower_case=False)},
+        "added t5": {"spiece.model": t5, **of("T5Tokenizer", extra_ids=0, added_tokens_decoder=added_t5)},
         "added llama": {"tokenizer.model": llama, "added_tokens.json": {"<new>": 480, "[Low]": 481},
-                        "tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "legacy": False,
-                                                  "add_bos_token": True}},
+                        **of("LlamaTokenizer", legacy=False, add_bos_token=True)},
     }  # fmt: skip
     return Named({name: folder_of(tmp_path_factory.mktemp(name), contents) for name, contents in files.items()})
 
@@ -175,16 +172,14 @@ def test_special_tokens_in_a_text_of_marian(folders):
     assert not {0, tokenizer.pad_id} & {*ids}
 
 
-GPT2, MARIAN = {"tokenizer_class": "GPT2Tokenizer"}, {"tokenizer_class": "MarianTokenizer"}
 REFUSED = [
-    ({"tokenizer_config.json": GPT2, "vocab.json": {"a": 0}}, ["merges.txt", "missing"]),
-    ({"tokenizer_config.json": GPT2, "vocab.json": {"a": 0}, "merges.txt": "a b c\n"}, ["merges.txt", "byte pairs"]),
-    ({"tokenizer_config.json": GPT2, "merges.txt": "a b\n"}, ["GPT2Tokenizer", "merges.txt", "'vocab.json'"]),
-    ({"tokenizer_config.json": {"tokenizer_class": "XLMRobertaTokenizer"}, "sentencepiece.bpe.model": b"no"}, ["no"]),
-    ({"tokenizer_config.json": MARIAN, "source.spm": b"no", "vocab.json": {"a": 0}}, ["SentencePiece", "no"]),
-    ({"tokenizer_config.json": MARIAN, "source.spm": b"no", "vocab.json": {"a": 1}},
-     ["vocab.json", "below 1", "received 1"]),
-    ({"tokenizer_config.json": MARIAN, "source.spm": b"no", "vocab.json": {"a": 0, "b": 0}}, ["ids of their own"]),
+    ({**GPT2, "vocab.json": {"a": 0}}, ["merges.txt", "missing"]),
+    ({**GPT2, "vocab.json": {"a": 0}, "merges.txt": "a b c\n"}, ["merges.txt", "byte pairs"]),
+    ({**GPT2, "merges.txt": "a b\n"}, ["GPT2Tokenizer", "merges.txt", "'vocab.json'"]),
+    ({**of("XLMRobertaTokenizer"), "sentencepiece.bpe.model": b"no"}, ["no"]),
+    ({**MARIAN, "vocab.json": {"a": 0}}, ["SentencePiece", "no"]),
+    ({**MARIAN, "vocab.json": {"a": 1}}, ["vocab.json", "below 1", "received 1"]),
+    ({**MARIAN, "vocab.json": {"a": 0, "b": 0}}, ["ids of their own"]),
 ]  # fmt: skip
 
 
@@ -194,10 +189,9 @@ def test_bad_folders(files, words, tmp_path):
 
 
 def test_added_tokens_with_rules_of_their_own_are_refused(folders, tmp_path):
-    token = {"content": "<new>", "single_word": True}
-    config = {"tokenizer_class": "BertTokenizer", "added_tokens_decoder": {str(learnt("WordPiece").vocab_size): token}}
+    tokens = {str(learnt("WordPiece").vocab_size): {"content": "<new>", "single_word": True}}
     vocabulary = (folders["added bert"] / "vocab.txt").read_bytes()
-    folder = folder_of(tmp_path, {"vocab.txt": vocabulary, "tokenizer_config.json": config})
+    folder = folder_of(tmp_path, {"vocab.txt": vocabulary, **of("BertTokenizer", added_tokens_decoder=tokens)})
     refused(lambda: text.from_checkpoint(folder), ["single_word", "<new>", "tokenizer.json"])
 
 
@@ -206,10 +200,8 @@ def phi3(folders, folder, **changed):
     chat = {"rstrip": True, "special": True}
     tokens = {"2": {"content": "</s>", "rstrip": True, **changed}, "480": {"content": "<|user|>", **chat},
               "481": {"content": "<|end|>", **chat}}  # fmt: skip
-    config = {"tokenizer_class": "LlamaTokenizer", "legacy": False, "add_bos_token": False}
-    config["added_tokens_decoder"] = tokens
-    model = (folders["added llama"] / "tokenizer.model").read_bytes()
-    return folder_of(folder, {"tokenizer.model": model, "tokenizer_config.json": config})
+    config = of("LlamaTokenizer", legacy=False, add_bos_token=False, added_tokens_decoder=tokens)
+    return folder_of(folder, {"tokenizer.model": (folders["added llama"] / "tokenizer.model").read_bytes(), **config})
 
 
 CHAT = "<|user|>\nThe fox<|end|>\n"
@@ -234,12 +226,11 @@ def test_rules_of_special_tokens_count_where_texts_have_them(folders, tmp_path):
 
 
 def test_no_space_before_a_text_of_llama(folders, tmp_path):
-    config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True}
     model = (folders["added llama"] / "tokenizer.model").read_bytes()
     for value in (False, True, None):
         (tmp_path / str(value)).mkdir()
-        files = {"tokenizer.model": model, "tokenizer_config.json": {**config, "add_prefix_space": value}}
-        folder = folder_of(tmp_path / str(value), files)
+        config = of("LlamaTokenizer", add_bos_token=True, add_prefix_space=value)
+        folder = folder_of(tmp_path / str(value), {"tokenizer.model": model, **config})
         assert text.from_checkpoint(folder)("fox dog").numpy().tolist() == reference(folder).encode("fox dog")
 
 
