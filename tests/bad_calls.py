@@ -8,6 +8,7 @@ import base64
 import collections
 import functools
 import inspect
+import json
 import os
 import pathlib
 import re
@@ -44,6 +45,7 @@ BAD = {
     "lambda": lambda *_: None, "array": np.full((2, 2, 2), 0.5, "float32"),
 }  # fmt: skip
 LONGEST_MESSAGE = 900  # characters
+GOLDEN = pathlib.Path(__file__).parent / "checkpoints" / "golden"
 OPTIONS = sorted(set(inspect.signature(layers.EncoderBlock).parameters) - {"num_heads", "kwargs"})
 EMBEDDING = ["position_encoding", "max_length", "combine", "position_dim", "token_dim", "pad_id", "scale_embedding"]
 CASES = {}  # name -> (function, working arguments, further names of arguments)
@@ -122,9 +124,8 @@ def add_models():
     case("models.dual_encoder", models.dual_encoder, ["position", "norm", "dropout", "dtype"], **towers)
     recurrent = dict(source_vocab_size=11, target_vocab_size=11, num_layers=1, dim=8, attention="additive")
     case("models.recurrent_encoder_decoder", models.recurrent_encoder_decoder, **recurrent)
-    for name in ("prefill_model", "step_model"):
+    for name in ("prefill_model", "step_model", "generative"):
         case(f"models.{name}", getattr(models, name), model=built("decoder_generator"))
-    case("models.generative", models.generative, model=built("decoder_generator"))
     for name, inputs in (("decoder_generator", "prompt_ids"), ("encoder_decoder", "source_ids")):
         case(f"models.{name}.generate", built(name).generate, **{inputs: [[1, 2]]}, max_new_tokens=2)
 
@@ -153,31 +154,24 @@ def add_generation():
 
 
 def add_training():
-    def fresh(function, adapted=False):
-        """The function with a small model of its own."""
+    def plain():
+        return BUILDERS["encoder_classifier"](num_layers=1)
 
-        @functools.wraps(function)
-        def call(**arguments):
-            if arguments.get("model", None) is ...:
-                arguments["model"] = BUILDERS["encoder_classifier"](num_layers=1)
-                if adapted:
-                    training.add_adapter(arguments["model"], "known", rank=2)
-            return function(**arguments)
+    def adapted():
+        made = plain()
+        training.add_adapter(made, "known", rank=2)
+        return made
 
-        return call
-
-    folder = pathlib.Path(tempfile.mkdtemp())
-    model = BUILDERS["encoder_classifier"](num_layers=1)
-    training.add_adapter(model, "known", rank=2)
+    folder, model = pathlib.Path(tempfile.mkdtemp()), adapted()
     training.save_adapter(model, folder / "known.safetensors", "known")
-    np.savez(folder / "weights.npz", *model.get_weights())
     for name in ("freeze", "unfreeze", "add_adapter"):
-        case(f"training.{name}", fresh(getattr(training, name)), model=...)
-    case("training.cost", fresh(training.cost), model=..., batch_size=2, length=3)
+        case(f"training.{name}", lambda_of(getattr(training, name), model=plain), model=...)
+    case("training.cost", lambda_of(training.cost, model=plain), model=..., batch_size=2, length=3)
     for name in ("use_adapter", "remove_adapter", "merge_adapter"):
-        case(f"training.{name}", fresh(getattr(training, name), adapted=True), model=..., name="known")
+        case(f"training.{name}", lambda_of(getattr(training, name), model=adapted), model=..., name="known")
     case("training.save_adapter", training.save_adapter, model=model, file=folder / "again.safetensors", name="known")
-    case("training.load_adapter", fresh(training.load_adapter), model=..., file=folder / "known.safetensors")
+    load_adapter = lambda_of(training.load_adapter, model=plain)
+    case("training.load_adapter", load_adapter, model=..., file=folder / "known.safetensors")
     keep = training.KeepCheckpoints(folder / "kept")
     keep.set_model(model)
     keep.on_train_begin()
@@ -322,25 +316,17 @@ def add_text():
 
 
 def add_checkpoints():
-    folder = pathlib.Path(tempfile.mkdtemp())
-    config = {
-        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 11, "n_embd": 8, "n_layer": 1,
-        "n_head": 2, "n_positions": 16, "activation_function": "relu",
-    }  # fmt: skip
-    model = models.decoder_generator(
-        11, 1, 8, 2, position_encoding="learned", max_length=16, norm_placement="pre", scale_embedding=False,
-        pad_id=None, intermediate_dim=32,
-    )  # fmt: skip
-    checkpoints.save(model, folder, config)
-    case("checkpoints.save", checkpoints.save, model=model, folder=folder / "again", config=config)
+    folder, golden = pathlib.Path(tempfile.mkdtemp()), GOLDEN / "gpt2"
+    config = json.loads((golden / "config.json").read_text())
+    case("checkpoints.save", checkpoints.save, model=checkpoints.load(golden), folder=folder / "again", config=config)
     own = ["dtype", "progress", "revision", "ignore", "dropout", "max_length"]
-    case("checkpoints.load", checkpoints.load, own, path=folder)
-    case("checkpoints.find", checkpoints.find, path=folder)
-    loaded, adapter = checkpoints.load(folder), folder / "adapter"
+    case("checkpoints.load", checkpoints.load, own, path=golden)
+    case("checkpoints.find", checkpoints.find, path=golden)
+    loaded, adapter = checkpoints.load(golden), folder / "adapter"
     training.add_adapter(loaded, "known", rank=2)
     checkpoints.save_adapter(loaded, adapter, "known")
     case("checkpoints.save_adapter", checkpoints.save_adapter, model=loaded, folder=adapter, name="known")
-    on_a_fresh_model = lambda_of(checkpoints.load_adapter, model=lambda: checkpoints.load(folder))
+    on_a_fresh_model = lambda_of(checkpoints.load_adapter, model=lambda: checkpoints.load(golden))
     case("checkpoints.load_adapter", on_a_fresh_model, model=..., path=adapter)
 
 
@@ -372,15 +358,12 @@ def add_tasks(names=tasks.__all__):
     messages = [{"role": "user", "content": "a fox"}, {"role": "assistant", "content": "the dogs"}]
     template = "{% for m in messages %}{{ m.content }} {% endfor %}"
     data = {  # the columns of `fit`, by the names of its arguments
-        "TextClassifier": dict(texts=texts, labels=labels),
-        "TokenClassifier": dict(words=words, tags=tags),
+        "TextClassifier": dict(texts=texts, labels=labels), "TokenClassifier": dict(words=words, tags=tags),
         "PairClassifier": dict(first=texts, second=others, labels=scores),
         "QuestionAnswerer": dict(questions=others, contexts=texts, answers=["fox", "dogs"]),
-        "TextEmbedder": dict(anchors=texts, positives=others),
-        "TextGenerator": dict(texts=texts, responses=others),
-        "TextToText": dict(sources=texts, targets=others),
-        "MaskedLanguageModel": dict(texts=texts),
-    }
+        "TextEmbedder": dict(anchors=texts, positives=others), "TextGenerator": dict(texts=texts, responses=others),
+        "TextToText": dict(sources=texts, targets=others), "MaskedLanguageModel": dict(texts=texts),
+    }  # fmt: skip
     asked = {
         "TextClassifier": {"predict": dict(texts=texts)},
         "TokenClassifier": {"predict": dict(words=words), "entities": dict(texts=texts)},
@@ -435,7 +418,7 @@ def task_checkpoint(name, folder):
     if name != "TextToText":
         page_files.encoder(folder / "bert")
         return folder / "bert"
-    shutil.copytree(pathlib.Path(__file__).parent / "checkpoints" / "golden" / "t5", folder / "t5")
+    shutil.copytree(GOLDEN / "t5", folder / "t5")
     trained = text.SentencePieceTokenizer.train(["a fox saw the dogs"] * 8, 20)
     (folder / "t5" / "spiece.model").write_bytes(base64.b64decode(trained.get_config()["model"]))
     (folder / "t5" / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer", "extra_ids": 0}')
@@ -497,21 +480,16 @@ def outcome(name, argument, bad):
 
 # What a message may call an argument instead.
 ALSO = {
-    "dtype": ("DTypePolicy", "policy"),
+    "dtype": ("DTypePolicy", "policy"), "vocab_size": ("token ids from 0 to",),
     "inputs": ("Input 0 ",),  # Keras, of a block that is built for another width
-    "vocab_size": ("token ids from 0 to",),
-    "encoder_options": ("'a' is not an option of",),
-    "decoder_options": ("'a' is not an option of",),
-}
+    **dict.fromkeys(["encoder_options", "decoder_options"], ("'a' is not an option of",)),
+}  # fmt: skip
 
 
-def outcomes(names, values, step=1, part=slice(None)):
-    """(case, argument, bad value, outcome) for each, or for a part of the arguments.
-
-    With `step` an argument has one value in so many, and the next argument has others.
-    """
+def outcomes(names, values, step=1):
+    """(case, argument, bad value, outcome) for each; with `step` an argument has one value in so many, each others."""
     arguments = [(name, argument) for name in names for argument in arguments_of(name)]
-    for place, own in list(enumerate(arguments))[part]:
+    for place, own in enumerate(arguments):
         for bad in list(values)[place % step :: step]:
             yield *own, bad, outcome(*own, bad)
 

@@ -7,13 +7,9 @@ import pytest
 
 import keras_txf as txf
 
-PARTS = 3
-
-
-def each_third(test):
-    """A third of each area. Those of one number are drawn on one day, and only what they need is built."""
-    areas = pytest.mark.parametrize("area", bad_calls.AREAS)
-    return pytest.mark.slow(pytest.mark.parametrize("part", range(PARTS))(areas(test)))
+# Each task is a part of its own, for it takes long to build.
+PARTS = [area for area in bad_calls.AREAS if area != "tasks"] + [f"tasks.{name}" for name in txf.tasks.__all__]
+each_part = pytest.mark.parametrize("part", [pytest.param(part, marks=pytest.mark.slow) for part in PARTS])
 
 
 @pytest.fixture(autouse=True)
@@ -25,73 +21,59 @@ def own_folder(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def uncompiled_loops(request):
     """Compiling takes seconds for each sampler. TensorFlow warns of pipelines where functions run uncompiled."""
-    if getattr(request.node, "callspec", None) and request.node.callspec.params["area"] in ("models", "generation"):
+    if getattr(request.node, "callspec", None) and request.node.callspec.params["part"] in ("models", "generation"):
         request.getfixturevalue("uncompiled")
 
 
 @functools.cache
-def names_of(area, part):
-    """The names of an area's cases; of tasks, which take long to build, those of a third of the tasks."""
-    own = txf.tasks.__all__[part::PARTS]
-    if area == "tasks":
-        bad_calls.add_tasks(own)
-        return [name for name in bad_calls.CASES if name.startswith("tasks.") and name.split(".")[1] in own]
-    return _names_of(area)
+def names_of(part):
+    """The names of the cases of a part."""
+    area, _, task = part.partition(".")
+    if task:
+        bad_calls.add_tasks([task])
+    else:
+        bad_calls.AREAS[area]()
+    return [name for name in bad_calls.CASES if f"{name}.".startswith(f"{part}.")]
 
 
-@functools.cache
-def _names_of(area):
-    bad_calls.AREAS[area]()
-    return [name for name in bad_calls.CASES if name.startswith(f"{area}.")]
-
-
-def third(area, part):
-    """The places of the names, or of the arguments, that belong to a part. Tasks are parted before."""
-    return slice(None) if area == "tasks" else slice(part, None, PARTS)
-
-
-def wrong(area, part, values, step=1):
+def wrong(part, values, step=1):
     """A line for each outcome that is neither a refusal by name nor right."""
-    rows = bad_calls.outcomes(names_of(area, part), values, step, third(area, part))
+    rows = bad_calls.outcomes(names_of(part), values, step)
     return "\n".join("{}({}={}): {}".format(*row) for row in rows if bad_calls.is_wrong(*row))
+
+
+def callables(owner, names):
+    return [name for name in names if callable(getattr(owner, name))]
 
 
 @pytest.mark.slow
 def test_every_public_callable_and_every_method_of_a_task_has_a_case():
-    cases = {name for area in bad_calls.AREAS for part in range(PARTS) for name in names_of(area, part)}
-    public = {
-        f"{area}.{name}"
-        for area in bad_calls.AREAS
-        for name in getattr(txf, area).__all__
-        if callable(getattr(getattr(txf, area), name))
-    }
+    cases, tasks = {name for part in PARTS for name in names_of(part)}, txf.tasks
+    modules = {area: getattr(txf, area) for area in bad_calls.AREAS}
+    public = {f"{area}.{name}" for area, part in modules.items() for name in callables(part, part.__all__)}
     assert public - cases == set(bad_calls.WITHOUT)
-    methods = {
-        f"tasks.{name}.{method}"
-        for name in txf.tasks.__all__
-        for method in dir(getattr(txf.tasks, name))
-        if callable(getattr(getattr(txf.tasks, name), method)) and not method.startswith("_")
-    }
-    without = {f"tasks.{name}.{method}" for name in txf.tasks.__all__ for method in ("get_config", "checkpoint_model")}
+    own = {name: callables(cls, dir(cls)) for name in tasks.__all__ for cls in [getattr(tasks, name)]}
+    methods = {f"tasks.{name}.{each}" for name in own for each in own[name] if not each.startswith("_")}
+    without = {f"tasks.{name}.{method}" for name in own for method in ("get_config", "checkpoint_model")}
     assert methods - cases == without  # they take no argument
 
 
-@each_third
-def test_every_case_works_before_an_argument_is_made_bad(area, part):
-    for name in names_of(area, part)[third(area, part)]:
+@each_part
+def test_every_case_works_before_an_argument_is_made_bad(part):
+    for name in names_of(part):
         function, working, _ = bad_calls.CASES[name]
         function(**working)
 
 
-@each_third
-def test_an_object_of_another_kind_is_refused_by_name(area, part):
-    found = wrong(area, part, ["Wrong()"])
+@each_part
+def test_an_object_of_another_kind_is_refused_by_name(part):
+    found = wrong(part, ["Wrong()"])
     assert not found, found
 
 
-@each_third
-def test_bad_values_are_refused_by_name_or_right(area, part):
-    found = wrong(area, part, bad_calls.BAD, step=5)  # `python tests/bad_calls.py` gives each argument all values
+@each_part
+def test_bad_values_are_refused_by_name_or_right(part):
+    found = wrong(part, bad_calls.BAD, step=5)  # `python tests/bad_calls.py` gives each argument all values
     assert not found, found
 
 
