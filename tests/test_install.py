@@ -104,11 +104,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("level, shown", [
-    (None, ["other"]),
-    ("3", ["other"]),
-    ("2", ["E", "other"]),
-    ("1", ["W", "E", "other"]),
-    ("0", [*LINES]),
+    (None, ["other"]), ("3", ["other"]), ("2", ["E", "other"]), ("1", ["W", "E", "other"]), ("0", [*LINES]),
     ("x", [*LINES]),
 ])  # fmt: skip
 def test_the_level_holds_for_the_first_lines(level, shown, monkeypatch, capfd):

@@ -31,24 +31,13 @@ TEXTS, LABELS = ["a film", "a play"], [0, 1]
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
 
 
-class Batches(keras.utils.PyDataset):
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, place):
-        return txf.training.shift_labels(IDS[3 * place : 3 * place + 3])
-
-
 def trains_and_generates(folder):
     model = txf.models.decoder_generator(11, **SMALL)
-    model.compile(
-        keras.optimizers.Adam(txf.training.warmup_cosine(1e-2, 2, 8)),
-        loss=txf.training.TokenCrossEntropy(),
-        metrics=[txf.training.TokenAccuracy(), txf.training.Perplexity()],
-    )
+    metrics = [txf.training.TokenAccuracy(), txf.training.Perplexity()]
+    optimizer = keras.optimizers.Adam(txf.training.warmup_cosine(1e-2, 2, 8))
+    model.compile(optimizer, txf.training.TokenCrossEntropy(), metrics=metrics)
     resume = txf.training.Resume(folder / "resume.npz")
     history = model.fit(*txf.training.shift_labels(IDS), batch_size=3, epochs=2, callbacks=[resume], verbose=0)
-    model.fit(Batches(), verbose=0)
     assert np.isfinite(history.history["loss"]).all()
     answers = model.generate([[3, 4], [5]], max_new_tokens=3)
     beams = model.generate([[3, 4], [5]], 3, txf.generation.Beam(2))
@@ -87,10 +76,8 @@ def errors():
     """A use of everything that needs TensorFlow, by name: the message of its error."""
     text, tasks, tokenizer = txf.text, txf.tasks, txf.text.ByteTokenizer(end="</s>")
     uses = {
-        "call": lambda: tokenizer(TEXTS),
-        "tokenize": lambda: tokenizer.tokenize("a"),
-        "detokenize": lambda: tokenizer.detokenize([5]),
-        "word pieces": lambda: text.WordPieceTokenizer(WORDS),
+        "call": lambda: tokenizer(TEXTS), "tokenize": lambda: tokenizer.tokenize("a"),
+        "detokenize": lambda: tokenizer.detokenize([5]), "word pieces": lambda: text.WordPieceTokenizer(WORDS),
         "training of word pieces": lambda: text.WordPieceTokenizer.train(TEXTS, 20),
         "training of sentence pieces": lambda: text.SentencePieceTokenizer.train(TEXTS, 20),
         "next_token": lambda: text.next_token(TEXTS, tokenizer, 8),
@@ -100,13 +87,12 @@ def errors():
         "instruction": lambda: text.instruction((TEXTS, TEXTS), tokenizer),
         "token_classification": lambda: text.token_classification(([["a"]], [["x"]]), tokenizer, ["x", "y"]),
         "token_ids": lambda: text.token_ids(TEXTS, tokenizer),
-        "pack": lambda: text.pack(TEXTS, 5),
-        "counted": lambda: text.counted(TEXTS),
+        "pack": lambda: text.pack(TEXTS, 5), "counted": lambda: text.counted(TEXTS),
         "bucket_lengths": lambda: text.bucket_lengths(TEXTS),
         "TextClassifier": lambda: tasks.TextClassifier.from_scratch(TEXTS, LABELS, **SMALL),
         "TextEmbedder": lambda: tasks.TextEmbedder.from_scratch(TEXTS, TEXTS, tokenizer=tokenizer, **SMALL).encode("a"),
         "TextGenerator": lambda: tasks.TextGenerator.from_scratch(TEXTS, tokenizer=tokenizer, **SMALL).generate("a"),
-    }
+    }  # fmt: skip
     for name, use in uses.items():
         try:
             use()
