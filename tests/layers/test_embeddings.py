@@ -86,6 +86,8 @@ def test_reverse_is_the_transposed_table():
     drawing.assert_same(layer(hidden, reverse=True), hidden @ weight(layer, "token").T)
     mask = IDS != 0
     np.testing.assert_array_equal(drawing.array(layer.compute_mask(ops.convert_to_tensor(hidden), mask)), mask)
+    half = embedding(dtype="mixed_bfloat16")
+    assert ops.dtype(half(half(IDS), reverse=True)) == "bfloat16"
 
 
 def test_whole_ids_survive_half_precision():
