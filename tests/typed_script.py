@@ -1,5 +1,6 @@
 """Every public name once, as a user types it: pyright checks this file, see test_types.py. It also runs."""
 
+import json
 import pathlib
 
 import keras
@@ -28,7 +29,6 @@ def use_layers() -> None:
     layers.CrossAttention(2, dropout=0.1, use_bias=False)(HIDDEN, CONTEXT)
     layers.FeedForward(10, activation="silu", gated=True)(HIDDEN)
     experts = layers.MixtureOfExperts(3, top_k=2, intermediate_dim=6, num_shared_experts=1, load_balancing=None)
-    layers.MixtureOfExperts(4, n_group=2, topk_group=1, e_score_correction_bias=True)(HIDDEN)
     layers.EncoderBlock(2, norm="rms", norm_placement="pre", residual="parallel", feed_forward=experts)(HIDDEN)
     layers.DecoderBlock(2, layer_scale=0.1, cross_attention=True, position=layers.ALiBi(2))(HIDDEN, CONTEXT)
     layers.EncoderBlock(2, position=layers.RelativeBias(2, num_buckets=8), trainable=False)(HIDDEN)
@@ -50,7 +50,6 @@ def use_models() -> None:
     encoder.predict(IDS)
     models.encoder_classifier(11, 3, 2, 8, 2, pooling="first", head_activation="tanh", head_dropout=0.1)
     models.token_classifier(11, 3, 2, 8, 2, packed=True)
-    models.token_classifier(None, 3, 2, 8, 2, input_dim=6)
     speech = models.encoder_decoder(None, 9, 1, 8, 2, input_dim=6, input_embedding=txf.layers.AudioEmbedding(8))
     speech.generate(inputs={"source_features": CONTEXT}, max_new_tokens=2, start_id=[1, 3])
     models.span_classifier(11, 2, 8, 2, head_activation="gelu", token_types=2, token_type_ids=True)
@@ -62,23 +61,16 @@ def use_models() -> None:
         (4, 6), 2, 11, 2, 8, 2, projection_dim=6, end_id=9, image_pooling=txf.layers.AttentionPooling(2),
         image_options={"num_layers": 1}, text_options={"pad_id": None},
     )  # fmt: skip
-    pair.compile("adam", loss={"logits": txf.training.SoftmaxContrastiveLoss()})
-    pair.compile("adam", loss={"logits": txf.training.SigmoidContrastiveLoss(name="pairs")})
-    pair.fit({"images": IMAGES, "token_ids": IDS}, {"logits": np.arange(2)})
+    for loss in (txf.training.SoftmaxContrastiveLoss(), txf.training.SigmoidContrastiveLoss(name="pairs")):
+        pair.compile("adam", loss={"logits": loss})
     models.decoder(11, 2, 8, [2, 4], context_dim=6, stochastic_depth=0.1)
-    # A list has a value for each block.
-    generator = models.decoder_generator(11, 2, 8, 2, window=[None, 3], residual="parallel", norm_placement="pre")
+    generator = models.decoder_generator(11, 2, 8, 2, window=[None, 3], norm_placement="pre")  # a value a block
     generator.generate([[5, 6], [7]], max_new_tokens=2, stop_ids=[2], seed=3)
     models.prefill_model(generator)
     models.step_model(generator, width=2)
-    translator = models.encoder_decoder(11, 9, 2, 8, 2, num_decoder_layers=1, encoder_options={"dropout": 0.0})
-    translator.generate([[5, 6], [7]], 2, return_scores=True)
+    models.encoder_decoder(11, 9, 2, 8, 2, num_decoder_layers=1, encoder_options={"dropout": 0.0}).generate([[5, 6]], 2)
     models.recurrent_encoder_decoder(11, 9, 1, 8, cell="gru", attention="multiplicative").generate([[5]], 2)
-    ids = keras.Input((None,), dtype="int32", name="token_ids")
-    x = txf.layers.PositionalEmbedding(11, 8)(ids)
-    x = txf.layers.EncoderBlock(2, causal=True)(x)
-    wired = models.generative(keras.Model(ids, keras.layers.Dense(11)(x)), name="wired")
-    wired.generate([[5, 6]], 2)
+    models.generative(generator, name="wired").generate([[5, 6]], 2)
 
 
 def use_generation() -> None:
@@ -93,14 +85,11 @@ def use_generation() -> None:
         return keras.ops.where(keras.ops.arange(11) == 0, -1e9 * history.prompt_length, logits)
 
     model = txf.models.decoder_generator(11, 1, 8, 2)
-    for sampler in (
-        generation.Greedy(), generation.Sampling(temperature=0.8, top_k=5, top_p=0.9), generation.Beam(2),
-        generation.Contrastive(num_candidates=3),
-    ):  # fmt: skip
+    sampling = generation.Sampling(temperature=0.8, top_k=5, top_p=0.9)
+    for sampler in (generation.Greedy(), sampling, generation.Beam(2), generation.Contrastive(num_candidates=3)):
         model.generate([[5, 6]], 2, sampler=sampler)
-    scored: txf.generation.Scored = model.generate(
-        [[5, 6]], 2, "sampling", processors=[*processors, forbid_zero], return_scores=True
-    )
+    processors = [*processors, forbid_zero]
+    scored: txf.generation.Scored = model.generate([[5, 6]], 2, "sampling", processors=processors, return_scores=True)
     print(scored.ids, scored.log_probs, scored.scores)
 
 
@@ -110,26 +99,20 @@ def use_training(folder: pathlib.Path) -> None:
     training.next_token_windows(np.arange(7), length=3)
     training.teacher_forcing(IDS, IDS)
     model = txf.models.decoder_generator(11, 2, 8, 2)
-    counted: txf.training.Cost = training.cost(model, batch_size=2, length=3, rematerialize=True)
-    print(counted, counted.memory_bytes, training.cost(lambda: model, 2, {"token_ids": 3}).moved_bytes)
+    counted: txf.training.Cost = training.cost(lambda: model, 2, {"token_ids": 3}, rematerialize=True)
+    print(counted, counted.memory_bytes, counted.moved_bytes)
     training.freeze(model, "embedding")
     training.unfreeze(model)
     optimizer = keras.optimizers.AdamW(training.warmup_cosine(1e-3, 10, 100))  # pyright: ignore[reportArgumentType]
     optimizer = training.layerwise_decay(optimizer, decay=0.9)
-    scores = training.GenerationScores(
-        [[5], [6]], ["a", "b"], detokenize=lambda ids: " ".join(map(str, ids)), max_new_tokens=2
-    )
-    model.compile(
-        optimizer, training.TokenCrossEntropy(label_smoothing=0.1),
-        metrics=[training.TokenAccuracy(), training.Perplexity()],
-    )  # fmt: skip
-    checkpoints = training.KeepCheckpoints(folder / "checkpoints", keep=2)
-    model.fit(inputs, targets, epochs=2, callbacks=[checkpoints, scores])
+    scores = training.GenerationScores([[5], [6]], ["a", "b"], detokenize=str, max_new_tokens=2)
+    metrics = [training.TokenAccuracy(), training.Perplexity()]
+    model.compile(optimizer, training.TokenCrossEntropy(label_smoothing=0.1), metrics=metrics)
+    keep = training.KeepCheckpoints(folder / "checkpoints", keep=2)
+    model.fit(inputs, targets, epochs=2, callbacks=[keep, training.Resume(folder / "resume.npz"), scores])
     training.average_checkpoints(model, folder / "checkpoints")
     optimizer = keras.optimizers.Adam(training.InverseSquareRoot(8))  # pyright: ignore[reportArgumentType]
     model.compile(optimizer, training.RDrop(strength=1.0))
-    twice = np.concatenate([inputs, inputs]), np.concatenate([targets, targets])
-    model.fit(*twice, shuffle=False, callbacks=[training.Resume(folder / "resume.npz")])
     training.add_adapter(model, "verse", rank=2, targets="*/attention/*")
     training.use_adapter(model, "verse")
     training.save_adapter(model, folder / "verse.safetensors", "verse")
@@ -137,10 +120,8 @@ def use_training(folder: pathlib.Path) -> None:
     training.load_adapter(model, folder / "verse.safetensors")
     training.merge_adapter(model)
     mesh = keras.distribution.DeviceMesh((2, 2), ["batch", "model"], [f"cpu:{i}" for i in range(4)])
-    layouts: keras.distribution.LayoutMap = training.layout_map(
-        lambda: txf.models.encoder(12, 1, 8, 2), mesh, fsdp=True
-    )
-    print(training.layout_map(txf.models.encoder(12, 1, 8, 2), mesh, batch_axis="batch", model_axis="model"), layouts)
+    layouts: keras.distribution.LayoutMap = training.layout_map(lambda: txf.models.encoder(12, 1, 8, 2), mesh)
+    print(layouts)
 
 
 def use_text(folder: pathlib.Path) -> None:
@@ -173,16 +154,9 @@ def use_text(folder: pathlib.Path) -> None:
 
 
 def use_checkpoints(folder: pathlib.Path) -> None:
-    config = {
-        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 11, "n_embd": 8, "n_layer": 1,
-        "n_head": 2, "n_positions": 16,
-    }  # fmt: skip
-    model = txf.models.decoder_generator(
-        11, 1, 8, 2, activation="gelu_tanh", norm_placement="pre", position_encoding="learned", max_length=16,
-        pad_id=None, scale_embedding=False,
-    )  # fmt: skip
-    txf.checkpoints.save(model, folder / "gpt2", config=config)
-    loaded = txf.checkpoints.load(txf.checkpoints.find(folder / "gpt2"), task="causal_lm", dtype="float32")
+    golden = pathlib.Path(__file__).parent / "checkpoints" / "golden" / "gpt2"
+    loaded = txf.checkpoints.load(txf.checkpoints.find(golden), task="causal_lm", dtype="float32")
+    txf.checkpoints.save(loaded, folder / "gpt2", config=json.loads((golden / "config.json").read_text()))
     loaded.generate([[5, 6]], 2)
     txf.training.add_adapter(loaded, "verse", rank=2)
     txf.checkpoints.save_adapter(loaded, folder / "adapter", "verse", base="gpt2", dtype="float16")
