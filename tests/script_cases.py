@@ -95,3 +95,9 @@ def write_similarities(folder):
             "2.5\tflute\ta man plays"]  # fmt: skip
     for name in ("sts-train.csv", "sts-dev.csv"):
         (folder / name).write_text("".join(f"main\tx\t2012\t{i}\t{row}\n" for i, row in enumerate(rows)))
+
+
+def write_reviews(folder):
+    lines = [f"a {word} film\t{label}\n" for word, label in (("good", 1), ("dull", 0)) for _ in range(9)]
+    for name in ("train.tsv", "dev.tsv"):
+        (folder / name).write_text("".join(lines), encoding="utf-8")

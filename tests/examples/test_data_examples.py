@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import types
+import urllib.request
 
 import classify_sentiment
 import data
@@ -15,7 +16,7 @@ import numpy as np
 import pretrain_encoder
 import pytest
 import translate
-from script_cases import assert_kept, output, run, run_apart
+from script_cases import assert_kept, output, run, write_reviews
 
 import keras_txf
 
@@ -29,9 +30,17 @@ def test_a_local_copy_is_taken_as_it_is_and_names_what_it_lacks(tmp_path):
         data.find(tmp_path, "http://nowhere.invalid", dict.fromkeys(("a.txt", "b.txt", "c.txt")))
 
 
-def test_a_download_with_the_right_sum_is_taken_and_another_refused(tmp_path, monkeypatch):
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Empty, of downloads, by the proxies that there are now."""
     cached = functools.partial(keras.utils.get_file, cache_dir=str(tmp_path / "cache"))
     monkeypatch.setattr(keras.utils, "get_file", cached)
+    urllib.request.install_opener(None)
+    yield
+    urllib.request.install_opener(None)
+
+
+def test_a_download_with_the_right_sum_is_taken_and_another_refused(cache, tmp_path):
     (tmp_path / "a.txt").write_text("text")
     paths = data.find(None, tmp_path.as_uri(), {"a.txt": hashlib.sha256(b"text").hexdigest()})
     assert paths["a.txt"].read_text() == "text" and paths["a.txt"] != tmp_path / "a.txt"
@@ -40,24 +49,11 @@ def test_a_download_with_the_right_sum_is_taken_and_another_refused(tmp_path, mo
 
 
 @pytest.mark.slow
-def test_without_data_and_without_internet_one_sentence_says_so(tmp_path):
-    unreachable = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
-    done = run_apart("pretrain_encoder", KERAS_HOME=str(tmp_path), no_proxy="", NO_PROXY="", **unreachable)
-    assert "Traceback" not in done.stderr
-    assert_lacks_data(done)
-
-
 @pytest.mark.parametrize("script", SCRIPTS)
-@pytest.mark.slow
-def test_without_data_every_script_says_so(script, monkeypatch):
-    def get_file(*arguments, **options):
-        raise Exception("URL fetch failure")  # bare, as Keras raises it
-
-    monkeypatch.setattr(keras.utils, "get_file", get_file)
-    assert_lacks_data(run(script))
-
-
-def assert_lacks_data(done):
+def test_without_data_and_without_internet_one_sentence_says_so(script, cache, monkeypatch):
+    for name, value in (("https_proxy", "http://127.0.0.1:9"), ("no_proxy", "")):
+        monkeypatch.setenv(name, value)
+    done = run(script)
     error = done.stderr.splitlines()[-1]
     assert done.returncode == 1
     assert error.startswith("error: could not download https://") and error.endswith("with --data DIR.")
@@ -66,9 +62,7 @@ def assert_lacks_data(done):
 @pytest.mark.slow
 def test_classify_sentiment(tmp_path):
     write_reviews(tmp_path)
-    printed = output(
-        "classify_sentiment", "--data", tmp_path, "--out", tmp_path / "out", "--epochs", "2", "--batch", "8"
-    )
+    printed = output("classify_sentiment", "--data", tmp_path, "--out", tmp_path / "out", "--epochs", 2, "--batch", 8)
     accuracy = re.search(r"^Dev accuracy (\d\.\d{4})$", printed, re.M)
     assert 0 <= float(accuracy[1]) <= 1
     assert_kept(tmp_path / "out", printed, log=2)
@@ -196,17 +190,25 @@ def test_a_translator_begins_with_the_encoder_of_the_masked_language_model():
             np.testing.assert_array_equal(weight, before[weight.path])
 
 
+@pytest.mark.slow
+def test_tag_entities(tmp_path):
+    lines = ["Cancer B-Disease", "is O", "bad O", "", "We O", "saw O", "colon B-Disease", "cancer I-Disease", ". O", ""]
+    for name in ("train.tsv", "devel.tsv", "test.tsv"):
+        (tmp_path / name).write_text("\n".join(line.replace(" ", "\t") for line in lines * 12))
+    out = tmp_path / "out"
+    printed = output("tag_entities", "--data", tmp_path, "--out", out, "--epochs", 8, "--batch", 4, "--rate", 0.01)
+    assert float(re.search(r"Test F1 ([\d.]+) of entities", printed).group(1)) > 0.9
+    assert json.loads((out / "scores.json").read_text())["f1"] > 0.9
+    assert_kept(out, printed)
+    again = output("tag_entities", "We saw colon cancer.", "--out", out)
+    assert re.fullmatch(r" +7-19 +Disease +\d+\.\d% +colon cancer\n", again)
+
+
 def write_captions(folder):
     for language, line in (("en", "A dog runs ."), ("de", "Ein Hund rennt .")):
         for name in ("train", "val", "test_2016_flickr"):
             with gzip.open(folder / f"{name}.{language}.gz", "wt", encoding="utf-8") as file:
                 file.write(f"{line}\n" * 8)
-
-
-def write_reviews(folder):
-    lines = [f"a {word} film\t{label}" for word, label in (("good", 1), ("dull", 0)) for _ in range(9)]
-    for name in ("train.tsv", "dev.tsv"):
-        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def reload(folder, name):

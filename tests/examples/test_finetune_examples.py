@@ -7,6 +7,7 @@ import data
 import finetune_sentiment
 import numpy as np
 import pytest
+import rerank
 import script_cases
 import semantic_search
 from script_cases import output
@@ -56,9 +57,7 @@ def test_a_training_with_other_options_does_not_go_on(tmp_path):
 
 @pytest.mark.parametrize("how", [[], ["--lora", "--rank", "2"]])
 def test_finetune_sentiment(how, bert, tmp_path):
-    lines = [f"a {word} film\t{label}" for word, label in (("good", 1), ("dull", 0)) for _ in range(9)]
-    for name in ("train.tsv", "dev.tsv"):
-        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    script_cases.write_reviews(tmp_path)
     common = ("--out", tmp_path / "out")
     out = output("finetune_sentiment", *common, "--checkpoint", bert, "--data", tmp_path, "--epochs", 2, *how)
     assert 0 <= float(re.search(r"^Dev accuracy (\d\.\d{4})$", out, re.M)[1]) <= 1
@@ -109,3 +108,25 @@ def test_finetune_generator(tmp_path):
     script_cases.assert_kept(tmp_path / "out", out, log=1)
     again = output("finetune_generator", *common)
     assert again.startswith("a good") and out.endswith(again)  # the same seed, the same adapter
+
+
+def test_lines_are_found_by_their_words():
+    lines = ["a cat sits", "the man eats", "a cat sits", "a cat", "the man plays the flute"]
+    assert rerank.by_words("a cat sits", lines, 2) == ["a cat", "the man eats"]
+    assert rerank.by_words("who plays the flute", lines, 1) == ["the man plays the flute"]
+    assert rerank.by_words("a cat", ["a cat"], 3) == ["a cat"]
+
+
+def test_rerank(bert, tmp_path):
+    script_cases.write_similarities(tmp_path)
+    common = ("--out", tmp_path / "out", "--count", 3)
+    out = output("rerank", "--checkpoint", bert, "--data", tmp_path, "--quick", "--batch", 2, *common)
+    assert re.search(r"^Spearman -?\d+\.\d\d, Pearson -?\d+\.\d\d on 4 pairs of STS-B dev$", out, re.M)
+    script_cases.assert_kept(tmp_path / "out", out, log=1)
+    (tmp_path / "lines.txt").write_text("a man plays\n\na cat sits on the mat\nthe film\na cat\n")
+    again = output("rerank", tmp_path / "lines.txt", "a cat sits", *common)
+    query, header, *ranked = again.splitlines()
+    assert query == "a cat sits" and {line.split()[1] for line in ranked} < {"1", "2", "3", "4"}
+    assert len(ranked) == 3
+    scores = [float(line.split()[0]) for line in ranked]
+    assert scores == sorted(scores, reverse=True)

