@@ -169,22 +169,6 @@ def numpy(inputs):
     return {name: rows.numpy() for name, rows in inputs.items()} if isinstance(inputs, dict) else inputs.numpy()
 
 
-@pytest.mark.slow
-def test_packed_labels_give_the_loss_of_the_first_token():
-    """A classifier that reads each sequence at its first token, packed or not."""
-    examples = text.classification((LINES, [number % 3 for number in range(len(LINES))]), start_and_end(), 3)
-    plain, packed = encoder(False), encoder(True)
-    packed.set_weights(plain.get_weights())
-    kernel = np.random.default_rng(0).normal(size=(DIM, 3)).astype("float32")
-    ids, labels = next(iter(examples.padded_batch(len(LINES))))
-    loss = txf.training.TokenCrossEntropy(pad_id=None)
-    logits = keras.ops.convert_to_numpy(plain(ids.numpy()))[:, 0] @ kernel
-    inputs, targets, weights = next(iter(text.pack(examples, 64).batch(len(LINES))))
-    per_token = keras.ops.convert_to_numpy(packed(numpy(inputs))) @ kernel
-    found, expected = loss(targets.numpy(), per_token, weights.numpy()), loss(labels.numpy(), logits)
-    np.testing.assert_allclose(float(found), float(expected), rtol=1e-5)
-
-
 FITS = {
     "translation": lambda: (pair(True), text.pack(TASKS["translation"][0](), 64).batch(2, drop_remainder=True)),
     "buckets": lambda: (pair(False), text.batch_by_length(TASKS["translation"][0]().shuffle(9), 200, [8, 16, 64])),

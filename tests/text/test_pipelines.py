@@ -209,21 +209,6 @@ def in_any_order(dataset):
     return collections.Counter(elements(dataset))
 
 
-@pytest.mark.slow
-@every_pipeline
-def test_shuffled_sharded_repeated_and_cached_they_are_the_same(name):
-    examples = PIPELINES[name](BYTES, 60)
-    if name == "masking":
-        examples = examples.cache()  # else each pass hides other tokens
-    expected = in_any_order(examples)
-    shuffled = examples.shuffle(7, seed=3)
-    orders = [elements(shuffled) for _ in range(2)]
-    assert orders[0] != orders[1]
-    assert all(collections.Counter(order) == expected for order in orders)
-    assert sum((in_any_order(examples.shard(3, index)) for index in range(3)), collections.Counter()) == expected
-    assert in_any_order(examples.repeat(2)) == expected + expected
-
-
 def resumed(make, steps, tmp_path):
     """What comes after some steps: of the iterator that took them, and of a new one that continues from a file."""
     iterator = iter(make())
