@@ -21,8 +21,6 @@ BUILDERS = {
                 {"source_ids": IDS, "target_ids": TARGETS}),
 }  # fmt: skip
 every_builder = pytest.mark.parametrize("builder", BUILDERS)
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
-two_builders = pytest.mark.parametrize("builder", ["classifier", "generator", slow("untied"), slow("seq2seq")])
 
 
 def array(x):

@@ -96,32 +96,19 @@ def _second(shape):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One layer or model with one set of options.
+    """One layer or model with one set of options."""
 
-    Attributes:
-        name: shown in the test's id.
-        make: function of `dtype` that returns a new layer or functional model.
-        tensors: dict of `Tensor`, by the layer's call arguments or the model's inputs.
-        mask: what becomes of the padding mask: it "passes", is "consumed", or there is "none".
-        scores: shapes of the attention scores, by their place in a layer's outputs or their name in a
-            model's.
-        output_dtype: of all outputs: an attribute of the policy, or a dtype that holds under every policy.
-        shares: whether a position layer belongs to several blocks.
-        quantizes: whether Keras finds anything to quantize.
-        core: whether the slower checks of this case run every time.
-        fullest: whether it has the most options of its kind: where every case would show the same, those run.
-    """
-
-    name: str
-    make: typing.Callable
-    tensors: dict
-    mask: str = "passes"
+    name: str  # shown in the test's id
+    make: typing.Callable  # of `dtype`, returns a new layer or functional model
+    tensors: dict  # `Tensor` by the layer's call arguments or the model's inputs
+    mask: str = "passes"  # what becomes of the padding mask: it "passes", is "consumed", or there is "none"
+    # Shapes of the attention scores, by their place in a layer's outputs or their name in a model's.
     scores: dict = dataclasses.field(default_factory=dict)
-    output_dtype: str = "compute_dtype"
-    shares: bool = False
-    quantizes: bool = True
-    core: bool = False
-    fullest: bool = False
+    output_dtype: str = "compute_dtype"  # of all outputs: an attribute of the policy, or one under every policy
+    shares: bool = False  # whether a position layer belongs to several blocks
+    quantizes: bool = True  # whether Keras finds anything to quantize
+    core: bool = False  # whether the slower checks of this case run every time
+    fullest: bool = False  # whether it has the most options of its kind, where every case would show the same
 
     def arrays(self, sizes=None):
         return {name: tensor.array(sizes or SIZES) for name, tensor in self.tensors.items()}

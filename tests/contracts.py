@@ -124,8 +124,7 @@ def check_gradients(case, path):
 def gradients(model, inputs):
     """NumPy gradients of a weighted sum of all outputs with respect to the trainable weights, None if missing.
 
-    The one place in the tests that knows the backends. The sum is weighted, for a plain one does not
-    depend on anything before a layer norm or a softmax.
+    The sum is weighted, for a plain one does not depend on anything before a layer norm or a softmax.
     """
 
     def weighted_sum(outputs):

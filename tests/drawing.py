@@ -29,23 +29,31 @@ def few(max_examples):
     )  # fmt: skip
 
 
+def one_of(*values):
+    return st.sampled_from(values)
+
+
+# Of each option what is drawn, in this order.
+ATTENTION = {
+    "head_dim": one_of(None, 2, 6), "window": one_of(None, 1, 2, 3),
+    "position": one_of(None, "rotary", "alibi", "relative"),
+    "qk_norm": one_of(False, True, "full", "layer", "layer_per_head"), "sinks": st.booleans(),
+    "logit_soft_cap": one_of(None, 1.5), "scale": one_of(None, 0.7), "use_bias": st.booleans(),
+}  # fmt: skip
+BLOCK = {
+    "norm": one_of("layer", "rms"), "norm_placement": one_of("pre", "post", "sandwich", "res_post"),
+    "gated": st.booleans(), "layer_scale": one_of(None, 0.5), "residual_scale": one_of(None, 0.4),
+    "dropout": st.just(0.3), "attention_dropout": one_of(0.0, 0.4),
+}  # fmt: skip
+
+
 @st.composite
 def attention_options(draw, exclude=()):
     """Options of `MultiHeadSelfAttention` that any width divisible by 4 can have."""
-    num_heads = draw(st.sampled_from([1, 2, 4]))
+    num_heads = draw(one_of(1, 2, 4))
     divisors = [k for k in (1, 2, 4) if num_heads % k == 0]
-    options = {
-        "num_heads": num_heads,
-        "num_key_value_heads": draw(st.sampled_from([None, *divisors])),
-        "head_dim": draw(st.sampled_from([None, 2, 6])),
-        "window": draw(st.sampled_from([None, 1, 2, 3])),
-        "position": draw(st.sampled_from([None, "rotary", "alibi", "relative"])),
-        "qk_norm": draw(st.sampled_from([False, True, "full", "layer", "layer_per_head"])),
-        "sinks": draw(st.booleans()),
-        "logit_soft_cap": draw(st.sampled_from([None, 1.5])),
-        "scale": draw(st.sampled_from([None, 0.7])),
-        "use_bias": draw(st.booleans()),
-    }
+    options = {"num_heads": num_heads, "num_key_value_heads": draw(one_of(None, *divisors))}
+    options |= {name: draw(values) for name, values in ATTENTION.items()}
     return {name: value for name, value in options.items() if name not in exclude}
 
 
@@ -53,15 +61,7 @@ def attention_options(draw, exclude=()):
 def block_options(draw, exclude=()):
     """Options that both blocks have. Without dropout in effect the rates must not matter."""
     options = draw(attention_options(exclude))
-    options |= {
-        "norm": draw(st.sampled_from(["layer", "rms"])),
-        "norm_placement": draw(st.sampled_from(["pre", "post", "sandwich", "res_post"])),
-        "gated": draw(st.booleans()),
-        "layer_scale": draw(st.sampled_from([None, 0.5])),
-        "residual_scale": draw(st.sampled_from([None, 0.4])),
-        "dropout": 0.3,
-        "attention_dropout": draw(st.sampled_from([0.0, 0.4])),
-    }
+    options |= {name: draw(values) for name, values in BLOCK.items()}
     if options["norm_placement"] != "post":
         one_norm = ["parallel_one_norm"] * (options["norm_placement"] == "pre")
         options["residual"] = draw(st.sampled_from(["sequential", "parallel", *one_norm]))
@@ -131,10 +131,16 @@ def difference(first, second):
 
 def gradient(function, x):
     """The gradient of a scalar function at the NumPy array x, on whichever backend runs."""
-    return _GRADIENTS[keras.backend.backend()](function, x)
+    if keras.backend.backend() == "jax":
+        import jax
 
+        return np.asarray(jax.grad(function)(x))
+    if keras.backend.backend() == "torch":
+        import torch
 
-def _tensorflow_gradient(function, x):
+        x = torch.tensor(x, requires_grad=True)
+        function(x).backward()
+        return x.grad.numpy()
     import tensorflow as tf
 
     x = tf.constant(x)
@@ -142,23 +148,6 @@ def _tensorflow_gradient(function, x):
         tape.watch(x)
         y = function(x)
     return tape.gradient(y, x).numpy()
-
-
-def _jax_gradient(function, x):
-    import jax
-
-    return np.asarray(jax.grad(function)(x))
-
-
-def _torch_gradient(function, x):
-    import torch
-
-    x = torch.tensor(x, requires_grad=True)
-    function(x).backward()
-    return x.grad.numpy()
-
-
-_GRADIENTS = {"tensorflow": _tensorflow_gradient, "jax": _jax_gradient, "torch": _torch_gradient}
 
 
 def fused_backend():

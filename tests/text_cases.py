@@ -57,13 +57,9 @@ def learnt(name, /, **options):
 
 
 START_AND_END = {
-    "WordPiece": ("[CLS]", "[SEP]"),
-    "unigram": ("<s>", "</s>"),
-    "bpe": ("<s>", "</s>"),
-    "bytes": ("</s>", "</s>"),
-    "characters": ("[START]", "[END]"),
-    "byte pairs": ("<s>", "</s>"),
-}
+    "WordPiece": ("[CLS]", "[SEP]"), "bytes": ("</s>", "</s>"), "characters": ("[START]", "[END]"),
+    **dict.fromkeys(["unigram", "bpe", "byte pairs"], ("<s>", "</s>")),
+}  # fmt: skip
 
 
 def piece_model(lines=CORPUS, **options):

@@ -79,10 +79,8 @@ class Bottleneck(keras.layers.Layer):
     def __init__(self, width, dim, **kwargs):
         super().__init__(**kwargs)
         self.width, self.dim = width, dim
-        self.down, self.up = (
-            keras.layers.Dense(width, activation="tanh", name="down"),
-            keras.layers.Dense(dim, name="up"),
-        )
+        self.down = keras.layers.Dense(width, activation="tanh", name="down")
+        self.up = keras.layers.Dense(dim, name="up")
         self.supports_masking = True
 
     def call(self, inputs):
