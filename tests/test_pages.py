@@ -82,3 +82,13 @@ def test_the_page_of_options_is_that_of_the_tables(monkeypatch):
 def test_the_files_that_contributing_names_are_there():
     names = set(re.findall(r"`?((?:keras_txf|tests|docs)/[\w/.]+\w)", (ROOT / "CONTRIBUTING.md").read_text()))
     assert len(names) > 15 and not [name for name in names if not (ROOT / name).exists()]
+
+
+@pytest.mark.slow
+def test_all_pictures_are_drawn_and_shown(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib").use("Agg")
+    monkeypatch.syspath_prepend(DOCS / "site")
+    importlib.import_module("draw_the_model").main(tmp_path / "pictures", steps=20)
+    drawn = {path.name for path in (tmp_path / "pictures").iterdir()}
+    shown = set(re.findall(r"\(pictures/(\w+\.png)\)", (DOCS / "the_model.md").read_text()))
+    assert drawn == shown == {path.name for path in (DOCS / "pictures").iterdir()}
