@@ -1,6 +1,6 @@
 """The notebooks of docs/ run from top to bottom, with quick settings; the outputs that they keep are fit for a page."""
 
-import importlib.util
+import importlib
 import json
 import os
 import pathlib
@@ -11,15 +11,6 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "notebooks"
 NAMES = ["classify", "fine_tune", "look_at_attention", "translate"]
-SETTINGS = ("KERAS_TXF_DATA", "KERAS_TXF_CHECKPOINT", "KERAS_BACKEND")  # of whoever runs the tests
-
-
-@pytest.fixture
-def run_module():
-    spec = importlib.util.spec_from_file_location("run_notebooks", ROOT / "docs" / "site" / "run_notebooks.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def outputs(notebook):
@@ -30,15 +21,10 @@ def printed(notebook):
     return "".join("".join(output["text"]) for output in outputs(notebook) if output["output_type"] == "stream")
 
 
-def kept(name):
-    return json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
-
-
 def check_outputs(notebook):
     assert {output.get("name", "stdout") for output in outputs(notebook)} == {"stdout"}  # nothing on stderr
     assert not re.search("warning|error", printed(notebook), flags=re.I)
-    pictures = [output for output in outputs(notebook) if "image/png" in output.get("data", {})]
-    assert len(pictures) >= 1
+    assert any("image/png" in output.get("data", {}) for output in outputs(notebook))
 
 
 def test_all_are_tested():
@@ -48,13 +34,13 @@ def test_all_are_tested():
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_kept(name):
     """Outputs of one run from top to bottom, without warnings, without paths of a machine, small."""
-    notebook = kept(name)
+    text = (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
+    notebook = json.loads(text)
     assert 8 <= len(notebook["cells"]) <= 15
-    assert (FOLDER / f"{name}.ipynb").stat().st_size < 300_000
+    assert len(text) < 300_000
     counts = [cell["execution_count"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert counts == list(range(1, len(counts) + 1))
     check_outputs(notebook)
-    text = (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
     assert not re.search(r"/(tmp|home|root|work|Users|opt)/|site-packages| at 0x[0-9a-f]+", text)
     prose = "".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
     assert not re.search(r"\]\((?!https?:)", prose)  # mkdocs does not turn a link to a file into one to its page
@@ -62,12 +48,13 @@ def test_what_is_kept(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_runs_from_top_to_bottom(name, run_module, tmp_path, monkeypatch):
-    for setting in SETTINGS:
+def test_runs_from_top_to_bottom(name, tmp_path, monkeypatch):
+    for setting in ("KERAS_TXF_DATA", "KERAS_TXF_CHECKPOINT", "KERAS_BACKEND"):  # of whoever runs the tests
         monkeypatch.delenv(setting, raising=False)
+    monkeypatch.syspath_prepend(ROOT / "docs" / "site")
     monkeypatch.setenv("KERAS_TXF_QUICK", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    notebook = run_module.execute(FOLDER / f"{name}.ipynb", tmp_path)
+    notebook = importlib.import_module("run_notebooks").execute(FOLDER / f"{name}.ipynb", tmp_path)
     check_outputs(notebook)
     text = printed(notebook)
     # What the small models learn shows that the cells do what they say.
