@@ -93,13 +93,16 @@ def mutants(area, number, seed):
         starts = [0, *(place + 1 for place, letter in enumerate(source) if letter == "\n")]
         if file.stem in ("__init__", "option_tables"):
             continue
-        for node in places(ast.parse(source)):
+        tree = ast.parse(source)
+        statements = {node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)}
+        for node in places(tree):
+            line = max(first for first in statements if first <= node.lineno)  # the line that coverage knows
             for variant in variants(node):
                 start = starts[node.lineno - 1] + node.col_offset
                 stop = starts[node.end_lineno - 1] + node.end_col_offset
                 new = f"({ast.unparse(variant)})" if not isinstance(variant, ast.Constant) else ast.unparse(variant)
                 if source.isascii():  # columns of ast are bytes
-                    found[file].append((node.lineno, start, source[start:stop], new))
+                    found[file].append((line, start, source[start:stop], new))
     draw = random.Random(f"{seed} {area}")
     every = [(file.relative_to(ROOT).as_posix(), *one) for file, many in found.items() for one in many]
     return draw.sample(every, min(number, len(every)))
