@@ -91,7 +91,7 @@ def mutants(area, number, seed):
     for file in sorted((ROOT / "keras_txf" / area).rglob("*.py")):
         source = file.read_text(encoding="utf-8")
         starts = [0, *(place + 1 for place, letter in enumerate(source) if letter == "\n")]
-        if file.stem in ("__init__", "option_tables"):
+        if file.stem in ("__init__", "option_tables") or not source.isascii():  # columns of ast are bytes
             continue
         tree = ast.parse(source)
         statements = {node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)}
@@ -101,8 +101,7 @@ def mutants(area, number, seed):
                 start = starts[node.lineno - 1] + node.col_offset
                 stop = starts[node.end_lineno - 1] + node.end_col_offset
                 new = f"({ast.unparse(variant)})" if not isinstance(variant, ast.Constant) else ast.unparse(variant)
-                if source.isascii():  # columns of ast are bytes
-                    found[file].append((line, start, source[start:stop], new))
+                found[file].append((line, start, source[start:stop], new))
     draw = random.Random(f"{seed} {area}")
     every = [(file.relative_to(ROOT).as_posix(), *one) for file, many in found.items() for one in many]
     return draw.sample(every, min(number, len(every)))
@@ -198,7 +197,7 @@ def main():
         list(pool.map(work, trees, (todo[::2], todo[1::2])))
     stages = collections.Counter(one["stage"] for one in known)
     killed = len(known) - stages["survived"]
-    quick, drawn = stages["quick"] / killed, (stages["quick"] + stages["drawn"]) / killed
+    quick, drawn = stages["quick"] / max(killed, 1), (stages["quick"] + stages["drawn"]) / max(killed, 1)
     print(f"{len(known)} mutants, {killed} killed by all tests, {quick:.1%} of them by the quick ones, {drawn:.1%} by")
     print("the quick ones and what CI draws. Survivors:")
     for one in known:

@@ -47,7 +47,7 @@ def pytest_configure_node(node):
 def pytest_terminal_summary(terminalreporter, config):
     if config.option.draw:
         terminalreporter.write_line(
-            f"Of drawn tests a part ran: --turn {config.option.turn} repeats it, --all runs all."
+            f"Some cases are drawn: --turn {config.option.turn} repeats today's, --all runs all."
         )
 
 

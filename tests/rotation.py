@@ -1,4 +1,4 @@
-"""Which cases run today: of the tests that are drawn, one in n cases a day, so that each runs every n days."""
+"""Which cases run today: a drawn test runs one in n of its cases a day, so each case runs every n days."""
 
 import collections
 import zlib
@@ -6,7 +6,7 @@ import zlib
 
 def is_drawn(arguments, turn=None, everything=False):
     """Whether a run of pytest draws cases. A file that somebody names runs in full, unless the day is named too."""
-    is_named = any(".py" in argument for argument in arguments)
+    is_named = any(argument.split("::")[0].endswith(".py") for argument in arguments)
     return not everything and (turn is not None or not is_named)
 
 
@@ -31,5 +31,5 @@ def days_between(item, one_in):
     mark = item.get_closest_marker("drawn")
     is_slow = item.get_closest_marker("slow") or item.get_closest_marker("parity")
     days = mark.args[0] if mark else 3 if is_slow else 1
-    is_mathematics = item.path.parent.name == "ops"  # which can fail on each backend for a reason of its own
+    is_mathematics = item.path.parent.name == "ops"  # mathematics can fail on each backend for its own reason
     return days if is_slow or is_mathematics else max(days, one_in)

@@ -8,7 +8,7 @@ from rotation import drawn, is_drawn
 
 
 def item(file, name, *marks):
-    """What `drawn` asks of a test: one with `[` in its name is a case of several."""
+    """A stand-in for an item of pytest. A name with `[` is one of several cases."""
     found = {mark.name: mark for mark in marks}
     case = {"callspec": None} if "[" in name else {}
     return types.SimpleNamespace(
@@ -26,17 +26,11 @@ def days(items, one_in=1):
     return [sum(item in today for today in found) for item in items]
 
 
-@pytest.mark.parametrize(
-    "marks, often",
-    [
-        ((), 12),
-        ((pytest.mark.slow,), 4),
-        ((pytest.mark.parity,), 4),
-        ((pytest.mark.drawn(6),), 2),
-        ((pytest.mark.slow, pytest.mark.drawn(1)), 12),
-    ],
-)
-def test_each_case_runs_once_in_its_days(marks, often):  # fmt: skip
+@pytest.mark.parametrize("marks, often", [
+    ((), 12), ((pytest.mark.slow,), 4), ((pytest.mark.parity,), 4), ((pytest.mark.drawn(6),), 2),
+    ((pytest.mark.slow, pytest.mark.drawn(1)), 12),
+])  # fmt: skip
+def test_each_case_runs_once_in_its_days(marks, often):
     items = cases("tests/models/test_a.py", "test_b", 7, *marks)
     items += [item("tests/models/test_a.py", f"test_{name}", *marks) for name in "cde"]
     assert days(items) == [often] * len(items)
@@ -57,5 +51,6 @@ def test_functions_of_a_file_run_the_same_cases():
 
 def test_a_named_file_runs_in_full():
     folder, file = ["tests/models"], ["tests/models", "tests/ops/test_a.py::test_b"]
+    assert is_drawn(["/home/user/.pyenv/tests"])
     assert is_drawn([]) and is_drawn(folder) and not is_drawn(file)
     assert is_drawn(file, turn=5) and not is_drawn(folder, turn=5, everything=True)

@@ -1,4 +1,7 @@
-"""Loops of TensorFlow run step by step here: compiling each takes seconds. `compiled` is for tests of the compilers."""
+"""On TensorFlow the loops of `generate` run step by step in this folder, because compiling one takes seconds.
+
+A test of compiled loops takes the fixture `compiled`.
+"""
 
 import pytest
 
