@@ -137,7 +137,8 @@ def _with_options(loaded, path, content):
 def _made(cls, path, model, tokenizers, content):
     with reading(path):
         task = cls(model, **tokenizers, **content["options"])
-    task.record = content["record"]
+    # The records of versions before this one held the command line, with the user's secrets.
+    task.record = [{name: value for name, value in run.items() if name != "command"} for run in content["record"]]
     return task
 
 
@@ -162,7 +163,7 @@ def tokenizers_of(task):
 
 
 def write_card(folder, task):
-    """Writes README.md, unless there is one: task, model, data, scores and command."""
+    """Writes README.md, unless there is one: task, model, data, scores and script."""
     if (folder / CARD).exists():
         return
     name = type(task).__name__
@@ -175,9 +176,10 @@ def write_card(folder, task):
     if getattr(task, "labels", None):
         lines += ["Labels: " + ", ".join(map(str, task.labels)) + ".", ""]
     for run in task.record:
+        by = f" by `{run['script']}`" if run.get("script", "").endswith(".py") else ""
         scores = "".join(f"| {score} | {value:.4f} |\n" for score, value in run["scores"].items())
         lines += [
-            f"Trained for {run['epochs']} epochs on {run['examples']:,} examples by `{run['command']}`:", "",
+            f"Trained for {run['epochs']} epochs on {run['examples']:,} examples{by}:", "",
             "| score of the last epoch | |", "| --- | --- |", scores,
         ]  # fmt: skip
     lines += [

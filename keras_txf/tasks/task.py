@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pathlib
 import sys
 from typing import Any, Self, Unpack
 
@@ -188,7 +189,7 @@ class Task:
                 "examples": len(values[0]),
                 "epochs": len(history.epoch) + initial_epoch,
                 "scores": scores,
-                "command": " ".join(sys.argv),
+                "script": pathlib.Path(sys.argv[0]).name,  # alone: its arguments may hold secrets
             }
         )
         return history

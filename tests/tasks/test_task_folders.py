@@ -54,7 +54,7 @@ def test_options_are_the_same_in_the_format_of_hugging_face(name, bert, tmp_path
     options = {"labels": [7, 3]} if name in ("TextClassifier", "PairClassifier") else {}
     options = {"labels": ["O", "B-a"], "label_all_tokens": True} if name == "TokenClassifier" else options
     task = getattr(txf.tasks, name).from_checkpoint(bert, max_length=7, **options)
-    task.record.append({"examples": 3, "epochs": 1, "scores": {}, "command": "python"})
+    task.record.append({"examples": 3, "epochs": 1, "scores": {}, "script": "train.py"})
     task.save(tmp_path / "task", format="huggingface")
     again = type(task).load(tmp_path / "task")
     assert again.get_config() == task.get_config() and again.record == task.record

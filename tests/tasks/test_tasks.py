@@ -1,6 +1,7 @@
 """Every task learns from strings, answers in strings, and is the same after a folder."""
 
 import functools
+import sys
 
 import keras
 import numpy as np
@@ -63,8 +64,9 @@ def of():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAKE)
-def test_a_task_trains_and_is_the_same_after_a_folder(name, tmp_path):
+def test_a_task_trains_and_is_the_same_after_a_folder(name, tmp_path, monkeypatch):
     keras.utils.set_random_seed(1)
+    monkeypatch.setattr(sys, "argv", ["/home/me/train.py", "--token", "hf_secret"])
     task, data = MAKE[name](), DATA[name]
     answer, before = ask(task), task.evaluate(*data, batch_size=6)
     options = dict(epochs=4, batch_size=6, learning_rate=0.01, verbose=0)
@@ -80,7 +82,9 @@ def test_a_task_trains_and_is_the_same_after_a_folder(name, tmp_path):
     assert ask(again) == trained if isinstance(trained, list) else np.allclose(ask(again), trained, atol=1e-6)
     assert again.get_config() == task.get_config() and again.record == task.record
     card = (tmp_path / "new" / "folder" / "README.md").read_text()
-    assert type(task).__name__ in card and "on 24 examples" in card and f"val_{sorted(SCORES[name])[-1]} |" in card
+    assert type(task).__name__ in card and f"val_{sorted(SCORES[name])[-1]} |" in card
+    assert "on 24 examples by `train.py`:" in card
+    assert "secret" not in card + (tmp_path / "new" / "folder" / "task.json").read_text()
 
 
 @pytest.mark.slow
@@ -90,6 +94,19 @@ def test_callbacks_find_the_scores():
     options = dict(epochs=5, learning_rate=1e-9, callbacks=[stopping], verbose=0)
     history = MAKE["TextToText"]().fit(*data, validation_data=data, **options)
     assert len(history.history["val_bleu"]) < 5
+
+
+def test_a_folder_with_a_command_line_publishes_none(of, tmp_path):
+    """Versions before this one wrote the arguments of the script that trained the task."""
+    task = of("TextClassifier")
+    task.record = [{"examples": 3, "epochs": 1, "scores": {}, "command": "train.py --token hf_secret"}]
+    task.save(tmp_path / "task")
+    task.record = []
+    (tmp_path / "task" / "README.md").unlink(missing_ok=True)
+    tasks.TextClassifier.load(tmp_path / "task").save(tmp_path / "task")
+    for name in ("README.md", "task.json"):
+        assert "secret" not in (tmp_path / "task" / name).read_text()
+    assert "on 3 examples:" in (tmp_path / "task" / "README.md").read_text()
 
 
 def test_saving_again_keeps_other_files_and_the_card(of, tmp_path):
