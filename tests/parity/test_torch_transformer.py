@@ -5,17 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from parity.weights import (
-    DECODER_LAYER,
-    ENCODER_LAYER,
-    close,
-    copy_weights,
-    hide,
-    numbered,
-    paper_sinusoid,
-    randomize,
-    state_of,
-)
+from parity.weights import DECODER_LAYER, ENCODER_LAYER, causal_mask, close, copy_weights, hide, numbered, randomize
 
 from keras_txf.models import encoder_decoder
 
@@ -52,7 +42,7 @@ class Reference(torch.nn.Module):
         hidden = self.stack(
             self.embed(self.source, source_ids),
             self.embed(self.target, target_ids),
-            tgt_mask=hide(np.tril(np.ones((target_ids.shape[1],) * 2, bool))),
+            tgt_mask=hide(causal_mask(target_ids.shape[1])),
             src_key_padding_mask=source_ids == 0,
             tgt_key_padding_mask=target_ids == 0,
             memory_key_padding_mask=source_ids == 0,
@@ -62,8 +52,9 @@ class Reference(torch.nn.Module):
 
     @staticmethod
     def embed(table, ids):
-        positions = paper_sinusoid(range(ids.shape[1]), DIM).astype("float32")
-        return table(ids) * DIM**0.5 + torch.from_numpy(positions)
+        features = np.arange(DIM)  # section 3.5 of the paper
+        angles = np.arange(ids.shape[1])[:, None] / 10000 ** (features // 2 * 2 / DIM)
+        return table(ids) * DIM**0.5 + torch.tensor(np.where(features % 2, np.cos(angles), np.sin(angles))).float()
 
 
 @pytest.mark.parametrize("placement, final_norm, tie, share", [
@@ -79,7 +70,7 @@ def test_encoder_decoder(placement, final_norm, tie, share):
         source_vocab, TARGET_VOCAB, 2, DIM, HEADS, num_decoder_layers=3, intermediate_dim=WIDTH,
         norm_placement=placement, final_norm=final_norm, tie_embeddings=tie, return_hidden_states=True,
     )  # fmt: skip
-    copy_weights(state_of(theirs), ours.weights, TABLE)
+    copy_weights(theirs, ours.weights, TABLE)
     outputs = ours({"source_ids": source_ids, "target_ids": TARGET_IDS})
     hidden, logits = theirs(torch.from_numpy(source_ids), torch.from_numpy(TARGET_IDS))
     real = TARGET_IDS != 0  # at padding the reference counts positions on, which nobody sees

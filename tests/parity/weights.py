@@ -27,17 +27,12 @@ def randomize(module, seed=0):
     return module.eval()
 
 
-def state_of(module):
-    """Name -> NumPy of every parameter; tied ones once."""
-    return {name: to_numpy(parameter) for name, parameter in module.named_parameters()}
-
-
-def copy_weights(theirs, variables, table):
-    """Assigns arrays of theirs, by name, to our variables; `table` is our layer -> their module.
+def copy_weights(module, variables, table):
+    """Assigns the parameters of their module to our variables; `table` is our layer -> their module.
 
     The packed projections of PyTorch's attention are split.
     """
-    theirs = _split_packed_projections(theirs)
+    theirs = _split_packed_projections({name: to_numpy(x) for name, x in module.named_parameters()})  # tied ones once
     for variable in variables:
         layer, _, leaf = variable.path.rpartition("/")
         array = theirs.pop(f"{_their_module(layer, table)}.{_LEAVES[leaf]}")
@@ -104,7 +99,7 @@ def paired_blocks(
         norm_placement="pre" if norm_first else "post", **own,
     )  # fmt: skip
     ours.build(*shapes)
-    copy_weights(state_of(theirs), ours.weights, table)
+    copy_weights(theirs, ours.weights, table)
     return theirs, ours
 
 
@@ -158,13 +153,3 @@ def both(mask, other):
 
 def causal_mask(length):
     return np.tril(np.ones((length, length), bool))
-
-
-def paper_sinusoid(positions, dim):
-    """Section 3.5 of the paper, in float64 and by the letter."""
-    table = np.zeros((len(positions), dim))
-    for row, position in enumerate(positions):
-        for feature in range(dim):
-            angle = position / 10000 ** (2 * (feature // 2) / dim)
-            table[row, feature] = np.cos(angle) if feature % 2 else np.sin(angle)
-    return table
