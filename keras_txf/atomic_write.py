@@ -70,6 +70,17 @@ def atomic_folder(folder):
         shutil.rmtree(new, ignore_errors=True)
 
 
+def copy_others(folder, new, names):
+    """Copies what an older folder holds under other names than `names` into the new one. Links stay links."""
+    for file in folder.iterdir() if folder.is_dir() else ():
+        if file.name in names:
+            continue
+        if file.is_dir() and not file.is_symlink():
+            shutil.copytree(file, new / file.name, symlinks=True)
+        else:
+            shutil.copy2(file, new / file.name, follow_symlinks=False)
+
+
 @contextlib.contextmanager
 def writing(name, path, *errors):
     """Turns an error of the disk within the scope into a ValueError that names the argument `name` and the path.

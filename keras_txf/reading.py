@@ -50,6 +50,21 @@ def file_of(folder, name):
     return new if os.path.isfile(new) else pathlib.Path(folder) / name
 
 
+def within(folder, path):
+    """Returns a path of a file in a folder; refuses one that leads out of the folder, links resolved.
+
+    The Hub's cache is such a folder too, whose files are links to `blobs` beside its `snapshots`.
+    """
+    folder, target = pathlib.Path(os.path.realpath(folder)), pathlib.Path(os.path.realpath(path))
+    homes = [folder, *([folder.parents[1] / "blobs"] if folder.parent.name == "snapshots" else [])]
+    if not any(target.is_relative_to(home) for home in homes):
+        raise ValueError(
+            f"`folder` must hold its files itself; {short_repr(str(path))} leads out of it, to "
+            f"{short_repr(str(target))}."
+        )
+    return path
+
+
 def read_json(path, name="folder"):
     """Reads the dict of a JSON file; `name` is the argument in the message."""
     path = pathlib.Path(path)

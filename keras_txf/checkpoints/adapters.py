@@ -2,14 +2,13 @@
 
 import json
 import os
-import shutil
 from typing import Any
 
 import keras
 from safetensors.numpy import save_file
 
 from keras_txf import checks
-from keras_txf.atomic_write import atomic_folder, writing
+from keras_txf.atomic_write import atomic_folder, copy_others, writing
 from keras_txf.checkpoints import lora_config
 from keras_txf.checkpoints.adapter_tensors import read_tensors, write_tensors
 from keras_txf.checkpoints.files import open_file
@@ -152,9 +151,7 @@ def save_adapter(
     with writing("folder", folder), atomic_folder(folder) as new:
         save_file(tensors, new / WEIGHTS, {"format": "pt"})
         (new / lora_config.FILE).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-        for file in folder.iterdir() if folder.is_dir() else ():
-            if file.name not in (WEIGHTS, lora_config.FILE):
-                (shutil.copytree if file.is_dir() else shutil.copy2)(file, new / file.name)
+        copy_others(folder, new, (WEIGHTS, lora_config.FILE))
 
 
 def _origin_of(model, config):

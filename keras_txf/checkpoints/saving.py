@@ -32,7 +32,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers import LatentAttention, PositionalEmbedding
 from keras_txf.layers.adapters import adapters_of
 from keras_txf.layers.token_input import logits_of
-from keras_txf.reading import COMPLETE, file_of, read_json
+from keras_txf.reading import COMPLETE, file_of, read_json, within
 
 DTYPES = ("float32", "float16", "bfloat16")
 # Files that are copied with the weights of a checkpoint.
@@ -113,9 +113,10 @@ def save(
 
 
 def beside(folder):
-    """Returns the files to copy with the weights of a folder: dict of names -> paths."""
+    """Returns the files to copy with the weights of a folder: dict of names -> paths. Refuses links out of it."""
     places = (folder, folder / COMPLETE) if folder else ()
-    return {file.name: file for place in places for pattern in BESIDE for file in place.glob(pattern) if file.is_file()}
+    files = (file for place in places for pattern in BESIDE for file in place.glob(pattern) if file.is_file())
+    return {file.name: within(folder, file) for file in files}
 
 
 def find_origin(model, config):

@@ -1,6 +1,7 @@
 """The Dense modules of a folder of sentence-transformers, which stand between the pooling and the normalization."""
 
 import json
+import pathlib
 
 import keras
 from safetensors.numpy import save_file
@@ -34,7 +35,7 @@ def read_dense(folder, path, width):
     Raises:
         ValueError: a damaged file; an activation that no layer has; tensors of other shapes than the vectors ask for.
     """
-    place = file_of(folder, f"{path}/config.json")
+    place = file_of(folder, pathlib.PurePath(path, "config.json"))
     values = read_json(place)
     activation = values.get("activation_function", "torch.nn.modules.activation.Tanh")
     checks.one_of(f"activation_function of {path}/config.json", activation, ACTIVATIONS)

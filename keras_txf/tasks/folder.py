@@ -13,7 +13,7 @@ import shutil
 import keras
 
 from keras_txf import checkpoints
-from keras_txf.atomic_write import atomic_file, atomic_folder, writing
+from keras_txf.atomic_write import atomic_file, atomic_folder, copy_others, writing
 from keras_txf.checkpoints.origin_files import has_origin, move_origin, read_origin, share_origin, write_origin
 from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, read_json, reading
@@ -40,9 +40,7 @@ def save(folder, task):
         _write(new / FILE, task, tokenizers=tokenizers)
         if has_origin(task.checkpoint_model()):
             write_origin(task.checkpoint_model(), new / CHECKPOINT)
-        for file in folder.iterdir() if folder.is_dir() else ():
-            if file.name not in (FILE, MODEL, CHECKPOINT, *_own_files(folder)):
-                (shutil.copytree if file.is_dir() else shutil.copy2)(file, new / file.name)
+        copy_others(folder, new, (FILE, MODEL, CHECKPOINT, *_own_files(folder)))
         write_card(new, task)
     move_origin(task.checkpoint_model(), folder, folder / CHECKPOINT)
 

@@ -1,12 +1,14 @@
 """The modules of a folder of sentence-transformers: how the vectors of tokens become the vector of a text."""
 
 import json
+import pathlib
 
 import keras
 
 from keras_txf import checks, layers
+from keras_txf.checkpoints.files import ONE
 from keras_txf.checks import short_repr
-from keras_txf.reading import file_of, read_json, reading
+from keras_txf.reading import file_of, read_json, reading, within
 from keras_txf.tasks.dense_modules import check_dense, read_dense, write_dense
 
 KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")
@@ -44,7 +46,7 @@ def read_pooling(folder, tokenizer):
             "`pooling`, and texts in lower case."
         )
     paths = [path for kind, path in modules if kind == "Pooling"] or [POOLING]
-    path = file_of(folder, f"{paths[0]}/config.json")
+    path = file_of(folder, pathlib.PurePath(paths[0], "config.json"))
     return _kind(path) if path.is_file() else "mean"
 
 
@@ -118,7 +120,12 @@ def _modules(folder):
     if not path.is_file():
         return []
     with reading(path):
-        return [(module["type"].rsplit(".", 1)[-1], module["path"]) for module in json.loads(path.read_text("utf-8"))]
+        modules = json.loads(path.read_text("utf-8"))
+        found = [(module["type"].rsplit(".", 1)[-1], str(module["path"])) for module in modules]
+    for _, place in found:
+        for name in ("config.json", ONE):
+            within(folder, file_of(folder, pathlib.PurePath(place, name)))
+    return found
 
 
 def _settings(folder, name):

@@ -53,10 +53,6 @@ def test_other_types_are_converted(plain, tmp_path, name, stored):
     same(load(write(tmp_path, CONFIGS[name], tensors(CONFIGS[name], stored))), plain[name])
 
 
-def test_shards(plain, tmp_path):
-    same(load(write(tmp_path, GPT2, tensors(GPT2), shards=3)), plain["gpt2"])
-
-
 @pytest.mark.parametrize("stored", ["float32", "float16", "bfloat16"])
 def test_models_of_bfloat16(plain, tmp_path, stored):
     model = load(write(tmp_path, GPT2, tensors(GPT2, stored)), dtype="bfloat16")

@@ -5,6 +5,7 @@ import pytest
 import torch
 import transformers
 from parity.test_transformers_tags import byte_pairs, word_piece
+from parity.weights import randomize
 
 import keras_txf as txf
 
@@ -27,15 +28,12 @@ FAMILIES = {
 
 
 def write(folder, family):
-    torch.manual_seed(3)
     config, make, sizes = FAMILIES[family]
     tokenizer = make()
     tokenizer.save_pretrained(folder)
     config = config(vocab_size=len(tokenizer), max_position_embeddings=40, **sizes)
     model = transformers.AutoModelForQuestionAnswering.from_config(config)
-    for parameter in model.parameters():  # larger than at the beginning, so that no answer is near another
-        torch.nn.init.normal_(parameter, std=0.3)
-    model.save_pretrained(folder)
+    randomize(model).save_pretrained(folder)  # larger weights than at the beginning: no answer is near another
     return tokenizer
 
 

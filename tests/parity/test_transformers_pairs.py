@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from parity.test_transformers_tags import byte_pairs, word_piece
+from parity.weights import randomize
 
 import keras_txf as txf
 
@@ -77,7 +78,6 @@ DEBERTA = dict(relative_attention=True, pos_att_type=["p2c", "c2p"], position_bi
 def test_pairs(name, tmp_path):
     family, clazz, make, options = CASES[name]
     options = {**options, **(DEBERTA if "deberta" in family else {})}
-    torch.manual_seed(3)
     tokenizer = make(clazz)
     pad = tokenizer.pad_token_id
     config = transformers.AutoConfig.for_model(
@@ -85,9 +85,7 @@ def test_pairs(name, tmp_path):
         bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id, cls_token_id=tokenizer.cls_token_id,
         sep_token_id=tokenizer.sep_token_id, **options,
     )  # fmt: skip
-    model = transformers.AutoModelForSequenceClassification.from_config(config).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    model = randomize(transformers.AutoModelForSequenceClassification.from_config(config))
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     task = txf.tasks.PairClassifier.from_checkpoint(tmp_path)

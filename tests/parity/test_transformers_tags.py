@@ -1,11 +1,10 @@
 """Tokens of words, and their tags, are those of Hugging Face."""
 
+import json
 import random
 
-import numpy as np
 import pytest
 import tokenizers
-import torch
 import transformers
 from text_cases import CORPUS, HARD
 
@@ -21,18 +20,14 @@ def word_piece():
     kernel.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     kernel.train_from_iterator(CORPUS, tokenizers.trainers.WordPieceTrainer(vocab_size=300, special_tokens=special))
-    vocabulary = kernel.get_vocab()
-    return transformers.BertTokenizerFast(vocab=vocabulary)
+    return transformers.BertTokenizerFast(vocab=kernel.get_vocab())
 
 
 def byte_pairs():
     kernel = tokenizers.ByteLevelBPETokenizer(add_prefix_space=True)
     kernel.train_from_iterator(CORPUS, 330, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
-    pieces = kernel.get_vocab()
-    import json
-
     merges = [tuple(pair) for pair in json.loads(kernel._tokenizer.to_str())["model"]["merges"]]
-    return transformers.RobertaTokenizerFast(vocab=pieces, merges=merges, add_prefix_space=True)
+    return transformers.RobertaTokenizerFast(vocab=kernel.get_vocab(), merges=merges, add_prefix_space=True)
 
 
 @pytest.fixture(scope="module", params=[word_piece, byte_pairs], ids=lambda make: make.__name__)
@@ -67,27 +62,3 @@ def test_tokens_and_words_are_those_of_word_ids(pair):
         assert targets.tolist() == expected, row
         compared += len(ids)
     assert compared > 2000
-
-
-def test_a_folder_is_that_of_transformers(tmp_path):
-    tokenizer = word_piece()
-    config = transformers.BertConfig(
-        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
-        max_position_embeddings=40, num_labels=4, id2label=dict(enumerate(LABELS)),
-    )  # fmt: skip
-    transformers.BertForTokenClassification(config).save_pretrained(tmp_path / "old")
-    tokenizer.save_pretrained(tmp_path / "old")
-    tagger = txf.tasks.TokenClassifier.from_checkpoint(tmp_path / "old")
-    assert tagger.labels == LABELS
-    words = [["The", "quick", "fox", "jumps"], ["dogs", "naïve", "ÄÖÜ"]]
-    tagger.fit(words, [["O", "B-PER", "I-PER", "O"], ["B-LOC", "O", "O"]], epochs=2, learning_rate=0.01, verbose=0)
-    tagger.save(tmp_path / "new", format="huggingface")
-    model = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "new").eval()
-    assert list(model.config.id2label.values()) == LABELS
-    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "old")
-    for row, found in zip(words, tagger.predict(words, return_probabilities=True)):
-        encoded = again(row, is_split_into_words=True, return_tensors="pt")
-        with torch.no_grad():
-            expected = model(**encoded).logits[0].softmax(-1).numpy()
-        first = [encoded.word_ids().index(word) for word in range(len(row))]
-        np.testing.assert_allclose(found, expected[first], atol=1e-5)

@@ -9,6 +9,7 @@ import torch
 import transformers
 from chat_cases import tokenizer_folder
 from parity.test_transformers_tags import byte_pairs, word_piece
+from parity.weights import randomize
 from text_cases import CORPUS
 
 import keras_txf as txf
@@ -22,14 +23,10 @@ LABELS = ["bad", "fair", "good"]
 
 
 def bert(folder, cls, **options):
-    torch.manual_seed(3)
     tokenizer = word_piece()
     config = transformers.BertConfig(vocab_size=len(tokenizer), max_position_embeddings=40, **SIZES, **options)
     tokenizer.save_pretrained(folder)
-    model = cls(config)
-    for parameter in model.parameters():  # larger than at the beginning, so that no answer is near another
-        torch.nn.init.normal_(parameter, std=0.3)
-    model.save_pretrained(folder)
+    randomize(cls(config)).save_pretrained(folder)  # larger weights than at the beginning: no answer is near another
 
 
 def theirs(folder, cls, *texts, **options):
@@ -79,6 +76,22 @@ def test_pair_classifier(count, tmp_path):
         np.testing.assert_allclose(task.predict(FIRST, SECOND, return_probabilities=True), expected, atol=1e-5)
 
     check_twice(task, tmp_path / "new", tmp_path / "old", compare, lambda task: task.fit(FIRST, SECOND, targets, **FIT))
+
+
+def test_token_classifier(tmp_path):
+    cls = transformers.BertForTokenClassification
+    bert(tmp_path / "old", cls, id2label=dict(enumerate(LABELS)))
+    task = txf.tasks.TokenClassifier.from_checkpoint(tmp_path / "old")
+    words, tags = [["The", "quick", "foxes"], ["dogs", "naïve", "ÄÖÜ", "jump"]], [["bad", "good", "bad"], ["good"] * 4]
+
+    def compare(task, folder):
+        expected, batch, model = theirs(folder, cls, words, is_split_into_words=True)
+        assert task.labels == list(model.config.id2label.values()) == LABELS
+        for row, found in enumerate(task.predict(words, return_probabilities=True)):
+            first = [batch.word_ids(row).index(word) for word in range(len(words[row]))]
+            np.testing.assert_allclose(found, expected.logits[row].softmax(-1)[first], atol=1e-5)
+
+    check_twice(task, tmp_path / "new", tmp_path / "old", compare, lambda task: task.fit(words, tags, **FIT))
 
 
 def test_masked_language_model(tmp_path):

@@ -66,11 +66,6 @@ def test_empty(task):
     refused(lambda: call(full.filter(lambda *element: False)), ["`dataset`", "empty"])  # of a number not known
 
 
-def test_an_empty_file(tmp_path):
-    (tmp_path / "lines").touch()
-    refused(lambda: text.next_token(tf.data.TextLineDataset(str(tmp_path / "lines")), WORD), ["`dataset`", "empty"])
-
-
 @pytest.mark.parametrize("task", COUNT)
 def test_columns_of_other_lengths(task):
     parts = with_labels(task, TEXTS)
@@ -96,7 +91,6 @@ OPTIONS = [
     (lambda: text.classification(columns(TEXTS, TEXTS), WORD, None), ["label", "a finite number", "string"]),
     (lambda: text.classification((TEXTS, [0.5, np.nan]), WORD, None), ["labels", "a finite number", "nan", "1"]),
     (lambda: text.sentence_pairs((*PAIRS, [np.inf, 0.5]), WORD, None), ["labels", "a finite number", "inf", "0"]),
-    (lambda: text.classification((TEXTS, [0, 1]), "bert", 2), ["`tokenizer`", "bert"]),
     (lambda: text.classification((TEXTS, [0, 1]), WORD, 2, max_length=2), ["`max_length`", "2 special", "2"]),
     (lambda: text.classification((["a", 3], [0, 1]), WORD, 2), ["`text`", "3"]),
     (lambda: text.sentence_pairs((TEXTS, TEXTS, [0, 1]), WORD, 2, max_length=4), ["`max_length`", "4"]),
@@ -104,7 +98,6 @@ OPTIONS = [
     (lambda: text.sentence_pairs((TEXTS, TEXTS, [0, 1]), WORD, 2, separator="fox"), ["`separator`", "fox"]),
     (lambda: text.translation(PAIRS, WORD, PLAIN), ["`target_tokenizer`", "`start`"]),
     (lambda: text.translation(PAIRS, PLAIN), ["`source_tokenizer`", "`start`"]),
-    (lambda: text.translation(PAIRS, None, WORD), ["`source_tokenizer`", "None"]),
     (lambda: text.question_answering((*PAIRS, TEXTS), PLAIN, WORD), ["`separator`"]),
     (lambda: text.mask_tokens(TEXTS, WORD), ["`dataset`", "ids (length,)", "a fox"]),
     (lambda: text.mask_tokens(columns(TEXTS), WORD), ["`dataset`", "ids (length,)", "string"]),
@@ -116,23 +109,17 @@ OPTIONS = [
     (lambda: text.batch_by_length(rows(2), 9, [4, 4]), ["`lengths`", "grow", "[4, 4]"]),
     (lambda: text.batch_by_length(rows(2), 9, [0, 4]), ["`lengths`", "0"]),
     (lambda: text.batch_by_length(rows(2).padded_batch(2), 9, 9), ["`dataset`", "not batched"]),
-    (lambda: text.batch_by_length(TEXTS, 9, 9), ["`dataset`", "tf.data.Dataset", "a fox"]),
     (lambda: text.batch_by_length(NONE, 9, 9), ["`dataset`", "empty"]),
     (lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3))}), ["`batch`", "positive_ids", "anchor_ids"]),
     (lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3), int), "positive_ids": np.ones((3, 3), int)}),
      ["`batch`", "2 and 3"]),
     (lambda: text.contrastive_targets({"anchor_ids": np.ones((2, 3)), "positive_ids": np.ones((2, 3), int)}),
      ["`batch`", "integers", "float64"]),
-    (lambda: text.contrastive_targets([1]), ["`batch`", "[1]"]),
-    (lambda: text.counted(TEXTS), ["`dataset`", "tf.data.Dataset", "a fox"]),
     (lambda: text.counted(rows(2).filter(lambda ids: False)), ["`dataset`", "empty"]),
     (lambda: text.counted(rows(2).repeat()), ["`dataset`", "end"]),
     (lambda: text.bucket_lengths(rows()), ["`dataset`", "empty"]),
     (lambda: text.bucket_lengths(rows(2).repeat()), ["`dataset`", "end"]),
     (lambda: text.bucket_lengths(columns([1, 2])), ["`dataset`", "rows of ids"]),
-    (lambda: text.pack(rows(2), 4, pad_id=-1), ["`pad_id`", "-1"]),
-    (lambda: text.pack(rows(2).map(lambda ids: tf.cast(ids, "float32") + 0.5), 4),
-     ["`dataset`", "integers", "float32"]),
     (lambda: text.pack(rows(2).map(lambda ids: ids > 1), 4), ["`dataset`", "integers", "bool"]),
     (lambda: text.pack(rows(2), 4, pad_id=2**31), ["`pad_id`", "received 2147483648"]),
     (lambda: text.token_ids(["a", 3], WORD), ["`text` of `dataset`", "3"]),
@@ -152,28 +139,20 @@ def test_options(call, words):
     refused(call, words)
 
 
-WHILE_READING = {
-    "a label beyond the classes": (lambda: text.classification(columns(TEXTS, [0, 3]), BYTES, 3),
-                                   r"from 0 to 2; received[\s\S]*\[3\]"),
-    "a negative label": (lambda: text.classification(columns(TEXTS, [0, -1]), BYTES, 3),
-                         r"from 0 to 2; received[\s\S]*\[-1\]"),
-    "a row too long for every batch": (lambda: text.batch_by_length(rows(2, 9), 8, [4, 8]),
-                                       r"`lengths`[\s\S]*8[\s\S]*9"),
-    "a row too long to pack": (lambda: text.pack(rows(2, 9), 8), r"`length`[\s\S]*token_ids[\s\S]*8[\s\S]*9"),
-    "an id of more than 32 bits": (lambda: text.pack(rows(2).map(lambda ids: tf.cast(ids, "int64") + 2**40), 8),
-                                   r"from 0 to 2\*\*31 - 1[\s\S]*token_ids[\s\S]*1099511627777"),
-    "a negative id to pack": (lambda: text.pack(rows(2).map(lambda ids: ids - 9), 8), r"from 0 to 2\*\*31 - 1"),
-    "a label without a token": (lambda: text.pack(rows(2, 0).map(lambda ids: (ids, 1)), 8), "must have a token"),
-    "targets of another length": (lambda: text.pack(rows(2).map(lambda ids: (ids, ids[1:])), 8), "as long as the ids"),
-    "ids that the tokenizer does not have": (lambda: text.mask_tokens(rows(2).map(lambda ids: ids + 10**6), WORD),
-                                             "ids from 0 to"),
-}  # fmt: skip
-
-
 @pytest.mark.drawn(5)
-@pytest.mark.parametrize("what", WHILE_READING)
-def test_while_reading(what):
-    make, words = WHILE_READING[what]
+@pytest.mark.parametrize("make, words", [
+    (lambda: text.classification(columns(TEXTS, [0, 3]), BYTES, 3), r"from 0 to 2; received[\s\S]*\[3\]"),
+    (lambda: text.classification(columns(TEXTS, [0, -1]), BYTES, 3), r"from 0 to 2; received[\s\S]*\[-1\]"),
+    (lambda: text.batch_by_length(rows(2, 9), 8, [4, 8]), r"`lengths`[\s\S]*8[\s\S]*9"),
+    (lambda: text.pack(rows(2, 9), 8), r"`length`[\s\S]*token_ids[\s\S]*8[\s\S]*9"),
+    (lambda: text.pack(rows(2).map(lambda ids: tf.cast(ids, "int64") + 2**40), 8),
+     r"from 0 to 2\*\*31 - 1[\s\S]*token_ids[\s\S]*1099511627777"),
+    (lambda: text.pack(rows(2).map(lambda ids: ids - 9), 8), r"from 0 to 2\*\*31 - 1"),
+    (lambda: text.pack(rows(2, 0).map(lambda ids: (ids, 1)), 8), "must have a token"),
+    (lambda: text.pack(rows(2).map(lambda ids: (ids, ids[1:])), 8), "as long as the ids"),
+    (lambda: text.mask_tokens(rows(2).map(lambda ids: ids + 10**6), WORD), "ids from 0 to"),
+], ids=range(9))  # fmt: skip
+def test_while_reading(make, words):
     dataset = make()
     with pytest.raises(tf.errors.InvalidArgumentError, match=words):
         list(dataset)

@@ -1,10 +1,5 @@
 """What every tokenizer must do: shapes, options, special tokens, tf.data, files."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -148,39 +143,6 @@ def test_in_a_model_and_its_file(kind, tmp_path):
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(again.predict(tf.constant(TEXTS), verbose=0), expected)
-
-
-FRESH = """
-import sys
-import keras, numpy as np, tensorflow as tf, tensorflow_text  # the names of its kernels
-folder, *texts = sys.argv[1:]
-expected = np.load(f"{folder}/ids.npy")
-model = tf.saved_model.load(f"{folder}/saved")
-np.testing.assert_array_equal(model.serve(tf.constant(texts)), expected)
-import keras_txf
-model = keras.saving.load_model(f"{folder}/model.keras")
-np.testing.assert_array_equal(model(tf.constant(texts)), expected)
-print("same")
-"""
-
-
-@pytest.mark.slow
-@on_tensorflow
-def test_files_in_a_fresh_process(tmp_path):
-    """All but byte pairs, which run in Python: a SavedModel cannot hold them."""
-    text = keras.Input((), dtype="string")
-    kinds = [kind for kind in LEARN if kind != "byte pairs"]
-    options = {"length": 9, "special_tokens_in_text": "keep"}
-    tokenizers = [learnt(kind, name=f"tokenizer_{index}", **options) for index, kind in enumerate(kinds)]
-    model = keras.Model(text, keras.layers.Concatenate()([tokenizer(text) for tokenizer in tokenizers]))
-    texts = [*TEXTS, "[MASK]</s> fox"]
-    np.save(tmp_path / "ids.npy", model(tf.constant(texts)))
-    model.save(tmp_path / "model.keras")
-    model.export(tmp_path / "saved", verbose=False)
-    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(txf.__file__).parents[1])}
-    command = [sys.executable, "-c", FRESH, str(tmp_path), *texts]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert result.stdout.strip() == "same", result.stderr[-2000:]
 
 
 @on_tensorflow

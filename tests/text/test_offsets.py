@@ -5,18 +5,18 @@ import base64
 import numpy as np
 import pytest
 import sentencepiece
-import tokenizers
 from drawing import few
-from hypothesis import given
+from hypothesis import example, given
+from text.test_word_piece import reference
 from text_cases import CORPUS, HARD, LEARN, STRINGS, learnt
 
-import keras_txf as txf
 from keras_txf.text import unicode
 
 TEXTS = [
     *CORPUS[:6], "", " ", "  a  fox\n\ndogs ", "naïve e\u0301te\u0301 İstanbul ﬁne", "狗🎉 fox", "x" * 101 + " dogs",
     "the [MASK] </s> ##s",
 ]  # fmt: skip
+MOVED = set(map(chr, unicode.code_points(unicode.REORDERED)))  # accents that `tokenizers` sorts without their places
 
 
 @pytest.mark.parametrize("name", LEARN)
@@ -30,29 +30,19 @@ def test_ids_are_those_of_tokenize(name):
     assert tokenizer.tokenize_with_offsets([]) == []
 
 
+@few(20)
+@given(texts=STRINGS)
+@example(texts=TEXTS)
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_word_pieces_are_those_of_hugging_face(lowercase):
-    ours = txf.text.WordPieceTokenizer.from_config({**learnt("WordPiece").get_config(), "lowercase": lowercase})
-    vocabulary = {token: id for id, token in enumerate(ours.get_config()["vocabulary"])}
-    theirs = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
-    theirs.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
-    theirs.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-
-    sorted_accents = set(map(chr, unicode.code_points(unicode.REORDERED)))
-
-    @few(20)
-    @given(STRINGS)
-    def compare(texts):
-        # The package moves accents that it sorts without their places.
-        texts = [text for text in texts if not sorted_accents & {*text}]
-        for text, (ids, offsets) in zip(texts, ours.tokenize_with_offsets(texts)):
-            expected = theirs.encode(text)
-            assert ids.tolist() == expected.ids
-            assert [tuple(pair) for pair in offsets.tolist()] == expected.offsets, text
-
-    compare()
-    for text, (_, offsets) in zip(TEXTS, ours.tokenize_with_offsets(TEXTS)):
-        assert [tuple(pair) for pair in offsets.tolist()] == theirs.encode(text).offsets
+def test_word_pieces_are_those_of_hugging_face(lowercase, texts):
+    ours = learnt("WordPiece", lowercase=lowercase)
+    theirs = reference(ours, lowercase)
+    theirs.encode_special_tokens = True
+    texts = [text for text in texts if not MOVED & {*text}]
+    for text, (ids, offsets) in zip(texts, ours.tokenize_with_offsets(texts)):
+        expected = theirs.encode(text)
+        assert ids.tolist() == expected.ids
+        assert [tuple(pair) for pair in offsets.tolist()] == expected.offsets, text
 
 
 @pytest.mark.parametrize("name", ["unigram", "bpe"])

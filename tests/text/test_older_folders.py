@@ -1,25 +1,19 @@
 """Folders without tokenizer.json: pairs of SentencePiece files, byte pairs, XLM-R's ids, added tokens of any kind."""
 
-import functools
 import json
-import warnings
 
 import pytest
 import tokenizers
-import transformers
 from drawing import few
 from hypothesis import given
-from hypothesis import strategies as st
 from refusals import refused
+from text.test_from_checkpoint import GPT2, lines_of, llama_model, of, ours, reference
 from text_cases import CORPUS, STRINGS, Named, folder_of, learnt, piece_model
 
 from keras_txf import text
 
 WORDS = "The fox dogs naïve 狗和 ﬁne zzz ! </s> <unk> <mask> <pad> >>fr<< >>xx<< ß жж ж <new> [Low] lowered".split()
-TEXTS = st.lists(
-    st.one_of(*(st.lists(st.sampled_from(WORDS), max_size=8).map(glue.join) for glue in (" ", "", "  "))),
-    min_size=1, max_size=20,
-)  # fmt: skip
+TEXTS = lines_of(WORDS)
 TARGETS = ["der Fuchs und der Hund groß", "Straßen ж ж und Wörter", *CORPUS]
 
 
@@ -43,11 +37,6 @@ def marian():
     return {"source.spm": source, "target.spm": target, "vocab.json": vocabulary}
 
 
-def of(tokenizer_class, **values):
-    return {"tokenizer_config.json": {"tokenizer_class": tokenizer_class, **values}}
-
-
-GPT2, MARIAN = of("GPT2Tokenizer"), {**of("MarianTokenizer"), "source.spm": b"no"}
 OPT = {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "</s>", "add_bos_token": True}
 
 
@@ -57,10 +46,6 @@ def folders(tmp_path_factory):
     vocabulary = "".join(bert.id_to_token(id) + "\n" for id in range(bert.vocab_size))
     t5 = piece_model(vocab_size=200, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     size = text.SentencePieceTokenizer(t5).vocab_size
-    llama = piece_model(
-        vocab_size=480, model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-    )  # fmt: skip
     mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False}
     mask["__type"] = "AddedToken"
     low = {"<new>": bert.vocab_size, "[Low]": bert.vocab_size + 1}
@@ -79,22 +64,10 @@ def folders(tmp_path_factory):
         "added bert": {"vocab.txt": vocabulary, "added_tokens.json": low, **of("BertTokenizer")},
         "added cased": {"vocab.txt": vocabulary, "added_tokens.json": low, **of("BertTokenizer", do_lower_case=False)},
         "added t5": {"spiece.model": t5, **of("T5Tokenizer", extra_ids=0, added_tokens_decoder=added_t5)},
-        "added llama": {"tokenizer.model": llama, "added_tokens.json": {"<new>": 480, "[Low]": 481},
+        "added llama": {"tokenizer.model": llama_model(), "added_tokens.json": {"<new>": 480, "[Low]": 481},
                         **of("LlamaTokenizer", legacy=False, add_bos_token=True)},
     }  # fmt: skip
     return Named({name: folder_of(tmp_path_factory.mktemp(name), contents) for name, contents in files.items()})
-
-
-@functools.cache
-def ours(folder, **options):
-    return text.from_checkpoint(folder, special_tokens_in_text="keep", **options)
-
-
-@functools.cache
-def reference(folder):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a package for punctuation is recommended
-        return transformers.AutoTokenizer.from_pretrained(folder)
 
 
 NAMES = ["marian", "separate", "opt", "dialogpt", "roberta", "masked", "xlm"]
@@ -172,22 +145,6 @@ def test_special_tokens_in_a_text_of_marian(folders):
     assert not {0, tokenizer.pad_id} & {*ids}
 
 
-REFUSED = [
-    ({**GPT2, "vocab.json": {"a": 0}}, ["merges.txt", "missing"]),
-    ({**GPT2, "vocab.json": {"a": 0}, "merges.txt": "a b c\n"}, ["merges.txt", "byte pairs"]),
-    ({**GPT2, "merges.txt": "a b\n"}, ["GPT2Tokenizer", "merges.txt", "'vocab.json'"]),
-    ({**of("XLMRobertaTokenizer"), "sentencepiece.bpe.model": b"no"}, ["no"]),
-    ({**MARIAN, "vocab.json": {"a": 0}}, ["SentencePiece", "no"]),
-    ({**MARIAN, "vocab.json": {"a": 1}}, ["vocab.json", "below 1", "received 1"]),
-    ({**MARIAN, "vocab.json": {"a": 0, "b": 0}}, ["ids of their own"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("files, words", REFUSED)
-def test_bad_folders(files, words, tmp_path):
-    refused(lambda: text.from_checkpoint(folder_of(tmp_path, files)), words)
-
-
 def test_added_tokens_with_rules_of_their_own_are_refused(folders, tmp_path):
     tokens = {str(learnt("WordPiece").vocab_size): {"content": "<new>", "single_word": True}}
     vocabulary = (folders["added bert"] / "vocab.txt").read_bytes()
@@ -201,7 +158,7 @@ def phi3(folders, folder, **changed):
     tokens = {"2": {"content": "</s>", "rstrip": True, **changed}, "480": {"content": "<|user|>", **chat},
               "481": {"content": "<|end|>", **chat}}  # fmt: skip
     config = of("LlamaTokenizer", legacy=False, add_bos_token=False, added_tokens_decoder=tokens)
-    return folder_of(folder, {"tokenizer.model": (folders["added llama"] / "tokenizer.model").read_bytes(), **config})
+    return folder_of(folder, {"tokenizer.model": llama_model(), **config})
 
 
 CHAT = "<|user|>\nThe fox<|end|>\n"
@@ -226,11 +183,10 @@ def test_rules_of_special_tokens_count_where_texts_have_them(folders, tmp_path):
 
 
 def test_no_space_before_a_text_of_llama(folders, tmp_path):
-    model = (folders["added llama"] / "tokenizer.model").read_bytes()
     for value in (False, True, None):
         (tmp_path / str(value)).mkdir()
         config = of("LlamaTokenizer", add_bos_token=True, add_prefix_space=value)
-        folder = folder_of(tmp_path / str(value), {"tokenizer.model": model, **config})
+        folder = folder_of(tmp_path / str(value), {"tokenizer.model": llama_model(), **config})
         assert text.from_checkpoint(folder)("fox dog").numpy().tolist() == reference(folder).encode("fox dog")
 
 

@@ -167,18 +167,3 @@ def test_loss_and_gradients_are_those_of_the_examples_alone(task):
 
 def numpy(inputs):
     return {name: rows.numpy() for name, rows in inputs.items()} if isinstance(inputs, dict) else inputs.numpy()
-
-
-FITS = {
-    "translation": lambda: (pair(True), text.pack(TASKS["translation"][0](), 64).batch(2, drop_remainder=True)),
-    "buckets": lambda: (pair(False), text.batch_by_length(TASKS["translation"][0]().shuffle(9), 200, [8, 16, 64])),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", FITS)
-def test_fit_takes_them_and_warns_of_nothing(kind):
-    model, batches = FITS[kind]()
-    model.compile("adam", txf.training.TokenCrossEntropy(), metrics=[txf.training.TokenAccuracy()], run_eagerly=True)
-    history = model.fit(text.counted(batches).prefetch(1), epochs=2, verbose=0, shuffle=False).history
-    assert np.isfinite(history["loss"]).all() and len(history["loss"]) == 2

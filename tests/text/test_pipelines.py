@@ -52,10 +52,6 @@ def elements(dataset):
     return [plain(element) for element in dataset.as_numpy_iterator()]
 
 
-def ids(line, **options):
-    return word_piece(**options)([line]).to_list()[0]
-
-
 def body(line):
     return word_piece().tokenize(line).numpy().tolist()
 

@@ -1,0 +1,62 @@
+"""What a folder of a stranger names or links to stays in that folder: nothing of the user's is read or published."""
+
+import json
+import shutil
+
+import pytest
+
+import keras_txf as txf
+
+embedder = txf.tasks.TextEmbedder
+
+
+@pytest.fixture
+def folder(bert, tmp_path):
+    return shutil.copytree(bert, tmp_path / "models--me--bert" / "snapshots" / "0")
+
+
+@pytest.mark.parametrize("where", ["../outside", "{}/outside", "link"])
+@pytest.mark.parametrize("kind", ["Pooling", "Dense"])
+def test_modules_stay_in_their_folder(kind, where, folder):
+    outside = folder.parent / "outside"
+    outside.mkdir()
+    (outside / "config.json").write_text('{"pooling_mode": "max"}')
+    (folder / "link").symlink_to(outside)
+    modules = [("Transformer", ""), *([("Pooling", "1_Pooling")] if kind == "Dense" else [])]
+    modules.append((kind, where.format(folder.parent)))
+    content = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in modules]
+    (folder / "modules.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="`folder` must hold its files itself; .* leads out of it, to .*outside"):
+        embedder.from_checkpoint(folder)
+
+
+def test_save_publishes_no_file_behind_a_link(folder, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    (folder / "tokenizer_secret.json").symlink_to(tmp_path / "secret")
+    model = txf.checkpoints.load(folder)
+    with pytest.raises(ValueError, match="tokenizer_secret.json' leads out of it, to .*secret'"):
+        txf.checkpoints.save(model, tmp_path / "new")
+    with pytest.raises(ValueError, match="tokenizer_secret.json' leads out of it, to .*secret'"):
+        embedder.from_checkpoint(folder).save(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_cache_of_the_hub_has_its_files_behind_links(folder, tmp_path):
+    blobs = folder.parents[1] / "blobs"
+    blobs.mkdir()
+    for number, file in enumerate(file for file in folder.iterdir() if file.is_file()):
+        shutil.move(file, blobs / str(number))
+        file.symlink_to(f"../../blobs/{number}")
+    embedder.from_checkpoint(folder).save(tmp_path / "new", format="huggingface")
+    assert (tmp_path / "new" / "tokenizer_config.json").is_file()
+    assert not any(file.is_symlink() for file in (tmp_path / "new").iterdir())
+
+
+def test_links_of_an_older_folder_stay_links(bert, tmp_path):
+    task = embedder.from_checkpoint(bert)
+    task.save(tmp_path / "new")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "new" / "notes").symlink_to(tmp_path / "notes")
+    (tmp_path / "new" / "gone").symlink_to("nowhere")
+    task.save(tmp_path / "new")
+    assert (tmp_path / "new" / "notes").readlink() == tmp_path / "notes" and (tmp_path / "new" / "gone").is_symlink()
