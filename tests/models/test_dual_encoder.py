@@ -112,35 +112,6 @@ def test_training_keeps_the_factor_below_its_limit(most):
     assert factor == pytest.approx(20.0 if most else 19 * np.e, rel=1e-5)
 
 
-LOSSES = {
-    "softmax": (txf.training.SoftmaxContrastiveLoss, {}),
-    "sigmoid": (txf.training.SigmoidContrastiveLoss,
-                dict(image_pooling=txf.layers.AttentionPooling(5), image_projection=False, projection_dim=10,
-                     logit_scale=10.0, max_logit_scale=None, logit_bias=-10.0)),
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", LOSSES)
-def test_fit_learns_which_image_goes_with_which_text(kind, tmp_path):
-    loss, options = LOSSES[kind]
-    keras.utils.set_random_seed(1)
-    options = {"image_options": IMAGE, "projection_dim": 7, "dropout": 0.0, **options}
-    model = txf.models.dual_encoder((6, 8), (2, 4), 11, 1, 12, 3, **options)
-    images = drawing.normal(4, 6, 8, 3)
-    pairs = {"images": images, "token_ids": np.array([[2, 3], [3, 2], [4, 5], [5, 4]])}
-    model.compile(keras.optimizers.Adam(0.01), loss={"logits": loss()})
-    history = model.fit(pairs, {"logits": np.arange(4)}, epochs=20, batch_size=4, verbose=0).history["loss"]
-    assert history[-1] < history[0] / 2
-    logits = drawing.array(model(pairs)["logits"])
-    np.testing.assert_array_equal(logits.argmax(1), np.arange(4))
-    np.testing.assert_array_equal(logits.argmax(0), np.arange(4))
-    model.save(tmp_path / "model.keras")
-    again = keras.models.load_model(tmp_path / "model.keras")
-    drawing.assert_same(again(pairs)["logits"], logits)
-    assert again.loss["logits"].get_config() == loss().get_config()
-
-
 def test_bad_options_are_refused():
     refused(lambda: make(image_options=3), ["`image_options`", "dict", "3"])
     refused(lambda: make(text_options={"class_token": True}), ["'class_token' is not an option of `text_options`"])

@@ -113,16 +113,6 @@ def test_a_source_of_vectors_is_answered_as_the_naive_loop_does(options, uncompi
         np.testing.assert_array_equal(found, ids[:, 1:])
 
 
-@pytest.mark.slow
-@drawing.not_on_jax
-def test_a_pair_with_a_source_of_vectors_is_trained():
-    model = txf.models.encoder_decoder(None, 11, 1, 8, 2, input_dim=6, encoder_options={"position_encoding": None})
-    model.compile(keras.optimizers.Adam(1e-2), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    inputs = {"source_features": X, "source_features_mask": MASK, "target_ids": IDS}
-    losses = model.fit(inputs, IDS, epochs=4, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
-
-
 @pytest.mark.parametrize("make, words", [
     (lambda: txf.models.encoder(11, 1, 8, 2, input_dim=6), ["`vocab_size`", "`input_dim`", "11", "6"]),
     (lambda: txf.models.encoder(None, 1, 8, 2), ["`vocab_size`", "`input_dim`"]),

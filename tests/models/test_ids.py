@@ -58,20 +58,6 @@ def test_ids_in_every_form_are_the_same_ids():
     assert_same([model.predict(IDS.astype("float64"), verbose=0)], expected, 1e-6)
 
 
-@pytest.mark.drawn(3)
-@pytest.mark.parametrize("name", BUILDERS)
-def test_it_is_a_functional_model(name, tmp_path):
-    """Which reloads as what it is, and is cloned and called within another."""
-    model = BUILDERS[name]()
-    model.save(tmp_path / "model.keras")
-    for other in (keras.saving.load_model(tmp_path / "model.keras"), keras.models.clone_model(model)):
-        assert type(other) is type(model)
-        other.set_weights(model.get_weights())
-        assert_same(numpy(other(IDS)), numpy(model(IDS)), 1e-6)
-    inputs = keras.Input((4,), dtype="int32")
-    assert_same(numpy(keras.Model(inputs, model(inputs))(IDS)), numpy(model(IDS)), 1e-6)
-
-
 def test_a_size_that_no_tensor_has_is_refused_before_anything_is_made():
     for name in ("vocab_size", "num_layers", "dim", "num_heads", "intermediate_dim", "max_length"):
         refused(lambda: models.encoder(**{"vocab_size": 11, **SIZES, name: 10**30}), [f"`{name}`", "2**31"])

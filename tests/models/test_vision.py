@@ -109,19 +109,6 @@ def test_a_distillation_head_has_its_share_of_the_logits():
         BUILDERS["image_classifier"](distillation_head=True)
 
 
-def test_outputs_on_request():
-    model = drawing.randomize(BUILDERS["image_encoder"](return_hidden_states=True, return_attention_scores=True))
-    outputs = {name: numpy(output)[0] for name, output in model(IMAGES).items()}
-    names = {f"hidden_states_{i}" for i in range(3)} | {f"attention_scores_{i}" for i in range(2)}
-    assert outputs.keys() == {"output", *names}
-    x = model.get_layer("embedding")(IMAGES)
-    expected = [x, *(x := block(x, return_attention_scores=True)[0] for block in blocks_of(model))]
-    expected[-1] = model.get_layer("encoder_norm")(expected[-1])
-    assert_same([outputs[f"hidden_states_{i}"] for i in range(3)], numpy(expected), tolerance=1e-5)
-    np.testing.assert_array_equal(outputs["output"], outputs["hidden_states_2"])
-    assert outputs["attention_scores_1"].shape == (2, 3, 7, 7)
-
-
 @builders
 def test_a_model_for_other_sizes_takes_the_weights(name):
     fixed = drawing.randomize(BUILDERS[name]())

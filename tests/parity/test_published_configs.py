@@ -118,13 +118,9 @@ OURS = {"pixel_values": "images", "decoder_input_ids": "target_ids", "input_feat
 
 
 def ours(model, values):
+    names = {**OURS, "input_ids": "source_ids" if "decoder_input_ids" in values else "token_ids"}
     values = {
-        OURS.get(name, name): x.transpose(0, *range(2, x.ndim), 1) if x.dtype == "float32" else x
-        for name, x in values.items()
-    }
-    values = {
-        ("source_ids" if "target_ids" in values else "token_ids") if n == "input_ids" else n: x
-        for n, x in values.items()
+        names[name]: x.transpose(0, *range(2, x.ndim), 1) if x.dtype == "float32" else x for name, x in values.items()
     }
     found = model(values if len(values) > 1 else next(iter(values.values())))
     return keras.ops.convert_to_numpy(found.get("logits", found.get("output")) if isinstance(found, dict) else found)
