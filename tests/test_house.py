@@ -21,12 +21,13 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # What each part may import of the others, besides itself. A new part needs a row.
 MAY_IMPORT = {
-    "version": "", "checks": "", "backend": "", "reading": "checks", "progress": "checks", "atomic_write": "checks",
+    "version": "", "checks": "", "backend": "", "strangers_process": "", "strangers": "",
+    "reading": "checks", "progress": "checks", "atomic_write": "checks",
     "ops": "backend checks", "layers": "checks ops backend", "generation": "checks progress ops layers",
     "models": "checks ops layers generation backend",
     "training": "checks progress reading atomic_write ops layers generation backend",
-    "text": "checks progress reading atomic_write layers generation backend",
-    "checkpoints": "checks reading atomic_write ops layers generation models training backend",
+    "text": "checks progress reading atomic_write strangers strangers_process layers generation backend",
+    "checkpoints": "checks reading atomic_write strangers ops layers generation models training backend",
     "tasks": "checks progress reading atomic_write layers generation models training text checkpoints",
     "visualize": "checks atomic_write ops layers models backend",
 }  # fmt: skip

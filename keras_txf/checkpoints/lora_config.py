@@ -3,9 +3,11 @@
 import collections
 import math
 import re
+import time
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.strangers import SECONDS, ask
 
 FILE = "adapter_config.json"
 # Keys without an effect on the outputs.
@@ -68,6 +70,7 @@ class LoraConfig:
     """
 
     def __init__(self, values):
+        self.seconds = 0.0  # that its patterns took
         checks.one_of("peft_type", values.get("peft_type"), ("LORA",))
         unknown = {key: values[key] for key in values.keys() - NEUTRAL - CHECKS.keys() if values[key]}
         if unknown:
@@ -88,21 +91,20 @@ class LoraConfig:
 
     def targets(self, module):
         """Whether a module of Dense layers gets an adapter."""
-        if _names_module(self.values["exclude_modules"], module) or self.saves(module):
+        if self._names(self.values["exclude_modules"], module) or self.saves(module):
             return False
         names = self.values["target_modules"]
         if names == "all-linear":
             return True
         if isinstance(names, str) or module in names or self.values["layers_to_transform"] in (None, []):
-            return _names_module(names, module)
+            return self._names(names, module)
         patterns = self.values["layers_pattern"] or [r"[^.]*"]
         before = r"(?:^|.*?\.)" if self.values["layers_pattern"] else r".*?\."
-        matches = [
-            re.match(rf"{before}{p}\.(\d+)\.", module) for p in ([patterns] if isinstance(patterns, str) else patterns)
-        ]
-        index = next((int(match[1]) for match in matches if match), None)
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        matches = [self._match(before, pattern, r"\.(\d+)\.", module) for pattern in patterns]
+        index = next((int(groups[0]) for groups in matches if groups is not None), None)
         chosen = self.values["layers_to_transform"]
-        return _names_module(names, module) and index in (chosen if isinstance(chosen, list) else [chosen])
+        return self._names(names, module) and index in (chosen if isinstance(chosen, list) else [chosen])
 
     def saves(self, module):
         """Whether a module, or one around it, is a part of the adapter as a whole."""
@@ -112,14 +114,28 @@ class LoraConfig:
 
     def _of(self, key, module, default):
         patterns = self.values[key]
-        found = next((name for name in patterns if re.match(rf"(.*\.)?({name})$", module)), module)
-        return patterns.get(found, default)
+        found = (name for name in patterns if self._match(r"(.*\.)?(", name, ")$", module) is not None)
+        return patterns.get(next(found, module), default)
 
+    def _names(self, names, module):
+        if isinstance(names, str):
+            return self._timed("full_match", names, module)
+        return any(f".{module}".endswith(f".{name}") for name in names or ())
 
-def _names_module(names, module):
-    if isinstance(names, str):
-        return bool(re.fullmatch(names, module))
-    return any(f".{module}".endswith(f".{name}") for name in names or ())
+    def _match(self, before, pattern, after, module):
+        """The groups of a match of `pattern`, which is of a stranger, between two parts of ours; None without."""
+        if re.fullmatch(r"[\w.]*", pattern):
+            found = re.match(f"{before}{pattern}{after}", module)
+            return found and found.groups()
+        return self._timed("match", f"{before}{pattern}{after}", module)
+
+    def _timed(self, function, pattern, module):
+        start = time.monotonic()
+        result = ask(function, pattern, module)
+        self.seconds += time.monotonic() - start
+        if self.seconds > SECONDS:
+            raise ValueError(f"its patterns must be matched within {SECONDS} seconds; they took more")
+        return result
 
 
 def config_of(modules, to_save, transposed, task, base):

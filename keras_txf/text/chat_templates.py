@@ -10,8 +10,9 @@ import numpy as np
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
+from keras_txf.strangers_process import MARKS
 from keras_txf.text.chat_files import read_templates, write_templates
-from keras_txf.text.chat_jinja import MARKS, compiled, has_generation
+from keras_txf.text.chat_jinja import has_generation, rendered
 
 ROLES = ("system", "user", "assistant", "tool")  # of any template; it may have others, which it names
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing in the messages of different models
@@ -22,7 +23,7 @@ class ChatTemplate:
     """Renders messages to the text of a conversation, as `apply_chat_template` of transformers does.
 
     For `conversations`, which trains on the answers of a conversation, and `txf.tasks.TextGenerator`, which chats. The
-    template runs in jinja2's sandbox: it reads the messages, and no more of the process.
+    template runs in jinja2's sandbox, in a process of its own with 10 seconds and 1 GiB: it reads the messages alone.
 
     Args:
         template: str, a Jinja template; or a dict of several by name, of which "default" is for conversations and
@@ -61,7 +62,7 @@ class ChatTemplate:
         self.templates, self.special_tokens = dict(templates), dict(special_tokens)
         if importlib.util.find_spec("jinja2"):  # a checkpoint with a template loads without it
             for source in self.templates.values():
-                compiled(source)
+                has_generation(source)
 
     def render(
         self,
@@ -163,9 +164,8 @@ class ChatTemplate:
         for name in ("tools", "documents"):
             if variables[name] is not None and not _all_dicts(variables[name]):
                 raise ValueError(f"`{name}` must be a list of dicts; received {short_repr(options[name])}.")
-        return compiled(source, marks)(
-            {**self.special_tokens, **variables, "messages": checked_messages("messages", messages, source)}
-        )
+        messages = checked_messages("messages", messages, source)
+        return rendered(source, {**self.special_tokens, **variables, "messages": messages}, marks)
 
 
 def chat_template(folder: str | os.PathLike) -> ChatTemplate:

@@ -54,6 +54,10 @@ def require_tensorflow_text():
     return tensorflow_text
 
 
+def require_jinja2():
+    return _optional("jinja2")
+
+
 def _optional(name):
     try:
         return importlib.import_module(name)
@@ -65,4 +69,3 @@ tf = Package(functools.cache(require_tensorflow))
 tf_text = Package(functools.cache(require_tensorflow_text))
 tokenizers = Package(lambda: _optional("tokenizers"))
 sentencepiece = Package(lambda: _optional("sentencepiece"))
-jinja2 = Package(lambda: [_optional(f"jinja2{part}") for part in ("", ".ext", ".sandbox")][0])
