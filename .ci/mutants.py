@@ -3,9 +3,9 @@
     pip install pytest-cov
     python .ci/mutants.py --number 16 --seed 1        # of each area; some hours
 
-A mutant meets the quick tests (README's command) of the files that run its line, then the slow and parity tests of
-its area that are drawn today, then all of them, until a test fails. The file `--results` keeps what is known if the run
-is interrupted. The mutants that survive are printed: each is equivalent, or lacks a test.
+All mutants meet the quick tests (README's command) of the files that run their line. What survives meets the slow and
+parity tests of its area that are drawn today, what is left all of them. The file `--results` keeps what is known if the
+run is interrupted. The mutants that survive are printed: each is equivalent, or lacks a test.
 """
 
 import argparse
@@ -35,6 +35,7 @@ AREAS = {  # what all tests of an area are, beside those in its own folder
     "checkpoints": [f"{PARITY}transformers_checkpoints.py", f"{PARITY}transformers_folders.py"],
     "tasks": ["tests/text", f"{PARITY}transformers_answers.py", f"{PARITY}transformers_tasks.py"],
 }
+STAGES = ["quick", "drawn", "all"]
 SWAPS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
@@ -139,28 +140,20 @@ def pytest(tree, *arguments, **environment):
     return failed[0][:120] if failed else f"exit {done.returncode}: {done.stderr[-80:]}"
 
 
-def judge(tree, area, mutant, options):
+def judge(tree, stage, area, mutant, options):
+    """The test of a stage that fails with a mutant in the tree, None without one."""
     file, line, start, old, new = mutant
     path = tree / file
     source = path.read_text(encoding="utf-8")
     path.write_text(source[:start] + new + source[start + len(old) :], encoding="utf-8")
-    turn = ("--turn", str(options.turn))
+    days = ("--all",) if stage == "all" else ("--turn", str(options.turn))
     backend = {"KERAS_BACKEND": "torch"} if area == "checkpoints" else {}
-    slow = ("-m", "slow or parity", f"tests/{area}", *AREAS[area])
-    stages = {
-        "quick": lambda: pytest(tree, *turn, *files_that_run(area, file, line, options.coverage)),
-        "drawn": lambda: pytest(tree, *turn, *slow, **backend),
-        "all": lambda: pytest(tree, "--all", *slow, **backend),
-    }
-    result = {"area": area, "file": file, "line": line, "old": old, "new": new, "stage": "survived", "test": None}
     try:
-        for stage, run in stages.items():
-            if failed := run():
-                result.update(stage=stage, test=failed)
-                break
+        if stage == "quick":
+            return pytest(tree, *days, *files_that_run(area, file, line, options.coverage))
+        return pytest(tree, *days, "-m", "slow or parity", f"tests/{area}", *AREAS[area], **backend)
     finally:
         path.write_text(source, encoding="utf-8")
-    return result
 
 
 def main():
@@ -169,40 +162,45 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--areas", nargs="+", default=list(AREAS), choices=AREAS)
     parser.add_argument("--turn", type=int, default=datetime.date.today().toordinal(), help="the day of the draw")
+    parser.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES)
     parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("mutants.jsonl"))
     parser.add_argument("--coverage", type=pathlib.Path, default=pathlib.Path("mutants.coverage"))
     options = parser.parse_args()
     options.coverage = options.coverage.resolve()
-    trees = [pathlib.Path(tempfile.mkdtemp()) / "tree" for _ in range(2)]
+    with tempfile.TemporaryDirectory() as folder:
+        run(options, [pathlib.Path(folder) / name for name in ("first", "second")])
+
+
+def run(options, trees):
     for tree in trees:
         shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
     if not options.coverage.exists():
         environment = {"COVERAGE_FILE": str(options.coverage)}
         command = ["-n", "auto", "--turn", str(options.turn), "--cov=keras_txf", "--cov-context=test", "--cov-report="]
         print("Which tests run which lines:", pytest(trees[0], *command, **environment) or "all passed", flush=True)
-    known = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
-    done = {(one["file"], one["line"], one["old"], one["new"]) for one in known}
-    todo = [(area, mutant) for area in options.areas for mutant in mutants(area, options.number, options.seed)]
-    todo = [(area, one) for area, one in todo if (one[0], one[1], one[3], one[4]) not in done]
+    every = [(area, mutant) for area in options.areas for mutant in mutants(area, options.number, options.seed)]
+    lines = options.results.read_text().splitlines() if options.results.exists() else []
+    known = {(stage, *mutant): test for stage, *mutant, test in map(json.loads, lines)}  # test: what failed, or None
+    left, killed = every, {}
+    for stage in options.stages:
+        todo = iter([one for one in left if (stage, *one[1]) not in known])  # of both threads
 
-    def work(tree, share):
-        for area, mutant in share:
-            result = judge(tree, area, mutant, options)
-            known.append(result)
-            print(json.dumps(result), flush=True)
-            with options.results.open("a") as file:
-                file.write(json.dumps(result) + "\n")
+        def work(tree, stage=stage, todo=todo):
+            for area, mutant in todo:
+                known[stage, *mutant] = test = judge(tree, stage, area, mutant, options)
+                with options.results.open("a") as file:
+                    file.write(json.dumps([stage, *mutant, test]) + "\n")
+                print(stage, *mutant[:2], *map(repr, mutant[3:]), test or "survived", sep=" | ", flush=True)
 
-    with concurrent.futures.ThreadPoolExecutor(len(trees)) as pool:
-        list(pool.map(work, trees, (todo[::2], todo[1::2])))
-    stages = collections.Counter(one["stage"] for one in known)
-    killed = len(known) - stages["survived"]
-    quick, drawn = stages["quick"] / max(killed, 1), (stages["quick"] + stages["drawn"]) / max(killed, 1)
-    print(f"{len(known)} mutants, {killed} killed by all tests, {quick:.1%} of them by the quick ones, {drawn:.1%} by")
-    print("the quick ones and what CI draws. Survivors:")
-    for one in known:
-        if one["stage"] == "survived":
-            print(f"{one['file']}:{one['line']}: {one['old'][:80]!r} -> {one['new'][:80]!r}")
+        with concurrent.futures.ThreadPoolExecutor(len(trees)) as pool:
+            list(pool.map(work, trees))
+        killed[stage] = sum(known[stage, *mutant] is not None for _, mutant in left)
+        left = [one for one in left if known[stage, *one[1]] is None]
+    total = max(sum(killed.values()), 1)
+    print(f"{len(every)} mutants, {total} of them killed:", {stage: f"{n / total:.1%}" for stage, n in killed.items()})
+    print("Survivors:")
+    for _, (file, line, _, old, new) in left:
+        print(f"{file}:{line}: {old[:80]!r} -> {new[:80]!r}")
 
 
 if __name__ == "__main__":
