@@ -167,6 +167,7 @@ DAMAGES = [
     *[(put(**{key: True}), [key]) for key in ("use_dora", "use_qalora", "lora_bias", "new_trick")],
     (put(layer_replication=[[0, 2], [1, 2]]), ["layer_replication"]), (put(rank_pattern={"(": 3}), []),
     (put(trainable_token_indices=[3]), ["trainable_token_indices"]), (put(target_modules="("), []),
+    (put(target_modules="((.+)+)+!"), ["it took more than 1 seconds"]),  # a pattern that goes back and forth
     # what does not go with the tensors, or with the model
     (put(r=4), ["(4, 8)", "(2, 8)"]), (put(r=10**12), ["(1000000000000, 8)"]),
     (put(rank_pattern={}), ["c_proj", "(2, 32)", "(3, 32)"]),
@@ -190,7 +191,8 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage, words", DAMAGES)
-def test_broken_configurations_and_tensors(damage, words, models, tmp_path):
+def test_broken_configurations_and_tensors(damage, words, models, tmp_path, monkeypatch):
+    monkeypatch.setattr(txf.strangers, "SECONDS", 1)
     config, tensors = json.loads((ADAPTERS / "gpt2" / CONFIG).read_text()), load_file(ADAPTERS / "gpt2" / WEIGHTS)
     damage(config, tensors)
     (tmp_path / CONFIG).write_text(json.dumps(config))
