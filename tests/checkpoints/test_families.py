@@ -241,17 +241,14 @@ def test_the_first_files_of_clip(tmp_path):
 
 
 def test_a_tower_under_the_names_of_transformers_4(tmp_path):
-    config, tensors = parts("clip_vision_model")
-    before = {f"vision_model.{name}": tensor for name, tensor in tensors.items()}
-    same(write(tmp_path, config, before), "clip_vision_model")
-
-
-def test_a_projection_beside_a_tower_is_passed_over(tmp_path):
-    config, tensors = parts("clip_text_model")
-    tensors = {f"text_model.{name}": tensor for name, tensor in tensors.items()}
-    tensors["text_projection.weight"] = np.zeros((5, 8), "float16")
-    config["architectures"] = ["CLIPTextModelWithProjection"]
-    same(write(tmp_path, config, tensors), "clip_text_model")
+    """A projection beside it is passed over."""
+    for side in ("vision", "text"):
+        config, tensors = parts(f"clip_{side}_model")
+        tensors = {f"{side}_model.{name}": tensor for name, tensor in tensors.items()}
+        if side == "text":
+            tensors["text_projection.weight"] = np.zeros((5, 8), "float16")
+            config["architectures"] = ["CLIPTextModelWithProjection"]
+        same(write(tmp_path / side, config, tensors), f"clip_{side}_model")
 
 
 def test_a_model_of_the_builder_is_saved(tmp_path):

@@ -5,19 +5,15 @@ import json
 import keras
 import numpy as np
 import pytest
+from cases import numpy
 from checkpoints.test_golden import GOLDEN, changed_folder, expected
 from folders import BERT, GPT2, LLAMA, tensors, write
-from keras import ops
 from refusals import refused
 
 import keras_txf as txf
 
 load, save = txf.checkpoints.load, txf.checkpoints.save
 IDS = np.array([[5, 6, 7, 8], [9, 4, 0, 0]])
-
-
-def numpy(outputs):
-    return [ops.convert_to_numpy(value) for value in keras.tree.flatten(outputs)]
 
 
 def same(model, other):

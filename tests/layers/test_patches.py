@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from layers.test_embeddings import sinusoids
 
 import keras_txf as txf
 
@@ -85,12 +86,6 @@ def test_sinusoids_are_of_rows_and_columns(dim, class_token):
         drawing.assert_same(output[:, int(class_token) :], expected)
         if class_token:
             drawing.assert_same(output[:, 0], np.broadcast_to(drawing.array(layer.class_vector), (2, dim)))
-
-
-def sinusoids(places, dim):
-    features = np.arange(dim)
-    angles = places[:, None] / 10000 ** (features // 2 * 2 / dim)
-    return np.where(features % 2, np.cos(angles), np.sin(angles))
 
 
 @pytest.mark.parametrize("class_token", [True, False])

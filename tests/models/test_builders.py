@@ -110,38 +110,6 @@ def test_both_sides_may_have_a_width_of_their_own(uncompiled):
         txf.models.encoder_decoder(11, 13, 1, 12, 3, decoder_options={"dim": "8"})
 
 
-def paths(prefix, names):
-    return {f"{prefix}/{name}" for name in names.split()}
-
-
-@drawing.not_on_jax
-def test_weights_have_the_names_that_converters_rely_on():
-    model = txf.models.encoder_decoder(11, 13, 2, 12, 3, gated=True, qk_norm=True, norm_placement="pre")
-    dense = "query key value output"
-    attention = {f"{name}/{part}" for name in dense.split() for part in ("kernel", "bias")}
-    attention |= {"query_norm/scale", "key_norm/scale"}
-    expected = {"source_embedding/token/embeddings", "target_embedding/token/embeddings"}
-    expected |= paths("encoder_norm", "gamma beta") | paths("decoder_norm", "gamma beta")
-    for side, sublayers in (("encoder", ["attention"]), ("decoder", ["attention", "cross_attention"])):
-        for block in (f"{side}_0", f"{side}_1"):
-            for name in sublayers:
-                expected |= {f"{block}/{name}/{weight}" for weight in attention}
-            for name in [*sublayers, "feed_forward"]:
-                expected |= paths(f"{block}/{name}_norm", "gamma beta")
-            for name in ("gate", "intermediate", "output"):
-                expected |= paths(f"{block}/feed_forward/{name}", "kernel bias")
-    assert {weight.path for weight in model.trainable_weights} == expected
-
-
-@drawing.not_on_jax
-def test_deeper_blocks_and_heads_are_named_by_number():
-    model = txf.models.encoder_decoder(13, 13, 1, 12, 3, num_decoder_layers=2, tie_embeddings=False)
-    assert "decoder_1/attention/query/kernel" in {weight.path for weight in model.weights}
-    names = {layer.name for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)}
-    blocks = {"encoder_0", "decoder_0", "decoder_1"}
-    assert names == {"embedding", "encoder_dropout", "decoder_dropout", *blocks, "logits"}
-
-
 # These do not go with the others: see "apart" and "heads-alone" among the contracts, and of encoders alone
 # layers/test_stored_positions.py and layers/test_convolution.py.
 APART = {"norm_attention", "token_dim", "masked_id", "convolution", "output_projection", "attention", "feed_forward"}

@@ -6,6 +6,7 @@ import drawing
 import keras
 import numpy as np
 import pytest
+from drawing import array
 from refusals import refused
 
 import keras_txf as txf
@@ -18,10 +19,6 @@ POSITIONS = [
     {"position_encoding": "learned", "max_length": 9},
     {"position": "rotary"},
 ]
-
-
-def array(x):
-    return keras.ops.convert_to_numpy(x)
 
 
 @functools.cache
