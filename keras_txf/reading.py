@@ -6,11 +6,13 @@ import json
 import os
 import pathlib
 import re
+import zipfile
 
 from keras_txf.checks import short_repr
 
 LARGEST_JSON = 10**8  # bytes; the limit of safetensors for a header
 DEEPEST_JSON = 32
+MOST_COMPRESSED = 100  # times; Keras itself does not compress
 LONGEST_REASON = 600  # characters of another package's error, which may hold any part of the file
 COMPLETE = ".complete-save"  # folder within a checkpoint's folder: the files of a save that was killed as it moved them
 
@@ -78,6 +80,19 @@ def read_json(path, name="folder"):
         raise ValueError(
             f"`{name}` must hold a readable {path.name}; received {short_repr(str(path))}: {error}."
         ) from None
+
+
+def check_archive(path):
+    """Refuses a `.keras` file whose members would fill the memory: Keras reads whatever size they have."""
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            most = LARGEST_JSON if member.filename.endswith(".json") else member.file_size
+            if member.file_size > min(most, MOST_COMPRESSED * max(member.compress_size, 1000)):
+                raise ValueError(
+                    f"{short_repr(member.filename)} in it has {member.file_size:,} bytes, {member.compress_size:,} of "
+                    f"them in the file; a member has at most {MOST_COMPRESSED} times its bytes there, and JSON "
+                    f"{LARGEST_JSON:,} bytes"
+                )
 
 
 def parse_json(text):

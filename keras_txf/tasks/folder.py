@@ -16,7 +16,7 @@ from keras_txf import checkpoints
 from keras_txf.atomic_write import atomic_file, atomic_folder, copy_others, writing
 from keras_txf.checkpoints.origin_files import has_origin, move_origin, read_origin, share_origin, write_origin
 from keras_txf.checks import short_repr
-from keras_txf.reading import file_of, read_json, reading
+from keras_txf.reading import check_archive, file_of, read_json, reading
 
 FILE, MODEL, CARD, CHECKPOINT = "task.json", "model.keras", "README.md", "checkpoint"
 
@@ -108,6 +108,7 @@ def load(folder, cls):
 
 def _load_model(path):
     with reading(path):
+        check_archive(path)
         try:
             return keras.models.load_model(path, compile=False)
         except Exception as error:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zipfile
 
 import pytest
 
@@ -60,3 +61,11 @@ def test_links_of_an_older_folder_stay_links(bert, tmp_path):
     (tmp_path / "new" / "gone").symlink_to("nowhere")
     task.save(tmp_path / "new")
     assert (tmp_path / "new" / "notes").readlink() == tmp_path / "notes" and (tmp_path / "new" / "gone").is_symlink()
+
+
+def test_a_small_file_of_a_large_configuration_is_not_read(bert, tmp_path):
+    embedder.from_checkpoint(bert).save(tmp_path / "new")
+    with zipfile.ZipFile(tmp_path / "new" / "model.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", " " * 2 * 10**7)
+    with pytest.raises(ValueError, match="model.keras' cannot be read: 'config.json' in it has 20,000,000 bytes"):
+        embedder.load(tmp_path / "new")
