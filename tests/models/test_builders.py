@@ -110,6 +110,13 @@ def test_both_sides_may_have_a_width_of_their_own(uncompiled):
         txf.models.encoder_decoder(11, 13, 1, 12, 3, decoder_options={"dim": "8"})
 
 
+@drawing.not_on_jax
+def test_deeper_blocks_and_heads_are_named_by_number():
+    model = txf.models.encoder_decoder(13, 13, 1, 12, 3, num_decoder_layers=2, tie_embeddings=False)
+    names = {layer.name for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)}
+    assert names == {"embedding", "encoder_dropout", "decoder_dropout", "encoder_0", "decoder_0", "decoder_1", "logits"}
+
+
 # These do not go with the others: see "apart" and "heads-alone" among the contracts, and of encoders alone
 # layers/test_stored_positions.py and layers/test_convolution.py.
 APART = {"norm_attention", "token_dim", "masked_id", "convolution", "output_projection", "attention", "feed_forward"}
