@@ -83,12 +83,9 @@ def test_words_are_split_at_blanks_and_around_punctuation():
     (([[3]], [["O"]]), LABELS, {}, ["strings as words", "3"]),
     ((["a b"], [["O"]]), LABELS, {}, ["lists of words"]),
     (([], []), LABELS, {}, ["at least one element"]),
-    ("words", LABELS, {}, ["`dataset`", "'words'"]),
     ((WORDS, TAGS), ["O"], {}, ["`labels`", "at least two"]),
     ((WORDS, TAGS), ["O", "O"], {}, ["`labels`", "different"]),
     ((WORDS, TAGS), LABELS, {"ignore_label": 3}, ["`ignore_label`", "3"]),
-    ((WORDS, TAGS), LABELS, {"max_length": 0}, ["`max_length`", "0"]),
-    ((WORDS, TAGS), LABELS, {"label_all_tokens": 1}, ["`label_all_tokens`", "1"]),
     (tf.data.Dataset.from_tensors((["a"], [0.5])), LABELS, {}, ["`dataset`", "string or int"]),
     (tf.data.Dataset.from_tensors(["a"]), LABELS, {}, ["`dataset`", "elements"]),
 ])  # fmt: skip
