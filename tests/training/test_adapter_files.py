@@ -80,20 +80,6 @@ def test_keras_files_keep_everything(builder, tmp_path):
 
 
 @pytest.mark.slow
-def test_weights_files_refuse_another_set_of_adapters(tmp_path):
-    model, inputs = trained("generator")
-    model.save_weights(tmp_path / "with.weights.h5")
-    tuned = run(model, inputs)
-    use_adapter(model, None)
-    model.load_weights(tmp_path / "with.weights.h5")
-    use_adapter(model, "default")
-    np.testing.assert_array_equal(run(model, inputs), tuned)
-    remove_adapter(model)
-    with pytest.raises(ValueError, match="expected 2 variables, but received 4 variables"):
-        model.load_weights(tmp_path / "with.weights.h5")
-
-
-@pytest.mark.slow
 def test_heads_of_others(tmp_path):
     def build(units=4):
         keras.utils.set_random_seed(3)

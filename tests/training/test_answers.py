@@ -43,14 +43,6 @@ def test_scores_are_those_of_a_slow_reading():
         assert answer_scores(true, found) == pytest.approx({"exact_match": exact, "f1": f1})
 
 
-@pytest.mark.parametrize("true, found, exact, f1", [
-    ("the Rhine", "Rhine!", 1, 1), (["Bonn", "in Bonn"], "In  Bonn.", 1, 1), ("Bonn", "in Bonn", 0, 2 / 3),
-    ("", "", 1, 1), ([], "The", 1, 1), ([], "Bonn", 0, 0), ("Bonn", "", 0, 0), ("Bonn Bonn", "Bonn", 0, 2 / 3),
-])  # fmt: skip
-def test_cases_by_hand(true, found, exact, f1):
-    assert answer_scores([true], [found]) == pytest.approx({"exact_match": exact, "f1": f1})
-
-
 @pytest.mark.parametrize("true, found, name", [
     ("Bonn", ["Bonn"], "true_answers"), ([3], ["Bonn"], "true_answers"), (["Bonn"], "Bonn", "predicted_answers"),
     (["Bonn"], [], "predicted_answers"), ([[None]], ["Bonn"], "true_answers"),

@@ -5,7 +5,7 @@ import os
 import keras
 import numpy as np
 import pytest
-from kills import every_kill, full_disk
+from kills import full_disk
 
 import keras_txf as txf
 
@@ -200,16 +200,3 @@ def test_a_full_disk_leaves_the_epochs_before(tmp_path):
     with full_disk(4 * len(content)):
         fit(model, tmp_path, epochs=2, initial_epoch=1)
     assert len(files(tmp_path)) == 2
-
-
-@pytest.mark.slow
-def test_a_kill_leaves_whole_epochs(tmp_path):
-    model = build()
-
-    def run():
-        fit(model, tmp_path, keep=2, epochs=3, initial_epoch=len(files(tmp_path)) and 2)
-
-    fit(model, tmp_path, keep=2, epochs=2)
-    for _, _ in every_kill(run, (keras.Model, "save_weights", 1)):
-        txf.training.average_checkpoints(model, tmp_path)
-    assert files(tmp_path) == ["epoch_00002.weights.h5", "epoch_00003.weights.h5"]

@@ -45,71 +45,8 @@ def plainly(monkeypatch):
     monkeypatch.setattr(logit_factors, "LARGE", 10**9)
 
 
-HEADS = {
-    "tied": dict(),
-    "adjusted": dict(logit_scale=0.3, logit_bias=True, final_logit_soft_cap=2.0),
-    "untied": dict(tie_embeddings=False),
-    "untied, adjusted": dict(tie_embeddings=False, final_logit_soft_cap=2.0),
-    "narrow table": dict(token_dim=4),
-}
-
-
 def generator(**options):
     return drawing.randomize(txf.models.decoder_generator(V, **{**SIZES, **options}))
-
-
-def history(model, x=X, y=Y, loss=None, metrics=True, **options):
-    loss = txf.training.TokenCrossEntropy(label_smoothing=0.1, class_weight={3: 2.0}) if loss is None else loss
-    metrics = [txf.training.TokenAccuracy(), txf.training.Perplexity()] if metrics else None
-    model.compile(keras.optimizers.SGD(0.1), loss, metrics=metrics, **options)
-    weights = np.random.default_rng(1).random(y.shape).astype("float32")
-    return model.fit(x, y, sample_weight=weights, batch_size=3, epochs=2, shuffle=False, verbose=0).history
-
-
-# The side of whole logits computes the same without compiling.
-EAGERLY = {"run_eagerly": True, "jit_compile": False} if BACKEND == "tensorflow" else {}
-
-
-def assert_both_sides_equal(make, monkeypatch, chunked, tolerance=1e-5, plain=EAGERLY, **options):
-    model = make()
-    found = history(model, **options)
-    assert chunked
-    chunked.clear()
-    plainly(monkeypatch)
-    other = make()
-    expected = history(other, **options, **plain)
-    assert not chunked
-    assert found.keys() == expected.keys()
-    for name in expected:
-        np.testing.assert_allclose(found[name], expected[name], rtol=tolerance)
-    for weight, wanted in zip(model.weights, other.weights):
-        drawing.assert_same(weight, wanted, tolerance)
-
-
-long = pytest.mark.long
-
-
-@pytest.mark.parametrize("name", ["tied", *(pytest.param(name, marks=long) for name in HEADS if name != "tied")])
-def test_fit_gives_the_same_weights_on_both_sides(name, monkeypatch, chunked):
-    assert_both_sides_equal(lambda: generator(**HEADS[name]), monkeypatch, chunked)
-    keras.backend.clear_session()
-    gc.collect()
-    assert not tensor_notes._NOTES  # notes die with their tensors
-
-
-@long
-@pytest.mark.parametrize("options", [dict(run_eagerly=True), dict(jit_compile=True)], ids=["eager", "XLA"])
-def test_eager_runs_and_xla_give_the_same(options, monkeypatch, chunked):
-    if BACKEND == "torch" and "jit_compile" in options:
-        pytest.skip("PyTorch compiles with another compiler")
-    make = lambda: generator(**HEADS["adjusted"])  # noqa: E731
-    assert_both_sides_equal(make, monkeypatch, chunked, plain={}, **options)
-
-
-@long
-def test_half_precision_rounds_as_whole_logits_do(monkeypatch, chunked):
-    make = lambda: generator(dtype="mixed_bfloat16", **HEADS["adjusted"])  # noqa: E731
-    assert_both_sides_equal(make, monkeypatch, chunked, tolerance=2e-2)
 
 
 def frozen():
@@ -122,6 +59,67 @@ def with_lora():
     model = generator(tie_embeddings=False)
     model.get_layer("logits").enable_lora(2)
     return drawing.randomize(model)
+
+
+ADJUSTED = dict(logit_scale=0.3, logit_bias=True, final_logit_soft_cap=2.0)
+MODELS = {
+    "tied": generator,
+    "adjusted": lambda: generator(**ADJUSTED),
+    "untied": lambda: generator(tie_embeddings=False),
+    "untied, adjusted": lambda: generator(tie_embeddings=False, final_logit_soft_cap=2.0),
+    "narrow table": lambda: generator(token_dim=4),
+    "frozen table": frozen,
+    "LoRA on the head": with_lora,
+    "cloned": lambda: drawing.randomize(keras.models.clone_model(generator(tie_embeddings=False))),
+    "half precision": lambda: generator(dtype="mixed_bfloat16", **ADJUSTED),
+    "masked language model": lambda: drawing.randomize(txf.models.masked_language_model(V, **SIZES)),
+    "encoder and decoder": lambda: drawing.randomize(txf.models.encoder_decoder(V, V, **SIZES)),
+}
+
+
+def history(model, x=X, accumulated=None, **options):
+    loss = txf.training.TokenCrossEntropy(label_smoothing=0.1, class_weight={3: 2.0})
+    metrics = [txf.training.TokenAccuracy(), txf.training.Perplexity()]
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=accumulated)
+    model.compile(optimizer, loss, metrics=metrics, **options)
+    weights = np.random.default_rng(1).random(Y.shape).astype("float32")
+    return model.fit(x, Y, sample_weight=weights, batch_size=3, epochs=2, shuffle=False, verbose=0).history
+
+
+# The side of whole logits computes the same without compiling; of an encoder and decoder it rounds otherwise then.
+EAGERLY = {"run_eagerly": True, "jit_compile": False} if BACKEND == "tensorflow" else {}
+CASES = [(name, {}) for name in MODELS if name not in ("half precision", "encoder and decoder")] + [
+    ("half precision", {"tolerance": 2e-2}),  # rounds as whole logits do
+    ("encoder and decoder", {"x": {"source_ids": X, "target_ids": X}, "plain": {}}),
+    ("tied", {"accumulated": 2, "plain": {}}),
+    ("adjusted", {"plain": {}, "run_eagerly": True}),
+    ("adjusted", {"plain": {}, "jit_compile": True}),
+]
+long = pytest.mark.long
+
+
+@pytest.mark.parametrize("name, options", [CASES[0], *(pytest.param(*case, marks=long) for case in CASES[1:])])
+def test_fit_gives_the_same_on_both_sides(name, options, monkeypatch, chunked):
+    if BACKEND == "torch" and "jit_compile" in options:
+        pytest.skip("PyTorch compiles with another compiler")
+    options = {"plain": EAGERLY, "tolerance": 1e-5, **options}
+    plain, tolerance = options.pop("plain"), options.pop("tolerance")
+    model, other = MODELS[name](), MODELS[name]()
+    found = history(model, **options)
+    assert chunked
+    chunked.clear()
+    plainly(monkeypatch)
+    expected = history(other, **{**options, **plain})
+    assert not chunked
+    assert found.keys() == expected.keys()
+    for key in expected:
+        np.testing.assert_allclose(found[key], expected[key], rtol=tolerance)
+    for weight, wanted in zip(model.weights, other.weights):
+        drawing.assert_same(weight, wanted, tolerance)
+    if name == "tied":
+        keras.backend.clear_session()
+        gc.collect()
+        assert not tensor_notes._NOTES  # notes die with their tensors
 
 
 @pytest.mark.parametrize(("pad_id", "eagerly"), [(0, True), pytest.param(-100, False, marks=long)])
@@ -159,56 +157,15 @@ def test_draws_of_other_targets_are_no_number(chunked):
     assert chunked and np.isnan(drawing.array(loss))
 
 
-def test_a_class_with_a_call_of_its_own_gets_whole_logits(chunked):
-    class Doubled(txf.training.RDrop):
+@pytest.mark.parametrize("cls", [txf.training.TokenCrossEntropy, txf.training.RDrop])
+def test_a_class_with_a_call_of_its_own_gets_whole_logits(cls, chunked):
+    class Squared(cls):
         def call(self, y_true, y_pred):
-            return 2 * super().call(y_true, y_pred)
+            return ops.square(super().call(y_true, y_pred))
 
-    x, y = np.concatenate([X[:2], X[:2]]), np.concatenate([Y[:2], Y[:2]])
-    logits = generator()(x)
-    doubled = drawing.array(Doubled()(y, logits))
+    logits, y = generator()(np.concatenate([X[:2], X[:2]])), np.concatenate([Y[:2], Y[:2]])
+    drawing.assert_same(Squared()(y, logits), Squared()(y, drawing.array(logits)))
     assert not chunked
-    assert doubled == pytest.approx(2 * drawing.array(txf.training.RDrop()(y, logits)), rel=1e-5)
-    assert chunked
-
-
-OTHERS = {
-    "frozen table": frozen,
-    "LoRA on the head": with_lora,
-    "cloned": lambda: drawing.randomize(keras.models.clone_model(generator())),
-    "masked language model": lambda: drawing.randomize(txf.models.masked_language_model(V, **SIZES)),
-    "encoder and decoder": lambda: drawing.randomize(txf.models.encoder_decoder(V, V, **SIZES)),
-}
-
-
-@long
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_models_give_the_same(name, monkeypatch, chunked):
-    if name == "encoder and decoder":  # which rounds otherwise when it runs eagerly
-        options = {"x": {"source_ids": X, "target_ids": X}, "plain": {}}
-    else:
-        options = {}
-    assert_both_sides_equal(OTHERS[name], monkeypatch, chunked, **options)
-
-
-@long
-def test_gradient_accumulation(monkeypatch, chunked):
-    for threshold in (1, 10**9):
-        monkeypatch.setattr(logit_factors, "LARGE", threshold)
-        model = generator()
-        model.compile(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), txf.training.TokenCrossEntropy())
-        model.fit(X, Y, batch_size=2, epochs=2, shuffle=False, verbose=0)
-        if threshold == 1:
-            assert chunked
-            found = model.get_weights()
-    for weight, wanted in zip(found, model.get_weights()):
-        drawing.assert_same(weight, wanted)
-
-
-@long
-def test_a_reloaded_model(monkeypatch, chunked, tmp_path):
-    generator(tie_embeddings=False, final_logit_soft_cap=2.0).save(tmp_path / "model.keras")
-    assert_both_sides_equal(lambda: keras.saving.load_model(tmp_path / "model.keras"), monkeypatch, chunked)
 
 
 @long
@@ -259,7 +216,7 @@ def test_a_change_in_place_is_not_ignored(chunked):
 def test_logits_without_a_gradient_give_none_to_the_table(name, chunked):
     import torch
 
-    model, loss = generator(**HEADS[name]), txf.training.TokenCrossEntropy()
+    model, loss = MODELS[name](), txf.training.TokenCrossEntropy()
     with torch.no_grad():
         logits = model(X)
     found = loss(Y, logits)
@@ -270,16 +227,6 @@ def test_logits_without_a_gradient_give_none_to_the_table(name, chunked):
         logits = model(X)
         model.set_weights([0 * value for value in model.get_weights()])  # a change of the table is still seen
     assert float(loss(Y, logits)) == pytest.approx(float(loss(Y, drawing.array(logits))), rel=1e-5)
-
-
-def test_a_loss_that_computes_something_else_gets_the_logits(chunked):
-    class Focal(txf.training.TokenCrossEntropy):
-        def call(self, y_true, y_pred):
-            return ops.square(super().call(y_true, y_pred))
-
-    logits = generator()(X)
-    drawing.assert_same(Focal()(Y, logits), Focal()(Y, drawing.array(logits)))
-    assert not chunked
 
 
 def test_a_small_vocabulary_notes_nothing(monkeypatch):

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from refusals import refused
 
 import keras_txf as txf
 from keras_txf.training import layerwise_decay
@@ -122,20 +123,6 @@ def test_every_optimizer(name):
 
 
 @pytest.mark.slow
-def test_without_decay_it_is_the_plain_optimizer():
-    results = []
-    for wrap in (lambda optimizer: optimizer, lambda optimizer: layerwise_decay(optimizer, 1.0)):
-        keras.utils.set_random_seed(1)
-        model = build()
-        optimizer = keras.optimizers.AdamW(1e-2, weight_decay=0.1, global_clipnorm=1.0)
-        model.compile(wrap(optimizer), "mse", run_eagerly=True)
-        model.fit(IDS, TARGETS, batch_size=3, shuffle=False, verbose=0)
-        results.append([array(v) for v in model.weights])
-    for one, other in zip(*results):
-        np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.slow
 def test_depths():
     pair = txf.models.encoder_decoder(11, 13, 3, 12, 2, num_decoder_layers=2, position="relative", tie_embeddings=False)
     optimizer = layerwise_decay(keras.optimizers.SGD(0.1), 0.5)
@@ -228,25 +215,20 @@ def wrap(optimizer=None, **options):
 def test_refuses():
     used = keras.optimizers.SGD(0.1)
     used.build(trainable())
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
     for words, options in {
         "`decay` must be in (0, 1]; received 1.5": {"decay": 1.5},
         "`decay` must be a positive number; received 0": {"decay": 0},
         "`optimizer` must be a Keras optimizer that updates": {"optimizer": "adam"},
-        "Wrap the result in a LossScaleOptimizer": {
-            "optimizer": keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
-        },
+        "Wrap the result in a LossScaleOptimizer": {"optimizer": scaled},
         "updates all variables itself": {"optimizer": wrap()},
         "`optimizer` must be new": {"optimizer": used},
         "`blocks` must be a pattern such as": {"blocks": 3},
         "`blocks` must match trained variables; received ['layer_#/*']": {"blocks": "layer_#/*"},
-        "`embeddings` must match trained variables; received 'embeding/*', which matches none": {
-            "embeddings": "embeding/*"
-        },
+        "`embeddings` must match trained variables; received 'embeding/*'": {"embeddings": "embeding/*"},
         "`blocks` must match trained variables; received 'encodr_#/*'": {"blocks": ["encoder_#/*", "encodr_#/*"]},
     }.items():
-        with pytest.raises(ValueError) as error:
-            wrap(**options).build(trainable())
-        assert words in str(error.value)
+        refused(lambda: wrap(**options).build(trainable()), [words])
 
 
 def test_what_a_pattern_matches_may_be_frozen_later():

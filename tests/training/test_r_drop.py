@@ -73,13 +73,6 @@ def test_what_both_forbid_counts_for_nothing():
     np.testing.assert_allclose(slope, drawing.gradient(lambda logits: loss(TARGETS, logits), far), atol=1e-7)
 
 
-def test_equal_draws_leave_the_cross_entropy():
-    logits = np.concatenate([LOGITS[:B]] * 2)
-    plain = txf.training.TokenCrossEntropy(label_smoothing=0.1)
-    found = txf.training.RDrop(label_smoothing=0.1)(TARGETS, logits)
-    assert float(found) == pytest.approx(float(plain(TARGETS, logits)))
-
-
 def test_halves_that_differ_are_no_number():
     other = TARGETS.copy()
     other[3, 1] = 1
@@ -88,18 +81,3 @@ def test_halves_that_differ_are_no_number():
         txf.training.RDrop()(TARGETS[:3, :3], LOGITS[:3, :3])
     with pytest.raises(ValueError, match="`strength` must be"):
         txf.training.RDrop(strength=0)
-
-
-@pytest.mark.slow
-def test_fit_brings_the_draws_together():
-    ids = np.random.default_rng(3).integers(1, 20, (16, 9))
-    inputs, targets = (np.concatenate([x, x]) for x in txf.training.shift_labels(ids))
-    apart = {}
-    for strength in (1e-6, 20.0):
-        keras.utils.set_random_seed(1)
-        model = txf.models.decoder_generator(20, 1, 16, 2, dropout=0.3)
-        model.compile(keras.optimizers.Adam(0.01), txf.training.RDrop(strength=strength))
-        model.fit(inputs, targets, batch_size=32, shuffle=False, epochs=15, verbose=0)
-        draws = [drawing.array(keras.ops.softmax(model(inputs, training=True))) for _ in range(2)]
-        apart[strength] = np.abs(draws[0] - draws[1]).mean()
-    assert apart[20.0] < 0.7 * apart[1e-6]

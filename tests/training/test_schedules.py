@@ -67,34 +67,6 @@ IDS = np.array([[1, 5, 2, 6, 2], [1, 3, 3, 7, 2], [1, 4, 2, 0, 0], [1, 6, 5, 7, 
 LOGITS = drawing.normal(4, 4, 8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "schedule",
-    [txf.training.InverseSquareRoot(8, 10),
-     pytest.param(txf.training.warmup_cosine(0.05, 3, 30), marks=pytest.mark.slow)],
-    ids=["inverse square root", "cosine"],
-)  # fmt: skip
-def test_a_saved_model_goes_on_training(schedule, tmp_path):
-    model = txf.models.decoder_generator(8, 1, 8, 2, dropout=0.0)
-    model.compile(
-        keras.optimizers.Adam(schedule),
-        txf.training.TokenCrossEntropy(label_smoothing=0.1),
-        metrics=[txf.training.TokenAccuracy(), txf.training.Perplexity()],
-        run_eagerly=True,  # to trace takes longer than these few steps
-    )
-    x, y = txf.training.shift_labels(IDS)
-    model.fit(x, y, epochs=3, batch_size=2, verbose=0, shuffle=False)
-    model.save(tmp_path / "model.keras")
-    other = keras.saving.load_model(tmp_path / "model.keras")
-    assert int(other.optimizer.iterations) == int(model.optimizer.iterations) == 6
-    assert other.loss.label_smoothing == 0.1
-    histories = [m.fit(x, y, epochs=2, batch_size=2, verbose=0, shuffle=False).history for m in (model, other)]
-    for name in ("loss", "token_accuracy", "perplexity"):
-        np.testing.assert_allclose(histories[0][name], histories[1][name], rtol=1e-5)
-    assert histories[0]["loss"][1] < histories[0]["loss"][0]
-    assert float(other.optimizer.learning_rate) == pytest.approx(float(schedule(10)), rel=1e-5)
-
-
 def test_fit_reports_means_over_tokens():
     """Keras weighs what a batch reports by its rows; perplexity and accuracy weigh by tokens."""
     model = txf.models.decoder_generator(8, 1, 8, 2)
