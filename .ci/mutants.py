@@ -106,7 +106,12 @@ def mutants(area, number, seed):
                 found[file].append((line, start, source[start:stop], new))
     draw = random.Random(f"{seed} {area}")
     every = [(file.relative_to(ROOT).as_posix(), *one) for file, many in found.items() for one in many]
-    return draw.sample(every, min(number, len(every)))
+    chosen = draw.sample(every, min(number, len(every)))
+    return [one for one in chosen if not _are_same(*one[3:])]  # (None, None) swapped
+
+
+def _are_same(old, new):
+    return ast.dump(ast.parse(f"({old})")) == ast.dump(ast.parse(f"({new})"))
 
 
 def files_that_run(area, file, line, database):

@@ -111,20 +111,6 @@ def assert_same(actual, expected, tolerance=1e-5):
     np.testing.assert_allclose(array(actual), array(expected), rtol=tolerance, atol=tolerance)
 
 
-def assert_packed_rows_are_the_rows_alone(build, *sizes, **options):
-    """Of a builder's model of 11 tokens: two sequences in one row have the outputs of each by itself."""
-    packed = randomize(build(11, *sizes, packed=True, **options))
-    alone = build(11, *sizes, **options)
-    alone.set_weights(packed.get_weights())
-    rows = {
-        "token_ids": np.array([[5, 3, 8, 1, 7, 2]]), "segment_ids": np.array([[1, 1, 1, 1, 2, 2]]),
-        "positions": np.array([[0, 1, 2, 3, 0, 1]]),
-    }  # fmt: skip
-    found = array(packed(rows))
-    assert_same(found[:, :4], alone(rows["token_ids"][:, :4]))
-    assert_same(found[:, 4:], alone(rows["token_ids"][:, 4:]))
-
-
 def difference(first, second):
     return np.abs(array(first) - array(second)).max()
 
