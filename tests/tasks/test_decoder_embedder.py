@@ -2,13 +2,14 @@
 
 import json
 
+import folders
 import keras
 import numpy as np
 import pytest
+import tokenizers
 from chat_cases import tokenizer_folder
 
 import keras_txf as txf
-from keras_txf.text import from_checkpoint
 
 TEXTS = ["a dog", "a dog sees two cats at the sea", "x"]
 
@@ -16,31 +17,18 @@ TEXTS = ["a dog", "a dog sees two cats at the sea", "x"]
 def write(folder, extra=5, **config):
     """A folder as Qwen 3's embedder: a decoder, a tokenizer that ends texts with its padding, pooling of the last."""
     tokenizer_folder(folder, pad_token="</s>", eos_token="</s>")
-    path = folder / "tokenizer.json"
-    definition = json.loads(path.read_text(encoding="utf-8"))
-    end = next(token["id"] for token in definition["added_tokens"] if token["content"] == "</s>")
-    special = {"</s>": {"id": "</s>", "ids": [end], "tokens": ["</s>"]}}
-    one, other = ({"Sequence": {"id": id, "type_id": 0}} for id in "AB")
-    token = {"SpecialToken": {"id": "</s>", "type_id": 0}}
-    definition["post_processor"] = {
-        "type": "TemplateProcessing", "single": [one, token], "pair": [one, token, other, token],
-        "special_tokens": special,
-    }  # fmt: skip
-    path.write_text(json.dumps(definition), encoding="utf-8")
+    kernel = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    end = kernel.token_to_id("</s>")
+    template = {"single": "$A </s>", "pair": "$A </s> $B </s>", "special_tokens": [("</s>", end)]}
+    kernel.post_processor = tokenizers.processors.TemplateProcessing(**template)
+    kernel.save(str(folder / "tokenizer.json"))
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
-    size = from_checkpoint(folder).vocab_size + extra
-    values = {
-        "model_type": "llama", "architectures": ["LlamaModel"], "vocab_size": size, "hidden_size": 12,
-        "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20, "max_position_embeddings": 64,
-        "eos_token_id": end, **config,
-    }  # fmt: skip
-    keras.utils.set_random_seed(5)
-    model = txf.models.encoder(
-        size, 2, 12, 3, causal=True, intermediate_dim=20, gated=True, activation="silu", use_bias=False, norm="rms",
-        norm_epsilon=1e-6, norm_placement="pre", position="rotary", scale_embedding=False, pad_id=None,
-    )  # fmt: skip
-    txf.checkpoints.save(model, folder, values)
+    sizes = {"vocab_size": kernel.get_vocab_size() + extra, "max_position_embeddings": 64}
+    values = folders.LLAMA | {"architectures": ["LlamaModel"], **sizes}
+    arrays = {name.removeprefix("model."): array * 0.05 for name, array in folders.tensors(values).items()}
+    del arrays["lm_head.weight"]
+    folders.write(folder, values | {"eos_token_id": end, **config}, arrays)
     return folder, end
 
 
