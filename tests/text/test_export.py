@@ -161,16 +161,17 @@ def test_a_fresh_process_answers_as_python(tmp_path):
 
 
 @slow
-@pytest.mark.parametrize("kind, length", [("characters", None), ("bytes", "longest")])
-def test_two_tokenizers_without_a_length(tmp_path, kind, length):
+@pytest.mark.parametrize("kind, length, seed", [("characters", None, 3), ("bytes", "longest", 2)])
+def test_two_tokenizers_without_a_length(tmp_path, kind, length, seed):
     """Where nothing cuts them, texts of any length: of answers some tokens have no text."""
     source, target = learnt(kind, length=length, end=START_AND_END[kind][1]), learnt("WordPiece")
-    model = drawing.randomize(txf.models.encoder_decoder(source.vocab_size, target.vocab_size + 60, 1, 16, 2), seed=4)
+    model = txf.models.encoder_decoder(source.vocab_size, target.vocab_size + 60, 1, 16, 2)
+    drawing.randomize(model, seed)
     txf.text.export(model, source, tmp_path / "m", target, max_new_tokens=5)
     texts = TEXTS[:4] + TEXTS[8:60]
     answers = model.generate(source(texts), max_new_tokens=5, padded=False)
     known = [[token for token in row if token < target.vocab_size] for row in answers]
-    assert known != answers
+    assert known != answers and any(known)
     served = serve(tmp_path / "m", texts)["text"]
     assert [text.decode() for text in served.numpy()] == [target.detokenize(row) for row in known]
 
