@@ -4,7 +4,7 @@ import functools
 import itertools
 import json
 import os
-import secrets
+import re
 from collections.abc import Iterable, Sequence
 from typing import Self, Unpack
 
@@ -16,6 +16,7 @@ from keras_txf.layers.serialization import register
 from keras_txf.layers.shown_options import shows_defaults, shows_options
 from keras_txf.reading import parse_json
 from keras_txf.text.corpus import LARGEST_VOCABULARY, first_tokens, lines
+from keras_txf.text.hidden_tokens import escaping, with_secret_names
 from keras_txf.text.lazy_imports import tf, tokenizers
 from keras_txf.text.option_tables import BytePairOptions
 from keras_txf.text.tokenizer import Tokenizer
@@ -94,6 +95,7 @@ class BytePairTokenizer(Tokenizer):
         self._kernel = kernel
         self._definition = definition
         self._encoder = escaping(kernel, parts, special) if self.special_tokens_in_text == "escape" else kernel
+        self._prepare = None  # function of a text before `_encoder`
 
     @classmethod
     @shows_defaults
@@ -170,8 +172,16 @@ class BytePairTokenizer(Tokenizer):
         lengths.set_shape([None])
         return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
 
+    def keep_special_tokens_without(self, guard):
+        """From now on a special token is whole where no character `guard` follows its first; `guard` is taken out."""
+        self._encoder, names = with_secret_names(self._definition)
+        tokens = sorted(names, key=len, reverse=True)
+        pattern = re.compile("|".join(f"{re.escape(token)}(?!{guard})" for token in tokens) or "(?!)")
+        self._prepare = lambda text: pattern.sub(lambda found: names[found[0]], text).replace(guard, "")
+
     def _encode_batch(self, texts):
         texts = [text.decode("utf-8", "replace") for text in texts]
+        texts = texts if self._prepare is None else list(map(self._prepare, texts))
         rows = [found.ids for found in self._encoder.encode_batch_fast(texts, add_special_tokens=False)]
         return np.fromiter(itertools.chain.from_iterable(rows), "int32"), np.array(list(map(len, rows)), "int64")
 
@@ -209,26 +219,3 @@ def kernel_of(definition):
             f"{error}."
         ) from None
     return kernel
-
-
-def escaping(kernel, parts, special):
-    """Makes a tokenizer with the same ids that takes special tokens in a text for ordinary text.
-
-    `parts` is the parsed JSON of `kernel`.
-    """
-    kernel.encode_special_tokens = True  # models that look up whole words or pieces may still find special tokens
-    model = parts["model"]
-    if model["type"] == "BPE":  # no merge makes a special token
-        return kernel
-    pieces = dict(model["vocab"])  # from a dict, or a list of pairs
-    hidden = [token for token in special if token in pieces and token != model.get("unk_token")]
-    if not hidden:
-        return kernel
-    prefix = secrets.token_hex(16)  # no text has it
-    renamed = {prefix + piece if piece in hidden else piece: value for piece, value in pieces.items()}
-    model = {**model, "vocab": renamed if isinstance(model["vocab"], dict) else list(renamed.items())}
-    added = [token for token in parts["added_tokens"] if token["content"] not in hidden]
-    others = {**parts, "model": model, "added_tokens": added, "post_processor": None}
-    encoder = tokenizers.Tokenizer.from_str(json.dumps(others))
-    encoder.encode_special_tokens = True
-    return encoder

@@ -12,8 +12,8 @@ class ChatReader:
     """Tokenizes what a chat template rendered, without the tokenizer's `start` and `end`, which the template writes.
 
     The special tokens of the template are whole. Those of messages are text like any other where the tokenizer has
-    `special_tokens_in_text="escape"`: `guard` breaks them up before the template sees them, and the text on both sides
-    of a break is tokenized apart.
+    `special_tokens_in_text="escape"`: `guard` breaks them up before the template sees them. A `BytePairTokenizer` then
+    takes the breaks out; of others the text on both sides of a break is tokenized apart.
 
     Args:
         tokenizer: a tokenizer.
@@ -25,12 +25,19 @@ class ChatReader:
         self.tokenizer = tokenizer.from_config({**tokenizer.get_config(), **whole})
         self.pad_id = pad_id
         escapes = tokenizer.special_tokens_in_text == "escape"
-        tokens = sorted((t for t in tokenizer.special_tokens if len(t) > 1), key=len, reverse=True) if escapes else []
+        self._splits = not (escapes and tokenizer._finds_special_tokens)
+        if not self._splits:
+            self.tokenizer.keep_special_tokens_without(GUARD)
+        tokens = [token for token in tokenizer.special_tokens if len(token) > 1 or not self._splits] if escapes else []
+        tokens = sorted(tokens, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, tokens))) if tokens else None
 
     def __call__(self, texts):
         """Returns the ids of texts (C,): int32 RaggedTensor (C, L)."""
-        return self.tokenizer.tokenize(tf.strings.split(as_text(texts), GUARD)).merge_dims(1, 2)
+        texts = as_text(texts)
+        if not self._splits:
+            return self.tokenizer.tokenize(texts)
+        return self.tokenizer.tokenize(tf.strings.split(texts, GUARD)).merge_dims(1, 2)
 
     def guard(self, value):
         """Breaks up the special tokens in the strings of messages, or of other variables of a template."""
