@@ -33,7 +33,7 @@ AREAS = {  # what all tests of an area are, beside those in its own folder
     "generation": [f"{PARITY}transformers_generation.py", f"{PARITY}transformers_processors.py"],
     "training": ["tests/models/test_training_features.py", f"{PARITY}peft.py"],
     "text": ["tests/tasks", f"{PARITY}transformers_chat.py", f"{PARITY}transformers_tags.py"],
-    "checkpoints": [f"{PARITY}transformers_checkpoints.py", f"{PARITY}transformers_folders.py"],
+    "checkpoints": [f"{PARITY}transformers_{name}.py" for name in ("keys", "folders", "checkpoints")],
     "tasks": ["tests/text", f"{PARITY}transformers_answers.py", f"{PARITY}transformers_tasks.py"],
 }
 STAGES = ["quick", "drawn", "all"]

@@ -14,7 +14,7 @@ import threading
 
 SECONDS = 10  # for an answer
 START_SECONDS = 60  # for Python to start, on a machine that is busy
-MEMORY = 2**30  # bytes
+MEMORY = 2**29  # bytes
 
 
 class StrangersError(ValueError):
@@ -48,7 +48,7 @@ def ask(function, *arguments):
         answer = _exchange(_state.process, json.dumps([function, arguments]), SECONDS)
         if answer is None:
             stop()
-            raise StrangersError("TimeoutError", f"it took more than {SECONDS} seconds, or {MEMORY / 2**30:g} GiB")
+            raise StrangersError("TimeoutError", f"it took more than {SECONDS} seconds, or {MEMORY // 2**20} MiB")
     if len(answer) > 1:
         raise StrangersError(*answer[1:])
     return answer[0]

@@ -23,7 +23,7 @@ class ChatTemplate:
     """Renders messages to the text of a conversation, as `apply_chat_template` of transformers does.
 
     For `conversations`, which trains on the answers of a conversation, and `txf.tasks.TextGenerator`, which chats. The
-    template runs in jinja2's sandbox, in a process of its own with 10 seconds and 1 GiB: it reads the messages alone.
+    template runs in jinja2's sandbox, in a process of its own with 10 seconds and 512 MiB: it reads the messages alone.
 
     Args:
         template: str, a Jinja template; or a dict of several by name, of which "default" is for conversations and

@@ -1,6 +1,7 @@
 """Heads of checkpoints: new ones on a body, bodies out of folders with a head, and heads that no task has."""
 
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ from cases import numpy
 from checkpoints.test_golden import GOLDEN, changed_folder, expected
 from folders import BERT, GPT2, LLAMA, tensors, write
 from refusals import refused
+from safetensors.numpy import load_file, save_file
 
 import keras_txf as txf
 
@@ -55,6 +57,23 @@ def test_a_head_of_another_number_of_classes_is_a_new_one(tmp_path):
     assert other.get_layer("logits").units == 3
     tables = [one.get_layer("embedding").token.embeddings for one in (other, model)]
     np.testing.assert_array_equal(*numpy(tables))
+
+
+def test_a_new_head_leaves_the_other_heads_of_the_file(tmp_path):
+    save(load(GOLDEN / "bert", "token_classification", num_classes=5), tmp_path)
+    values = load_file(tmp_path / "model.safetensors")
+    save_file({**values, "other_head.weight": np.ones((2, 2), "float32")}, tmp_path / "model.safetensors")
+    refused(lambda: load(tmp_path), ["other_head.weight"])
+    assert load(tmp_path, num_classes=3).get_layer("logits").units == 3
+
+
+def test_a_shared_table_may_have_the_name_of_one_side(tmp_path):
+    folder = shutil.copytree(GOLDEN / "bart", tmp_path / "bart")
+    values = load_file(folder / "model.safetensors")
+    values["model.encoder.embed_tokens.weight"] = values.pop("model.shared.weight")
+    save_file(values, folder / "model.safetensors")
+    for one, other in zip(load(folder).get_weights(), load(GOLDEN / "bart").get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_tasks_and_options_that_do_not_go_with_the_file_are_refused():

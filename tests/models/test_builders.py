@@ -116,6 +116,9 @@ def test_deeper_blocks_and_heads_are_named_by_number():
     names = {layer.name for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)}
     assert names == {"embedding", "encoder_dropout", "decoder_dropout", "encoder_0", "decoder_0", "decoder_1", "logits"}
 
+    images = [{layer.name for layer in IMAGE_BUILDERS["image_classifier"]().layers[1:]} for _ in range(2)]
+    assert images[0] == images[1]
+
 
 # These do not go with the others: see "apart" and "heads-alone" among the contracts, and of encoders alone
 # layers/test_stored_positions.py and layers/test_convolution.py.

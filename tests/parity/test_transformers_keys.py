@@ -16,7 +16,7 @@ from keras_txf.checkpoints.transformers_keys import KEYS
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 hub_errors = pytest.importorskip("huggingface_hub.errors")
-pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 OF_BACKBONES = {"_out_features", "_out_indices"}  # which hidden states `AutoBackbone` returns
 
 
@@ -54,6 +54,7 @@ def serialized(layer):
     return {**found, "name": None, "config": {**found["config"], "name": None}}
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_every_key_of_the_class_is_known(kind):
     declared = set(config_class(kind).__dataclass_fields__)
@@ -90,6 +91,7 @@ def outcome(kind, values):
         return "refused"
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_each_missing_key_has_the_value_that_the_class_gives_it(kind):
     """Of a small file: some defaults follow from other keys."""

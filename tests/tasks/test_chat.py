@@ -162,10 +162,11 @@ def test_answers_have_the_defaults_of_the_checkpoint(checkpoint, tmp_path, uncom
     (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="a").chat([CHATS[0], [{"role": "usr"}]]),
      "`messages` has a conversation at place 1 .*'usr' at place 0"),
     (lambda task: task.from_scratch([[{"from": "human", "value": "a"}]]), "messages with 'role' and.* place 0"),
+    (lambda task: task.from_scratch([CHATS[0], ["a"]]), r"strings, or lists of messages; received \['a'\] at place 1"),
     (lambda task: Answers(None, None, None, {"padded": 2}), "`padded` must .*`task.model.generate`; received 2"),
     (lambda task: Answers(None, None, None, {"return_scores": 2}), "`return_scores` must not be given"),
     (lambda task: Answers(None, None, None, {"num_return_sequences": 2}), "`num_return_sequences` must not be given"),
-], ids=range(14))  # fmt: skip
+], ids=range(15))  # fmt: skip
 def test_bad_calls_are_refused_by_name(call, words):
     with pytest.raises(ValueError, match=words):
         call(plain())

@@ -145,8 +145,9 @@ def test_labels_that_a_task_does_not_know_are_refused(name, of):
 def train(file, *callbacks):
     keras.utils.set_random_seed(1)
     task, resume = stepwise(MAKE["TextGenerator"]()), txf.training.Resume(file)
-    options = dict(epochs=4, batch_size=4, seed=3, callbacks=[resume, *callbacks], verbose=0)
-    task.fit(DATA["TextGenerator"][0][:8], initial_epoch=resume.epoch, **options)
+    options = dict(epochs=4, batch_size=2, seed=3, callbacks=[resume, *callbacks], verbose=0)
+    lines = ["the cat", "a dog", "the mat", "a rug", "the dog sat", "a cat sat", "the rug"]
+    task.fit(lines, initial_epoch=resume.epoch, **options)
     assert task.record[-1]["epochs"] == (2 if callbacks else 4)
     return task.model.get_weights()
 

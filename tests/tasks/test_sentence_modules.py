@@ -97,8 +97,7 @@ def test_texts_are_truncated_as_there(files, longest, folder):
     assert embedder.from_checkpoint(folder, max_length=5).max_length == 5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("unit", [True, False])
+@pytest.mark.parametrize("unit", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_folder_says_whether_vectors_have_length_1(unit, folder, tmp_path):
     task = embedder.from_checkpoint(folder, pooling="last")
     if not unit:

@@ -155,6 +155,9 @@ def test_a_folder_without_a_template_has_none(tmp_path):
         text.chat_template(tmp_path)
     with pytest.raises(ValueError, match="`template` must have names of files; received '../a'"):
         text.ChatTemplate({"default": "a", "../a": "b"}).save(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="`folder` must be a place that can be written to; received .*file'"):
+        text.ChatTemplate("a").save(tmp_path / "file")
 
 
 def test_without_jinja2_the_error_says_what_to_install(tmp_path, monkeypatch):

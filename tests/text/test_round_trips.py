@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from text_cases import CORPUS, STRINGS, learnt
 
-from keras_txf.text import ByteTokenizer, CharacterTokenizer
+from keras_txf.text import BytePairTokenizer, ByteTokenizer, CharacterTokenizer
 from keras_txf.text.lazy_imports import tf
 
 
@@ -47,6 +47,13 @@ def test_sentence_pieces_are_the_packages(kind, texts):
     ids = package.encode(texts)
     assert tokenizer.tokenize(texts).to_list() == ids
     assert tokenizer.detokenize(ids) == package.decode(ids)
+
+
+def test_byte_pairs_of_a_file(tmp_path):
+    tokenizer = learnt("byte pairs", length=4)
+    (tmp_path / "tokenizer.json").write_text(tokenizer.get_config()["definition"], encoding="utf-8")
+    found = BytePairTokenizer.from_file(tmp_path / "tokenizer.json", length=4)
+    assert found.get_config() == {**tokenizer.get_config(), "name": found.name}
 
 
 @few(20)

@@ -1,0 +1,46 @@
+"""The functions that `export` traces, called by themselves: tags, scores of pairs and seeds."""
+
+import drawing
+import keras
+import numpy as np
+import pytest
+from text_cases import learnt
+
+import keras_txf as txf
+from keras_txf.text import serving
+from keras_txf.text.lazy_imports import tf
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports from TensorFlow")
+TAGS = ["O", "B-X", "I-X"]
+
+
+def test_a_word_has_the_tag_of_its_first_token():
+    tokenizer = learnt("unigram", length=12)
+    model = drawing.randomize(txf.models.token_classifier(tokenizer.vocab_size, 3, 1, 16, 2), seed=1)
+    found = serving.tagger(model, tokenizer, TAGS)(tf.constant(["foxes", ""]))
+    probabilities = drawing.array(keras.ops.softmax(model(tokenizer(["foxes"]))))[0, 0]
+    assert found["word"].numpy().tolist() == [[b"foxes"], [b""]]
+    assert found["tag"].numpy().tolist() == [[TAGS[probabilities.argmax()].encode()], [b""]]
+    drawing.assert_same(found["score"].numpy(), [[probabilities.max()], [0]])
+
+
+def test_a_pair_has_a_score():
+    tokenizer = learnt("unigram", start="<s>", end="</s>")
+    model = txf.models.encoder_classifier(tokenizer.vocab_size, 1, 1, 16, 2, token_type_ids=True, token_types=2)
+    drawing.randomize(model, seed=1)
+    found = serving.pair_classifier(model, tokenizer, separator="</s>")(
+        tf.constant(["dogs", "a"]), tf.constant(["foxes", "b"])
+    )
+    for place, (first, second) in enumerate([("dogs", "foxes"), ("a", "b")]):
+        first, second = ([*tokenizer.tokenize(text).numpy(), tokenizer.token_to_id("</s>")] for text in (first, second))
+        ids = np.array([[tokenizer.token_to_id("<s>"), *first, *second]])
+        types = np.array([[0] * (len(first) + 1) + [1] * len(second)])
+        logits = drawing.array(model({"token_ids": ids, "token_type_ids": types}))
+        drawing.assert_same(found["logits"].numpy()[place], logits[0])
+        drawing.assert_same(found["score"].numpy()[place], 1 / (1 + np.exp(-logits[0, 0])))
+
+
+def test_seeds():
+    fixed, other = serving._seed(3), serving._seed(None)
+    assert fixed().numpy().tolist() == fixed().numpy().tolist() and fixed().shape == other().shape == (2,)
+    assert other().numpy().tolist() != other().numpy().tolist()
