@@ -24,10 +24,6 @@ OF_BACKBONES = {"_out_features", "_out_indices"}  # which hidden states `AutoBac
 NEEDED = {**make_transformers_keys.INSTEAD, "qwen3_moe": {"num_experts": 128}}
 
 
-def full_values(kind):
-    return {**config_class(kind)().to_dict(), **NEEDED.get(kind, {})}
-
-
 def config_class(kind):
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -59,7 +55,7 @@ def serialized(layer):
 def test_every_key_of_the_class_is_known(kind):
     declared = set(config_class(kind).__dataclass_fields__)
     base = set(transformers.PretrainedConfig.__dataclass_fields__)
-    full = full_values(kind)
+    full = {**config_class(kind)().to_dict(), **NEEDED.get(kind, {})}
     _, config = read(kind, full)
     for name in {"encoder", "decoder"} & config.parts.keys():
         part = config.parts[name]

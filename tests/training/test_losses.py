@@ -38,10 +38,6 @@ def weights(pad_id=0, sample_weight=None, targets=TARGETS):
     return real
 
 
-def smoothed_targets(smoothing):
-    return (1 - smoothing) * np.eye(V)[TARGETS] + smoothing / V
-
-
 CLASS_WEIGHT = {1: 9.0, 3: 0.0, 6: 0.25}
 CLASS_WEIGHTS = np.vectorize(lambda target: CLASS_WEIGHT.get(target, 1.0))(TARGETS)
 every_weight = pytest.mark.parametrize("sample_weight", [None, SEQUENCE_WEIGHTS, TOKEN_WEIGHTS],
@@ -62,7 +58,8 @@ def test_value_and_gradient_are_those_of_numpy(class_weight, smoothing, pad_id, 
     assert float(loss(TARGETS, LOGITS, sample_weight)) == pytest.approx(expected, rel=1e-5)
     slope = drawing.gradient(lambda logits: loss(TARGETS, logits, sample_weight), LOGITS)
     softmax = np.exp(LOGITS.astype("float64"))
-    apart = softmax / softmax.sum(-1, keepdims=True) - smoothed_targets(smoothing)
+    smoothed = (1 - smoothing) * np.eye(V)[TARGETS] + smoothing / V
+    apart = softmax / softmax.sum(-1, keepdims=True) - smoothed
     np.testing.assert_allclose(slope, apart * real[..., None] / real.sum(), atol=1e-6)
 
 
