@@ -110,6 +110,23 @@ def test_each_missing_key_has_the_value_that_the_class_gives_it(kind):
     assert len(compared) - compared.count("refused") > 10
 
 
+ROTARY = [kind for kind in FAMILIES if "rope_parameters" in (GOLDEN / kind / "config.json").read_text()]
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("scaling", [
+    {"rope_type": "yarn", "factor": 4.0, "rope_theta": 5e5, "original_max_position_embeddings": 16},
+    {"rope_type": "linear", "factor": 2.0},
+])  # fmt: skip
+@pytest.mark.parametrize("kind", sorted({*ROTARY} - {"t5gemma", "phi3"}))  # whose parts have it; which has other kinds
+def test_scaling_beside_parameters_of_rotary_positions(kind, scaling):
+    """What adding YaRN by hand to a file of transformers 5 gives."""
+    values = {**json.loads((GOLDEN / kind / "config.json").read_text()), "rope_scaling": scaling}
+    values.update({"layer_types": ["sliding_attention", "full_attention"]} if kind == "gemma3_text" else {})
+    expected = outcome(kind, config_class(kind).from_dict(copy.deepcopy(values)).to_dict())
+    assert outcome(kind, values) == expected != outcome(kind, {**values, "rope_scaling": None})
+
+
 def test_the_defaults_are_those_of_the_installed_classes():
     path = GOLDEN.parents[2] / "keras_txf" / "checkpoints" / "transformers_defaults.py"
     rows = "\n".join(make_transformers_keys.rows())

@@ -24,7 +24,7 @@ OLMO2 = {
 
 
 def phi3(c):
-    scaling = c("rope_parameters", None) or c("rope_scaling", None) or {}
+    scaling = c("rope_scaling", None) or c("rope_parameters", None) or {}
     if "yarn" in (scaling.get("rope_type"), scaling.get("type")) and "short_factor" not in scaling:
         raise ValueError(
             "config.json has rotary positions of type 'yarn', which means 'longrope' in Phi-3 and needs 'short_factor'."

@@ -32,10 +32,11 @@ def positions(c, kinds, bases, used=None, scaled=("full_attention",), fraction=N
     for kind in dict.fromkeys(kinds):
         if kind not in bases:
             raise ValueError(f"config.json must have `layer_types` in {sorted(bases)}; received {short_repr(kind)}.")
-        own = new.get(kind) or {} if any(key in new for key in ("full_attention", "sliding_attention")) else new
-        parameters = {**(old if kind in scaled else {}), **own}
-        own = {"rope_theta": bases[kind], **parameters}
-        rotaries[kind] = rotary(c, own, f"rotary_{kind}", fraction, interleaved)
+        has_kinds = any(key in new for key in ("full_attention", "sliding_attention"))
+        own = new.get(kind) or {} if has_kinds else new
+        if old and kind in scaled:  # transformers then reads no `rope_parameters`, but for those of kinds
+            own = {**own, **old} if has_kinds else old
+        rotaries[kind] = rotary(c, {"rope_theta": bases[kind], **own}, f"rotary_{kind}", fraction, interleaved)
     used = [True] * len(kinds) if used is None else used
     return [rotaries[kind] if use else None for kind, use in zip(kinds, used)]
 
