@@ -28,7 +28,7 @@ PARITY = "tests/parity/test_"
 OPS = ("torch_attention", "transformers_positions", "transformers_speech")
 AREAS = {  # what all tests of an area are, beside those in its own folder
     "ops": ["tests/layers", *(f"{PARITY}{name}.py" for name in OPS)],
-    "layers": [f"{PARITY}torch_blocks.py", f"{PARITY}torch_transformer.py"],
+    "layers": [f"{PARITY}torch_blocks.py", f"{PARITY}torch_attention.py"],
     "models": ["tests/generation", f"{PARITY}decoder_heads.py", f"{PARITY}transformers_vision.py"],
     "generation": [f"{PARITY}transformers_generation.py", f"{PARITY}transformers_processors.py"],
     "training": ["tests/models/test_training_features.py", f"{PARITY}peft.py"],

@@ -1,5 +1,7 @@
 """The class of the models: a functional Keras model that looks at its inputs."""
 
+import inspect
+
 import keras
 
 from keras_txf import checks
@@ -14,8 +16,17 @@ class CheckedModel(keras.Model):
 
     Keras cuts the id 1.5 to 1 and 2**32 to 0, makes floats of the bytes of an image, and orders a dict that has one key
     too many by its keys. Values of ids are looked at where the model is called on values, not within `fit` and
-    `predict`.
+    `predict`. A loss of probabilities is refused: Keras would clip the logits to [0, 1], and the loss would never fall.
     """
+
+    def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
+        for one in keras.tree.flatten(loss):
+            if _takes_probabilities(one):
+                raise ValueError(
+                    "`loss` must take logits, such as keras.losses.SparseCategoricalCrossentropy(from_logits=True); "
+                    f"received {short_repr(one)}, which takes probabilities."
+                )
+        super().compile(optimizer, loss, *args, **kwargs)
 
     def __call__(self, inputs, *args, **kwargs):
         return super().__call__(self.check_inputs(inputs), *args, **kwargs)
@@ -79,6 +90,19 @@ class CheckedModel(keras.Model):
                 f"`{name}` must be floats, such as the bytes of an image divided by 255; received {dtype}."
             )
         return value
+
+
+def _takes_probabilities(loss):
+    """Whether a loss, its name or its function is a cross-entropy without `from_logits`."""
+    if isinstance(loss, str):
+        try:
+            loss = keras.losses.get(loss)
+        except ValueError:  # Keras has its own words for it
+            return False
+    if not callable(loss) or isinstance(loss, keras.losses.Loss):
+        return getattr(loss, "from_logits", None) is False
+    parameters = inspect.signature(loss).parameters
+    return "from_logits" in parameters and parameters["from_logits"].default is False
 
 
 def _check_rank(name, value, symbol):

@@ -242,12 +242,13 @@ def test_the_two_sides_have_their_own_options():
     assert model.get_layer("target_embedding").pad_id is None
 
 
-@pytest.mark.parametrize("placement", ["post", "pre"])
-def test_hidden_states_are_those_of_the_stack(placement):
-    model = txf.models.encoder(11, 2, 12, 3, norm_placement=placement, return_hidden_states=True)
+@pytest.mark.parametrize("placement, final_norm", [("post", None), ("pre", None), ("post", True)])
+def test_hidden_states_are_those_of_the_stack(placement, final_norm):
+    options = dict(norm_placement=placement, final_norm=final_norm, return_hidden_states=True)
+    model = txf.models.encoder(11, 2, 12, 3, **options)
     x = model.get_layer("embedding")(IDS)
     expected = [x, *(x := model.get_layer(f"encoder_{i}")(x) for i in range(2))]
-    if placement == "pre":
+    if placement == "pre" or final_norm:
         expected[-1] = model.get_layer("encoder_norm")(expected[-1])
     outputs = outputs_of(model, IDS)
     assert outputs.keys() == {"output", "hidden_states_0", "hidden_states_1", "hidden_states_2"}

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from cases import assert_same, numpy
-from refusals import refused
+from refusals import built, refused
 
 import keras_txf as txf
 
@@ -73,6 +73,21 @@ def test_a_key_too_many_is_refused_by_name():
     prefill = models.prefill_model(BUILDERS["decoder_generator"]())
     rows = {"token_ids": IDS, "attention_mask": np.ones((2, 5), bool)}
     refused(lambda: prefill({**rows, "more": IDS}), ["`inputs`", "more"])
+
+
+@pytest.mark.parametrize("name", ["encoder_classifier", "decoder_generator", "encoder_decoder", "image_classifier"])
+@pytest.mark.parametrize("loss", [
+    "sparse_categorical_crossentropy", keras.losses.binary_crossentropy, [keras.losses.CategoricalFocalCrossentropy()],
+    {"logits": keras.losses.SparseCategoricalCrossentropy()},
+], ids=range(4))  # fmt: skip
+def test_a_loss_of_probabilities_is_refused(name, loss):
+    """Keras clips the logits to [0, 1]: the loss never falls."""
+    refused(lambda: built(name).compile("adam", loss), ["`loss` must take logits", "from_logits=True"])
+
+
+def test_losses_of_other_numbers_are_taken():
+    for loss in (None, "mse", keras.losses.BinaryCrossentropy(from_logits=True), lambda true, found: found[:, 0]):
+        BUILDERS["encoder_classifier"]().compile("adam", loss=loss)
 
 
 def test_bytes_of_images_are_refused():

@@ -103,11 +103,6 @@ def paired_blocks(
     return theirs, ours
 
 
-def numbered(table, ours, theirs):
-    """A table of one block as the table of a stack of them."""
-    return {key.replace("block", ours, 1): f"{theirs}.{name}" for key, name in table.items()}
-
-
 def to_numpy(tensor):
     """An own copy: PyTorch's view of a parameter would change with it."""
     if isinstance(tensor, torch.Tensor):
