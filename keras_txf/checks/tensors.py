@@ -145,6 +145,13 @@ def mask(name, tensor, *ranks):
         )
 
 
+def padding_mask(tensor, inputs):
+    """The mask (B, T) of inputs (B, T, ...), or None."""
+    if tensor is not None:
+        mask("mask", tensor, (2, "(batch, length)"))
+        broadcasts("mask", tensor, *inputs.shape[:2])
+
+
 def positions(tensor, batch, length):
     """Positions are (T,) or (B, T): a single one for several places would pass as broadcast."""
     integers("positions", tensor)

@@ -12,9 +12,11 @@ from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import get_config, get_initializer, inherit, own_initializer, register
+from keras_txf.layers.symbolic_calls import has_output_spec
 
 
 @register
+@has_output_spec
 @named_arguments
 class AttentionPooling(keras.layers.Layer):
     """One vector for each sequence, by attention of many heads from a learned query, and a feed-forward network.
@@ -84,11 +86,17 @@ class AttentionPooling(keras.layers.Layer):
         self.norm.build(shape)
         self.feed_forward.build(shape)
 
-    def call(self, inputs, mask=None, training=None):
+    def output_spec(self, given):
+        """The symbol of `call`, from its arguments as attributes."""
+        self._check_call(given.inputs, given.mask)
+        return keras.KerasTensor((given.inputs.shape[0], given.inputs.shape[-1]), self.compute_dtype)
+
+    def _check_call(self, inputs, mask):
         checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
-        if mask is not None:
-            checks.mask("mask", mask, (2, "(batch, length)"))
-            checks.broadcasts("mask", mask, *inputs.shape[:2])
+        checks.padding_mask(mask, inputs)
+
+    def call(self, inputs, mask=None, training=None):
+        self._check_call(inputs, mask)
         query = ops.broadcast_to(ops.cast(self.query, inputs.dtype), (ops.shape(inputs)[0], 1, inputs.shape[-1]))
         x = self.attention(query, inputs, context_mask=mask, training=training)
         return (x + self.feed_forward(self.norm(x), training=training))[:, 0]

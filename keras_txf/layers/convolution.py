@@ -13,9 +13,11 @@ from keras_txf.layers.activations import get_activation
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import get_config, get_initializer, own_initializer, register
+from keras_txf.layers.symbolic_calls import has_output_spec
 
 
 @register
+@has_output_spec
 @named_arguments
 class Convolution(keras.layers.Layer):
     """A convolution over tokens, with an activation: each token sees as many neighbours on either side.
@@ -80,11 +82,18 @@ class Convolution(keras.layers.Layer):
         if isinstance(self.activation_function, keras.layers.Layer):
             self.activation_function.build(inputs_shape)
 
-    def call(self, inputs, mask=None):
+    def output_spec(self, given):
+        """The symbol of `call`, from its arguments as attributes."""
+        self._check_call(given.inputs, given.mask)
+        return keras.KerasTensor(given.inputs.shape, self.compute_dtype)
+
+    def _check_call(self, inputs, mask):
         checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
+        checks.padding_mask(mask, inputs)
+
+    def call(self, inputs, mask=None):
+        self._check_call(inputs, mask)
         if mask is not None:
-            checks.mask("mask", mask, (2, "(batch, length)"))
-            checks.broadcasts("mask", mask, *inputs.shape[:2])
             inputs = inputs * ops.cast(mask, inputs.dtype)[..., None]
         outputs = ops.conv(inputs, self.kernel, padding="same", data_format="channels_last")
         return self.activation_function(outputs + self.bias)

@@ -11,9 +11,11 @@ from keras_txf.layers.embeddings import ENCODINGS, PositionalEmbedding, check_le
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_config, get_initializer, register
+from keras_txf.layers.symbolic_calls import has_output_spec
 
 
 @register
+@has_output_spec
 @named_arguments
 class FeatureEmbedding(keras.layers.Layer):
     """Projects float vectors to the width of a model, and adds positions.
@@ -80,14 +82,25 @@ class FeatureEmbedding(keras.layers.Layer):
         if self.position_layer is not None:
             self.position_layer.build(inputs_shape[:-1])
 
-    def call(self, inputs, mask=None, positions=None):
+    def output_spec(self, given):
+        """The symbol of `call`, from its arguments as attributes."""
+        self._check_call(given.inputs, given.mask, given.positions)
+        if given.positions is not None:
+            checks.positions(given.positions, *given.inputs.shape[:2])
+        return keras.KerasTensor(self.projection(given.inputs).shape, self.compute_dtype)
+
+    def _check_call(self, inputs, mask, positions):
         checks.rank("inputs", inputs, (3, "(batch, length, features)"))
+        checks.padding_mask(mask, inputs)
         if positions is None:
             check_length(inputs, self.max_length)
+        elif self.position_layer is None:
+            raise ValueError("`positions` was passed, but position_encoding=None: it would not be used.")
+
+    def call(self, inputs, mask=None, positions=None):
+        self._check_call(inputs, mask, positions)
         x = self.projection(inputs if mask is None else zero_padding(inputs, mask))
         if self.position_layer is None:
-            if positions is not None:
-                raise ValueError("`positions` was passed, but position_encoding=None: it would not be used.")
             return x
         given = {} if positions is None else {"positions": positions}
         return add_positions(self.position_layer, x, mask, **given)
@@ -121,8 +134,7 @@ def add_positions(position_layer, x, mask, **positions):
 def zero_padding(inputs, mask):
     """Zeros in place of the vectors (B, T, F) at padding, which may be anything, NaN too; checks the mask (B, T)."""
     mask = checks.dense_tensor("mask", mask)
-    checks.mask("mask", mask, (2, "(batch, length)"))
-    checks.broadcasts("mask", mask, *inputs.shape[:2])
+    checks.padding_mask(mask, inputs)
     return ops.where(ops.cast(mask, "bool")[..., None], inputs, 0)
 
 

@@ -59,8 +59,7 @@ class Pooling(keras.layers.Layer):
         checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
         if mask is None:
             mask = ops.ones_like(inputs[..., 0], dtype="bool")
-        checks.mask("mask", mask, (2, "(batch, length)"))
-        checks.broadcasts("mask", mask, *inputs.shape[:2])
+        checks.padding_mask(mask, inputs)
         if 0 in inputs.shape:  # of which PyTorch has no maximum; where sizes are known later only, `initial` gives one
             width = inputs.shape[-1] * (2 if self.kind == "first_and_others" else 1)
             return ops.zeros((ops.shape(inputs)[0], width), self.compute_dtype)

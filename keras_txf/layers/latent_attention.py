@@ -20,11 +20,13 @@ from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.positions import Rotary
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_config, get_initializer, register, revive
-from keras_txf.ops.masks import AttentionMask
+from keras_txf.layers.symbolic_calls import has_output_spec
+from keras_txf.ops.masks import AttentionMask, check_conditions
 from keras_txf.ops.rotary import yarn_logit_factor
 
 
 @register
+@has_output_spec
 @named_arguments
 class LatentAttention(keras.layers.Layer):
     """Multi-head latent attention (DeepSeek V2 and V3): a cache of R + P numbers a token, whatever the number of heads.
@@ -152,7 +154,7 @@ class LatentAttention(keras.layers.Layer):
     ):
         if cache is None:
             padding = inputs_mask if mask is None else mask
-            check_masks(self, inputs, inputs, attention_mask, mask=padding, segment_ids=segment_ids)
+            self._check_call(inputs, padding, attention_mask, segment_ids)
             allowed = AttentionMask(self.causal, None, padding, segment_ids, segment_ids, attention_mask)
             query, vector, rotary_key = self._project(inputs, token_positions(inputs, positions))
         else:
@@ -165,6 +167,22 @@ class LatentAttention(keras.layers.Layer):
         return attend(
             self, query, key, value, allowed, None, any_hidden, return_attention_scores, training, self.logit_scale()
         )
+
+    def output_spec(self, given):
+        """The symbols of `call`, from its arguments as attributes."""
+        padding = given.inputs_mask if given.mask is None else given.mask
+        self._check_call(given.inputs, padding, given.attention_mask, given.segment_ids)
+        if given.positions is not None:
+            checks.positions(given.positions, *given.inputs.shape[:2])
+        self.key_value_down(given.inputs)  # refuses another width than that which it was built for
+        (batch, length, _), dtype = given.inputs.shape, self.compute_dtype
+        output = keras.KerasTensor(given.inputs.shape, dtype)
+        scores = keras.KerasTensor((batch, self.num_heads, length, length), dtype)
+        return (output, scores) if given.return_attention_scores else output
+
+    def _check_call(self, inputs, padding, attention_mask, segment_ids):
+        check_masks(self, inputs, inputs, attention_mask, mask=padding, segment_ids=segment_ids)
+        check_conditions(padding, segment_ids, segment_ids)
 
     def logit_scale(self):
         """The factor on the logits."""

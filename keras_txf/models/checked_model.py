@@ -1,5 +1,6 @@
 """The class of the models: a functional Keras model that looks at its inputs."""
 
+import functools
 import inspect
 
 import keras
@@ -19,6 +20,7 @@ class CheckedModel(keras.Model):
     `predict`. A loss of probabilities is refused: Keras would clip the logits to [0, 1], and the loss would never fall.
     """
 
+    @functools.wraps(keras.Model.compile)
     def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
         for one in keras.tree.flatten(loss):
             if _takes_probabilities(one):
@@ -27,6 +29,13 @@ class CheckedModel(keras.Model):
                     f"received {short_repr(one)}, which takes probabilities."
                 )
         super().compile(optimizer, loss, *args, **kwargs)
+
+    def compile_from_config(self, config):
+        if type(self).compile is not CheckedModel.compile:
+            return super().compile_from_config(config)  # a subclass says itself how it is compiled again
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self.optimizer.build(self.trainable_variables)
 
     def __call__(self, inputs, *args, **kwargs):
         return super().__call__(self.check_inputs(inputs), *args, **kwargs)

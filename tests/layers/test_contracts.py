@@ -137,7 +137,7 @@ CASES = [
     case("rotary", txf.layers.Rotary, {"x": floats("target", 3, 4), "positions": places("target")}, **POSITION),
     case("rotary-scaled", txf.layers.Rotary, {"x": floats("target", 3, 8), "positions": places("target")}, fraction=0.5,
          scaling={"type": "linear", "factor": 4.0}, **POSITION, fullest=True),
-    case("convolution", txf.layers.Convolution, INPUTS, 3, "gelu", quantizes=False),
+    case("convolution", txf.layers.Convolution, INPUTS, 3, "gelu", quantizes=False, fullest=True),
     case("convolution-in-a-block", encoder, INPUTS, 3, scores=SELF_SCORES,
          convolution=lambda dtype: txf.layers.Convolution(5, dtype=dtype), fullest=True),
     case("attention-disentangled", attention, INPUTS, 3, scores=SELF_SCORES, position=disentangled),
