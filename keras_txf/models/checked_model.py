@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from typing import Any
 
 import keras
 
@@ -20,8 +21,7 @@ class CheckedModel(keras.Model):
     `predict`. A loss of probabilities is refused: Keras would clip the logits to [0, 1], and the loss would never fall.
     """
 
-    @functools.wraps(keras.Model.compile)
-    def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
+    def compile(self, optimizer: Any = "rmsprop", loss: Any = None, *args: Any, **kwargs: Any) -> None:
         for one in keras.tree.flatten(loss):
             if _takes_probabilities(one):
                 raise ValueError(
@@ -99,6 +99,9 @@ class CheckedModel(keras.Model):
                 f"`{name}` must be floats, such as the bytes of an image divided by 255; received {dtype}."
             )
         return value
+
+
+functools.update_wrapper(CheckedModel.compile, keras.Model.compile)  # `help` shows Keras' arguments
 
 
 def _takes_probabilities(loss):
