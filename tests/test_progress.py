@@ -92,6 +92,16 @@ def test_scores_show_a_bar(monkeypatch, uncompiled):
     assert "generating: 100%" in terminal.getvalue() and "3/3" in terminal.getvalue()
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports from TensorFlow")
+def test_an_export_shows_its_steps(monkeypatch, tmp_path):
+    monkeypatch.setitem(txf.text.export.__globals__, "_save", lambda *arguments: arguments[-1].update(3))
+    terminal = in_terminal(monkeypatch)
+    model, tokenizer = txf.models.encoder_classifier(260, 2, 1, 8, 2), txf.text.ByteTokenizer(length=4)
+    for verbose in (0, 1):
+        txf.text.export(model, tokenizer, tmp_path / str(verbose), verbose=verbose)
+        assert ("3/3" in terminal.getvalue()) == bool(verbose)
+
+
 def shown_by(name, lines, small):
     """A method of a task that shows a bar, with its arguments."""
     short = small | {"vocab_size": 20}
