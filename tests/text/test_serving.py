@@ -4,6 +4,7 @@ import drawing
 import keras
 import numpy as np
 import pytest
+from refusals import refused
 from text_cases import learnt
 
 import keras_txf as txf
@@ -44,3 +45,14 @@ def test_seeds():
     fixed, other = serving._seed(3), serving._seed(None)
     assert fixed().numpy().tolist() == fixed().numpy().tolist() and fixed().shape == other().shape == (2,)
     assert other().numpy().tolist() != other().numpy().tolist()
+
+
+def test_an_export_leaves_other_folders_alone(tmp_path):
+    model, tokenizer = txf.models.encoder_classifier(260, 2, 1, 8, 2), txf.text.ByteTokenizer(length=4)
+    (tmp_path / "mine").write_text("mine")
+    for overwrite, words in (
+        (True, "holds no SavedModel: remove it yourself"),
+        (False, "exists: overwrite=True replaces"),
+    ):
+        refused(lambda: txf.text.export(model, tokenizer, tmp_path, overwrite=overwrite), [words])
+    assert (tmp_path / "mine").read_text() == "mine"
