@@ -1,4 +1,4 @@
-"""Which keys of config.json are read, against the configuration classes of transformers; and their defaults."""
+"""Which keys of config.json are read, against the configuration classes of transformers."""
 
 import copy
 import json
@@ -16,7 +16,7 @@ from keras_txf.checkpoints.transformers_keys import KEYS
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 hub_errors = pytest.importorskip("huggingface_hub.errors")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 OF_BACKBONES = {"_out_features", "_out_indices"}  # which hidden states `AutoBackbone` returns
 
 
@@ -50,7 +50,6 @@ def serialized(layer):
     return {**found, "name": None, "config": {**found["config"], "name": None}}
 
 
-@pytest.mark.parity
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_every_key_of_the_class_is_known(kind):
     declared = set(config_class(kind).__dataclass_fields__)
@@ -87,7 +86,6 @@ def outcome(kind, values):
         return "refused"
 
 
-@pytest.mark.parity
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_each_missing_key_has_the_value_that_the_class_gives_it(kind):
     """Of a small file: some defaults follow from other keys."""
@@ -113,7 +111,6 @@ def test_each_missing_key_has_the_value_that_the_class_gives_it(kind):
 ROTARY = [kind for kind in FAMILIES if "rope_parameters" in (GOLDEN / kind / "config.json").read_text()]
 
 
-@pytest.mark.parity
 @pytest.mark.parametrize("scaling", [
     {"rope_type": "yarn", "factor": 4.0, "rope_theta": 5e5, "original_max_position_embeddings": 16},
     {"rope_type": "linear", "factor": 2.0},
@@ -125,9 +122,3 @@ def test_scaling_beside_parameters_of_rotary_positions(kind, scaling):
     values.update({"layer_types": ["sliding_attention", "full_attention"]} if kind == "gemma3_text" else {})
     expected = outcome(kind, config_class(kind).from_dict(copy.deepcopy(values)).to_dict())
     assert outcome(kind, values) == expected != outcome(kind, {**values, "rope_scaling": None})
-
-
-def test_the_defaults_are_those_of_the_installed_classes():
-    path = GOLDEN.parents[2] / "keras_txf" / "checkpoints" / "transformers_defaults.py"
-    rows = "\n".join(make_transformers_keys.rows())
-    assert rows in path.read_text(encoding="utf-8"), "run tests/checkpoints/make_transformers_keys.py"
