@@ -59,6 +59,12 @@ def test_a_head_of_another_number_of_classes_is_a_new_one(tmp_path):
     np.testing.assert_array_equal(*numpy(tables))
 
 
+def test_a_pair_gets_a_head_of_its_class(tmp_path):
+    model = load(GOLDEN / "bart", "sequence_classification", num_classes=3)
+    save(model, tmp_path)
+    assert class_of(tmp_path) == "BartForSequenceClassification" and load(tmp_path).output.shape[-1] == 3
+
+
 def test_a_new_head_leaves_the_other_heads_of_the_file(tmp_path):
     save(load(GOLDEN / "bert", "token_classification", num_classes=5), tmp_path)
     values = load_file(tmp_path / "model.safetensors")

@@ -140,10 +140,11 @@ def test_macro_f1_is_that_of_scikit_learn():
         metric.update_state(targets[start : start + 7], logits[start : start + 7])
     expected = sklearn.metrics.f1_score(targets, logits.argmax(1), average="macro")
     np.testing.assert_allclose(float(metric.result()), expected, atol=1e-6)
-    metric.reset_state()
-    metric.update_state([0, 0, 2, 2], np.eye(4)[[0, 0, 2, 0]])  # no example has or gets 1 or 3
-    expected = sklearn.metrics.f1_score([0, 0, 2, 2], [0, 0, 2, 0], average="macro")
-    np.testing.assert_allclose(float(metric.result()), expected, atol=1e-6)
+    for targets, found in (([0, 0, 2, 2], [0, 0, 2, 0]), ([2], [2])):  # no example has or gets the other classes
+        metric.reset_state()
+        metric.update_state(targets, np.eye(4)[found])
+        expected = sklearn.metrics.f1_score(targets, found, average="macro")
+        np.testing.assert_allclose(float(metric.result()), expected, atol=1e-6)
 
 
 def test_class_weights_weigh_the_loss_of_one_fit_and_the_optimizer_of_the_caller_stays():
@@ -306,6 +307,15 @@ def test_bad_calls_are_refused_by_name(call, words, of, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=words):
         call(of("TextClassifier"))
+
+
+def test_columns_of_pairs_are_refused_by_name(of):
+    for name, words in (("TextToText", ("sources", "targets")), ("PairClassifier", ("first", "second"))):
+        for place, word in enumerate(words):
+            columns = [["a", "b"], ["c", "d"], ["no", "yes"]][: 2 + (name == "PairClassifier")]
+            columns[place][1] = 3
+            with pytest.raises(ValueError, match=f"`{word}` must hold strings; received 3 at place 1"):
+                of(name).fit(*columns)
 
 
 def test_no_texts_have_no_answers(of):
