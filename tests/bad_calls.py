@@ -405,6 +405,8 @@ def add_tasks(names=tasks.__all__):
         case(f"tasks.{name}.load", cls.load, folder=folder / name)
         if name not in ("MaskedLanguageModel", "QuestionAnswerer"):
             case(f"tasks.{name}.export", task.export, folder=folder / f"{name} exported", overwrite=True)
+        if name == "TextEmbedder":
+            task.index(texts)  # which `search` needs
         for method, working in asked[name].items():
             case(f"tasks.{name}.{method}", getattr(task, method), **working)
 

@@ -98,7 +98,8 @@ NOWHERE = [
 
 
 @pytest.mark.parametrize("path", NOWHERE)
-def test_no_folder(path):
+def test_no_folder(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     refuses(path, "`path`", "folder", repr(path)[:50])
 
 

@@ -60,8 +60,7 @@ def test_a_head_of_another_number_of_classes_is_a_new_one(tmp_path):
 
 
 def test_a_pair_gets_a_head_of_its_class(tmp_path):
-    model = load(GOLDEN / "bart", "sequence_classification", num_classes=3)
-    save(model, tmp_path)
+    save(load(GOLDEN / "bart", "sequence_classification", num_classes=3), tmp_path)
     assert class_of(tmp_path) == "BartForSequenceClassification" and load(tmp_path).output.shape[-1] == 3
 
 

@@ -235,8 +235,7 @@ def test_options_take_the_place_of_what_the_file_says(tmp_path):
 @pytest.mark.parametrize("shards", [1, 2])
 def test_the_bar_reaches_its_end(tmp_path, capsys, shards, monkeypatch):
     folder, number = write(tmp_path, GPT2, tensors(GPT2), shards), len(tensors(GPT2))
-    added = []
-    add = keras.utils.Progbar.add
+    added, add = [], keras.utils.Progbar.add
     monkeypatch.setattr(keras.utils.Progbar, "add", lambda bar, count: added.append(count) or add(bar, count))
     load(folder, progress=True)
     assert sum(added) == number

@@ -5,6 +5,7 @@ import shutil
 import zipfile
 
 import pytest
+from refusals import refused
 
 import keras_txf as txf
 
@@ -27,18 +28,16 @@ def test_modules_stay_in_their_folder(kind, where, folder):
     modules.append((kind, where.format(folder.parent)))
     content = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in modules]
     (folder / "modules.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="`folder` must hold its files itself; .* leads out of it, to .*outside"):
-        embedder.from_checkpoint(folder)
+    refused(lambda: embedder.from_checkpoint(folder), ["`folder` must hold its files itself", " leads out of it, to "])
 
 
 def test_save_publishes_no_file_behind_a_link(folder, tmp_path):
     (tmp_path / "secret").write_text("secret")
     (folder / "tokenizer_secret.json").symlink_to(tmp_path / "secret")
     model = txf.checkpoints.load(folder)
-    with pytest.raises(ValueError, match="tokenizer_secret.json' leads out of it, to .*secret'"):
-        txf.checkpoints.save(model, tmp_path / "new")
-    with pytest.raises(ValueError, match="tokenizer_secret.json' leads out of it, to .*secret'"):
-        embedder.from_checkpoint(folder).save(tmp_path / "new")
+    for save in (lambda: txf.checkpoints.save(model, tmp_path / "new"),
+                 lambda: embedder.from_checkpoint(folder).save(tmp_path / "new")):  # fmt: skip
+        refused(save, ["tokenizer_secret.json' leads out of it, to ", "secret'"])
     assert not (tmp_path / "new").exists()
 
 
@@ -67,5 +66,4 @@ def test_a_small_file_of_a_large_configuration_is_not_read(bert, tmp_path):
     embedder.from_checkpoint(bert).save(tmp_path / "new")
     with zipfile.ZipFile(tmp_path / "new" / "model.keras", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("config.json", " " * 2 * 10**7)
-    with pytest.raises(ValueError, match="model.keras' cannot be read: 'config.json' in it has 20,000,000 bytes"):
-        embedder.load(tmp_path / "new")
+    refused(lambda: embedder.load(tmp_path / "new"), ["model.keras' cannot be read: 'config.json' in it has 20,0"])

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from chat_cases import CONVERSATIONS, PUBLISHED, TOOLS, assistant, user
+from refusals import refused
 
 from keras_txf import strangers, text
 from keras_txf.text.chat_templates import find_chat_template
@@ -156,8 +157,7 @@ def test_a_folder_without_a_template_has_none(tmp_path):
     with pytest.raises(ValueError, match="`template` must have names of files; received '../a'"):
         text.ChatTemplate({"default": "a", "../a": "b"}).save(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="`folder` must be a place that can be written to; received .*file'"):
-        text.ChatTemplate("a").save(tmp_path / "file")
+    refused(lambda: text.ChatTemplate("a").save(tmp_path / "file"), ["`folder` must be a place that can be written to"])
 
 
 def test_without_jinja2_the_error_says_what_to_install(tmp_path, monkeypatch):

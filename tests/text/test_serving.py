@@ -27,8 +27,8 @@ def test_a_word_has_the_tag_of_its_first_token():
 
 def test_a_pair_has_a_score():
     tokenizer = learnt("unigram", start="<s>", end="</s>")
-    model = txf.models.encoder_classifier(tokenizer.vocab_size, 1, 1, 16, 2, token_type_ids=True, token_types=2)
-    drawing.randomize(model, seed=1)
+    options = dict(token_type_ids=True, token_types=2)
+    model = drawing.randomize(txf.models.encoder_classifier(tokenizer.vocab_size, 1, 1, 16, 2, **options), seed=1)
     found = serving.pair_classifier(model, tokenizer, separator="</s>")(
         tf.constant(["dogs", "a"]), tf.constant(["foxes", "b"])
     )
