@@ -77,14 +77,14 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token if 
 TEMPLATE += "{% if add_generation_prompt %}assistant: {% endif %}"
 
 
-def test_prompts_and_responses_or_messages_of_a_file_are_conversations(tmp_path):
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("columns", [("prompt", "response"), "messages", None])
+def test_prompts_and_responses_or_messages_are_conversations(tmp_path, columns):
     task = plain(chat_template=TEMPLATE)
     lines = [{"prompt": a, "response": b, "messages": chat} for a, b, chat in zip(PROMPTS, RESPONSES, CHATS)]
     (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    expected = task.evaluate(CHATS)
-    assert task.evaluate(lines) == expected
-    for columns in (("prompt", "response"), "messages"):
-        assert task.evaluate(tmp_path / "data.jsonl", columns=columns) == expected
+    found = task.evaluate(tmp_path / "data.jsonl", columns=columns) if columns else task.evaluate(lines)
+    assert found == task.evaluate(CHATS)
 
 
 def test_the_loss_is_that_of_the_answers_of_all_rows():
