@@ -43,9 +43,10 @@ def test_scores_of_labels_are_those_of_scikit_learn(of):
 
 
 @pytest.mark.drawn(6)
-def test_scores_of_pairs_are_those_of_scipy(of):
+def test_scores_of_pairs_are_those_of_scipy(of, capsys):
     task, (first, second, scores) = of("PairClassifier of a score"), DATA["PairClassifier of a score"]
     found = task.evaluate(first, second, scores, batch_size=5)
+    assert capsys.readouterr().out == ""
     answers, shares = task.predict(first, second).astype("float64"), np.array(scores)
     entropies = -shares * np.log(answers) - (1 - shares) * np.log(1 - answers)
     np.testing.assert_allclose(found["loss"], entropies.mean(), rtol=1e-5)
