@@ -146,7 +146,7 @@ def mask(name, tensor, *ranks):
 
 
 def padding_mask(tensor, inputs):
-    """The mask (B, T) of inputs (B, T, ...), or None."""
+    """A mask of padding has a value for each token of inputs (B, T, ...); None masks nothing."""
     if tensor is not None:
         mask("mask", tensor, (2, "(batch, length)"))
         broadcasts("mask", tensor, *inputs.shape[:2])

@@ -84,21 +84,21 @@ class FeatureEmbedding(keras.layers.Layer):
 
     def output_spec(self, given):
         """The symbol of `call`, from its arguments as attributes."""
-        self._check_call(given.inputs, given.mask, given.positions)
+        self._check_call(given.inputs, given.positions)
+        checks.padding_mask(given.mask, given.inputs)
         if given.positions is not None:
             checks.positions(given.positions, *given.inputs.shape[:2])
         return keras.KerasTensor(self.projection(given.inputs).shape, self.compute_dtype)
 
-    def _check_call(self, inputs, mask, positions):
+    def _check_call(self, inputs, positions):
         checks.rank("inputs", inputs, (3, "(batch, length, features)"))
-        checks.padding_mask(mask, inputs)
         if positions is None:
             check_length(inputs, self.max_length)
         elif self.position_layer is None:
             raise ValueError("`positions` was passed, but position_encoding=None: it would not be used.")
 
     def call(self, inputs, mask=None, positions=None):
-        self._check_call(inputs, mask, positions)
+        self._check_call(inputs, positions)
         x = self.projection(inputs if mask is None else zero_padding(inputs, mask))
         if self.position_layer is None:
             return x

@@ -173,8 +173,8 @@ class BytePairTokenizer(Tokenizer):
         return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
 
     def keep_special_tokens_without(self, guard):
-        """From now on a special token is whole where no character `guard` follows its first; `guard` is taken out."""
-        self._encoder, names = with_secret_names(self._definition)
+        """Keeps special tokens whole, but for those with the character `guard` after their first; takes `guard` out."""
+        self._encoder, names = with_secret_names(self._kernel.to_str())
         tokens = sorted(names, key=len, reverse=True)
         pattern = re.compile("|".join(f"{re.escape(token)}(?!{guard})" for token in tokens) or "(?!)")
         self._prepare = lambda text: pattern.sub(lambda found: names[found[0]], text).replace(guard, "")

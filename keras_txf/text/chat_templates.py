@@ -62,7 +62,7 @@ class ChatTemplate:
         self.templates, self.special_tokens = dict(templates), dict(special_tokens)
         if importlib.util.find_spec("jinja2"):  # a checkpoint with a template loads without it
             for source in self.templates.values():
-                has_generation(source)
+                has_generation(source)  # which refuses what is no template
 
     def render(
         self,

@@ -4,6 +4,7 @@ import functools
 import json
 import secrets
 
+from keras_txf.checks import short_repr
 from keras_txf.text.lazy_imports import tokenizers
 
 PREFIX = secrets.token_hex(16)  # of this process; letters and digits, which normalizers leave alone
@@ -20,7 +21,7 @@ def escaping(kernel, parts, special):
     if not _makes(parts["model"], _hidden(parts["model"], special)):
         kernel.encode_special_tokens = True
         return kernel
-    return _renamed(parts, special)
+    return _renamed(parts, special)[0]
 
 
 @functools.lru_cache(maxsize=4)
@@ -28,23 +29,14 @@ def with_secret_names(definition):
     """Returns a tokenizer that finds special tokens under secret names alone, and a dict of these names by token.
 
     Args:
-        definition: the content of a `tokenizer.json`.
+        definition: JSON of a `tokenizers.Tokenizer`, without padding and truncation.
     """
-    kernel = tokenizers.Tokenizer.from_str(definition)
-    kernel.no_padding()
-    kernel.no_truncation()
-    parts = json.loads(kernel.to_str())
-    special = [token["content"] for token in parts["added_tokens"] if token["special"]]
-    unknown = parts["model"].get("unk_token")
-    return _renamed(parts, special), {token: _secret(token) for token in special if token != unknown}
-
-
-def _secret(token):
-    return PREFIX + token.encode().hex() + "x"
+    parts = json.loads(definition)
+    return _renamed(parts, [token["content"] for token in parts["added_tokens"] if token["special"]])
 
 
 def _hidden(model, special):
-    """The special tokens that a model has as pieces, but for the one of all that is unknown."""
+    """The special tokens that are pieces of a model, without the unknown token."""
     pieces = model["vocab"] if isinstance(model["vocab"], dict) else dict(model["vocab"])
     return {token for token in special if token in pieces} - {model.get("unk_token")}
 
@@ -65,9 +57,12 @@ def _merged(model, pair):
 
 
 def _renamed(parts, special):
-    """The tokenizer of `parts` with its special tokens under secret names; all but the unknown one."""
-    model, unknown = dict(parts["model"]), parts["model"].get("unk_token")
-    names = {token: _secret(token) for token in special if token != unknown}
+    """The tokenizer of `parts` that has its special tokens under secret names, and these names by token.
+
+    The unknown token keeps its name.
+    """
+    model = dict(parts["model"])
+    names = {token: f"{PREFIX}{token.encode().hex()}x" for token in special if token != model.get("unk_token")}
     pieces = model["vocab"]
     if isinstance(pieces, dict):
         model["vocab"] = {names.get(piece, piece): id for piece, id in pieces.items()}
@@ -85,5 +80,8 @@ def _renamed(parts, special):
     encoder.encode_special_tokens = True
     for token in parts["added_tokens"]:
         if encoder.token_to_id(names.get(token["content"], token["content"])) != token["id"]:
-            raise ValueError(f"`definition` must keep its ids where its special tokens are renamed; {token} did not.")
-    return encoder
+            raise ValueError(
+                "`definition` must keep the ids of special tokens under other names; received "
+                f"{short_repr(token['content'])}, which has another id then."
+            )
+    return encoder, names

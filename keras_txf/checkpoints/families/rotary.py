@@ -28,11 +28,11 @@ def positions(c, kinds, bases, used=None, scaled=("full_attention",), fraction=N
         interleaved: see `Rotary`.
     """
     new, old = c("rope_parameters", None) or {}, c("rope_scaling", None) or {}
+    has_kinds = any(key in new for key in ("full_attention", "sliding_attention"))
     rotaries = {}
     for kind in dict.fromkeys(kinds):
         if kind not in bases:
             raise ValueError(f"config.json must have `layer_types` in {sorted(bases)}; received {short_repr(kind)}.")
-        has_kinds = any(key in new for key in ("full_attention", "sliding_attention"))
         own = new.get(kind) or {} if has_kinds else new
         if old and kind in scaled:  # transformers then reads no `rope_parameters`, but for those of kinds
             own = {**own, **old} if has_kinds else old
