@@ -215,7 +215,7 @@ def model_of(layer, arrays):
     return keras.Model([*symbols.values()], layer(symbols[first], **{name: symbols[name] for name in others}))
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @every_layer
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_subclass_keeps_its_options(name, kind, tmp_path):

@@ -104,6 +104,7 @@ def test_training_is_the_same(name, mode, options):
     assert_same(train(name, scope=SCOPES[mode], **options), plainly(name, **options), tolerance)
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("options", [
     {"run_eagerly": True}, *(pytest.param(options, marks=pytest.mark.slow) for options in ({}, {"jit_compile": True}))
 ], ids=str)  # fmt: skip
@@ -138,7 +139,8 @@ class AttentionOfKeras(keras.layers.Layer):
         return {**super().get_config(), "dropout": self.dropout}
 
 
-@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_an_attention_that_reads_the_mask_of_its_input_trains_the_same(dropout):
     options = {"attention": AttentionOfKeras(dropout), "run_eagerly": True}
     again = train("own attention", None, rematerialize=True, **options)

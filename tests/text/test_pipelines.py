@@ -82,6 +82,7 @@ EXAMPLES = {  # at most 9 tokens a row
 }
 
 
+@pytest.mark.drawn(2)
 @every_pipeline
 def test_shapes_and_numbers(name):
     examples = PIPELINES[name](BYTES, 9)

@@ -122,6 +122,7 @@ def test_fit_gives_the_same_on_both_sides(name, options, monkeypatch, chunked):
         assert not tensor_notes._NOTES  # notes die with their tensors
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(("pad_id", "eagerly"), [(0, True), pytest.param(-100, False, marks=long)])
 def test_two_draws_of_dropout_give_the_same(pad_id, eagerly, monkeypatch, chunked):
     x, y = np.concatenate([X[:3], X[:3]]), np.concatenate([Y[:3], Y[:3]])

@@ -70,6 +70,7 @@ def overlap(axis):
     return max(below.y1 - above.y0 for above, below in zip(boxes, boxes[1:]))
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("heads, count, height, shown, pixels", [
     (12, 60, 3, 12, 0), (1, 30, 6, 30, 1), (1, 200, 6, 34, 1),
 ])  # fmt: skip
