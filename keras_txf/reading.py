@@ -14,6 +14,7 @@ LARGEST_JSON = 10**8  # bytes; the limit of safetensors for a header
 DEEPEST_JSON = 32
 MOST_COMPRESSED = 100  # times; Keras itself does not compress
 LONGEST_REASON = 600  # characters of another package's error, which may hold any part of the file
+POINTER = b"version https://git-lfs.github.com/spec/"  # what a file begins with that stands for a large one
 COMPLETE = ".complete-save"  # folder within a checkpoint's folder: the files of a save that was killed as it moved them
 
 
@@ -38,12 +39,27 @@ def reading(*paths):
         # A panic of a package in Rust is no Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
+        for path in () if isinstance(error, OSError) else paths:
+            refuse_pointer(path)
         names = [short_repr(str(path)) if path is paths[0] else path.name for path in paths]
         if isinstance(error, OSError) and error.filename is not None:
             raise
         if isinstance(error, ValueError) and all(name in str(error) for name in names):
             raise
         raise ValueError(f"{', '.join(names)} cannot be read: {_reason(error)}") from error
+
+
+def refuse_pointer(path):
+    """Refuses a pointer of Git LFS, which stands in place of a large file until Git fetches it."""
+    start = b""
+    if os.path.isfile(path):  # a pipe would block
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            start = file.read(len(POINTER))
+    if start == POINTER:
+        raise ValueError(
+            f"{short_repr(str(path))} is a pointer of Git LFS, not the file itself. Run `git lfs pull` in its folder, "
+            "or load the repository by its name on the Hub."
+        )
 
 
 def file_of(folder, name):
@@ -70,6 +86,7 @@ def within(folder, path):
 def read_json(path, name="folder"):
     """Reads the dict of a JSON file; `name` is the argument in the message."""
     path = pathlib.Path(path)
+    refuse_pointer(path)
     try:
         if not path.is_file():  # reading a pipe would block
             raise ValueError("there is no such file")

@@ -9,12 +9,13 @@ import contextlib
 import math
 import os
 import pathlib
+import re
 
 import ml_dtypes  # noqa: F401  NumPy learns bfloat16 from it
 import safetensors
 
 from keras_txf.checks import short_repr
-from keras_txf.reading import COMPLETE, file_of, read_json, shortened
+from keras_txf.reading import COMPLETE, file_of, read_json, refuse_pointer, shortened
 
 ONE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -66,16 +67,37 @@ def open_file(path):
         yield Tensors(dict.fromkeys(file.keys(), file), {file: path})
 
 
+# What torch.compile, FSDP and the checkpoints of activations put before the name of what they wrap.
+WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+PARALLEL = "module."  # what DataParallel puts before all names
+
+
+def own_names(stored):
+    """Returns the names of a model's tensors -> their names in a file of the model that others wrapped."""
+    names = {name: WRAPPERS.sub("", name) for name in stored}
+    while names and all(name.startswith(PARALLEL) for name in names.values()):
+        names = {name: own.removeprefix(PARALLEL) for name, own in names.items()}
+    found = {own: name for name, own in names.items()}
+    twice = sorted(names.keys() - found.values())
+    if twice:
+        own = names[twice[0]]
+        raise ValueError(
+            f"The file has two tensors for {short_repr(own)}: {short_repr(found[own])} and {short_repr(twice[0])}."
+        )
+    return found
+
+
 class Tensors:
     """The tensors of a checkpoint by name, read from the disk one at a time.
 
     Args:
-        files: dict of names -> the open file that has the tensor.
+        files: dict of names in the files -> the open file that has the tensor.
         paths: dict of open files -> their paths, for messages.
     """
 
     def __init__(self, files, paths):
-        self.files = files
+        self.stored = own_names(files)
+        self.files = {own: files[name] for own, name in self.stored.items()}
         self.paths = paths
 
     def __iter__(self):
@@ -88,11 +110,11 @@ class Tensors:
         return name in self.files
 
     def shape(self, name):
-        return tuple(self.files[name].get_slice(name).get_shape())
+        return tuple(self.files[name].get_slice(self.stored[name]).get_shape())
 
     def dtype(self, name):
         """Returns the dtype of a tensor by its name in the file, such as "F32" or "BF16"."""
-        return self.files[name].get_slice(name).get_dtype()
+        return self.files[name].get_slice(self.stored[name]).get_dtype()
 
     def size(self, name):
         """Returns the number of values of a tensor."""
@@ -102,7 +124,7 @@ class Tensors:
         """Reads a tensor as a NumPy array."""
         file = self.files[name]
         try:
-            return file.get_tensor(name)
+            return file.get_tensor(self.stored[name])
         except (
             Exception
         ) as error:  # the package's own error, or Python's, for a dtype or a shape that NumPy does not have
@@ -114,6 +136,7 @@ class Tensors:
 
 
 def _open(stack, path):
+    refuse_pointer(path)
     try:
         # Not mapped into memory: the pages of a map count as memory of the process until it is closed, and a file that
         # shrinks meanwhile would kill the process.

@@ -25,7 +25,8 @@ def byte_pair_definition(vocabulary, merges, config, defaults):
         config: values of `tokenizer_config.json`.
         defaults: the special tokens of the class, by their names.
     """
-    read_text("folder", merges)  # says what is wrong with a file that is no text
+    for file in (vocabulary, merges):
+        read_text("folder", file)  # says what is wrong with a file that is no text
     try:
         pieces, pairs = tokenizers.models.BPE.read_file(str(vocabulary), str(merges))
         model = tokenizers.models.BPE(pieces, pairs, fuse_unk=False)

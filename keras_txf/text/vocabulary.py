@@ -4,7 +4,7 @@ import difflib
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.reading import reading
+from keras_txf.reading import reading, refuse_pointer
 
 
 class Vocabulary:
@@ -85,6 +85,7 @@ def read_bytes(name, path):
             f"`{name}` must be a file; received {short_repr(str(path))}, which is "
             f"{'a folder' if path.is_dir() else 'missing'}."
         )
+    refuse_pointer(path)
     content = path.read_bytes()
     if not content:
         raise ValueError(f"`{name}` must hold something; received {short_repr(str(path))}, which is empty.")

@@ -58,6 +58,16 @@ def test_json_that_is_no_object(sharded, name):
     refuses(sharded, name)
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 548105171\n"
+
+
+@pytest.mark.parametrize("name", [CONFIG, INDEX, "model-00002-of-00002.safetensors"])
+def test_a_pointer_of_git_lfs(sharded, name):
+    """What a clone has in place of a large file, before Git fetches it."""
+    (sharded / name).write_bytes(POINTER)
+    refuses(sharded, name, "Git LFS", "`git lfs pull`")
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes have names on POSIX only")
 @pytest.mark.parametrize("name", [CONFIG, ONE])
 def test_a_pipe_is_not_waited_for(folder, name):

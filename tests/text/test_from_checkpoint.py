@@ -143,6 +143,7 @@ def test_a_null_prefix_space_is_none(tmp_path):
 
 BERT, SPLIT = of("BertTokenizer"), of("DebertaV2Tokenizer", split_by_punct=True)
 GPT2, MARIAN = of("GPT2Tokenizer"), {**of("MarianTokenizer"), "source.spm": b"no"}
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935\nsize 548105171\n"
 REFUSED = [
     ({}, ["`folder`", "tokenizer.json", "[]"]),
     ({"vocab.txt": "[UNK]\n"}, ["`folder`", "None", "['vocab.txt']"]),
@@ -163,6 +164,10 @@ REFUSED = [
     ({**MARIAN, "vocab.json": {"a": 0}}, ["SentencePiece", "no"]),
     ({**MARIAN, "vocab.json": {"a": 1}}, ["vocab.json", "below 1", "received 1"]),
     ({**MARIAN, "vocab.json": {"a": 0, "b": 0}}, ["ids of their own"]),
+    *(({**files, name: POINTER}, [name, "Git LFS", "`git lfs pull`"]) for name, files in (
+        ("tokenizer.json", {}), ("vocab.txt", BERT), ("vocab.json", {**GPT2, "merges.txt": "a b\n"}),
+        ("merges.txt", {**GPT2, "vocab.json": {"a": 0}}), ("spiece.model", of("T5Tokenizer")),
+    )),
 ]  # fmt: skip
 
 
