@@ -2,12 +2,14 @@
 
 import collections
 import re
+import warnings
 
 import numpy as np
 
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, POOLER, modules_of
 from keras_txf.checkpoints.text_part import text_name
+from keras_txf.checkpoints.weight_map import as_tensor
 from keras_txf.checks import short_repr
 
 FLOATS = {"F64": "float32", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # in files -> of models
@@ -103,15 +105,18 @@ def check_names(source, task, wanted, asked):
     Returns the names of the known tensors without a weight that the same class in transformers uses.
     """
     family, config = source.family, Config(source.values)
+    own = modules_of(family.tasks[task].rows(config))
     missing, offences = sorted(wanted - source.names.keys()), []
     if missing:
+        is_body = "encoder" in family.tasks and {name.rpartition(".")[0] for name in missing} <= own
         offences.append(
             f"The file must have a tensor for each weight of the model; there is none named {short_repr(missing)}."
+            + " Pass task='encoder' for the model without this head." * is_body
         )
     heads = [known.rows(config) for known in family.tasks.values()]
     # A head that the model has: each of its tensors must have a weight.
     of_heads = set().union(*map(modules_of, heads)) - {name.rpartition(".")[0] for name in wanted}
-    roots = {name.partition(".")[0] for name in modules_of(family.tasks[task].rows(config))}
+    roots = {name.partition(".")[0] for name in own}
     skipped = {
         name
         for name in source.of_heads
@@ -130,11 +135,21 @@ def check_names(source, task, wanted, asked):
         and not any(re.fullmatch(pattern, name) for pattern in passed)
         and not (name in of_heads or name.rpartition(".")[0] in of_heads)
     ]
+    outside = []
+    if not source.has_prefix and not family.tasks[task].whole:  # such as the `linear` of ColBERT
+        modules = {as_tensor(row).name.partition(".")[0] for row in family.rows(config).values()}
+        outside = sorted(name for name in left if name.partition(".")[0] not in modules)
+        left = set(left) - set(outside)
     if left:
         left = sorted(source.names[name] for name in left)
         offences.append(f"The file has tensors that no weight of the model is for: {short_repr(left)}.")
     if offences:
         raise ValueError(" ".join(offences))
+    if outside:
+        warnings.warn(
+            f"The file has tensors outside of the model, which are passed over: {short_repr(outside)}.",
+            stacklevel=4,  # the caller of `load`
+        )
     if family.tasks[task].architecture not in (source.values.get("architectures") or ()):
         return [] if family.tasks[task].whole else [name for name in source.names if re.fullmatch(POOLER, name)]
     head = modules_of(family.tasks[task].rows(config)) - wanted

@@ -193,6 +193,11 @@ def test_what_may_change_the_model_is_not_passed_over(tmp_path, name):
     refused(lambda: load(folder, "causal_lm"), ["no weight of the model", f"{name}.weight"])
 
 
-def test_without_a_prefix_every_tensor_must_be_known(tmp_path):
-    body = {name.removeprefix("bert."): array for name, array in with_head(BERT, "rank_outputs").items()}
-    refused(lambda: load(write(tmp_path, BERT, body), "encoder"), ["no weight of the model", "rank_outputs.weight"])
+def test_what_stands_beside_a_body_without_a_prefix_is_passed_over(bodies, tmp_path):
+    """Such as the `linear` of ColBERT; a tensor within the modules of the body is not."""
+    head = with_head(BERT, "linear")
+    body = {name.removeprefix("bert."): array for name, array in head.items() if "cls." not in name}
+    with pytest.warns(UserWarning, match=r"passed over: \['linear.bias', 'linear.weight'\]"):
+        same(load(write(tmp_path, {**BERT, "architectures": ["HF_ColBERT"]}, body)), bodies["bert"])
+    body["encoder.extra"] = body["linear.bias"]
+    refused(lambda: load(write(tmp_path, BERT, body), "encoder"), ["no weight of the model", "['encoder.extra']"])

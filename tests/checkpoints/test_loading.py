@@ -114,6 +114,27 @@ def test_without_the_prefix(plain, tmp_path, name, prefix):
     same(load(write(tmp_path, CONFIGS[name], rename(tensors(CONFIGS[name]), (prefix, "")))), plain[name])
 
 
+WRAPPED = [
+    ("^", "_orig_mod."), ("^", "module."), ("^", "module._orig_mod."), (r"\.1\.", ".1._orig_mod."),
+    ("^", "_fsdp_wrapped_module."), (r"(LayerNorm|ln_1|input_layernorm)\.", r"_checkpoint_wrapped_module.\1."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_names_of_models_that_others_wrapped(plain, tmp_path, name):
+    """torch.compile, DataParallel and FSDP put their own names between the model's."""
+    arrays = tensors(CONFIGS[name])
+    for number, pair in enumerate(WRAPPED):
+        wrapped = rename(arrays, pair)
+        assert wrapped.keys() != arrays.keys()
+        model = load(write(tmp_path / str(number), CONFIGS[name], wrapped, shards=1 + number % 2))
+        same(model, plain[name])
+        txf.checkpoints.save(model, tmp_path / "saved")
+        assert load_file(tmp_path / "saved" / "model.safetensors").keys() == arrays.keys()
+    twice = {**arrays, **rename(arrays, ("^", "_orig_mod."))}
+    refused(lambda: load(write(tmp_path / "twice", CONFIGS[name], twice)), ["two tensors", "_orig_mod."])
+
+
 def test_the_body_alone_without_the_prefix(plain, tmp_path):
     arrays = rename({name: array for name, array in tensors(BERT).items() if name[:4] != "cls."}, (r"^bert\.", ""))
     found = weights(load(write(tmp_path, {**BERT, "architectures": ["BertModel"]}, arrays)))
@@ -147,7 +168,8 @@ def test_a_head_that_is_missing_is_tied(tmp_path):
     assert "logits/kernel" not in weights(load(write(tmp_path, {**values, "tie_word_embeddings": True}, arrays)))
     for said in ({"tie_word_embeddings": False}, {}):  # a Llama that says nothing is not tied in transformers
         folder = write(tmp_path, values | said, arrays)
-        refused(lambda: load(folder), ["must have a tensor", repr(HEAD)])
+        refused(lambda: load(folder), ["must have a tensor", repr(HEAD), "Pass task='encoder'"])
+        assert load(folder, "encoder").output.shape[-1] == LLAMA["hidden_size"]
         assert "logits/kernel" not in weights(load(folder, tie_embeddings=True))
 
 
