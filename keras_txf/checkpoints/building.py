@@ -136,10 +136,25 @@ def options_of(family, task, config, own):
     """
     with in_words_of_config(config.values, own):
         found = without_limit(family.options(config))
-        heads = {name: known.options(config) for name, known in family.tasks.items()}
+        head = family.tasks[task].options(config)
+        with config.without_checks():  # the keys of the other heads are known too
+            for known in family.tasks.values():
+                known.options(config)
     tied = config("tie_word_embeddings", True)
+    found = with_causality(config, family, found)
     config.check_all_known(family.neutral)
-    return {**family.tasks[task].convert(found), **heads[task]}, tied
+    return {**family.tasks[task].convert(found), **head}, tied
+
+
+def with_causality(config, family, options):
+    """Returns the options with `causal` where the tokens of a decoder see the later ones too, by `is_causal`."""
+    windows = options.get("window")
+    windowed = any(windows) if isinstance(windows, list) else windows
+    if config("is_causal", None) is False and "causal_lm" in family.tasks and not windowed:
+        if "attention" not in options:
+            return {**options, "causal": False}
+    config.not_read("is_causal", not {"causal_lm", "seq2seq"}.isdisjoint(family.tasks))
+    return options
 
 
 @contextlib.contextmanager

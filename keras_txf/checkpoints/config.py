@@ -6,10 +6,11 @@ meaning for some model, by `KEYS` and `OF_OTHER_CODE`, or where the folder bring
 A key that no class knows cannot change the outputs of transformers, and null asks for nothing: these are passed over.
 """
 
+import contextlib
 import warnings
 
 from keras_txf.checkpoints.config_schema import KINDS, NULL
-from keras_txf.checkpoints.transformers_defaults import DEFAULTS
+from keras_txf.checkpoints.transformers_defaults import DEFAULTS, SYNONYMS
 from keras_txf.checkpoints.transformers_keys import KEYS
 from keras_txf.checks import short_repr
 
@@ -62,13 +63,15 @@ class Config:
 
     Args:
         values: dict, as in the file.
-        place: of the values, for messages.
+        path: of the values in the file, such as "text_config.".
     """
 
-    def __init__(self, values, place="config.json"):
-        self.values = values
-        self.place = place
-        self.read, self.parts = set(), {}
+    def __init__(self, values, path=""):
+        self.synonyms = SYNONYMS.get(values.get("model_type"), {}) if isinstance(values.get("model_type"), str) else {}
+        self.values = with_own_names(values, self.synonyms)
+        self.path = path
+        self.place = f"{path.rstrip('.')} of config.json" if path else "config.json"
+        self.read, self.parts, self.passed, self.checks_values = set(), {}, {}, True
 
     def __call__(self, key, default=REQUIRED):
         """Returns the value of a key, checked by `KINDS`; null is allowed if the default is None or `NULL` has it."""
@@ -93,18 +96,22 @@ class Config:
         """
         if key not in self.parts:
             older, values = self(f"{key}_dict", None), self(key, None)
-            values = (values if older is None else older) or {}
+            path, values = (key, values) if older is None else (f"{key}_dict", older)
             kind = f"{self.values['model_type']}_{key.removesuffix('_config')}_model"
-            self.parts[key] = type(self)({**values, "model_type": kind}, f"{key} of config.json")
+            self.parts[key] = type(self)({**(values or {}), "model_type": kind}, f"{path}.")
         return self.parts[key]
 
     def only(self, key, *allowed, hint=""):
         """Refuses values of a key other than these; the first is the default. `hint` ends the message."""
-        if self(key, allowed[0]) not in allowed:
+        if self(key, allowed[0]) not in allowed and self.checks_values:
             raise ValueError(
                 f"{self.place} must have {short_repr(key)} in {list(allowed)}, for which there is a model; received "
                 f"{short_repr(self(key))}.{hint}"
             )
+
+    def not_read(self, key, *harmless):
+        """Refuses a key that its class in transformers does not read, but for null and what the model has anyway."""
+        self.only(key, *harmless, None, hint=self.way_out([key]))
 
     def activation(self, key, default=REQUIRED):
         """Returns our name of the activation under a key."""
@@ -112,11 +119,11 @@ class Config:
 
     def as_activation(self, key, name):
         """Returns our name of an activation; `key` is for the message."""
-        if name not in ACTIVATIONS:
+        if name not in ACTIVATIONS and self.checks_values:
             raise ValueError(
                 f"{self.place} must have {short_repr(key)} in {sorted(ACTIVATIONS)}; received {short_repr(name)}."
             )
-        return ACTIVATIONS[name]
+        return ACTIVATIONS.get(name)
 
     def each(self, key, number, default=None):
         """Returns the list under a key, one value for each block."""
@@ -150,12 +157,23 @@ class Config:
             raise ValueError("config.json must have at least one class in 'id2label'; received {}.")
         return self("num_labels", 2) if labels is None else len(labels)
 
+    def pass_over(self, values):
+        """Takes note of values that the class in transformers does not read: dict of paths in config.json -> values."""
+        self.passed.update(values)
+
+    @contextlib.contextmanager
+    def without_checks(self):
+        """Reads keys within the scope for a head that is not built: what they ask for need not be supported."""
+        self.checks_values = False
+        yield
+        self.checks_values = True
+
     def check_all_known(self, neutral):
         """Refuses keys that may change the model and values that no builder supports; warns of other unknown keys."""
         for key, allowed in FIXED.items():
             if key not in self.read and key not in neutral:
-                self.only(key, *allowed, hint=self._way_out([key]))
-        unknown = self.values.keys() - self.read - NEUTRAL - set(neutral)
+                self.only(key, *allowed, hint=self.way_out([key]))
+        unknown = self.values.keys() - self.read - NEUTRAL - set(neutral) - self.synonyms.keys()
         own_code = any(word in str(self.values.get("auto_map")) for word in ("AutoConfig", "AutoModel"))
         refused = sorted(
             key
@@ -166,17 +184,30 @@ class Config:
             code = ", or that the folder's own code (`auto_map`) may read" if own_code else ""
             raise ValueError(
                 f"{self.place} has keys that change some models{code}, so what they ask for would be missing: "
-                f"{short_repr({key: self.values[key] for key in refused})}.{self._way_out(refused)}"
+                f"{short_repr({key: self.values[key] for key in refused})}.{self.way_out(refused)}"
             )
-        if unknown:
-            found = short_repr({key: self.values[key] for key in sorted(unknown)})
+        unread = {**{key: self.values[key] for key in sorted(unknown)}, **self.passed}
+        if unread:
             warnings.warn(
-                f"{self.place} has keys that its class in transformers does not read; they are passed over: {found}.",
+                f"{self.place} has keys that its class in transformers does not read; they are passed over: "
+                f"{short_repr(unread)}.",
                 stacklevel=5,  # the caller of `load`
             )
 
-    def _way_out(self, keys):
-        """Says how to leave keys out; those of a part cannot be."""
-        if self.place != "config.json":
-            return ""
+    def way_out(self, keys):
+        """Says how to leave keys out."""
+        keys = [f"{self.path}{key}" for key in keys]
         return f" `txf.checkpoints.load(..., ignore={short_repr(keys)})` loads the folder as if it had no such key."
+
+
+def with_own_names(values, synonyms):
+    """Returns values under the names of the family's own keys, for which transformers has other names.
+
+    The other name counts where a file has both, as in transformers, but for the number of BART's blocks: transformers 4
+    wrote its other name without reading it.
+    """
+    found = dict(values)
+    for other, own in synonyms.items():
+        if values.get(other) is not None and (own not in values or own != "encoder_layers"):
+            found[own] = values[other]
+    return found

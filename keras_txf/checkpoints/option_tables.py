@@ -32,7 +32,8 @@ class CheckpointOptions(TypedDict, total=False):
     ignore: Annotated[
         Sequence[str],
         (),
-        "list of str, keys of `config.json` that are left out of it, such as one that an error names. The model then "
+        "list of str, keys of `config.json` that are left out of it, such as one that an error names; "
+        '"rope_scaling.factor" is a key within another. The model then '
         "lacks what they ask for, and `save` does not write them.",
     ]
     revision: Annotated[str | None, None, "branch, tag or commit on the Hub."]

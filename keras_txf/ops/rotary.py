@@ -94,7 +94,7 @@ def rotary_frequencies(dim, base=10000.0, scaling=None, length=None):
     kind = options.pop("type", None)
     checks.one_of("scaling['type']", kind, ROTARY_SCALINGS)
     function = ROTARY_SCALINGS[kind]
-    allowed = function.__code__.co_varnames[2 : function.__code__.co_argcount]
+    allowed = scaling_options(kind)
     checks.known_names(f"an option of rotary scaling {short_repr(kind)}", options, allowed)
     required = allowed[: len(allowed) - len(function.__defaults__ or ())]
     missing = [name for name in required if name not in options]
@@ -110,6 +110,12 @@ def rotary_frequencies(dim, base=10000.0, scaling=None, length=None):
     options = {name: value for name, value in options.items() if value is not None}
     frequencies, magnitude = function(dim, base, **options)
     return (frequencies(length) if callable(frequencies) else frequencies), magnitude
+
+
+def scaling_options(kind):
+    """The names of the numbers that a type of scaling reads, first the required ones."""
+    code = ROTARY_SCALINGS[kind].__code__
+    return code.co_varnames[2 : code.co_argcount]
 
 
 def check_rotary_scaling(base, scaling):

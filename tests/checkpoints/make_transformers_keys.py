@@ -32,6 +32,11 @@ DEFAULTS = '''"""Defaults of the classes of transformers {version}. `make_transf
 DEFAULTS = {{
 {defaults}
 }}  # fmt: skip
+
+# Of each `model_type`, other names of keys that a file may have -> the names of its class.
+SYNONYMS = {{
+{synonyms}
+}}  # fmt: skip
 '''
 GETATTR = re.compile(r'getattr\((?:self\.)?(?:text_)?config, "(\w+)"')
 INSTEAD = {
@@ -115,19 +120,23 @@ def text_of(value):
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def rows():
-    for family in sorted(FAMILIES.keys() & CONFIG_MAPPING.keys()):
-        for kind, found in defaults(family).items():
-            pairs = ", ".join(f'"{key}":~{text_of(value)}' for key, value in found.items())
-            if not pairs:
-                continue
+def rows(tables):
+    """The lines of a dict of dicts, by `model_type`."""
+    found = []
+    for kind, table in tables.items():
+        pairs = ", ".join(f'"{key}":~{text_of(value)}' for key, value in table.items())
+        if pairs:
             row = textwrap.fill(f'"{kind}":~{{{pairs}}},', 118, initial_indent=" " * 4, subsequent_indent=" " * 8)
-            yield row.replace("~", " ")
+            found.append(row.replace("~", " "))
+    return "\n".join(found)
 
 
 if __name__ == "__main__":
     lines = textwrap.fill(" ".join(keys()), 118, break_long_words=False, break_on_hyphens=False)
     version = transformers.__version__
     (FOLDER / "transformers_keys.py").write_text(KEYS.format(version=version, keys=lines), encoding="utf-8")
-    text = DEFAULTS.format(version=version, defaults="\n".join(rows()))
+    kinds = sorted(FAMILIES.keys() & CONFIG_MAPPING.keys())
+    of_classes = {kind: found for family in kinds for kind, found in defaults(family).items()}
+    synonyms = {kind: CONFIG_MAPPING[kind].attribute_map for kind in kinds}
+    text = DEFAULTS.format(version=version, defaults=rows(of_classes), synonyms=rows(synonyms))
     (FOLDER / "transformers_defaults.py").write_text(text, encoding="utf-8")

@@ -215,7 +215,7 @@ def test_one_warning_names_all_keys_that_nothing_reads(folders, tmp_path):
 
 
 @pytest.mark.parametrize("config, changed", [
-    (LLAMA, {"is_causal": False, "dual_chunk_attention_config": {"chunk_size": 262144}, "num_experts": 4,
+    (LLAMA, {"qk_layernorm": True, "dual_chunk_attention_config": {"chunk_size": 262144}, "num_experts": 4,
              "quantization_config": {"quant_method": "gptq"}, "sliding_window": 3}),  # of Mistral
     (BERT, {"is_decoder": True, "is_encoder_decoder": True}),
     (GPT2, {"alibi": True}),
@@ -242,6 +242,25 @@ def test_ignore_must_name_keys_of_the_file(folders):
         lambda: txf.checkpoints.load(folder, ignore=["is_causal"]),
         ["`ignore` must name keys of config.json", "['is_causal']"],
     )
+
+
+def test_keys_of_positions_that_their_type_does_not_read(folders, tmp_path):
+    """Transformers reads none of them: what no type has is passed over, what another type has is refused."""
+    scaling = {"type": "linear", "factor": 2.0, "beta_fast": 32, "attn_factor": 0.9, "finetuned": True}
+    folder = configured(folders["llama"], {**LLAMA, "rope_scaling": scaling})
+    named = "rope_scaling.beta_fast"
+    refused(lambda: txf.checkpoints.load(folder), ["'linear'", "take no ['beta_fast']", f"ignore=['{named}']"])
+    with pytest.warns(UserWarning, match="'rope_scaling.attn_factor': 0.9, 'rope_scaling.finetuned': True"):
+        model = txf.checkpoints.load(folder, ignore=[named])
+    found = model.get_layer("decoder_0").attention.position_layer.scaling
+    assert found == {"type": "linear", "factor": 2.0}
+    txf.checkpoints.save(model, tmp_path)
+    del scaling["beta_fast"]
+    assert json.loads((tmp_path / "config.json").read_text())["rope_scaling"] == scaling
+    refused(lambda: txf.checkpoints.load(folder, ignore=["rope_scaling.x"]), ["['rope_scaling.x']", "has not"])
+    for form in ({"rope_scaling": {"factor": 2.0}}, {"rope_parameters": {"rope_theta": 50.0, "factor": 2.0}}):
+        [place] = form
+        refused(lambda form=form: load(folder, LLAMA, **form), ["'default'", f"ignore=['{place}.factor']"])
 
 
 @pytest.mark.parametrize("auto_map", [{"AutoConfig": "x.C"}, {"AutoModelForCausalLM": "x.M"}])

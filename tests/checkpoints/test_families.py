@@ -54,8 +54,12 @@ OLDER = [  # what files of today say, and what older ones did: of keys by other 
     ("bloom", {"n_embed": 8}, {"hidden_size": ..., "n_embed": 8, "n_head": ..., "num_attention_heads": 2}),
     ("qwen3_moe", {}, {"num_local_experts": ..., "num_experts": 3}),
     ("deberta-v2", {}, {"pos_att_type": "p2c|c2p"}),
+    ("gpt2", {}, {"n_embd": ..., "hidden_size": 8, "n_head": ..., "num_attention_heads": 2, "n_layer": ...,
+                  "num_hidden_layers": 2, "n_positions": ..., "max_position_embeddings": 26}),
+    # The other name counts where a file has both.
+    ("bart", {"encoder_attention_heads": 1}, {"num_attention_heads": 1, "hidden_size": 8, "num_hidden_layers": 12}),
 ]  # fmt: skip
-AS_BEFORE = [2, 8, 11, 14, 15, 16, 17]  # rows that say what the file of the tests says
+AS_BEFORE = [2, 8, 11, 14, 15, 16, 17, 18]  # rows that say what the file of the tests says
 
 
 @pytest.mark.slow
@@ -79,8 +83,12 @@ PUBLISHED = [  # what published files say besides, which changes nothing
     ("llama", {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {"kv_cache_dtype": {}},
                "unsloth_fixed": True, "unsloth_version": "2024.9"}),
     ("gemma2", {"sliding_window_size": 4096}),
-    ("modernbert", {"position_embedding_type": "sans_pos"}),
+    ("modernbert", {"position_embedding_type": "sans_pos", "is_causal": False}),
+    ("modernbert-decoder", {"classifier_pooling": "mean", "layer_norm_eps": 1e-5, "reference_compile": True,
+                            "position_embedding_type": "sans_pos", "is_causal": True, "sparse_prediction": False}),
     ("gpt_neox", {"attention_probs_dropout_prob": 0, "hidden_dropout_prob": 0, "is_decoder": False}),
+    ("gpt_neox", {"rotary_emb_base": 10000, "rope_theta": 10000.0, "rotary_pct": 0.25, "partial_rotary_factor": 0.25}),
+    ("mistral", {"attention_bias": False, "mlp_bias": False}), ("gte", {"position_embedding_type": "rope"}),
     ("gptj", {"rotary": True, "scale_attn_weights": True, "summary_type": "cls_index"}),
     ("falcon", {"apply_residual_connection_post_layernorm": False, "ff_factor": 4}),
     ("bloom", {"attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "masked_softmax_fusion": True,
@@ -89,13 +97,16 @@ PUBLISHED = [  # what published files say besides, which changes nothing
     ("cohere", {"model_max_length": 131072}), ("phi3", {"embd_pdrop": 0.0, "original_max_position_embeddings": 4096}),
     ("gpt_oss", {"initial_context_length": 4096, "experts_per_token": 4}),
     ("deberta", {"padding_idx": 0}), ("deberta-v2", {"attention_head_size": 4, "conv_groups": 1}),
+    # Of a head that the file has not.
+    ("deberta-v2", {"pooler_hidden_size": 64, "pooler_dropout": 0.1, "pooler_hidden_act": "snake"}),
     ("albert", {"gap_size": 0, "net_structure_type": 0, "down_scale_factor": 1, "num_memory_blocks": 0,
                 "layers_to_keep": []}),
     ("mbart", {"add_bias_logits": False, "add_final_layer_norm": True, "normalize_before": True,
                "normalize_embedding": True, "static_position_embeddings": False, "num_hidden_layers": 12}),
     ("pegasus", {"add_bias_logits": False, "add_final_layer_norm": True, "normalize_before": True,
                  "normalize_embedding": False, "static_position_embeddings": True, "extra_pos_embeddings": 1}),
-    ("eurobert", {"bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>", "pad_token": "<pad>"}),
+    ("eurobert", {"bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>", "pad_token": "<pad>",
+                  "clf_pooling": "mean", "layer_norm_eps": 1e-5, "auto_map": {"AutoModel": "modeling_eurobert.Model"}}),
 ]  # fmt: skip
 
 
@@ -103,6 +114,9 @@ PUBLISHED = [  # what published files say besides, which changes nothing
 @pytest.mark.parametrize("family, keys", PUBLISHED)
 def test_keys_of_published_files(family, keys, tmp_path):
     same(changed_folder(family, tmp_path, **keys), family)
+
+
+CLASSES = {"architectures": ["EuroBertForSequenceClassification"], "num_labels": 3}
 
 
 @pytest.mark.parametrize("family, changes, words", [
@@ -137,7 +151,12 @@ def test_keys_of_published_files(family, keys, tmp_path):
     ("beit", {"image_size": [12, 8]}, ["`image_size`", "square"]),
     ("dinov2_with_registers", {"num_register_tokens": 0}, ["`num_register_tokens`", "0"]),
     ("beit", {"use_shared_relative_position_bias": True}, ["use_shared_relative_position_bias", "both"]),
-    ("eurobert", {"classifier_pooling": "max"}, ["'classifier_pooling'", "'max'"]),
+    ("eurobert", {**CLASSES, "classifier_pooling": "max"}, ["'classifier_pooling'", "'max'"]),
+    ("eurobert", {**CLASSES, "clf_pooling": "mean"}, ["'clf_pooling'", "['late', None]", "ignore=['clf_pooling']"]),
+    ("gpt_neox", {"rope_theta": 500.0}, ["'rope_theta'", "[10000.0, None]", "500.0", "ignore=['rope_theta']"]),
+    ("gpt_neox", {"partial_rotary_factor": 0.5}, ["'partial_rotary_factor'", "0.25", "0.5"]),
+    ("deepseek_v3", {"is_causal": False}, ["'is_causal'", "ignore=['is_causal']"]),
+    ("qwen2", {"is_causal": False}, ["'causal_lm'", "`is_causal`", "task='encoder'"]),
     ("t5gemma", {"pad_token_id": 3}, ["'pad_token_id'", "3"]),
     ("t5gemma", {"encoder": 3}, ["`encoder`", "JSON object", "3"]),
 ])  # fmt: skip
@@ -146,7 +165,8 @@ def test_models_that_are_not_built_are_refused(family, changes, words, tmp_path)
 
 
 @pytest.mark.parametrize("family, part, changes, words", [
-    ("clip", "text_config", {"kv_lora_rank": 4}, ["text_config of config.json", "{'kv_lora_rank': 4}"]),
+    ("clip", "text_config", {"kv_lora_rank": 4}, ["text_config of config.json", "{'kv_lora_rank': 4}",
+                                                  "ignore=['text_config.kv_lora_rank']"]),
     ("clip", "vision_config", {"hidden_size": "wide"}, ["vision_config of config.json", "`hidden_size`", "'wide'"]),
     ("clip", "vision_config", {"image_size": [12, 8]}, ["`image_size`", "12 and 8"]),
     ("siglip", "vision_config", {"vision_use_head": False}, ["vision_config of config.json", "'vision_use_head'"]),

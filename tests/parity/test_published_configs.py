@@ -82,9 +82,9 @@ def _small_id(id):
     return id if id is None or id < 10 else TOKENS - 1 - id % 10
 
 
-def folder_of(name, folder):
+def folder_of(name, folder, **changes):
     """Writes the folder of a small model: tensors by transformers, and config.json as it was published."""
-    config = small(CONFIGS[name]["config"])
+    config = {**small(CONFIGS[name]["config"]), **changes}
     cls = getattr(transformers, config["architectures"][0])
     torch.manual_seed(4)
     model = cls(cls.config_class.from_dict(config)).eval().float()
@@ -138,6 +138,31 @@ def test_logits_are_those_of_transformers(name, tmp_path):
     expected = theirs(model, values)
     assert expected.std() > 0.01
     found = ours(txf.checkpoints.load(tmp_path, ignore=CONFIGS[name].get("ignore", ())), values)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, abs(expected).max()))
+
+
+R1 = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768, "attn_factor": 0.8782488562869419}
+CHANGES = [  # what other published files of the family say
+    ("Qwen3 0.6B", {"rope_scaling": R1}),  # DeepSeek R1 0528
+    ("Llama 2 7B", {"rope_scaling": {"factor": 16.0, "original_max_position_embeddings": 4096, "type": "yarn",
+                                     "finetuned": True}}),
+    # Other names of keys; each counts before the class's own.
+    ("gpt2", {"hidden_size": 120, "num_attention_heads": 5, "num_hidden_layers": 1, "max_position_embeddings": 40}),
+    ("GPT-J 6B", {"hidden_size": 160, "num_attention_heads": 2}),
+    ("T5", {"hidden_size": 120, "num_attention_heads": 5, "head_dim": 24}),
+    ("Whisper large v2", {"hidden_size": 120, "num_attention_heads": 5}),
+    ("BLOOM", {"num_attention_heads": 5, "num_hidden_layers": 1}),
+    ("GPT-NeoX", {"rope_theta": 10000.0, "partial_rotary_factor": 0.25, "rotary_pct": 0.25, "rotary_emb_base": 10000}),
+    ("Qwen2 0.5B", {"architectures": ["Qwen2Model"], "is_causal": False}),  # embedders
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, changes", CHANGES, ids=[f"{name}: {', '.join(keys)}" for name, keys in CHANGES])
+def test_keys_of_other_files(name, changes, tmp_path):
+    model = folder_of(name, tmp_path, **changes)
+    values = inputs_of(model.config)
+    expected = theirs(model, values)
+    found = ours(txf.checkpoints.load(tmp_path), values)
     np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, abs(expected).max()))
 
 

@@ -58,8 +58,8 @@ def dropout(c, default):
 def as_decoder(options):
     if not options.pop("causal", True):
         raise ValueError(
-            "config.json must have `use_bidirectional_attention` false for the task 'causal_lm'; received true. Pass "
-            "task='encoder'."
+            "config.json must have `use_bidirectional_attention` false and `is_causal` true for the task 'causal_lm'; "
+            "received a model whose tokens see later ones. Pass task='encoder', or `ignore` with the key."
         )
     return options
 

@@ -21,7 +21,8 @@ def options(c):
 def pooled(c):
     c.only("classifier_pooling", *POOLINGS)
     pooling = c("classifier_pooling", "late")
-    return {"pooling": POOLINGS[pooling], "head_activation": "gelu", "pool_after_head": pooling == "late"}
+    c.not_read("clf_pooling", pooling)  # its name in the code of the first folders
+    return {"pooling": POOLINGS.get(pooling), "head_activation": "gelu", "pool_after_head": pooling == "late"}
 
 
 FAMILIES = {
@@ -48,6 +49,7 @@ FAMILIES = {
         },
         "model.",
         (r".*rotary_emb\.inv_freq",),
-        neutral=("bos_token", "eos_token", "mask_token", "pad_token", "hidden_dropout"),  # in the first files
+        # In the first files.
+        neutral=("bos_token", "eos_token", "mask_token", "pad_token", "hidden_dropout", "layer_norm_eps"),
     )
 }

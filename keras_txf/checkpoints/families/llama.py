@@ -67,6 +67,8 @@ def llama(c):
 
 
 def mistral(c):
+    c.not_read("attention_bias", False)
+    c.not_read("mlp_bias", False)
     return {**options(c), "window": c("sliding_window", 4096)}
 
 
@@ -137,7 +139,7 @@ def gemma2(c, *attends):
 
 
 def gemma3(c):
-    c.only("attn_logit_softcapping", None)  # transformers ignores the key
+    c.not_read("attn_logit_softcapping")
     number, every = c("num_hidden_layers"), c("sliding_window_pattern", None) or 6
     kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(number)]
     kinds = c.each("layer_types", number, kinds)

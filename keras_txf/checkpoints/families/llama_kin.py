@@ -32,7 +32,7 @@ def phi3(c):
     # Keys of the code in Phi's folders, which the class in transformers does not read.
     for key, neutral in (("attention_bias", False), ("mlp_bias", False), ("lm_head_bias", False),
                          ("full_attn_mod", 1), ("interpolate_factor", 1)):  # fmt: skip
-        c.only(key, neutral)
+        c.not_read(key, neutral)
     return {
         **llama.options(c, pad_id=32000, fraction=1.0),
         "norm_epsilon": c("rms_norm_eps", 1e-5),

@@ -89,6 +89,7 @@ def sparse(c, options, layer):
 
 def mixtral(c):
     c.only("router_jitter_noise", 0.0)
+    c.not_read("attention_bias", False)
     options = {
         **llama.options(c, 1000000.0),
         "num_key_value_heads": c("num_key_value_heads", 8),
@@ -123,8 +124,8 @@ def qwen3_moe(c):
         "qk_norm": True,
         "window": window if c("use_sliding_window", False) else None,
     }
-    number = c("num_experts", None) or c("num_local_experts")  # the key of files of transformers 4, and of 5
-    return sparse(c, options, experts(c, number, c("moe_intermediate_size"), c("norm_topk_prob", False)))
+    layer = experts(c, c("num_local_experts"), c("moe_intermediate_size"), c("norm_topk_prob", False))
+    return sparse(c, options, layer)
 
 
 def olmoe(c):

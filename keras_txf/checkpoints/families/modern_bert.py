@@ -79,6 +79,11 @@ def pooling(c):
     return {"pooling": "mean" if c("classifier_pooling", "cls") == "mean" else "first"}
 
 
+# Keys of the first files that change no number. The model has no position embeddings, whatever the last key says.
+NEUTRAL = (
+    "reference_compile", "repad_logits_with_grad", "deterministic_flash_attn", "sparse_pred_ignore_index",
+    "layer_norm_eps", "position_embedding_type",
+)  # fmt: skip
 FAMILIES = {
     "modernbert": Family(
         options,
@@ -102,11 +107,7 @@ FAMILIES = {
         },
         "model.",
         (r".*rotary_emb\..*inv_freq",),
-        # The model has no position embeddings, whatever position_embedding_type says.
-        neutral=(
-            "reference_compile", "repad_logits_with_grad", "deterministic_flash_attn", "sparse_pred_ignore_index",
-            "layer_norm_eps", "position_embedding_type",
-        ),
+        neutral=NEUTRAL,
     ),
     "modernbert-decoder": Family(
         decoder,
@@ -125,5 +126,6 @@ FAMILIES = {
         ),
         "model.",
         (r".*rotary_emb\..*inv_freq",),
+        neutral=(*NEUTRAL, "classifier_pooling"),  # its classifier takes the last token
     ),
 }  # fmt: skip

@@ -105,9 +105,13 @@ def rotary(c, base, **how):
 
 
 def neox(c):
+    base, fraction = c("rotary_emb_base", 10000.0), c("rotary_pct", 0.25)
+    # Transformers 4 wrote both under these names too, which its class does not read.
+    c.not_read("rope_theta", base)
+    c.not_read("partial_rotary_factor", fraction)
     return {
         **options(c),
-        **rotary(c, c("rotary_emb_base", 10000.0), fraction=c("rotary_pct", 0.25)),
+        **rotary(c, base, fraction=fraction),
         "intermediate_dim": c("intermediate_size"),
         "attention_bias": c("attention_bias", True),
         "residual": "parallel" if c("use_parallel_residual", True) else "sequential",
@@ -207,13 +211,9 @@ def stablelm(c):
 
 
 def bloom_sizes(c):
-    """The sizes: the files of 2022 have other keys for them, which hold."""
-    dim, heads, layers = c("hidden_size", 64), c("n_head", 8), c("n_layer", 2)
-    return {
-        "dim": c("n_embed", None) or dim,
-        "num_heads": c("num_attention_heads", None) or heads,
-        "num_layers": c("num_hidden_layers", None) or layers,
-    }
+    """The sizes; `n_embed` of the files of 2022 holds."""
+    dim = c("hidden_size", 64)
+    return {"dim": c("n_embed", None) or dim, "num_heads": c("n_head", 8), "num_layers": c("n_layer", 2)}
 
 
 def bloom(c):

@@ -2,6 +2,10 @@
 
 from keras_txf.checks import short_repr
 from keras_txf.layers import Rotary
+from keras_txf.ops.rotary import ROTARY_SCALINGS, scaling_options
+
+# Type of positions -> the keys that it reads.
+OPTIONS = {"default": (), **{kind: scaling_options(kind) for kind in ROTARY_SCALINGS}}
 
 
 def windows(kinds, window):
@@ -34,36 +38,38 @@ def positions(c, kinds, bases, used=None, scaled=("full_attention",), fraction=N
         if kind not in bases:
             raise ValueError(f"config.json must have `layer_types` in {sorted(bases)}; received {short_repr(kind)}.")
         own = new.get(kind) or {} if has_kinds else new
+        paths = dict.fromkeys(own, f"rope_parameters.{kind}." if has_kinds else "rope_parameters.")
         if old and kind in scaled:  # transformers then reads no `rope_parameters`, but for those of kinds
             own = {**own, **old} if has_kinds else old
-        rotaries[kind] = rotary(c, {"rope_theta": bases[kind], **own}, f"rotary_{kind}", fraction, interleaved)
+            paths.update(dict.fromkeys(old, "rope_scaling."))
+        paths = {key: f"{path}{key}" for key, path in paths.items()}
+        own = {"rope_theta": bases[kind], **own}
+        rotaries[kind] = rotary(c, own, f"rotary_{kind}", fraction, interleaved, paths)
     used = [True] * len(kinds) if used is None else used
     return [rotaries[kind] if use else None for kind, use in zip(kinds, used)]
 
 
-def rotary(c, parameters, name, fraction=None, interleaved=False):
+def rotary(c, parameters, name, fraction, interleaved, paths):
+    """Returns the `Rotary` of a kind; `paths` are those of the parameters in config.json."""
     scaling = {key: value for key, value in parameters.items() if value is not None}
     base, trained = scaling.pop("rope_theta"), c("original_max_position_embeddings", None)
     if fraction is None:
-        c.only("partial_rotary_factor", None, 1.0)
+        c.not_read("partial_rotary_factor", 1.0)
         fraction = scaling.pop("partial_rotary_factor", 1.0)
         if fraction != 1.0:
             raise ValueError(
                 "config.json must have a `partial_rotary_factor` of 1.0, as its class in transformers turns "
-                f"all features; received {short_repr(fraction)}. Take the key out of the file."
+                f"all features; received {short_repr(fraction)}.{c.way_out([paths['partial_rotary_factor']])}"
             )
     else:
         fraction = scaling.pop("partial_rotary_factor", c("partial_rotary_factor", fraction))
     kind = scaling.pop("rope_type", None) or scaling.pop("type", "default")
     scaling.pop("type", None)
-    if kind == "default":
-        if scaling:
-            raise ValueError(
-                f"config.json has rotary positions of type 'default', which take no {short_repr(sorted(scaling))}."
-            )
-        return Rotary(base, fraction, interleaved=interleaved, name=name)
-    if kind == "su" or "short_factor" in scaling:  # of the first files of Phi-3
+    if kind == "su" or kind != "default" and "short_factor" in scaling:  # of the first files of Phi-3
         kind = "longrope"
+    check_known(c, kind, scaling, paths)
+    if kind == "default":
+        return Rotary(base, fraction, interleaved=interleaved, name=name)
     if kind == "dynamic":  # transformers reads no other length for it
         scaling["original_max_position_embeddings"] = c("max_position_embeddings")
     if kind in ("yarn", "longrope", "llama3"):
@@ -72,6 +78,22 @@ def rotary(c, parameters, name, fraction=None, interleaved=False):
     if kind == "longrope":
         scaling.setdefault("factor", c("max_position_embeddings") / scaling["original_max_position_embeddings"])
     return Rotary(base, fraction, {"type": kind, **scaling}, interleaved, name=name)
+
+
+def check_known(c, kind, scaling, paths):
+    """Takes the keys that no type reads out of a scaling; refuses keys that other types read.
+
+    Transformers reads neither. `attn_factor`, which vLLM reads, is one of the first.
+    """
+    for key in sorted(scaling.keys() - set().union(*OPTIONS.values())):
+        c.pass_over({paths[key]: scaling.pop(key)})
+    known = next((names for name, names in OPTIONS.items() if name == kind), scaling)
+    others = sorted(scaling.keys() - set(known))
+    if others:
+        raise ValueError(
+            f"config.json has rotary positions of type {short_repr(kind)}, which take no {short_repr(others)}."
+            + c.way_out([paths[key] for key in others])
+        )
 
 
 def without_limit(options):

@@ -72,6 +72,7 @@ def nomic(c):
 
 
 def gte(c):
+    c.not_read("position_embedding_type", "rope")
     return {
         **options(c, 160000.0, 1, "gelu", 0.1),
         "pad_id": c.pad_id(1),

@@ -54,11 +54,11 @@ def bart(c, pad_id=1, start_id=2, placement="post", positions="learned", embeddi
         embedding_norm: whether a norm follows the embedding.
     """
     # What other code of the first files read of them; transformers has a class for each answer.
-    c.only("add_bias_logits", False)
-    c.only("normalize_before", placement == "pre")
-    c.only("add_final_layer_norm", placement == "pre")
-    c.only("normalize_embedding", embedding_norm)
-    c.only("static_position_embeddings", positions != "learned")
+    c.not_read("add_bias_logits", False)
+    c.not_read("normalize_before", placement == "pre")
+    c.not_read("add_final_layer_norm", placement == "pre")
+    c.not_read("normalize_embedding", embedding_norm)
+    c.not_read("static_position_embeddings", positions != "learned")
     return {
         **blocks_of_both(c, placement),
         "source_vocab_size": c("vocab_size"),

@@ -53,8 +53,8 @@ def t5(c, feed_forward="relu", own_biases=False):
     activation = c("feed_forward_proj", feed_forward).removeprefix("gated-")
     if gated(c, feed_forward) and activation == "gelu":
         activation = "gelu_new"
-    c.only("dense_act_fn", activation)
-    c.only("is_gated_act", gated(c, feed_forward))
+    c.not_read("dense_act_fn", activation)
+    c.not_read("is_gated_act", gated(c, feed_forward))
     buckets = c("relative_attention_num_buckets", 32), c("relative_attention_max_distance", 128)
 
     def bias(side):
