@@ -1,5 +1,6 @@
 """R-Drop: the loss of two draws of dropout and of their divergence."""
 
+import numpy as np
 from keras import ops
 
 from keras_txf import checks
@@ -30,11 +31,11 @@ class RDrop(TokenCrossEntropy):
         sample_weight: weights (2B,) of sequences or (2B, T) of tokens.
 
     Returns:
-        A scalar; NaN where the targets of the two halves differ.
+        A scalar; NaN where the targets of the two halves differ and a graph hides their values.
 
     Raises:
         ValueError: see `TokenCrossEntropy`; a strength that is not positive, an odd number of tokens where it is
-            known.
+            known; in eager code targets whose halves differ, as of a shuffled array.
 
     Reference:
         [R-Drop](https://arxiv.org/abs/2106.14448)
@@ -83,4 +84,11 @@ def _draws(y_true):
     count = y_true.shape[0]
     if count is not None and count % 2:
         raise ValueError(f"`y_true` must hold each example twice; received {count} tokens.")
-    return halves(y_true)
+    first, second = halves(y_true)
+    values = checks.concrete(first), checks.concrete(second)
+    if all(value is not None for value in values) and not np.array_equal(*values):
+        raise ValueError(
+            f"`y_true` must hold each example twice, one half after the other; received targets of which "
+            f"{np.sum(values[0] != values[1])} differ."
+        )
+    return first, second

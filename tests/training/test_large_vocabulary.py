@@ -150,12 +150,15 @@ def test_two_draws_of_dropout_give_the_same(pad_id, eagerly, monkeypatch, chunke
         drawing.assert_same(weight, wanted, 1e-5)
 
 
-def test_draws_of_other_targets_are_no_number(chunked):
+def test_draws_of_other_targets_are_refused_and_in_a_graph_no_number(chunked):
     model = generator()
-    y = np.concatenate([Y[:2], Y[:2]])
+    x, y = np.concatenate([X[:2], X[:2]]), np.concatenate([Y[:2], Y[:2]])
     y[3, 1] += 1
-    loss = txf.training.RDrop()(y, model(np.concatenate([X[:2], X[:2]])))
-    assert chunked and np.isnan(drawing.array(loss))
+    with pytest.raises(ValueError, match="`y_true` must hold each example twice"):
+        txf.training.RDrop()(y, model(x))
+    model.compile(loss=txf.training.RDrop())
+    if BACKEND != "torch":  # which has no graph
+        assert np.isnan(model.evaluate(x, y, verbose=0)) and chunked
 
 
 @pytest.mark.parametrize("cls", [txf.training.TokenCrossEntropy, txf.training.RDrop])

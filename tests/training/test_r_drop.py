@@ -73,10 +73,11 @@ def test_what_both_forbid_counts_for_nothing():
     np.testing.assert_allclose(slope, drawing.gradient(lambda logits: loss(TARGETS, logits), far), atol=1e-7)
 
 
-def test_halves_that_differ_are_no_number():
+def test_halves_that_differ_are_refused():
     other = TARGETS.copy()
     other[3, 1] = 1
-    assert np.isnan(float(txf.training.RDrop()(other, LOGITS)))
+    with pytest.raises(ValueError, match="`y_true` must hold each example twice, .* of which 1 differ"):
+        txf.training.RDrop()(other, LOGITS)
     with pytest.raises(ValueError, match="`y_true` must hold each example twice; received 9 tokens"):
         txf.training.RDrop()(TARGETS[:3, :3], LOGITS[:3, :3])
     with pytest.raises(ValueError, match="`strength` must be"):
