@@ -59,9 +59,7 @@ def _converted(value, kind):
 
 
 def class_weights(class_weight, labels, numbers):
-    """The weight of each label, or None: of a dict of labels, or "balanced", so that all labels weigh the same."""
-    if class_weight is None:
-        return None
+    """The weight of each label: of a dict of labels, or "balanced", so that all labels weigh the same."""
     if isinstance(class_weight, str) and class_weight == "balanced":
         counts = np.bincount(numbers, minlength=len(labels))
         return (len(numbers) / (len(labels) * np.maximum(counts, 1))).astype("float32")

@@ -17,7 +17,7 @@ from keras_txf.tasks.columns import texts as strings
 from keras_txf.tasks.epoch_scores import correlations
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
-from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
+from keras_txf.tasks.labels import MacroF1, label_list, numbers_of
 from keras_txf.tasks.option_tables import SequenceTaskOptions
 from keras_txf.tasks.pair_format import pair_format
 from keras_txf.tasks.pair_task import PairTask
@@ -156,11 +156,7 @@ class PairClassifier(PairTask):
         """
         if class_weight is not None and self.labels is None:
             raise ValueError(f"`class_weight` must be None for a score; received {short_repr(class_weight)}.")
-
-        def weigh(values):
-            return class_weights(class_weight, self.labels, values[2])[values[2]]
-
-        return self._fit(first, [second, labels], options, None if class_weight is None else weigh)
+        return self._fit(first, [second, labels], options, class_weight)
 
     def evaluate(
         self, first: Any, second: Any = None, labels: Any = None, columns: Any = None, batch_size: int = 32

@@ -7,6 +7,7 @@ import sys
 from typing import Any, Self, Unpack
 
 import keras
+import numpy as np
 
 from keras_txf import checks, training
 from keras_txf.checkpoints.origin_files import has_origin
@@ -18,6 +19,7 @@ from keras_txf.tasks.batches import Batches, in_batches, probabilities
 from keras_txf.tasks.columns import is_tuple_of_columns, read_columns
 from keras_txf.tasks.epoch_scores import EpochScores
 from keras_txf.tasks.fit_options import check_compile_options, check_options, divide
+from keras_txf.tasks.labels import class_weights
 from keras_txf.tasks.option_tables import CompileOptions
 from keras_txf.tasks.tokens import rows_of
 from keras_txf.text.datasets import checked_tokenizer, limit
@@ -146,8 +148,8 @@ class Task:
         names = checks.strings("columns", list(names))
         return read_columns(data, others[: len(known) - 1], dict(zip(known, names)))
 
-    def _fit(self, data, others, options, weigh=None, names=None):
-        """Trains on columns, of other `names` than the task's; `weigh` makes each example's weight from its columns."""
+    def _fit(self, data, others, options, class_weight=None, names=None):
+        """Trains on columns, of other `names` than the task's; with a `class_weight` the last column has labels."""
         check_options(options)
         epochs, batch_size, seed = options["epochs"], options["batch_size"], options["seed"]
         names = names or self.columns
@@ -169,8 +171,12 @@ class Task:
         elif options["validation_split"]:
             values, held = divide(values, options["validation_split"], seed)
         initial_epoch = options["initial_epoch"]
-        batches = self._batches(values, batch_size, weigh, shuffle=True, seed=seed)
-        validation = None if held is None else self._batches(held, batch_size, None)
+        weights = None
+        if class_weight is not None:
+            numbers = [number for target in values[-1] for number in np.ravel(target)]
+            weights = class_weights(class_weight, self.labels, numbers)
+        batches = self._batches(values, batch_size, weights, shuffle=True, seed=seed)
+        validation = None if held is None else self._batches(held, batch_size)
         self._prepare(options["learning_rate"], epochs * len(batches))
         for _ in range(initial_epoch):
             batches.on_epoch_end()
@@ -200,12 +206,12 @@ class Task:
         values = self._checked(self._read(data, others, columns, names))
         if not self._trained().compiled:
             self._compile("adamw")
-        found = self._trained().evaluate(self._batches(values, batch_size, None), return_dict=True, verbose=0)
+        found = self._trained().evaluate(self._batches(values, batch_size), return_dict=True, verbose=0)
         return {**found, **self._scores(values, batch_size)}
 
-    def _batches(self, values, batch_size, weigh, shuffle=False, seed=0):
+    def _batches(self, values, batch_size, weights=None, shuffle=False, seed=0):
+        """Batches of examples, with the weight of the label of each target if there are `weights` of labels."""
         examples = self._examples(values)
-        weights = None if weigh is None else weigh(values)
 
         def make():
             found = list(examples.as_numpy_iterator())
@@ -214,7 +220,8 @@ class Task:
                     f"`max_length` must leave a token to learn in an example at least; received {self.max_length}, and "
                     "no example has one."
                 )
-            return found if weights is None else [(*example, weight) for example, weight in zip(found, weights)]
+            # No loss counts the targets below 0.
+            return found if weights is None else [(*one, weights[np.maximum(one[1], 0)]) for one in found]
 
         padding = self._padding() if weights is None else (*self._padding(), 0)
         return Batches(make, padding, batch_size, self.max_length, shuffle, shuffle and self.renews, seed, self._finish)

@@ -14,7 +14,7 @@ from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.columns import one_or_many, texts
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
-from keras_txf.tasks.labels import MacroF1, class_weights, label_list, numbers_of
+from keras_txf.tasks.labels import MacroF1, label_list, numbers_of
 from keras_txf.tasks.option_tables import SequenceTaskOptions
 from keras_txf.tasks.task import Task
 from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of, word_pieces_or
@@ -128,12 +128,7 @@ class TextClassifier(Task):
         Raises:
             ValueError: columns of different lengths, another label than those of the task.
         """
-
-        def weigh(values):
-            weights = class_weights(class_weight, self.labels, values[1])
-            return None if weights is None else weights[values[1]]
-
-        return self._fit(texts, [labels], options, None if class_weight is None else weigh)
+        return self._fit(texts, [labels], options, class_weight)
 
     def predict(
         self, texts: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int | str = 1

@@ -17,7 +17,7 @@ from keras_txf.tasks.columns import one_or_many
 from keras_txf.tasks.conll import is_conll, read_conll
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
-from keras_txf.tasks.labels import class_weights, label_list, numbers_of
+from keras_txf.tasks.labels import label_list, numbers_of
 from keras_txf.tasks.option_tables import TokenTaskOptions
 from keras_txf.tasks.task import Task
 from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of, word_pieces_or
@@ -76,7 +76,6 @@ class TokenClassifier(Task):
                 f"for logits {logits.shape}."
             )
         self._windows = WordWindows(self.tokenizer, self.max_length)
-        self._weights = None
 
     @classmethod
     @shows_options
@@ -158,14 +157,7 @@ class TokenClassifier(Task):
         Raises:
             ValueError: columns of different lengths, another tag than the labels of the task.
         """
-        try:
-            if class_weight is not None:
-                values = self._checked(self._read(words, [tags], options["columns"]))
-                weights = class_weights(class_weight, self.labels, [number for row in values[1] for number in row])
-                self._weights = {number: float(weight) for number, weight in enumerate(weights)}
-            return self._fit(words, [tags], options)
-        finally:
-            self._weights = None  # they are of this training alone
+        return self._fit(words, [tags], options, class_weight)
 
     def predict(
         self, words: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int | str = 1
@@ -284,8 +276,7 @@ class TokenClassifier(Task):
         return self._pad_id(), IGNORED
 
     def _compilation(self):
-        loss = training.TokenCrossEntropy(IGNORED, class_weight=self._weights)
-        return loss, [training.TokenAccuracy(IGNORED, name="accuracy")]
+        return training.TokenCrossEntropy(IGNORED), [training.TokenAccuracy(IGNORED, name="accuracy")]
 
     def _scores(self, values, batch_size):
         words, numbers = values

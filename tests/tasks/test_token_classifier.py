@@ -1,7 +1,5 @@
 """TokenClassifier: words of any length, entities with their places in the text, files and a served model."""
 
-import functools
-
 import keras
 import numpy as np
 import pandas
@@ -126,9 +124,8 @@ def test_files_columns_and_numbers_are_the_same(task, tmp_path):
 def test_weights_of_labels_are_those_of_the_loss():
     tagger = txf.tasks.TokenClassifier.from_scratch(WORDS[:3], TAGS[:3], max_length=30, **SMALL)
     words, tags = WORDS[:2], TAGS[:2]
-    tagger._compile = functools.partial(tagger._compile, run_eagerly=True)
-    options = dict(epochs=1, learning_rate=1e-12, verbose=0)
-    found = tagger.fit(words, tags, class_weight={"B-LOC": 5.0}, **options).history["loss"][0]
+    tagger.compile(keras.optimizers.SGD(1e-12), run_eagerly=True)
+    found = tagger.fit(words, tags, class_weight={"B-LOC": 5.0}, epochs=1, verbose=0).history["loss"][0]
     own, weights = [], []
     for row, names in zip(tagger.predict(words, return_probabilities=True), tags):
         own += [row[i, tagger.labels.index(tag)] for i, tag in enumerate(names)]
