@@ -2,6 +2,7 @@
 
 import re
 
+from keras_txf.checks import short_repr
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.shapes import as_text
 
@@ -13,7 +14,8 @@ class ChatReader:
 
     The special tokens of the template are whole. Those of messages are text like any other where the tokenizer has
     `special_tokens_in_text="escape"`: `guard` breaks them up before the template sees them. A `BytePairTokenizer` then
-    takes the breaks out; of others the text on both sides of a break is tokenized apart.
+    takes the breaks out; of others the text on both sides of a break is tokenized apart, and a message that holds a
+    special token of one letter is refused.
 
     Args:
         tokenizer: a tokenizer.
@@ -28,8 +30,7 @@ class ChatReader:
         self._splits = not (escapes and tokenizer._finds_special_tokens)
         if not self._splits:
             self.tokenizer.keep_special_tokens_without(GUARD)
-        tokens = [token for token in tokenizer.special_tokens if len(token) > 1 or not self._splits] if escapes else []
-        tokens = sorted(tokens, key=len, reverse=True)
+        tokens = sorted(tokenizer.special_tokens if escapes else [], key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, tokens))) if tokens else None
 
     def __call__(self, texts):
@@ -43,11 +44,16 @@ class ChatReader:
         """Breaks up the special tokens in the strings of messages, or of other variables of a template."""
         if isinstance(value, str):
             whole = value.replace(GUARD, "")
-            return whole if self._pattern is None else self._pattern.sub(_broken, whole)
+            return whole if self._pattern is None else self._pattern.sub(self._broken, whole)
         if isinstance(value, dict):
             return {key: self.guard(inner) for key, inner in value.items()}
         return [self.guard(inner) for inner in value] if isinstance(value, list) else value
 
-
-def _broken(found):
-    return found[0][:1] + GUARD + found[0][1:]
+    def _broken(self, found):
+        token = found[0]
+        if self._splits and len(token) == 1:
+            raise ValueError(
+                f"`messages` must not hold the special token {token!r} with a tokenizer other than BytePairTokenizer, "
+                f"which cannot break up one letter; received {short_repr(found.string)}."
+            )
+        return token[:1] + GUARD + token[1:]
