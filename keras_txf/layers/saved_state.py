@@ -1,4 +1,4 @@
-"""What a `.keras` file keeps of a built layer beside its weights: int8, frozen variables, and what other files add.
+"""What a `.keras` file keeps of a built layer beside its weights: int8, Keras' LoRA, frozen variables, what files add.
 
 Keras itself keeps none of it for layers inside of another: their variables come back as `build` makes them. Here it is
 part of the outer layer's build configuration, so that it stands before Keras makes the variables of the optimizer and
@@ -48,8 +48,18 @@ def _quantize(layer, quantization):
         layer.quantize(mode, config=keras.saving.deserialize_keras_object(config))
 
 
+def _lora(layer):
+    return layer.lora_enabled and [layer.lora_rank, layer.lora_alpha] if hasattr(layer, "lora_enabled") else None
+
+
+def _enable_lora(layer, rank_and_alpha):
+    if not layer.lora_enabled:
+        rank, alpha = rank_and_alpha
+        layer.enable_lora(rank, lora_alpha=alpha)
+
+
 # What is done to one layer: a function that describes it, None where nothing was done, and one that does it again.
-CHANGES = {"quantized": (_quantization, _quantize)}
+CHANGES = {"quantized": (_quantization, _quantize), "lora": (_lora, _enable_lora)}
 
 
 def _describe(layer):

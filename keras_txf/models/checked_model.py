@@ -45,6 +45,14 @@ class CheckedModel(keras.Model):
         inputs = self.complete_inputs(inputs)
         return super().stateless_call(trainable_variables, non_trainable_variables, inputs, *args, **kwargs)
 
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(
+                "`filepath` must end in .keras, or in .weights.h5 for `save_weights`: Keras cannot read a model of "
+                f"layers that are not its own from .h5; received {short_repr(str(filepath))}."
+            )
+        super().save(filepath, *args, **kwargs)
+
     def summary(self, *args, **kwargs):
         with own_calls(self):
             return super().summary(*args, **kwargs)
@@ -102,6 +110,7 @@ class CheckedModel(keras.Model):
 
 
 functools.update_wrapper(CheckedModel.compile, keras.Model.compile)  # `help` shows Keras' arguments
+functools.update_wrapper(CheckedModel.save, keras.Model.save)
 
 
 def _takes_probabilities(loss):

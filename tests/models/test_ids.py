@@ -85,6 +85,13 @@ def test_a_loss_of_probabilities_is_refused(name, loss):
     refused(lambda: built(name).compile("adam", loss), ["`loss` must take logits", "from_logits=True"])
 
 
+def test_a_whole_model_is_not_written_as_h5(tmp_path):
+    refused(
+        lambda: built("encoder_classifier").save(tmp_path / "model.h5"), ["`filepath` must end in .keras", "model.h5"]
+    )
+    assert not [*tmp_path.iterdir()]
+
+
 def test_losses_of_other_numbers_are_taken():
     for loss in (None, "mse", keras.losses.BinaryCrossentropy(from_logits=True), lambda true, found: found[:, 0]):
         BUILDERS["encoder_classifier"]().compile("adam", loss=loss)

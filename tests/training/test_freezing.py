@@ -125,6 +125,18 @@ def test_layers_of_keras(tmp_path):
     assert len(reloaded.get_layer("two").trainable_variables) == 1
 
 
+def test_files_keep_the_lora_of_keras(tmp_path):
+    model = txf.models.decoder_generator(11, 1, 12, 2, tie_embeddings=False)
+    for layer in (model.get_layer("decoder_0").attention.query, model.get_layer("logits")):
+        layer.enable_lora(2, lora_alpha=3)
+        layer.lora_kernel_b.assign(keras.random.normal(layer.lora_kernel_b.shape))
+    model.trainable = False
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert [v.path for v in again.weights] == [v.path for v in model.weights] and not again.trainable_weights
+    np.testing.assert_allclose(again(np.array([[3, 4]])), model(np.array([[3, 4]])), atol=1e-6)
+
+
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_layers_of_keras_with_layers_within(bidirectional, tmp_path):
