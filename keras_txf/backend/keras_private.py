@@ -72,6 +72,11 @@ def unlocked(layer):
         layer._tracker.lock()
 
 
+def count_as_called(model):
+    """Lets Keras export a functional model that was never called to ONNX: the graph says its shapes."""
+    model._called = True
+
+
 def untrack(layer, thing):
     """Has a layer forget one of its variables or generators of seeds."""
     if isinstance(thing, keras.Variable):

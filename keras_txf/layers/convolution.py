@@ -94,7 +94,7 @@ class Convolution(keras.layers.Layer):
     def call(self, inputs, mask=None):
         self._check_call(inputs, mask)
         if mask is not None:
-            inputs = inputs * ops.cast(mask, inputs.dtype)[..., None]
+            inputs = inputs * ops.expand_dims(ops.cast(mask, inputs.dtype), -1)
         outputs = ops.conv(inputs, self.kernel, padding="same", data_format="channels_last")
         return self.activation_function(outputs + self.bias)
 

@@ -135,7 +135,7 @@ def zero_padding(inputs, mask):
     """Zeros in place of the vectors (B, T, F) at padding, which may be anything, NaN too; checks the mask (B, T)."""
     mask = checks.dense_tensor("mask", mask)
     checks.padding_mask(mask, inputs)
-    return ops.where(ops.cast(mask, "bool")[..., None], inputs, 0)
+    return ops.where(ops.expand_dims(ops.cast(mask, "bool"), -1), inputs, 0)
 
 
 @register

@@ -63,7 +63,7 @@ class Pooling(keras.layers.Layer):
         if 0 in inputs.shape:  # of which PyTorch has no maximum; where sizes are known later only, `initial` gives one
             width = inputs.shape[-1] * (2 if self.kind == "first_and_others" else 1)
             return ops.zeros((ops.shape(inputs)[0], width), self.compute_dtype)
-        mask = ops.cast(mask, "bool")[..., None]
+        mask = ops.expand_dims(ops.cast(mask, "bool"), -1)  # LiteRT has no `[..., None]`
         pooled = POOLINGS[self.kind](self, ops.cast(inputs, "float32"), mask)
         pooled = ops.where(ops.any(mask, axis=1), pooled, 0.0)
         return ops.cast(pooled, self.compute_dtype)

@@ -204,7 +204,8 @@ class MixtureOfExperts(keras.layers.Layer):
         x = ops.einsum("btef,efd->bted", self._inside(inputs), self.output_kernel)
         if self.output_bias is not None:
             x = x + self.output_bias
-        outputs = ops.einsum("bted,bte->btd", x, ops.cast(weights, x.dtype))
+        # LiteRT lacks the einsum "bted,bte->btd".
+        outputs = ops.squeeze(ops.matmul(ops.expand_dims(ops.cast(weights, x.dtype), -2), x), -2)
         return outputs + self._shared(inputs) if self.num_shared_experts else outputs
 
     def _inside(self, inputs):
@@ -245,12 +246,12 @@ class MixtureOfExperts(keras.layers.Layer):
         best, _ = ops.top_k(groups, self.top_k_in_group)
         _, best = ops.top_k(ops.sum(best, axis=-1), self.topk_group or self.n_group)
         chosen = ops.sum(ops.one_hot(best, self.n_group, dtype="float32"), axis=-2)
-        groups = ops.where(chosen[..., None] > 0, groups, HIDDEN)
+        groups = ops.where(ops.expand_dims(chosen > 0, -1), groups, HIDDEN)
         return ops.reshape(groups, (*shape, self.num_experts))
 
     def _imbalance(self, chosen, logits, mask):
         """E · Σ_e f_e · P_e over the real tokens."""
-        real = ops.ones_like(chosen[..., :1]) if mask is None else ops.cast(mask, "float32")[..., None]
+        real = ops.ones_like(chosen[..., :1]) if mask is None else ops.expand_dims(ops.cast(mask, "float32"), -1)
         count = ops.maximum(ops.sum(real), 1.0)
         share = ops.sum(chosen * real, axis=(0, 1)) / count
         probability = ops.sum(ops.softmax(logits, axis=-1) * real, axis=(0, 1)) / count

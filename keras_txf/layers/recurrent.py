@@ -204,7 +204,7 @@ class RecurrentDecoder(keras.layers.Layer):
             before = ops.concatenate([states[0][:, None], first_outputs[:, :-1]], axis=1)
             if mask is not None:  # after padding on the left the state is still the first, though Keras' output is 0
                 begun = ops.cumsum(ops.cast(mask, "int32"), axis=1) - ops.cast(mask, "int32") > 0
-                before = ops.where(begun[..., None], before, states[0][:, None])
+                before = ops.where(ops.expand_dims(begun, -1), before, states[0][:, None])
             _, scores = self.cross_attention_layer(before, context, keys, context_mask=context_mask)
         x = ops.concatenate([x[..., : self.dim], found], axis=-1)
         return self.dropout_layer(ops.tanh(self.readout(x)), training=training), last, scores

@@ -28,4 +28,4 @@ def drop_masked(x, ids, masked_id, pad_id):
     left = 1 - masked_count / ops.maximum(count, 1.0)
     factor = (1 - TRAINED) / ops.where(left > 0, left, 1.0)  # no vector is left of a row that is masked throughout
     factor = ops.where(masked, 0.0, factor)
-    return x * ops.cast(factor, x.dtype)[..., None]
+    return x * ops.expand_dims(ops.cast(factor, x.dtype), -1)

@@ -8,6 +8,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.backend.functional_graph import name_operations, optional_inputs, own_calls
+from keras_txf.backend.keras_private import count_as_called
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
 
@@ -52,6 +53,10 @@ class CheckedModel(keras.Model):
                 f"layers that are not its own from .h5; received {short_repr(str(filepath))}."
             )
         super().save(filepath, *args, **kwargs)
+
+    def export(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        count_as_called(self)
+        super().export(filepath, *args, **kwargs)
 
     def summary(self, *args, **kwargs):
         with own_calls(self):
@@ -111,6 +116,7 @@ class CheckedModel(keras.Model):
 
 functools.update_wrapper(CheckedModel.compile, keras.Model.compile)  # `help` shows Keras' arguments
 functools.update_wrapper(CheckedModel.save, keras.Model.save)
+functools.update_wrapper(CheckedModel.export, keras.Model.export)
 
 
 def _takes_probabilities(loss):

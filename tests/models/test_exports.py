@@ -1,0 +1,47 @@
+"""Models elsewhere: LiteRT with its own operations alone, and ONNX, of models that were never called."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_txf as txf
+
+pytestmark = [
+    pytest.mark.slow, pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports from TensorFlow"),
+    pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning"),
+]  # fmt: skip
+IDS = {"token_ids": np.array([[3, 4, 5, 0]], "int32")}
+FEATURES = {"features": np.ones((1, 4, 5), "float32"), "features_mask": np.array([[True, True, True, False]])}
+CASES = {
+    "mean": (31, IDS, {"pooling": "mean"}), "attention": (31, IDS, {"pooling": "attention"}),
+    "experts": (31, IDS, {"feed_forward": txf.layers.MixtureOfExperts(4, 2), "intermediate_dim": None}),
+    "convolution": (31, IDS, {"convolution": txf.layers.Convolution(3)}),
+    "float vectors": (None, FEATURES, {"input_dim": 5, "pooling": "mean"}),
+}  # fmt: skip
+
+
+def of_litert(model, path, inputs):
+    import tensorflow as tf
+
+    operations = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}  # else Keras lets in TensorFlow's
+    model.export(path, format="litert", verbose=False, target_spec=operations)
+    return [*tf.lite.Interpreter(str(path)).get_signature_runner()(**inputs).values()][0]
+
+
+def of_onnx(model, path, inputs):
+    pytest.importorskip("tf2onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    model.export(path, format="onnx", verbose=False)
+    session = runtime.InferenceSession(path)
+    return session.run(None, dict(zip([found.name for found in session.get_inputs()], inputs.values(), strict=True)))[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated:UserWarning")
+@pytest.mark.parametrize("export", [of_litert, of_onnx])
+@pytest.mark.parametrize("name", CASES)
+def test_a_classifier_says_the_same(name, export, tmp_path):
+    vocab_size, inputs, options = CASES[name]
+    model = txf.models.encoder_classifier(vocab_size, num_classes=2, num_layers=1, dim=16, num_heads=2, **options)
+    found = export(model, tmp_path / "model.tflite", inputs)
+    expected = model.predict(inputs if vocab_size is None else inputs["token_ids"], verbose=0)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
