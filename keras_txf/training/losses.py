@@ -20,7 +20,8 @@ class TokenCrossEntropy(keras.losses.Loss):
 
     Keras' own losses average over positions or sequences; here each token has the same weight. Under `tf.distribute`
     each replica averages over its own tokens, and Keras averages over the replicas; gradient accumulation averages
-    over its steps in the same way.
+    over its steps in the same way. With `tokens_per_batch` each token weighs the same over all of them: k steps with
+    `gradient_accumulation_steps=k` make the update of one batch of all their rows with k times the number.
 
     Args:
         pad_id: target id that does not count, such as -100 of `txf.text.token_classification`; None counts every
@@ -29,6 +30,8 @@ class TokenCrossEntropy(keras.losses.Loss):
         name: name of the loss.
         class_weight: dict of target ids and weights, such as {tag: 9.0} for a rare tag: a token has the weight of its
             target, 1 for targets that are not in the dict. `fit(class_weight=...)` of Keras would weigh whole rows.
+        tokens_per_batch: what the sum over tokens is divided by, in place of the number of real tokens in the batch:
+            the same for all batches, such as the mean number. Default: the batch's own number.
 
     Call arguments:
         y_true: int (B, T), or any shape.
@@ -36,7 +39,8 @@ class TokenCrossEntropy(keras.losses.Loss):
         sample_weight: weights (B,) of sequences or (B, T) of tokens.
 
     Returns:
-        A scalar: the sum of weight times cross-entropy over the sum of weights. A batch without a real token gives 0.
+        A scalar: the sum of weight times cross-entropy over the sum of weights, or over `tokens_per_batch`. A batch
+        without a real token gives 0.
 
     Raises:
         ValueError: label_smoothing outside [0, 1), targets that are no integers, a `class_weight` of
@@ -58,6 +62,7 @@ class TokenCrossEntropy(keras.losses.Loss):
         label_smoothing: float = 0.0,
         name: str = "token_cross_entropy",
         class_weight: dict[int, float] | None = None,
+        tokens_per_batch: float | None = None,
     ):
         super().__init__(
             name=checks.optional(checks.string, "name", name), reduction="mean_with_sample_weight", dtype="float32"
@@ -65,12 +70,17 @@ class TokenCrossEntropy(keras.losses.Loss):
         self.pad_id = checks.optional(checks.int32, "pad_id", pad_id)
         self.label_smoothing = checks.rate("label_smoothing", label_smoothing)
         self.class_weight = class_weights.checked(class_weight, self.pad_id)
+        self.tokens_per_batch = checks.optional(checks.positive_number, "tokens_per_batch", tokens_per_batch)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         factors = logit_factors(y_pred)
         y_true, y_pred, weights = token_weights(self, y_true, y_pred, sample_weight)
         if self.class_weight is not None:
             weights = weights * class_weights.of_targets(self.class_weight, y_true, y_pred.shape[-1])
+        mean = self._mean(factors, y_true, y_pred, weights)
+        return mean if self.tokens_per_batch is None else mean * (ops.sum(weights) / self.tokens_per_batch)
+
+    def _mean(self, factors, y_true, y_pred, weights):
         if factors is not None and _knows_its_chunks(type(self)):
             mean = ops.divide_no_nan(self.total_in_chunks(factors, y_true, weights), ops.sum(weights))
             return _SHARE_OF_REPLICA(mean[None], mean[None])
@@ -96,6 +106,7 @@ class TokenCrossEntropy(keras.losses.Loss):
             "pad_id": self.pad_id,
             "label_smoothing": self.label_smoothing,
             "class_weight": pairs,
+            "tokens_per_batch": self.tokens_per_batch,
         }
 
     @classmethod

@@ -24,6 +24,7 @@ class RDrop(TokenCrossEntropy):
         strength: α of the paper: 5 for translation, 1 for classification.
         name: name of the loss.
         class_weight: dict of target ids and weights, as for `TokenCrossEntropy`; the divergence has these weights too.
+        tokens_per_batch: see `TokenCrossEntropy`; the tokens of both draws count.
 
     Call arguments:
         y_true: int (2B, T), or any shape; the second half repeats the first.
@@ -57,8 +58,9 @@ class RDrop(TokenCrossEntropy):
         strength: float = 5.0,
         name: str = "r_drop",
         class_weight: dict[int, float] | None = None,
+        tokens_per_batch: float | None = None,
     ):
-        super().__init__(pad_id, label_smoothing, name, class_weight)
+        super().__init__(pad_id, label_smoothing, name, class_weight, tokens_per_batch)
         self.strength = checks.positive_number("strength", strength)
 
     def call(self, y_true, y_pred):

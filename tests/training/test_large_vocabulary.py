@@ -180,6 +180,25 @@ def test_a_quantized_table_has_whole_logits(chunked):
     assert np.isfinite(model.evaluate(X, Y, verbose=0)) and not chunked
 
 
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("in_chunks", [False, True])
+def test_accumulated_steps_weigh_tokens_as_one_large_batch_does(in_chunks, monkeypatch, chunked):
+    if not in_chunks:
+        plainly(monkeypatch)
+
+    def train(batch_size, tokens_per_batch, steps=None):
+        model = generator()
+        loss = txf.training.TokenCrossEntropy(tokens_per_batch=tokens_per_batch)
+        model.compile(keras.optimizers.SGD(0.1, gradient_accumulation_steps=steps), loss)
+        history = model.fit(X[:4], Y[:4], batch_size=batch_size, shuffle=False, verbose=0).history
+        return [*history["loss"], *model.get_weights()]
+
+    large = train(4, None)
+    for found, expected in zip(train(2, np.count_nonzero(Y[:4]) / 2, 2), large, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert bool(chunked) == in_chunks
+
+
 def test_evaluate_and_batches(monkeypatch, chunked):
     def evaluate(model, **options):
         model.compile("sgd", txf.training.TokenCrossEntropy(), metrics=[txf.training.TokenAccuracy()], **options)
