@@ -13,7 +13,7 @@ from keras_txf.checkpoints import lora_config
 from keras_txf.checkpoints.adapter_tensors import read_tensors, write_tensors
 from keras_txf.checkpoints.files import open_file
 from keras_txf.checkpoints.hub import find
-from keras_txf.checkpoints.loading import PROVENANCE
+from keras_txf.checkpoints.loading import origin_of
 from keras_txf.checkpoints.lora_config import LoraConfig, config_of
 from keras_txf.checkpoints.modules import find_modules
 from keras_txf.checkpoints.saving import DTYPES, find_origin
@@ -156,7 +156,7 @@ def save_adapter(
 
 def _origin_of(model, config):
     """The `Provenance` of a model, whatever options it was loaded with: none of them changes the names of modules."""
-    known = PROVENANCE.get(model) if config is None else None
+    known = origin_of(model) if config is None else None
     return find_origin(model, config) if known is None else known
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
 import warnings
@@ -121,7 +122,7 @@ def load(
             f"The folder {short_repr(str(folder))} is of a model of texts and images; its text model alone is loaded.",
             stacklevel=2,
         )
-    PROVENANCE[model] = Provenance(folder, values, task, options, kept, skipped)
+    set_origin(model, Provenance(folder, values, task, options, kept, skipped))
     give_generate_defaults(model, folder, values)
     return model
 
@@ -176,6 +177,26 @@ class Provenance:
 
 
 PROVENANCE = weakref.WeakKeyDictionary()
+
+
+def set_origin(model, origin):
+    """Says what a model was loaded from, here and in the model's `.keras` files, which hold no further tensors."""
+    PROVENANCE[model] = origin
+    lost = sorted([*origin.kept, *origin.skipped])
+    model.checkpoint = json.dumps([origin.config, origin.task, sorted(origin.options), lost])
+
+
+def origin_of(model):
+    """The `Provenance` of a model that was loaded, or read from the `.keras` file of such a model; else None."""
+    if model in PROVENANCE or getattr(model, "checkpoint", None) is None:
+        return PROVENANCE.get(model)
+    config, task, options, lost = json.loads(model.checkpoint)
+    if lost:
+        raise ValueError(
+            f"`model` must have all tensors of its checkpoint, which a .keras file does not hold; it lacks "
+            f"{short_repr(lost)}. Save the model that `load` returns, or pass `config`."
+        )
+    return Provenance(None, config, task, dict.fromkeys(options))
 
 
 def check_padding(folder, pad_id):

@@ -8,7 +8,7 @@ import keras
 from safetensors.numpy import load_file, save_file
 
 from keras_txf.checkpoints.generation_config import give_generate_defaults
-from keras_txf.checkpoints.loading import PROVENANCE, Provenance
+from keras_txf.checkpoints.loading import PROVENANCE, Provenance, set_origin
 from keras_txf.checkpoints.saving import FREE, beside
 from keras_txf.models.generate_defaults import share_generate_defaults
 from keras_txf.reading import read_json
@@ -46,13 +46,13 @@ def read_origin(model: keras.Model, folder: pathlib.Path) -> None:
     kept, skipped = (load_file(folder / name) if (folder / name).is_file() else {} for name in (KEPT, SKIPPED))
     options = dict.fromkeys(content["options"])  # `save` refuses them by name
     config = read_json(folder / "config.json")
-    PROVENANCE[model] = Provenance(folder, config, content["task"], options, kept, skipped)
+    set_origin(model, Provenance(folder, config, content["task"], options, kept, skipped))
     give_generate_defaults(model, folder, config)
 
 
 def share_origin(model: keras.Model, other: keras.Model) -> None:
     """Gives another model of the same weights the origin of a model."""
-    PROVENANCE[other] = PROVENANCE[model]
+    set_origin(other, PROVENANCE[model])
     share_generate_defaults(model, other)
 
 

@@ -25,7 +25,7 @@ from keras_txf.checkpoints.building import (
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
 from keras_txf.checkpoints.files import INDEX, ONE, SAVE_ID
-from keras_txf.checkpoints.loading import PROVENANCE, Provenance
+from keras_txf.checkpoints.loading import PROVENANCE, Provenance, origin_of
 from keras_txf.checkpoints.saved_config import dtype_of, new_config, update_generation_config, write_json
 from keras_txf.checkpoints.weight_map import links
 from keras_txf.checks import short_repr
@@ -54,10 +54,11 @@ def save(
 ) -> None:
     """Writes a model as a Hugging Face folder, which transformers loads with the same logits.
 
-    Use it for a model from `load`, fine-tuned or not. The new folder gets the tokenizer files of the model's folder.
+    Use it for a model from `load`, fine-tuned or not. The new folder gets the tokenizer files of the model's folder;
+    a copy out of a `.keras` file has none.
 
     Args:
-        model: a model from `load`; with `config` also a model from a builder or a `.keras` file.
+        model: a model from `load`, or its copy out of a `.keras` file; with `config` also a model from a builder.
         folder: path of the new folder. A checkpoint in it is replaced once the new one is complete: a killed process
             leaves the old one or the new one, for `load` and for `txf.text.from_checkpoint`. Other files stay.
         config: dict of a `config.json`, or path of a folder that has one; its `architectures` name the class. Default:
@@ -122,10 +123,11 @@ def beside(folder):
 def find_origin(model, config):
     """Returns the `Provenance` of the model, from its own checkpoint or from the caller's `config`."""
     if config is None:
-        origin = PROVENANCE.get(model)
+        origin = origin_of(model)
         if origin is None:
             raise ValueError(
-                "`config` must describe the checkpoint of a model that `load` did not return; received None."
+                "`config` must be a dict of config.json or a folder with one for a model that `load` did not return, "
+                "such as a clone; received None."
             )
         changed = sorted(origin.options.keys() - FREE)
         if changed:

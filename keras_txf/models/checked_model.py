@@ -22,6 +22,8 @@ class CheckedModel(keras.Model):
     `predict`. A loss of probabilities is refused: Keras would clip the logits to [0, 1], and the loss would never fall.
     """
 
+    checkpoint: str | None = None  # JSON of what `checkpoints.save` needs to know, which `.keras` files keep
+
     def compile(self, optimizer: Any = "rmsprop", loss: Any = None, *args: Any, **kwargs: Any) -> None:
         for one in keras.tree.flatten(loss):
             if _takes_probabilities(one):
@@ -64,9 +66,16 @@ class CheckedModel(keras.Model):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        checkpoint = config.pop("checkpoint", None)
         model = super().from_config(config, custom_objects)
         name_operations(model)
+        model.checkpoint = checkpoint
         return model
+
+    def get_config(self):
+        config = super().get_config()
+        return config if self.checkpoint is None else {**config, "checkpoint": self.checkpoint}
 
     def complete_inputs(self, inputs):
         """A dict with None for the optional inputs that are left out; a tensor alone is the one that is needed."""

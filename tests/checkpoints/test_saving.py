@@ -1,7 +1,10 @@
 """What a saved folder holds beside the weights, and that it is of the model that was saved."""
 
+import copy
 import json
+import tempfile
 
+import keras
 import numpy as np
 import pytest
 from checkpoints.test_golden import GOLDEN, parts
@@ -186,11 +189,29 @@ def test_options_without_weights_that_are_not_those_of_the_config_are_refused(op
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda model: through_file(model)], ids=["deepcopy", "file"])
+def test_a_copy_and_a_keras_file_know_their_checkpoint(again, tmp_path):
+    model = load(GOLDEN / "llama")
+    save(model, tmp_path / "first")
+    save(again(model), tmp_path / "second")
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
+    refused(lambda: save(again(load(GOLDEN / "llama", window=3)), tmp_path / "third"), ["cannot hold: ['window']"])
+    odd = again(load(write(tmp_path / "file", BERT, {**tensors(BERT), **POOLER}), "encoder"))
+    refused(lambda: save(odd, tmp_path / "third"), ["`model` must have all tensors of its checkpoint"])
+
+
+def through_file(model):
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/model.keras")
+        return keras.saving.load_model(f"{folder}/model.keras")
+
+
 def test_what_config_json_cannot_say_is_not_saved(tmp_path):
     model = load(GOLDEN / "llama", window=3)
     refused(lambda: save(model, tmp_path), ["options that config.json cannot hold: ['window']"])
     plain = txf.models.encoder(100, 1, 8, 2)
-    refused(lambda: save(plain, tmp_path), ["`config` must describe the checkpoint"])
+    refused(lambda: save(plain, tmp_path), ["`config` must be a dict of config.json"])
     typed = txf.models.encoder(100, 1, 8, 2, token_types=2)
     refused(
         lambda: save(typed, tmp_path, GOLDEN / "llama"), ["weights that its checkpoint's family has no tensors for"]
