@@ -23,10 +23,16 @@ pytest.register_assert_rewrite("contracts")
 HAS_TENSORFLOW = bool(importlib.util.find_spec("tensorflow"))
 
 
+def _day(text):
+    if int(text) < 1:
+        raise ValueError("days are counted from 1")
+    return int(text)
+
+
 def pytest_addoption(parser):
     group = parser.getgroup("keras_txf")
     group.addoption("--all", action="store_true", help="run every case of the tests that are drawn")
-    group.addoption("--turn", type=int, help="draw the cases of this day, in named files too; by default today's")
+    group.addoption("--turn", type=_day, help="draw the cases of this day, in named files too; by default today's")
     group.addoption(
         "--one-in", type=int, default=1, help="draw one in this many of the quick tests too, but all of ops"
     )
@@ -34,7 +40,8 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     option = config.option
-    option.draw = is_drawn(config.args, option.turn, option.all)
+    everything = option.all or getattr(option, "lf", False)  # --lf: the tests that failed, whatever the day
+    option.draw = is_drawn(config.args, option.turn, everything, option.one_in)
     option.turn = getattr(config, "workerinput", {}).get("turn") or option.turn or datetime.date.today().toordinal()
 
 

@@ -4,10 +4,13 @@ import collections
 import zlib
 
 
-def is_drawn(arguments, turn=None, everything=False):
-    """Whether a run of pytest draws cases. A file that somebody names runs in full, unless the day is named too."""
-    is_named = any(argument.split("::")[0].endswith(".py") for argument in arguments)
-    return not everything and (turn is not None or not is_named)
+def is_drawn(arguments, turn=None, everything=False, one_in=1):
+    """Whether a run of pytest draws cases.
+
+    A file that somebody names runs in full, unless the day or a share is named too; a named test always runs.
+    """
+    is_named = any(argument.endswith(".py") for argument in arguments)
+    return not everything and not any("::" in one for one in arguments) and (turn or one_in > 1 or not is_named)
 
 
 def drawn(items, turn, one_in=1):

@@ -50,7 +50,8 @@ def test_functions_of_a_file_run_the_same_cases():
 
 
 def test_a_named_file_runs_in_full():
-    folder, file = ["tests/models"], ["tests/models", "tests/ops/test_a.py::test_b"]
+    folder, file, test = ["tests/models"], ["tests/models", "tests/ops/test_a.py"], ["tests/ops/test_a.py::test_b"]
     assert is_drawn(["/home/user/.pyenv/tests"])
     assert is_drawn([]) and is_drawn(folder) and not is_drawn(file)
-    assert is_drawn(file, turn=5) and not is_drawn(folder, turn=5, everything=True)
+    assert is_drawn(file, turn=5) and is_drawn(file, one_in=4) and not is_drawn(folder, turn=5, everything=True)
+    assert not is_drawn(test, turn=5, one_in=4)
