@@ -13,7 +13,7 @@ DEAREST = 10
 
 
 def tests(report):
-    """(seconds, name) of each test of a JUnit file, the dearest first. A job that broke off has none, or half of one."""
+    """(seconds, name) of each test of a JUnit file, the dearest first. A broken job has none, or half of one."""
     try:
         cases = xml.etree.ElementTree.parse(report).iter("testcase")
     except (FileNotFoundError, xml.etree.ElementTree.ParseError):
