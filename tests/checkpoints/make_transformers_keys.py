@@ -131,12 +131,16 @@ def rows(tables):
     return "\n".join(found)
 
 
-if __name__ == "__main__":
-    lines = textwrap.fill(" ".join(keys()), 118, break_long_words=False, break_on_hyphens=False)
-    version = transformers.__version__
-    (FOLDER / "transformers_keys.py").write_text(KEYS.format(version=version, keys=lines), encoding="utf-8")
+def defaults_text():
+    """What `transformers_defaults.py` holds."""
     kinds = sorted(FAMILIES.keys() & CONFIG_MAPPING.keys())
     of_classes = {kind: found for family in kinds for kind, found in defaults(family).items()}
     synonyms = {kind: CONFIG_MAPPING[kind].attribute_map for kind in kinds}
-    text = DEFAULTS.format(version=version, defaults=rows(of_classes), synonyms=rows(synonyms))
-    (FOLDER / "transformers_defaults.py").write_text(text, encoding="utf-8")
+    return DEFAULTS.format(version=transformers.__version__, defaults=rows(of_classes), synonyms=rows(synonyms))
+
+
+if __name__ == "__main__":
+    lines = textwrap.fill(" ".join(keys()), 118, break_long_words=False, break_on_hyphens=False)
+    text = KEYS.format(version=transformers.__version__, keys=lines)
+    (FOLDER / "transformers_keys.py").write_text(text, encoding="utf-8")
+    (FOLDER / "transformers_defaults.py").write_text(defaults_text(), encoding="utf-8")
