@@ -184,12 +184,14 @@ def judge(tree, stage, area, mutant, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--number", type=int, default=16, help="mutants of each area")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="of the draw of mutants")
     parser.add_argument("--areas", nargs="+", default=list(AREAS), choices=AREAS)
     parser.add_argument("--turn", type=int, default=datetime.date.today().toordinal(), help="the day of the draw")
     parser.add_argument("--stages", nargs="+", default=STAGES, choices=STAGES)
-    parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("mutants.jsonl"))
-    parser.add_argument("--coverage", type=pathlib.Path, default=pathlib.Path("mutants.coverage"))
+    parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("mutants.jsonl"), help="what is known")
+    parser.add_argument(
+        "--coverage", type=pathlib.Path, default=pathlib.Path("mutants.coverage"), help="which tests run which lines"
+    )
     options = parser.parse_args()
     options.coverage = options.coverage.resolve()
     every = [(area, mutant) for area in options.areas for mutant in mutants(area, options.number, options.seed)]
@@ -230,8 +232,7 @@ def run(options, every, trees):
                 raise
         killed[stage] = sum(known[stage, *mutant] is not None for _, mutant in left)
         left = [one for one in left if known[stage, *one[1]] is None]
-    total = max(sum(killed.values()), 1)
-    print(f"{len(every)} mutants, {total} of them killed:", {stage: f"{n / total:.1%}" for stage, n in killed.items()})
+    print(f"{len(every)} mutants, {sum(killed.values())} of them killed:", killed)
     print("Survivors:")
     for _, (file, line, _, old, new) in left:
         print(f"{file}:{line}: {old[:80]!r} -> {new[:80]!r}")

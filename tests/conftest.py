@@ -54,7 +54,7 @@ def pytest_configure_node(node):
 def pytest_terminal_summary(terminalreporter, config):
     if config.option.draw:
         terminalreporter.write_line(
-            f"Some cases are drawn: --turn {config.option.turn} repeats today's, --all runs all."
+            f"Some cases are drawn: --turn {config.option.turn} repeats the day, --all runs all; -m says which marks."
         )
 
 

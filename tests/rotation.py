@@ -3,6 +3,8 @@
 import collections
 import zlib
 
+import pytest
+
 
 def is_drawn(arguments, turn=None, everything=False, one_in=1):
     """Whether a run of pytest draws cases.
@@ -32,6 +34,8 @@ def drawn(items, turn, one_in=1):
 def days_between(item, one_in):
     """The n of the mark `drawn(n)`; 3 for other slow and parity tests; `one_in` for quick tests, if it is more."""
     mark = item.get_closest_marker("drawn")
+    if mark and not (mark.args and isinstance(mark.args[0], int)):
+        raise pytest.UsageError(f"`drawn` of {item.nodeid} must have a number of days, such as `drawn(3)`.")
     is_slow = item.get_closest_marker("slow") or item.get_closest_marker("parity")
     days = mark.args[0] if mark else 3 if is_slow else 1
     is_mathematics = item.path.parent.name == "ops"  # mathematics can fail on each backend for its own reason

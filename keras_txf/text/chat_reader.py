@@ -53,7 +53,7 @@ class ChatReader:
         token = found[0]
         if self._splits and len(token) == 1:
             raise ValueError(
-                f"`messages` must not hold the special token {token!r} with a tokenizer other than BytePairTokenizer, "
-                f"which cannot break up one letter; received {short_repr(found.string)}."
+                f"`messages` must not hold {short_repr(token)}, a special token of one letter, which no tokenizer but "
+                f"BytePairTokenizer breaks up; received {short_repr(found.string)}."
             )
         return token[:1] + GUARD + token[1:]
