@@ -16,7 +16,7 @@ from keras.src.models.functional import Functional
 from keras.src.models.sequential import Sequential
 
 
-def run_graph(model, inputs, call, standardize=True):
+def run_graph(model, inputs, call, standardize=True, masks=None):
     """Runs a functional model, calling each layer through `call`, the layers of models within it too.
 
     Args:
@@ -25,6 +25,7 @@ def run_graph(model, inputs, call, standardize=True):
         call: function of a layer and the arguments of its call, that returns what the layer returns.
         standardize: whether `inputs` are brought to the shapes and dtypes of the model's inputs; False for symbolic
             tensors.
+        masks: the Keras masks of the inputs, in their order, or None.
 
     Returns:
         What `model` returns for `inputs`.
@@ -36,13 +37,14 @@ def run_graph(model, inputs, call, standardize=True):
             return call(layer, *args, **kwargs)
         if not runs_inline(layer):
             return layer(*args, **kwargs)
-        given = args[0] if args else kwargs["inputs"]
-        if kwargs.get("mask") is not None:
-            for tensor, mask in zip(keras.tree.flatten(given), keras.tree.flatten(kwargs["mask"])):
-                set_keras_mask(tensor, mask)
-        return run_graph(layer, given, call, standardize)
+        given, masks = args[0] if args else kwargs["inputs"], kwargs.get("mask")
+        masks = keras.tree.map_structure(mask_of, given) if masks is None else masks
+        return run_graph(layer, given, call, standardize, masks)
 
-    inputs = graph._standardize_inputs(inputs) if standardize else inputs
+    inputs = graph._standardize_inputs(inputs) if standardize else inputs  # tensors of another dtype lose their masks
+    for tensor, mask in zip(keras.tree.flatten(inputs), keras.tree.flatten(masks)):
+        if mask is not None:
+            set_keras_mask(tensor, mask)
     outputs = graph._run_through_graph(inputs, lambda layer: functools.partial(call_inside, layer))
     return outputs[0] if isinstance(outputs, (list, tuple)) and len(outputs) == 1 else outputs
 

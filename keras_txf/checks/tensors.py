@@ -145,11 +145,11 @@ def mask(name, tensor, *ranks):
         )
 
 
-def padding_mask(tensor, inputs):
+def padding_mask(tensor, inputs, name="mask"):
     """A mask of padding has a value for each token of inputs (B, T, ...); None masks nothing."""
     if tensor is not None:
-        mask("mask", tensor, (2, "(batch, length)"))
-        broadcasts("mask", tensor, *inputs.shape[:2])
+        mask(name, tensor, (2, "(batch, length)"))
+        broadcasts(name, tensor, *inputs.shape[:2])
 
 
 def positions(tensor, batch, length):

@@ -6,12 +6,14 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.backend.functional_graph import layers_called_on
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.embeddings import ENCODINGS, PositionalEmbedding, check_length
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_config, get_initializer, register
 from keras_txf.layers.symbolic_calls import has_output_spec
+from keras_txf.layers.token_input import inputs_by_name
 
 
 @register
@@ -136,6 +138,40 @@ def zero_padding(inputs, mask):
     mask = checks.dense_tensor("mask", mask)
     checks.padding_mask(mask, inputs)
     return ops.where(ops.expand_dims(ops.cast(mask, "bool"), -1), inputs, 0)
+
+
+@register
+class MaskedVectors(keras.layers.Layer):
+    """Marks an input of a model whose Keras mask the model reads: callers may give it as `{input}_mask`, in a dict.
+
+    The mask is no input of the graph: the model could then not stand where Keras gives one tensor, such as in a
+    `Sequential` model.
+
+    Call arguments:
+        inputs: float (B, T, F).
+
+    Returns:
+        The same.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, inputs):
+        return inputs
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape, inputs.dtype)
+
+
+def masks_of_inputs(model):
+    """The inputs of a functional model that take a mask, by the name of the mask: `features_mask` -> `features`."""
+    return {
+        f"{name}_mask": name
+        for name, tensor in inputs_by_name(model).items()
+        if any(isinstance(layer, MaskedVectors) for layer in layers_called_on(model, tensor))
+    }
 
 
 @register

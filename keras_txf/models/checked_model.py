@@ -5,11 +5,13 @@ import inspect
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_txf import checks
 from keras_txf.backend.functional_graph import name_operations, optional_inputs, own_calls
 from keras_txf.backend.keras_private import count_as_called
 from keras_txf.checks import short_repr
+from keras_txf.layers.features import masks_of_inputs
 from keras_txf.layers.serialization import register
 
 
@@ -20,6 +22,9 @@ class CheckedModel(keras.Model):
     Keras cuts the id 1.5 to 1 and 2**32 to 0, makes floats of the bytes of an image, and orders a dict that has one key
     too many by its keys. Values of ids are looked at where the model is called on values, not within `fit` and
     `predict`. A loss of probabilities is refused: Keras would clip the logits to [0, 1], and the loss would never fall.
+
+    Float vectors have a Keras mask, such as that of `keras.layers.Masking`, or one beside them, `features_mask` in the
+    dict of `features`.
     """
 
     checkpoint: str | None = None  # JSON of what `checkpoints.save` needs to know, which `.keras` files keep
@@ -41,12 +46,39 @@ class CheckedModel(keras.Model):
             self.optimizer.build(self.trainable_variables)
 
     def __call__(self, inputs, *args, **kwargs):
-        return super().__call__(self.check_inputs(inputs), *args, **kwargs)
+        inputs, masks = self.split_masks(self.check_inputs(inputs), kwargs)
+        return super().__call__(inputs, *args, **kwargs, **masks)
 
     def stateless_call(self, trainable_variables, non_trainable_variables, inputs, *args, **kwargs):
         # On JAX, `fit` and `predict` call this method, not `__call__`.
-        inputs = self.complete_inputs(inputs)
-        return super().stateless_call(trainable_variables, non_trainable_variables, inputs, *args, **kwargs)
+        inputs, masks = self.split_masks(self.complete_inputs(inputs), kwargs)
+        return super().stateless_call(trainable_variables, non_trainable_variables, inputs, *args, **kwargs, **masks)
+
+    @property
+    def supports_masking(self):  # Keras warns where masks would be lost
+        return bool(self.mask_names)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None  # the layers of the graph have given the outputs their masks
+
+    @functools.cached_property
+    def mask_names(self):
+        """The inputs that take a mask, by the name of the mask."""
+        return masks_of_inputs(self)
+
+    def split_masks(self, inputs, call=()):
+        """The inputs without the masks in their dict, and the argument `mask` for them if there are any."""
+        names = self.mask_names.keys() & inputs if isinstance(inputs, dict) else ()
+        masks = {self.mask_names[name]: _as_bool(inputs[name]) for name in names if inputs[name] is not None}
+        if names:
+            inputs = {name: value for name, value in inputs.items() if name not in names}
+        if isinstance(inputs, dict) and isinstance(self.input, keras.KerasTensor) and [*inputs] == [self.input.name]:
+            [inputs] = inputs.values()  # Keras warns of the dict
+        if not masks:
+            return inputs, {}
+        if "mask" in call:
+            raise ValueError(f"`mask` does not go with {short_repr(min(names))} in `inputs`: it is the same mask.")
+        return inputs, {"mask": [masks.get(symbol.name) for symbol in self.inputs]}
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         if str(filepath).endswith((".h5", ".hdf5")):
@@ -90,7 +122,11 @@ class CheckedModel(keras.Model):
         inputs = self.complete_inputs(inputs)
         if isinstance(inputs, dict):
             self._refuse_unknown(inputs)
-            return {name: self._look_at(name, value) for name, value in inputs.items()}
+            inputs = {name: self._look_at(name, value) for name, value in inputs.items()}
+            for mask, name in self.mask_names.items():
+                if inputs.get(mask) is not None and inputs.get(name) is not None:
+                    checks.padding_mask(_as_bool(inputs[mask]), inputs[name], mask)
+            return inputs
         if (
             isinstance(inputs, (list, tuple))
             and len(self.inputs) == len(inputs)
@@ -100,7 +136,7 @@ class CheckedModel(keras.Model):
         return self._look_at(self.inputs[0].name, inputs)
 
     def _refuse_unknown(self, inputs):
-        known = [symbol.name for symbol in self.inputs]
+        known = [*(symbol.name for symbol in self.inputs), *self.mask_names]
         unknown = [name for name in inputs if name not in known]
         if unknown:
             raise ValueError(
@@ -109,9 +145,11 @@ class CheckedModel(keras.Model):
 
     def _look_at(self, name, value):
         symbol = next((symbol for symbol in self.inputs if symbol.name == name), None)
-        if symbol is None or value is None:
+        if value is None or (symbol is None and name not in self.mask_names):
             return value  # Keras has its own words for them
         value = checks.dense_tensor(name, value)
+        if symbol is None:
+            return value
         _check_rank(name, value, symbol)
         if "int" in symbol.dtype:
             checks.token_ids(name, value, None)
@@ -126,6 +164,10 @@ class CheckedModel(keras.Model):
 functools.update_wrapper(CheckedModel.compile, keras.Model.compile)  # `help` shows Keras' arguments
 functools.update_wrapper(CheckedModel.save, keras.Model.save)
 functools.update_wrapper(CheckedModel.export, keras.Model.export)
+
+
+def _as_bool(mask):
+    return mask if isinstance(mask, keras.KerasTensor) and mask.dtype == "bool" else ops.cast(mask, "bool")
 
 
 def _takes_probabilities(loss):

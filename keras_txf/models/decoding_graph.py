@@ -26,6 +26,7 @@ from keras_txf.layers.cached_layers import (
     window_of,
 )
 from keras_txf.layers.decoder_start import StartPositions
+from keras_txf.layers.features import AttachMask, masks_of_inputs
 from keras_txf.layers.token_input import inputs_by_name, target_name
 from keras_txf.models.aliases import find_aliases
 from keras_txf.models.cacheable import check_cacheable
@@ -52,6 +53,10 @@ class DecodingGraph:
             name: keras.Input(batch_shape=x.shape, dtype=x.dtype, name=name)
             for name, x in inputs_by_name(model).items()
         }
+        masked = {}
+        for name, vectors in masks_of_inputs(model).items():
+            self.inputs[name] = keras.Input((None,), dtype="bool", name=name)
+            masked[vectors] = AttachMask(name=f"{vectors}_and_mask")([self.inputs[vectors], self.inputs[name]])
         self.attention_mask = keras.Input((None,), dtype="bool", name="attention_mask")
         self.prefix = prefix_length(model, inputs_by_name(model)[self.ids_name])
         self.ids = self.inputs[self.ids_name]
@@ -69,7 +74,7 @@ class DecodingGraph:
         reserve_names(model)
         self._aliases = find_aliases(model)
         inside = keras.Model(model.input, logits)  # without the outputs that decoding does not need
-        given = {**self.inputs, self.ids_name: self.ids}
+        given = {name: self.inputs[name] for name in inputs_by_name(model)} | masked | {self.ids_name: self.ids}
         self.logits = run_graph(
             inside, given if isinstance(model.input, dict) else [*given.values()], self._call, False
         )

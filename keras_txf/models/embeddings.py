@@ -1,12 +1,16 @@
 """The wiring of inputs: token ids, float vectors, positions, and their embeddings."""
 
+import functools
+import inspect
+import typing
+
 import keras
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.layers.decoder_start import Start, StartPositions
-from keras_txf.layers.features import AttachMask, FeatureEmbedding
+from keras_txf.layers.features import FeatureEmbedding, MaskedVectors
 from keras_txf.layers.parts import copy_layer, take_layer
 from keras_txf.layers.shown_options import default_options
 
@@ -31,6 +35,20 @@ FEATURE_OPTIONS = {name: name for name in ("position_encoding", "max_length", "e
 def make_embedding(vocab_size, dim, options, name):
     dim = options.embedding_dim or dim
     return PositionalEmbedding(vocab_size, dim, **options.embedding, dtype=options.dtype, name=name)
+
+
+Builder = typing.TypeVar("Builder", bound=typing.Callable)
+
+
+def takes_vectors(builder: Builder) -> Builder:
+    """Has a builder take `input_dim` alone: its first argument, the number of tokens, is None where it is left out."""
+    first = next(iter(inspect.signature(builder).parameters))
+
+    @functools.wraps(builder)
+    def call(*args, **kwargs):
+        return builder(*args, **kwargs) if args else builder(**{first: None, **kwargs})
+
+    return call
 
 
 def check_source(name, vocab_size, input_dim):
@@ -76,11 +94,10 @@ def embed_features(input_dim, dim, options, packed, name, prefix="", input_embed
     """
     features_name = f"{prefix}features"
     features = keras.Input((None, checks.size("input_dim", input_dim)), name=features_name)
-    mask = keras.Input((None,), dtype="bool", name=f"{features_name}_mask", optional=True)
     places, segment_ids, positions = packed_inputs(packed, prefix)
     width = options.embedding_dim or dim
-    masked = AttachMask(dtype=options.dtype, name=f"{features_name}_masked")([features, mask])
-    inputs = {features_name: features, mask.name: mask, **places}
+    masked = MaskedVectors(dtype=options.dtype, name=f"{features_name}_masked")(features)
+    inputs = {features_name: features, **places}
     if input_embedding is not None:
         x = copy_layer(input_embedding, name, dtype=options.dtype)(masked)
         if len(x.shape) != 3 or x.shape[-1] != width:

@@ -13,6 +13,7 @@ from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.option_tables import EncoderOptions, SequenceEncoderOptions
 
 
+@embeddings.takes_vectors
 @shows_options
 def encoder(
     vocab_size: int | None,
@@ -32,7 +33,7 @@ def encoder(
     last block's, and grows from block to block.
 
     Args:
-        vocab_size: number of tokens; None with `input_dim`.
+        vocab_size: number of tokens; None with `input_dim`, or left out where all arguments are named.
         num_layers: number of blocks, called `encoder_0`, `encoder_1`, ...
         dim: model width.
         num_heads: number of query heads; None where a layer as `attention` brings its own.
@@ -125,4 +126,4 @@ def encode(
         positions=positions,
         segment_ids=segment_ids,
     )
-    return (inputs if len(inputs) > 1 else inputs["token_ids"]), result, embedding, options
+    return (inputs if len(inputs) > 1 else next(iter(inputs.values()))), result, embedding, options

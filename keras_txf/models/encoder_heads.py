@@ -9,7 +9,7 @@ from keras_txf.layers import Pooling
 from keras_txf.layers.heads import POOLINGS, SpanLogits
 from keras_txf.layers.option_tables import Each
 from keras_txf.layers.shown_options import shows_options, take
-from keras_txf.models import stack
+from keras_txf.models import embeddings, stack
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.encoder import encode
 from keras_txf.models.head_layers import class_logits, head_transform, next_sentence_logits
@@ -25,6 +25,7 @@ from keras_txf.models.option_tables import (
 )
 
 
+@embeddings.takes_vectors
 @shows_options
 def encoder_classifier(
     vocab_size: int | None,
@@ -85,6 +86,7 @@ def encoder_classifier(
     return stack.make_model(inputs, outputs, name, CheckedModel)
 
 
+@embeddings.takes_vectors
 @shows_options
 def token_classifier(
     vocab_size: int | None,
@@ -137,6 +139,7 @@ def token_classifier(
     return stack.make_model(inputs, outputs, name, CheckedModel)
 
 
+@embeddings.takes_vectors
 @shows_options
 def span_classifier(
     vocab_size: int | None,

@@ -145,8 +145,8 @@ def other_inputs(model, ids_name, inputs):
         raise ValueError(
             f"`inputs` must be a dict of arrays by the names of the model's inputs; received {short_repr(inputs)}."
         )
-    inputs, needed = dict(inputs or {}), set(inputs_by_name(model)) - {ids_name}
-    optional = set(optional_inputs(model))  # masks of float vectors
+    optional = {*optional_inputs(model), *model.mask_names}  # masks of float vectors; files of before have inputs
+    inputs, needed = dict(inputs or {}), (set(inputs_by_name(model)) | optional) - {ids_name}
     if not needed - optional <= set(inputs) <= needed:
         also = f", and maybe {short_repr(sorted(optional))}" if optional else ""
         raise ValueError(
@@ -158,7 +158,8 @@ def other_inputs(model, ids_name, inputs):
         vectors = name.removesuffix("_mask")
         inputs[vectors] = checks.dense_tensor(vectors, inputs[vectors])
         if inputs.get(name) is None:
-            inputs[name] = ops.ones(ops.shape(inputs[vectors])[:2], "bool")
+            own = mask_of(inputs[vectors])
+            inputs[name] = ops.ones(ops.shape(inputs[vectors])[:2], "bool") if own is None else own
     for name, value in inputs.items():
         if mask_of(value) is not None and f"{name}_mask" not in needed:
             raise ValueError(
@@ -166,8 +167,9 @@ def other_inputs(model, ids_name, inputs):
                 f"{name!s}_mask."
             )
     inputs = model.check_inputs(inputs)
-    for name, value in inputs.items():
-        _check_shape(name, value, inputs_by_name(model)[name].shape)
+    for name, tensor in inputs_by_name(model).items():
+        if name in inputs:
+            _check_shape(name, inputs[name], tensor.shape)
     return inputs
 
 

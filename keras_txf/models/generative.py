@@ -223,12 +223,11 @@ class Generator(CheckedModel):
 class ContextDecoder(Generator):
     """A decoder whose context brings a mask. Its logits carry the mask of the target ids, if any."""
 
+    supports_masking = True
+
     def __call__(self, inputs, *args, **kwargs):
         # Keras refuses arrays beside tensors, and a context is a tensor where ids are an array.
         def convert(x):
             return ops.convert_to_tensor(x) if isinstance(x, np.ndarray) else x
 
         return super().__call__(keras.tree.map_structure(convert, inputs), *args, **kwargs)
-
-    def compute_mask(self, inputs, previous_mask=None):
-        return None

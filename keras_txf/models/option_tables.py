@@ -78,9 +78,9 @@ class SequenceEncoderOptions(EncoderOptions, total=False):
     input_dim: Annotated[
         int | None,
         None,
-        "width F of float vectors in place of tokens, with vocab_size=None. The inputs are then a dict of `features`, "
-        "float (B, T, F), and `features_mask`, bool (B, T), True at real vectors, which may be left out; a tensor "
-        "alone stands for `features`.",
+        "width F of float vectors in place of tokens, with vocab_size=None. The input is then `features`, float (B, T, "
+        "F). Padding is told by a Keras mask, such as that of `keras.layers.Masking`, or in a dict of `features` and "
+        "`features_mask`, bool (B, T), True at real vectors.",
     ]
     input_embedding: Annotated[
         keras.layers.Layer | None,

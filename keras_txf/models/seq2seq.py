@@ -16,6 +16,7 @@ from keras_txf.models.option_tables import ContextDecoderOptions, DecoderOptions
 from keras_txf.models.seq2seq_model import Seq2Seq
 
 
+@embeddings.takes_vectors
 @shows_options
 def encoder_decoder(
     source_vocab_size: int | None,
@@ -45,7 +46,7 @@ def encoder_decoder(
     last block's, and grows from block to block.
 
     Args:
-        source_vocab_size: number of source tokens; None with `input_dim`.
+        source_vocab_size: number of source tokens; None with `input_dim`, or left out where all arguments are named.
         target_vocab_size: number V of target tokens.
         num_layers: number of blocks of the encoder, and of the decoder unless it has its own.
         dim: model width.
@@ -63,8 +64,8 @@ def encoder_decoder(
         encoder_options, decoder_options: dicts of options that differ between the two; `num_heads` may be one of them,
             and so may `dim`, with share_embeddings=False.
         input_dim: width F of float vectors in place of source tokens, such as audio frames. The input `source_ids` is
-            then replaced by `source_features`, float (B, S, F), and `source_features_mask`, bool (B, S), True at real
-            vectors, which may be left out.
+            then replaced by `source_features`, float (B, S, F). `source_features_mask`, bool (B, S), True at real
+            vectors, may come beside it, or else the Keras mask of the features counts.
         input_embedding: layer that takes these vectors to (B, S, dim), such as `AudioEmbedding`; the model gets a copy.
             It brings its own positions: `position_encoding` and `max_length` are then those of the decoder. Default: a
             `FeatureEmbedding`.

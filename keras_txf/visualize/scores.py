@@ -77,9 +77,11 @@ def attention_scores(model: keras.Model, inputs: Any) -> dict[str, Any]:
         return outputs if asked else outputs[0]
 
     try:
-        inputs = model.check_inputs(inputs) if isinstance(model, CheckedModel) else inputs
+        masks = {}
+        if isinstance(model, CheckedModel):
+            inputs, masks = model.split_masks(model.check_inputs(inputs))
         _refuse_missing(model, inputs)
-        run_graph(model, inputs, call)
+        run_graph(model, inputs, call, masks=masks.get("mask"))
     except ValueError as error:
         raise ValueError(f"`inputs` must be what the model takes: {_in_one_line(error)}") from error
     if not scores:

@@ -10,6 +10,8 @@ from drawing import array
 from refusals import refused
 
 import keras_txf as txf
+from keras_txf.layers.features import AttachMask, FeatureEmbedding
+from keras_txf.models.checked_model import CheckedModel
 
 X = np.random.default_rng(0).normal(size=(2, 5, 6)).astype("float32")
 MASK = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
@@ -64,6 +66,53 @@ def test_the_mask_may_be_left_out_and_padding_may_hold_anything():
     drawing.assert_same(found[MASK], expected[MASK], 1e-6)
 
 
+NESTED = {  # a model of vectors, and an input -> a model in which zeros are padding
+    "functional": lambda body, x: keras.Model(x, body(keras.layers.Masking()(x))),
+    "sequential": lambda body, x: keras.Sequential([x, keras.layers.Masking(), body]),
+    "open": lambda body, x: keras.Sequential([keras.layers.Masking(), body]),
+    "dict": lambda body, x: keras.Model(x, body({"features": x, "features_mask": keras.ops.any(x != 0, -1)})),
+    "clone": lambda body, x: NESTED["functional"](with_weights_of(keras.models.clone_model(body), body), x),
+    "values": lambda body, x: lambda x: body(keras.layers.Masking()(x)),
+}
+
+
+def with_weights_of(model, other):
+    model.set_weights(other.get_weights())
+    return model
+
+
+@pytest.mark.parametrize("form", NESTED)
+def test_the_mask_of_vectors_comes_by_keras_too(form):
+    zeroed = np.where(MASK[..., None], X, 0)
+    found = NESTED[form](encoder(), keras.Input((None, 6)))(zeroed)
+    drawing.assert_same(found, array(encoder()({"features": X, "features_mask": MASK})), 1e-5)
+
+
+def test_a_model_of_vectors_stands_in_others():
+    body = txf.models.encoder_classifier(None, 3, 1, 8, 2, input_dim=6)
+    expected, x = array(body(X)), keras.Input((None, 6))
+    for model in (keras.Model(x, body(x)), keras.Model(body.input, body.output), keras.Sequential([x, body])):
+        drawing.assert_same(model(X), expected, 1e-6)
+    each, x = np.stack([X, 2 * X], 1), keras.Input((2, 5, 6))
+    found = keras.Model(x, keras.layers.TimeDistributed(body)(x))(each)
+    drawing.assert_same(found, np.stack([expected, array(body(2 * X))], 1), 1e-6)
+    source, target = keras.Input((None, 6)), keras.Input((None,), dtype="int32")
+    inputs = {"source_features": X, "target_ids": IDS}
+    outer = keras.Model([source, target], pair()({"source_features": source, "target_ids": target}))
+    drawing.assert_same(outer([X, IDS]), array(pair()(inputs)), 1e-6)
+
+
+def test_a_file_whose_mask_is_an_input_loads(tmp_path):
+    features = keras.Input((None, 6), name="features")
+    mask = keras.Input((None,), dtype="bool", name="features_mask", optional=True)
+    x = FeatureEmbedding(8)(AttachMask()([features, mask]))
+    model = CheckedModel({"features": features, "features_mask": mask}, txf.layers.EncoderBlock(2)(x))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    for inputs in (X, {"features": X}, {"features": X, "features_mask": MASK}):
+        drawing.assert_same(again(inputs), array(model(inputs)), 1e-6)
+
+
 @pytest.mark.slow
 def test_a_classifier_is_trained_saved_and_reloaded(tmp_path):
     model = txf.models.encoder_classifier(None, 3, 2, 8, 2, input_dim=6, dropout=0.0)
@@ -76,6 +125,16 @@ def test_a_classifier_is_trained_saved_and_reloaded(tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     for x in (inputs, X):
         drawing.assert_same(again.predict(x, verbose=0), model.predict(x, verbose=0), 1e-5)
+
+
+@pytest.mark.parametrize("builder, more", [
+    ("encoder", {}), ("encoder_classifier", {"num_classes": 3}), ("token_classifier", {"num_classes": 3}),
+    ("span_classifier", {}), ("encoder_decoder", {"target_vocab_size": 11}),
+])  # fmt: skip
+def test_vectors_need_no_vocabulary(builder, more):
+    build, sizes = getattr(txf.models, builder), dict(num_layers=1, dim=8, num_heads=2, input_dim=6, **more)
+    first = "source_vocab_size" if builder == "encoder_decoder" else "vocab_size"
+    assert build(**sizes).count_params() == build(**{first: None}, **sizes).count_params()
 
 
 def test_frames_are_classified_one_by_one():
@@ -113,6 +172,8 @@ def test_a_source_of_vectors_is_answered_as_the_naive_loop_does(options, uncompi
 @pytest.mark.parametrize("make, words", [
     (lambda: txf.models.encoder(11, 1, 8, 2, input_dim=6), ["`vocab_size`", "`input_dim`", "11", "6"]),
     (lambda: txf.models.encoder(None, 1, 8, 2), ["`vocab_size`", "`input_dim`"]),
+    (lambda: txf.models.encoder(num_layers=1, dim=8, num_heads=2), ["`vocab_size`", "`input_dim`"]),
+    (lambda: encoder()({"features": X, "features_mask": MASK}, mask=MASK), ["`mask`", "features_mask"]),
     (lambda: txf.models.encoder(None, 1, 8, 2, input_dim=0), ["`input_dim`", "0"]),
     (lambda: encoder(token_dim=4), ["`token_dim`", "`input_dim`", "4"]),
     (lambda: encoder(position_encoding="learned"), ["`max_length`"]),
