@@ -31,7 +31,7 @@ def decoder(
     packed: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
-    name: str = "decoder",
+    name: str | None = None,
     **options: Unpack[ContextDecoderOptions],
 ) -> ContextDecoder:
     """Builds a decoder with cross-attention: target ids (B, T) and a context -> logits (B, T, V).
@@ -56,7 +56,7 @@ def decoder(
             `hidden_states_{num_layers}`.
         return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T), and
             `cross_attention_scores_0`, ..., (B, N, T, S).
-        name: name of the model.
+        name: name of the model; default that of the function, and a number from the second model on.
         {options}
 
     Returns:
@@ -97,7 +97,7 @@ def decoder(
         **call,
     )
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return stack.make_model({**inputs, **own}, outputs, name, ContextDecoder)
+    return stack.make_model({**inputs, **own}, outputs, name or stack.unique_name("decoder"), ContextDecoder)
 
 
 @shows_options
@@ -109,7 +109,7 @@ def decoder_generator(
     packed: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
-    name: str = "decoder_generator",
+    name: str | None = None,
     **options: Unpack[GeneratorOptions],
 ) -> Generator:
     """Builds a decoder-only language model: token ids (B, T) -> logits (B, T, V), with `generate`.
@@ -148,7 +148,7 @@ def decoder_generator(
     )
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     inputs = inputs if packed else inputs["token_ids"]
-    return stack.make_model(inputs, outputs, name, Generator)
+    return stack.make_model(inputs, outputs, name or stack.unique_name("decoder_generator"), Generator)
 
 
 def decode(

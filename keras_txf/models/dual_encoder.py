@@ -44,7 +44,7 @@ def dual_encoder(
     return_attention_scores: bool = False,
     image_options: dict[str, Any] | None = None,
     text_options: dict[str, Any] | None = None,
-    name: str = "dual_encoder",
+    name: str | None = None,
     **options: Unpack[DualEncoderOptions],
 ) -> keras.Model:
     """Builds two towers, one of images and one of texts, and compares each image with each text.
@@ -77,7 +77,7 @@ def dual_encoder(
         return_attention_scores: adds outputs `image_attention_scores_0`, ..., `text_attention_scores_0`, ...
         image_options, text_options: dicts of options of one tower: those below, those of `image_encoder` or `encoder`
             alone, such as `max_length`, and `num_layers`, `dim` and `num_heads`.
-        name: name of the model.
+        name: name of the model; default that of the function, and a number from the second model on.
         {options}
 
     Returns:
@@ -146,7 +146,9 @@ def dual_encoder(
         **seen.requested(return_hidden_states, return_attention_scores, "image_"),
         **read.requested(return_hidden_states, return_attention_scores, "text_"),
     }
-    return stack.make_model({"images": images, "token_ids": token_ids}, outputs, name)
+    return stack.make_model(
+        {"images": images, "token_ids": token_ids}, outputs, name or stack.unique_name("dual_encoder")
+    )
 
 
 def _tower(argument, own, sizes, options):

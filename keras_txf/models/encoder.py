@@ -24,7 +24,7 @@ def encoder(
     token_type_ids: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
-    name: str = "encoder",
+    name: str | None = None,
     **options: Unpack[SequenceEncoderOptions],
 ) -> keras.Model:
     """Builds an encoder: token ids (B, T), or float vectors (B, T, F), -> hidden states (B, T, dim).
@@ -44,7 +44,7 @@ def encoder(
         return_hidden_states: adds outputs `hidden_states_0` (the embedding) to
             `hidden_states_{num_layers}` (the output).
         return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T) each.
-        name: name of the model.
+        name: name of the model; default that of the function, and a number from the second model on.
         {options}
 
     Returns:
@@ -67,7 +67,7 @@ def encoder(
         "encoder", vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_attention_scores, options
     )
     outputs = result.outputs("output", result.output, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, outputs, name, CheckedModel)
+    return stack.make_model(inputs, outputs, name or stack.unique_name("encoder"), CheckedModel)
 
 
 def encode(

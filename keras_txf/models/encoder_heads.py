@@ -36,7 +36,7 @@ def encoder_classifier(
     token_type_ids: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
-    name: str = "encoder_classifier",
+    name: str | None = None,
     **options: Unpack[SequenceClassifierOptions],
 ) -> keras.Model:
     """Builds a classifier of sequences: token ids (B, T) -> logits (B, num_classes).
@@ -83,7 +83,7 @@ def encoder_classifier(
     after = pool if pool_after_head else None
     logits = class_logits(x, num_classes, dim, head, result.blocks[0], options.dtype, after)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, outputs, name, CheckedModel)
+    return stack.make_model(inputs, outputs, name or stack.unique_name("encoder_classifier"), CheckedModel)
 
 
 @embeddings.takes_vectors
@@ -98,7 +98,7 @@ def token_classifier(
     token_type_ids: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
-    name: str = "token_classifier",
+    name: str | None = None,
     **options: Unpack[TokenClassifierOptions],
 ) -> keras.Model:
     """Builds a classifier of tokens, for names or parts of speech: token ids (B, T) -> logits (B, T, num_classes).
@@ -136,7 +136,7 @@ def token_classifier(
     )
     logits = class_logits(result.output, num_classes, dim, head, result.blocks[0], options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, outputs, name, CheckedModel)
+    return stack.make_model(inputs, outputs, name or stack.unique_name("token_classifier"), CheckedModel)
 
 
 @embeddings.takes_vectors
@@ -149,7 +149,7 @@ def span_classifier(
     token_type_ids: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
-    name: str = "span_classifier",
+    name: str | None = None,
     **options: Unpack[TokenClassifierOptions],
 ) -> keras.Model:
     """Builds a model that finds the span of an answer: token ids (B, T) -> logits of its first and its last token.
@@ -195,7 +195,7 @@ def span_classifier(
     logits = class_logits(result.output, 2, dim, head, result.blocks[0], options.dtype)
     spans = SpanLogits(dtype=options.dtype, name="span_logits")(logits)
     outputs = {**spans, **result.requested(return_hidden_states, return_attention_scores)}
-    return stack.make_model(inputs, outputs, name, CheckedModel)
+    return stack.make_model(inputs, outputs, name or stack.unique_name("span_classifier"), CheckedModel)
 
 
 @shows_options
@@ -209,7 +209,7 @@ def masked_language_model(
     token_type_ids: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
-    name: str = "masked_language_model",
+    name: str | None = None,
     **options: Unpack[MaskedLanguageModelOptions],
 ) -> keras.Model:
     """Builds a model that guesses hidden tokens, as BERT is pretrained: token ids (B, T) -> logits (B, T, V).
@@ -271,4 +271,4 @@ def masked_language_model(
             raise ValueError("`packed` does not go with `next_sentence`: there is one answer for each row.")
         extra["next_sentence_logits"] = next_sentence_logits(result.output, dim, options.dtype)
     outputs = stack.with_extra("logits", logits, extra)
-    return stack.make_model(inputs, outputs, name, CheckedModel)
+    return stack.make_model(inputs, outputs, name or stack.unique_name("masked_language_model"), CheckedModel)

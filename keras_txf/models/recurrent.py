@@ -28,7 +28,7 @@ def recurrent_encoder_decoder(
     pad_id: int | None = 0,
     return_attention_scores: bool = False,
     dtype: Any = None,
-    name: str = "recurrent_encoder_decoder",
+    name: str | None = None,
 ) -> Seq2Seq:
     """Builds a recurrent encoder-decoder: source and target ids -> logits (B, T, V), with `generate`.
 
@@ -55,7 +55,7 @@ def recurrent_encoder_decoder(
         pad_id: the token of padding, wherever it stands.
         return_attention_scores: adds an output `decoder_cross_attention_scores_0`, (B, 1, T, S). Needs `attention`.
         dtype: dtype or policy of all layers.
-        name: name of the model.
+        name: name of the model; default that of the function, and a number from the second model on.
 
     Returns:
         A functional `keras.Model` with `generate`. With an output on request it returns a dict with `logits`.
@@ -105,7 +105,12 @@ def recurrent_encoder_decoder(
         hidden, extra["decoder_cross_attention_scores_0"] = hidden
     logits = make_logits(hidden, target_embedding, target_vocab_size, dtype)
     inputs = {"source_ids": source_ids, "target_ids": target_ids}
-    return stack.make_model(inputs, stack.with_extra("logits", logits, extra), name, Seq2Seq)
+    return stack.make_model(
+        inputs,
+        stack.with_extra("logits", logits, extra),
+        name or stack.unique_name("recurrent_encoder_decoder"),
+        Seq2Seq,
+    )
 
 
 def _encode(x, num_layers, dim, cell, bidirectional, dropout, dtype):

@@ -34,7 +34,7 @@ def encoder_decoder(
     decoder_options: dict[str, Any] | None = None,
     input_dim: int | None = None,
     input_embedding: keras.layers.Layer | None = None,
-    name: str = "encoder_decoder",
+    name: str | None = None,
     **options: Unpack[ContextDecoderOptions],
 ) -> Seq2Seq:
     """Builds an encoder-decoder: source and target ids -> logits (B, T, V), with `generate`.
@@ -69,7 +69,7 @@ def encoder_decoder(
         input_embedding: layer that takes these vectors to (B, S, dim), such as `AudioEmbedding`; the model gets a copy.
             It brings its own positions: `position_encoding` and `max_length` are then those of the decoder. Default: a
             `FeatureEmbedding`.
-        name: name of the model.
+        name: name of the model; default that of the function, and a number from the second model on.
         {options}
 
     Returns:
@@ -113,7 +113,9 @@ def encoder_decoder(
         input_embedding,
     )
     extra = requested_of_both(encoded, decoded, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, stack.with_extra("logits", logits, extra), name, Seq2Seq)
+    return stack.make_model(
+        inputs, stack.with_extra("logits", logits, extra), name or stack.unique_name("encoder_decoder"), Seq2Seq
+    )
 
 
 def requested_of_both(encoded, decoded, hidden_states, attention_scores):

@@ -35,7 +35,7 @@ def encoder_decoder_classifier(
     return_attention_scores: bool = False,
     encoder_options: dict[str, Any] | None = None,
     decoder_options: dict[str, Any] | None = None,
-    name: str = "encoder_decoder_classifier",
+    name: str | None = None,
     **options: Unpack[EncoderDecoderClassifierOptions],
 ) -> keras.Model:
     """Builds a classifier on an encoder-decoder, as BART's and T5's: token ids (B, T) -> logits (B, num_classes).
@@ -112,4 +112,6 @@ def encoder_decoder_classifier(
         outputs = {**SpanLogits(dtype=dtype, name="span_logits")(logits), **extra}
     else:
         outputs = stack.with_extra("logits", logits, extra)
-    return stack.make_model(inputs["token_ids"], outputs, name, CheckedModel)
+    return stack.make_model(
+        inputs["token_ids"], outputs, name or stack.unique_name("encoder_decoder_classifier"), CheckedModel
+    )

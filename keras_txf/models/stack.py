@@ -249,6 +249,12 @@ def _shared_bias(block_class, num_heads, shared, dtype, name):
     return RelativeBias(num_heads, bidirectional=causal == {False}, dtype=dtype, name=name)
 
 
+def unique_name(name):
+    """The name for the first model without one in a process, the name and a number after it: Keras wants each once."""
+    number = keras.backend.get_uid(name)
+    return name if number == 1 else f"{name}_{number - 1}"
+
+
 def make_model(inputs, outputs, name, model_class=CheckedModel):
     """A functional model; a `keras.RematScope` applies to its layers, not to the model.
 

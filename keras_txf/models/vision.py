@@ -37,7 +37,7 @@ def image_encoder(
     channels: int = 3,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
-    name: str = "image_encoder",
+    name: str | None = None,
     **options: Unpack[ImageOptions],
 ) -> keras.Model:
     """Builds a Vision Transformer: images (B, height, width, channels) -> hidden states (B, T, dim).
@@ -63,7 +63,7 @@ def image_encoder(
         return_hidden_states: adds outputs `hidden_states_0` (the embedding) to
             `hidden_states_{num_layers}` (the output).
         return_attention_scores: adds outputs `attention_scores_0`, ..., (B, N, T, T) each.
-        name: name of the model.
+        name: name of the model; default that of the function, and a number from the second model on.
         {options}
 
     Returns:
@@ -87,7 +87,7 @@ def image_encoder(
         "image_encoder", image_size, patch_size, num_layers, dim, num_heads, channels, return_attention_scores, options
     )
     outputs = result.outputs("output", result.output, return_hidden_states, return_attention_scores)
-    return stack.make_model(images, outputs, name)
+    return stack.make_model(images, outputs, name or stack.unique_name("image_encoder"))
 
 
 def encode_images(builder, image_size, patch_size, num_layers, dim, num_heads, channels, scores, options, prefix=""):
@@ -120,7 +120,7 @@ def image_classifier(
     distillation_head: bool = False,
     return_hidden_states: bool = False,
     return_attention_scores: bool = False,
-    name: str = "image_classifier",
+    name: str | None = None,
     **options: Unpack[ImageOptions],
 ) -> keras.Model:
     """Builds a classifier of images: (B, height, width, channels) -> logits (B, num_classes).
@@ -187,7 +187,7 @@ def image_classifier(
         other = Projection(num_classes, dtype=options.dtype, name="distillation_logits")(result.output[:, 1])
         logits = keras.layers.Average(dtype=options.dtype, name="mean_logits")([logits, other])
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return stack.make_model(images, outputs, name)
+    return stack.make_model(images, outputs, name or stack.unique_name("image_classifier"))
 
 
 def token_for_pooling(argument, pooling, options):

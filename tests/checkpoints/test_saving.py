@@ -119,8 +119,8 @@ def test_the_body_alone_keeps_the_files_pooler(tmp_path):
 
 def test_a_body_that_goes_by_the_name_of_its_pretraining_is_an_encoder(tmp_path):
     body = {name: tensor for name, tensor in tensors(BERT).items() if not name.startswith("cls.")}
-    assert load(write(tmp_path / "file", BERT, body)).name == "encoder"
-    assert load(write(tmp_path / "whole", BERT, tensors(BERT))).name == "masked_language_model"
+    assert load(write(tmp_path / "file", BERT, body)).name.startswith("encoder")
+    assert load(write(tmp_path / "whole", BERT, tensors(BERT))).name.startswith("masked_language_model")
 
 
 def test_a_head_of_other_classes_has_another_problem(tmp_path):

@@ -111,6 +111,14 @@ def test_both_sides_may_have_a_width_of_their_own(uncompiled):
 
 
 @drawing.not_on_jax
+def test_two_models_of_one_builder_stand_in_one_model():
+    """Keras refuses layers of one name."""
+    towers, inputs = [txf.models.encoder(11, 1, 8, 2) for _ in range(2)], keras.Input((None,), dtype="int32")
+    model, ids = keras.Model(inputs, keras.layers.Average()([tower(inputs) for tower in towers])), np.array([[3, 5]])
+    assert_same(numpy(model(ids)), [np.mean([numpy(tower(ids))[0] for tower in towers], axis=0)], 1e-5)
+    assert txf.models.encoder(11, 1, 8, 2, name="mine").name == "mine"
+
+
 def test_deeper_blocks_and_heads_are_named_by_number():
     model = txf.models.encoder_decoder(13, 13, 1, 12, 3, num_decoder_layers=2, tie_embeddings=False)
     names = {layer.name for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)}
