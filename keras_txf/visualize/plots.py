@@ -189,11 +189,11 @@ def plot_positions(layer: Any, length: int | None = None, dim: int = 64, num_hea
     """Draws what a position layer knows: its encoding on the left, on the right how alike positions are to each other.
 
     Args:
-        layer: a `PositionalEmbedding`, `Rotary`, `ALiBi` or `RelativeBias`, or the name of one without weights:
-            "sinusoidal", "rotary", "alibi".
+        layer: a `PositionalEmbedding`, `Rotary`, `ALiBi` or `RelativeBias`, or a name: "sinusoidal", "rotary", "alibi",
+            or "relative", a new `RelativeBias`: random numbers, which show what distances share one.
         length: number of positions. Default 64, or the layer's `max_length`.
         dim: width of what is drawn for "sinusoidal"; for rotary positions the width of a head.
-        num_heads: number of heads for "alibi".
+        num_heads: number of heads for "alibi" and "relative".
         head: the head whose bias is drawn on the right, for `ALiBi` and `RelativeBias`.
 
     Returns:
@@ -215,7 +215,12 @@ def plot_positions(layer: Any, length: int | None = None, dim: int = 64, num_hea
     checks.size("dim", dim)
     checks.size("num_heads", num_heads)
     checks.integer_between("head", head, 0, checks.LARGEST_INTEGER)
-    names = {"sinusoidal": lambda: PositionalEmbedding(None, dim), "rotary": Rotary, "alibi": lambda: ALiBi(num_heads)}
+    names = {
+        "sinusoidal": lambda: PositionalEmbedding(None, dim),
+        "rotary": Rotary,
+        "alibi": lambda: ALiBi(num_heads),
+        "relative": lambda: RelativeBias(num_heads),
+    }
     if not isinstance(layer, (PositionalEmbedding, Rotary, ALiBi, RelativeBias)):
         if not isinstance(layer, str) or layer not in names:
             raise ValueError(

@@ -188,10 +188,12 @@ def test_biases():
     matrix = keras.ops.convert_to_numpy(layer.bias(np.arange(3), np.arange(3)))[0]
     np.testing.assert_array_equal(drawn(figure.axes[1]), matrix[1])
     assert figure.axes[0].lines[0].get_ydata()[3] == matrix[0, 1, 2]  # distance 1
+    lines = [line.get_ydata() for line in plot_positions("relative", length=64, num_heads=2).axes[0].lines]
+    assert [len(set(line)) for line in lines] == [27, 27]  # of 0 to 7 one each, two of 8 to 63: T5's 32 buckets
 
 
 @pytest.mark.parametrize("arguments, message", [
-    ({"layer": "cosine"}, "`layer` must be a PositionalEmbedding, .*'sinusoidal', 'rotary', 'alibi'.*'cosine'"),
+    ({"layer": "cosine"}, "`layer` must be a Positional.*'rotary', 'alibi', 'relative'.*'cosine'"),
     ({"layer": keras.layers.Dense(3)}, "`layer` must be a PositionalEmbedding, .* received <Dense"),
     ({"layer": "alibi", "head": 8}, "`head` must be an integer from 0 to 7; received 8"),
     ({"layer": "rotary", "dim": 5}, "`dim` . fraction must be even"),
