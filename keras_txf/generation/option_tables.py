@@ -10,7 +10,9 @@ class AnswerOptions(TypedDict, total=False):
     stop_ids: Annotated[int | Sequence[int] | None, None, "a token id or several; an answer ends with the first."]
     stop_sequences: Annotated[Sequence[Sequence[int]] | None, None, "sequences of ids; an answer ends after one."]
     seed: Annotated[int | None, None, "the same seed gives the same answers. Default: other ones each time."]
-    start_id: Annotated[int | Sequence[int] | None, None, "the token that the answers, or the prompts, begin with."]
+    start_id: Annotated[
+        int | Sequence[int] | None, None, "the token that the answers, or the prompts, begin with, or several."
+    ]
     max_length: Annotated[int | None, None, "at most so many tokens in an answer, and in the prompt before it."]
     processors: Annotated[
         Sequence[Callable],

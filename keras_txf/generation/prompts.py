@@ -30,6 +30,12 @@ def prompt_lists(name, prompts, pad_id, vocab_size):
     return [row.astype(int).tolist() for row in rows]
 
 
+def start_list(start_id, vocab_size):
+    """The tokens that prompts or answers begin with, as a list, from one or several."""
+    several = isinstance(start_id, (list, tuple)) and len(start_id) > 0
+    return [checks.id_below("start_id", token, vocab_size) for token in (start_id if several else [start_id])]
+
+
 def stop_lists(stop_ids, stop_sequences, vocab_size):
     """The stops as lists of ids; refuses ids outside the vocabulary."""
     ids = np.atleast_1d(_as_array("stop_ids", [] if stop_ids is None else stop_ids))

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.generation.prompts import prompt_lists
+from keras_txf.generation.prompts import prompt_lists, start_list
 from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
 from keras_txf.models.checked_model import CheckedModel
@@ -82,7 +82,7 @@ class Generator(CheckedModel):
         stop_sequences: Sequence[Sequence[int]] | None = None,
         processors: Sequence[Callable] = (),
         num_return_sequences: int | None = None,
-        start_id: int | None = None,
+        start_id: int | Sequence[int] | None = None,
         padded: bool = True,
         return_scores: bool = False,
         stream: bool = False,
@@ -114,7 +114,7 @@ class Generator(CheckedModel):
                 and TensorFlow compiles 128 by XLA, which it never frees: those beyond run slower, as its graph.
             num_return_sequences: how many sequences for each prompt: draws of a sampler, or the best beams.
                 With it the result has an axis more, after the batch's.
-            start_id: a token that is put before each prompt. If it is the model's padding, the model ignores it.
+            start_id: a token that is put before each prompt, or a list of several. The model ignores its own padding.
             padded: False returns lists of ids without padding.
             return_scores: return a `txf.generation.Scored`: also the log-probabilities of the new tokens,
                 and the score of each sequence, their sum, or the beam's.
@@ -148,8 +148,8 @@ class Generator(CheckedModel):
         else:
             prompts = prompt_lists("prompt_ids", prompt_ids, tokens.pad_id, tokens.vocab_size)
         if start_id is not None:
-            checks.id_below("start_id", start_id, tokens.vocab_size)
-            prompts = [[start_id, *prompt] for prompt in prompts]
+            start_ids = start_list(start_id, tokens.vocab_size)
+            prompts = [start_ids + prompt for prompt in prompts]
         if not all(prompts):
             raise ValueError("`prompt_ids` must hold at least one token in each prompt; received an empty one.")
         for name, value in inputs.items():

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.generation.engine import bucket
-from keras_txf.generation.prompts import prompt_lists
+from keras_txf.generation.prompts import prompt_lists, start_list
 from keras_txf.generation.results import pad_rows
 from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import inputs_by_name, token_input
@@ -95,11 +94,7 @@ class Seq2Seq(CheckedModel):
 
     def _start_ids(self, start_id, vocab_size):
         """The tokens that an answer begins with, as a list."""
-        if start_id is None:
-            start_id = start_id_of(self)
-        several = isinstance(start_id, (list, tuple)) and len(start_id) > 0
-        ids = list(start_id) if several else [start_id]
-        return [checks.id_below("start_id", token, vocab_size) for token in ids]
+        return start_list(start_id_of(self) if start_id is None else start_id, vocab_size)
 
     def _padded_sources(self, source_ids):
         """Source ids (B, S), padded on the right to a length for which many sources share a compiled loop."""

@@ -28,6 +28,7 @@ class Answers:
         self.joins = joins
         self.return_prompt = return_prompt
         self.continues = return_prompt is not None
+        self.starts = np.size(options["start_id"]) if options.get("start_id") is not None else 0
         for name in ("padded", "stream", "return_scores", "num_return_sequences"):
             if name in options:
                 raise ValueError(
@@ -45,7 +46,7 @@ class Answers:
             places = order[start : start + batch_size]
             found = self.model.generate([rows[i] for i in places], padded=False, **self.options)
             for place, ids in zip(places, found):
-                read = len(rows[place]) * self.continues
+                read = (self.starts + len(rows[place])) * self.continues
                 answers[place] = self._write(list(ids[read:]), rows[place])
         return back(answers)
 

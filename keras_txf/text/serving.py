@@ -6,8 +6,8 @@ Legend: B texts, C classes, D model dim, L length in tokens, R rows, several for
 
 import keras
 
-from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.generation.prompts import start_list
 from keras_txf.generation.step_seeds import seed_state
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.token_input import embedded_input, inputs_by_name, target_name, token_input
@@ -117,18 +117,18 @@ def completer(model, tokenizer, seed=None, start_id=None, **options):
     """Returns the function for a model that continues texts."""
     prompt = token_input(model, target_name(model))
     _check_ids("tokenizer", tokenizer, prompt)
-    checks.optional(checks.id_below, "start_id", start_id, prompt.vocab_size)
+    start_ids = [] if start_id is None else start_list(start_id, prompt.vocab_size)
     options = _ending(tokenizer, options) | options
     tokenizer = tokenizer.from_config({**tokenizer.get_config(), "end": []})
     most = tokenizer.length if isinstance(tokenizer.length, int) else None
-    longest = most and most + (start_id is not None)
+    longest = most and most + len(start_ids)
     generate = model.make_generate_function(**options, longest_prompt=longest)
     seed, each = _seed(seed), options.get("num_return_sequences")
 
     def answer(text):
         rows = _real(row(tokenizer, text, most), prompt.pad_id)
-        if start_id is not None:
-            rows = tf.concat([tf.fill([rows.nrows(), 1], start_id), rows], axis=1)
+        if start_ids:
+            rows = tf.concat([tf.tile([start_ids], [rows.nrows(), 1]), rows], axis=1)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         tokens, _, scores = generate(_padded(pad(rows, None, 0, "left"), 0), lengths, seed())
         owners = tf.repeat(tf.range(rows.nrows()), each or 1)

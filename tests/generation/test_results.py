@@ -172,6 +172,8 @@ def test_a_start_token_stands_before_each_prompt_or_alone():
     assert model.generate(start_id=2, max_new_tokens=3, padded=False) == [[2, *naive(model, [2], 3)]]
     rows = model.generate([[5, 3], []], 3, start_id=2, padded=False)
     assert rows == [[2, 5, 3, *naive(model, [2, 5, 3], 3)], [2, *naive(model, [2], 3)]]
+    rows = model.generate([[3], []], 3, start_id=[2, 5], padded=False)
+    assert rows == [[2, 5, 3, *naive(model, [2, 5, 3], 3)], [2, 5, *naive(model, [2, 5], 3)]]
 
 
 @drawing.not_on_jax
@@ -274,6 +276,7 @@ def test_prompts_and_answers_fit_the_positions_of_the_model():
         ([[1] * 10], {"max_new_tokens": 2}, "max_length=9 positions; received 10 prompt tokens"),
         (None, {}, "`prompt_ids` may be left out only where `start_id` is given"),
         (None, {"start_id": 11}, "`start_id` must be a token id"),
+        (None, {"start_id": [2, 11]}, "`start_id` must be a token id"),
     ):
         with pytest.raises(ValueError, match=message):
             model.generate(prompts, **arguments)

@@ -246,6 +246,9 @@ def test_a_stream_is_the_answer_in_whole_characters(name, tokenizer):
         assert whole == [f"{text}{answer}" for text, answer in zip(asked, answers)]
         told = list(task.generate(asked[0], max_new_tokens=20, stream=True, return_prompt=True))
         assert told[0] == asked[0] and "".join(told) == whole[0]
+        forced = {"max_new_tokens": 20, "start_id": [4, 5]}  # before the text: no part of the answer
+        pieces = list(task.generate(asked, stream=True, **forced))
+        assert task.generate(asked, **forced) == ["".join(parts) for parts in zip(*pieces)]
 
 
 def test_each_side_has_padding_of_its_own():

@@ -182,12 +182,12 @@ def test_an_empty_prompt(tmp_path):
     model, ids = make("decoder_generator"), learnt("unigram", length="longest")
     texts = ["a fox", "", " "]
     txf.text.export(model, ids, tmp_path / "none", **NEW)
-    txf.text.export(model, ids, tmp_path / "start", start_id=2, **NEW)
+    txf.text.export(model, ids, tmp_path / "start", start_id=[2, 3], **NEW)
     without, start = (serve(tmp_path / folder, texts) for folder in ("none", "start"))
     expected = generated(model, ids(texts[:1]), **NEW)
     assert [text.decode() for text in without["text"].numpy()] == [*expected["text"], "", ""]
     np.testing.assert_allclose(without["scores"], [*expected["scores"], 0, 0], rtol=1e-4)
-    expected = generated(model, ids(texts), start_id=2, **NEW)
+    expected = generated(model, ids(texts), start_id=[2, 3], **NEW)
     assert [text.decode() for text in start["text"].numpy()] == expected["text"] and "" not in expected["text"]
     assert serve(tmp_path / "none", [""])["text"].numpy().tolist() == [b""]
 
