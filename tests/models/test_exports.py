@@ -20,18 +20,25 @@ CASES = {
 }  # fmt: skip
 
 
+def signature(inputs):
+    """What the exports take; a mask of float vectors is no input of the model by itself."""
+    specs = {name: keras.InputSpec(str(x.dtype), (None,) * 2 + x.shape[2:], name=name) for name, x in inputs.items()}
+    return [specs if len(specs) > 1 else specs.popitem()[1]]
+
+
 def of_litert(model, path, inputs):
     import tensorflow as tf
 
     operations = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}  # else Keras lets in TensorFlow's
-    model.export(path, format="litert", verbose=False, target_spec=operations)
+    model.export(path, format="litert", verbose=False, target_spec=operations, input_signature=signature(inputs))
     return [*tf.lite.Interpreter(str(path)).get_signature_runner()(**inputs).values()][0]
 
 
 def of_onnx(model, path, inputs):
     pytest.importorskip("tf2onnx")
     runtime = pytest.importorskip("onnxruntime")
-    model.export(path, format="onnx", verbose=False)
+    more = {"input_signature": signature(inputs)} if len(inputs) > 1 else {}
+    model.export(path, format="onnx", verbose=False, **more)
     session = runtime.InferenceSession(path)
     return session.run(None, dict(zip([found.name for found in session.get_inputs()], inputs.values(), strict=True)))[0]
 
