@@ -37,11 +37,12 @@ def one_of(*values):
 ATTENTION = {
     "head_dim": one_of(None, 2, 6), "window": one_of(None, 1, 2, 3),
     "position": one_of(None, "rotary", "alibi", "relative"),
-    "qk_norm": one_of(False, True, "full", "layer", "layer_per_head"), "sinks": st.booleans(),
+    "qk_norm": one_of(False, True, "full", "layer", "layer_per_head", "head_zero_centered"), "sinks": st.booleans(),
     "logit_soft_cap": one_of(None, 1.5), "scale": one_of(None, 0.7), "use_bias": st.booleans(),
 }  # fmt: skip
 BLOCK = {
-    "norm": one_of("layer", "rms"), "norm_placement": one_of("pre", "post", "sandwich", "res_post"),
+    "norm": one_of("layer", "rms", "rms_zero_centered"),
+    "norm_placement": one_of("pre", "post", "sandwich", "res_post"),
     "gated": st.booleans(), "layer_scale": one_of(None, 0.5), "residual_scale": one_of(None, 0.4),
     "dropout": st.just(0.3), "attention_dropout": one_of(0.0, 0.4),
 }  # fmt: skip

@@ -19,8 +19,7 @@ class CheckpointOptions(TypedDict, total=False):
         None,
         "dtype policy of the layers; default Keras' own. `load` converts the weights. "
         '"auto" is the type of the file: "float32", "bfloat16" or "float16", whichever most of its numbers have. The '
-        "weights are then those of the file bit for bit, but for weights of another type than most, and for Gemma's "
-        "norms, 1 + w here.",
+        "weights are then those of the file bit for bit, but for weights of another type than most.",
     ]
     pad_id: Annotated[
         int | None,

@@ -41,7 +41,6 @@ class Transform:
 
 SAME = Transform(lambda x: x, lambda x: x)
 TRANSPOSED = Transform(np.transpose, np.transpose)
-PLUS_ONE = Transform(lambda x: x.astype("float32") + 1, lambda x: x - 1)  # norms that multiply by 1 + weight
 ONE_ROW = Transform(lambda x: x[0], lambda x: x[None])
 
 

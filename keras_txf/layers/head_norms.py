@@ -48,9 +48,10 @@ def make_head_norm(kind, heads, head_dim, epsilon, dtype, name):
     if kind == "layer_per_head":
         norm = PerHeadNormalization(epsilon, dtype=dtype, name=name)
     else:
-        norm = make_norm("layer" if kind == "layer" else "rms", epsilon, dtype, name)
+        norm = make_norm(KINDS.get(kind, "rms"), epsilon, dtype, name)
     norm.build((None, None, heads * head_dim) if kind == "full" else (None, None, heads, head_dim))
     return norm
 
 
-QK_NORMS = (True, False, "head", "full", "layer", "layer_per_head")
+KINDS = {"layer": "layer", "head_zero_centered": "rms_zero_centered"}
+QK_NORMS = (True, False, "head", "head_zero_centered", "full", "layer", "layer_per_head")

@@ -1,6 +1,7 @@
-"""The two normalisations, by name. Both compute in float32 under every policy."""
+"""The normalisations, by name. They compute in float32 under every policy."""
 
 import keras
+from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.parts import Pattern, build_part, copy_layer, is_layer, take_layer
@@ -16,9 +17,25 @@ class RMSNormalization(keras.layers.RMSNormalization):
         self.supports_masking = True
 
 
+@register
+class ZeroCenteredRMSNormalization(RMSNormalization):
+    """RMS norm that multiplies by 1 + scale, where `scale` begins at 0 (Gemma).
+
+    bfloat16 holds a scale near 0 in more digits than its sum with 1.
+    """
+
+    def build(self, inputs_shape):
+        self.scale = self.add_weight(name="scale", shape=inputs_shape[-1:], initializer="zeros", autocast=False)
+
+    def call(self, inputs):
+        scale = 1.0 + ops.cast(self.scale, "float32")
+        return ops.rms_normalization(inputs, scale=scale, axis=-1, epsilon=self.epsilon)
+
+
 NORMS = {
     "layer": lambda use_bias, **kwargs: keras.layers.LayerNormalization(center=use_bias, **kwargs),
     "rms": lambda use_bias, **kwargs: RMSNormalization(**kwargs),
+    "rms_zero_centered": lambda use_bias, **kwargs: ZeroCenteredRMSNormalization(**kwargs),
 }
 
 

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Sequence
 from typing import Annotated, Any, TypedDict
 
-Norm = Any  # "layer", "rms" or a Keras layer
+Norm = Any  # "layer", "rms", "rms_zero_centered" or a Keras layer
 Value = typing.TypeVar("Value")
 Each = Value | Sequence[Value]  # of a block one value; of a builder one for all blocks, or a list with one for each
 
@@ -41,8 +41,9 @@ class HeadOptions(TypedDict, total=False):
         Each[bool | str],
         False,
         'whether queries and keys go through an RMS norm before rotation: "head", or True, head by head (Qwen 3); '
-        '"full" over all heads together (OLMo 2). Or through a layer norm head by head: "layer" (Phi), or '
-        '"layer_per_head", with factors of each head\'s own and without bias (StableLM 2 12B, Command R+).',
+        '"head_zero_centered" with factors of 1 + scale (Gemma 3); "full" over all heads together '
+        '(OLMo 2). Or through a layer norm head by head: "layer" (Phi), or "layer_per_head", with factors of each '
+        "head's own and without bias (StableLM 2 12B, Command R+).",
     ]
     logit_soft_cap: Annotated[Each[float | None], None, "c bends the logits of attention to c · tanh(logits / c)."]
     scale: Annotated[Each[float | None], None, "factor on the logits of attention; default 1 / sqrt(H)."]
@@ -129,7 +130,12 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
         Each[bool | None], None, "of the last projection of the feed-forward network; default `feed_forward_bias`."
     ]
     norm_bias: Annotated[Each[bool | None], None, "of layer norms; default `use_bias`."]
-    norm: Annotated[Norm, "layer", '"layer", "rms", which has no bias, or a layer, of which each norm is a copy.']
+    norm: Annotated[
+        Norm,
+        "layer",
+        '"layer", "rms", which has no bias, "rms_zero_centered", which multiplies by 1 + scale (Gemma), or a layer, of '
+        "which each norm is a copy.",
+    ]
     norm_placement: Annotated[
         Each[str], "post",
         '"post" normalises the sum, as the paper does: norm(x + f(x)). "pre" leaves the residual stream alone, x + '

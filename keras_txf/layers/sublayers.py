@@ -53,8 +53,8 @@ def set_options(block, num_heads, options):
         checks.optional(checks.boolean, name, getattr(block, name))
     checks.boolean("output_projection", block.output_projection)
     check_output_bias("attention_output_bias", block.attention_output_bias, block.output_projection)
-    if block.norm == "rms" and block.norm_bias:
-        raise ValueError("norm_bias=True needs norm='layer': an RMS norm has none; received norm='rms'.")
+    if block.norm in ("rms", "rms_zero_centered") and block.norm_bias:
+        raise ValueError(f"norm_bias=True needs norm='layer': an RMS norm has none; received norm='{block.norm}'.")
     for name in ("dropout", "attention_dropout", "feed_forward_dropout", "stochastic_depth"):
         checks.rate(name, getattr(block, name))
     block.supports_masking = True

@@ -210,6 +210,9 @@ def make_blocks(block_class, number, num_heads, options, name):
                 f"{'share_blocks' if options.share_blocks else 'num_layers'}={number} blocks; received {len(value)} "
                 "values."
             )
+    for layer in each_value(shared.get("position")):
+        if isinstance(layer, keras.layers.Layer) and not layer.built:  # it is shared and not copied
+            layer.dtype_policy = _dtype_of_copy(layer, options.dtype) or layer.dtype_policy
     blocks = []
     for i in range(number):
         own = {key: value[i] if isinstance(value, (list, tuple)) else value for key, value in shared.items()}

@@ -8,7 +8,7 @@ from keras_txf import models
 from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions, windows
 from keras_txf.checkpoints.family import Family, Task
-from keras_txf.checkpoints.weight_map import PLUS_ONE, Tensor, projections
+from keras_txf.checkpoints.weight_map import projections
 
 BODY = {
     "embedding/token": "embed_tokens",
@@ -28,11 +28,6 @@ SANDWICH = {
     "decoder_{i}/feed_forward_norm": "layers.{i}.pre_feedforward_layernorm",
     "decoder_{i}/feed_forward_post_norm": "layers.{i}.post_feedforward_layernorm",
 }
-
-
-def gemma_norms(rows):
-    """Gemma's norms multiply by 1 + weight."""
-    return {path: Tensor(name, other=PLUS_ONE) if "norm" in path else name for path, name in rows.items()}
 
 
 def options(c, base=10000.0, pad_id=None, epsilon="rms_norm_eps", fraction=None):
@@ -122,6 +117,7 @@ def gemma(c, *attends):
         "head_dim": c("head_dim", 256),
         "attention_bias": c("attention_bias", False),
         "scale_embedding": True,
+        "norm": "rms_zero_centered",
     }
 
 
@@ -153,7 +149,7 @@ def gemma3(c):
         **both,
         "window": windows(kinds, window),
         "position": positions(c, kinds, bases),
-        "qk_norm": True,
+        "qk_norm": "head_zero_centered",
         "logit_soft_cap": None,
         "final_logit_soft_cap": c("final_logit_softcapping", None),
     }
@@ -180,9 +176,9 @@ FAMILIES = {
     "qwen2": family("Qwen2", qwen2),
     "qwen3": family("Qwen3", qwen3),
     "smollm3": family("SmolLM3", smollm3, neutral=("max_window_layers",), pad_id=128004),
-    "gemma": family("Gemma", gemma, gemma_norms(BODY), pad_id=0),
-    "gemma2": family("Gemma2", gemma2, gemma_norms(SANDWICH), neutral=("sliding_window_size",), pad_id=0),
+    "gemma": family("Gemma", gemma, BODY, pad_id=0),
+    "gemma2": family("Gemma2", gemma2, SANDWICH, neutral=("sliding_window_size",), pad_id=0),
     "gemma3_text": family(
-        "Gemma3", gemma3, gemma_norms(SANDWICH), ("_sliding_window_pattern",), "Gemma3Text", tokens=None, pad_id=0
+        "Gemma3", gemma3, SANDWICH, ("_sliding_window_pattern",), "Gemma3Text", tokens=None, pad_id=0
     ),
 }

@@ -120,7 +120,7 @@ def gemma_side(side):
     return {path.replace("decoder_", f"{side}_"): f"{side}.{name}" for path, name in table.items()}
 
 
-T5GEMMA = llama.gemma_norms({
+T5GEMMA = {
     **gemma_side("decoder"),
     **gemma_side("encoder"),
     **projections("decoder_{i}/cross_attention", "decoder.layers.{i}.cross_attn"),
@@ -128,7 +128,7 @@ T5GEMMA = llama.gemma_norms({
     "decoder_{i}/cross_attention_post_norm": "decoder.layers.{i}.post_cross_attn_layernorm",
     "source_embedding/token": "encoder.embed_tokens",
     "target_embedding/token": "decoder.embed_tokens",
-})  # fmt: skip
+}
 
 
 OF_SIDE = ("vocab_size", "num_layers", "pad_id", "dropout", "final_logit_soft_cap")
