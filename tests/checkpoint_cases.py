@@ -50,9 +50,7 @@ bert, llama, bart = (functools.partial(dict, **sizes) for sizes in (BERT, LLAMA,
 
 
 MIXED = ["full_attention", "sliding_attention", "full_attention"]
-SINUSOIDS = {  # families whose table of positions is fixed -> what the names of the tables hold
-    "marian": "embed_positions", "pegasus": "embed_positions", "whisper": "encoder.embed_positions",
-}  # fmt: skip
+SINUSOIDS = {"marian": "embed_positions"}  # families that do not write their sinusoids -> what names of tables hold
 
 CASES = [
     Case(f"{family}-{name}", family, architecture, options)

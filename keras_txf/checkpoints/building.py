@@ -86,7 +86,7 @@ def _is_body_alone(source, task, config):
         return False
     absent = {"logits"} if config("tie_word_embeddings", True) else set()
     absent |= set() if task.options(config).get("logit_bias", True) else {"logit_adjustment/bias"}
-    return not source.has_prefix or bool(own.keys() - absent)
+    return not source.prefix or bool(own.keys() - absent)
 
 
 def _has_logits(source, task, config):
@@ -123,10 +123,17 @@ def build(source, task, num_classes, dtype, options):
         )
     if task in LANGUAGE_MODELS:
         found["tie_embeddings"] = is_tied(source, task, config, tied)
-    found.update({option: name in source.names for option, name in family.tasks[task].optional.items()})
+    found = with_optional(family, task, found, source.names)
     dtype = None if dtype is None else keras.dtype_policies.get(dtype)
     with in_words_of_config(config.values, options):
         return family.tasks[task].build(**{**found, "dtype": dtype, **options})
+
+
+def with_optional(family, task, options, names):
+    """The builder's options with those that the presence of a tensor among `names` decides."""
+    for name, stored in family.stored.items():
+        options = stored(options) if name in names else options
+    return {**options, **{option: name in names for option, name in family.tasks[task].optional.items()}}
 
 
 def options_of(family, task, config, own):

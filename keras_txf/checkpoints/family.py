@@ -49,6 +49,8 @@ class Family:
         tensors: the rows of the body, or a function of the config that returns them.
         tasks: dict of names -> `Task`, first the task of files without an architecture.
         prefix: prefix of the body's names in a class with a head.
+        stored: dict of names of tensors that not every file has -> function that gives the builder's options a weight
+            for it.
         other_prefix: the prefix of the body's names in a class whose head is not built, where that class has its own.
         ignore: patterns of buffers, which become no weight.
         kept: patterns of tensors of a head that is not built, which `save` writes back.
@@ -70,6 +72,7 @@ class Family:
     says_tied: bool = True
     renamed: dict = dataclasses.field(default_factory=dict)
     other_prefix: str = ""
+    stored: dict = dataclasses.field(default_factory=dict)
 
     def rows(self, config):
         return _rows(self.tensors, config)

@@ -11,6 +11,7 @@ from keras_txf import checks
 from keras_txf.backend.variables import current_value
 from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.fixed_table import FixedTable
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import get_config, get_initializer, own_initializer, register
 from keras_txf.layers.symbolic_calls import has_output_spec
@@ -25,7 +26,8 @@ WAVES = {  # position_encoding -> the vectors of positions, of a width
     "sinusoidal_fairseq": fairseq_sinusoid,
     "sinusoidal_whisper": functools.partial(fairseq_sinusoid, first=0),
 }
-ENCODINGS = (*WAVES, "learned")
+TABLES = ("learned", "fixed")  # position_encoding with a table of `max_length` rows
+ENCODINGS = (*WAVES, *TABLES)
 
 
 @register
@@ -42,9 +44,10 @@ class PositionalEmbedding(keras.layers.Layer):
         dim: width of the output.
         position_encoding: "sinusoidal" (the paper's: sines at even, cosines at odd features), "sinusoidal_halves" (all
             sines, then all cosines: Marian), "sinusoidal_fairseq" (halves too, of slightly other wavelengths, from
-            position 2 on: M2M100), "sinusoidal_whisper" (the same from position 0 on), "learned", or None where
-            attention has its own positions.
-        max_length: number of learned positions; longer input is refused whatever `position_encoding`. Inside a
+            position 2 on: M2M100), "sinusoidal_whisper" (the same from position 0 on), "learned", "fixed" (a table that
+            is not trained: the paper's at first, those of the file after `load`), or None where attention has its own
+            positions.
+        max_length: number of positions of a table; longer input is refused whatever `position_encoding`. Inside a
             compiled function that knows no lengths, what lies beyond has NaN for positions instead, where it has any.
         combine: "add", or "concat": the last `position_dim` features are the position's.
         position_dim: width of the positions under "concat"; default half of `dim`.
@@ -68,7 +71,7 @@ class PositionalEmbedding(keras.layers.Layer):
         (B, T, dim), or logits.
 
     Raises:
-        ValueError: an unknown `position_encoding`, learned positions without `max_length`, `position_dim`
+        ValueError: an unknown `position_encoding`, a table of positions without `max_length`, `position_dim`
             without "concat", `token_dim` with it, input longer than `max_length`, ids outside the vocabulary where they
             can be seen (outside a compiled function), `reverse` with "concat".
 
@@ -132,14 +135,19 @@ class PositionalEmbedding(keras.layers.Layer):
                 "token",
                 reverse_dtype=self.compute_dtype,
             )
+        if position_encoding == "fixed":
+            self.position = FixedTable(max_length, self._position_width, dtype=self.dtype_policy, name="position")
         if position_encoding == "learned":
             self.position = self._table(keras.layers.Embedding, max_length, self._position_width, "position")
         if token_types is not None:
             self.token_type = self._table(keras.layers.Embedding, token_types, token_width, "token_type")
 
     def _check_combination(self):
-        if self.position_encoding == "learned" and self.max_length is None:
-            raise ValueError("position_encoding='learned' needs `max_length`, the number of positions; received None.")
+        if self.position_encoding in TABLES and self.max_length is None:
+            raise ValueError(
+                f"position_encoding='{self.position_encoding}' needs `max_length`, the number of positions; received "
+                "None."
+            )
         if self.vocab_size is None and (self.position_encoding is None or self.combine == "concat"):
             raise ValueError(
                 "vocab_size=None leaves the positions alone: it needs a `position_encoding`, and combine='add'."
@@ -175,7 +183,7 @@ class PositionalEmbedding(keras.layers.Layer):
     def build(self, inputs_shape):
         if self.vocab_size is not None:
             self.token.build()
-        if self.position_encoding == "learned":
+        if self.position_encoding in TABLES:
             self.position.build()
         if self.token_types is not None:
             self.token_type.build()
@@ -278,7 +286,7 @@ class PositionalEmbedding(keras.layers.Layer):
 
     def _vectors_at(self, positions, known):
         """`known` says that `_check_call` has seen the length: no position can lie outside of `max_length`."""
-        if self.position_encoding == "learned":
+        if self.position_encoding in TABLES:
             vectors = self.position(positions)
         else:
             vectors = WAVES[self.position_encoding](positions, self._position_width)

@@ -31,8 +31,8 @@ class PositionedEmbeddingOptions(StackOptions, total=False):
     position_encoding: Annotated[
         str | None, "auto",
         'absolute positions at the embedding: "sinusoidal" (the paper\'s), "sinusoidal_halves" (Marian), '
-        '"sinusoidal_fairseq" (M2M100), "sinusoidal_whisper", "learned", or None. "auto" is '
-        "the paper's, or None where `position` has attention see to it.",
+        '"sinusoidal_fairseq" (M2M100), "sinusoidal_whisper", "learned", "fixed" (a table that is not trained), or '
+        'None. "auto" is the paper\'s, or None where `position` has attention see to it.',
     ]  # fmt: skip
     combine: Annotated[str, "add", '"add", or "concat": the last `position_dim` features are the position\'s.']
     position_dim: Annotated[int | None, None, 'width of the positions under "concat"; default half of `dim`.']
@@ -54,7 +54,7 @@ class PositionedEmbeddingOptions(StackOptions, total=False):
 class EmbeddingOptions(PositionedEmbeddingOptions, total=False):
     """Options of every builder that reads token ids."""
 
-    max_length: Annotated[int | None, None, "longest input, and the number of learned positions."]
+    max_length: Annotated[int | None, None, "longest input, and the number of learned or fixed positions."]
     token_types: Annotated[
         int | None, None, "number of kinds of tokens, each with a learned vector to add (BERT's sentences A and B)."
     ]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_txf import checkpoints, text
+from keras_txf.layers.embeddings import TABLES
 from keras_txf.layers.shown_options import default_options
 from keras_txf.models.stack import each_value
 from keras_txf.tasks.option_tables import ScratchOptions
@@ -41,7 +42,7 @@ def builder_options(
 
     `position` is the task's default, which layers as `attention` replace.
     """
-    positions = {"max_length": max_length} if options["position_encoding"] == "learned" else {}
+    positions = {"max_length": max_length} if options["position_encoding"] in TABLES else {}
     return {
         **options,
         "pad_id": tokenizer.pad_id,

@@ -37,11 +37,23 @@ BART = {
 WHISPER = {
     "source_embedding/convolution_0": "encoder.conv1",
     "source_embedding/convolution_1": "encoder.conv2",
+    "source_embedding/position/position": "encoder.embed_positions",
     "target_embedding/token": "decoder.embed_tokens",
     "target_embedding/position": "decoder.embed_positions",
     **SIDES,
 }
-MARIAN = {**BART, "source_embedding/token": "encoder.embed_tokens", "target_embedding/token": "decoder.embed_tokens"}
+PEGASUS = {
+    **BART,
+    "source_position_embedding/position": "encoder.embed_positions",
+    "target_position_embedding/position": "decoder.embed_positions",
+}
+MARIAN = {
+    **PEGASUS,
+    "source_embedding/token": "encoder.embed_tokens",
+    "source_embedding/position": "encoder.embed_positions",
+    "target_embedding/token": "decoder.embed_tokens",
+    "target_embedding/position": "decoder.embed_positions",
+}
 
 
 def bart(c, pad_id=1, start_id=2, placement="post", positions="learned", embedding_norm=True, scaled=False):
@@ -109,10 +121,20 @@ def whisper(c):
 
 
 def marian(c):
-    # The file may hold a table of these same positions.
     options = bart(c, 58100, 58100, positions="sinusoidal_halves", embedding_norm=False)
     shared, target = c("share_encoder_decoder_embeddings", True), c("decoder_vocab_size", None) or c("vocab_size")
     return {**options, "target_vocab_size": target, "share_embeddings": shared}
+
+
+def with_positions(options):
+    """The options of a file that holds the positions of both sides."""
+    shared = "tokens" if options["share_embeddings"] else False
+    return {**options, "position_encoding": "fixed", "share_embeddings": shared}
+
+
+def whisper_with_positions(options):
+    embedding = options["input_embedding"].get_config()
+    return {**options, "input_embedding": AudioEmbedding.from_config({**embedding, "position_encoding": "fixed"})}
 
 
 def mbart(c):
@@ -179,17 +201,17 @@ def with_bias(architecture):
 
 UNREAD = ("encoder_layerdrop", "decoder_layerdrop", "is_encoder_decoder", "num_hidden_layers")
 TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-POSITIONS = (r"(encoder|decoder)\.embed_positions\.weight",)  # sinusoids
+POSITIONS = "encoder.embed_positions.weight"
+OF_BOTH_SIDES = {POSITIONS: with_positions}
 
 
-def bart_family(architecture, options, tensors=BART, ignore=(), kept=(), task=with_bias, heads=None):
+def bart_family(architecture, options, tensors=BART, stored=None, task=with_bias, heads=None):
     return Family(
         options,
         tensors,
         {**task(architecture), **(heads or {})},
         "model.",
-        ignore,
-        kept,
+        stored=stored or {},
         aliases=dict.fromkeys(TABLES, "shared.weight"),
         neutral=("classif_dropout", "extra_pos_embeddings", *UNREAD, *(() if heads else ("classifier_dropout",))),
     )
@@ -200,15 +222,15 @@ FAMILIES = {
     "mbart": bart_family(
         "MBartForConditionalGeneration", mbart, heads=classifiers("MBart", 2, head=lambda c: {"start_id": None})
     ),
-    "pegasus": bart_family("PegasusForConditionalGeneration", pegasus, kept=POSITIONS),
+    "pegasus": bart_family("PegasusForConditionalGeneration", pegasus, PEGASUS, OF_BOTH_SIDES),
     "m2m_100": bart_family("M2M100ForConditionalGeneration", m2m_100, task=plain),
-    "marian": bart_family("MarianMTModel", marian, MARIAN, POSITIONS),
+    "marian": bart_family("MarianMTModel", marian, MARIAN, OF_BOTH_SIDES),
     "whisper": Family(
         whisper,
         WHISPER,
         plain("WhisperForConditionalGeneration", "proj_out"),
         "model.",
-        kept=(r"encoder\.embed_positions\.weight",),  # sinusoids
+        stored={POSITIONS: whisper_with_positions},
         neutral=(*UNREAD, "scale_embedding", "use_weighted_layer_sum", "classifier_proj_size", "median_filter_width",
                  *(f"mask_{axis}_{part}" for axis in ("time", "feature") for part in ("prob", "length", "min_masks"))),
     ),
