@@ -27,6 +27,7 @@ from keras_txf.checkpoints.source import (
     check_names,
     check_tensors,
     most_common_dtype,
+    names_of_other_class,
     resolve_aliases,
 )
 from keras_txf.checkpoints.text_part import TEXT_PARTS
@@ -112,17 +113,17 @@ def load(
         checked = "encoder" in family.tasks and "causal_lm" not in family.tasks and task != "seq2seq"
         if checked and "pad_id" not in options:
             check_padding(folder, embedded_input(model, "token_ids").pad_id)
-        kept, skipped = {}, {}
+        kept, skipped, prefix = {}, {}, None
         if not puts_values_off():  # the caller, such as `layout_map`, needs no values
             with reading(weights, file_of(folder, "config.json")):
-                kept, skipped = fill(model, source, task, new_head, progress, asked or new_head, options)
+                kept, skipped, prefix = fill(model, source, task, new_head, progress, asked or new_head, options)
             give_values(made)  # to variables without a tensor: a new head, generators of random numbers
     if kind in TEXT_PARTS:
         warnings.warn(
             f"The folder {short_repr(str(folder))} is of a model of texts and images; its text model alone is loaded.",
             stacklevel=2,
         )
-    set_origin(model, Provenance(folder, values, task, options, kept, skipped))
+    set_origin(model, Provenance(folder, values, task, options, kept, skipped, prefix))
     give_generate_defaults(model, folder, values)
     return model
 
@@ -166,6 +167,7 @@ class Provenance:
         folder, config, task, options: folder, values of `config.json`, task and the caller's options of `load`.
         kept: tensors of the file that became no weight, by their names in the file.
         skipped: first rows of tables that became no weight, by the names of the tables.
+        prefix: of the body in a file of a class that no builder makes, and that `save` writes again; else None.
     """
 
     folder: pathlib.Path
@@ -174,6 +176,7 @@ class Provenance:
     options: dict
     kept: dict = dataclasses.field(default_factory=dict)
     skipped: dict = dataclasses.field(default_factory=dict)
+    prefix: str | None = None
 
 
 PROVENANCE = weakref.WeakKeyDictionary()
@@ -183,20 +186,20 @@ def set_origin(model, origin):
     """Says what a model was loaded from, here and in the model's `.keras` files, which hold no further tensors."""
     PROVENANCE[model] = origin
     lost = sorted([*origin.kept, *origin.skipped])
-    model.checkpoint = json.dumps([origin.config, origin.task, sorted(origin.options), lost])
+    model.checkpoint = json.dumps([origin.config, origin.task, sorted(origin.options), origin.prefix, lost])
 
 
 def origin_of(model):
     """The `Provenance` of a model that was loaded, or read from the `.keras` file of such a model; else None."""
     if model in PROVENANCE or getattr(model, "checkpoint", None) is None:
         return PROVENANCE.get(model)
-    config, task, options, lost = json.loads(model.checkpoint)
+    config, task, options, prefix, lost = json.loads(model.checkpoint)
     if lost:
         raise ValueError(
             f"`model` must have all tensors of its checkpoint, which a .keras file does not hold; it lacks "
             f"{short_repr(lost)}. Save the model that `load` returns, or pass `config`."
         )
-    return Provenance(None, config, task, dict.fromkeys(options))
+    return Provenance(None, config, task, dict.fromkeys(options), prefix=prefix)
 
 
 def check_padding(folder, pad_id):
@@ -221,7 +224,8 @@ def fill(model, source, task, new_head, progress, asked, options):
 
     `options` are the caller's.
 
-    Returns what `save` writes back: tensors that become no weight, and rows of tables that become no weight.
+    Returns what `save` writes back: tensors that become no weight, rows of tables that become no weight, and the prefix
+    of the body where the file is of a class that no builder makes.
     """
     family, config = source.family, Config(source.values)
     head = family.tasks[task].rows(config)
@@ -235,10 +239,11 @@ def fill(model, source, task, new_head, progress, asked, options):
         tensors = {link.name for link in wanted}
         resolve_aliases(source, tensors)
         names, whole = check_names(source, task, tensors, asked), family.tasks[task].whole
+        others = [] if asked else names_of_other_class(source, task, tensors)
         check_tensors(source, wanted)
         tied = not options.get("tie_embeddings") or is_tied(source, task, config, config("tie_word_embeddings", True))
         check_head(source, head, tensors, options, tied)
-    kept = {source.names[name] if whole else name: source.read(name) for name in names}
+    kept = {source.names[name] if whole or others else name: source.read(name) for name in others or names}
     if progress is None:
         progress = sum(source.tensors.size(source.names[link.name]) for link in wanted) >= LARGE
     bar = keras.utils.Progbar(len(wanted), unit_name="tensor") if progress else None
@@ -249,7 +254,7 @@ def fill(model, source, task, new_head, progress, asked, options):
             skipped[link.name] = rows
         if bar is not None:
             bar.add(1)
-    return kept, skipped
+    return kept, skipped, source.prefix if others else None
 
 
 @contextlib.contextmanager

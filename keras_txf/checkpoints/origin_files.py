@@ -31,7 +31,7 @@ def write_origin(model: keras.Model, folder: pathlib.Path) -> None:
     origin = PROVENANCE[model]
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(origin.config, indent=1), encoding="utf-8")
-    content = {"task": origin.task, "options": sorted(origin.options.keys() - FREE)}
+    content = {"task": origin.task, "options": sorted(origin.options.keys() - FREE), "prefix": origin.prefix}
     (folder / ORIGIN).write_text(json.dumps(content), encoding="utf-8")
     for name, tensors in ((KEPT, origin.kept), (SKIPPED, origin.skipped)):
         if tensors:
@@ -46,7 +46,7 @@ def read_origin(model: keras.Model, folder: pathlib.Path) -> None:
     kept, skipped = (load_file(folder / name) if (folder / name).is_file() else {} for name in (KEPT, SKIPPED))
     options = dict.fromkeys(content["options"])  # `save` refuses them by name
     config = read_json(folder / "config.json")
-    set_origin(model, Provenance(folder, config, content["task"], options, kept, skipped))
+    set_origin(model, Provenance(folder, config, content["task"], options, kept, skipped, content["prefix"]))
     give_generate_defaults(model, folder, config)
 
 

@@ -16,7 +16,7 @@ from keras_txf.reading import read_json
 def new_config(model, origin, family, dtype):
     """Returns the values of config.json, updated by the dtype, the classes and the tying of the model."""
     known = family.tasks[origin.task]
-    values = {**origin.config, "architectures": [known.architecture]}
+    values = {**origin.config, **({} if origin.prefix is not None else {"architectures": [known.architecture]})}
     if "pad_id" in origin.options:
         values = with_pad_id(values, model, origin, family)
     values.pop("torch_dtype", None)

@@ -21,6 +21,7 @@ from keras_txf.checkpoints.building import (
     options_of,
     table_of,
     task_of,
+    with_optional,
 )
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
@@ -102,7 +103,8 @@ def save(
     found = links(table_of(family, origin.task, Config(origin.config), model), model.weights)
     if config is not None:
         check_described(model, origin, family, {link.name for link in found})
-    tensors = {(family.prefix * (known.whole and link.inner)) + link.name: link for link in found}
+    prefix = family.prefix * known.whole if origin.prefix is None else origin.prefix
+    tensors = {prefix * link.inner + link.name: link for link in found}
     shards, values = split(tensors, dtype, max_shard_size), new_config(model, origin, family, dtype)
     check_places(folder, {"config.json", *shards, *beside(origin.folder)})
     with atomic_checkpoint(folder) as new:
@@ -148,7 +150,8 @@ def find_origin(model, config):
     before = PROVENANCE.get(model)
     if before is None or (before.task, find_family(before.config)) != (task, find_family(values)):
         return Provenance(folder, values, task, {})
-    return Provenance(folder or before.folder, values, task, {}, before.kept, before.skipped)
+    kept = before.kept if before.prefix is None else {}  # those of another class
+    return Provenance(folder or before.folder, values, task, {}, kept, before.skipped)
 
 
 def check_described(model, origin, family, names):
@@ -161,7 +164,7 @@ def check_described(model, origin, family, names):
             )
     known = family.tasks[origin.task]
     options, _ = options_of(family, origin.task, Config(origin.config), {})
-    options.update({option: name in names for option, name in known.optional.items()})
+    options = with_optional(family, origin.task, options, names)
     if "num_classes" in options:
         options["num_classes"] = logits_of(model).shape[-1]
     if origin.task in LANGUAGE_MODELS:

@@ -46,7 +46,7 @@ class Source:
         outside = self.names.keys() - inside
         # Where the body has its prefix, all else is of heads.
         self.of_heads = outside if len(outside) < len(self.names) else set()
-        self.has_prefix = bool(prefix and inside)
+        self.prefix = prefix if inside else ""
 
     def read(self, name):
         return self.tensors.read(self.names[name])
@@ -151,13 +151,27 @@ def check_names(source, task, wanted, asked):
             stacklevel=4,  # the caller of `load`
         )
     if family.tasks[task].architecture not in (source.values.get("architectures") or ()):
-        return [] if family.tasks[task].whole else [name for name in source.names if re.fullmatch(POOLER, name)]
+        kept = () if family.tasks[task].whole else (POOLER, *family.kept)
+        return [name for name in source.names.keys() - wanted if any(re.fullmatch(pattern, name) for pattern in kept)]
     head = modules_of(family.tasks[task].rows(config)) - wanted
     return [
         name
         for name in source.names.keys() - wanted
         if name in head or any(re.fullmatch(pattern, name) for pattern in family.kept)
     ]
+
+
+def names_of_other_class(source, task, wanted):
+    """The names of all tensors without a weight where config.json names a class of the body with a head of its own.
+
+    No builder makes that class, such as `CLIPTextModelWithProjection`. Without a head there are none.
+    """
+    family, others = source.family, source.names.keys() - wanted
+    known = {one.architecture for one in family.tasks.values()}
+    if family.tasks[task].whole or not known.isdisjoint(source.values.get("architectures") or known):
+        return []
+    buffers = (*family.ignore, *family.tasks[task].ignore)
+    return [] if all(any(re.fullmatch(pattern, name) for pattern in buffers) for name in others) else sorted(others)
 
 
 # Options that decide which tensors a head has.

@@ -222,7 +222,7 @@ def test_both_heads_of_deit_get_new_classes():
 
 
 @pytest.mark.parametrize("family", ["vit", "deit"])
-def test_the_token_of_masked_patches_is_passed_over(family, tmp_path):
+def test_the_token_of_masked_patches_is_passed_over_and_comes_back(family, tmp_path):
     """`ViTForMaskedImageModeling` has it within the body."""
     config, arrays = parts(family)
     arrays = {name: value for name, value in arrays.items() if name.startswith(f"{family}.")}
@@ -232,6 +232,11 @@ def test_the_token_of_masked_patches_is_passed_over(family, tmp_path):
     images = expected(family)[0]
     found, known = (answers(load(one, "image_encoder"), images) for one in (folder, GOLDEN / family))
     np.testing.assert_array_equal(found, known)
+    txf.checkpoints.save(load(folder, dtype="auto"), tmp_path / "saved")
+    saved = load_file(tmp_path / "saved" / "model.safetensors")
+    assert saved.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(saved[name], array, err_msg=name)
 
 
 def test_the_body_and_both_heads_of_a_file_of_deberta_v3(tmp_path):

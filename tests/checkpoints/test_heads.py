@@ -164,8 +164,15 @@ def test_a_file_with_a_head_that_no_task_has_is_an_encoder(bodies, tmp_path):
     assert load(folder, "sequence_classification", num_classes=3).output.shape[-1] == 3
     refused(lambda: load(folder, "masked_lm"), ["must have a tensor", "cls.predictions.bias"])
     save(model, tmp_path / "saved")
-    assert class_of(tmp_path / "saved") == "BertModel"
+    assert class_of(tmp_path / "saved") == "BertForRanking"
+    before, after = (load_file(place / "model.safetensors") for place in (folder, tmp_path / "saved"))
+    assert before.keys() == after.keys() and all((before[name] == after[name]).all() for name in before)
     same(load(tmp_path / "saved"), model)
+    save(load(folder, "encoder"), tmp_path / "asked")
+    save(model, tmp_path / "described", {**BERT, "architectures": ["BertModel"]})
+    for place in ("asked", "described"):
+        assert class_of(tmp_path / place) == "BertModel"
+        assert not [name for name in load_file(tmp_path / place / "model.safetensors") if "rank_outputs" in name]
 
 
 def test_a_question_answering_file_is_an_encoder_too(bodies, tmp_path):
