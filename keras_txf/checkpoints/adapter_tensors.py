@@ -15,6 +15,7 @@ from keras_txf.layers.adapters import adapters_of, shape_of
 from keras_txf.layers.projections import Projection
 
 PREFIX = "base_model.model."
+COPIED_BY_PEFT = ("lm_head",)  # adapted modules whose base peft saves beside the adapter
 SAVED_BY_PEFT = ("classifier", "score")  # heads that peft saves as a whole, whatever is inside
 
 
@@ -141,7 +142,7 @@ def write_tensors(modules, name, shared, skipped, dtype):
         _check_alone(modules[path], modules)
     _check_held(shared, modules)
     whole = [path for path in modules if path.endswith(tuple(whole))]  # as peft takes `modules_to_save`
-    tensors, options = {}, {}
+    tensors, options, copies = {}, {}, {}
     for path, module in modules.items():
         low_rank = any(adapter.kind == "low_rank" for adapter in found[path].values())
         if low_rank and path in whole:
@@ -152,15 +153,26 @@ def write_tensors(modules, name, shared, skipped, dtype):
         if low_rank:
             a, b, options[path] = _joined(module, found[path])
             tensors.update({f"{path}.lora_A.weight": a, f"{path}.lora_B.weight": b})
+            if path.endswith(COPIED_BY_PEFT):
+                copies.update(_copies(path, module))
         elif path in whole:
             for part, link in module.tensors.items():
                 value = link.write([_value(variable, found[path]) for variable in link.variables])
                 if link.way.skipped and link.name in skipped:
                     value[: link.way.skipped] = skipped[link.name]
                 tensors[f"{path}.{part}"] = value
-    tensors = {f"{PREFIX}{path}": np.ascontiguousarray(value.astype(dtype)) for path, value in tensors.items()}
+    tensors = {path: value.astype(dtype) for path, value in tensors.items()} | copies
+    tensors = {f"{PREFIX}{path}": np.ascontiguousarray(value) for path, value in tensors.items()}
     is_transposed = any(modules[path].is_transposed for path in options)
     return tensors, options, _as_peft_wraps(whole, modules), is_transposed
+
+
+def _copies(path, module):
+    """The tensors of the base of a module, by their names in a file of peft; none of an int8 one."""
+    values = {part: [ops.convert_to_numpy(x) for x in link.variables] for part, link in module.tensors.items()}
+    if any(value.dtype.kind in "iu" for arrays in values.values() for value in arrays):
+        return {}
+    return {f"{path}.base_layer.{part}": module.tensors[part].write(arrays) for part, arrays in values.items()}
 
 
 def _adapters_in(module, name):

@@ -110,7 +110,7 @@ def save_adapter(
         folder: a new folder, or one with an adapter, which is replaced at once when all is written; other files in it
             stay. The heads of the adapter become `modules_to_save`. Layers of ours that one module of the checkpoint
             concatenates share its A if theirs are equal; otherwise the module's rank is the sum of theirs, and B has a
-            block for each.
+            block for each. The base of an adapted `lm_head` goes along, as peft has it.
         name: of the adapter. What else is trained while it is active goes with it.
         config: see `load_adapter`.
         base: what peft should know the base by; default the folder or the repository that the model was loaded from.

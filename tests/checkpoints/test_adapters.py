@@ -49,6 +49,18 @@ def test_logits_are_those_of_peft(adapted):
     np.testing.assert_allclose(*logits(*adapted), atol=1e-4)
 
 
+def test_adapted_logits_bring_their_base_along_as_peft_writes_it(tmp_path):
+    model, base = txf.checkpoints.load(GOLDEN / "phi"), load_file(GOLDEN / "phi" / "model.safetensors")
+    txf.training.add_adapter(model, rank=2, targets=["logits"])
+    save_adapter(model, tmp_path)
+    found = load_file(tmp_path / WEIGHTS)
+    for part in ("weight", "bias"):
+        copy = found.pop(f"base_model.model.lm_head.base_layer.{part}")
+        np.testing.assert_array_equal(copy, base[f"lm_head.{part}"])
+    assert {name.rpartition("lm_head.")[2] for name in found} == {"lora_A.weight", "lora_B.weight"}
+    load_adapter(model, tmp_path, "again")
+
+
 def test_what_is_written_is_what_was_read(adapted, tmp_path):
     family, model = adapted
     (tmp_path / "adapter").mkdir()
