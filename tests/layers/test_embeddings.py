@@ -37,7 +37,18 @@ def vectors(layer, places, width):
     return weight(layer, "position")[places] if layer.position_encoding == "learned" else sinusoids(places, width)
 
 
-ENCODINGS = [{"position_encoding": "sinusoidal"}, {"position_encoding": "learned", "max_length": 7}]
+ENCODINGS = [
+    {"position_encoding": "sinusoidal"}, {"position_encoding": "learned", "max_length": 7},
+    {"position_encoding": "fixed", "max_length": 7},  # the paper's at first
+]  # fmt: skip
+
+
+def test_a_fixed_table_is_not_trained():
+    layer = embedding(position_encoding="fixed", max_length=7)
+    layer.trainable = True
+    assert [variable.path.rpartition("/")[0] for variable in layer.trainable_variables] == [layer.token.path]
+    layer.position.embeddings.assign(drawing.normal(7, D))  # as `load` does
+    drawing.assert_same(layer(IDS), weight(layer, "token")[IDS] + weight(layer, "position")[PLACES])
 
 
 def test_each_token_has_the_vector_of_its_own_type():

@@ -226,3 +226,6 @@ def test_copies_of_a_layer_have_the_dtype_of_the_builder():
     block = txf.models.decoder_generator(11, 2, 8, **parts, dtype="mixed_bfloat16").get_layer("decoder_1")
     assert block.attention.dtype_policy.name == "mixed_bfloat16"
     assert block.feed_forward.dtype_policy.name == "float16"  # the layer's own, which is not Keras' default
+    table = txf.layers.RelativeBias(2)  # shared and not copied
+    txf.models.encoder(11, 2, 8, 2, position=table, dtype="bfloat16")
+    assert table.embeddings.dtype == "bfloat16"
