@@ -178,7 +178,7 @@ class TextEmbedder(Task):
             verbose: 0 shows no progress bar; it comes from ten batches on.
 
         Returns:
-            float32 (D,) of a text, or (N, D).
+            float32 (D,) of a text, or (N, D). A text without any token has zeros: "" where no special token is added.
         """
         texts, back = one_or_many("texts", texts)
 
