@@ -136,7 +136,7 @@ def check_names(source, task, wanted, asked):
         and not (name in of_heads or name.rpartition(".")[0] in of_heads)
     ]
     outside = []
-    if not source.has_prefix and not family.tasks[task].whole:  # such as the `linear` of ColBERT
+    if not source.prefix and not family.tasks[task].whole:  # such as the `linear` of ColBERT
         modules = {as_tensor(row).name.partition(".")[0] for row in family.rows(config).values()}
         outside = sorted(name for name in left if name.partition(".")[0] not in modules)
         left = set(left) - set(outside)
