@@ -22,7 +22,8 @@ def is_one_row(x, matrix):
         or keras.backend.standardize_dtype(x.dtype) != "float32"
     ):
         return False
-    return _compiles_for_cpu[keras.backend.backend()]()
+    compiles_for_cpu = _COMPILES_FOR_CPU.get(keras.backend.backend())
+    return compiles_for_cpu is not None and compiles_for_cpu()
 
 
 def multiply_one_row(x, matrix):
@@ -44,4 +45,4 @@ def _jax():
     return jax.default_backend() == "cpu"
 
 
-_compiles_for_cpu = {"tensorflow": _tensorflow, "jax": _jax, "torch": lambda: False}
+_COMPILES_FOR_CPU = {"tensorflow": _tensorflow, "jax": _jax}

@@ -17,9 +17,10 @@ from keras_txf.generation.bounds import log_probabilities
 from keras_txf.generation.decoding import ends_with_stop, latest_tokens, process_logits, run_steps, write_column
 from keras_txf.generation.dynamic_parameters import is_finite, number, set_fields
 from keras_txf.generation.top_k import gather_rows, top_k
+from keras_txf.ops.numbers import LOWEST, minus_infinity_unless
 
 NOT_RUNNING = -1e9  # score of a running beam that does not exist
-NOT_FINISHED = -float("inf")  # score of a finished beam that does not exist
+NOT_FINISHED = LOWEST  # score of a finished beam that does not exist
 LARGEST_SCORE = 1e38  # of a finished beam
 
 
@@ -104,7 +105,8 @@ class BeamDecoding:
             "count": ops.zeros((), "int32"),
             "tokens": history[:, :width, 0],
             "attention_mask": _for_each_beam(request.attention_mask, width),
-            "scores": zeros + ops.cast(ops.arange(width) > 0, "float32") * NOT_RUNNING,  # so far all beams are one
+            "scores": zeros
+            + ops.cast(ops.arange(width, dtype="int32") > 0, "float32") * NOT_RUNNING,  # so far all beams are one
             # The running beams and then the finished ones.
             "history": history,
             "log_probs": ops.zeros_like(history[:, :, : request.max_new_tokens], "float32"),
@@ -133,10 +135,13 @@ class BeamDecoding:
         def best(x, first=0):
             return ops.reshape(x[:, first : first + self.num_return_sequences], (-1, *ops.shape(x)[2:]))
 
-        exists = (best(state["finished_scores"]) > NOT_FINISHED)[:, None]  # else: fewer sequences than beams
+        scores = best(state["finished_scores"])
+        exists = scores > NOT_FINISHED  # else: fewer sequences than beams
+        scores = ops.where(exists, scores, minus_infinity_unless(exists))
+        exists = exists[:, None]
         tokens = ops.where(exists, best(state["history"], width)[:, request.prompt_length :], -1)
         log_probs = ops.where(exists, best(state["log_probs"], width), 0.0)
-        return tokens, log_probs, best(state["finished_scores"])
+        return tokens, log_probs, scores
 
     def _extend(self, state, logits, request):
         """The state with one more token in each beam; logits are (B, W, V)."""
@@ -198,7 +203,9 @@ class BeamDecoding:
         """
         width = self.beam.num_beams
         finishes = ops.logical_and(ends, totals > NOT_RUNNING / 2)
-        finishes = ops.logical_and(finishes, ops.arange(totals.shape[1]) < width)  # only one of the best W may
+        finishes = ops.logical_and(
+            finishes, ops.arange(totals.shape[1], dtype="int32") < width
+        )  # only one of the best W may
         finishes = ops.logical_and(finishes, state["running"][:, None])
         scores = self._score(totals, state["count"] + 1, request)
         scores = ops.concatenate([state["finished_scores"], ops.where(finishes, scores, NOT_FINISHED)], axis=1)
@@ -228,8 +235,8 @@ def with_own_columns(attention_mask, cache_position, is_real):
 
     The columns of the W tokens begin at `cache_position`.
     """
-    columns = ops.arange(ops.shape(attention_mask)[2])
-    own = columns - cache_position == ops.arange(is_real.shape[1])[:, None]
+    columns = ops.arange(ops.shape(attention_mask)[2], dtype="int32")
+    own = columns - cache_position == ops.arange(is_real.shape[1], dtype="int32")[:, None]
     return ops.logical_or(attention_mask, ops.logical_and(own, is_real[..., None]))
 
 

@@ -11,7 +11,7 @@ LARGE = 2**28  # numbers of bfloat16, half a gigabyte
 
 
 def compiled(function, variables, steps=None):
-    """The function, compiled where the backend can: XLA on TensorFlow and JAX, eager without gradients on PyTorch.
+    """The function, compiled where the backend can: XLA on TensorFlow and JAX, eager on PyTorch and NumPy.
 
     Args:
         function: of nested tensors, made of `keras.ops` and Keras layers.
@@ -19,7 +19,8 @@ def compiled(function, variables, steps=None):
         steps: how many steps the loop of the function takes: 0, it has no loop, 1, or None, many. Without a loop
             TensorFlow's graph computes large products as fast as XLA, and without seconds of compilation.
     """
-    return _COMPILERS[keras.backend.backend()](function, list(variables), steps)
+    compiler = _COMPILERS.get(keras.backend.backend())
+    return function if compiler is None else compiler(function, list(variables), steps)
 
 
 def uniform(rows, seed):
@@ -29,7 +30,7 @@ def uniform(rows, seed):
         rows: how many, an integer or a scalar tensor.
         seed: a seed of `keras.random`.
     """
-    return _UNIFORM[keras.backend.backend()](rows, seed)
+    return (_tensorflow_uniform if keras.backend.backend() == "tensorflow" else _keras_uniform)(rows, seed)
 
 
 def _tensorflow(function, variables, steps):
@@ -38,7 +39,8 @@ def _tensorflow(function, variables, steps):
     @functools.cache
     def traced(in_graph):
         # A partial for each: TensorFlow counts traces by the code, and would warn of models that share the code.
-        jit_compile = steps != 0 and (in_graph or not _xla_copies(variables) and _one_more_by_xla())
+        may = steps != 0 and not _checks_numerics()
+        jit_compile = may and (in_graph or not _xla_copies(variables) and _one_more_by_xla())
         return tf.function(functools.partial(function), jit_compile=jit_compile, autograph=False)
 
     lock = threading.Lock()
@@ -61,6 +63,15 @@ def _xla_copies(variables):
 
     numbers = sum(math.prod(variable.shape) for variable in variables if variable.dtype == "bfloat16")
     return numbers >= LARGE and not any(tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU"))
+
+
+def _checks_numerics():
+    """Whether `tf.debugging.enable_check_numerics` is on: it adds operations that XLA does not compile."""
+    import tensorflow as tf
+
+    with tf.Graph().as_default() as graph:
+        tf.zeros(())
+    return any(operation.type == "CheckNumericsV2" for operation in graph.get_operations())
 
 
 _xla_functions = 0
@@ -133,6 +144,3 @@ def _tensorflow_uniform(rows, seed):
             )
         x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(14, "uint32")))
     return tf.cast(tf.cast(tf.bitwise.right_shift(x, tf.constant(8, "uint32")), "int32"), "float32") / 2**24
-
-
-_UNIFORM = {"tensorflow": _tensorflow_uniform, "jax": _keras_uniform, "torch": _keras_uniform}

@@ -13,6 +13,8 @@ from keras_txf.generation.bounds import log_probabilities
 from keras_txf.generation.decoding import ends_with_stop, latest_tokens, process_logits, run_steps, write_column
 from keras_txf.generation.dynamic_parameters import set_fields
 from keras_txf.generation.top_k import top_k
+from keras_txf.ops.masks import put_slice
+from keras_txf.ops.numbers import LOWEST
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +136,7 @@ class ContrastiveDecoding:
             "log_probs": write_column(state["log_probs"], count, ops.where(running, pick(log_probs), 0.0)),
             "running": ops.logical_and(running, ops.logical_not(ends)),
             "logits": ops.cast(pick(next_logits), "float32"),
-            "directions": ops.slice_update(state["directions"], (0, column, 0), pick(directions)[:, None]),
+            "directions": put_slice(state["directions"], pick(directions)[:, None], column, 1),
             "cache": cache,
         }
 
@@ -144,7 +146,7 @@ class ContrastiveDecoding:
         similarity = ops.max(ops.where(state["history"][:, None] >= 0, cosines, -1.0), axis=2)
         penalty = ops.convert_to_tensor(request.parameters[0]["penalty"], "float32")
         scores = (1 - penalty) * ops.exp(log_probs) - penalty * similarity
-        return ops.argmax(ops.where(ops.isinf(log_probs), -float("inf"), scores), axis=1)
+        return ops.argmax(ops.where(ops.isinf(log_probs), LOWEST, scores), axis=1)
 
 
 def _unit_vectors(hidden_states):

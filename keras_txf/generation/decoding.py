@@ -259,7 +259,7 @@ def latest_tokens(history, count, request):
     -1 stands before the first new token: a stop must lie in the new tokens, not in the prompt.
     """
     length = request.stops.shape[1]
-    positions = count - (length - 1) + ops.arange(length)
+    positions = count - (length - 1) + ops.arange(length, dtype="int32")
     tokens = ops.take(history, request.prompt_length + positions, axis=-1)
     return ops.where(positions >= 0, tokens, -1)
 
@@ -273,7 +273,7 @@ def ends_with_stop(tokens, request):
 def write_column(table, column, values):
     """A table (..., columns) with `values`, (...), in one column."""
     # No `slice_update`: outside of a loop, TensorFlow has XLA compile each by itself.
-    return ops.where(ops.arange(ops.shape(table)[-1]) == column, values[..., None], table)
+    return ops.where(ops.arange(ops.shape(table)[-1], dtype="int32") == column, values[..., None], table)
 
 
 def repeat_rows(x, repeats):

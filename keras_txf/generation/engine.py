@@ -77,7 +77,7 @@ class Engine:
         # TensorFlow would warn of a function that is traced for several shapes.
         shapes = tuple(tuple(tensor.shape) for tensor in keras.tree.flatten(request))
         key = (*keys, num_return_sequences, shapes)
-        compiles = key not in self._loops and keras.backend.backend() != "torch"
+        compiles = key not in self._loops and keras.backend.backend() in ("tensorflow", "jax")
         start, pad_cache, advance, finish, results = self._compiled_functions(key, loop)
         with word(COMPILING if compiles else ""):
             if stream:
@@ -114,10 +114,12 @@ class Engine:
             columns = ops.shape(ids)[1]
             length = -(-(columns + stops.shape[1] - 1) // multiple) * multiple
             ids = ops.pad(ids, ((0, 0), (length - columns, 0)))
-            prompt = ops.arange(length)[None] >= length - lengths[:, None]
+            prompt = ops.arange(length, dtype="int32")[None] >= length - lengths[:, None]
             attention_mask = ops.logical_and(prompt, loop.models.is_real(ids))
             if self.first_is_real:
-                attention_mask = ops.logical_or(attention_mask, ops.arange(length)[None] == length - lengths[:, None])
+                attention_mask = ops.logical_or(
+                    attention_mask, ops.arange(length, dtype="int32")[None] == length - lengths[:, None]
+                )
             history = ops.pad(ops.where(prompt, ids, -1), ((0, 0), (0, max_new_tokens)), constant_values=-1)
             attention_mask = ops.pad(attention_mask, ((0, 0), (0, max_new_tokens * width)))
             stop_table, seed = ops.convert_to_tensor(stops), ops.cast(seed, seed_dtype)

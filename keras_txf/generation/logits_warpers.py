@@ -3,12 +3,11 @@
 Legend: R rows, V vocabulary.
 """
 
-import math
-
 import numpy as np
 from keras import ops
 
 from keras_txf.generation.compilers import uniform
+from keras_txf.ops.numbers import LOWEST
 
 
 def draw(logits, seed):
@@ -25,13 +24,13 @@ def draw(logits, seed):
 
 
 def keep_top_k(logits, k):
-    """-inf below the k-th largest logit of a row; its equals stay."""
+    """`LOWEST` below the k-th largest logit of a row; its equals stay."""
     surplus = max(logits.shape[-1] - k, 0)
-    return ops.where(logits >= threshold(logits, ops.ones_like(logits), surplus), logits, -math.inf)
+    return ops.where(logits >= threshold(logits, ops.ones_like(logits), surplus), logits, LOWEST)
 
 
 def keep_top_p(logits, p):
-    """-inf outside the smallest set of a row's tokens whose probability reaches p."""
+    """`LOWEST` outside the smallest set of a row's tokens whose probability reaches p."""
     largest = ops.max(logits, axis=-1, keepdims=True)
     weights = ops.exp(logits - largest)
     surplus = (1 - p) * ops.sum(weights, axis=-1, keepdims=True)
@@ -42,12 +41,12 @@ def keep_top_p(logits, p):
     rank = ops.cumsum(ops.cast(equal, "float32"), axis=-1)
     rank_from_the_end = rank[:, -1:] - rank + 1
     needed = ops.logical_or(rank == 1, below + rank_from_the_end * ops.exp(lowest - largest) > surplus)
-    return ops.where(ops.logical_or(logits > lowest, ops.logical_and(equal, needed)), logits, -math.inf)
+    return ops.where(ops.logical_or(logits > lowest, ops.logical_and(equal, needed)), logits, LOWEST)
 
 
 def keep_min_p(logits, p):
-    """-inf where a token has less than p times the probability of the likeliest token of its row."""
-    return ops.where(ops.exp(logits - ops.max(logits, axis=-1, keepdims=True)) >= p, logits, -math.inf)
+    """`LOWEST` where a token has less than p times the probability of the likeliest token of its row."""
+    return ops.where(ops.exp(logits - ops.max(logits, axis=-1, keepdims=True)) >= p, logits, LOWEST)
 
 
 def threshold(logits, weights, surplus):
@@ -65,7 +64,7 @@ def threshold(logits, weights, surplus):
         fits = ops.sum(below, axis=-1, keepdims=True) <= surplus
         return ops.where(fits, middle, low), ops.where(fits, high, middle)
 
-    low, high = (ops.full_like(logits[:, :1], end, dtype="int32") for end in (LOWEST, HIGHEST))
+    low, high = (ops.full_like(logits[:, :1], end, dtype="int32") for end in (OF_MINUS_INFINITY, OF_INFINITY))
     low, _ = ops.fori_loop(0, 32, halve, (low, high))
     largest = ops.max(logits, axis=-1, keepdims=True)
     return ops.min(ops.where(logits < as_float(low), largest, logits), axis=-1, keepdims=True)
@@ -76,5 +75,5 @@ def as_float(integer):
     return ops.view(ops.where(integer < 0, ops.bitwise_xor(integer, 0x7FFFFFFF), integer), "float32")
 
 
-HIGHEST = int(np.float32(math.inf).view("int32"))
-LOWEST = -HIGHEST - 1  # of -inf: -0 has the index -1, before 0
+OF_INFINITY = int(np.float32(np.inf).view("int32"))
+OF_MINUS_INFINITY = -OF_INFINITY - 1  # -0 has the index -1, before 0

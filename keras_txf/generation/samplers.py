@@ -4,7 +4,6 @@ Legend: R rows, V vocabulary.
 """
 
 import dataclasses
-import math
 
 from keras import ops
 
@@ -14,6 +13,7 @@ from keras_txf.generation.beams import Beam
 from keras_txf.generation.contrastive import Contrastive
 from keras_txf.generation.dynamic_parameters import is_temperature, is_zero, number, set_fields
 from keras_txf.generation.logits_warpers import draw, keep_min_p, keep_top_k, keep_top_p
+from keras_txf.ops.numbers import LOWEST
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,13 +95,13 @@ class Sampling:
         return draw(self.filtered(logits), seed)
 
     def filtered(self, logits):
-        """The logits after temperature and filters: the largest is 0, and a token that a filter drops has -inf."""
+        """The logits after temperature and filters: the largest is 0, and a token that a filter drops has `LOWEST`."""
         if self.top_k is not None:  # before the temperature: a high temperature rounds logits to equals
             logits = keep_top_k(logits, self.top_k)
         # The largest becomes 0: with a low temperature several logits would be infinite.
-        largest = ops.max(logits, axis=-1, keepdims=True)
-        scaled = (logits - ops.where(largest > -math.inf, largest, 0.0)) / self.temperature
-        logits = ops.where(logits > -math.inf, scaled, -math.inf)
+        largest, kept = ops.max(logits, axis=-1, keepdims=True), logits > LOWEST
+        scaled = (ops.where(kept, logits, largest) - largest) / self.temperature
+        logits = ops.where(kept, scaled, logits)
         if self.top_p is not None:
             logits = keep_top_p(logits, self.top_p)
         if self.min_p is not None:

@@ -4,6 +4,8 @@ import math
 
 from keras import ops
 
+from keras_txf.ops.numbers import LOWEST, minus_infinity_unless
+
 
 def top_k(x, k):
     """The k largest numbers of each row, in order, and their indices.
@@ -24,14 +26,16 @@ def top_k(x, k):
         values, indices = ops.top_k(x, k)
         return values, ops.cast(indices, "int32")
     groups = -(-size // width)
-    padded = ops.pad(x, ((0, 0), (0, groups * width - size)), constant_values=-float("inf"))
+    padded = ops.pad(ops.maximum(x, LOWEST), ((0, 0), (0, groups * width - size)), constant_values=LOWEST)
     # A group is a column, so that all maxima are taken side by side.
     _, best = ops.top_k(ops.max(ops.reshape(padded, (-1, width, groups)), axis=1), k)
     members = ops.cast(best, "int32")[..., None] + groups * ops.arange(width, dtype="int32")
     members = ops.reshape(members, (-1, k * width))
     values, indices = ops.top_k(gather_rows(padded, members), k)
     indices = gather_rows(members, ops.cast(indices, "int32"))
-    return values, ops.minimum(indices, size - 1)  # where all numbers are -inf, the padding is as large
+    # LOWEST stands for -inf, also as padding: the last index stands for one beyond.
+    is_number = values > LOWEST
+    return ops.where(is_number, values, minus_infinity_unless(is_number)), ops.minimum(indices, size - 1)
 
 
 def gather_rows(x, indices):

@@ -76,7 +76,10 @@ class StepMask(DecodingLayer):
     def call(self, attention_mask, cache_position, value, prompt_length=None):
         if self.width == 1:
             attention_mask = attention_mask[:, None]
-        own, columns = cache_position[0] + ops.arange(self.width), ops.arange(ops.shape(value)[2])
+        own, columns = (
+            cache_position[0] + ops.arange(self.width, dtype="int32"),
+            ops.arange(ops.shape(value)[2], dtype="int32"),
+        )
         allowed = attention_mask
         if self.window is not None:
             columns = columns_in_slots(own[-1], ops.shape(value)[2])
@@ -88,7 +91,7 @@ class StepMask(DecodingLayer):
         real = ops.any(attention_mask, axis=1)
         if self.width > 1:
             # Even the first alternative may not have been chosen: a row without a prompt counts from the prompt's end.
-            real = ops.logical_or(real, ops.arange(ops.shape(attention_mask)[2]) >= prompt_length)
+            real = ops.logical_or(real, ops.arange(ops.shape(attention_mask)[2], dtype="int32") >= prompt_length)
         return mask[:, None], positions_of(real, steps), positions_of(real, key_steps)
 
     def _steps(self, columns, prompt_length):

@@ -18,6 +18,7 @@ from keras_txf.layers.symbolic_calls import has_output_spec
 from keras_txf.layers.token_dropout import drop_masked
 from keras_txf.ops.logit_factors import note_factors
 from keras_txf.ops.masks import padding_positions
+from keras_txf.ops.numbers import nan_unless
 from keras_txf.ops.positions import fairseq_sinusoid, sinusoid
 
 WAVES = {  # position_encoding -> the vectors of positions, of a width
@@ -278,7 +279,9 @@ class PositionalEmbedding(keras.layers.Layer):
         """(T, width) or (B, T, width)."""
         if positions is not None:
             return self._vectors_at(ops.convert_to_tensor(positions), known=False)
-        vectors = self._vectors_at(ops.arange(ops.shape(inputs)[1]), known=checks.known_length(inputs) is not None)
+        vectors = self._vectors_at(
+            ops.arange(ops.shape(inputs)[1], dtype="int32"), known=checks.known_length(inputs) is not None
+        )
         if self.pad_id is None:
             return vectors
         # A row of the table is cheaper to look up than to compute.
@@ -294,7 +297,7 @@ class PositionalEmbedding(keras.layers.Layer):
             return vectors
         # Inside a compiled function nothing can raise, and XLA would take the last row in silence.
         inside = ops.logical_and(positions >= 0, positions < self.max_length)
-        return ops.where(ops.expand_dims(inside, -1), vectors, ops.cast(float("nan"), vectors.dtype))
+        return ops.where(ops.expand_dims(inside, -1), vectors, nan_unless(inside, vectors.dtype)[..., None])
 
     def compute_mask(self, inputs, previous_mask=None):
         if len(inputs.shape) != 2:  # hidden states on their way to logits keep their mask

@@ -17,7 +17,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.ops.heads import swap_heads
-from keras_txf.ops.masks import combine_masks
+from keras_txf.ops.masks import combine_masks, put_slice
 
 
 class KVCache:
@@ -84,9 +84,8 @@ class KVCache:
             columns = ops.maximum(self._slots, 0)
             self.key, self.value = (swap_heads(ops.take(x, columns, axis=1)) for x in (key, value))
             return key, value
-        start = (0, 0, self._slots, 0)
-        self.key = ops.slice_update(self.key, start, ops.cast(swap_heads(key), self.key.dtype))
-        self.value = ops.slice_update(self.value, start, ops.cast(swap_heads(value), self.value.dtype))
+        self.key = put_slice(self.key, swap_heads(key), self._slots, 2)
+        self.value = put_slice(self.value, swap_heads(value), self._slots, 2)
         keys, values = self.read()  # on PyTorch Keras infers float32 for what a layer computes in bfloat16
         return ops.cast(keys, key.dtype), ops.cast(values, value.dtype)
 
@@ -97,7 +96,7 @@ class KVCache:
 
 def prompt_mask(attention_mask, length, window):
     """Where the P tokens of a prompt may attend, bool (B, 1, P, P), and their positions, int (B, P)."""
-    columns = ops.arange(length)
+    columns = ops.arange(length, dtype="int32")
     mask = combine_masks(columns, columns, True, window, attention_mask[:, :length])
     return mask, positions_of(attention_mask, columns)
 
@@ -129,4 +128,4 @@ def positions_of(real, columns):
 def columns_in_slots(last, slots):
     """The latest column up to `last` that each slot holds, (C,); negative where it holds none."""
     # What `mod` takes is never negative: ONNX rounds the other way.
-    return last - ops.mod(last + slots - ops.arange(slots), slots)
+    return last - ops.mod(last + slots - ops.arange(slots, dtype="int32"), slots)

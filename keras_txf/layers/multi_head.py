@@ -119,7 +119,7 @@ def norm_heads(layer, name, x, heads):
 def token_positions(inputs, positions):
     """The positions of tokens, int (T,) or (B, T): those that the caller gives, or else 0, 1, 2 ..."""
     if positions is None:
-        return ops.arange(ops.shape(inputs)[1])
+        return ops.arange(ops.shape(inputs)[1], dtype="int32")
     positions = ops.convert_to_tensor(positions)
     checks.positions(positions, *inputs.shape[:2])
     return ops.cast(positions, "int32")  # of unsigned ones no difference is below zero

@@ -243,7 +243,7 @@ class PatchEmbedding(keras.layers.Layer):
 
 
 def _learned(layer, rows, columns):
-    vectors = layer.position(ops.arange(layer.position.input_dim))
+    vectors = layer.position(ops.arange(layer.position.input_dim, dtype="int32"))
     if not layer.interpolate_positions:
         return vectors
     first, others = vectors[: layer._tokens_before], vectors[layer._tokens_before :]
@@ -254,7 +254,7 @@ def _learned(layer, rows, columns):
 
 def _sinusoidal(layer, rows, columns):
     widths = (layer.dim - layer.dim // 2, layer.dim // 2)
-    down, across = (sinusoid(ops.arange(size), width) for size, width in zip((rows, columns), widths))
+    down, across = (sinusoid(ops.arange(size, dtype="int32"), width) for size, width in zip((rows, columns), widths))
     parts = (down[:, None], across[None])
     parts = [ops.broadcast_to(part, (rows, columns, width)) for part, width in zip(parts, widths)]
     vectors = ops.reshape(ops.concatenate(parts, axis=-1), (-1, layer.dim))

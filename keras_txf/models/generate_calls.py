@@ -112,7 +112,7 @@ def make_function(
     def run(ids, lengths, limits, seed, inputs):
         if prefix:  # the placeholders stand right before the tokens
             ids = ops.pad(ids, ((0, 0), (prefix, 0)))
-            place = ops.arange(ops.shape(ids)[1])[None] - (ops.shape(ids)[1] - lengths[:, None])
+            place = ops.arange(ops.shape(ids)[1], dtype="int32")[None] - (ops.shape(ids)[1] - lengths[:, None])
             ids = ops.where(ops.logical_and(place >= -prefix, place < 0), PLACEHOLDER, ids)
         inputs = {name: ops.convert_to_tensor(value) for name, value in inputs.items()}
         return follow(ids, lengths + prefix, limits, seed, inputs)

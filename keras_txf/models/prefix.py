@@ -88,7 +88,7 @@ class InsertPrefix(DecodingLayer):
     """
 
     def call(self, inputs, prefix, attention_mask):
-        columns = ops.arange(ops.shape(inputs)[1])
+        columns = ops.arange(ops.shape(inputs)[1], dtype="int32")
         first = ops.cast(ops.argmax(ops.cast(attention_mask, "int32"), axis=1), "int32")
         place = columns[None] - first[:, None]
         inside = ops.logical_and(place >= 0, place < prefix.shape[1])

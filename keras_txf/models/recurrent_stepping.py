@@ -17,6 +17,7 @@ from keras_txf.layers.cached_layers import DecodingLayer
 from keras_txf.layers.serialization import register, revive
 from keras_txf.layers.token_input import token_input
 from keras_txf.models.stack import given
+from keras_txf.ops.masks import put_slice
 
 
 def find_decoder(model):
@@ -150,7 +151,7 @@ class RecurrentStep(RecurrentPart):
     def call(self, inputs, states, attention_mask, cache_position, context=None, context_keys=None, context_mask=None):
         decoder, width = self.decoder, inputs.shape[1]
         attention_mask = attention_mask[:, None] if len(attention_mask.shape) == 2 else attention_mask
-        columns = ops.arange(ops.shape(states)[1])
+        columns = ops.arange(ops.shape(states)[1], dtype="int32")
         before = ops.logical_and(attention_mask, columns < cache_position[0])
         last = ops.max(ops.where(before, columns, 0), axis=-1)  # a row without a real token reads the first column
         previous = ops.take_along_axis(states, last[..., None], axis=1)
@@ -161,11 +162,11 @@ class RecurrentStep(RecurrentPart):
         )
         x = ops.reshape(inputs, (-1, 1, inputs.shape[-1]))
         outputs, new_states, _ = decoder.run(x, previous_states, context, context_keys, None, context_mask)
-        is_own = columns == cache_position[0] + ops.arange(width)[:, None]
+        is_own = columns == cache_position[0] + ops.arange(width, dtype="int32")[:, None]
         is_real = ops.any(ops.logical_and(attention_mask, is_own), axis=-1, keepdims=True)
         outputs = ops.where(is_real, ops.reshape(outputs, (-1, width, decoder.dim)), previous_outputs)
         new = ops.concatenate([ops.reshape(new_states, (-1, width, decoder.states_width)), outputs], axis=-1)
-        return outputs, ops.slice_update(states, (0, cache_position[0], 0), new)
+        return outputs, put_slice(states, new, cache_position[0], 1)
 
     def compute_output_spec(
         self, inputs, states, attention_mask, cache_position, context=None, context_keys=None, context_mask=None

@@ -19,7 +19,7 @@ from keras import ops
 
 from keras_txf.backend.loops import sequential_loop
 from keras_txf.ops.heads import group_heads, ungroup_heads
-from keras_txf.ops.masks import HIDDEN, AttentionMask, pad_to, slice_axis
+from keras_txf.ops.masks import HIDDEN, AttentionMask, pad_to, put_slice, slice_axis
 
 # Numbers in a block of logits, 32 MB of float32. For each block TensorFlow copies the gradient of all queries, so
 # smaller blocks cost time there.
@@ -154,7 +154,7 @@ class _Blocks:
             if self.zero_empty_rows:
                 output = output * ops.cast(seen, output.dtype)
             # A query that sees nothing has no gradient: all its exponentials become 0.
-            log_total = ops.where(seen, top + ops.log(total), -HIDDEN)
+            log_total = ops.where(seen, top + ops.log(ops.maximum(total, 1)), -HIDDEN)
             found = zip(state, (output, log_total))
             return tuple(_replace(old, new, i, self.rows) for old, new in found)
 
@@ -249,7 +249,7 @@ def _block(x, number, length, axis=2):
 
 
 def _replace(x, block, number, length):
-    return ops.slice_update(x, (0, 0, number * length, 0), ops.cast(block, x.dtype))
+    return put_slice(x, block, number * length, 2)
 
 
 def _multiply(rows, columns):

@@ -14,7 +14,8 @@ from keras import ops
 from keras_txf.backend.loops import records_gradients, sequential_loop
 from keras_txf.ops.divergence import divergences, divergences_with_gradients, halves, twice
 from keras_txf.ops.logit_factors import adjust_logits
-from keras_txf.ops.masks import pad_to, slice_axis
+from keras_txf.ops.masks import pad_to, put_slice, slice_axis
+from keras_txf.ops.numbers import LOWEST, nan_unless
 
 # Numbers in a chunk of logits, 128 MB of float32. Each chunk adds to the gradient of the whole table, so smaller chunks
 # cost time: 5.6 s with 2**24, 5.0 with 2**25, 4.7 with 2**26, whose peak was up to 1,470 MB in place of 1,170
@@ -117,7 +118,7 @@ class _Chunks:
             of_table = tuple(old + ops.cast(more, "float32") for old, more in zip(of_table, products))
             return losses, of_hidden, of_table, of_bias
 
-        nothing = ops.zeros(())
+        nothing = ops.zeros((), "float32")
         start = (
             ops.zeros_like(weights),
             ops.zeros_like(hidden, dtype="float32") if with_gradient else nothing,
@@ -174,20 +175,20 @@ class _Chunks:
         return ops.reshape(slice_axis(x, number * self.rows, self.rows, 1), (self.draws * self.rows, *x.shape[2:]))
 
     def _put(self, x, chunk, number):
-        chunk = ops.reshape(ops.cast(chunk, x.dtype), (self.draws, self.rows, *x.shape[2:]))
-        return ops.slice_update(x, (0, number * self.rows, *(0 for _ in x.shape[2:])), chunk)
+        chunk = ops.reshape(chunk, (self.draws, self.rows, *x.shape[2:]))
+        return put_slice(x, chunk, number * self.rows, 1)
 
 
 def _losses_and_gradients(logits, targets, weights, label_smoothing, with_gradient):
     """The cross-entropies (C,), and the gradient (C, V) of their weighted sum or None."""
-    top = ops.max(logits, axis=1, keepdims=True, initial=float("-inf"))  # a replica may have no rows
+    top = ops.max(logits, axis=1, keepdims=True, initial=LOWEST)  # a replica may have no rows
     exponentials = ops.exp(logits - top)
     total = ops.sum(exponentials, axis=1)
     losses, own = _losses(logits, targets, label_smoothing, top[:, 0] + ops.log(total))
     if not with_gradient:
         return losses, None
     valid, share = _valid(targets, logits), label_smoothing / logits.shape[1]
-    targets, weights = ops.where(valid, targets, 0), ops.where(valid, weights, float("nan"))
+    targets, weights = ops.where(valid, targets, 0), ops.where(valid, weights, nan_unless(valid))
     gradients = exponentials * (weights / total)[:, None]  # in place on TensorFlow
     gradients = gradients - (share * weights)[:, None] if share else gradients
     own = ops.exp(own - top[:, 0]) / total
@@ -211,7 +212,7 @@ def _losses(logits, targets, label_smoothing, logsumexp):
     losses = logsumexp - (1 - label_smoothing) * own
     if label_smoothing:
         losses = losses - label_smoothing * ops.mean(logits, axis=1)
-    return ops.where(valid, losses, float("nan")), own
+    return ops.where(valid, losses, nan_unless(valid)), own
 
 
 def _valid(targets, logits):

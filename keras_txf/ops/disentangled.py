@@ -30,11 +30,11 @@ def disentangled_bias(query, key, position_query, position_key, buckets):
     terms, kv_heads, length = [], key.shape[2], ops.shape(key)[1]
     if position_key is not None:
         products = ops.einsum("btkgh,pkh->bkgtp", _in_groups(query, kv_heads), position_key)
-        rows = ops.arange(ops.shape(query)[1])[:, None]
+        rows = ops.arange(ops.shape(query)[1], dtype="int32")[:, None]
         terms.append(_look_up(products, rows * position_key.shape[0] + buckets))
     if position_query is not None:
         products = ops.einsum("pkgh,bskh->bkgps", _in_groups(position_query, kv_heads), key)
-        terms.append(_look_up(products, buckets * length + ops.arange(length)))
+        terms.append(_look_up(products, buckets * length + ops.arange(length, dtype="int32")))
     return sum(terms[1:], terms[0])
 
 

@@ -28,7 +28,7 @@ def interpolate_grid(grid, rows, columns):
 
 def _weights(old, new):
     """(new, old): how much each old place counts at each new one."""
-    centre = ops.cast(ops.arange(new), "float32") + 0.5
+    centre = ops.cast(ops.arange(new, dtype="int32"), "float32") + 0.5
     place = centre * (old / ops.cast(new, "float32")) - 0.5
     before = ops.floor(place)
     beyond = place - before

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_txf import checks
@@ -47,7 +48,7 @@ class AttentionMask:
 
     def whole(self, queries, keys):
         """bool, broadcastable to (B, N, T, S), or None where nothing is masked."""
-        return self._combine(ops.arange(queries), ops.arange(keys))
+        return self._combine(ops.arange(queries, dtype="int32"), ops.arange(keys, dtype="int32"))
 
     def padded(self, queries, keys, real_keys):
         """The same mask with hidden keys after the last one and with queries after the last one, up to whole blocks."""
@@ -69,8 +70,8 @@ class AttentionMask:
             key_segments=slice_axis(self.key_segments, first_key, keys, 1),
             explicit=slice_axis(slice_axis(self.explicit, first_key, keys, 3), first_query, queries, 2),
         )
-        key_index = first_key + ops.arange(keys)
-        mask = part._combine(first_query + ops.arange(queries), key_index)
+        key_index = first_key + ops.arange(keys, dtype="int32")
+        mask = part._combine(first_query + ops.arange(queries, dtype="int32"), key_index)
         if self.keys is None:
             return mask
         real = (key_index < self.keys)[None, None, None]
@@ -132,7 +133,18 @@ def slice_axis(x, first, length, axis):
         return x
     sizes = [-1 if size is None else size for size in x.shape]
     sizes[axis] = length
-    return ops.slice(x, [first if place == axis else 0 for place in range(len(sizes))], sizes)
+    return ops.slice(x, _start(first, axis, len(sizes)), sizes)
+
+
+def put_slice(x, values, first, axis):
+    """x with other values in some places of an axis, from the first place on; in the dtype of x."""
+    return ops.slice_update(x, _start(first, axis, len(x.shape)), ops.cast(values, x.dtype))
+
+
+def _start(first, axis, rank):
+    """Where a slice begins, all of int32: under `jax_enable_x64` a plain 0 is of int64, and JAX wants one type."""
+    first = np.int32(first) if isinstance(first, int) else ops.cast(first, "int32")
+    return [first if place == axis else np.int32(0) for place in range(rank)]
 
 
 def combine_masks(

@@ -7,6 +7,7 @@ from keras_txf import checks
 from keras_txf.layers.serialization import register
 from keras_txf.ops.chunked_logits import weighted_cross_entropy
 from keras_txf.ops.logit_factors import logit_factors
+from keras_txf.ops.numbers import LOWEST, nan_unless
 from keras_txf.training import class_weights
 
 
@@ -159,7 +160,7 @@ def _cross_entropy(logits, targets, label_smoothing, logsumexp):
     loss = logsumexp - (1 - label_smoothing) * own
     if label_smoothing:
         loss = loss - label_smoothing * ops.mean(logits, axis=1)
-    return ops.where(valid, loss, float("nan"))
+    return ops.where(valid, loss, nan_unless(valid))
 
 
 def _with_gradient(targets, label_smoothing):
@@ -184,7 +185,7 @@ def _with_gradient(targets, label_smoothing):
 
 def _max(rows):
     """Returns the maximum of each row. `initial` allows zero rows, which a replica may have at the end of an epoch."""
-    return ops.max(rows, axis=1, initial=float("-inf"))
+    return ops.max(rows, axis=1, initial=LOWEST)
 
 
 def token_weights(owner, y_true, y_pred, sample_weight):

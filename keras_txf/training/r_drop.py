@@ -7,6 +7,7 @@ from keras_txf import checks
 from keras_txf.layers.serialization import register
 from keras_txf.ops.chunked_logits import weighted_cross_entropy
 from keras_txf.ops.divergence import divergences, halves, twice
+from keras_txf.ops.numbers import nan_unless
 from keras_txf.training.losses import TokenCrossEntropy, flat_targets
 
 
@@ -68,12 +69,13 @@ class RDrop(TokenCrossEntropy):
         apart = divergences(ops.cast(y_pred, "float32"))
         if self.pad_id is not None:
             apart = ops.where(targets == self.pad_id, 0.0, apart)
-        apart = ops.where(targets == repeated, apart, float("nan"))
+        apart = ops.where(targets == repeated, apart, nan_unless(targets == repeated))
         return super().call(y_true, y_pred) + self.strength / 4 * twice(apart)
 
     def total_in_chunks(self, factors, y_true, weights):
         targets, repeated = _draws(ops.reshape(y_true, (-1,)))
-        weights = ops.where(twice(targets == repeated), ops.reshape(weights, (-1,)), float("nan"))
+        same = twice(targets == repeated)
+        weights = ops.where(same, ops.reshape(weights, (-1,)), nan_unless(same))
         targets = flat_targets(y_true, self.pad_id)
         return weighted_cross_entropy(factors, targets, weights, self.label_smoothing, self.strength)
 

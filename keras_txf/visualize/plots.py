@@ -245,7 +245,9 @@ def plot_positions(layer: Any, length: int | None = None, dim: int = 64, num_hea
     elif layer.position_encoding is None:
         raise ValueError("`layer` must have positions; received one with position_encoding=None.")
     else:
-        vectors = ops.convert_to_numpy(layer._vectors_at(ops.arange(length), known=True)).astype("float64")
+        vectors = ops.convert_to_numpy(layer._vectors_at(ops.arange(length, dtype="int32"), known=True)).astype(
+            "float64"
+        )
         units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         panels = (vectors, f"{layer.position_encoding} encoding", "feature"), (units @ units.T, "cosine similarity")
     figure = new_figure(10, 4.2)
