@@ -79,7 +79,9 @@ def load(folder, task):
         model = txf.checkpoints.load(folder, task, num_classes=3 if classifier else None)
     except ValueError:
         return None, None
-    config = json.dumps(model.get_config(), sort_keys=True)
+    config = model.get_config()
+    del config["checkpoint"]  # config.json itself
+    config = json.dumps(config, sort_keys=True)
     config = re.sub(r'"(shared_object_id|name)": ("\w+"|\d+)', "", config)  # which differ from model to model
     return model, re.sub(r'("keras_history": \["\w+?)(_\d+)?"', r'\1"', config)
 
