@@ -97,7 +97,7 @@ def decoder(
         **call,
     )
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return stack.make_model({**inputs, **own}, outputs, name or stack.unique_name("decoder"), ContextDecoder)
+    return stack.make_model({**inputs, **own}, outputs, name, "decoder", ContextDecoder)
 
 
 @shows_options
@@ -148,7 +148,7 @@ def decoder_generator(
     )
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     inputs = inputs if packed else inputs["token_ids"]
-    return stack.make_model(inputs, outputs, name or stack.unique_name("decoder_generator"), Generator)
+    return stack.make_model(inputs, outputs, name, "decoder_generator", Generator)
 
 
 def decode(

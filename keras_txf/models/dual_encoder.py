@@ -146,9 +146,7 @@ def dual_encoder(
         **seen.requested(return_hidden_states, return_attention_scores, "image_"),
         **read.requested(return_hidden_states, return_attention_scores, "text_"),
     }
-    return stack.make_model(
-        {"images": images, "token_ids": token_ids}, outputs, name or stack.unique_name("dual_encoder")
-    )
+    return stack.make_model({"images": images, "token_ids": token_ids}, outputs, name, "dual_encoder")
 
 
 def _tower(argument, own, sizes, options):

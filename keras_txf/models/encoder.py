@@ -67,7 +67,7 @@ def encoder(
         "encoder", vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_attention_scores, options
     )
     outputs = result.outputs("output", result.output, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, outputs, name or stack.unique_name("encoder"), CheckedModel)
+    return stack.make_model(inputs, outputs, name, "encoder", CheckedModel)
 
 
 def encode(

@@ -83,7 +83,7 @@ def encoder_classifier(
     after = pool if pool_after_head else None
     logits = class_logits(x, num_classes, dim, head, result.blocks[0], options.dtype, after)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, outputs, name or stack.unique_name("encoder_classifier"), CheckedModel)
+    return stack.make_model(inputs, outputs, name, "encoder_classifier", CheckedModel)
 
 
 @embeddings.takes_vectors
@@ -136,7 +136,7 @@ def token_classifier(
     )
     logits = class_logits(result.output, num_classes, dim, head, result.blocks[0], options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return stack.make_model(inputs, outputs, name or stack.unique_name("token_classifier"), CheckedModel)
+    return stack.make_model(inputs, outputs, name, "token_classifier", CheckedModel)
 
 
 @embeddings.takes_vectors
@@ -195,7 +195,7 @@ def span_classifier(
     logits = class_logits(result.output, 2, dim, head, result.blocks[0], options.dtype)
     spans = SpanLogits(dtype=options.dtype, name="span_logits")(logits)
     outputs = {**spans, **result.requested(return_hidden_states, return_attention_scores)}
-    return stack.make_model(inputs, outputs, name or stack.unique_name("span_classifier"), CheckedModel)
+    return stack.make_model(inputs, outputs, name, "span_classifier", CheckedModel)
 
 
 @shows_options
@@ -271,4 +271,4 @@ def masked_language_model(
             raise ValueError("`packed` does not go with `next_sentence`: there is one answer for each row.")
         extra["next_sentence_logits"] = next_sentence_logits(result.output, dim, options.dtype)
     outputs = stack.with_extra("logits", logits, extra)
-    return stack.make_model(inputs, outputs, name or stack.unique_name("masked_language_model"), CheckedModel)
+    return stack.make_model(inputs, outputs, name, "masked_language_model", CheckedModel)

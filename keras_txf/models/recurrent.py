@@ -106,10 +106,7 @@ def recurrent_encoder_decoder(
     logits = make_logits(hidden, target_embedding, target_vocab_size, dtype)
     inputs = {"source_ids": source_ids, "target_ids": target_ids}
     return stack.make_model(
-        inputs,
-        stack.with_extra("logits", logits, extra),
-        name or stack.unique_name("recurrent_encoder_decoder"),
-        Seq2Seq,
+        inputs, stack.with_extra("logits", logits, extra), name, "recurrent_encoder_decoder", Seq2Seq
     )
 
 

@@ -113,9 +113,7 @@ def encoder_decoder(
         input_embedding,
     )
     extra = requested_of_both(encoded, decoded, return_hidden_states, return_attention_scores)
-    return stack.make_model(
-        inputs, stack.with_extra("logits", logits, extra), name or stack.unique_name("encoder_decoder"), Seq2Seq
-    )
+    return stack.make_model(inputs, stack.with_extra("logits", logits, extra), name, "encoder_decoder", Seq2Seq)
 
 
 def requested_of_both(encoded, decoded, hidden_states, attention_scores):

@@ -112,6 +112,4 @@ def encoder_decoder_classifier(
         outputs = {**SpanLogits(dtype=dtype, name="span_logits")(logits), **extra}
     else:
         outputs = stack.with_extra("logits", logits, extra)
-    return stack.make_model(
-        inputs["token_ids"], outputs, name or stack.unique_name("encoder_decoder_classifier"), CheckedModel
-    )
+    return stack.make_model(inputs["token_ids"], outputs, name, "encoder_decoder_classifier", CheckedModel)

@@ -252,17 +252,15 @@ def _shared_bias(block_class, num_heads, shared, dtype, name):
     return RelativeBias(num_heads, bidirectional=causal == {False}, dtype=dtype, name=name)
 
 
-def unique_name(name):
-    """The name for the first model without one in a process, the name and a number after it: Keras wants each once."""
-    number = keras.backend.get_uid(name)
-    return name if number == 1 else f"{name}_{number - 1}"
-
-
-def make_model(inputs, outputs, name, model_class=CheckedModel):
+def make_model(inputs, outputs, name, builder, model_class=CheckedModel):
     """A functional model; a `keras.RematScope` applies to its layers, not to the model.
 
-    To compute the whole model again at once would keep as much as not to compute it again at all.
+    To compute the whole model again at once would keep as much as not to compute it again at all. A model without a
+    name has that of its `builder`, from the second one on with a number: one model holds each name once.
     """
+    if not name:
+        number = keras.backend.get_uid(builder)
+        name = builder if number == 1 else f"{builder}_{number - 1}"
     with keras.RematScope(mode=None):
         model = model_class(inputs, outputs, name=name)
     name_operations(model)

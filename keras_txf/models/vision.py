@@ -87,7 +87,7 @@ def image_encoder(
         "image_encoder", image_size, patch_size, num_layers, dim, num_heads, channels, return_attention_scores, options
     )
     outputs = result.outputs("output", result.output, return_hidden_states, return_attention_scores)
-    return stack.make_model(images, outputs, name or stack.unique_name("image_encoder"))
+    return stack.make_model(images, outputs, name, "image_encoder")
 
 
 def encode_images(builder, image_size, patch_size, num_layers, dim, num_heads, channels, scores, options, prefix=""):
@@ -187,7 +187,7 @@ def image_classifier(
         other = Projection(num_classes, dtype=options.dtype, name="distillation_logits")(result.output[:, 1])
         logits = keras.layers.Average(dtype=options.dtype, name="mean_logits")([logits, other])
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
-    return stack.make_model(images, outputs, name or stack.unique_name("image_classifier"))
+    return stack.make_model(images, outputs, name, "image_classifier")
 
 
 def token_for_pooling(argument, pooling, options):
