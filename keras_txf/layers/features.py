@@ -141,8 +141,8 @@ def zero_padding(inputs, mask):
 
 
 @register
-class MaskedVectors(keras.layers.Layer):
-    """Marks an input of a model whose Keras mask the model reads: callers may give it as `{input}_mask`, in a dict.
+class MaskedVectors(keras.layers.Identity):
+    """Marks an input whose Keras mask the model reads. Callers may also give the mask as `{input}_mask` in a dict.
 
     The mask is no input of the graph: the model could then not stand where Keras gives one tensor, such as in a
     `Sequential` model.
@@ -153,16 +153,6 @@ class MaskedVectors(keras.layers.Layer):
     Returns:
         The same.
     """
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.supports_masking = True
-
-    def call(self, inputs):
-        return inputs
-
-    def compute_output_spec(self, inputs):
-        return keras.KerasTensor(inputs.shape, inputs.dtype)
 
 
 def masks_of_inputs(model):
