@@ -157,9 +157,9 @@ def with_causality(config, family, options):
     """Returns the options with `causal` where the tokens of a decoder see the later ones too, by `is_causal`."""
     windows = options.get("window")
     windowed = any(windows) if isinstance(windows, list) else windows
-    if config("is_causal", None) is False and "causal_lm" in family.tasks and not windowed:
-        if "attention" not in options:
-            return {**options, "causal": False}
+    sees_later = config("is_causal", None) is False and "causal_lm" in family.tasks
+    if sees_later and not windowed and "attention" not in options:
+        return {**options, "causal": False}
     config.not_read("is_causal", not {"causal_lm", "seq2seq"}.isdisjoint(family.tasks))
     return options
 

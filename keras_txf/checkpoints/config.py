@@ -165,8 +165,10 @@ class Config:
     def without_checks(self):
         """Reads keys within the scope for a head that is not built: what they ask for need not be supported."""
         self.checks_values = False
-        yield
-        self.checks_values = True
+        try:
+            yield
+        finally:
+            self.checks_values = True
 
     def check_all_known(self, neutral):
         """Refuses keys that may change the model and values that no builder supports; warns of other unknown keys."""
