@@ -37,9 +37,9 @@ def run_graph(model, inputs, call, standardize=True, masks=None):
             return call(layer, *args, **kwargs)
         if not runs_inline(layer):
             return layer(*args, **kwargs)
-        given, masks = args[0] if args else kwargs["inputs"], kwargs.get("mask")
-        masks = keras.tree.map_structure(mask_of, given) if masks is None else masks
-        return run_graph(layer, given, call, standardize, masks)
+        given, own = args[0] if args else kwargs["inputs"], kwargs.get("mask")
+        own = keras.tree.map_structure(mask_of, given) if own is None else own
+        return run_graph(layer, given, call, standardize, own)
 
     inputs = graph._standardize_inputs(inputs) if standardize else inputs  # tensors of another dtype lose their masks
     for tensor, mask in zip(keras.tree.flatten(inputs), keras.tree.flatten(masks)):

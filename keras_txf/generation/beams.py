@@ -105,8 +105,7 @@ class BeamDecoding:
             "count": ops.zeros((), "int32"),
             "tokens": history[:, :width, 0],
             "attention_mask": _for_each_beam(request.attention_mask, width),
-            "scores": zeros
-            + ops.cast(ops.arange(width, dtype="int32") > 0, "float32") * NOT_RUNNING,  # so far all beams are one
+            "scores": ops.where(ops.arange(width, dtype="int32") > 0, NOT_RUNNING, zeros),  # so far all beams are one
             # The running beams and then the finished ones.
             "history": history,
             "log_probs": ops.zeros_like(history[:, :, : request.max_new_tokens], "float32"),
@@ -203,9 +202,8 @@ class BeamDecoding:
         """
         width = self.beam.num_beams
         finishes = ops.logical_and(ends, totals > NOT_RUNNING / 2)
-        finishes = ops.logical_and(
-            finishes, ops.arange(totals.shape[1], dtype="int32") < width
-        )  # only one of the best W may
+        is_best = ops.arange(totals.shape[1], dtype="int32") < width  # only one of the best W may finish
+        finishes = ops.logical_and(finishes, is_best)
         finishes = ops.logical_and(finishes, state["running"][:, None])
         scores = self._score(totals, state["count"] + 1, request)
         scores = ops.concatenate([state["finished_scores"], ops.where(finishes, scores, NOT_FINISHED)], axis=1)

@@ -114,12 +114,11 @@ class Engine:
             columns = ops.shape(ids)[1]
             length = -(-(columns + stops.shape[1] - 1) // multiple) * multiple
             ids = ops.pad(ids, ((0, 0), (length - columns, 0)))
-            prompt = ops.arange(length, dtype="int32")[None] >= length - lengths[:, None]
+            places, first = ops.arange(length, dtype="int32")[None], length - lengths[:, None]
+            prompt = places >= first
             attention_mask = ops.logical_and(prompt, loop.models.is_real(ids))
             if self.first_is_real:
-                attention_mask = ops.logical_or(
-                    attention_mask, ops.arange(length, dtype="int32")[None] == length - lengths[:, None]
-                )
+                attention_mask = ops.logical_or(attention_mask, places == first)
             history = ops.pad(ops.where(prompt, ids, -1), ((0, 0), (0, max_new_tokens)), constant_values=-1)
             attention_mask = ops.pad(attention_mask, ((0, 0), (0, max_new_tokens * width)))
             stop_table, seed = ops.convert_to_tensor(stops), ops.cast(seed, seed_dtype)

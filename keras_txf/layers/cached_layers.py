@@ -76,10 +76,8 @@ class StepMask(DecodingLayer):
     def call(self, attention_mask, cache_position, value, prompt_length=None):
         if self.width == 1:
             attention_mask = attention_mask[:, None]
-        own, columns = (
-            cache_position[0] + ops.arange(self.width, dtype="int32"),
-            ops.arange(ops.shape(value)[2], dtype="int32"),
-        )
+        own = cache_position[0] + ops.arange(self.width, dtype="int32")
+        columns = ops.arange(ops.shape(value)[2], dtype="int32")
         allowed = attention_mask
         if self.window is not None:
             columns = columns_in_slots(own[-1], ops.shape(value)[2])
