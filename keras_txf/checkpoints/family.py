@@ -49,8 +49,8 @@ class Family:
         tensors: the rows of the body, or a function of the config that returns them.
         tasks: dict of names -> `Task`, first the task of files without an architecture.
         prefix: prefix of the body's names in a class with a head.
-        stored: dict of names of tensors that not every file has -> function that gives the builder's options a weight
-            for it.
+        stored: dict of names of tensors that some files lack -> function that returns the builder's options with a
+            weight for the tensor.
         other_prefix: the prefix of the body's names in a class whose head is not built, where that class has its own.
         ignore: patterns of buffers, which become no weight.
         kept: patterns of tensors of a head that is not built, which `save` writes back.

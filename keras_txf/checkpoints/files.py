@@ -73,7 +73,7 @@ PARALLEL = "module."  # what DataParallel puts before all names
 
 
 def own_names(stored):
-    """Returns the names of a model's tensors -> their names in a file of the model that others wrapped."""
+    """Returns the names of a model's tensors -> their names in the file, where wrappers put words before them."""
     names = {name: WRAPPERS.sub("", name) for name in stored}
     while names and all(name.startswith(PARALLEL) for name in names.values()):
         names = {name: own.removeprefix(PARALLEL) for name, own in names.items()}

@@ -167,7 +167,8 @@ class Provenance:
         folder, config, task, options: folder, values of `config.json`, task and the caller's options of `load`.
         kept: tensors of the file that became no weight, by their names in the file.
         skipped: first rows of tables that became no weight, by the names of the tables.
-        prefix: of the body in a file of a class that no builder makes, and that `save` writes again; else None.
+        prefix: what the names of the body begin with in a file whose class no builder makes; else None. `save` writes
+            that class again.
     """
 
     folder: pathlib.Path

@@ -162,9 +162,9 @@ def check_names(source, task, wanted, asked):
 
 
 def names_of_other_class(source, task, wanted):
-    """The names of all tensors without a weight where config.json names a class of the body with a head of its own.
+    """The names of the tensors without a weight in a file whose class no builder makes: the body with another head.
 
-    No builder makes that class, such as `CLIPTextModelWithProjection`. Without a head there are none.
+    Such a class is `CLIPTextModelWithProjection`. A file of the body alone has no such tensors.
     """
     family, others = source.family, source.names.keys() - wanted
     known = {one.architecture for one in family.tasks.values()}

@@ -21,8 +21,8 @@ class TokenCrossEntropy(keras.losses.Loss):
 
     Keras' own losses average over positions or sequences; here each token has the same weight. Under `tf.distribute`
     each replica averages over its own tokens, and Keras averages over the replicas; gradient accumulation averages
-    over its steps in the same way. With `tokens_per_batch` each token weighs the same over all of them: k steps with
-    `gradient_accumulation_steps=k` make the update of one batch of all their rows with k times the number.
+    over its steps in the same way. With `tokens_per_batch` a token weighs the same in each replica and step: k steps
+    of `gradient_accumulation_steps=k` make the update of one batch that has all their rows, and k times the number.
 
     Args:
         pad_id: target id that does not count, such as -100 of `txf.text.token_classification`; None counts every

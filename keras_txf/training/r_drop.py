@@ -37,7 +37,7 @@ class RDrop(TokenCrossEntropy):
 
     Raises:
         ValueError: see `TokenCrossEntropy`; a strength that is not positive, an odd number of tokens where it is
-            known; in eager code targets whose halves differ, as of a shuffled array.
+            known; in eager code, targets whose halves differ, such as those of a shuffled array.
 
     Reference:
         [R-Drop](https://arxiv.org/abs/2106.14448)
