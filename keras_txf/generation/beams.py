@@ -171,13 +171,12 @@ class BeamDecoding:
         log_probs = ops.where(is_old, 0.0, log_probs)
         attention_mask = gather_rows(state["attention_mask"], beams[:, :width])
         # A row that has stopped takes no further positions: the model may not have them.
-        is_real = ops.logical_and(self.models.is_real(tokens[:, :width]), is_running[:, None])
         cache_position = request.prompt_length + width * count
         return {
             **state,
             "count": count + 1,
             "tokens": tokens[:, :width],
-            "attention_mask": with_own_columns(attention_mask, cache_position, is_real),
+            "attention_mask": with_own_columns(attention_mask, cache_position, is_running),
             "scores": scores,
             "history": write_column(gather_rows(state["history"], beams), request.prompt_length + count, tokens),
             "log_probs": write_column(gather_rows(state["log_probs"], beams), count, log_probs),
@@ -228,14 +227,14 @@ class BeamDecoding:
         return ops.clip(total / weight, -LARGEST_SCORE, LARGEST_SCORE)
 
 
-def with_own_columns(attention_mask, cache_position, is_real):
-    """The mask of the W tokens of a step, (B, W, columns): each real token attends also to its own column.
+def with_own_columns(attention_mask, cache_position, is_running):
+    """The mask of the W tokens of a step, (B, W, columns): each token of a running row also attends to its own column.
 
     The columns of the W tokens begin at `cache_position`.
     """
     columns = ops.arange(ops.shape(attention_mask)[2], dtype="int32")
-    own = columns - cache_position == ops.arange(is_real.shape[1], dtype="int32")[:, None]
-    return ops.logical_or(attention_mask, ops.logical_and(own, is_real[..., None]))
+    own = columns - cache_position == ops.arange(attention_mask.shape[1], dtype="int32")[:, None]
+    return ops.logical_or(attention_mask, ops.logical_and(own, is_running[:, None, None]))
 
 
 def _for_each_beam(x, width):

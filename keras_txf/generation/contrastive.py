@@ -112,8 +112,7 @@ class ContrastiveDecoding:
         cache_position = request.prompt_length + width * count
         attention_mask = ops.repeat(state["attention_mask"][:, None], width, axis=1)
         # A row that has stopped takes no further positions: the model may not have them.
-        is_real = ops.logical_and(self.models.is_real(tokens), running[:, None])
-        attention_mask = with_own_columns(attention_mask, cache_position, is_real)
+        attention_mask = with_own_columns(attention_mask, cache_position, running)
         next_logits, cache, outputs = self.models.run_step(
             tokens, attention_mask, cache_position, state["cache"], constant, request
         )

@@ -18,7 +18,6 @@ from keras_txf.generation.top_k import gather_rows
 from keras_txf.layers.cached_layers import CachedLayer
 from keras_txf.layers.kv_cache import cache_slots
 from keras_txf.ops.heads import batch_size
-from keras_txf.ops.masks import real_tokens
 
 
 class Request(typing.NamedTuple):
@@ -78,12 +77,10 @@ class DecodingModels:
     Args:
         prefill, step: the models.
         ids_name: the name of their token ids.
-        pad_id: of the model, or None.
     """
 
-    def __init__(self, prefill, step, ids_name, pad_id):
-        self.prefill, self.step = prefill, step
-        self.ids_name, self.pad_id = ids_name, pad_id
+    def __init__(self, prefill, step, ids_name):
+        self.prefill, self.step, self.ids_name = prefill, step, ids_name
         self.variables, self.width = prefill.variables, step.input[ids_name].shape[1]
         inputs = {tensor.name for tensor in step.inputs}
         self.cache_names = inputs & set(step.output)
@@ -138,10 +135,6 @@ class DecodingModels:
         logits = outputs.pop("logits")
         # Within the model TensorFlow may lose a static batch size.
         return ops.reshape(logits, (batch_size(tokens), width, logits.shape[-1])), cache, outputs
-
-    def is_real(self, tokens):
-        """Whether tokens are no padding."""
-        return real_tokens(tokens, self.pad_id)
 
 
 class SampledDecoding:
@@ -201,12 +194,11 @@ class SampledDecoding:
         history = write_column(history, column, ops.where(running, tokens, -1))
         limits = ops.repeat(request.limits, self.num_return_sequences)
         ended = ops.logical_or(ends_with_stop(latest_tokens(history, count, request), request), count + 1 >= limits)
-        real = ops.logical_and(running, self.models.is_real(tokens))
         return {
             "count": count + 1,
             "tokens": ops.where(running, tokens, 0)[:, None],
             "history": history,
-            "attention_mask": write_column(state["attention_mask"], column, real),
+            "attention_mask": write_column(state["attention_mask"], column, running),
             "log_probs": write_column(state["log_probs"], count, ops.where(running, log_probs, 0.0)),
             "running": ops.logical_and(running, ops.logical_not(ended)),
         }

@@ -12,6 +12,7 @@ from keras_txf.generation.compilers import compiled
 from keras_txf.generation.decoding import DecodingModels, Request, decoding_loop
 from keras_txf.generation.dynamic_parameters import split_parameters
 from keras_txf.generation.step_seeds import seed_state
+from keras_txf.ops.masks import real_tokens
 from keras_txf.progress import word
 
 COMPILING = "generate compiles: this batch size, length or sampler is new ..."
@@ -28,12 +29,11 @@ class Engine:
 
     Args:
         ids_name: the name of the token ids of the prefill and the step model.
-        pad_id: of the model, or None.
-        first_is_real: whether the first token of a prompt is no padding even where it is `pad_id`.
+        pad_id: the token that is padding in a prompt, or None. A generated token is never padding.
     """
 
-    def __init__(self, ids_name, pad_id, first_is_real=False):
-        self.ids_name, self.pad_id, self.first_is_real = ids_name, pad_id, first_is_real
+    def __init__(self, ids_name, pad_id):
+        self.ids_name, self.pad_id = ids_name, pad_id
         self._models = {}  # by width, and whether they return hidden states
         self._loops = {}  # key -> when the loop was last used, and its compiled functions
         with _lock:
@@ -114,11 +114,8 @@ class Engine:
             columns = ops.shape(ids)[1]
             length = -(-(columns + stops.shape[1] - 1) // multiple) * multiple
             ids = ops.pad(ids, ((0, 0), (length - columns, 0)))
-            places, first = ops.arange(length, dtype="int32")[None], length - lengths[:, None]
-            prompt = places >= first
-            attention_mask = ops.logical_and(prompt, loop.models.is_real(ids))
-            if self.first_is_real:
-                attention_mask = ops.logical_or(attention_mask, places == first)
+            prompt = ops.arange(length, dtype="int32")[None] >= length - lengths[:, None]
+            attention_mask = ops.logical_and(prompt, real_tokens(ids, self.pad_id))
             history = ops.pad(ops.where(prompt, ids, -1), ((0, 0), (0, max_new_tokens)), constant_values=-1)
             attention_mask = ops.pad(attention_mask, ((0, 0), (0, max_new_tokens * width)))
             stop_table, seed = ops.convert_to_tensor(stops), ops.cast(seed, seed_dtype)
@@ -136,7 +133,7 @@ class Engine:
             key = width, return_hidden_states
             with _lock:
                 if key not in self._models:
-                    self._models[key] = DecodingModels(*build_models(*key), self.ids_name, self.pad_id)
+                    self._models[key] = DecodingModels(*build_models(*key), self.ids_name)
                 return self._models[key]
 
         return decoding_loop(sampler, models, processors, num_return_sequences)
@@ -166,14 +163,13 @@ class Engine:
         length = max(bucket(max(map(len, prompts))), stops.shape[1])
         length = -(-length // width) * width
         max_new_tokens = bucket(max(limits))
-        ids = np.full((len(prompts), length), self.pad_id or 0, "int32")
+        ids = np.zeros((len(prompts), length), "int32")
         history = np.full((len(prompts), length + max_new_tokens), -1, "int32")
         attention_mask = np.zeros((len(prompts), length + max_new_tokens * width), "bool")
         for row, prompt in enumerate(prompts):
             columns = slice(length - len(prompt), length)
             ids[row, columns] = history[row, columns] = prompt
             attention_mask[row, columns] = [token != self.pad_id for token in prompt]
-            attention_mask[row, length - len(prompt)] |= self.first_is_real
         limits = np.array(limits, "int32")
         return Request(ids, attention_mask, inputs, history, limits, stops, seed_state(seed), parameters)
 

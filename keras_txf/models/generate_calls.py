@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import typing
 import weakref
 
@@ -13,7 +14,7 @@ from keras_txf.backend.functional_graph import mask_of, optional_inputs
 from keras_txf.backend.keras_private import flatten_layers
 from keras_txf.checks import short_repr
 from keras_txf.generation.engine import Engine
-from keras_txf.generation.processors import check_processors
+from keras_txf.generation.processors import ForbiddenTokens, check_processors
 from keras_txf.generation.prompts import check_switch, new_token_limits, stop_lists
 from keras_txf.generation.results import pack
 from keras_txf.generation.samplers import check_options, check_sequences, check_stream, get_sampler
@@ -21,7 +22,7 @@ from keras_txf.layers.adapters import active_adapters
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.models.decoding_models import decoding_models
-from keras_txf.models.generate_defaults import with_defaults
+from keras_txf.models.generate_defaults import is_loaded, with_defaults
 from keras_txf.models.prefix import PLACEHOLDER, prefix_length
 
 Call = typing.TypeVar("Call", bound=typing.Callable)
@@ -68,7 +69,7 @@ def run_generate(
     prompts = [[PLACEHOLDER] * prefix + prompt for prompt in prompts]
     longest = max(map(len, prompts))
     check_switch(_switch_length(model), longest, longest, max(limits))
-    options = _engine_options(tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
+    options = _engine_options(model, tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
     for name, value in (("padded", padded), ("return_scores", return_scores), ("stream", stream)):
         checks.boolean(name, value)
     build_models = functools.partial(decoding_models, model)
@@ -103,7 +104,7 @@ def make_function(
         )
     lengths = [1, checks.optional(checks.positive_integer, "longest_prompt", longest_prompt) or 1]
     most = max(new_token_limits(lengths, max_new_tokens, max_length, model_length))
-    options = _engine_options(tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
+    options = _engine_options(model, tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
     checks.boolean("jit_compile", jit_compile)
     follow = _engine(model, tokens).function(functools.partial(decoding_models, model), most, *options, jit_compile)
     prefix = prefix_length(model, inputs_by_name(model)[tokens.name])
@@ -128,15 +129,15 @@ def _switch_length(model):
     return min(filter(None, (getattr(layer, "switch_length", None) for layer in flatten_layers(model))), default=None)
 
 
-def _engine_options(tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences):
+def _engine_options(model, tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences):
     """Sampler, processors, sequences for each prompt and stops, checked, as the engine takes them."""
     sampler = get_sampler(sampler, tokens.vocab_size)
-    return (
-        sampler,
-        check_processors(processors, tokens.vocab_size),
-        check_sequences(sampler, num_return_sequences),
-        stop_lists(stop_ids, stop_sequences, tokens.vocab_size),
-    )
+    processors = check_processors(processors, tokens.vocab_size)
+    stops = stop_lists(stop_ids, stop_sequences, tokens.vocab_size)
+    padding = {tokens.pad_id} - {None, *itertools.chain(*stops)}
+    if padding and not is_loaded(model):  # the losses never made it a target
+        processors = check_processors((ForbiddenTokens([*padding]), *processors), tokens.vocab_size)
+    return sampler, processors, check_sequences(sampler, num_return_sequences), stops
 
 
 def other_inputs(model, ids_name, inputs):
@@ -202,5 +203,6 @@ def _engine(model, tokens):
     active = active_adapters(model)
     if active not in engines:
         start = _start_layer(model)
-        engines[active] = Engine(tokens.name, tokens.pad_id, start is not None and start.is_padding)
+        # Rows of a declared start have no padding before it: a start of several tokens is real, `pad_id` too.
+        engines[active] = Engine(tokens.name, tokens.pad_id if start is None else None)
     return engines[active]

@@ -24,6 +24,11 @@ def share_generate_defaults(model, other):
         _DEFAULTS[other] = _DEFAULTS[model]
 
 
+def is_loaded(model):
+    """Whether a model came from a checkpoint, or has defaults of its own: it may then choose its padding."""
+    return model in _DEFAULTS or getattr(model, "checkpoint", None) is not None
+
+
 def with_defaults(model, given, known):
     """Returns the options of a call with the model's defaults, those in `known`; an option of None counts as none."""
     if model not in _DEFAULTS:

@@ -92,6 +92,9 @@ class Generator(CheckedModel):
 
         A model from `txf.checkpoints.load` has other defaults, those of its `generation_config.json`.
 
+        The model's padding is never chosen, because the losses never made it a target, unless a stop holds it. A model
+        from `txf.checkpoints.load` may choose it, as in transformers. Later tokens see it as they see every other one.
+
         Args:
             prompt_ids: token ids: lists of unequal lengths, a ragged tensor, or an array (B, T) padded on
                 either side. The model's padding is left out wherever it stands; with pad_id=None nothing is padding.
@@ -102,7 +105,8 @@ class Generator(CheckedModel):
             sampler: "greedy", "sampling", "beam", "contrastive"; or with options of its own
                 `txf.generation.Sampling(...)`, `Beam(...)`, `Contrastive(...)`; or a function of logits,
                 float32 (B, V), and a seed for `keras.random`, made of `keras.ops`, that returns ids (B,).
-            stop_ids: a token id or several; a row ends with the first that it produces.
+            stop_ids: a token id or several; a row ends with the first that it produces. The model's padding among them
+                may be chosen.
             seed: the same seed gives the same tokens. Default: another one each time.
             max_length: at most so many tokens in a prompt and what follows it.
             stop_sequences: sequences of ids; a row ends when it has produced one.

@@ -9,6 +9,8 @@ import pytest
 from keras import ops
 
 import keras_txf as txf
+from keras_txf.generation import ForbiddenTokens, ForcedTokens
+from keras_txf.layers.token_input import target_name, token_input
 
 VOCABULARY, NEW = 11, 4
 PROMPTS = [[5, 3, 8, 1], [7], [4, 10, 6]]
@@ -50,8 +52,11 @@ def enliven(model, seed):
     return model
 
 
-def log_probs_after(model, prompt, tails, start_id=1):
-    """The log-probabilities of what follows each of the tails, which are of one length: (tails, V), in float64."""
+def log_probs_after(model, prompt, tails, start_id=1, padding=False):
+    """The log-probabilities of what follows each of the tails, which are of one length: (tails, V), in float64.
+
+    `padding` tells whether the model's padding may follow.
+    """
     tails = np.array(tails, "int32").reshape(len(tails), -1)
     prompts = np.repeat(np.array([prompt], "int32"), len(tails), axis=0)
     if isinstance(model.input, dict):
@@ -61,6 +66,9 @@ def log_probs_after(model, prompt, tails, start_id=1):
         outputs = model(np.concatenate([prompts, tails], axis=1))
     logits = outputs["logits"] if isinstance(outputs, dict) else outputs
     logits = drawing.array(logits)[:, -1].astype("float64")
+    pad_id = token_input(model, target_name(model)).pad_id
+    if pad_id is not None and not padding:
+        logits[:, pad_id] = -np.inf
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 
@@ -140,7 +148,7 @@ def test_prompts_in_every_form(form):
 def test_each_row_stops_at_its_own_token(kind):
     free = [follows(kind, "llama", tuple(prompt)) for prompt in PROMPTS]
     second, first_of_all = free[0][1], sorted({row[0] for row in free})
-    for stop_ids in (second, np.array([second, free[1][2]]), [free[2][-1]], first_of_all, [0, second]):
+    for stop_ids in (second, np.array([second, free[1][2]]), [free[2][-1]], first_of_all, [9, second]):
         assert_generates(kind, "llama", stop_ids=stop_ids)
     assert_generates(kind, "llama", new=1)
     assert_generates(kind, "llama", PROMPTS[:1], new=2)
@@ -155,6 +163,26 @@ def test_a_stop_that_is_the_pad_token_ends_the_row(kind):
     )
     expected = [[0]] * 3 if kind == "encoder_decoder" else [prompt + [0] for prompt in PROMPTS]
     np.testing.assert_array_equal(forced, padded(expected))
+
+
+@drawing.not_on_jax
+@pytest.mark.parametrize("sampler", ["greedy", "beam", "contrastive", "sampling"])
+def test_padding_is_chosen_where_it_is_allowed_alone(sampler):
+    """The likeliest token by far is padding. Later tokens see a padding token that is forced, as every other one."""
+    model, unpadded = (
+        enliven(txf.models.decoder_generator(VOCABULARY, 1, 8, 2, logit_bias=True, pad_id=pad_id), 4)
+        for pad_id in (0, None)
+    )
+    for one in (model, unpadded):
+        (bias,) = [weight for weight in one.weights if tuple(weight.shape) == (VOCABULARY,)]
+        bias.assign(50.0 * np.eye(VOCABULARY)[0])
+    options = dict(max_new_tokens=NEW, sampler=sampler, seed=1, padded=False)
+    free, forced = model.generate(PROMPTS, **options), ForcedTokens({1: 0})
+    assert min(map(min, free)) > 0 and [len(row) - NEW for row in free] == [len(prompt) for prompt in PROMPTS]
+    assert all(row.index(0) == len(row) - 1 for row in model.generate(PROMPTS, stop_ids=[0], **options))
+    rows = model.generate(PROMPTS, processors=[forced], **options)
+    assert [row.index(0) for row in rows] == [len(prompt) + 1 for prompt in PROMPTS]
+    assert rows == unpadded.generate(PROMPTS, processors=[ForbiddenTokens([0]), forced], **options)
 
 
 @pytest.mark.parametrize("kind", FEWER)

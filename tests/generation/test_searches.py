@@ -24,7 +24,7 @@ def slow_beams(model, prompt, new, num_beams, penalty=1.0, early_stopping=False,
     """The best that ended, as pairs of score and tokens."""
     running, ended = [(0.0, [])], []
     for length in range(1, new + 1):
-        log_probs = log_probs_after(model, prompt, [tokens for _, tokens in running], start_id)
+        log_probs = log_probs_after(model, prompt, [tokens for _, tokens in running], start_id, padding=True)
         candidates = [
             (total + log_prob, [*tokens, token])
             for (total, tokens), row in zip(running, log_probs, strict=True)
@@ -201,7 +201,7 @@ def slow_contrastive(model, prompt, new, width, penalty):
     last = max((name for name in model.output if "hidden_states" in name), key=lambda name: int(name.split("_")[-1]))
     ids = list(prompt)
     for _ in range(new):
-        log_probs = log_probs_after(model, ids, [[]])[0]
+        log_probs = log_probs_after(model, ids, [[]], padding=True)[0]
         candidates = np.argsort(-log_probs)[:width]
         hidden = drawing.array(model(np.array([[*ids, token] for token in candidates], "int32"))[last])
         hidden = hidden / np.linalg.norm(hidden, axis=-1, keepdims=True)

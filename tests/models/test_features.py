@@ -165,7 +165,7 @@ def test_a_source_of_vectors_is_answered_as_the_naive_loop_does(options, uncompi
         ids = np.ones((2, 1), int)
         for _ in range(4):
             logits = array(model({**inputs, "target_ids": ids}))
-            ids = np.concatenate([ids, logits[:, -1:].argmax(-1)], axis=1)
+            ids = np.concatenate([ids, 1 + logits[:, -1:, 1:].argmax(-1)], axis=1)
         np.testing.assert_array_equal(found, ids[:, 1:])
 
 

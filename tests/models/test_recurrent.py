@@ -44,7 +44,7 @@ def test_generate_equals_the_naive_loop(cell, attention, bidirectional, num_laye
     model = build(cell, attention, bidirectional, num_layers, tie_embeddings=cell == "lstm")
     ids = np.ones((2, 1), "int32")
     for _ in range(7):
-        ids = np.append(ids, logits(model, SOURCES, ids)[:, -1:].argmax(axis=-1), axis=1)
+        ids = np.append(ids, 1 + logits(model, SOURCES, ids)[:, -1:, 1:].argmax(axis=-1), axis=1)  # 0 is padding
     np.testing.assert_array_equal(model.generate(SOURCES, 7), ids[:, 1:])
     if attention == "additive":
         tokens = np.stack(list(model.generate(SOURCES, 7, stream=True)), axis=1)
@@ -56,7 +56,7 @@ def test_generate_equals_the_naive_loop(cell, attention, bidirectional, num_laye
 def test_beams_equal_brute_force(cell, attention, uncompiled):
     """With as many beams as there are prefixes the best of all answers is found."""
     model = build(cell, attention, num_layers=1)
-    answers = np.array(list(itertools.product(range(12), repeat=2)))
+    answers = np.array(list(itertools.product(range(1, 12), repeat=2)))  # 0 is padding
     found = model.generate(
         SOURCES, 2, txf.generation.Beam(12, length_penalty=0.0), num_return_sequences=3, return_scores=True
     )
@@ -73,11 +73,13 @@ def test_beams_equal_brute_force(cell, attention, uncompiled):
 @pytest.mark.parametrize("attention", [None, "additive", "multiplicative"])
 def test_log_probabilities_of_longer_beams_and_draws_are_those_of_the_model(attention, uncompiled):
     model = build("lstm", attention, True)
-    for sampler in (txf.generation.Beam(3), txf.generation.Sampling()):
+    # Padding is never chosen: draws are of the softmax without it, and a search leaves it out after the softmax.
+    for sampler, of_padding in ((txf.generation.Beam(3), 0.0), (txf.generation.Sampling(), -np.inf)):
         found = model.generate(SOURCES, 6, sampler, num_return_sequences=2, return_scores=True, seed=1)
         for row, source in enumerate(SOURCES):
             inputs = np.insert(found.ids[row], 0, 1, axis=1)[:, :-1]
-            expected = log_softmax(logits(model, np.repeat(source[None], 2, axis=0), inputs))
+            expected = logits(model, np.repeat(source[None], 2, axis=0), inputs)
+            expected = log_softmax(expected + np.where(np.arange(12) == 0, of_padding, 0.0))
             expected = np.take_along_axis(expected, found.ids[row][..., None], axis=-1)[..., 0]
             np.testing.assert_allclose(found.log_probs[row], expected, atol=2e-5)
     assert model.generate(SOURCES, 4, txf.generation.Contrastive()).shape == (2, 4)

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from case_sizes import LLAMA, T5
 from checkpoint_cases import Case
 
 import keras_txf as txf
-from keras_txf.generation import Beam, ForbiddenTokens, MinimumLength, NoRepeatNgrams, RepetitionPenalty
+from keras_txf.generation import Beam, ForbiddenTokens, ForcedTokens, MinimumLength, NoRepeatNgrams, RepetitionPenalty
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("uncompiled"), pytest.mark.filterwarnings("ignore")]
 
@@ -62,6 +63,38 @@ def test_processors_in_a_search(processor, options, num_beams, models):
 def test_beam_search_of_marian(num_beams, length_penalty, early_stopping, stop_ids, models):
     no_padding = [ForbiddenTokens([0])]
     compare(*models["marian"], num_beams, length_penalty, early_stopping, stop_ids, no_padding, suppress_tokens=[0])
+
+
+PADDING = {
+    "t5": Case("", "t5", "T5ForConditionalGeneration",
+               {**T5, "vocab_size": 23, "num_decoder_layers": 2, "eos_token_id": None}),
+    "marian": Case("", "marian", "MarianMTModel", {**MODELS["marian"].options, "decoder_start_token_id": 0}),
+    "bart": Case("", "bart", "BartForConditionalGeneration", {**MODELS["marian"].options}),
+    "gpt2": MODELS["gpt2"],
+    "llama": Case("", "llama", "LlamaForCausalLM", {**LLAMA, **TOKENS}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PADDING)
+def test_generated_padding_is_a_token(name, tmp_path):
+    """Later tokens see it, in a search too, and after a start of several tokens."""
+    theirs = PADDING[name].model(seed=2)
+    theirs.save_pretrained(tmp_path)
+    ours, start = txf.checkpoints.load(tmp_path), theirs.generation_config.decoder_start_token_id
+    width = 1 if start is not None else max(map(len, PROMPTS))
+
+    def force(ids, scores):
+        """Padding is the third token of an answer."""
+        scores[:] = -np.inf if ids.shape[1] == width + 2 else scores
+        scores[:, 0] = 0.0 if ids.shape[1] == width + 2 else scores[:, 0]
+        return scores
+
+    for num_beams in (1, 3):
+        compare(ours, theirs, num_beams, 1.0, False, None, [ForcedTokens({2: 0})], logits_processor=[force])
+    if start is not None:
+        answers = ours.generate(PROMPTS, NEW, processors=[ForcedTokens({2: 0})])
+        for prompt, answer in zip(PROMPTS, answers.tolist()):
+            assert ours.generate([prompt], NEW - 5, start_id=[start, *answer[:5]], padded=False) == [answer[5:]]
 
 
 def compare(ours, theirs, num_beams, length_penalty, early_stopping, stop_ids, processors=(), **options):

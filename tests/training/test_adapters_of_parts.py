@@ -72,8 +72,8 @@ def test_parts_of_a_users_are_trained_saved_and_merged(tmp_path):
     np.testing.assert_allclose(run(reloaded, IDS), tuned, atol=1e-6)
     same(values(reloaded.trainable_variables), values(model.trainable_variables))
     generated = reloaded.generate([[3, 5, 8]], 6)
-    np.testing.assert_array_equal(generated[:, 3:], run(model, generated)[:, 2:-1].argmax(-1))
-    assert (generated[:, 3:] != run(generator(), generated)[:, 2:-1].argmax(-1)).any()
+    np.testing.assert_array_equal(generated[:, 3:], 1 + run(model, generated)[:, 2:-1, 1:].argmax(-1))  # 0 is padding
+    assert (generated[:, 3:] != 1 + run(generator(), generated)[:, 2:-1, 1:].argmax(-1)).any()
     for one in (reloaded, model):
         train(one, IDS, epochs=1)
     assert np.abs(run(reloaded, IDS) - tuned).max() > 1e-3
