@@ -36,6 +36,7 @@ MAY_IMPORT = {
 BACKENDS = {"tensorflow", "tensorflow_text", "jax", "torch"}
 MAY_IMPORT_BACKENDS = {
     "keras_txf.backend.one_row": {"tensorflow", "jax"},  # which device XLA compiles for
+    "keras_txf.backend.keras_private": {"jax"},  # whether it has float64
     "keras_txf.backend.processes": {"jax"},  # which process this is, and the values that others hold
     "keras_txf.backend.loops": {"tensorflow", "torch"},  # steps of a loop at once; whether gradients are recorded
     "keras_txf.backend.array_values": {"torch"},  # bfloat16 of a file
@@ -98,6 +99,21 @@ def test_imports_have_no_circles():
     graph = {name: imported_modules(name) - {name} for name in MODULES}
     assert any(graph.values())
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+# Whose type Keras takes from floatx: arange has int16 under bfloat16.
+NEEDS_A_TYPE = {"arange": 4, "zeros": 2, "ones": 2, "full": 3, "linspace": 4, "eye": 4}
+
+
+def test_every_tensor_of_numbers_has_its_type():
+    """`keras.config.set_floatx` changes the type of weights, not of positions, masks and sums."""
+    for name in MODULES:
+        calls = [node for node in nodes(name) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+        for call in calls:
+            owner = ast.unparse(call.func.value)
+            if owner in ("ops", "keras.ops") and call.func.attr in NEEDS_A_TYPE:
+                typed = len(call.args) >= NEEDS_A_TYPE[call.func.attr] or any(k.arg == "dtype" for k in call.keywords)
+                assert typed, f"{name}:{call.lineno}"
 
 
 @pytest.mark.parametrize("name", MODULES)

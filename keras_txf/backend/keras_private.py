@@ -4,15 +4,50 @@
 """
 
 import contextlib
+import contextvars
 
 import keras
 from keras.src.backend import AutocastScope
 from keras.src.backend import compute_output_spec as infer_outputs
-from keras.src.backend.common import global_state
+from keras.src.backend.common import dtypes, global_state
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.saving.saving_lib import _walk_saveable
 
 WAITING = "uninitialized_variables"  # Keras' list of the variables whose values it has put off
+
+
+class _NarrowTypes(dict):
+    """Keras' table of the types that its operations narrow to 32 bits, without float64 in `computing_in("float64")`."""
+
+    keeps_float64 = contextvars.ContextVar("keeps_float64", default=False)
+
+    def get(self, dtype, default=None):
+        return dtype if dtype == "float64" and self.keeps_float64.get() else super().get(dtype, default)
+
+
+dtypes.BIT64_TO_BIT32_DTYPE = _NarrowTypes(dtypes.BIT64_TO_BIT32_DTYPE)
+
+
+@contextlib.contextmanager
+def computing_in(dtype):
+    """A scope in which operations on float64 return float64, if that is the dtype.
+
+    On JAX and PyTorch `matmul`, `mean`, `maximum`, the norms and others of Keras return float32 for float64. JAX itself
+    has float64 under `jax_enable_x64` alone.
+    """
+    token = _NarrowTypes.keeps_float64.set(dtype == "float64" and _has_float64())
+    try:
+        yield
+    finally:
+        _NarrowTypes.keeps_float64.reset(token)
+
+
+def _has_float64():
+    if keras.backend.backend() != "jax":
+        return True
+    import jax
+
+    return jax.config.jax_enable_x64
 
 
 def flatten_layers(layer, include_self=True):

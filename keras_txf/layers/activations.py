@@ -28,7 +28,7 @@ def get_activation(name, activation):
         return ACTIVATIONS[activation]
     try:
         if callable(activation) and not isinstance(activation, keras.layers.Layer):
-            _ = activation(ops.zeros((1, 1, 8))).shape
+            _ = activation(ops.zeros((1, 1, 8), "float32")).shape
         function = keras.activations.get(activation)
     except Exception:  # Keras' own does not say which argument it is
         raise ValueError(

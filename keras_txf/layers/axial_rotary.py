@@ -11,6 +11,7 @@ from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import get_config, register
 from keras_txf.ops import rotary as mathematics
+from keras_txf.ops.numbers import wide_dtype
 
 
 @register
@@ -63,7 +64,7 @@ class AxialRotary(keras.layers.Layer):
         dim = x.shape[-1]
         self.check_heads(x.shape[1], dim)
         patches = mathematics.axial_angles(*self.grid, dim, self.base)
-        angles = np.concatenate([np.zeros((self.tokens_before, dim // 2)), patches]).astype("float32")
+        angles = np.concatenate([np.zeros((self.tokens_before, dim // 2)), patches]).astype(wide_dtype(x.dtype))
         return mathematics.rotate_by(x, ops.take(ops.convert_to_tensor(angles), positions, axis=0))
 
     def check_heads(self, length, head_dim):

@@ -18,7 +18,7 @@ from keras_txf.layers.symbolic_calls import has_output_spec
 from keras_txf.layers.token_dropout import drop_masked
 from keras_txf.ops.logit_factors import note_factors
 from keras_txf.ops.masks import padding_positions
-from keras_txf.ops.numbers import nan_unless
+from keras_txf.ops.numbers import nan_unless, wide_dtype
 from keras_txf.ops.positions import fairseq_sinusoid, sinusoid
 
 WAVES = {  # position_encoding -> the vectors of positions, of a width
@@ -38,7 +38,7 @@ class PositionalEmbedding(keras.layers.Layer):
     """Token embedding plus positions, with the padding mask for the layers after it.
 
     Positions count real tokens only, so that padding on the left shifts nothing. They are computed
-    in float32 under every policy.
+    at least in float32 under every policy.
 
     Args:
         vocab_size: number V of tokens, or None: the positions alone, to be added to the tokens of another layer.
@@ -292,7 +292,8 @@ class PositionalEmbedding(keras.layers.Layer):
         if self.position_encoding in TABLES:
             vectors = self.position(positions)
         else:
-            vectors = WAVES[self.position_encoding](positions, self._position_width)
+            wide = wide_dtype(self.compute_dtype)
+            vectors = WAVES[self.position_encoding](positions, self._position_width, dtype=wide)
         if known or self.max_length is None:
             return vectors
         # Inside a compiled function nothing can raise, and XLA would take the last row in silence.

@@ -6,11 +6,12 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.serialization import get_config, register
+from keras_txf.ops.numbers import widen
 
 
 @register
 class PerHeadNormalization(keras.layers.Layer):
-    """Layer norm of each head, with factors of its own and without bias, in float32 (StableLM 2 12B, Command R+).
+    """Layer norm of each head, with factors of its own and without bias, at least in float32 (StableLM 2, Command R+).
 
     Args:
         epsilon: added to the variance.
@@ -34,10 +35,10 @@ class PerHeadNormalization(keras.layers.Layer):
         self.gamma = self.add_weight(name="gamma", shape=inputs_shape[-2:], initializer="ones", autocast=False)
 
     def call(self, inputs):
-        x = ops.cast(inputs, "float32")
+        x = widen(inputs)
         x = x - ops.mean(x, axis=-1, keepdims=True)
         x = x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + self.epsilon)
-        return ops.cast(x * ops.cast(self.gamma, "float32"), inputs.dtype)
+        return ops.cast(x * ops.cast(self.gamma, x.dtype), inputs.dtype)
 
     def get_config(self):
         return get_config(self, super().get_config())

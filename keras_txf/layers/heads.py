@@ -12,6 +12,7 @@ from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.serialization import get_config, register
 from keras_txf.ops.logit_factors import adjust_logits, note_adjustment
+from keras_txf.ops.numbers import widen
 
 
 @register
@@ -64,7 +65,7 @@ class Pooling(keras.layers.Layer):
             width = inputs.shape[-1] * (2 if self.kind == "first_and_others" else 1)
             return ops.zeros((ops.shape(inputs)[0], width), self.compute_dtype)
         mask = ops.expand_dims(ops.cast(mask, "bool"), -1)  # LiteRT has no `[..., None]`
-        pooled = POOLINGS[self.kind](self, ops.cast(inputs, "float32"), mask)
+        pooled = POOLINGS[self.kind](self, widen(inputs), mask)
         pooled = ops.where(ops.any(mask, axis=1), pooled, 0.0)
         return ops.cast(pooled, self.compute_dtype)
 
@@ -186,7 +187,7 @@ def _last(layer, x, mask):
 
 
 def _attention(layer, x, mask):
-    scores = ops.where(mask, ops.cast(layer.score(x), "float32"), _LOW)
+    scores = ops.where(mask, ops.cast(layer.score(x), x.dtype), _LOW)
     # A softmax, which the mean completes; Keras would warn of one over a single token.
     return _weighted_mean(x, ops.exp(scores - ops.max(scores, axis=1, keepdims=True, initial=_LOW)))
 

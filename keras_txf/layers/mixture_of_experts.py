@@ -13,6 +13,7 @@ from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_config, own_initializer, register
 from keras_txf.ops.heads import batch_size
 from keras_txf.ops.masks import HIDDEN
+from keras_txf.ops.numbers import widen
 
 SCORES = {"softmax": lambda logits: ops.softmax(logits, axis=-1), "sigmoid": ops.sigmoid}
 
@@ -223,13 +224,13 @@ class MixtureOfExperts(keras.layers.Layer):
         return outputs * ops.sigmoid(self.shared_gate_dense(inputs)) if self.shared_gate else outputs
 
     def _route(self, inputs):
-        """The router's weights, choices (0 or 1) and logits for each token and expert, all float32 (B, T, E)."""
-        logits = ops.matmul(ops.cast(inputs, "float32"), ops.cast(self.router, "float32"))
+        """The router's weights, choices (0 or 1) and logits for each token and expert, all wide (B, T, E)."""
+        logits = ops.matmul(widen(inputs), widen(self.router))
         if self.router_bias:
-            logits = logits + ops.cast(self.router_bias_weight, "float32")
+            logits = logits + widen(self.router_bias_weight)
         scores = SCORES[self.router_activation](logits)
         _, best = ops.top_k(self._preferences(scores), self.top_k)
-        chosen = ops.sum(ops.one_hot(best, self.num_experts, dtype="float32"), axis=-2)
+        chosen = ops.sum(ops.one_hot(best, self.num_experts, dtype=scores.dtype), axis=-2)
         weights = scores * chosen
         if self.normalize:
             weights = weights / ops.maximum(ops.sum(weights, axis=-1, keepdims=True), 1e-20)
@@ -238,20 +239,20 @@ class MixtureOfExperts(keras.layers.Layer):
     def _preferences(self, scores):
         """What the choice goes by (B, T, E): the scores, corrected, and hidden outside of the best groups."""
         if self.e_score_correction_bias:
-            scores = scores + ops.cast(self.correction_bias, "float32")
+            scores = scores + ops.cast(self.correction_bias, scores.dtype)
         if self.n_group is None:
             return scores
         shape = batch_size(scores), ops.shape(scores)[1]
         groups = ops.reshape(scores, (*shape, self.n_group, self.num_experts // self.n_group))
         best, _ = ops.top_k(groups, self.top_k_in_group)
         _, best = ops.top_k(ops.sum(best, axis=-1), self.topk_group or self.n_group)
-        chosen = ops.sum(ops.one_hot(best, self.n_group, dtype="float32"), axis=-2)
+        chosen = ops.sum(ops.one_hot(best, self.n_group, dtype=scores.dtype), axis=-2)
         groups = ops.where(ops.expand_dims(chosen > 0, -1), groups, HIDDEN)
         return ops.reshape(groups, (*shape, self.num_experts))
 
     def _imbalance(self, chosen, logits, mask):
         """E · Σ_e f_e · P_e over the real tokens."""
-        real = ops.ones_like(chosen[..., :1]) if mask is None else ops.expand_dims(ops.cast(mask, "float32"), -1)
+        real = ops.ones_like(chosen[..., :1]) if mask is None else ops.expand_dims(ops.cast(mask, chosen.dtype), -1)
         count = ops.maximum(ops.sum(real), 1.0)
         share = ops.sum(chosen * real, axis=(0, 1)) / count
         probability = ops.sum(ops.softmax(logits, axis=-1) * real, axis=(0, 1)) / count

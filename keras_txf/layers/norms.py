@@ -1,4 +1,4 @@
-"""The normalisations, by name. They compute in float32 under every policy."""
+"""The normalisations, by name. They compute at least in float32 under every policy."""
 
 import keras
 from keras import ops
@@ -6,6 +6,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.layers.parts import Pattern, build_part, copy_layer, is_layer, take_layer
 from keras_txf.layers.serialization import register, serialize_layer
+from keras_txf.ops.numbers import widen
 
 
 @register
@@ -28,7 +29,7 @@ class ZeroCenteredRMSNormalization(RMSNormalization):
         self.scale = self.add_weight(name="scale", shape=inputs_shape[-1:], initializer="zeros", autocast=False)
 
     def call(self, inputs):
-        scale = 1.0 + ops.cast(self.scale, "float32")
+        scale = 1.0 + widen(self.scale)
         return ops.rms_normalization(inputs, scale=scale, axis=-1, epsilon=self.epsilon)
 
 

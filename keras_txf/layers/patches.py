@@ -12,6 +12,7 @@ from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_config, get_initializer, own_initializer, register
 from keras_txf.ops.interpolation import interpolate_grid
+from keras_txf.ops.numbers import wide_dtype, widen
 from keras_txf.ops.positions import sinusoid
 
 
@@ -249,16 +250,18 @@ def _learned(layer, rows, columns):
     first, others = vectors[: layer._tokens_before], vectors[layer._tokens_before :]
     grid = ops.reshape(others, (*layer._grid(*layer.image_size), layer.dim))
     others = ops.reshape(interpolate_grid(grid, rows, columns), (-1, layer.dim))
-    return ops.concatenate([ops.cast(first, "float32"), others], axis=0)
+    return ops.concatenate([widen(first), others], axis=0)
 
 
 def _sinusoidal(layer, rows, columns):
     widths = (layer.dim - layer.dim // 2, layer.dim // 2)
-    down, across = (sinusoid(ops.arange(size, dtype="int32"), width) for size, width in zip((rows, columns), widths))
+    wide = wide_dtype(layer.compute_dtype)
+    sides = zip((rows, columns), widths)
+    down, across = (sinusoid(ops.arange(size, dtype="int32"), width, dtype=wide) for size, width in sides)
     parts = (down[:, None], across[None])
     parts = [ops.broadcast_to(part, (rows, columns, width)) for part, width in zip(parts, widths)]
     vectors = ops.reshape(ops.concatenate(parts, axis=-1), (-1, layer.dim))
-    return ops.concatenate([ops.zeros((layer._tokens_before, layer.dim)), vectors], axis=0)
+    return ops.concatenate([ops.zeros((layer._tokens_before, layer.dim), wide), vectors], axis=0)
 
 
 POSITIONS = {"learned": _learned, "sinusoidal": _sinusoidal}

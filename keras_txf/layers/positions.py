@@ -32,6 +32,7 @@ from keras_txf.layers.serialization import get_config, register
 from keras_txf.layers.table_bias import TableBias, build_named
 from keras_txf.ops import positions as mathematics
 from keras_txf.ops import rotary
+from keras_txf.ops.numbers import wide_dtype
 
 
 @register
@@ -93,7 +94,7 @@ class Rotary(keras.layers.Layer):
         """Turns x (batch, length, heads, head dim) by `positions`, (length,) or (batch, length)."""
         dim = self.check_width(x.shape[-1])
         length = ops.max(positions) + 1 if rotary.depends_on_length(self.scaling) else None
-        frequencies, magnitude = rotary.rotary_frequencies(dim, self.base, self.scaling, length)
+        frequencies, magnitude = rotary.rotary_frequencies(dim, self.base, self.scaling, length, wide_dtype(x.dtype))
         return rotary.rotate(x, positions, frequencies, magnitude, self.interleaved)
 
     def check_heads(self, length, head_dim):
@@ -156,8 +157,9 @@ class ALiBi(keras.layers.Layer):
         return self(query_positions, key_positions)
 
     def call(self, query_positions, key_positions):
-        slopes = ops.convert_to_tensor(mathematics.alibi_slopes(self.num_heads).astype("float32"))
-        distance = ops.cast(ops.abs(key_distance(query_positions, key_positions)), "float32")
+        wide = wide_dtype(self.compute_dtype)
+        slopes = ops.convert_to_tensor(mathematics.alibi_slopes(self.num_heads).astype(wide))
+        distance = ops.cast(ops.abs(key_distance(query_positions, key_positions)), wide)
         return -slopes[None, :, None, None] * distance[:, None]
 
     def get_config(self):

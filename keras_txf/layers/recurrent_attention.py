@@ -13,6 +13,7 @@ from keras_txf import checks
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.serialization import get_config, register
 from keras_txf.ops.attention import softmax
+from keras_txf.ops.numbers import widen
 
 ATTENTIONS = (None, "additive", "multiplicative")
 STATES_OF = {keras.layers.LSTMCell: 2, keras.layers.GRUCell: 1}
@@ -71,7 +72,7 @@ class RecurrentAttention(keras.layers.Layer):
             scores = self.score(ops.tanh(sums))[..., 0]
         else:
             scores = ops.matmul(query, ops.swapaxes(keys, 1, 2))
-        scores = ops.cast(scores, "float32")
+        scores = widen(scores)
         if context_mask is not None:
             scores = ops.where(context_mask[:, None], scores, MASKED)
         weights = ops.cast(softmax(scores), context.dtype)

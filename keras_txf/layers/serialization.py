@@ -1,5 +1,6 @@
 """What every layer here does with its arguments: keep them under their own names, save them, reload them."""
 
+import functools
 import hashlib
 import inspect
 import typing
@@ -8,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.backend.keras_private import computing_in
 from keras_txf.checks import short_repr
 from keras_txf.layers.rematerialization import rematerializes
 from keras_txf.layers.saved_state import keep_state
@@ -19,8 +21,23 @@ def register(cls: Thing) -> Thing:
     """Registers a class or function for `.keras` files in safe mode; a layer's files keep its fine-tuning."""
     # A model's files keep its layers' fine-tuning.
     if isinstance(cls, type) and issubclass(cls, keras.layers.Layer) and not issubclass(cls, keras.Model):
-        cls = rematerializes(_keep_arguments(keep_state(cls)))
+        cls = _computes_in_float64(rematerializes(_keep_arguments(keep_state(cls))))
     return keras.saving.register_keras_serializable(package="keras_txf")(cls)
+
+
+def _computes_in_float64(cls):
+    """Has a layer whose policy is float64 compute in it on every backend, with all layers inside of it."""
+    call = cls.__call__
+
+    @functools.wraps(call)
+    def __call__(self, *args, **kwargs):
+        if self.compute_dtype != "float64":
+            return call(self, *args, **kwargs)
+        with computing_in("float64"):
+            return call(self, *args, **kwargs)
+
+    cls.__call__ = __call__
+    return cls
 
 
 def option_names(cls):

@@ -7,13 +7,14 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.serialization import get_config, register
+from keras_txf.ops.numbers import widen
 
 
 @register
 class SimilarityLogits(keras.layers.Layer):
     """The dot product of each image with each text, times a learned factor: exp(scale) · images textsᵀ + bias.
 
-    With vectors of unit length it is the cosine of their angle. Computes in float32 under every policy.
+    With vectors of unit length it is the cosine of their angle. Computes at least in float32 under every policy.
 
     Args:
         initial_scale: the factor at first, a positive number. Its logarithm is the weight.
@@ -50,10 +51,10 @@ class SimilarityLogits(keras.layers.Layer):
             self.logit_bias = self.add_weight(name="logit_bias", shape=(), initializer=initializer, autocast=False)
 
     def call(self, inputs):
-        images, texts = (ops.cast(x, "float32") for x in inputs)
-        logits = ops.matmul(images, ops.transpose(texts)) * ops.exp(ops.cast(self.logit_scale, "float32"))
+        images, texts = map(widen, inputs)
+        logits = ops.matmul(images, ops.transpose(texts)) * ops.exp(ops.cast(self.logit_scale, images.dtype))
         if self.logit_bias is not None:
-            logits = logits + ops.cast(self.logit_bias, "float32")
+            logits = logits + ops.cast(self.logit_bias, images.dtype)
         return ops.cast(logits, self.compute_dtype)
 
     def compute_output_shape(self, inputs_shape):

@@ -7,6 +7,7 @@ from keras_txf import checks
 from keras_txf.backend.variables import current_value
 from keras_txf.layers.serialization import get_config, register
 from keras_txf.ops import rotary as mathematics
+from keras_txf.ops.numbers import wide_dtype
 
 
 @register
@@ -33,12 +34,13 @@ class StoredRotary(keras.layers.Layer):
         self.base = checks.positive_number("base", base)
 
     def build(self, *shapes):
+        wide = wide_dtype(self.variable_dtype)
         values, _ = mathematics.rotary_frequencies(self.head_dim, self.base, None)
         self.frequencies = self.add_weight(
             name="frequencies",
             shape=(self.head_dim // 2,),
-            initializer=lambda shape, dtype=None: ops.convert_to_tensor(values.astype("float32"), dtype),
-            dtype="float32",
+            initializer=lambda shape, dtype=None: ops.convert_to_tensor(values.astype(wide), dtype),
+            dtype=wide,
             trainable=False,
             autocast=False,
         )

@@ -3,6 +3,7 @@
 from keras import ops
 
 from keras_txf.ops.masks import real_tokens
+from keras_txf.ops.numbers import wide_dtype
 
 TRAINED = 0.15 * 0.8  # share of masked tokens in the training of every ESM
 
@@ -24,7 +25,9 @@ def drop_masked(x, ids, masked_id, pad_id):
     """
     masked = ops.equal(ids, masked_id)
     real = real_tokens(ids, pad_id)
-    masked_count, count = (ops.sum(ops.cast(each, "float32"), axis=1, keepdims=True) for each in (masked, real))
+    masked_count, count = (
+        ops.sum(ops.cast(each, wide_dtype(x.dtype)), axis=1, keepdims=True) for each in (masked, real)
+    )
     left = 1 - masked_count / ops.maximum(count, 1.0)
     factor = (1 - TRAINED) / ops.where(left > 0, left, 1.0)  # no vector is left of a row that is masked throughout
     factor = ops.where(masked, 0.0, factor)

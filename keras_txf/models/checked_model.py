@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.backend.functional_graph import name_operations, optional_inputs, own_calls
-from keras_txf.backend.keras_private import count_as_called
+from keras_txf.backend.keras_private import computing_in, count_as_called
 from keras_txf.checks import short_repr
 from keras_txf.layers.features import masks_of_inputs
 from keras_txf.layers.serialization import register
@@ -47,12 +47,15 @@ class CheckedModel(keras.Model):
 
     def __call__(self, inputs, *args, **kwargs):
         inputs, masks = self.split_masks(self.check_inputs(inputs), kwargs)
-        return super().__call__(inputs, *args, **kwargs, **masks)
+        with computing_in(self._widest_dtype()):
+            return super().__call__(inputs, *args, **kwargs, **masks)
 
     def stateless_call(self, trainable_variables, non_trainable_variables, inputs, *args, **kwargs):
         # On JAX, `fit` and `predict` call this method, not `__call__`.
         inputs, masks = self.split_masks(self.complete_inputs(inputs), kwargs)
-        return super().stateless_call(trainable_variables, non_trainable_variables, inputs, *args, **kwargs, **masks)
+        variables = trainable_variables, non_trainable_variables
+        with computing_in(self._widest_dtype()):
+            return super().stateless_call(*variables, inputs, *args, **kwargs, **masks)
 
     @property
     def supports_masking(self):  # Keras warns where masks would be lost
@@ -91,6 +94,10 @@ class CheckedModel(keras.Model):
     def export(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         count_as_called(self)
         super().export(filepath, *args, **kwargs)
+
+    def _widest_dtype(self):
+        """float64 if a layer of Keras' own may compute in it; the layers of this package say so themselves."""
+        return "float64" if any(layer.compute_dtype == "float64" for layer in self.layers) else None
 
     def summary(self, *args, **kwargs):
         with own_calls(self):

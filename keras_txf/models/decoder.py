@@ -75,7 +75,7 @@ def decoder(
     """
     checks.size("dim", dim)
     checks.optional(checks.size, "context_dim", context_dim)
-    context = keras.Input((None, context_dim or dim), name="context")
+    context = embeddings.float_input((None, context_dim or dim), options.get("dtype"), "context")
     inputs = {"context": context}
     call = {}
     if checks.boolean("context_mask", context_mask):

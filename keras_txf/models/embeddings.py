@@ -87,13 +87,20 @@ def check_input_embedding(input_embedding, input_dim, packed, options, defaults)
             )
 
 
+def float_input(shape, dtype, name):
+    """The input for float vectors of a model: float64 for a model that computes in it, else Keras' floatx."""
+    dtype = checks.optional(checks.dtype, "dtype", dtype)
+    wide = keras.dtype_policies.get(dtype).compute_dtype == "float64"
+    return keras.Input(shape, dtype="float64" if wide else None, name=name)
+
+
 def embed_features(input_dim, dim, options, packed, name, prefix="", input_embedding=None):
     """The inputs for float vectors by name, the vectors (B, T, dim), segment ids and positions (None unless packed).
 
     `input_embedding` is the pattern of a layer in place of a `FeatureEmbedding`, or None.
     """
     features_name = f"{prefix}features"
-    features = keras.Input((None, checks.size("input_dim", input_dim)), name=features_name)
+    features = float_input((None, checks.size("input_dim", input_dim)), options.dtype, features_name)
     places, segment_ids, positions = packed_inputs(packed, prefix)
     width = options.embedding_dim or dim
     masked = MaskedVectors(dtype=options.dtype, name=f"{features_name}_masked")(features)

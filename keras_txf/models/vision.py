@@ -11,6 +11,7 @@ from keras_txf.layers.option_tables import Each
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.shown_options import shows_options
 from keras_txf.models import stack
+from keras_txf.models.embeddings import float_input
 from keras_txf.models.option_tables import ImageOptions
 
 # Embedding options of these builders, by the name they have there -> their name on PatchEmbedding.
@@ -101,7 +102,7 @@ def encode_images(builder, image_size, patch_size, num_layers, dim, num_heads, c
         patch_size, dim, image_size, **options.embedding, dtype=options.dtype, name=f"{prefix}embedding"
     )
     fixed = None if embedding.interpolate_positions else embedding.image_size
-    images = keras.Input((*(fixed or (None, None)), channels), name="images")
+    images = float_input((*(fixed or (None, None)), channels), options.dtype, "images")
     result = stack.run(EncoderBlock, embedding(images), num_layers, dim, num_heads, options, f"{prefix}encoder", scores)
     return images, result, options
 

@@ -11,6 +11,7 @@ from keras import ops
 from keras_txf.ops.blockwise_attention import blockwise_attention
 from keras_txf.ops.heads import group_heads, swap_heads, ungroup_heads
 from keras_txf.ops.masks import HIDDEN, AttentionMask
+from keras_txf.ops.numbers import widen
 from keras_txf.ops.position_bias import PositionBias
 
 
@@ -31,7 +32,7 @@ def attention(
 
     The backend's fused kernel runs wherever the options allow it: not for scores, soft cap or
     active dropout, and never on TensorFlow, which has none. Without it long sequences go through
-    `blockwise_attention`, unless the scores are asked for. The softmax is float32 under every
+    `blockwise_attention`, unless the scores are asked for. The softmax is at least float32 under every
     policy. A query that may see no key at all gets some finite average, never NaN; or zeros, where
     the caller asks for that, which costs a pass over the output.
 
@@ -72,7 +73,7 @@ def attention(
     else:
         key, value = swap_heads(key), swap_heads(value)
         logits = _logits(query * ops.cast(scale, query.dtype), key)
-        logits = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
+        logits = widen(logits)
         if logit_soft_cap is not None:
             logits = ops.tanh(logits / logit_soft_cap) * logit_soft_cap
         if bias is not None:
@@ -123,9 +124,12 @@ def _fuses_long(query, key, mask):
 
 
 def _has_kernel(query):
-    """TensorFlow has none; JAX's asks for a product of float16 in float32, which its CPU does not compile."""
-    half = keras.backend.standardize_dtype(query.dtype) == "float16"
-    return keras.backend.backend() == "torch" or (keras.backend.backend() == "jax" and not half)
+    """TensorFlow has none; JAX's asks for a product of float16 in float32, which its CPU does not compile.
+
+    JAX's computes the softmax of float64 in float32.
+    """
+    refused = keras.backend.standardize_dtype(query.dtype) in ("float16", "float64")
+    return keras.backend.backend() == "torch" or (keras.backend.backend() == "jax" and not refused)
 
 
 def softmax(logits):

@@ -17,9 +17,11 @@ import math
 import keras
 from keras import ops
 
+from keras_txf.backend.keras_private import computing_in
 from keras_txf.backend.loops import sequential_loop
 from keras_txf.ops.heads import group_heads, ungroup_heads
 from keras_txf.ops.masks import HIDDEN, AttentionMask, pad_to, put_slice, slice_axis
+from keras_txf.ops.numbers import wide_dtype
 
 # Numbers in a block of logits, 32 MB of float32. For each block TensorFlow copies the gradient of all queries, so
 # smaller blocks cost time there.
@@ -58,7 +60,7 @@ def blockwise_attention(
     lengths = ops.shape(query)[2], ops.shape(key)[2]
     mask = AttentionMask() if mask is None else mask
     rows, columns = block_lengths or _block_lengths(query, mask.window)
-    wide = keras.backend.result_type(query.dtype, "float32")
+    wide = wide_dtype(query.dtype)
     all_blocks = _Blocks(lengths, rows, columns, mask, bias, logit_soft_cap, dropout, zero_empty_rows, wide)
     keys = all_blocks.column_blocks * columns
     inputs = [pad_to(query, all_blocks.row_blocks * rows, 2), pad_to(key, keys, 2), pad_to(value, keys, 2)]
@@ -77,7 +79,8 @@ def blockwise_attention(
 
         def gradient(*arguments, upstream=None):  # PyTorch's autograd passes the inputs, and `upstream` by name
             upstream = arguments[0] if upstream is None else upstream
-            gradients = blocks.backward(query, key, value, sink, weights, output, log_total, upstream)
+            with computing_in(wide):  # this comes after the call of the layer
+                gradients = blocks.backward(query, key, value, sink, weights, output, log_total, upstream)
             gradients = [ops.cast(x, original.dtype) for x, original in zip(gradients, inputs)]
             return (*gradients, *[None] * len(constants))
 
@@ -163,7 +166,7 @@ class _Blocks:
         return sequential_loop(0, self.row_blocks, one_row, start)
 
     def backward(self, query, key, value, sink, weights, output, log_total, upstream):
-        """Returns the gradients of query, key, value, and of sink and weights where there are any, in float32."""
+        """Returns the gradients of query, key, value, and of sink and weights where there are any, wide."""
         share = ops.sum(ops.cast(upstream, self.wide) * ops.cast(output, self.wide), axis=-1, keepdims=True)
 
         def one_column(j, state):
@@ -199,14 +202,14 @@ class _Blocks:
             return queries, keys, of_values, of_weights
 
         start = [ops.zeros_like(x, dtype=self.wide) for x in (query, key, value)]
-        start.append(ops.zeros(()) if weights is None else ops.zeros_like(weights, dtype=self.wide))
+        start.append(ops.zeros((), self.wide) if weights is None else ops.zeros_like(weights, dtype=self.wide))
         *gradients, of_weights = sequential_loop(0, self.column_blocks, one_column, tuple(start))
         if sink is not None:
             gradients.append(-ops.sum(ops.exp(sink - log_total) * share, axis=(0, 2, 3), keepdims=True))
         return gradients if weights is None else [*gradients, of_weights]
 
     def _logits(self, rows, columns_t, i, j, weights):
-        """The logits (B, N, C, C) of a block, float32, and the derivative of the soft cap or None."""
+        """The logits (B, N, C, C) of a block, wide, and the derivative of the soft cap or None."""
         logits, slope = ops.cast(_multiply(rows, columns_t), self.wide), None
         if self.logit_soft_cap is not None:
             bent = ops.tanh(logits / self.logit_soft_cap)

@@ -1,6 +1,8 @@
-"""Bicubic interpolation of a grid of vectors, as two matrix products in float32."""
+"""Bicubic interpolation of a grid of vectors, as two matrix products."""
 
 from keras import ops
+
+from keras_txf.ops.numbers import wide_dtype, widen
 
 _SHARPNESS = -0.75  # of the cubic, as PyTorch and OpenCV have it
 
@@ -15,27 +17,27 @@ def interpolate_grid(grid, rows, columns):
         rows, columns: the new height and width, integers or scalar tensors.
 
     Returns:
-        float32 (rows, columns, dim).
+        (rows, columns, dim), float32, or float64 for a grid of it.
 
     Reference:
         [Cubic convolution interpolation](https://doi.org/10.1109/TASSP.1981.1163711).
     """
     height, width, dim = grid.shape
-    flat = ops.reshape(ops.cast(grid, "float32"), (height, width * dim))
-    tall = ops.reshape(ops.matmul(_weights(height, rows), flat), (rows, width, dim))
-    return ops.matmul(_weights(width, columns), tall)
+    flat, dtype = ops.reshape(widen(grid), (height, width * dim)), wide_dtype(grid.dtype)
+    tall = ops.reshape(ops.matmul(_weights(height, rows, dtype), flat), (rows, width, dim))
+    return ops.matmul(_weights(width, columns, dtype), tall)
 
 
-def _weights(old, new):
+def _weights(old, new, dtype):
     """(new, old): how much each old place counts at each new one."""
-    centre = ops.cast(ops.arange(new, dtype="int32"), "float32") + 0.5
-    place = centre * (old / ops.cast(new, "float32")) - 0.5
+    centre = ops.cast(ops.arange(new, dtype="int32"), dtype) + 0.5
+    place = centre * (old / ops.cast(new, dtype)) - 0.5
     before = ops.floor(place)
     beyond = place - before
     total = 0.0
     for offset, cubic in ((-1, _far), (0, _near), (1, _near), (2, _far)):
         index = ops.clip(ops.cast(before, "int32") + offset, 0, old - 1)  # the edge goes on outside
-        total = total + cubic(ops.abs(beyond - offset))[:, None] * ops.one_hot(index, old, dtype="float32")
+        total = total + cubic(ops.abs(beyond - offset))[:, None] * ops.one_hot(index, old, dtype=dtype)
     return total
 
 

@@ -13,6 +13,7 @@ from keras import ops
 
 from keras_txf.backend.loops import records_gradients
 from keras_txf.backend.tensor_notes import find_note, set_note
+from keras_txf.ops.numbers import widen
 
 # From this vocabulary on the head of a model notes the factors. With 8,192 a step took 1.05 s
 # with whole logits and 1.11 in chunks, 814 and 677 MB (benchmarks/large_vocabulary.py, TensorFlow, 2 cores).
@@ -73,11 +74,11 @@ def _with_gradient_of_logits(weight):
 
 def adjust_logits(logits, scale, bias, soft_cap):
     """c · tanh((scale · logits + bias) / c), in float32; each of the three may be None."""
-    logits = ops.cast(logits, "float32")
+    logits = widen(logits)
     if scale is not None:
         logits = logits * scale
     if bias is not None:
-        logits = logits + ops.cast(bias, "float32")
+        logits = logits + ops.cast(bias, logits.dtype)
     if soft_cap is not None:
         logits = soft_cap * ops.tanh(logits / soft_cap)
     return logits

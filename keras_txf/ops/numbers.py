@@ -1,13 +1,24 @@
-"""Infinite numbers and NaN that are no constants.
+"""The float type that sums are computed in, and infinite numbers and NaN that are no constants.
 
 TensorFlow's `enable_check_numerics` stops at every tensor with NaN or infinity, a constant too. The two functions here
 return such a number only where something is wrong or missing.
 """
 
+import keras
 import numpy as np
 from keras import ops
 
 LOWEST = float(np.finfo("float32").min)
+
+
+def wide_dtype(dtype):
+    """float64 for float64, float32 for every other type: for norms, softmaxes, positions and other sums."""
+    return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
+
+
+def widen(x):
+    """A float tensor in its `wide_dtype`."""
+    return ops.cast(x, wide_dtype(x.dtype))
 
 
 def nan_unless(valid, dtype="float32"):

@@ -1,4 +1,4 @@
-"""Sinusoids, ALiBi and T5 buckets; `rotary` has rotary positions. Constants in float64, tensors in float32.
+"""Sinusoids, ALiBi and T5 buckets; `rotary` has rotary positions. Constants in float64.
 
 Legend: B batch, T length, N heads, H head dim.
 """
@@ -9,23 +9,24 @@ import numpy as np
 from keras import ops
 
 
-def sinusoid(positions, dim, interleaved=True):
+def sinusoid(positions, dim, interleaved=True, dtype="float32"):
     """The paper's positions: sin at even and cos at odd features, wavelengths 2π to 10,000 · 2π.
 
     Args:
         positions: (T,) or (B, T), integers or floats.
         dim: number of features.
         interleaved: False: all sines first, then all cosines, as Tensor2Tensor, the paper's own code, has them.
+        dtype: "float32" or "float64".
 
     Returns:
-        float32, (T, dim) or (B, T, dim).
+        (T, dim) or (B, T, dim).
 
     Reference:
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.5.
     """
     pairs = (dim + 1) // 2
     frequencies = 10000.0 ** (-2.0 * np.arange(pairs) / dim)
-    angles = angles_of(positions, frequencies)
+    angles = angles_of(positions, frequencies, dtype)
     if not interleaved:
         return ops.concatenate([ops.sin(angles), ops.cos(angles)[..., : dim - pairs]], axis=-1)
     waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
@@ -33,7 +34,7 @@ def sinusoid(positions, dim, interleaved=True):
     return waves[..., :dim]
 
 
-def fairseq_sinusoid(positions, dim, first=2):
+def fairseq_sinusoid(positions, dim, first=2, dtype="float32"):
     """The positions of fairseq: as the paper's, but the longest wavelength is 10,000 · 2π exactly, and 2 is the first.
 
     All sines stand before all cosines; the last feature of an odd number is 0.
@@ -42,9 +43,10 @@ def fairseq_sinusoid(positions, dim, first=2):
         positions: (T,) or (B, T), integers or floats, 0 for the first token.
         dim: number of features, at least 4.
         first: the position of the first token; 0 for the vectors of Whisper.
+        dtype: "float32" or "float64".
 
     Returns:
-        float32, (T, dim) or (B, T, dim).
+        (T, dim) or (B, T, dim).
 
     Reference:
         [Beyond English-Centric Multilingual Machine Translation](https://arxiv.org/abs/2010.11125), whose model has
@@ -52,13 +54,13 @@ def fairseq_sinusoid(positions, dim, first=2):
     """
     pairs = dim // 2
     frequencies = 10000.0 ** (-np.arange(pairs) / (pairs - 1))
-    angles = angles_of(ops.cast(positions, "float32") + first, frequencies)
+    angles = angles_of(ops.cast(positions, dtype) + first, frequencies, dtype)
     zeros = [ops.zeros_like(angles[..., :1])] if dim % 2 else []
     return ops.concatenate([ops.sin(angles), ops.cos(angles), *zeros], axis=-1)
 
 
-def angles_of(positions, frequencies):
-    return ops.expand_dims(ops.cast(positions, "float32"), -1) * ops.cast(ops.convert_to_tensor(frequencies), "float32")
+def angles_of(positions, frequencies, dtype):
+    return ops.expand_dims(ops.cast(positions, dtype), -1) * ops.cast(ops.convert_to_tensor(frequencies, dtype), dtype)
 
 
 def alibi_slopes(num_heads):

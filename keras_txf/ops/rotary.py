@@ -1,4 +1,4 @@
-"""Rotary positions and their scalings. Constants in float64, tensors in float32.
+"""Rotary positions and their scalings. Constants in float64, tensors in float32, or float64 for vectors of it.
 
 Legend: B batch, T length, N heads, H head dim, R features that turn.
 """
@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.ops.numbers import wide_dtype, widen
 from keras_txf.ops.positions import angles_of
 
 
@@ -26,7 +27,7 @@ def rotate(x, positions, frequencies, magnitude=1.0, interleaved=False):
     Reference:
         [RoFormer](https://arxiv.org/abs/2104.09864).
     """
-    return rotate_by(x, angles_of(positions, frequencies), magnitude, interleaved)
+    return rotate_by(x, angles_of(positions, frequencies, wide_dtype(x.dtype)), magnitude, interleaved)
 
 
 def rotate_by(x, angles, magnitude=1.0, interleaved=False):
@@ -41,7 +42,7 @@ def rotate_by(x, angles, magnitude=1.0, interleaved=False):
     if len(angles.shape) == 2:
         angles = angles[None]
     cos, sin = ops.cos(angles)[:, :, None] * magnitude, ops.sin(angles)[:, :, None] * magnitude
-    wide = ops.cast(x, "float32")
+    wide = widen(x)
     pairs, rest = wide[..., : 2 * half], wide[..., 2 * half :]
     apart = slice(None, None, 2), slice(1, None, 2)
     first, second = (pairs[..., part] for part in (apart if interleaved else (slice(half), slice(half, None))))
@@ -75,7 +76,7 @@ def axial_angles(rows, columns, dim, base):
     return np.concatenate([np.repeat(down, columns, axis=0), np.tile(across, (rows, 1))], axis=1)
 
 
-def rotary_frequencies(dim, base=10000.0, scaling=None, length=None):
+def rotary_frequencies(dim, base=10000.0, scaling=None, length=None, dtype="float32"):
     """Frequencies of a rotary embedding over `dim` features, and the factor on its magnitude.
 
     Args:
@@ -86,9 +87,10 @@ def rotary_frequencies(dim, base=10000.0, scaling=None, length=None):
             configurations.
         length: number of tokens of the text, an integer or a scalar tensor: "dynamic" and "longrope" depend on it.
             None: not longer than the texts of the training.
+        dtype: of the frequencies that depend on `length`.
 
     Returns:
-        NumPy float64 (dim / 2,), or a float32 tensor where the frequencies depend on `length`; float.
+        NumPy float64 (dim / 2,), or a tensor where the frequencies depend on `length`; float.
     """
     options = {"type": "none"} if scaling is None else dict(scaling)
     kind = options.pop("type", None)
@@ -109,7 +111,7 @@ def rotary_frequencies(dim, base=10000.0, scaling=None, length=None):
             checks.positive_number(name, value)
     options = {name: value for name, value in options.items() if value is not None}
     frequencies, magnitude = function(dim, base, **options)
-    return (frequencies(length) if callable(frequencies) else frequencies), magnitude
+    return (frequencies(length, dtype) if callable(frequencies) else frequencies), magnitude
 
 
 def scaling_options(kind):
@@ -158,11 +160,11 @@ def _dynamic(dim, base, factor, original_max_position_embeddings):
     plain = _plain(dim, base)[0]
     exponents = -np.arange(0, dim, 2) / max(dim - 2, 1)
 
-    def frequencies(length):
+    def frequencies(length, dtype):
         if length is None:
             return plain
-        beyond = ops.cast(length, "float32") / original_max_position_embeddings - 1
-        return ops.cast(plain, "float32") * (1 + factor * ops.maximum(beyond, 0)) ** ops.cast(exponents, "float32")
+        beyond = ops.cast(length, dtype) / original_max_position_embeddings - 1
+        return ops.cast(plain, dtype) * (1 + factor * ops.maximum(beyond, 0)) ** ops.cast(exponents, dtype)
 
     return frequencies, 1.0
 
@@ -179,11 +181,11 @@ def _longrope(dim, base, short_factor, long_factor, factor, original_max_positio
         grown = math.log(factor) / math.log(original_max_position_embeddings) if factor > 1 else 0.0
         attention_factor = math.sqrt(1 + grown)
 
-    def frequencies(length):
+    def frequencies(length, dtype):
         if length is None:
             return short
         is_long = ops.cast(length, "int32") > original_max_position_embeddings
-        return ops.where(is_long, ops.cast(long, "float32"), ops.cast(short, "float32"))
+        return ops.where(is_long, ops.cast(long, dtype), ops.cast(short, dtype))
 
     return frequencies, attention_factor
 
