@@ -60,7 +60,7 @@ KINDS = {
         *((block, "residual_scale") for block in BLOCKS), (layers.Rotary, "base fraction"),
         (training.InverseSquareRoot, "scale"), (training.warmup_cosine, "peak"),
     ]),
-    "True, False or a positive number": ((0, -1.0, "yes", None), [
+    "True, False or a positive number": ((0, -1.0, "yes"), [
         (Embedding, "scale"), (generator, "scale_embedding"),
     ]),
     "True or False": ((1, "yes", None), [

@@ -193,7 +193,7 @@ def _without_weights(layer):
     """Returns the options of a block or an embedding that no weight shows."""
     options = {name: getattr(layer, name) for name in OPTIONS if hasattr(layer, name)}
     if isinstance(layer, PositionalEmbedding):
-        options["scale_embedding"] = layer.scale
+        options["scale_embedding"] = layer.token_scale
     attention = getattr(layer, "attention", None)
     if isinstance(attention, LatentAttention):
         options.update({name: getattr(attention, name) for name in OF_LATENT_ATTENTION})

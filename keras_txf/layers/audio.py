@@ -39,7 +39,7 @@ class AudioEmbedding(keras.layers.Layer):
         max_length: number of positions after the convolutions; longer input is refused.
         use_bias: whether the convolutions have a bias.
         kernel_initializer: of the convolutions.
-        embeddings_initializer: of learned positions; default normal with standard deviation 1 / sqrt(dim).
+        embeddings_initializer: of learned positions; default normal with standard deviation 0.02.
 
     Call arguments:
         inputs: float (B, T, F).

@@ -58,8 +58,10 @@ class PositionalEmbedding(keras.layers.Layer):
         pad_id: the token of padding, or None: no mask, and every token counts.
         masked_id: the token that hides others in an encoder, whose vector is then zeros; the other vectors of a row are
             scaled by how many it hides (ESM). Default None: it is a token as others are.
-        scale: whether token embeddings are multiplied by sqrt(dim), as in the paper; or another factor (Granite).
-        embeddings_initializer: default normal with standard deviation 1 / sqrt(dim).
+        scale: whether token embeddings are multiplied by sqrt(dim), or another factor (Granite). Default: with
+            sinusoids, as in the paper; sinusoids of amplitude 1 would hide smaller tokens.
+        embeddings_initializer: default normal, with standard deviation 1 / sqrt(dim) where `scale` multiplies tokens,
+            otherwise 0.02 (BERT, GPT-2).
 
     Call arguments:
         inputs: int (B, T), token ids; with `reverse`, float (B, T, dim), hidden states.
@@ -100,7 +102,7 @@ class PositionalEmbedding(keras.layers.Layer):
         token_types: int | None = None,
         pad_id: int | None = 0,
         masked_id: int | None = None,
-        scale: bool | float = False,
+        scale: bool | float | None = None,
         embeddings_initializer: Any = None,
         **kwargs: Unpack[LayerOptions],
     ):
@@ -115,8 +117,10 @@ class PositionalEmbedding(keras.layers.Layer):
         self.token_types = token_types = checks.optional(checks.size, "token_types", token_types)
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id, vocab_size)
         self.masked_id = checks.optional(checks.id_below, "masked_id", masked_id, vocab_size)
-        self.scale = checks.switch_or_factor("scale", scale)
+        self.scale = checks.optional(checks.switch_or_factor, "scale", scale)
         self.embeddings_initializer = get_initializer("embeddings_initializer", embeddings_initializer)
+        with_waves = vocab_size is not None and position_encoding in WAVES
+        self.token_scale = with_waves if self.scale is None else self.scale
         self.autocast = False  # ids that come as floats would be rounded
         self._check_combination()
         self._position_width = (position_dim or dim // 2) if combine == "concat" else dim
@@ -175,7 +179,7 @@ class PositionalEmbedding(keras.layers.Layer):
             )
 
     def _table(self, cls, rows, width, name, **kwargs):
-        default = keras.initializers.RandomNormal(stddev=1 / math.sqrt(self.dim))
+        default = keras.initializers.RandomNormal(stddev=1 / math.sqrt(self.dim) if self.token_scale else 0.02)
         initializer = own_initializer(self.embeddings_initializer or default, self, name)
         table = cls(rows, width, embeddings_initializer=initializer, dtype=self.dtype_policy, name=name, **kwargs)
         table.supports_masking = True  # a mask on hidden states is no cause for a warning
@@ -208,8 +212,8 @@ class PositionalEmbedding(keras.layers.Layer):
         x = self.token(inputs)
         if self.token_dim is not None:
             x = self.projection(x)
-        if self.scale:
-            x = x * (math.sqrt(self.dim) if self.scale is True else self.scale)
+        if self.token_scale:
+            x = x * (math.sqrt(self.dim) if self.token_scale is True else self.token_scale)
         if self.masked_id is not None:
             x = drop_masked(x, inputs, self.masked_id, self.pad_id)
         if self.token_types is not None:

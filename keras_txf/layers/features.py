@@ -30,7 +30,7 @@ class FeatureEmbedding(keras.layers.Layer):
         max_length: number of learned positions; longer input without `positions` is refused.
         use_bias: whether the projection has a bias.
         kernel_initializer: of the projection.
-        embeddings_initializer: of learned positions; default normal with standard deviation 1 / sqrt(dim).
+        embeddings_initializer: of learned positions; default normal with standard deviation 0.02.
 
     Call arguments:
         inputs: float (B, T, F).

@@ -45,7 +45,12 @@ class PositionedEmbeddingOptions(StackOptions, total=False):
     scale_embedding: Annotated[
         bool | float, True, "whether token embeddings are multiplied by sqrt(dim), as in the paper; or another factor."
     ]
-    embeddings_initializer: Annotated[Any, None, "of all tables; default normal with standard deviation 1 / sqrt(dim)."]
+    embeddings_initializer: Annotated[
+        Any,
+        None,
+        "of all tables; default normal, with standard deviation 1 / sqrt(dim) where `scale_embedding` multiplies "
+        "tokens, otherwise 0.02 (BERT, GPT-2).",
+    ]
     embedding_dim: Annotated[
         int | None, None, "width of tokens and positions, whose sum a projection takes to `dim` (ELECTRA)."
     ]

@@ -91,7 +91,10 @@ def recurrent_encoder_decoder(
     make_logits.check({})
 
     def embedding(vocab_size, name):
-        return PositionalEmbedding(vocab_size, dim, position_encoding=None, pad_id=pad_id, dtype=dtype, name=name)
+        initializer = keras.initializers.RandomNormal(stddev=dim**-0.5)  # with which the baselines were measured
+        return PositionalEmbedding(
+            vocab_size, dim, None, pad_id=pad_id, embeddings_initializer=initializer, dtype=dtype, name=name
+        )
 
     source_embedding = embedding(source_vocab_size, "embedding" if share_embeddings else "source_embedding")
     target_embedding = source_embedding if share_embeddings else embedding(target_vocab_size, "target_embedding")

@@ -87,7 +87,7 @@ def test_padding_is_masked_unless_every_token_counts(options):
     layer = embedding(**options, pad_id=None)
     places = 0 if layer.position_encoding is None else vectors(layer, np.arange(5), D)
     output = layer(IDS)
-    drawing.assert_same(output, weight(layer, "token")[IDS] + places)
+    drawing.assert_same(output, weight(layer, "token")[IDS] * (D**0.5 if layer.token_scale else 1) + places)
     assert layer.compute_mask(IDS) is None and keras.src.backend.get_keras_mask(output) is None
 
 
@@ -152,10 +152,24 @@ def test_initializer_is_ones_own():
         layer.build((None, None))
         token, position = weight(layer, "token"), weight(layer, "position")
         if initializer is None:
-            assert 0.8 < token.std() * 40**0.5 < 1.2
-            assert np.abs(token[:20] - position).max() > 0.1  # not one draw for both
+            assert np.abs(token[:20] - position).max() > 0.02  # not one draw for both
         else:
             assert (token == position[0, 0]).all() and token[0, 0] == (0 if initializer == "zeros" else 2)
+
+
+@pytest.mark.parametrize("options, scaled", [
+    ({}, True), ({"position_encoding": "learned", "max_length": 20}, False), ({"position_encoding": None}, False),
+    ({"scale": False}, False), ({"position_encoding": None, "scale": True}, True),
+])  # fmt: skip
+def test_scale_and_deviation_go_together(options, scaled):
+    """The paper multiplies tokens by sqrt(dim) beside its sinusoids; BERT and GPT-2 start at 0.02 without a factor."""
+    layer = txf.layers.PositionalEmbedding(50, 40, **options)
+    layer.build((None, None))
+    for name in ("token", "position") if "max_length" in options else ("token",):
+        np.testing.assert_allclose(weight(layer, name).std(), 40**-0.5 if scaled else 0.02, rtol=0.2)
+    ids = np.array([[5, 6, 7]])
+    places = 0 if options.get("position_encoding", 1) is None else vectors(layer, np.arange(3), 40)
+    drawing.assert_same(layer(ids), weight(layer, "token")[ids] * (40**0.5 if scaled else 1) + places)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="ragged tensors are TensorFlow's")
