@@ -3,6 +3,8 @@
 Legend: B batch, L length in tokens.
 """
 
+import itertools
+
 import keras
 import numpy as np
 
@@ -11,6 +13,7 @@ from keras_txf.progress import bar
 from keras_txf.text.batching import bucket_list
 
 WINDOW = 64  # batches within which examples are sorted by length
+FIXED = "fixed"  # in place of a value of padding
 
 
 class Batches(keras.utils.PyDataset):
@@ -22,7 +25,7 @@ class Batches(keras.utils.PyDataset):
     Args:
         make: a function that returns the examples, a list of one structure: (inputs, targets) or (inputs, targets,
             weight), of NumPy arrays of ranks 0 and 1. It is called again for each epoch where `renew`.
-        padding: the value that fills up the rows, of the structure of an example.
+        padding: the value that fills up the rows, of the structure of an example; "fixed" for rows of one length.
         batch_size: number B of rows.
         limit: the largest length, or None.
         shuffle: whether to shuffle; else the order is that of the examples' lengths, see `order`.
@@ -60,7 +63,9 @@ class Batches(keras.utils.PyDataset):
         return pad([self.examples[i] for i in self.batches[index]], self.padding, self.limit, least)
 
     def _arrange(self):
-        lengths = np.array([max(map(np.size, keras.tree.flatten(example))) for example in self.examples])
+        padded = [value != FIXED for value in keras.tree.flatten(self.padding)]
+        leaves = (itertools.compress(keras.tree.flatten(example), padded) for example in self.examples)
+        lengths = np.array([max(map(np.size, found)) for found in leaves])
         order = self.random.permutation(len(lengths)) if self.shuffle else np.arange(len(lengths))
         window = WINDOW * self.batch_size if self.shuffle else len(order)
         parts = [order[start : start + window] for start in range(0, len(order), window)]
@@ -77,7 +82,7 @@ def pad(examples, padding, limit, least=None):
     """Stacks the leaves of B examples; rows (L,) become (B, bucket's L), of the lengths `least` at least."""
 
     def stack(value, least, *leaves):
-        if np.ndim(leaves[0]) == 0:
+        if np.ndim(leaves[0]) == 0 or value == FIXED:
             return np.stack(leaves)
         longest = max(*map(len, leaves), min(least, limit or least))
         length = next(length for length in bucket_list(limit or 2 * longest + 8) if length >= longest)

@@ -11,6 +11,7 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.reading import parse_json
 
+LARGEST = float(np.finfo("float32").max)
 # TSV has no quotes: a quotation mark is text.
 READERS = {
     ".csv": ("read_csv", {}),
@@ -83,14 +84,14 @@ def texts(name, values):
 
 
 def numbers(name, values):
-    """Returns a list of finite floats; a file may hold numbers as text."""
+    """Returns a list of floats that are finite in float32; a file may hold numbers as text."""
     found = []
     for place, value in enumerate(values):
         try:
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             number = float("nan")
-        if not math.isfinite(number):
+        if not abs(number) <= LARGEST:
             raise ValueError(f"`{name}` must hold finite numbers; received {short_repr(value)} at place {place}.")
         found.append(number)
     return found

@@ -128,6 +128,8 @@ def _with_options(loaded, path, content):
     labels = getattr(loaded, "labels", None)
     if labels is not None and list(map(str, options.get("labels") or ())) != labels:
         options = {**options, "labels": labels}  # of a checkpoint that another program changed
+    if "problem_type" in options:
+        options = {**options, "problem_type": loaded.problem_type}
     task = _made(type(loaded), path, loaded.model, tokenizers_of(loaded), {**content, "options": options})
     share_origin(loaded.checkpoint_model(), task.checkpoint_model())
     return task

@@ -91,3 +91,17 @@ class MacroF1(keras.metrics.F1Score):
         seen = ops.cast(self.true_positives + wrong > 0, self.dtype)
         scores = 2 * self.true_positives / ops.maximum(2 * self.true_positives + wrong, 1)
         return ops.sum(scores) / ops.maximum(ops.sum(seen), 1)
+
+
+@register
+class MacroF1OfSets(keras.metrics.F1Score):
+    """The mean of the F1 scores of all labels, of targets 0 or 1 and logits, both (B, C).
+
+    As in scikit-learn the score of a label that no example has and none got is 0.
+    """
+
+    def __init__(self, average="macro", threshold=0.5, name="f1", **kwargs):
+        super().__init__(average=average, threshold=threshold, name=name, **kwargs)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        return super().update_state(y_true, ops.sigmoid(ops.cast(y_pred, "float32")))

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_txf import checks, models, text
-from keras_txf.checkpoints.labels import config_with_labels, labels_of
+from keras_txf.checkpoints.labels import config_with_labels, labels_of, problem_type_of
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
@@ -124,6 +124,8 @@ class PairClassifier(PairTask):
         """
         folder, tokenizer = tokenizer_of(path, options)
         known = labels_of(folder, "SequenceClassification")
+        if labels is None and problem_type_of(folder, "SequenceClassification") == "multi_label_classification":
+            raise ValueError("`labels` must be given: the checkpoint gives a text several labels; received None.")
         labels = known if labels is None else label_list(labels)
         labels = None if labels is not None and len(labels) == 1 else labels
         options, separator = pair_format(folder, options)

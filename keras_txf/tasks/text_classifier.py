@@ -1,4 +1,4 @@
-"""TextClassifier: one label for a text."""
+"""TextClassifier: a label for a text, several labels, or a number."""
 
 import os
 from typing import Any, Self, Unpack
@@ -7,31 +7,35 @@ import keras
 import numpy as np
 
 from keras_txf import checks, models, text
-from keras_txf.checkpoints.labels import config_with_labels, labels_of
+from keras_txf.checkpoints.labels import config_with_labels, labels_of, problem_type_of
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
+from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.columns import one_or_many, texts
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.label_heads import load_classifier
-from keras_txf.tasks.labels import MacroF1, label_list, numbers_of
 from keras_txf.tasks.option_tables import SequenceTaskOptions
+from keras_txf.tasks.problems import problem_of
 from keras_txf.tasks.task import Task
 from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of, word_pieces_or
 
 
 class TextClassifier(Task):
-    """Gives each text one of the labels: sentiment, topic, spam.
+    """Gives each text one of the labels: sentiment, topic, spam; or several of the labels; or a number.
 
     Args:
         model: a model of `encoder_classifier`, or one like it: ids (B, T) -> logits (B, C).
         tokenizer: tokenizer of the texts.
-        labels: list of the C labels, strings, integers or booleans, in the order of the logits.
+        labels: list of the C labels, strings, integers or booleans, in the order of the logits; None for a number,
+            of a model with one logit.
         max_length: truncates longer texts; default the number of positions of the model, or 512.
         learning_rate: default of `fit`.
+        problem_type: "single_label_classification", one label for a text; "multi_label_classification", any number of
+            labels, each with the sigmoid of its logit; or "regression", a number, the logit. As in transformers.
 
     Raises:
-        ValueError: labels that are not as many as the model's classes.
+        ValueError: labels that are not as many as the model's classes, labels for a number.
 
     Example:
 
@@ -51,34 +55,42 @@ class TextClassifier(Task):
         labels: Any,
         max_length: int | None = None,
         learning_rate: float = 1e-3,
+        problem_type: str = "single_label_classification",
     ):
         super().__init__(model, tokenizer, max_length, learning_rate)
-        self.labels = label_list(labels)
-        classes = logits_of(self.model).shape[-1]
-        if len(self.labels) != classes:
-            raise ValueError(
-                f"`labels` must be {classes}, one for each class of the model; received {len(self.labels)}."
-            )
+        self._problem = problem_of(problem_type)
+        self.problem_type = problem_type
+        self.labels = self._problem.checked_labels(labels)
+        classes, needed = logits_of(self.model).shape[-1], len(self.labels or [None])
+        if needed != classes:
+            raise ValueError(f"`labels` must be {classes}, one for each class of the model; received {needed}.")
 
     @classmethod
     @shows_options
     def from_scratch(
-        cls, texts: Any, labels: Any = None, columns: Any = None, **options: Unpack[SequenceTaskOptions]
+        cls,
+        texts: Any,
+        labels: Any = None,
+        columns: Any = None,
+        problem_type: str = "single_label_classification",
+        **options: Unpack[SequenceTaskOptions],
     ) -> Self:
         """Makes an untrained classifier, with a WordPiece vocabulary of the texts.
 
         Args:
             texts, labels, columns: the texts to train on and their labels, see `fit`.
+            problem_type: what a text has: a label, labels or a number, see the class.
             {options}
         """
+        problem = problem_of(problem_type)
         tokenizer, vocab_size, max_length = take_tokenizer(options)
         texts, labels = cls._read(texts, [labels], columns)
         tokenizer = word_pieces_or(tokenizer, lambda: _checked(texts), vocab_size)
-        labels = label_list(labels)
+        labels = problem.labels(labels)
         model = models.encoder_classifier(
-            tokenizer.vocab_size, len(labels), **builder_options(options, tokenizer, max_length)
+            tokenizer.vocab_size, len(labels or [None]), **builder_options(options, tokenizer, max_length)
         )
-        return cls(model, tokenizer, labels, max_length)
+        return cls(model, tokenizer, labels, max_length, problem_type=problem_type)
 
     @classmethod
     @shows_overrides
@@ -87,6 +99,7 @@ class TextClassifier(Task):
         path: str | os.PathLike,
         labels: Any = None,
         max_length: int | None = None,
+        problem_type: str | None = None,
         **options: Unpack[ClassifierCheckpointOptions],
     ) -> Self:
         """Makes a classifier of a Hugging Face checkpoint; a new head where the checkpoint has none for these labels.
@@ -96,44 +109,55 @@ class TextClassifier(Task):
             labels: list of the labels; default those of the checkpoint. Its head is kept where it has these labels, in
                 their order or another, or as many without names ("LABEL_0").
             max_length: truncates longer texts.
+            problem_type: what a text has, see the class; default the checkpoint's, for one class without labels
+                "regression", else "single_label_classification".
             {options}
         """
         folder, tokenizer = tokenizer_of(path, options)
         known = labels_of(folder, "SequenceClassification")
-        labels = known if labels is None else label_list(labels)
-        if labels is None:
-            raise ValueError("`labels` must be given: the checkpoint has no names of classes; received None.")
+        if problem_type is None:
+            is_number = labels is None and known is not None and len(known) == 1
+            default = "regression" if is_number else "single_label_classification"
+            problem_type = problem_type_of(folder, "SequenceClassification") or default
+        problem = problem_of(problem_type)
+        labels = problem.checked_labels(problem.known_labels(known) if labels is None else labels)
         model = load_classifier(folder, "sequence_classification", known, labels, options)
-        return cls(model, tokenizer, labels, max_length, learning_rate=5e-5)
+        return cls(model, tokenizer, labels, max_length, 5e-5, problem_type)
 
     @shows_options
     def fit(
         self, texts: Any, labels: Any = None, class_weight: Any = None, **options: Unpack[FitOptions]
     ) -> keras.callbacks.History:
-        """Trains on labelled texts. The logs have loss, accuracy and macro F1, `val_f1` with held-out examples.
+        """Trains on labelled texts. The logs have the scores of `evaluate`, `val_f1` with held-out examples.
 
         Args:
             texts: list or column of strings; or a table of both columns: the path of a .csv, .tsv, .jsonl or .parquet
                 file, a pandas data frame, a Hugging Face data set or a `tf.data.Dataset`, with the columns "text" and
                 "label" unless `columns` says otherwise. The texts are read into memory.
             labels: list or column of labels. Those of a .csv or .tsv file are integers where all of them are, else
-                strings.
+                strings. For several labels a list of labels for each text, which may be empty; or numbers.
             class_weight: dict of labels -> weight in the loss of an example with the label, 1 for those without; or
-                "balanced": rare labels weigh as much as frequent ones.
+                "balanced": rare labels weigh as much as frequent ones. For one label of a text alone.
             {options}
 
         Returns:
             Keras' history.
 
         Raises:
-            ValueError: columns of different lengths, another label than those of the task.
+            ValueError: columns of different lengths, another label than those of the task, weights for several labels
+                or numbers.
         """
+        if class_weight is not None and not self._problem.has_class_weight:
+            raise ValueError(
+                f'`class_weight` must be None for `problem_type="{self.problem_type}"`; received '
+                f"{short_repr(class_weight)}."
+            )
         return self._fit(texts, [labels], options, class_weight)
 
     def predict(
         self, texts: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int | str = 1
     ) -> Any:
-        """Labels texts.
+        """Labels or scores texts.
 
         Args:
             texts: a text, or a list of texts.
@@ -142,42 +166,62 @@ class TextClassifier(Task):
             verbose: 0 shows no progress bar; it comes from ten batches on.
 
         Returns:
-            The label of a text, or a list of labels.
+            The label of a text, or a list of labels; of several labels a list of those with a probability above 0.5,
+            or a list of such lists; a number, or float32 (N,).
+
+        Raises:
+            ValueError: probabilities of numbers.
         """
-        checks.boolean("return_probabilities", return_probabilities)
+        if checks.boolean("return_probabilities", return_probabilities) and self.labels is None:
+            raise ValueError('`return_probabilities` must be False for `problem_type="regression"`; received True.')
         texts, back = one_or_many("texts", texts)
         return self._answers(self._ids(texts), batch_size, return_probabilities, verbose, back)
 
     def evaluate(self, texts: Any, labels: Any = None, columns: Any = None, batch_size: int = 32) -> dict[str, float]:
-        """Returns loss, accuracy and macro F1 on labelled texts, see `fit`."""
+        """Returns scores on labelled texts, see `fit`.
+
+        Loss, accuracy and macro F1; of several labels loss and macro F1, scikit-learn's; of numbers loss and the
+        correlations of Spearman and Pearson.
+        """
         return self._evaluate(texts, [labels], columns, batch_size)
 
     def export(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
-        """Writes a SavedModel from strings to labels and probabilities, see `txf.text.export`."""
+        """Writes a SavedModel from strings to labels and probabilities, or logits (B, 1) that are numbers.
+
+        See `txf.text.export`.
+        """
         config = {**self.tokenizer.get_config(), "length": self.max_length}
-        names = list(map(str, self.labels))
-        text.export(self.model, self.tokenizer.from_config(config), folder, labels=names, overwrite=overwrite)
+        names = None if self.labels is None else list(map(str, self.labels))
+        multi_label = self.problem_type == "multi_label_classification"
+        tokenizer = self.tokenizer.from_config(config)
+        text.export(self.model, tokenizer, folder, labels=names, overwrite=overwrite, multi_label=multi_label)
 
     def get_config(self) -> dict[str, Any]:
-        return {"labels": self.labels, **super().get_config()}
+        return {"labels": self.labels, "problem_type": self.problem_type, **super().get_config()}
 
     def _answers(self, examples, batch_size, return_probabilities, verbose, back):
-        rows = self._probabilities(examples, batch_size, verbose)
+        rows = self._probabilities(examples, batch_size, verbose, self._problem.activation)
         if return_probabilities:
             return back(np.stack(rows) if rows else np.zeros((0, len(self.labels)), "float32"))
-        return back([self.labels[int(row.argmax())] for row in rows])
+        return back(self._problem.answers(rows, self.labels))
 
     def _checked(self, values):
-        return [_checked(values[0]), numbers_of("labels", values[1], self.labels)]
+        return [_checked(values[0]), self._problem.targets(values[1], self.labels)]
 
     def _examples(self, values):
-        return text.classification(tuple(values), self.tokenizer, len(self.labels), self.max_length)
+        return self._problem.examples(*values, self.tokenizer, self.labels, self.max_length)
+
+    def _padding(self):
+        return self._pad_id(), self._problem.padding
 
     def _compilation(self):
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy", MacroF1()]
+        return self._problem.compilation()
+
+    def _scores(self, values, batch_size):
+        return self._problem.scores(lambda: self.predict(values[0], batch_size, verbose=0), values[1])
 
     def _checkpoint_config(self):
-        return config_with_labels(self.model, self.labels)
+        return config_with_labels(self.model, self.labels or ["LABEL_0"], self.problem_type)
 
 
 def _checked(values):

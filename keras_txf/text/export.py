@@ -32,6 +32,7 @@ def export(
     pairs: bool = False,
     separator: str | Sequence[str] | None = None,
     verbose: int | str = "auto",
+    multi_label: bool = False,
     **options: Unpack[ExportOptions],
 ) -> None:
     """Writes a SavedModel that takes text and returns answers, with the tokenizer and the decoding loop inside.
@@ -40,7 +41,8 @@ def export(
     `tensorflow_text`. The answers depend on the model, and their numbers are float32 under every policy:
 
     - a classifier, from `encoder_classifier` or with `labels`: `logits` (B, C); with `labels` also `probabilities`
-      (B, C) and `label`, string (B,), the most probable class;
+      (B, C) and `label`, string (B,), the most probable class; with `multi_label` the probabilities are sigmoids, and
+      `labels`, string (B, C), has "" in place of each label whose probability is not above 0.5;
     - a classifier of tokens with `labels`, such as a `token_classifier`: `word`, string (B, W), the words of the texts,
       split at blanks and around punctuation, `tag` (B, W), and `score`, the tag's probability. "" and 0 fill up shorter
       texts; words beyond the tokenizer's `length` have the tag "";
@@ -69,6 +71,7 @@ def export(
         pairs: whether the model reads pairs of texts.
         separator: of the two texts of a pair, see `sentence_pairs`.
         verbose: 0 shows no progress bar, 1 a bar, "auto" a bar in a terminal after a second.
+        multi_label: whether a text may have several of the `labels`.
         {options}
 
     The options are those of the model's `generate`, whose defaults they have, fixed from here on. Answers stop at the
@@ -108,6 +111,7 @@ def export(
             raise ValueError(f"`{name}` must run in TensorFlow's graph, which a BytePairTokenizer does not.")
     checks.known_names("an option of `export`", options, ExportOptions.__annotations__)
     own = {"target_tokenizer": target_tokenizer, "labels": labels, "separator": separator}
+    own["multi_label"] = checks.boolean("multi_label", multi_label) or None
     options |= {name: value for name, value in own.items() if value is not None}
     answer = _task(model, options, checks.boolean("pairs", pairs))(model, tokenizer, **options)
     names = ["first", "second"] if pairs else ["text"]
@@ -173,6 +177,7 @@ def _task(model, options, pairs):
     allowed = {*ExportOptions.__annotations__} if generates else {"labels"}
     allowed |= {"target_tokenizer"} if make is translator else set()
     allowed |= {"separator"} if make is pair_classifier else set()
+    allowed |= {"multi_label"} if make is classifier and "labels" in options else set()
     for name in sorted({*options} - allowed):
         raise ValueError(f"`{name}` does not go with the model {short_repr(model.name)}: {sorted(allowed)} do.")
     return make

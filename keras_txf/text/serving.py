@@ -18,7 +18,7 @@ from keras_txf.text.truncation import joining, longer_first, pair_row, row, type
 from keras_txf.text.words import between, has_blanks_in_tokens, split_into_words, tokens_of_words
 
 
-def classifier(model, tokenizer, labels=None):
+def classifier(model, tokenizer, labels=None, multi_label=False):
     """Returns the function for a model of one vector for each text: logits, probabilities and labels, or embeddings."""
     pad_id, output = _checked_encoder(model, tokenizer)
     named = isinstance(model.output, dict) or model.output_names == ["logits"]
@@ -34,6 +34,10 @@ def classifier(model, tokenizer, labels=None):
         vectors = tf.cast(vectors["logits"] if isinstance(vectors, dict) else vectors, tf.float32)
         if labels is None:
             return {"logits" if named else "embeddings": vectors}
+        if multi_label:
+            probabilities = tf.nn.sigmoid(vectors)
+            names = tf.where(probabilities > 0.5, tf.constant(labels), "")
+            return {"labels": names, "probabilities": probabilities, "logits": vectors}
         label = tf.gather(tf.constant(labels), tf.argmax(vectors, axis=1))
         return {"label": label, "probabilities": tf.nn.softmax(vectors), "logits": vectors}
 

@@ -1,0 +1,137 @@
+"""The kinds of classification, in the words of transformers: one label of a text, several, or a number.
+
+Legend: N texts, C labels.
+"""
+
+import keras
+import numpy as np
+
+from keras_txf import checks, text
+from keras_txf.checks import short_repr
+from keras_txf.tasks.batches import FIXED
+from keras_txf.tasks.columns import numbers
+from keras_txf.tasks.epoch_scores import correlations
+from keras_txf.tasks.labels import MacroF1, MacroF1OfSets, label_list, numbers_of
+from keras_txf.text.lazy_imports import tf
+
+
+class OneLabel:
+    """One of the labels for each text."""
+
+    activation = staticmethod(keras.ops.softmax)
+    padding = 0  # of the targets
+    has_class_weight = True
+
+    def labels(self, values):
+        """The different labels of a column."""
+        return label_list(values)
+
+    def checked_labels(self, labels):
+        """The labels of a task, in the order of the logits."""
+        return label_list(labels)
+
+    def known_labels(self, known):
+        """The labels of a checkpoint, or None."""
+        if known is None:
+            raise ValueError("`labels` must be given: the checkpoint has no names of classes; received None.")
+        return known
+
+    def targets(self, values, labels):
+        """The targets of a column of labels, checked."""
+        return numbers_of("labels", values, labels)
+
+    def examples(self, texts, targets, tokenizer, labels, max_length):
+        """A `tf.data.Dataset` of (ids, target)."""
+        return text.classification((texts, targets), tokenizer, len(labels), max_length)
+
+    def compilation(self):
+        """Loss and metrics."""
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy", MacroF1()]
+
+    def answers(self, rows, labels):
+        """The answers to probabilities (N, C)."""
+        return [labels[int(row.argmax())] for row in rows]
+
+    def scores(self, predict, targets):
+        """Scores of the answers of `predict()` next to the metrics."""
+        return {}
+
+
+class SeveralLabels(OneLabel):
+    """Any number of the labels for each text, none too; each label has a probability of its own."""
+
+    activation = staticmethod(keras.ops.sigmoid)
+    padding = FIXED
+    has_class_weight = False
+
+    def labels(self, values):
+        return label_list([label for place, value in enumerate(values) for label in _one_list(value, place)])
+
+    def targets(self, values, labels):
+        """Rows float32 (C,): 1 where the text has the label."""
+        rows = np.zeros((len(values), len(labels)), "float32")
+        for place, value in enumerate(values):
+            rows[place, numbers_of("labels", _one_list(value, place), labels, place)] = 1
+        return list(rows)
+
+    def examples(self, texts, targets, tokenizer, labels, max_length):
+        ids = text.classification(texts, tokenizer, max_length=max_length)
+        return tf.data.Dataset.zip((ids, tf.data.Dataset.from_tensor_slices(np.stack(targets))))
+
+    def compilation(self):
+        return keras.losses.BinaryCrossentropy(from_logits=True), [MacroF1OfSets()]
+
+    def answers(self, rows, labels):
+        return [[label for label, probability in zip(labels, row) if probability > 0.5] for row in rows]
+
+
+class Number(OneLabel):
+    """A number for each text."""
+
+    activation = staticmethod(lambda logits: logits)
+    has_class_weight = False
+
+    def labels(self, values):
+        numbers("labels", values)
+
+    def checked_labels(self, labels):
+        if labels is not None:
+            raise ValueError(f'`labels` must be None for `problem_type="regression"`; received {short_repr(labels)}.')
+
+    def known_labels(self, known):
+        return None
+
+    def targets(self, values, labels):
+        return numbers("labels", values)
+
+    def examples(self, texts, targets, tokenizer, labels, max_length):
+        return text.classification((texts, targets), tokenizer, max_length=max_length)
+
+    def compilation(self):
+        return keras.losses.MeanSquaredError(), []
+
+    def answers(self, rows, labels):
+        return np.reshape(rows, -1).astype("float32")
+
+    def scores(self, predict, targets):
+        return correlations(predict(), targets)
+
+
+PROBLEMS = {
+    "single_label_classification": OneLabel(),
+    "multi_label_classification": SeveralLabels(),
+    "regression": Number(),
+}
+
+
+def problem_of(problem_type):
+    """The problem of a name."""
+    return PROBLEMS[checks.one_of("problem_type", problem_type, tuple(PROBLEMS))]
+
+
+def _one_list(value, place):
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(
+            f"`labels` must be a list of labels of each text; received {short_repr(value)} at place {place}."
+        )
+    return value
