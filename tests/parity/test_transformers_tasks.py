@@ -62,6 +62,28 @@ def test_text_classifier(tmp_path):
     check_twice(task, tmp_path / "new", tmp_path / "old", compare, lambda task: task.fit(FIRST, LABELS, **FIT))
 
 
+@pytest.mark.parametrize("kind, count, targets", [
+    ("multi_label_classification", 3, [["LABEL_0", "LABEL_2"], [], ["LABEL_1"]]),
+    ("regression", 1, [3.5, -2.0, 0.25]),
+])  # fmt: skip
+def test_text_classifier_of_several_labels_or_numbers(kind, count, targets, tmp_path):
+    cls = transformers.BertForSequenceClassification
+    bert(tmp_path / "old", cls, num_labels=count, problem_type=kind)
+    task = txf.tasks.TextClassifier.from_checkpoint(tmp_path / "old", max_length=20)
+    rows = targets if count == 1 else [[float(name in one) for name in task.labels] for one in targets]
+
+    def compare(task, folder):
+        task.max_length = 20
+        output, batch, model = theirs(folder, cls, FIRST)
+        assert model.config.problem_type == kind
+        expected = output.logits[:, 0] if count == 1 else output.logits.sigmoid()
+        np.testing.assert_allclose(task.predict(FIRST, return_probabilities=count > 1), expected, atol=1e-5)
+        loss = model(**batch, labels=torch.tensor(rows)).loss.item()
+        np.testing.assert_allclose(task.evaluate(FIRST, targets)["loss"], loss, rtol=1e-4)
+
+    check_twice(task, tmp_path / "new", tmp_path / "old", compare, lambda task: task.fit(FIRST, targets, **FIT))
+
+
 @pytest.mark.parametrize("count", [3, 1], ids=["labels", "score"])
 def test_pair_classifier(count, tmp_path):
     cls = transformers.BertForSequenceClassification

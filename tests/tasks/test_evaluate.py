@@ -12,6 +12,7 @@ import sklearn.metrics
 from tasks.test_tasks import DATA, MAKE
 
 import keras_txf as txf
+from keras_txf.tasks.labels import MacroF1OfSets
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,35 @@ def test_scores_of_labels_are_those_of_scikit_learn(of):
     np.testing.assert_allclose(found["accuracy"], sklearn.metrics.accuracy_score(labels, task.predict(texts)))
     expected = sklearn.metrics.f1_score(labels, task.predict(texts), average="macro")
     np.testing.assert_allclose(found["f1"], expected, atol=1e-6)
+
+
+def test_scores_of_sets_are_those_of_scikit_learn(of):
+    """A batch is narrower than the labels are many; of one label there is no example, and none is predicted."""
+    task = of("TextClassifier of sets")
+    texts, sets = ["fine", "film", "cast", "a"], [["cast", "fine"], [], ["fine"], ["cast"]]
+    rows = np.array([[label in one for label in task.labels] for one in sets])
+    found, shares = task.evaluate(texts, sets, batch_size=3), task.predict(texts, return_probabilities=True)
+    answers = task.predict(texts)
+    assert answers == [[label for label, share in zip(task.labels, row) if share > 0.5] for row in shares]
+    entropies = -np.where(rows, np.log(shares), np.log1p(-shares.astype("float64")))
+    np.testing.assert_allclose(found["loss"], entropies.mean(), rtol=1e-5)
+    guesses = np.array([[label in one for label in task.labels] for one in answers])
+    expected = sklearn.metrics.f1_score(rows, guesses, average="macro", zero_division=0)
+    np.testing.assert_allclose(found["f1"], expected, atol=1e-6)
+    logits = np.random.default_rng(0).normal(size=(9, 4)) - [0, 0, 0, 9]
+    rows = np.random.default_rng(1).integers(0, 2, (9, 4)) * [1, 1, 1, 0]
+    metric = MacroF1OfSets()
+    metric.update_state(rows[:5], logits[:5])
+    metric.update_state(rows[5:], logits[5:])
+    expected = sklearn.metrics.f1_score(rows, logits > 0, average="macro", zero_division=0)
+    np.testing.assert_allclose(metric.result(), expected, atol=1e-6)
+
+
+def test_scores_of_numbers_are_those_of_scipy(of):
+    task, texts, numbers = of("TextClassifier of a number"), ["a fine film", "dull", "what a cast"], [2.5, -30.0, 7.0]
+    found, answers = task.evaluate(texts, numbers, batch_size=2), task.predict(texts).astype("float64")
+    np.testing.assert_allclose(found["loss"], np.mean((answers - numbers) ** 2), rtol=1e-5)
+    correlations(found, answers, numbers)
 
 
 @pytest.mark.drawn(6)

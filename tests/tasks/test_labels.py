@@ -67,3 +67,52 @@ def test_labels_of_a_checkpoint_without_names_keep_its_head(own, folder, tmp_pat
     config |= {"id2label": {str(i): f"LABEL_{i}" for i in range(3)}, "label2id": {}}
     (tmp_path / "task" / "config.json").write_text(json.dumps(config))
     np.testing.assert_array_equal(own, probabilities(tmp_path / "task", ["a", "b", "c"]))
+
+
+MULTI, NUMBER = "multi_label_classification", "regression"
+
+
+@pytest.mark.parametrize("problem_type, labels, options, words", [
+    (MULTI, [["a"], ["c"]], {}, "`labels` must be of the labels .*'c' at place 0 of the text at place 1"),
+    (MULTI, [["a"], "b"], {}, "`labels` must be a list of labels of each text; received 'b' at place 1"),
+    (MULTI, [["a"], []], {"class_weight": "balanced"}, "`class_weight` must be None for .*multi_label"),
+    (NUMBER, [1.0, float("nan")], {}, "`labels` must hold finite numbers; received nan at place 1"),
+    (NUMBER, [1e39, 1.0], {}, r"`labels` must hold finite numbers; received 1e\+39 at place 0"),
+    (NUMBER, [1.0, 2.0], {"class_weight": {"a": 2.0}}, "`class_weight` must be None for .*regression"),
+])  # fmt: skip
+def test_what_is_no_set_of_labels_and_no_number_is_refused(problem_type, labels, options, words, tasks_of_problems):
+    with pytest.raises(ValueError, match=words):
+        tasks_of_problems[problem_type].fit(["x", "y"], labels, verbose=0, **options)
+
+
+@pytest.fixture(scope="module")
+def tasks_of_problems():
+    columns = {MULTI: [["a"], ["b", "a"], []], NUMBER: [1, 2.5, -3]}
+    make = txf.tasks.TextClassifier.from_scratch
+    small = dict(vocab_size=30, num_layers=1, dim=8, num_heads=2)
+    return {kind: make(["x", "y", "z"], labels, problem_type=kind, **small) for kind, labels in columns.items()}
+
+
+def test_a_problem_refuses_what_belongs_to_another(tasks_of_problems, bert):
+    task, cls = tasks_of_problems[NUMBER], txf.tasks.TextClassifier
+    with pytest.raises(ValueError, match="`return_probabilities` must be False"):
+        task.predict("x", return_probabilities=True)
+    with pytest.raises(ValueError, match="`labels` must be None for `problem_type=.regression"):
+        cls(task.model, task.tokenizer, ["a", "b"], problem_type=NUMBER)
+    with pytest.raises(ValueError, match="`problem_type` must be one of .*received 'ranking'"):
+        cls.from_checkpoint(bert, labels=["a", "b"], problem_type="ranking")
+
+
+@pytest.mark.parametrize("kind, labels", [(MULTI, LABELS), (NUMBER, None)])
+def test_a_folder_says_its_problem(kind, labels, bert, tmp_path):
+    cls = txf.tasks.TextClassifier
+    cls.from_checkpoint(bert, labels=labels, problem_type=kind).save(tmp_path / "task", format="huggingface")
+    path = tmp_path / "task" / "config.json"
+    assert json.loads(path.read_text())["problem_type"] == kind
+    found = cls.load(tmp_path / "task")
+    assert (found.problem_type, found.labels) == (kind, labels)
+    if kind == MULTI:
+        with pytest.raises(ValueError, match="`labels` must be given: the checkpoint gives a text several labels"):
+            txf.tasks.PairClassifier.from_checkpoint(tmp_path / "task")
+    found = cls.from_checkpoint(tmp_path / "task", labels=["a", "b"], problem_type="single_label_classification")
+    assert isinstance(found.predict("x"), str)

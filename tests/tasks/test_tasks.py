@@ -15,6 +15,7 @@ from keras_txf.tasks.labels import MacroF1
 tasks = txf.tasks
 GOOD, BAD = ["a good film", "what a fine cast", "fine and good"], ["a bad film", "what a dull cast", "dull and bad"]
 TEXTS, LABELS = (GOOD + BAD) * 4, (["+"] * 3 + ["-"] * 3) * 4
+SETS, NUMBERS = [["good"], ["fine", "cast"], ["fine", "good"], [], ["cast"], []] * 4, [2.5, 9, 11, -3, -4.5, -6] * 4
 SMALL = dict(vocab_size=60, num_layers=1, dim=16, num_heads=2, dropout=0.0)
 LINES = ["the cat sat on the mat", "the dog sat on the rug", "a bird sang"] * 8
 WORDS, TAGS = [["Ada", "is", "here"], ["who", "saw", "Ada"]] * 12, [["B-PER", "O", "O"], ["O", "O", "B-PER"]] * 12
@@ -22,6 +23,12 @@ SOURCES, TARGETS = ["one dog", "two cats", "one cat"] * 8, ["ein Hund", "zwei Ka
 
 MAKE = {
     "TextClassifier": lambda: tasks.TextClassifier.from_scratch(TEXTS, LABELS, **SMALL),
+    "TextClassifier of sets": lambda: tasks.TextClassifier.from_scratch(
+        TEXTS, SETS, problem_type="multi_label_classification", **SMALL
+    ),
+    "TextClassifier of a number": lambda: tasks.TextClassifier.from_scratch(
+        TEXTS, NUMBERS, problem_type="regression", **SMALL
+    ),
     "TokenClassifier": lambda: tasks.TokenClassifier.from_scratch(WORDS, TAGS, **SMALL),
     "PairClassifier": lambda: tasks.PairClassifier.from_scratch(SOURCES, TARGETS, ["no", "yes"], **SMALL),
     "PairClassifier of a score": lambda: tasks.PairClassifier.from_scratch(SOURCES, TARGETS, **SMALL),
@@ -32,12 +39,14 @@ MAKE = {
 }
 DATA = {
     "TextClassifier": (TEXTS, LABELS), "TokenClassifier": (WORDS, TAGS),
+    "TextClassifier of sets": (TEXTS, SETS), "TextClassifier of a number": (TEXTS, NUMBERS),
     "PairClassifier": (SOURCES, TARGETS, ["no", "yes", "yes"] * 8),
     "PairClassifier of a score": (SOURCES, TARGETS, [0, 0.5, 1] * 8),
     "TextEmbedder": (SOURCES, TARGETS), "TextGenerator": (LINES,), "TextToText": (SOURCES, TARGETS),
     "MaskedLanguageModel": (LINES,),
 }  # fmt: skip
 SCORES = {
+    "TextClassifier of sets": {"f1"}, "TextClassifier of a number": {"spearman", "pearson"},
     "TextClassifier": {"accuracy", "f1"}, "PairClassifier": {"accuracy", "f1"},
     "TokenClassifier": {"accuracy", "precision", "recall", "f1"},
     "PairClassifier of a score": {"spearman", "pearson"}, "TextEmbedder": {"accuracy"}, "TextGenerator": {"perplexity"},
@@ -49,7 +58,7 @@ SCORES = {
 def ask(task):
     """An answer of a task that its weights and tokenizers decide."""
     if isinstance(task, tasks.TextClassifier):
-        return task.predict(["a fine film", "dull"], return_probabilities=True)
+        return task.predict(["a fine film", "dull"], return_probabilities=task.labels is not None)
     if isinstance(task, tasks.TokenClassifier):
         return np.concatenate(task.predict(WORDS[:2], return_probabilities=True))
     if isinstance(task, tasks.PairClassifier):

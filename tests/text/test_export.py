@@ -246,6 +246,7 @@ def refuses(words, kind="decoder_generator", tokenizer=LETTERS, model=None, **op
     (["'stop_id'", "Did you mean 'stop_ids'"], {"stop_id": 2}),
     (["`labels`", "'decoder_generator"], {"labels": LABELS}),
     (["`stop_ids`", "'encoder_classifier", "labels"], {"kind": "encoder_classifier", "stop_ids": 2}),
+    (["`multi_label`", "does not go with the model"], {"kind": "encoder_classifier", "multi_label": True}),
     (["`labels`", "3, one for each class"], {"kind": "encoder_classifier", "labels": ["good", "bad"]}),
     (["`labels`", "different strings"], {"kind": "encoder_classifier", "labels": ["good", "bad", "bad"]}),
     (["one vector for each text", "Pooling"], {"kind": "encoder"}),
@@ -369,6 +370,15 @@ def test_answers_begin_and_end_as_the_tokenizer_says(tmp_path):
         txf.text.export(model, ids, tmp_path / kind, max_new_tokens=12, stop_ids=[], overwrite=True, **options)
         answers = model.generate(prompts, 12, padded=False, **options)
         assert [text.decode() for text in serve(tmp_path / kind, texts)["text"].numpy()] == ids.detokenize(answers)
+
+
+def test_several_labels_of_a_text_stand_at_their_places():
+    answer = serving.classifier(make("encoder_classifier", 3), tokenizer(), LABELS, multi_label=True)
+    found = {name: value.numpy() for name, value in answer(tf.constant(["a fox", "the lazy dog", "x"])).items()}
+    shares = 1 / (1 + np.exp(-found["logits"].astype("float64")))
+    np.testing.assert_allclose(found["probabilities"], shares, atol=1e-6)
+    expected = [[label if share > 0.5 else "" for label, share in zip(LABELS, row)] for row in shares]
+    assert [[label.decode() for label in row] for row in found["labels"]] == expected
 
 
 @pytest.mark.parametrize("labels", [None, LABELS])
