@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "models": "checks ops layers generation backend",
     "training": "checks progress reading atomic_write ops layers generation backend",
     "text": "checks progress reading atomic_write strangers strangers_process layers generation backend",
-    "checkpoints": "checks reading atomic_write strangers ops layers generation models training backend",
+    "checkpoints": "checks reading atomic_write strangers ops layers generation models training text backend",
     "tasks": "checks progress reading atomic_write layers generation models training text checkpoints",
     "visualize": "checks atomic_write ops layers models backend",
 }  # fmt: skip

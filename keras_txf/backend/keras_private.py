@@ -12,6 +12,7 @@ from keras.src.backend import compute_output_spec as infer_outputs
 from keras.src.backend.common import dtypes, global_state
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.saving.saving_lib import _walk_saveable
+from keras.src.saving.serialization_lib import ObjectSharingScope
 
 WAITING = "uninitialized_variables"  # Keras' list of the variables whose values it has put off
 
@@ -48,6 +49,12 @@ def _has_float64():
     import jax
 
     return jax.config.jax_enable_x64
+
+
+def model_of_config(cls, config):
+    """Makes a model of a class from its configuration; layers that share a layer share it again."""
+    with ObjectSharingScope():
+        return cls.from_config(config)
 
 
 def flatten_layers(layer, include_self=True):

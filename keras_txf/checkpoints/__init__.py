@@ -3,6 +3,7 @@
 from keras_txf.checkpoints.adapters import load_adapter, save_adapter
 from keras_txf.checkpoints.hub import find
 from keras_txf.checkpoints.loading import load
+from keras_txf.checkpoints.resizing import resize_vocabulary
 from keras_txf.checkpoints.saving import save
 
-__all__ = ["find", "load", "load_adapter", "save", "save_adapter"]
+__all__ = ["find", "load", "load_adapter", "resize_vocabulary", "save", "save_adapter"]

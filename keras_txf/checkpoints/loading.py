@@ -169,6 +169,7 @@ class Provenance:
         skipped: first rows of tables that became no weight, by the names of the tables.
         prefix: what the names of the body begin with in a file whose class no builder makes; else None. `save` writes
             that class again.
+        files: texts of files of the tokenizer that differ from those of the folder, by their names.
     """
 
     folder: pathlib.Path
@@ -178,6 +179,7 @@ class Provenance:
     kept: dict = dataclasses.field(default_factory=dict)
     skipped: dict = dataclasses.field(default_factory=dict)
     prefix: str | None = None
+    files: dict = dataclasses.field(default_factory=dict)
 
 
 PROVENANCE = weakref.WeakKeyDictionary()

@@ -2,14 +2,13 @@
 
 import json
 import pathlib
-import shutil
 
 import keras
 from safetensors.numpy import load_file, save_file
 
 from keras_txf.checkpoints.generation_config import give_generate_defaults
 from keras_txf.checkpoints.loading import PROVENANCE, Provenance, set_origin
-from keras_txf.checkpoints.saving import FREE, beside
+from keras_txf.checkpoints.saving import FREE, write_beside
 from keras_txf.models.generate_defaults import share_generate_defaults
 from keras_txf.reading import read_json
 
@@ -36,8 +35,7 @@ def write_origin(model: keras.Model, folder: pathlib.Path) -> None:
     for name, tensors in ((KEPT, origin.kept), (SKIPPED, origin.skipped)):
         if tensors:
             save_file(tensors, folder / name)
-    for name, file in beside(origin.folder).items():
-        shutil.copyfile(file, folder / name)
+    write_beside(folder, origin)
 
 
 def read_origin(model: keras.Model, folder: pathlib.Path) -> None:

@@ -88,12 +88,7 @@ def save(
     (1, 5)
     """
     checks.built_model("model", model)
-    adapted = [layer.path for layer in flatten_layers(model) if adapters_of(layer)]
-    if adapted:
-        raise ValueError(
-            f"`model` must have no adapters; received one with an adapter of {short_repr(adapted[0])}. "
-            "`txf.checkpoints.save_adapter` writes it by itself, `txf.training.merge_adapter` adds it to the kernels."
-        )
+    refuse_adapters(model)
     folder = checks.path("folder", folder)
     checks.optional(checks.one_of, "dtype", dtype, DTYPES)
     checks.positive_integer("max_shard_size", max_shard_size)
@@ -106,13 +101,29 @@ def save(
     prefix = family.prefix * known.whole if origin.prefix is None else origin.prefix
     tensors = {prefix * link.inner + link.name: link for link in found}
     shards, values = split(tensors, dtype, max_shard_size), new_config(model, origin, family, dtype)
-    check_places(folder, {"config.json", *shards, *beside(origin.folder)})
+    check_places(folder, {"config.json", *shards, *beside(origin.folder), *origin.files})
     with atomic_checkpoint(folder) as new:
         write_tensors(new, shards, origin, dtype)
         write_json(new / "config.json", values)
-        for name, file in beside(origin.folder).items():
-            shutil.copyfile(file, new / name)
+        write_beside(new, origin)
         update_generation_config(new, values)
+
+
+def refuse_adapters(model):
+    adapted = [layer.path for layer in flatten_layers(model) if adapters_of(layer)]
+    if adapted:
+        raise ValueError(
+            f"`model` must have no adapters; received one with an adapter of {short_repr(adapted[0])}. "
+            "`txf.checkpoints.save_adapter` writes it by itself, `txf.training.merge_adapter` adds it to the kernels."
+        )
+
+
+def write_beside(folder, origin):
+    """Writes the files that belong to the weights of a checkpoint into a folder."""
+    for name, file in beside(origin.folder).items():
+        shutil.copyfile(file, folder / name)
+    for name, text in origin.files.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def beside(folder):
@@ -151,7 +162,7 @@ def find_origin(model, config):
     if before is None or (before.task, find_family(before.config)) != (task, find_family(values)):
         return Provenance(folder, values, task, {})
     kept = before.kept if before.prefix is None else {}  # those of another class
-    return Provenance(folder or before.folder, values, task, {}, kept, before.skipped)
+    return Provenance(folder or before.folder, values, task, {}, kept, before.skipped, files=before.files)
 
 
 def check_described(model, origin, family, names):

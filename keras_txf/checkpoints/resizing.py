@@ -1,0 +1,187 @@
+"""Tokens that a loaded model and its tokenizer get after their training.
+
+Legend: V rows of the tables, D model dim.
+"""
+
+import dataclasses
+import pathlib
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.backend.keras_private import flatten_layers, model_of_config, without_values
+from keras_txf.checkpoints.building import find_family
+from keras_txf.checkpoints.config import Config
+from keras_txf.checkpoints.family import LANGUAGE_MODELS
+from keras_txf.checkpoints.lazy_init import give_value, give_values
+from keras_txf.checkpoints.loading import origin_of, set_origin
+from keras_txf.checkpoints.saved_config import write_json
+from keras_txf.checkpoints.saving import refuse_adapters, write_beside
+from keras_txf.checks import short_repr
+from keras_txf.layers import PositionalEmbedding
+from keras_txf.models.generate_defaults import share_generate_defaults
+from keras_txf.text.checkpoint import from_checkpoint
+from keras_txf.text.more_tokens import all_tokens, files_of_more_tokens, with_tokens
+
+SIZES = ("vocab_size", "source_vocab_size", "target_vocab_size")  # options of builders
+KEYS = ("vocab_size", "decoder_vocab_size")  # of config.json
+HEADS = ("logits", "logit_adjustment")  # layers with a row or a number for each token, in a language model
+
+
+def resize_vocabulary(model: keras.Model, tokenizer: Any, tokens: Sequence[str]) -> tuple[Any, Any]:
+    """Adds tokens to a loaded model and its tokenizer.
+
+    Use it for words of a trade, or marks such as "<drug>", before fine-tuning. A table with more rows than the
+    tokenizer has tokens, as T5's, gives its spare rows to the new tokens first; it grows by the rows that are missing
+    then, and by no others. The rows of the new tokens, in the tables of the input and of the output and in the bias of
+    the logits, are the means of the rows of the tokenizer's tokens. All other rows stay as they are, and so do the
+    logits of the old tokens.
+
+    `save` writes the new model with the files of the new tokenizer, and transformers reads both.
+
+    Args:
+        model: a model from `load`. It stays as it is.
+        tokenizer: the tokenizer of the same folder, from `txf.text.from_checkpoint`.
+        tokens: list of str. Each becomes one token wherever it stands in a text.
+
+    Returns:
+        A new model, not compiled, and a new tokenizer with the options of the old one.
+
+    Raises:
+        ValueError: a model that is not from `load`, with adapters, or quantized; a tokenizer of another folder, or of
+            bytes or characters; a token that exists already; tables of different sizes, such as Marian's of separate
+            vocabularies; a family whose `config.json` does not say the size as `vocab_size`.
+
+    Example:
+
+    >>> import tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> bpe = txf.text.BytePairTokenizer.train(["a dog sees a dog"], vocab_size=261)
+    >>> characters = (folder / "tokenizer.json").write_text(bpe.get_config()["definition"])
+    >>> config = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], vocab_size=bpe.vocab_size, n_embd=32,
+    ...               n_layer=2, n_head=4, n_positions=16, activation_function="relu")
+    >>> gpt2 = txf.models.decoder_generator(
+    ...     bpe.vocab_size, 2, 32, 4, position_encoding="learned", max_length=16, norm_placement="pre",
+    ...     scale_embedding=False, pad_id=None, intermediate_dim=128)
+    >>> txf.checkpoints.save(gpt2, folder, config)
+    >>> model, tokenizer = txf.checkpoints.load(folder), txf.text.from_checkpoint(folder)
+    >>> model, tokenizer = txf.checkpoints.resize_vocabulary(model, tokenizer, ["<drug>"])
+    >>> tokenizer.tokenize("<drug>").numpy().tolist() == [bpe.vocab_size], model.output.shape[-1] - bpe.vocab_size
+    (True, 1)
+    """
+    checks.built_model("model", model)
+    origin = origin_of(model)
+    if origin is None or origin.folder is None:
+        raise ValueError(
+            "`model` must be a model from `load`, whose folder has the files of its tokenizer; received "
+            f"{short_repr(model)}."
+        )
+    refuse_adapters(model)
+    if any(getattr(layer, "quantization_mode", None) for layer in flatten_layers(model)):
+        raise ValueError("`model` must not be quantized: quantized tables do not grow. Quantize the new model.")
+    changed = with_tokens(tokenizer, tokens)
+    size = table_size(model)
+    if tokenizer.vocab_size > size:
+        raise ValueError(
+            f"`tokenizer` must have at most the {size} tokens of the model's tables; received one of "
+            f"{tokenizer.vocab_size}."
+        )
+    new_size = max(size, changed.vocab_size)
+    config = origin.config if new_size == size else new_config(origin, size, new_size)
+    files = {**origin.files, **new_files(origin, tokenizer, changed)}
+    resized = with_rows(model, origin.task, tokenizer.vocab_size, changed.vocab_size, new_size)
+    set_origin(resized, dataclasses.replace(origin, config=config, files=files))
+    share_generate_defaults(model, resized)
+    return resized, changed
+
+
+def table_size(model):
+    """Returns V; refuses a model without tables of tokens, or with tables of several sizes."""
+    layers = [layer for layer in flatten_layers(model) if isinstance(layer, PositionalEmbedding)]
+    sizes = {layer.vocab_size for layer in layers} - {None}
+    if len(sizes) != 1:
+        raise ValueError(
+            f"`model` must have tables of tokens of one size; received a model with sizes {short_repr(sorted(sizes))}."
+        )
+    return sizes.pop()
+
+
+def new_config(origin, size, new_size):
+    """Returns the config.json for larger tables; refuses one whose other options change with the size."""
+    keys = [key for key in KEYS if Config(origin.config)(key, None) == size]
+    values, family = {**origin.config, **dict.fromkeys(keys, new_size)}, find_family(origin.config)
+    before, after = (family.options(Config(each)) for each in (origin.config, values))
+    before.update({name: new_size for name in SIZES if before.get(name) == size})
+    odd = [name for name, value in before.items() if isinstance(value, (int, str, float)) and value != after[name]]
+    if not keys or odd or any(size in tensor.shape for tensor in origin.kept.values()):
+        raise ValueError(
+            f"`model` must be of a family whose tables grow with `vocab_size` of config.json, and nothing else does; "
+            f"received {short_repr(origin.config.get('model_type'))}."
+        )
+    return values
+
+
+def new_files(origin, tokenizer, changed):
+    """Returns the changed files of the tokenizer; refuses files that are not those of the tokenizer."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        write_beside(folder, origin)
+        write_json(folder / "config.json", origin.config)
+        check_tokens(folder, tokenizer, origin)
+        files = files_of_more_tokens(folder, tokenizer, changed)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        check_tokens(folder, changed, origin)
+    return files
+
+
+def check_tokens(folder, tokenizer, origin):
+    """Refuses a tokenizer with other tokens than those of a folder."""
+    if all_tokens(from_checkpoint(folder)) != all_tokens(tokenizer):
+        raise ValueError(
+            "`tokenizer` must be the one that `txf.text.from_checkpoint` makes of the model's folder, "
+            f"{short_repr(str(origin.folder))}; received one with other tokens."
+        )
+
+
+def with_rows(model, task, known, used, size):
+    """Returns a copy of a model, with tables of another size.
+
+    Args:
+        task: the name of the task.
+        known, used: how many tokens the tokenizer had and has; the rows between the two are means.
+        size: the new V.
+    """
+    config, heads = model.get_config(), HEADS if task in LANGUAGE_MODELS else ()
+    for layer in config["layers"]:
+        own = layer["config"]
+        if layer["class_name"].endswith("PositionalEmbedding") and own["vocab_size"] is not None:
+            own["vocab_size"] = size
+        if own["name"] in heads:
+            layer.pop("build_config", None)  # the layer is built by its first call
+            own.update(dict.fromkeys(own.keys() & {"units"}, size))
+    with without_values() as made:
+        resized = model_of_config(type(model), config)
+    weights = {weight.path: weight for weight in model.weights}
+    for weight in resized.weights:
+        values = ops.convert_to_numpy(weights.pop(weight.path))
+        if weight.path.endswith("/token/embeddings"):
+            values = with_means(values, known, used, size)
+        elif weight.path.partition("/")[0] in heads:
+            values = with_means(values.T, known, used, size).T
+        give_value(weight, [values])
+    give_values(made)
+    return resized
+
+
+def with_means(table, known, used, size):
+    """Returns a table, (V, D) or (V,), of `size` rows; the rows from `known` to `used` are the mean of those before."""
+    more = np.zeros((size - len(table), *table.shape[1:]), table.dtype)
+    table = np.concatenate([table, more])
+    table[known:used] = table[:known].astype("float64").mean(axis=0).astype(table.dtype)
+    return table
