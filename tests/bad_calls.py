@@ -323,6 +323,12 @@ def add_checkpoints():
     case("checkpoints.load", checkpoints.load, own, path=golden)
     case("checkpoints.find", checkpoints.find, path=golden)
     loaded, adapter = checkpoints.load(golden), folder / "adapter"
+    checkpoints.save(loaded, folder / "with_words")
+    (folder / "with_words" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nhello\n")
+    (folder / "with_words" / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    with_words, words = checkpoints.load(folder / "with_words"), text.from_checkpoint(folder / "with_words")
+    resize = checkpoints.resize_vocabulary
+    case("checkpoints.resize_vocabulary", resize, model=with_words, tokenizer=words, tokens=["<drug>"])
     training.add_adapter(loaded, "known", rank=2)
     checkpoints.save_adapter(loaded, adapter, "known")
     case("checkpoints.save_adapter", checkpoints.save_adapter, model=loaded, folder=adapter, name="known")

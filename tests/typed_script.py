@@ -158,6 +158,12 @@ def use_checkpoints(folder: pathlib.Path) -> None:
     loaded = txf.checkpoints.load(txf.checkpoints.find(golden), task="causal_lm", dtype="float32")
     txf.checkpoints.save(loaded, folder / "gpt2", config=json.loads((golden / "config.json").read_text()))
     loaded.generate([[5, 6]], 2)
+    (folder / "gpt2" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nhello\n")
+    (folder / "gpt2" / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    resized, _ = txf.checkpoints.resize_vocabulary(
+        txf.checkpoints.load(folder / "gpt2"), txf.text.from_checkpoint(folder / "gpt2"), ["<drug>"]
+    )
+    resized.generate([[5, 6]], 2)
     txf.training.add_adapter(loaded, "verse", rank=2)
     txf.checkpoints.save_adapter(loaded, folder / "adapter", "verse", base="gpt2", dtype="float16")
     txf.checkpoints.load_adapter(loaded, folder / "adapter", name="prose")

@@ -169,7 +169,7 @@ def with_rows(model, task, known, used, size):
         resized = model_of_config(type(model), config)
     weights = {weight.path: weight for weight in model.weights}
     for weight in resized.weights:
-        values = ops.convert_to_numpy(weights.pop(weight.path))
+        values = np.asarray(ops.convert_to_numpy(weights.pop(weight.path)))
         if weight.path.endswith("/token/embeddings"):
             values = with_means(values, known, used, size)
         elif weight.path.partition("/")[0] in heads:
