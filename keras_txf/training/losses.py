@@ -230,7 +230,7 @@ def token_weights(owner, y_true, y_pred, sample_weight):
 def _refuse_outside(y_true, vocab_size, pad_id):
     """Refuses ids outside of the vocabulary but padding, where the targets have values."""
     values = checks.concrete(y_true)
-    if values is None or vocab_size is None:
+    if values is None:
         return
     outside = values[(values < 0) | (values >= vocab_size)]
     outside = outside if pad_id is None else outside[outside != pad_id]
