@@ -8,6 +8,7 @@ Legend: R rows, L columns of tokens, P columns of prompt, V vocabulary, S stops,
 """
 
 import dataclasses
+import functools
 import math
 import numbers
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.generation.dynamic_parameters import set_fields
 from keras_txf.generation.penalties import generated_tokens, occurrences
+from keras_txf.ops.numbers import LOWEST
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,6 +256,17 @@ def entries_of(values, name="ids", kind="token ids, or of lists of them"):
 def forbid(logits, tokens):
     """The logits with -inf at these tokens, int (R, any), -1 where there is none."""
     return ops.where(occurrences(tokens, logits) > 0, -math.inf, logits)
+
+
+@functools.cache  # one function for each token: a loop is compiled for each
+def without_padding(pad_id):
+    """A processor that forbids the padding token in each row that has another token left."""
+
+    def processor(logits, history):
+        others = ops.where(ops.arange(logits.shape[-1], dtype="int32") == pad_id, -math.inf, logits)
+        return ops.where(ops.max(others, axis=-1, keepdims=True) < LOWEST, logits, others)
+
+    return processor
 
 
 def last_tokens(tokens, history, length):

@@ -14,7 +14,7 @@ from keras_txf.backend.functional_graph import mask_of, optional_inputs
 from keras_txf.backend.keras_private import flatten_layers
 from keras_txf.checks import short_repr
 from keras_txf.generation.engine import Engine
-from keras_txf.generation.processors import ForbiddenTokens, check_processors
+from keras_txf.generation.processors import check_processors, without_padding
 from keras_txf.generation.prompts import check_switch, new_token_limits, stop_lists
 from keras_txf.generation.results import pack
 from keras_txf.generation.samplers import check_options, check_sequences, check_stream, get_sampler
@@ -136,7 +136,7 @@ def _engine_options(model, tokens, sampler, processors, num_return_sequences, st
     stops = stop_lists(stop_ids, stop_sequences, tokens.vocab_size)
     padding = {tokens.pad_id} - {None, *itertools.chain(*stops)}
     if padding and not is_loaded(model):  # the losses never made it a target
-        processors = check_processors((ForbiddenTokens([*padding]), *processors), tokens.vocab_size)
+        processors = (*processors, without_padding(tokens.pad_id))
     return sampler, processors, check_sequences(sampler, num_return_sequences), stops
 
 

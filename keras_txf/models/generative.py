@@ -92,8 +92,9 @@ class Generator(CheckedModel):
 
         A model from `txf.checkpoints.load` has other defaults, those of its `generation_config.json`.
 
-        The model's padding is never chosen, because the losses never made it a target, unless a stop holds it. A model
-        from `txf.checkpoints.load` may choose it, as in transformers. Later tokens see it as they see every other one.
+        The model's padding is never chosen, because the losses never made it a target, unless a stop holds it or
+        `processors` leave no other token. A model from `txf.checkpoints.load` may choose it, as in transformers. Later
+        tokens see it as they see every other one.
 
         Args:
             prompt_ids: token ids: lists of unequal lengths, a ragged tensor, or an array (B, T) padded on

@@ -71,7 +71,7 @@ def drawn(sampler, logits):
 
 @functools.cache
 def model():
-    return drawing.randomize(txf.models.decoder_generator(VOCABULARY, 1, 8, 2), seed=2)
+    return drawing.randomize(txf.models.decoder_generator(VOCABULARY, 1, 8, 2, pad_id=None), seed=2)
 
 
 FILTERS = {
