@@ -11,6 +11,7 @@ from keras_txf.layers.feed_forward import FeedForward, network_widths, set_netwo
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_config, own_initializer, register
+from keras_txf.layers.symbolic_calls import has_output_spec
 from keras_txf.ops.heads import batch_size
 from keras_txf.ops.masks import HIDDEN
 from keras_txf.ops.numbers import widen
@@ -20,6 +21,7 @@ SCORES = {"softmax": lambda logits: ops.softmax(logits, axis=-1), "sigmoid": ops
 
 @register
 @named_arguments
+@has_output_spec
 class MixtureOfExperts(keras.layers.Layer):
     """A feed-forward layer of E experts: a router sends each token to the k experts that it scores highest.
 
@@ -208,6 +210,13 @@ class MixtureOfExperts(keras.layers.Layer):
         # LiteRT lacks the einsum "bted,bte->btd".
         outputs = ops.squeeze(ops.matmul(ops.expand_dims(ops.cast(weights, x.dtype), -2), x), -2)
         return outputs + self._shared(inputs) if self.num_shared_experts else outputs
+
+    def output_spec(self, given):
+        """The symbol of `call`, from its arguments as attributes."""
+        if isinstance(self.activation_function, keras.layers.Layer):
+            wide = (*given.inputs.shape[:-1], self.num_experts, self.intermediate.shape[-1])
+            self.activation_function(keras.KerasTensor(wide, self.compute_dtype))
+        return keras.KerasTensor(given.inputs.shape, self.compute_dtype)
 
     def _inside(self, inputs):
         """What the output projections read (B, T, E, F)."""

@@ -89,6 +89,18 @@ def test_lists_are_arrays(name):
         assert max(np.abs(a - b).max() for a, b in zip(numpy(layer(**changed)), expected)) > 1e-4  # the lists count
 
 
+@every_layer
+def test_the_type_is_known_without_a_call(name):
+    """Keras' tests of layers ask `compute_output_spec` itself, where nothing casts the weights."""
+    options, fixed, arguments = LAYERS[name]
+    layer = getattr(layers, name)(**options, **fixed, dtype="mixed_float16")
+    half = {key: x.astype("float16") if x.dtype == "float32" else x for key, x in arguments.items()}
+    found = layer(**half)
+    spec = layer.compute_output_spec(**{key: keras.KerasTensor(x.shape, str(x.dtype)) for key, x in half.items()})
+    for output, symbol in zip(keras.tree.flatten(found), keras.tree.flatten(spec)):
+        assert (tuple(output.shape), keras.backend.standardize_dtype(output.dtype)) == (symbol.shape, symbol.dtype)
+
+
 BAD = {
     "ragged": [[1], [2, 3]], "text": "text", "texts": [["a"]], "dict": {"a": 1}, "number": 3, "object": object(),
     "class": np.ndarray, "nothing": [None], "huge": [[2**31]], "huge array": np.array([[2**40]]),
