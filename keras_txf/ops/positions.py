@@ -95,7 +95,7 @@ def relative_buckets(distance, bidirectional, num_buckets, max_distance):
     """
     if bidirectional:
         num_buckets //= 2
-        offset = ops.where(distance > 0, num_buckets, 0)
+        offset = ops.cast(distance > 0, "int32") * num_buckets
         distance = ops.abs(distance)
     else:
         offset = 0
