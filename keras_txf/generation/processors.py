@@ -18,9 +18,9 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.generation.bounds import LARGEST_LOGIT
 from keras_txf.generation.dynamic_parameters import set_fields
 from keras_txf.generation.penalties import generated_tokens, occurrences
-from keras_txf.ops.numbers import LOWEST
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,11 +260,14 @@ def forbid(logits, tokens):
 
 @functools.cache  # one function for each token: a loop is compiled for each
 def without_padding(pad_id):
-    """A processor that forbids the padding token in each row that has another token left."""
+    """A processor that makes the padding token the least likely in each row that has another token left.
+
+    Its logit is finite: `enable_check_numerics` of TensorFlow stops at -inf.
+    """
 
     def processor(logits, history):
-        others = ops.where(ops.arange(logits.shape[-1], dtype="int32") == pad_id, -math.inf, logits)
-        return ops.where(ops.max(others, axis=-1, keepdims=True) < LOWEST, logits, others)
+        others = ops.where(ops.arange(logits.shape[-1], dtype="int32") == pad_id, -LARGEST_LOGIT, logits)
+        return ops.where(ops.max(others, axis=-1, keepdims=True) > -LARGEST_LOGIT, others, logits)
 
     return processor
 

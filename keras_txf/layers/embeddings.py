@@ -302,7 +302,7 @@ class PositionalEmbedding(keras.layers.Layer):
             return vectors
         # Inside a compiled function nothing can raise, and XLA would take the last row in silence.
         inside = ops.logical_and(positions >= 0, positions < self.max_length)
-        return ops.where(ops.expand_dims(inside, -1), vectors, nan_unless(inside, vectors.dtype)[..., None])
+        return ops.where(ops.expand_dims(inside, -1), vectors, ops.expand_dims(nan_unless(inside, vectors.dtype), -1))
 
     def compute_mask(self, inputs, previous_mask=None):
         if len(inputs.shape) != 2:  # hidden states on their way to logits keep their mask
