@@ -18,6 +18,8 @@ from keras_txf.generation import (
     RepetitionPenalty,
     Sampling,
 )
+from keras_txf.generation.samplers import check_stop_strings
+from keras_txf.generation.stop_strings import StopStrings, string_list
 from keras_txf.layers.token_input import target_name, token_input
 from keras_txf.models.generate_defaults import set_generate_defaults
 from keras_txf.reading import file_of, read_json
@@ -28,7 +30,7 @@ WITHOUT_COUNTERPART = {
     "num_return_sequences": (1,), "num_beam_groups": (1,), "diversity_penalty": (0,), "penalty_alpha": (0,),
     "encoder_repetition_penalty": (1,), "encoder_no_repeat_ngram_size": (0,), "exponential_decay_length_penalty": (),
     "sequence_bias": (), "guidance_scale": (1,), "watermarking_config": (),
-    "force_words_ids": (), "constraints": (), "renormalize_logits": (False,), "stop_strings": (), "max_time": (),
+    "force_words_ids": (), "constraints": (), "renormalize_logits": (False,), "max_time": (),
     "dola_layers": (), "token_healing": (False,), "return_timestamps": (False,),
 }  # fmt: skip
 OF_SAMPLING = {"typical_p": (1,), "epsilon_cutoff": (0,), "eta_cutoff": (0,), "top_h": ()}
@@ -127,6 +129,9 @@ class _Reader:
         options = {"sampler": self.sampler()}
         if ends:
             options["stop_ids"] = tuple(ends)
+        stop_strings = self.express(["stop_strings"], lambda: self.stop_strings(options["sampler"]))
+        if stop_strings:
+            options["stop_strings"] = stop_strings
         chosen = self.start(options)
         for name, free in (("max_new_tokens", None), ("max_length", NO_LIMIT)):
             if isinstance(value := self(name), int) and value > 0 and value != free:
@@ -184,6 +189,12 @@ class _Reader:
             )
             or "greedy"
         )
+
+    def stop_strings(self, sampler):
+        """The stop strings, at which beams do not end."""
+        strings = string_list(self("stop_strings"))
+        check_stop_strings(sampler, StopStrings(strings, None) if strings else None)
+        return tuple(strings)
 
     def processors(self, ends):
         """The processors in the order of transformers."""

@@ -11,11 +11,13 @@ from keras import ops
 from keras_txf.generation.compilers import compiled
 from keras_txf.generation.decoding import DecodingModels, Request, decoding_loop
 from keras_txf.generation.dynamic_parameters import split_parameters
+from keras_txf.generation.results import cut_rows
 from keras_txf.generation.step_seeds import seed_state
 from keras_txf.ops.masks import real_tokens
 from keras_txf.progress import word
 
 COMPILING = "generate compiles: this batch size, length or sampler is new ..."
+STEPS = 8  # between two looks for stop strings
 MAX_LOOPS = 32  # compiled loops of all models in a process; each takes some megabytes
 _engines = weakref.WeakSet()
 _uses = itertools.count()
@@ -50,6 +52,7 @@ class Engine:
         stops,
         seed,
         inputs,
+        stop_strings=None,
         stream=False,
     ):
         """Continues each prompt.
@@ -64,6 +67,7 @@ class Engine:
             stops: lists of ids that end a row.
             seed: integer; None draws one.
             inputs: dict, the other inputs of the prefill model.
+            stop_strings: `StopStrings` that end a row too, or None.
             stream: whether to return an iterator of the tokens instead, each int (R,), -1 for a row that has ended.
 
         Returns:
@@ -81,8 +85,14 @@ class Engine:
         start, pad_cache, advance, finish, results = self._compiled_functions(key, loop)
         with word(COMPILING if compiles else ""):
             if stream:
-                return _stream(start, pad_cache, advance, request)
-            tokens, log_probs, scores = map(ops.convert_to_numpy, results(finish(*start(request), request), request))
+                return _stream(start, pad_cache, advance, request, stop_strings)
+            if stop_strings is None:
+                state, lengths = finish(*start(request), request), None
+            else:
+                state, lengths = _finish_by_text(start, pad_cache, advance, request, stop_strings)
+            tokens, log_probs, scores = map(ops.convert_to_numpy, results(state, request))
+        if lengths is not None:
+            tokens, log_probs, scores = cut_rows(tokens, log_probs, scores, lengths)
         if not np.isfinite(scores).all():  # -inf where the processors forbid all tokens, or from NaN logits
             _refuse_nan(loop.models.variables)
         if np.isnan(scores).any():
@@ -209,21 +219,43 @@ def _refuse_nan(variables):
         )
 
 
-def _stream(start, pad_cache, advance, request):
+def _stream(start, pad_cache, advance, request, stop_strings):
     """The tokens as generated. The first is generated at once, while the adapters that it is to use are active."""
-    tokens = _columns(start, pad_cache, advance, request)
+    tokens = _columns(start, pad_cache, advance, request, stop_strings)
     return itertools.chain([next(tokens)], tokens)
 
 
-def _columns(start, pad_cache, advance, request):
+def _columns(start, pad_cache, advance, request, stop_strings):
+    for state, _ in _parts(start, pad_cache, advance, request, stop_strings, 1):
+        yield ops.convert_to_numpy(state["history"][:, request.prompt_length + int(state["count"]) - 1])
+
+
+def _finish_by_text(start, pad_cache, advance, request, stop_strings):
+    """The last state, without its cache, and how many tokens of each row are kept, int (R,)."""
+    state, kept = {}, request.max_new_tokens
+    for state, ends in _parts(start, pad_cache, advance, request, stop_strings, STEPS):  # noqa: B007
+        kept = np.where(ends > 0, ends, kept)
+    return {name: value for name, value in state.items() if name != "cache"}, kept
+
+
+def _parts(start, pad_cache, advance, request, stop_strings, steps):
+    """Runs `steps` steps at a time.
+
+    Yields the state, and how many tokens each row has that a stop string has ended in this part, 0 for others.
+    """
     state, constant = start(request)
-    state = pad_cache(state, request)
-    for count in range(1, request.max_new_tokens + 1):
-        state = advance(state, constant, request, ops.convert_to_tensor(np.array(count, "int32")))
-        column = request.prompt_length + count - 1
-        yield ops.convert_to_numpy(state["history"][:, column])
-        if not ops.convert_to_numpy(state["running"]).any():
-            return
+    state, seen, running = pad_cache(state, request), 0, True
+    while running and seen < request.max_new_tokens:
+        until = np.array(min(seen + steps, request.max_new_tokens), "int32")
+        state = advance(state, constant, request, ops.convert_to_tensor(until))
+        count, running = int(state["count"]), ops.convert_to_numpy(state["running"])
+        ends = np.zeros(len(running), int)
+        if stop_strings is not None:
+            tokens = ops.convert_to_numpy(state["history"])[:, request.prompt_length :]
+            ends = stop_strings.ends(tokens[:, :count], seen)
+            state = {**state, "running": ops.convert_to_tensor(running & (ends == 0))}
+        seen, running = count, (running & (ends == 0)).any()
+        yield state, ends
 
 
 def _stop_table(stops):

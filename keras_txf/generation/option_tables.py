@@ -21,6 +21,17 @@ class AnswerOptions(TypedDict, total=False):
     ]
 
 
+class TextOptions(AnswerOptions, total=False):
+    """Options of `generate` where texts come out."""
+
+    stop_strings: Annotated[
+        str | Sequence[str] | None,
+        None,
+        "a string or several; an answer ends before the first of them, whatever tokens it is split into, and a stream "
+        "shows no part of it. The prompt may hold them. Not for beams.",
+    ]
+
+
 class GenerateOptions(AnswerOptions, total=False):
     """Options of `generate` with the number of new tokens and the sampler."""
 

@@ -45,6 +45,14 @@ def pack(tokens, log_probs, scores, prefixes, num_return_sequences, pad_id, padd
     return Scored(ids, log_probs, scores.reshape(shape)) if return_scores else ids
 
 
+def cut_rows(tokens, log_probs, scores, lengths):
+    """The engine's arrays, see `pack`, of which each row keeps its first `lengths` tokens, int (R,)."""
+    kept = np.arange(tokens.shape[1]) < lengths[:, None]
+    shorter = (~kept & (tokens >= 0)).any(axis=1)
+    log_probs = np.where(kept, log_probs, np.float32(0))
+    return np.where(kept, tokens, -1), log_probs, np.where(shorter, log_probs.sum(axis=1), scores)
+
+
 def pad_rows(rows, value, width=0, dtype="int32"):
     """Lists of numbers as one array of at least `width` columns, padded on the right."""
     width = max(width, *map(len, rows))

@@ -17,7 +17,8 @@ from keras_txf.generation.engine import Engine
 from keras_txf.generation.processors import check_processors, without_padding
 from keras_txf.generation.prompts import check_switch, new_token_limits, stop_lists
 from keras_txf.generation.results import pack
-from keras_txf.generation.samplers import check_options, check_sequences, check_stream, get_sampler
+from keras_txf.generation.samplers import check_options, check_sequences, check_stop_strings, check_stream, get_sampler
+from keras_txf.generation.stop_strings import stop_strings_of
 from keras_txf.layers.adapters import active_adapters
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.token_input import inputs_by_name
@@ -62,6 +63,8 @@ def run_generate(
     padded,
     return_scores,
     stream,
+    stop_strings,
+    tokenizer,
 ):
     """Runs `generate` of any model; `prefixes` are the ids that the result has before the new ones, for each prompt."""
     limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, tokens.max_length)
@@ -72,8 +75,12 @@ def run_generate(
     options = _engine_options(model, tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
     for name, value in (("padded", padded), ("return_scores", return_scores), ("stream", stream)):
         checks.boolean(name, value)
+    stop_strings = stop_strings_of(stop_strings, tokenizer)
+    check_stop_strings(options[0], stop_strings)
     build_models = functools.partial(decoding_models, model)
-    run = functools.partial(_engine(model, tokens).generate, build_models, prompts, limits, *options, seed, inputs)
+    run = functools.partial(
+        _engine(model, tokens).generate, build_models, prompts, limits, *options, seed, inputs, stop_strings
+    )
     if stream:
         check_stream(options[0], padded, return_scores)
         shape = (-1,) if num_return_sequences is None else (-1, num_return_sequences)

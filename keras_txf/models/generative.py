@@ -87,6 +87,8 @@ class Generator(CheckedModel):
         return_scores: bool = False,
         stream: bool = False,
         inputs: dict[str, Any] | None = None,
+        stop_strings: str | Sequence[str] | None = None,
+        tokenizer: Any = None,
     ) -> Any:
         """Continues each prompt.
 
@@ -126,6 +128,11 @@ class Generator(CheckedModel):
             stream: return an iterator that yields the tokens of all rows as they come, int32 (B,), and -1
                 for a row that has ended.
             inputs: the other inputs of the model, such as a `context`, in a dict: arrays with one row for each prompt.
+            stop_strings: a string or several; a row ends with the first token after which the text of its new tokens
+                holds one. The ids keep the string and the rest of its last token, as in transformers. The text is read
+                every 8 steps, outside of the compiled loop. Not for beams.
+            tokenizer: for `stop_strings`: an object with `detokenize`, or a function of a list of ids that returns a
+                text.
 
         Returns:
             NumPy int32 (B, longest): prompts and what follows them, padded on the right.
@@ -166,6 +173,7 @@ class Generator(CheckedModel):
         return run_generate(
             self, tokens, prompts, prompts, inputs, max_new_tokens, max_length, sampler, processors,
             num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
+            stop_strings, tokenizer,
         )  # fmt: skip
 
     @knows_options

@@ -4,10 +4,10 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.generation.stop_strings import REPLACEMENT, StopStrings, string_list
+from keras_txf.models.generate_defaults import default_stop_strings
 from keras_txf.tasks.batches import batch_bar
 from keras_txf.tasks.columns import one_or_many
-
-UNFINISHED = "\ufffd"  # what an incomplete character of bytes decodes to
 
 
 class Answers:
@@ -25,11 +25,12 @@ class Answers:
     def __init__(self, model, reader, writer, options, return_prompt=None, joins=True):
         self.model, self.reader, self.writer = model, reader, writer
         self.options = {name: value for name, value in options.items() if value is not None}
+        self.stops = string_list(self.options.get("stop_strings", default_stop_strings(model)))
         self.joins = joins
         self.return_prompt = return_prompt
         self.continues = return_prompt is not None
         self.starts = np.size(options["start_id"]) if options.get("start_id") is not None else 0
-        for name in ("padded", "stream", "return_scores", "num_return_sequences"):
+        for name in ("padded", "stream", "return_scores", "num_return_sequences", "tokenizer"):
             if name in options:
                 raise ValueError(
                     f"`{name}` must not be given, as a task returns texts alone: pass it with token ids to "
@@ -44,7 +45,7 @@ class Answers:
         order = np.argsort([len(row) for row in rows], kind="stable")
         for start in batch_bar(range(0, len(rows), batch_size), verbose):
             places = order[start : start + batch_size]
-            found = self.model.generate([rows[i] for i in places], padded=False, **self.options)
+            found = self._generate([rows[i] for i in places], padded=False)
             for place, ids in zip(places, found):
                 read = (self.starts + len(rows[place])) * self.continues
                 answers[place] = self._write(list(ids[read:]), rows[place])
@@ -54,7 +55,7 @@ class Answers:
         """Yields pieces of the answer to a text, or lists of pieces, some of them empty: whole characters."""
         texts, back = one_or_many("texts", texts)
         rows = self._read(texts)
-        tokens = self.model.generate(rows, stream=True, **self.options)
+        tokens = self._generate(rows, stream=True)
 
         def pieces():
             ids, shown = [[] for _ in rows], [""] * len(rows)
@@ -66,7 +67,7 @@ class Answers:
                 for row, token in enumerate(step):
                     if token >= 0:
                         ids[row].append(int(token))
-                    text = self._write(ids[row], rows[row]) if token >= 0 else shown[row]
+                    text = self._write(ids[row], rows[row], more=True) if token >= 0 else shown[row]
                     text = text if whole_characters(text) else shown[row]
                     new.append(text[len(shown[row]) :])
                     shown[row] = text
@@ -77,6 +78,12 @@ class Answers:
                 yield back(rest)
 
         return pieces()
+
+    def _generate(self, rows, **form):
+        """The model's answers to rows of ids, which end at the stop strings too."""
+        stops = StopStrings(self.stops, lambda places, ids: self._texts(ids, [rows[place] for place in places])[1])
+        options = {**self.options, "stop_strings": stops} if self.stops else self.options
+        return self.model.generate(rows, **form, **options)
 
     def _read(self, texts):
         ids = self.reader(texts)
@@ -89,22 +96,42 @@ class Answers:
                 )
         return rows
 
-    def _write(self, ids, prompt):
-        """The text of new ids. A continuation is cut from the whole text, as a blank belongs to the piece after it."""
+    def _write(self, ids, prompt, more=False):
+        """The text of new ids, before the first stop string.
+
+        With `more`, tokens may follow: the end of the text is left out where a stop string may begin with it.
+        """
+        [before], [text], [whole] = self._texts([ids], [prompt])
+        stops = StopStrings(self.stops, None)
+        kept = stops.cut(text)
+        kept = stops.shown(text) if more and kept == text else kept
+        if not self.return_prompt:
+            return kept
+        return whole if kept == text else before + kept
+
+    def _texts(self, rows, prompts):
+        """The texts of prompts, of new ids, and of both together.
+
+        A continuation is cut from the whole text, as a blank belongs to the piece after it.
+        """
         stop = self.options.get("stop_ids")
         ends = {stop} if isinstance(stop, int) else set(stop or ())
-        ids = [token for token in ids if token not in ends and token < self.writer.vocab_size]
+        rows = [[token for token in ids if token not in ends and token < self.writer.vocab_size] for ids in rows]
         if not self.continues or not self.joins:
-            return self.writer.detokenize(ids)
-        before, whole = (self.writer.detokenize([*prompt, *more]) for more in ([], ids))
-        if self.return_prompt:
-            return whole
-        return whole[len(before) :] if whole.startswith(before) else self.writer.detokenize(ids)
+            texts = self.writer.detokenize(rows)
+            return [""] * len(rows), texts, texts
+        both = [[*prompt, *ids] for prompt, ids in zip(prompts, rows)]
+        before, whole = self.writer.detokenize(prompts), self.writer.detokenize(both)
+        new = [text[len(prompt) :] if text.startswith(prompt) else None for prompt, text in zip(before, whole)]
+        if None in new:
+            alone = self.writer.detokenize(rows)
+            new = [text if known is None else known for known, text in zip(new, alone)]
+        return before, new, whole
 
 
 def whole_characters(text):
     """Whether a text does not end within a character, which has four bytes at most."""
-    return not text.endswith(UNFINISHED) or text.endswith(4 * UNFINISHED)
+    return not text.endswith(REPLACEMENT) or text.endswith(4 * REPLACEMENT)
 
 
 def stop_ids_of(tokenizer):

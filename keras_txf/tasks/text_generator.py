@@ -9,7 +9,7 @@ import keras
 from keras_txf import checkpoints, checks, models, text, training
 from keras_txf.checkpoints.option_tables import CheckpointOptions
 from keras_txf.checks import short_repr
-from keras_txf.generation.option_tables import AnswerOptions, ExportOptions
+from keras_txf.generation.option_tables import ExportOptions, TextOptions
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import target_name, token_input
 from keras_txf.tasks import chats
@@ -159,7 +159,7 @@ class TextGenerator(Task):
         return_prompt: bool = False,
         stream: bool = False,
         verbose: int | str = "auto",
-        **options: Unpack[AnswerOptions],
+        **options: Unpack[TextOptions],
     ) -> Any:
         """Continues texts.
 
@@ -198,7 +198,7 @@ class TextGenerator(Task):
         tools: Any = None,
         variables: dict[str, Any] | None = None,
         verbose: int | str = "auto",
-        **options: Unpack[AnswerOptions],
+        **options: Unpack[TextOptions],
     ) -> Any:
         """Answers a conversation, in the form of the chat template.
 

@@ -7,7 +7,7 @@ import keras
 
 from keras_txf import checkpoints, checks, models, text, training
 from keras_txf.checkpoints.option_tables import CheckpointOptions
-from keras_txf.generation.option_tables import AnswerOptions, ExportOptions
+from keras_txf.generation.option_tables import ExportOptions, TextOptions
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.reading import file_of
@@ -138,7 +138,7 @@ class TextToText(Task):
         batch_size: int = 16,
         stream: bool = False,
         verbose: int | str = "auto",
-        **options: Unpack[AnswerOptions],
+        **options: Unpack[TextOptions],
     ) -> Any:
         """Answers texts.
 

@@ -135,12 +135,22 @@ def test_what_whisper_cannot_begin_with_is_warned_of(values, models, tmp_path):
     ("typical_p", {"do_sample": True, "typical_p": 0.5}, {"sampler": Sampling(1.0, 50)}),
     ("temperature", {"do_sample": True, "temperature": -1.0}, {}), ("num_beams", {"num_beams": "many"}, {}),
     ("min_length", {"min_length": 3, "eos_token_id": 2}, {"stop_ids": (2,)}),
-    ("repetition_penalty", {"repetition_penalty": -1.0}, {}), ("stop_strings", {"stop_strings": ["."]}, {}),
+    ("repetition_penalty", {"repetition_penalty": -1.0}, {}), ("stop_strings", {"stop_strings": [""]}, {}),
+    ("stop_strings", {"stop_strings": ["."], "num_beams": 2}, {"sampler": Beam(2)}),
 ])  # fmt: skip
 def test_what_generate_has_not_is_warned_of(models, key, values, kept, tmp_path):
     with pytest.warns(UserWarning, match=f"^generation_config.json asks .*{key}"):
         model = give(models["llama"], tmp_path, **values)
     assert defaults(model) == {**PLAIN, **kept}
+
+
+def test_stop_strings_end_the_answers_of_calls_with_a_tokenizer(models, tmp_path, uncompiled):
+    model, letters = give(models["llama"], tmp_path, stop_strings=["b"], max_new_tokens=4), "bbbbbbbbbbbb".__getitem__
+    assert len(model.generate([[5]], tokenizer=lambda ids: "".join(map(letters, ids)))[0]) == 2
+    assert len(model.generate([[5]], stop_strings=())[0]) == 5
+    with pytest.warns(UserWarning, match=r"^The model's stop strings, \('b',\), end no answer") as found:
+        assert len(model.generate([[5]])[0]) == 5 and callable(model.make_generate_function(longest_prompt=2))
+    assert [warning.filename for warning in found] == [__file__] * 2
 
 
 def test_load_warns_its_caller_once(llama, tmp_path):

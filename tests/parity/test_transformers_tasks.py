@@ -1,6 +1,7 @@
 """Tasks answer as transformers does: of a folder that transformers wrote, and of one that `save` wrote after `fit`."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from parity.weights import randomize
 from text_cases import CORPUS
 
 import keras_txf as txf
+from keras_txf.generation import ForbiddenTokens
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 FIRST = ["The dog sleeps on.", "A fox", "naïve Straße, the quick brown fox jumps over it and over it again"]
@@ -174,6 +176,17 @@ def test_text_generator(tmp_path):
             assert ids[0].tolist() == tokenizer(text)["input_ids"]
             new = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
             assert answer == tokenizer.decode(new, skip_special_tokens=True)
+            # Theirs finds stop strings in the names of special tokens, and no character of several tokens.
+            suppressed = [*ours.special_tokens.values()]
+            special = dict(max_new_tokens=8, processors=[ForbiddenTokens(suppressed)])
+            free = task.generate(text, **special)
+            for stop in {part[i : i + 3] for part in re.findall(r"[!-~]+", free) for i in range(len(part))} - {free}:
+                stops = dict(stop_strings=[stop, "never"], max_new_tokens=8)
+                row = model.generate(ids, do_sample=False, tokenizer=tokenizer, suppress_tokens=suppressed, **stops)[
+                    0
+                ].tolist()
+                assert task.model.generate(ids, tokenizer=ours, padded=False, **{**special, **stops}) == [row]
+                assert task.generate(text, **{**special, **stops}) == free[: free.index(stop)]
 
     check_twice(task, tmp_path / "new", tmp_path / "old", compare, lambda task: task.fit(FIRST, **FIT))
 
