@@ -29,7 +29,8 @@ class Answers:
         self.joins = joins
         self.return_prompt = return_prompt
         self.continues = return_prompt is not None
-        self.starts = np.size(options["start_id"]) if options.get("start_id") is not None else 0
+        start = options.get("start_id")
+        self.starts = len(start) if isinstance(start, (list, tuple)) else int(start is not None)  # `generate` checks it
         for name in ("padded", "stream", "return_scores", "num_return_sequences", "tokenizer"):
             if name in options:
                 raise ValueError(

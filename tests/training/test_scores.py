@@ -116,8 +116,9 @@ REFUSED = [
 def test_the_options_are_those_of_generate():
     fixed = {*scores.FIXED, *GenerateOptions.__annotations__}
     for kind in (Generator, Seq2Seq):
-        # `inputs` of `generate` are those beside the ids, which the callback does not have.
-        assert {*list(inspect.signature(kind.generate).parameters)[2:]} - {"inputs"} <= fixed
+        # The callback has no `inputs` beside the ids, and does not cut texts.
+        others = {"inputs", "stop_strings", "tokenizer"}
+        assert {*list(inspect.signature(kind.generate).parameters)[2:]} - others <= fixed
     assert {*inspect.signature(Generator.generate).parameters, *inspect.signature(Seq2Seq.generate).parameters} >= fixed
 
 
