@@ -258,7 +258,7 @@ def make_model(inputs, outputs, name, builder, model_class=CheckedModel):
     To compute the whole model again at once would keep as much as not to compute it again at all. A model without a
     name has that of its `builder`, from the second one on with a number: one model holds each name once.
     """
-    if not name:
+    if not checks.optional(checks.string, "name", name):
         number = keras.backend.get_uid(builder)
         name = builder if number == 1 else f"{builder}_{number - 1}"
     with keras.RematScope(mode=None):
