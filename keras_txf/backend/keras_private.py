@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 
 import keras
+from keras import ops
 from keras.src.backend import AutocastScope
 from keras.src.backend import compute_output_spec as infer_outputs
 from keras.src.backend.common import dtypes, global_state
@@ -131,6 +132,22 @@ def untrack(layer, thing):
 def kept_kernel(dense):
     """The variable that holds the kernel of a Dense layer, quantized or not."""
     return dense._kernel
+
+
+def float_kernel(dense):
+    """The kernel of a Dense layer as numbers: of int8 and int4 what the quantized values stand for."""
+    kernel, mode = dense._kernel, dense.quantization_mode
+    if mode not in ("int8", "int4"):
+        return kernel
+    if mode == "int4":  # two numbers a byte
+        kernel = keras.quantizers.unpack_int4(kernel, dense.units, axis=-1)
+    kernel = ops.cast(kernel, "float32")
+    groups = mode == "int4" and (dense._int4_block_size or -1) != -1
+    if not groups:
+        return ops.divide(kernel, dense.kernel_scale)
+    of_row = ops.cast(dense.g_idx, "int32")
+    zero = ops.cast(ops.take(dense.kernel_zero, of_row, axis=0), "float32")
+    return ops.multiply(ops.subtract(kernel, zero), ops.take(dense.kernel_scale, of_row, axis=0))
 
 
 def training_of_call(layer):

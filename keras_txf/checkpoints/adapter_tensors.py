@@ -223,7 +223,7 @@ def _value(variable, found):
     own = found[path].variables.get(part) if path in found else None
     value = ops.convert_to_numpy(variable if own is None else own)
     if value.dtype.kind in "iu":
-        raise ValueError(f"`model` must have float weights beside those of the adapter; {variable.path} is in int8.")
+        raise ValueError(f"`model` must have float weights beside those of the adapter; {variable.path} is quantized.")
     return value
 
 

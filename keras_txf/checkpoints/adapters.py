@@ -37,7 +37,7 @@ def load_adapter(
     `txf.training.add_adapter`: `fit` goes on with it, `txf.training.merge_adapter` adds it to the kernels for good.
 
     Args:
-        model: the model of the base from `load`, with the same task as in peft; float or int8.
+        model: the model of the base from `load`, with the same task as in peft; float, int8 or int4.
         path: a folder with `adapter_config.json` and `adapter_model.safetensors`, or the name of a repository on the
             Hub. A module that concatenates several layers of ours, such as `c_attn` of GPT-2, gives each of them its
             rows of B and a copy of A. Of `modules_to_save`, Dense layers become a part of the adapter; other weights,

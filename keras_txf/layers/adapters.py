@@ -13,13 +13,13 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.backend.keras_private import flatten_layers, kept_kernel, unlocked, untrack
+from keras_txf.backend.keras_private import flatten_layers, float_kernel, unlocked, untrack
 from keras_txf.checks import short_repr
 from keras_txf.layers.class_change import Changed, change_class
 from keras_txf.layers.saved_state import CHANGES
 from keras_txf.ops.dropout import dropout
 
-QUANTIZED = (None, "int8")  # the modes of a base that may have adapters
+QUANTIZED = (None, "int8", "int4")  # the modes of a base that may have adapters
 PRODUCT = object()  # in place of the name of an adapter: the layer without an adapter and without its activation
 _using = contextvars.ContextVar("names of adapters by the id of a layer", default=types.MappingProxyType({}))
 
@@ -68,14 +68,13 @@ class Whole(_Adapter):
     @staticmethod
     def weights(layer):
         """Shape and initializer of each variable, by name."""
-        scale = layer.kernel_scale if layer.quantization_mode == "int8" else 1.0
 
-        def begin(variable, scale, shape, dtype):
-            return ops.divide(ops.cast(variable, dtype), scale)  # another array, for JAX must not train the base's own
+        def begin(values, shape, dtype):
+            return ops.divide(ops.cast(values(), dtype), 1.0)  # another array, for JAX must not train the base's own
 
-        weights = {"kernel": (shape_of(layer), functools.partial(begin, kept_kernel(layer), scale))}
+        weights = {"kernel": (shape_of(layer), functools.partial(begin, lambda: float_kernel(layer)))}
         bias = vars(layer)["bias"]
-        return weights if bias is None else weights | {"bias": ((layer.units,), functools.partial(begin, bias, 1.0))}
+        return weights if bias is None else weights | {"bias": ((layer.units,), functools.partial(begin, lambda: bias))}
 
 
 KINDS = {cls.kind: cls for cls in (LowRank, Whole)}
@@ -94,7 +93,7 @@ def takes_adapters(layer):
 
 
 def attach(layer, name, kind, **options):
-    """Adds one of the `KINDS`, not active, to a layer that `takes_adapters`, float or int8."""
+    """Adds one of the `KINDS`, not active, to a layer that `takes_adapters`, of one of the modes `QUANTIZED`."""
     adapter = KINDS[kind](layer, name, **options)
     if not isinstance(layer, Adapted):
         quantize = functools.partial(_quantize, layer, layer.quantize)
@@ -161,7 +160,7 @@ class Adapted(Changed):
 
     @property
     def kernel(self):
-        """With the active adapter; of a layer in int8 with an adapter of low rank the kernel alone, as it is kept."""
+        """With the active adapter; of a quantized layer with an adapter of low rank the kernel alone, as it is kept."""
         kernel, adapter = super().kernel, self.adapters.get(self.active)
         if adapter is None or (adapter.adds and self.quantization_mode is not None):
             return kernel
@@ -217,7 +216,8 @@ def _quantize(layer, quantize, mode=None, config=None, **_):
     received = config if isinstance(config, str) else getattr(config, "mode", mode)
     if received not in QUANTIZED:
         raise ValueError(
-            f"`mode` must be 'int8' for a layer with adapters; received {short_repr(received)} for {layer.path}."
+            f"`mode` must be 'int8' or 'int4' for a layer with adapters; received {short_repr(received)} for "
+            f"{layer.path}."
         )
     quantize(mode, config=config, type_check=False)
 

@@ -29,7 +29,7 @@ def add_adapter(
     A target computes x W + alpha / rank · x A B, where W stays as it is, and B begins with zeros: at first the model
     gives what it gave. Several adapters may live on one model, see `use_adapter`. `compile` and `fit` are
     Keras' own, before or after; `.keras` files keep all adapters, `save_adapter` writes one alone. The base may be
-    quantized to int8, before or after.
+    quantized to int8 or int4 (QLoRA), before or after; float8 trains the kernels themselves and takes no adapter.
 
     Args:
         model: from a builder, or any model with Dense layers.
@@ -50,8 +50,8 @@ def add_adapter(
 
     Raises:
         ValueError: a pattern that matches nothing, no targets, a rank above their width, a name that is taken, a second
-            adapter beside heads that are trained themselves, a base quantized otherwise than to int8, two models inside
-            of this one whose layers have the same paths.
+            adapter beside heads that are trained themselves, a base quantized otherwise than to int8 or int4, two
+            models inside of this one whose layers have the same paths.
 
     Reference:
         [LoRA](https://arxiv.org/abs/2106.09685)
@@ -143,11 +143,11 @@ def merge_adapter(model: keras.Model, name: str = "default") -> None:
             "Remove them first."
         )
     layers = adapted_layers(model, name)
-    quantized = [path for path, layer in layers.items() if layer.quantization_mode is not None]
-    if quantized:
-        raise ValueError(
-            f"`model` must be a float model when an adapter is merged; received one with {quantized[0]} in int8."
-        )
+    for path, layer in layers.items():
+        if (mode := layer.quantization_mode) is not None:
+            raise ValueError(
+                f"`model` must be a float model when an adapter is merged; received one with {path} in {mode}."
+            )
     for layer in layers.values():
         with layer.using(name):
             kernel, bias = layer.kernel, layer.bias
@@ -194,7 +194,7 @@ def insert_adapter(model, name, kinds, shared, fill=None):
     for path in kinds:
         mode = layers[path].quantization_mode
         if mode not in adapters.QUANTIZED:
-            raise ValueError(f"`model` must be float or int8 to have adapters; {path} is {mode}.")
+            raise ValueError(f"`model` must be float, int8 or int4 to have adapters; {path} is {mode}.")
         if layers[path].lora_enabled:
             raise ValueError(f"`model` must not have Keras' own LoRA beside adapters; {path} has, from `enable_lora`.")
     kept = {id(variable) for variable in shared}

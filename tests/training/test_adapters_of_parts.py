@@ -118,7 +118,9 @@ def test_a_layer_is_what_it_was_when_its_last_adapter_is_removed():
     before = dict(vars(layer))
     for name in ("one", "two"):
         add_adapter(model, name, targets="mine", dropout=0.1, heads=())
-    with pytest.raises(ValueError, match="must be 'int8' for a layer with adapters; received 'float8' for mine"):
+    with pytest.raises(
+        ValueError, match="must be 'int8' or 'int4' for a layer with adapters; received 'float8' for mine"
+    ):
         layer.quantize("float8")
     for name in ("one", "two"):
         remove_adapter(model, name)
