@@ -108,7 +108,7 @@ class LatentAttention(keras.layers.Layer):
         self.position_layer = self.position
         if self.position is None:
             self.position_layer = Rotary(interleaved=True, dtype=self.dtype_policy, name="position")
-        self.position_layer.check_width(self.qk_rope_head_dim, "qk_rope_head_dim")
+        self.position_layer.check_heads(None, self.qk_rope_head_dim, "qk_rope_head_dim")
         self.scale = checks.optional(checks.positive_number, "scale", scale)
         self.dropout = checks.rate("dropout", dropout)
         self.use_bias = checks.boolean("use_bias", use_bias)

@@ -54,7 +54,7 @@ class Rotary(keras.layers.Layer):
 
     Raises:
         ValueError: for an unknown scaling, a missing or unknown number of it, a fraction that leaves
-            no even number of features.
+            no even number of features, or factors of "longrope" that are not one for each pair that turns.
 
     Reference:
         [RoFormer](https://arxiv.org/abs/2104.09864).
@@ -97,8 +97,9 @@ class Rotary(keras.layers.Layer):
         frequencies, magnitude = rotary.rotary_frequencies(dim, self.base, self.scaling, length, wide_dtype(x.dtype))
         return rotary.rotate(x, positions, frequencies, magnitude, self.interleaved)
 
-    def check_heads(self, length, head_dim):
-        self.check_width(head_dim)
+    def check_heads(self, length, head_dim, name="head_dim"):
+        """Raises ValueError for a head that cannot turn, or for factors of "longrope" that are for another width."""
+        rotary.rotary_frequencies(self.check_width(head_dim, name), self.base, self.scaling)
 
     def check_width(self, head_dim, name="head_dim"):
         """The number of features that turn of a head; refuses an odd one. `name` is the argument in the message."""

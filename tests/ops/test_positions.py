@@ -176,6 +176,8 @@ def test_wrong_factors_are_refused(change, words):
         txf.layers.Rotary(scaling={**LONGROPE, **change})
     with pytest.raises(ValueError, match="a list of 3 numbers"):  # which are for another width
         txf.layers.Rotary(scaling=LONGROPE)(drawing.normal(2, 5, 3, 6), np.arange(5))
+    with pytest.raises(ValueError, match="a list of 3 numbers"):  # before there are values
+        txf.models.decoder_generator(11, 1, 12, 2, position=txf.layers.Rotary(scaling=LONGROPE))
 
 
 def test_alibi_slopes_are_the_papers():
