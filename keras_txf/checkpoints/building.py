@@ -10,7 +10,7 @@ from keras_txf.backend.functional_graph import nodes
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.config_schema import KINDS
 from keras_txf.checkpoints.families import FAMILIES
-from keras_txf.checkpoints.families.rotary import without_limit
+from keras_txf.checkpoints.families.rotary import with_lengths
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, modules_of
 from keras_txf.checkpoints.text_part import text_values
 from keras_txf.checkpoints.weight_map import as_tensor
@@ -142,7 +142,7 @@ def options_of(family, task, config, own):
     `own` are the caller's options.
     """
     with in_words_of_config(config.values, own):
-        found = without_limit(family.options(config))
+        found = with_lengths(family.options(config))
         head = family.tasks[task].options(config)
         with config.without_checks():  # the keys of the other heads are known too
             for known in family.tasks.values():

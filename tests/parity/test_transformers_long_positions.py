@@ -1,11 +1,13 @@
 """Rotary positions that depend on the length of the text, "dynamic" and "longrope", on both sides of that length."""
 
+import json
+
 import checkpoint_cases
 import keras
 import numpy as np
 import pytest
 from checkpoint_cases import Case, llama
-from decoder_cases import rms
+from decoder_cases import LATENT, rms
 from refusals import refused
 
 import keras_txf as txf
@@ -18,12 +20,16 @@ TRAINED = 12  # tokens
 FACTORS = dict(short_factor=[1.0, 1.2, 1.7], long_factor=[1.3, 3.0, 9.0])
 DYNAMIC = dict(rope_type="dynamic", rope_theta=300.0, factor=2.5)
 LONGROPE = dict(rope_type="longrope", rope_theta=300.0, **FACTORS)
+YARN = dict(rope_type="yarn", rope_theta=300.0, factor=4.0, original_max_position_embeddings=TRAINED)
 PHI3 = rms(original_max_position_embeddings=TRAINED, pad_token_id=0)
 CASES = [
     Case("dynamic", "llama", "LlamaForCausalLM", llama(max_position_embeddings=TRAINED, rope_parameters=DYNAMIC)),
     Case("dynamic-part", "phi", "PhiForCausalLM",
          checkpoint_cases.decoder_cases.neox(max_position_embeddings=TRAINED,
                                              rope_parameters={**DYNAMIC, "partial_rotary_factor": 0.6})),
+    Case("deepseek", "deepseek_v3", "DeepseekV3ForCausalLM",
+         rms(**LATENT, n_group=2, topk_group=1, q_lora_rank=14, max_position_embeddings=TRAINED,
+             rope_parameters=DYNAMIC)),
     Case("phi3", "phi3", "Phi3ForCausalLM", {**PHI3, "rope_parameters": LONGROPE}),
     Case("phi3-factor", "phi3", "Phi3ForCausalLM",
          {**PHI3, "rope_parameters": {**LONGROPE, "attention_factor": 1.3, "type": "su"}}),
@@ -82,11 +88,38 @@ PROMPTS = np.random.default_rng(5).integers(3, 50, (3, TRAINED - 4))
 PROMPTS[1, :5] = PROMPTS[2, :3] = 0
 
 
-@pytest.mark.parametrize("name", ["dynamic", "dynamic-part"])
+@pytest.mark.parametrize("longest, factor", [(TRAINED - 4, 4.0), (TRAINED, 4.0), (4 * TRAINED, None)])
+def test_yarn_reaches_its_factor_times_the_trained_length(longest, factor, tmp_path):
+    """Qwen 2.5's files have the trained length as `max_position_embeddings`; a factor of null is their ratio."""
+    values = llama(max_position_embeddings=longest, rope_parameters={**YARN, "factor": factor})
+    model, own = loaded(Case("yarn", "qwen2", "Qwen2ForCausalLM", values), tmp_path)
+    ids = np.random.default_rng(2).integers(3, 50, (2, 4 * TRAINED))
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(own(ids)), logits(model, ids), atol=1e-4)
+    np.testing.assert_array_equal(ours(own, PROMPTS, 40), answer(model, PROMPTS, 40))
+    refused(lambda: ours(own, PROMPTS, 41), ["max_length=48"])
+
+
+@pytest.mark.parametrize("name", ["dynamic", "dynamic-part", "deepseek"])
 def test_dynamic_answers_across_the_limit(name, tmp_path):
-    """Keys in the cache keep the angles of the length at which they were written, here as there."""
+    """Keys in the cache keep the angles of the length at which they were written, here as there.
+
+    A model of transformers that has read a longer text keeps its base for prompts from the trained length on, ours not.
+    """
     model, own = loaded(BY_NAME[name], tmp_path)
-    np.testing.assert_array_equal(ours(own, PROMPTS, 15), answer(model, PROMPTS, 15))
+    logits(model, np.arange(3, 3 + 3 * TRAINED)[None])  # a prompt below the trained length resets the base
+    rows = own.generate(
+        [row[row != 0].tolist() for row in PROMPTS], 70, stop_ids=(), sampler="greedy", return_scores=True
+    )
+    ids = torch.tensor(PROMPTS)
+    model.generation_config = transformers.GenerationConfig(
+        max_new_tokens=70, do_sample=False, pad_token_id=0, output_scores=True, return_dict_in_generate=True
+    )
+    with torch.no_grad():
+        found = model.generate(ids, attention_mask=(ids != 0).long())
+        scores = model.compute_transition_scores(found.sequences, found.scores, normalize_logits=True)
+    np.testing.assert_allclose(rows.log_probs, scores.numpy(), atol=1e-4)
+    new = [row[n : n + 70] for row, n in zip(rows.ids, (PROMPTS != 0).sum(1))]
+    np.testing.assert_array_equal(new, found.sequences.numpy()[:, PROMPTS.shape[1] :])
 
 
 @pytest.mark.parametrize("name", ["phi3", "mistral"])
@@ -119,3 +152,22 @@ def test_longrope_in_a_graph(tmp_path):
     tokens, *_ = run(PROMPTS[:1], np.array([8]), np.array([3, 0]))
     expected = own.generate(PROMPTS[:1].tolist(), 5)[0, 8:]
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(tokens)[0], expected)
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_factors_for_another_width_are_refused_by_load(number, tmp_path):
+    """So does transformers' Phi-3; the Llama of transformers fails in its forward pass."""
+    BY_NAME["mistral"].model().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["rope_parameters"] |= {name: [1.5] * number for name in FACTORS}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    refused(lambda: txf.checkpoints.load(tmp_path), ["config.json must", "`long_factor` must be a list of 3 numbers"])
+
+
+def test_a_share_of_no_whole_features_is_refused_by_load(tmp_path):
+    """Transformers rounds 5.8 features down in the frequencies and up in what turns."""
+    parameters = dict(rope_type="default", rope_theta=300.0, partial_rotary_factor=0.58)
+    values = checkpoint_cases.decoder_cases.neox(hidden_size=40, num_attention_heads=4, rope_parameters=parameters)
+    refused(
+        lambda: loaded(Case("share", "gpt_neox", "GPTNeoXForCausalLM", values), tmp_path), ["config.json must", "0.58"]
+    )

@@ -75,7 +75,7 @@ def rotary(c, parameters, name, fraction, interleaved, paths):
     if kind in ("yarn", "longrope", "llama3"):
         own = scaling.get("original_max_position_embeddings", c("max_position_embeddings"))
         scaling["original_max_position_embeddings"] = own if trained is None else trained
-    if kind == "longrope":
+    if kind == "longrope" or kind == "yarn" and "factor" in parameters:  # of null: transformers then divides too
         scaling.setdefault("factor", c("max_position_embeddings") / scaling["original_max_position_embeddings"])
     return Rotary(base, fraction, {"type": kind, **scaling}, interleaved, name=name)
 
@@ -96,8 +96,30 @@ def check_known(c, kind, scaling, paths):
         )
 
 
-def without_limit(options):
-    """Returns a builder's options, without the most tokens where positions of type "dynamic" adapt to longer texts."""
-    layers = options.get("position") or [getattr(options.get("attention"), "position", None)]
-    scalings = [getattr(layer, "scaling", None) or {} for layer in layers] if isinstance(layers, list) else []
-    return {**options, "max_length": None} if any(x["type"] == "dynamic" for x in scalings if x) else options
+def with_lengths(options):
+    """Returns a builder's options with the most tokens that the scaling of its `Rotary` layers is for.
+
+    Positions of type "dynamic" adapt to any length. Those of "yarn" reach `factor` times the trained length: published
+    files often leave `max_position_embeddings` at the trained length.
+    """
+    attention, given = options.get("attention"), options.get("position")
+    layers = given if isinstance(given, list) else [getattr(attention, "position", None)]
+    layers = [layer for layer in layers if isinstance(layer, Rotary)]
+    width = getattr(attention, "qk_rope_head_dim", None) or options.get("head_dim")
+    for layer in layers:
+        check_fraction(layer.fraction, width or options["dim"] // options["num_heads"])
+    scalings = [layer.scaling for layer in layers if layer.scaling]
+    if any(scaling["type"] == "dynamic" for scaling in scalings):
+        return {**options, "max_length": None}
+    yarns = [scaling for scaling in scalings if scaling["type"] == "yarn"]
+    reached = [int(scaling["factor"] * scaling["original_max_position_embeddings"]) for scaling in yarns]
+    return {**options, "max_length": max(options["max_length"], *reached)} if reached else options
+
+
+def check_fraction(fraction, head_dim):
+    """Raises ValueError where transformers, which rounds down, would turn other features than `Rotary`."""
+    if int(head_dim * fraction) != round(head_dim * fraction):
+        raise ValueError(
+            "config.json must have a `partial_rotary_factor` (`rotary_pct`) that times the width of a head is a whole "
+            f"number; received {short_repr(fraction)} and heads of width {head_dim}."
+        )
