@@ -63,7 +63,7 @@ def test_logits_are_those_of_transformers(loaded):
     np.testing.assert_allclose(ours[where], logits[where], atol=1e-4)
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(6)
 def test_a_saved_model_is_the_same_again(loaded, tmp_path):
     family, model = loaded
     txf.checkpoints.save(model, tmp_path)
@@ -102,7 +102,7 @@ def test_a_key_of_other_models_is_refused(family, tmp_path):
         txf.checkpoints.load(folder)
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_folder_of_half_precision_comes_back_bit_for_bit(loaded, dtype, tmp_path):
     family, model = loaded

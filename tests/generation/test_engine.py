@@ -95,6 +95,7 @@ def test_a_loop_is_compiled_once(compiled):
             assert bool(traces) == (number == 0)
 
 
+@pytest.mark.drawn(3)
 def test_samplers_share_a_loop_for_all_numbers_but_not_for_other_filters(monkeypatch):
     monkeypatch.setattr(engine, "MAX_LOOPS", 1000)
     model = make()

@@ -181,6 +181,7 @@ def test_streams_and_scores_of_a_model_from_a_file_are_those_of_the_model(tmp_pa
             drawing.assert_same(result.log_probs[:, count], chosen, 1e-3)
 
 
+@pytest.mark.drawn(3)
 def test_prompts_of_unequal_lengths_are_padded_on_the_left():
     model, _ = make(bare_attention)
     prompts = [[5, 3, 8, 1], [7]]

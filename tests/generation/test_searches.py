@@ -171,6 +171,7 @@ def test_more_beams_than_sequences_leave_some_empty():
     assert np.isinf(result.scores[0, 4:]).all() and np.isfinite(result.scores[0, :4]).all()
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("kind", FEWER)
 def test_searches_that_are_greedy(kind):
     model = make(kind, "llama")

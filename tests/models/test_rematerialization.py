@@ -212,6 +212,7 @@ def uses_of_tangent(scope):
     return len(calls), None
 
 
+@pytest.mark.drawn(3)
 def test_activations_are_truly_computed_again():
     plain, kept = uses_of_tangent(contextlib.nullcontext())
     assert plain == 2

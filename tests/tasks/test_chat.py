@@ -137,6 +137,7 @@ def text_of(task, ids):
     return task.tokenizer.detokenize([[int(id) for id in ids]])[0]
 
 
+@pytest.mark.drawn(3)
 def test_answers_have_the_defaults_of_the_checkpoint(checkpoint, tmp_path, uncompiled):
     shutil.copytree(checkpoint, tmp_path / "beams")
     (tmp_path / "beams" / "generation_config.json").write_text('{"num_beams": 3, "max_new_tokens": 4}')

@@ -156,6 +156,7 @@ def test_macro_f1_is_that_of_scikit_learn():
         np.testing.assert_allclose(float(metric.result()), expected, atol=1e-6)
 
 
+@pytest.mark.drawn(3)
 def test_class_weights_weigh_the_loss_of_one_fit_and_the_optimizer_of_the_caller_stays():
     task = MAKE["TextClassifier"]()
     texts, labels = [*GOOD[:1], *BAD], ["+", "-", "-", "-"]

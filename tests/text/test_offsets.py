@@ -30,6 +30,7 @@ def test_ids_are_those_of_tokenize(name):
     assert tokenizer.tokenize_with_offsets([]) == []
 
 
+@pytest.mark.drawn(2)
 @few(20)
 @given(texts=STRINGS)
 @example(texts=TEXTS)

@@ -29,7 +29,7 @@ def slow(tokenizer, words, tags, all_tokens, room):
     return [*start, *ids[:room], *end], [-100] * len(start) + targets[:room] + [-100] * len(end)
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(12)
 @pytest.mark.parametrize("name", LEARN)
 def test_targets_are_those_of_the_words(name):
     start, end = START_AND_END[name]

@@ -162,7 +162,7 @@ on_jax = "TensorFlow's loops are other graphs, PyTorch's run the first step twic
 RECURRENT = pytest.param("recurrent_encoder_decoder", marks=pytest.mark.skipif(BACKEND != "jax", reason=on_jax))
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("builder", [*BUILDERS, RECURRENT])
 def test_flops_are_those_of_the_backend(builder, seed):

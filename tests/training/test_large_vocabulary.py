@@ -180,7 +180,7 @@ def test_a_quantized_table_has_whole_logits(chunked):
     assert np.isfinite(model.evaluate(X, Y, verbose=0)) and not chunked
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("in_chunks", [False, True])
 def test_accumulated_steps_weigh_tokens_as_one_large_batch_does(in_chunks, monkeypatch, chunked):
     if not in_chunks:

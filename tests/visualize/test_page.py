@@ -238,7 +238,7 @@ def reader(browser, tmp_path):
 SIZES = pytest.mark.parametrize("size", [(1280, 800), (420, 800)], ids=["wide", "narrow"])
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @SIZES
 def test_a_layer_a_head_and_a_token_are_chosen_with_the_mouse(reader, size):
     scores = of_pair()
@@ -270,7 +270,7 @@ def test_a_layer_a_head_and_a_token_are_chosen_with_the_mouse(reader, size):
     assert reader.weights("keys") is None
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @SIZES
 def test_a_layer_a_head_and_a_token_are_chosen_with_keys(reader, size):
     scores = of_pair()
