@@ -17,7 +17,7 @@ from keras_txf.generation.bounds import log_probabilities
 from keras_txf.generation.decoding import ends_with_stop, latest_tokens, process_logits, run_steps, write_column
 from keras_txf.generation.dynamic_parameters import is_finite, number, set_fields
 from keras_txf.generation.top_k import gather_rows, top_k
-from keras_txf.ops.numbers import LOWEST, minus_infinity_unless
+from keras_txf.ops.numbers import LOWEST, at_least, minus_infinity_unless
 
 NOT_RUNNING = -1e9  # score of a running beam that does not exist
 NOT_FINISHED = LOWEST  # score of a finished beam that does not exist
@@ -164,7 +164,7 @@ class BeamDecoding:
 
         # Indices below W are the beams that finished before, the others are candidates.
         chosen = ops.concatenate([continued + width, finished], axis=1)
-        is_old, candidates = chosen < width, gather_rows(candidates, ops.maximum(chosen - width, 0))
+        is_old, candidates = chosen < width, gather_rows(candidates, at_least(chosen - width, 0))
         beams = ops.where(is_old, chosen + width, candidates // vocab_size)
         tokens = ops.where(is_old, -1, candidates % vocab_size)
         log_probs = gather_rows(ops.reshape(log_probs, (-1, width * vocab_size)), candidates)

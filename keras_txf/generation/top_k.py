@@ -4,7 +4,7 @@ import math
 
 from keras import ops
 
-from keras_txf.ops.numbers import LOWEST, minus_infinity_unless
+from keras_txf.ops.numbers import LOWEST, at_most, minus_infinity_unless
 
 
 def top_k(x, k):
@@ -35,7 +35,7 @@ def top_k(x, k):
     indices = gather_rows(members, ops.cast(indices, "int32"))
     # LOWEST stands for -inf, also as padding: the last index stands for one beyond.
     is_number = values > LOWEST
-    return ops.where(is_number, values, minus_infinity_unless(is_number)), ops.minimum(indices, size - 1)
+    return ops.where(is_number, values, minus_infinity_unless(is_number)), at_most(indices, size - 1)
 
 
 def gather_rows(x, indices):

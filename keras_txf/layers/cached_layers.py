@@ -11,6 +11,7 @@ from keras_txf.layers.kv_cache import SLOT_AXES, KVCache, columns_in_slots, posi
 from keras_txf.layers.serialization import register, revive, serialize_layer
 from keras_txf.ops.heads import swap_heads
 from keras_txf.ops.masks import combine_masks, window_mask
+from keras_txf.ops.numbers import at_least
 
 
 class DecodingLayer(keras.layers.Layer):
@@ -81,7 +82,7 @@ class StepMask(DecodingLayer):
         allowed = attention_mask
         if self.window is not None:
             columns = columns_in_slots(own[-1], ops.shape(value)[2])
-            allowed = ops.logical_and(ops.take(attention_mask, ops.maximum(columns, 0), axis=2), columns >= 0)
+            allowed = ops.logical_and(ops.take(attention_mask, at_least(columns, 0), axis=2), columns >= 0)
         steps, key_steps = self._steps(own, prompt_length), self._steps(columns, prompt_length)
         mask = ops.logical_or(allowed, own[:, None] == columns[None])
         if self.window is not None:
@@ -153,7 +154,7 @@ class CachedLayer(DecodingLayer):
                 slots = prompt_slots(self.window, self.width, columns, ops.shape(inputs)[1])
                 cache = KVCache(attention_mask, positions, positions, slots)
             else:
-                slot = cache_position[0] if self.window is None else ops.mod(cache_position[0], ops.shape(value)[2])
+                slot = cache_position[0] if self.window is None else cache_position[0] % ops.shape(value)[2]
                 cache = KVCache(attention_mask, positions, key_positions, slot, key, value)
             caches["cache"] = cache
         outputs = self.layer(inputs, **caches)

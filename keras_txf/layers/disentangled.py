@@ -179,7 +179,7 @@ class DisentangledPositions(keras.layers.Layer):
         """int (B or 1, T, S)."""
         far = self.max_distance
         distance = ops.clip(-key_distance(query_positions, key_positions), -far, far)
-        table = ops.convert_to_tensor(disentangled_buckets(far, self.num_buckets))
+        table = ops.convert_to_tensor(disentangled_buckets(far, self.num_buckets), "int32")
         return ops.take(table, distance + far, axis=0)
 
     def get_config(self):

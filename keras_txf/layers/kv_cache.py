@@ -18,6 +18,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.ops.heads import swap_heads
 from keras_txf.ops.masks import combine_masks, put_slice
+from keras_txf.ops.numbers import at_least
 
 
 class KVCache:
@@ -81,7 +82,7 @@ class KVCache:
             )
         self._is_new = False
         if self.key is None:  # a prompt attends to itself, and its columns become the cache
-            columns = ops.maximum(self._slots, 0)
+            columns = at_least(self._slots, 0)
             self.key, self.value = (swap_heads(ops.take(x, columns, axis=1)) for x in (key, value))
             return key, value
         self.key = put_slice(self.key, swap_heads(key), self._slots, 2)
@@ -122,10 +123,10 @@ SLOT_AXES = {"key": 2, "value": 2, "attention_mask": 3, "key_positions": 1}  # o
 def positions_of(real, columns):
     """(B, number of columns): each row counts from its first real token."""
     start = ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")
-    return ops.maximum(columns[None] - start[:, None], 0)
+    return at_least(columns[None] - start[:, None], 0)
 
 
 def columns_in_slots(last, slots):
     """The latest column up to `last` that each slot holds, (C,); negative where it holds none."""
     # What `mod` takes is never negative: ONNX rounds the other way.
-    return last - ops.mod(last + slots - ops.arange(slots, dtype="int32"), slots)
+    return last - (last + slots - ops.arange(slots, dtype="int32")) % slots

@@ -9,6 +9,7 @@ from keras import ops
 from keras_txf.layers.cached_layers import DecodingLayer
 from keras_txf.layers.serialization import register
 from keras_txf.ops.masks import padding_positions
+from keras_txf.ops.numbers import at_least
 
 
 @register
@@ -33,9 +34,9 @@ class NewPositions(keras.layers.Layer):
 
     def call(self, ids, attention_mask):
         if not self.step:
-            return ops.maximum(padding_positions(attention_mask[:, : ops.shape(ids)[1]]) - self.prefix, 0)
+            return at_least(padding_positions(attention_mask[:, : ops.shape(ids)[1]]) - self.prefix, 0)
         counts = ops.sum(ops.cast(attention_mask, "int32"), axis=-1, keepdims=len(attention_mask.shape) == 2)
-        return ops.maximum(counts - 1 - self.prefix, 0)
+        return at_least(counts - 1 - self.prefix, 0)
 
     def get_config(self):
         return {**super().get_config(), "step": self.step, "prefix": self.prefix}

@@ -25,6 +25,7 @@ from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.models.decoding_models import decoding_models
 from keras_txf.models.generate_defaults import is_loaded, with_defaults
 from keras_txf.models.prefix import PLACEHOLDER, prefix_length
+from keras_txf.ops.numbers import at_most
 
 Call = typing.TypeVar("Call", bound=typing.Callable)
 
@@ -126,7 +127,7 @@ def make_function(
         return follow(ids, lengths + prefix, limits, seed, inputs)
 
     def limit(lengths):
-        return ops.full_like(lengths, most) if max_length is None else ops.minimum(most, max_length - lengths)
+        return ops.full_like(lengths, most) if max_length is None else at_most(max_length - lengths, most)
 
     return run, limit
 

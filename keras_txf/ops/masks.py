@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.ops.numbers import at_least
 
 HIDDEN = -1e30  # added to hidden logits: finite, so that a row in which everything is hidden stays free of NaN
 
@@ -248,4 +249,4 @@ def padding_positions(mask):
     Args:
         mask: bool (B, T), True at real tokens.
     """
-    return ops.maximum(ops.cumsum(ops.cast(mask, "int32"), axis=-1) - 1, 0)
+    return at_least(ops.cumsum(ops.cast(mask, "int32"), axis=-1) - 1, 0)

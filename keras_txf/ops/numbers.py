@@ -1,4 +1,4 @@
-"""The float type that sums are computed in, and infinite numbers and NaN that are no constants.
+"""The types of sums and of integers under every floatx, and infinite numbers and NaN that are no constants.
 
 TensorFlow's `enable_check_numerics` stops at every tensor with NaN or infinity, a constant too. The two functions here
 return such a number only where something is wrong or missing.
@@ -19,6 +19,16 @@ def wide_dtype(dtype):
 def widen(x):
     """A float tensor in its `wide_dtype`."""
     return ops.cast(x, wide_dtype(x.dtype))
+
+
+def at_least(x, lowest):
+    """The larger of integers and one integer, in the type of `x`; Keras' `maximum` takes a type from floatx on JAX."""
+    return ops.maximum(x, ops.cast(lowest, x.dtype))
+
+
+def at_most(x, highest):
+    """The smaller of integers and one integer, in the type of `x`."""
+    return ops.minimum(x, ops.cast(highest, x.dtype))
 
 
 def nan_unless(valid, dtype="float32"):

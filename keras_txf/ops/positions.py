@@ -8,6 +8,8 @@ import math
 import numpy as np
 from keras import ops
 
+from keras_txf.ops.numbers import at_least, at_most
+
 
 def sinusoid(positions, dim, interleaved=True, dtype="float32"):
     """The paper's positions: sin at even and cos at odd features, wavelengths 2π to 10,000 · 2π.
@@ -99,9 +101,9 @@ def relative_buckets(distance, bidirectional, num_buckets, max_distance):
         distance = ops.abs(distance)
     else:
         offset = 0
-        distance = ops.maximum(-distance, 0)
+        distance = at_least(-distance, 0)
     table = _bucket_table(num_buckets, max_distance)
-    nearest = ops.take(table, ops.minimum(distance, max_distance), axis=0)
+    nearest = ops.take(table, at_most(distance, max_distance), axis=0)
     return ops.cast(offset + nearest, "int32")
 
 
