@@ -192,3 +192,15 @@ def test_a_weight_that_is_not_finite_is_refused_by_its_path(sampler):
 
 def test_logits_that_are_nan_are_refused():
     refused(lambda: generate(PROMPTS, processors=[Added(np.nan)]), ["The logits must be numbers; received NaN"])
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("options", [{}, {"position": "relative", "window": 3}])
+def test_models_of_another_floatx_generate(options):
+    """On JAX Keras makes floats of Python integers then."""
+    keras.config.set_floatx("bfloat16")
+    try:
+        model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2, **options)
+        assert model.generate([[3, 1], [2]], 3, "beam").shape == (2, 5)
+    finally:
+        keras.config.set_floatx("float32")
