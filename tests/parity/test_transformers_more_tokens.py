@@ -36,6 +36,7 @@ def files(kind):
     ("llama", 1, lambda size: transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=size, **SIZES))),
 ])  # fmt: skip
 def test_both_read_the_same_tokens_and_logits(kind, spare, make, tmp_path):
+    transformers.set_seed(0)
     folder = folder_of(tmp_path, files(kind))
     size = txf.text.from_checkpoint(folder).vocab_size
     model = make(size + spare)
