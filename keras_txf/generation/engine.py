@@ -226,14 +226,14 @@ def _stream(start, pad_cache, advance, request, stop_strings):
 
 
 def _columns(start, pad_cache, advance, request, stop_strings):
-    for state, _ in _parts(start, pad_cache, advance, request, stop_strings, 1):
-        yield ops.convert_to_numpy(state["history"][:, request.prompt_length + int(state["count"]) - 1])
+    for state, count, _ in _parts(start, pad_cache, advance, request, stop_strings, 1):
+        yield ops.convert_to_numpy(state["history"][:, request.prompt_length + count - 1])
 
 
 def _finish_by_text(start, pad_cache, advance, request, stop_strings):
     """The last state, without its cache, and how many tokens of each row are kept, int (R,)."""
     state, kept = {}, request.max_new_tokens
-    for state, ends in _parts(start, pad_cache, advance, request, stop_strings, STEPS):  # noqa: B007
+    for state, _, ends in _parts(start, pad_cache, advance, request, stop_strings, STEPS):  # noqa: B007
         kept = np.where(ends > 0, ends, kept)
     return {name: value for name, value in state.items() if name != "cache"}, kept
 
@@ -241,7 +241,8 @@ def _finish_by_text(start, pad_cache, advance, request, stop_strings):
 def _parts(start, pad_cache, advance, request, stop_strings, steps):
     """Runs `steps` steps at a time.
 
-    Yields the state, and how many tokens each row has that a stop string has ended in this part, 0 for others.
+    Yields the state, how many steps there were, and how many tokens each row has that a stop string has ended in this
+    part, 0 for others.
     """
     state, constant = start(request)
     state, seen, running = pad_cache(state, request), 0, True
@@ -255,7 +256,7 @@ def _parts(start, pad_cache, advance, request, stop_strings, steps):
             ends = stop_strings.ends(tokens[:, :count], seen)
             state = {**state, "running": ops.convert_to_tensor(running & (ends == 0))}
         seen, running = count, (running & (ends == 0)).any()
-        yield state, ends
+        yield state, count, ends
 
 
 def _stop_table(stops):

@@ -70,7 +70,7 @@ class Whole(_Adapter):
         """Shape and initializer of each variable, by name."""
 
         def begin(values, shape, dtype):
-            return ops.divide(ops.cast(values(), dtype), 1.0)  # another array, for JAX must not train the base's own
+            return ops.copy(ops.cast(values(), dtype))  # another array, for JAX must not train the base's own
 
         weights = {"kernel": (shape_of(layer), functools.partial(begin, lambda: float_kernel(layer)))}
         bias = vars(layer)["bias"]

@@ -78,7 +78,7 @@ class Pooling(keras.layers.Layer):
 
 @register
 class LogitAdjustment(keras.layers.Layer):
-    """What some models do to the logits over a vocabulary: c · tanh((scale · logits + bias) / c), in float32.
+    """What some models do to the logits over a vocabulary: c · tanh((scale · logits + bias) / c), at least in float32.
 
     Args:
         scale: factor on the logits (T5's 1 / sqrt(dim)), or None.

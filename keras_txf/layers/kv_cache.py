@@ -128,5 +128,5 @@ def positions_of(real, columns):
 
 def columns_in_slots(last, slots):
     """The latest column up to `last` that each slot holds, (C,); negative where it holds none."""
-    # What `mod` takes is never negative: ONNX rounds the other way.
+    # What `%` takes is never negative: ONNX rounds the other way.
     return last - (last + slots - ops.arange(slots, dtype="int32")) % slots

@@ -142,8 +142,8 @@ def _engine_options(model, tokens, sampler, processors, num_return_sequences, st
     sampler = get_sampler(sampler, tokens.vocab_size)
     processors = check_processors(processors, tokens.vocab_size)
     stops = stop_lists(stop_ids, stop_sequences, tokens.vocab_size)
-    padding = {tokens.pad_id} - {None, *itertools.chain(*stops)}
-    if padding and not is_loaded(model):  # the losses never made it a target
+    is_stop = tokens.pad_id in itertools.chain(*stops)
+    if tokens.pad_id is not None and not is_stop and not is_loaded(model):  # the losses never made it a target
         processors = (*processors, without_padding(tokens.pad_id))
     return sampler, processors, check_sequences(sampler, num_return_sequences), stops
 

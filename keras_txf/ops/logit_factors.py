@@ -73,7 +73,7 @@ def _with_gradient_of_logits(weight):
 
 
 def adjust_logits(logits, scale, bias, soft_cap):
-    """c · tanh((scale · logits + bias) / c), in float32; each of the three may be None."""
+    """c · tanh((scale · logits + bias) / c), at least in float32; each of the three may be None."""
     logits = widen(logits)
     if scale is not None:
         logits = logits * scale

@@ -1,7 +1,8 @@
 """The types of sums and of integers under every floatx, and infinite numbers and NaN that are no constants.
 
-TensorFlow's `enable_check_numerics` stops at every tensor with NaN or infinity, a constant too. The two functions here
-return such a number only where something is wrong or missing.
+TensorFlow's `enable_check_numerics` stops at every tensor with NaN or infinity, a constant too. `nan_unless` and
+`minus_infinity_unless` return such a number only where something is wrong or missing. On JAX, Keras' `maximum` and
+`minimum` give a Python integer a float type under another floatx than float32; `at_least` and `at_most` do not.
 """
 
 import keras
@@ -22,7 +23,7 @@ def widen(x):
 
 
 def at_least(x, lowest):
-    """The larger of integers and one integer, in the type of `x`; Keras' `maximum` takes a type from floatx on JAX."""
+    """The larger of integers and one integer, in the type of `x`."""
     return ops.maximum(x, ops.cast(lowest, x.dtype))
 
 

@@ -1,4 +1,4 @@
-"""Sinusoids, ALiBi and T5 buckets; `rotary` has rotary positions. Constants in float64.
+"""Sinusoids, ALiBi and T5 buckets; `rotary` has rotary positions. Constants are float64.
 
 Legend: B batch, T length, N heads, H head dim.
 """
@@ -21,7 +21,7 @@ def sinusoid(positions, dim, interleaved=True, dtype="float32"):
         dtype: "float32" or "float64".
 
     Returns:
-        (T, dim) or (B, T, dim).
+        (T, dim) or (B, T, dim), of `dtype`.
 
     Reference:
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.5.
@@ -48,7 +48,7 @@ def fairseq_sinusoid(positions, dim, first=2, dtype="float32"):
         dtype: "float32" or "float64".
 
     Returns:
-        (T, dim) or (B, T, dim).
+        (T, dim) or (B, T, dim), of `dtype`.
 
     Reference:
         [Beyond English-Centric Multilingual Machine Translation](https://arxiv.org/abs/2010.11125), whose model has
