@@ -19,7 +19,7 @@ from keras_txf.generation import (
     Sampling,
 )
 from keras_txf.generation.samplers import check_stop_strings
-from keras_txf.generation.stop_strings import StopStrings, string_list
+from keras_txf.generation.stop_strings import string_list
 from keras_txf.layers.token_input import target_name, token_input
 from keras_txf.models.generate_defaults import set_generate_defaults
 from keras_txf.reading import file_of, read_json
@@ -193,7 +193,7 @@ class _Reader:
     def stop_strings(self, sampler):
         """The stop strings, at which beams do not end."""
         strings = string_list(self("stop_strings"))
-        check_stop_strings(sampler, StopStrings(strings, None) if strings else None)
+        check_stop_strings(sampler, strings)
         return tuple(strings)
 
     def processors(self, ends):

@@ -162,10 +162,10 @@ def check_stream(sampler, padded, return_scores):
         raise ValueError("`stream` yields tokens: it does not go with `return_scores` or padded=False.")
 
 
-def check_stop_strings(sampler, stop_strings):
-    """Refuses stop strings with a search whose texts are known at its end."""
-    if stop_strings is not None and not getattr(sampler, "can_stream", True):
+def check_stop_strings(sampler, strings):
+    """Refuses stop strings, a list, with a search whose texts are known at its end."""
+    if strings and not getattr(sampler, "can_stream", True):
         raise ValueError(
             "`stop_strings` does not go with a beam search, whose texts are known at its end: pass stop_strings=(), or "
-            f'another sampler such as sampler="greedy"; received {short_repr(stop_strings.strings)}.'
+            f'another sampler such as sampler="greedy"; received {short_repr(strings)}.'
         )

@@ -49,18 +49,20 @@ class StopStrings:
         if not places:
             return []
         texts = self.texts([row for row, _ in places], [tokens[row, :count].tolist() for row, count in places])
-        return [self.cut(text) != text for text in texts]
+        return [before_stop(text, self.strings) != text for text in texts]
 
-    def cut(self, text):
-        """The text before the first stop string."""
-        places = [text.find(string) for string in self.strings]
-        return text[: min((place for place in places if place >= 0), default=len(text))]
 
-    def shown(self, text):
-        """The text without an end that a stop string may begin with."""
-        longest = max(map(len, self.strings), default=1) - 1
-        ends = [text[len(text) - length :] for length in range(min(longest, len(text)), 0, -1)]
-        return text.removesuffix(next((end for end in ends if any(s.startswith(end) for s in self.strings)), ""))
+def before_stop(text, strings):
+    """The text before the first stop string."""
+    places = [text.find(string) for string in strings]
+    return text[: min((place for place in places if place >= 0), default=len(text))]
+
+
+def before_open_stop(text, strings):
+    """The text without an end that a stop string may begin with."""
+    longest = max(map(len, strings), default=1) - 1
+    ends = [text[len(text) - length :] for length in range(min(longest, len(text)), 0, -1)]
+    return text.removesuffix(next((end for end in ends if any(s.startswith(end) for s in strings)), ""))
 
 
 def string_list(stop_strings):

@@ -77,7 +77,7 @@ def run_generate(
     for name, value in (("padded", padded), ("return_scores", return_scores), ("stream", stream)):
         checks.boolean(name, value)
     stop_strings = stop_strings_of(stop_strings, tokenizer)
-    check_stop_strings(options[0], stop_strings)
+    check_stop_strings(options[0], stop_strings and stop_strings.strings)
     build_models = functools.partial(decoding_models, model)
     run = functools.partial(
         _engine(model, tokens).generate, build_models, prompts, limits, *options, seed, inputs, stop_strings

@@ -4,7 +4,7 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.generation.stop_strings import REPLACEMENT, StopStrings, string_list
+from keras_txf.generation.stop_strings import REPLACEMENT, StopStrings, before_open_stop, before_stop, string_list
 from keras_txf.models.generate_defaults import default_stop_strings
 from keras_txf.tasks.batches import batch_bar
 from keras_txf.tasks.columns import one_or_many
@@ -103,9 +103,8 @@ class Answers:
         With `more`, tokens may follow: the end of the text is left out where a stop string may begin with it.
         """
         [before], [text], [whole] = self._texts([ids], [prompt])
-        stops = StopStrings(self.stops, None)
-        kept = stops.cut(text)
-        kept = stops.shown(text) if more and kept == text else kept
+        kept = before_stop(text, self.stops)
+        kept = before_open_stop(text, self.stops) if more and kept == text else kept
         if not self.return_prompt:
             return kept
         return whole if kept == text else before + kept
