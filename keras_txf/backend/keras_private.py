@@ -130,24 +130,34 @@ def untrack(layer, thing):
 
 
 def kept_kernel(dense):
-    """The variable that holds the kernel of a Dense layer, quantized or not."""
+    """The variable that holds the kernel of a Dense or EinsumDense layer, quantized or not."""
     return dense._kernel
 
 
+def kernel_shape(dense):
+    """The shape of the kernel of a Dense or EinsumDense layer, whatever form it is kept in: int4 packs two numbers."""
+    if isinstance(dense, keras.layers.Dense):
+        return dense.input_spec.axes[-1], dense.units
+    return tuple(dense.original_kernel_shape if dense.quantization_mode == "int4" else dense._kernel.shape)
+
+
 def float_kernel(dense):
-    """The kernel of a Dense layer as numbers: of int8 and int4 what the quantized values stand for."""
-    kernel, mode = dense._kernel, dense.quantization_mode
+    """The kernel of a Dense or EinsumDense layer as numbers: of int8 and int4 what the quantized values stand for."""
+    kernel, mode, einsum = dense._kernel, dense.quantization_mode, isinstance(dense, keras.layers.EinsumDense)
     if mode not in ("int8", "int4"):
         return kernel
-    if mode == "int4":  # two numbers a byte
-        kernel = keras.quantizers.unpack_int4(kernel, dense.units, axis=-1)
-    kernel = ops.cast(kernel, "float32")
-    groups = mode == "int4" and (dense._int4_block_size or -1) != -1
-    if not groups:
-        return ops.divide(kernel, dense.kernel_scale)
-    of_row = ops.cast(dense.g_idx, "int32")
-    zero = ops.cast(ops.take(dense.kernel_zero, of_row, axis=0), "float32")
-    return ops.multiply(ops.subtract(kernel, zero), ops.take(dense.kernel_scale, of_row, axis=0))
+    scale = dense.kernel_scale
+    if mode == "int8":
+        return ops.divide(ops.cast(kernel, "float32"), dense._adjust_scale_for_dequant(scale) if einsum else scale)
+    kernel = keras.quantizers.unpack_int4(kernel, dense._int4_unpacked_column_size if einsum else dense.units, axis=-1)
+    kernel = ops.cast(kernel, "float32")  # (rows, columns)
+    if (dense._int4_block_size or -1) == -1:
+        values = ops.divide(kernel, scale)
+    else:
+        of_row = ops.cast(dense.g_idx, "int32")
+        zero = ops.cast(ops.take(dense.kernel_zero, of_row, axis=0), "float32")
+        values = ops.multiply(ops.subtract(kernel, zero), ops.take(scale, of_row, axis=0))
+    return ops.reshape(values, kernel_shape(dense))
 
 
 def training_of_call(layer):

@@ -9,9 +9,10 @@ import re
 import numpy as np
 from keras import ops
 
+from keras_txf.backend.keras_private import kernel_shape
 from keras_txf.checkpoints.source import FLOATS
 from keras_txf.checks import short_repr
-from keras_txf.layers.adapters import adapters_of, shape_of
+from keras_txf.layers.adapters import adapters_of
 from keras_txf.layers.projections import Projection
 
 PREFIX = "base_model.model."
@@ -60,7 +61,7 @@ def _as_named(modules, paths):
 
 
 def _read_low_rank(tensors, names, path, module, options, kinds, parts):
-    rank, sizes = options["rank"], [shape_of(layer) for layer in module.layers.values()]
+    rank, sizes = options["rank"], [kernel_shape(layer) for layer in module.layers.values()]
     shapes = {"lora_A.weight": (rank, sizes[0][0]), "lora_B.weight": (sum(width for _, width in sizes), rank)}
     a, b = (_read(tensors, names, (path, part), shape) for part, shape in shapes.items())
     rows = module.tensors["weight"].split(b, 0)

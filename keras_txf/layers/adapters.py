@@ -1,4 +1,4 @@
-"""Adapters of a Dense layer: a product of low rank beside its kernel (LoRA), or a kernel in the place of its own.
+"""Adapters of a Dense or EinsumDense layer: a product of low rank beside its kernel (LoRA), or a kernel in its place.
 
 A layer gets its first adapter by a change of its class, in place, and its own class again when the last one is removed.
 Its paths, its weights and the graphs that it stands in stay. No layer without an adapter runs a line of this file.
@@ -7,19 +7,23 @@ Its paths, its weights and the graphs that it stands in stay. No layer without a
 import contextlib
 import contextvars
 import functools
+import re
+import string
 import types
 
 import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.backend.keras_private import flatten_layers, float_kernel, unlocked, untrack
+from keras_txf.backend.keras_private import flatten_layers, float_kernel, kernel_shape, unlocked, untrack
 from keras_txf.checks import short_repr
 from keras_txf.layers.class_change import Changed, change_class
 from keras_txf.layers.saved_state import CHANGES
 from keras_txf.ops.dropout import dropout
 
 QUANTIZED = (None, "int8", "int4")  # the modes of a base that may have adapters
+ADAPTED = (keras.layers.Dense, keras.layers.EinsumDense)
+OF_DENSE = "...x,xy->...y"  # the equation of Dense
 PRODUCT = object()  # in place of the name of an adapter: the layer without an adapter and without its activation
 _using = contextvars.ContextVar("names of adapters by the id of a layer", default=types.MappingProxyType({}))
 
@@ -28,7 +32,7 @@ class _Adapter:
     """Variables of a layer, float32 under every policy: a small step on a bfloat16 number would be rounded away."""
 
     def __init__(self, layer, name, **options):
-        self.options = options
+        self.options, self.equation = options, _equation(layer)
         with unlocked(layer):
             self.variables = {
                 part: layer.add_weight(name=f"{name}_{part}", shape=shape, initializer=initializer, dtype="float32")
@@ -38,7 +42,11 @@ class _Adapter:
 
 
 class LowRank(_Adapter):
-    """x A B · alpha / rank, added to the product of the layer. B begins with zeros, A as in PyTorch's LoRA and PEFT."""
+    """x A B · alpha / rank, added to the product of the layer. B begins with zeros, A as in PyTorch's LoRA and PEFT.
+
+    A has the axes of the kernel with the rank in place of the last one, B the rank and that axis, as in Keras' LoRA of
+    EinsumDense: A B has the shape of the kernel, and a Dense layer is the EinsumDense of ...x,xy->...y.
+    """
 
     checks = {"rank": checks.positive_integer, "alpha": checks.positive_number, "dropout": checks.rate}
     kind, adds = "low_rank", True  # to the product of the layer, rather than taking its place
@@ -46,18 +54,23 @@ class LowRank(_Adapter):
     @staticmethod
     def weights(layer, rank, **_):
         """Shape and initializer of each variable, by name."""
-        height, width = shape_of(layer)
-        fan_in = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
-        return {"lora_a": ((height, rank), fan_in), "lora_b": ((rank, width), "zeros")}
+        *others, last = kernel_shape(layer)
+        axes = _axes_of_inputs(_equation(layer))
+        fan_in = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", input_axes=axes, output_axes=())
+        return {"lora_a": ((*others, rank), fan_in), "lora_b": ((rank, last), "zeros")}
 
     def update(self, inputs, training=False):
         """What is added to the product with `inputs`; with None, to the kernel."""
         if training and self.seed is not None:
             inputs = dropout(inputs, self.options["dropout"], self.seed)
         a, b = self.variables["lora_a"], self.variables["lora_b"]
-        return (
-            self.options["alpha"] / self.options["rank"] * ops.matmul(a if inputs is None else ops.matmul(inputs, a), b)
-        )
+        if inputs is None:
+            product = ops.matmul(a, b)
+        elif self.equation == OF_DENSE:
+            product = ops.matmul(ops.matmul(inputs, a), b)
+        else:
+            product = _einsum_low_rank(self.equation, inputs, a, b)
+        return self.options["alpha"] / self.options["rank"] * product
 
 
 class Whole(_Adapter):
@@ -72,24 +85,41 @@ class Whole(_Adapter):
         def begin(values, shape, dtype):
             return ops.copy(ops.cast(values(), dtype))  # another array, for JAX must not train the base's own
 
-        weights = {"kernel": (shape_of(layer), functools.partial(begin, lambda: float_kernel(layer)))}
+        weights = {"kernel": (kernel_shape(layer), functools.partial(begin, lambda: float_kernel(layer)))}
         bias = vars(layer)["bias"]
-        return weights if bias is None else weights | {"bias": ((layer.units,), functools.partial(begin, lambda: bias))}
+        return weights if bias is None else weights | {"bias": (bias.shape, functools.partial(begin, lambda: bias))}
 
 
 KINDS = {cls.kind: cls for cls in (LowRank, Whole)}
 
 
-def shape_of(layer):
-    """The shape of a layer's kernel, whatever form that is kept in."""
-    return layer.input_spec.axes[-1], layer.units
-
-
 def takes_adapters(layer):
-    """Whether a layer is built and computes what Dense does: a subclass with a `call` of its own may not."""
+    """Whether a layer is built and computes what Dense or EinsumDense does: a subclass with its own `call` may not."""
     owner = next(cls for cls in type(layer).__mro__ if "call" in vars(cls))
-    known = owner is keras.layers.Dense or owner.__module__.startswith("keras_txf.")
-    return isinstance(layer, keras.layers.Dense) and layer.built and known
+    known = owner in ADAPTED or owner.__module__.startswith("keras_txf.")
+    return isinstance(layer, ADAPTED) and layer.built and known
+
+
+def _equation(layer):
+    """The einsum of a layer: inputs, kernel -> outputs."""
+    return OF_DENSE if isinstance(layer, keras.layers.Dense) else layer.equation
+
+
+def _axes_of_inputs(equation):
+    """The axes of the kernel that are summed over."""
+    inputs, kernel, outputs = re.split(",|->", equation)
+    return [axis for axis, letter in enumerate(kernel) if letter in inputs and letter not in outputs]
+
+
+def _einsum_low_rank(equation, x, a, b):
+    """The einsum of x and A B, without the product A B, which has the size of the kernel."""
+    inputs, kernel, outputs = re.split(",|->", equation)
+    rank = next(letter for letter in string.ascii_letters if letter not in equation)
+    factors = [(kernel[:-1] + rank, a), (rank + kernel[-1], b)]
+    if kernel[-1] in inputs:  # some backends multiply from left to right
+        factors.reverse()
+    (first, one), (second, other) = factors
+    return ops.einsum(f"{inputs},{first},{second}->{outputs}", x, one, other)
 
 
 def attach(layer, name, kind, **options):
@@ -138,7 +168,7 @@ def active_adapters(model):
 
 
 class Adapted(Changed):
-    """A change of a Dense layer's class: `adapters` by name, of which one may be active."""
+    """A change of the class of a Dense or EinsumDense layer: `adapters` by name, of which one may be active."""
 
     @property
     def active(self):

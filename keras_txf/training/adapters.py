@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_txf.backend.keras_private import flatten_layers, trainable_by_nature
+from keras_txf.backend.keras_private import flatten_layers, kernel_shape, trainable_by_nature
 from keras_txf.checks import short_repr
 from keras_txf.layers import adapters
 from keras_txf.layers.class_change import keep_in_files
@@ -32,15 +32,15 @@ def add_adapter(
     quantized to int8 or int4 (QLoRA), before or after; float8 trains the kernels themselves and takes no adapter.
 
     Args:
-        model: from a builder, or any model with Dense layers.
+        model: from a builder, or any model with Dense or EinsumDense layers, such as those of Keras' own attention.
         name: what to call it: letters, digits, `_` and `-`.
         rank: number of columns of A.
         alpha: the scale of the update, times `rank`.
         dropout: rate on x on its way to A, in training only.
-        targets: patterns of paths of Dense layers, those in parts of your own included, such as "*/query",
+        targets: patterns of paths of Dense and EinsumDense layers, those in parts of your own included: "*/query",
             "decoder_[2-5]/attention/*" or "*/feed_forward/*". A `*` stands for anything, slashes included. Of a
             recurrent model its attention and readout alone have such, "decoder/*": the kernels of Keras' LSTM and GRU
-            take no adapter, nor does a subclass of Dense with a `call` of its own.
+            take no adapter, nor does a subclass with a `call` of its own.
         heads: patterns of paths of layers that are trained as a whole. Default: what comes after the last block,
             such as a classifier's `logits`; but for norms, and for logits over the vocabulary, which are no new head.
             Projections of this package become a part of the adapter, which begins with their values, and come back when
@@ -68,8 +68,8 @@ def add_adapter(
     given = {"rank": rank, "alpha": alpha, "dropout": dropout}
     options = {option: check(option, given[option]) for option, check in adapters.LowRank.checks.items()}
     layers = dense_layers(model)
-    targets = select("targets", targets, layers, "Dense layers")
-    widest = max(max(adapters.shape_of(layers[path])) for path in targets)
+    targets = select("targets", targets, layers, "Dense and EinsumDense layers")
+    widest = max(max(kernel_shape(layers[path])) for path in targets)
     if options["rank"] > widest:
         raise ValueError(
             f"`rank` must be at most {widest}, the greatest width of a target; received {short_repr(options['rank'])}."

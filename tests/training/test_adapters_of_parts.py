@@ -127,7 +127,7 @@ def test_a_layer_is_what_it_was_when_its_last_adapter_is_removed():
     assert type(layer) is layers.Dense and vars(layer).keys() == before.keys()
     assert layer.quantize is before["quantize"] and layer.activation is before["activation"]
     assert len(model.variables) == len(of_keras().variables)
-    with pytest.raises(ValueError, match="`targets` must match the paths of Dense layers; received 'doubled'"):
+    with pytest.raises(ValueError, match="the paths of Dense and EinsumDense layers; received 'doubled'"):
         add_adapter(model, targets="doubled")
 
 
