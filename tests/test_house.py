@@ -36,7 +36,7 @@ MAY_IMPORT = {
 BACKENDS = {"tensorflow", "tensorflow_text", "jax", "torch"}
 MAY_IMPORT_BACKENDS = {
     "keras_txf.backend.one_row": {"tensorflow", "jax"},  # which device XLA compiles for
-    "keras_txf.backend.keras_private": {"jax"},  # whether it has float64
+    "keras_txf.backend.keras_private": {"jax", "torch"},  # whether it has float64; the parameters of a layer
     "keras_txf.backend.processes": {"jax"},  # which process this is, and the values that others hold
     "keras_txf.backend.loops": {"tensorflow", "torch"},  # steps of a loop at once; whether gradients are recorded
     "keras_txf.backend.array_values": {"torch"},  # bfloat16 of a file

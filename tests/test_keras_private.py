@@ -46,6 +46,19 @@ def test_unlocked_and_untrack():
     assert len(layer.weights) == 2
 
 
+def test_gradients_of_two_variables_of_one_path_are_forgotten():
+    x = keras.Input((2,))
+    inner = [keras.layers.Dense(1, name="dense")(x) for _ in range(2)]
+    one, two = (keras.Model(x, y, name=name) for name, y in zip("ab", inner))
+    model = keras.Model(x, one(x) + two(x))
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    assert [v.path for v in model.weights] == ["dense/kernel", "dense/bias"] * 2
+    if keras.backend.backend() == "torch":
+        model.zero_grad()
+        assert [v.value.grad for v in model.weights] == [None] * 4
+
+
 def test_training_of_call():
     seen = []
 

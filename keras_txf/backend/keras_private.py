@@ -95,6 +95,11 @@ def own_trainable_by_nature(layer):
     return list(layer._trainable_variables)
 
 
+def has_own_weights(layer):
+    """Whether a layer has weights itself, not only layers inside of it."""
+    return bool(layer._trainable_variables or layer._non_trainable_variables)
+
+
 def accept_trainable_state(model):
     """Keeps Keras from a warning that what is trainable has changed since `compile`."""
     getattr(model, "_compiled_trainable_state", {}).update((layer, layer.trainable) for layer in flatten_layers(model))
@@ -220,3 +225,20 @@ class _SeedOfWords(keras.random.SeedGenerator):
 
     def next(self, ordered=True):
         return self.words
+
+
+def _track_variables(layer):
+    """Has PyTorch know each variable of a layer. Keras keeps one of each path, and two models inside of another may
+    share paths: `zero_grad` would leave the gradients of the first one, which would grow from step to step.
+    """
+    import torch
+
+    parameters = {}
+    for number, variable in enumerate(layer.variables):
+        known = variable.path in parameters
+        parameters[f"{variable.path}/{number}" if known else variable.path] = variable.value
+    layer._torch_params = torch.nn.ParameterDict(parameters)
+
+
+if keras.backend.backend() == "torch":
+    keras.layers.Layer._track_variables = _track_variables
