@@ -62,6 +62,16 @@ def layers_called_on(model, symbol):
     return list({id(layer): layer for layer in layers}.values())
 
 
+def operations_after(model, sources):
+    """The ids of the operations in a functional model's own graph that depend on operations of these ids."""
+    found = set()
+    for node in nodes(model):
+        made_by = {id(tensor._keras_history.operation) for tensor in node.input_tensors}
+        if made_by & (sources | found):
+            found.add(id(node.operation))
+    return found
+
+
 def reserve_names(model):
     """Has operations that are made from now on take other names than those in the graph of a model.
 

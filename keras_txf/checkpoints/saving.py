@@ -1,5 +1,6 @@
 """Saving: writes a model as a folder that transformers loads."""
 
+import collections
 import os
 import shutil
 import uuid
@@ -118,6 +119,17 @@ def refuse_adapters(model):
         )
 
 
+def refuse_equal_paths(model):
+    """Refuses a model of several models, as of two encoders: a checkpoint has one tensor for each path."""
+    counts = collections.Counter(weight.path for weight in model.weights)
+    path, count = max(counts.items(), key=lambda item: item[1], default=("", 1))
+    if count > 1:
+        raise ValueError(
+            f"`model` must have one weight of each path, as a checkpoint has; received {count} of {short_repr(path)}. "
+            "Pass each of the models inside of it by itself."
+        )
+
+
 def write_beside(folder, origin):
     """Writes the files that belong to the weights of a checkpoint into a folder."""
     for name, file in beside(origin.folder).items():
@@ -148,6 +160,7 @@ def find_origin(model, config):
                 f"`model` was loaded with options that config.json cannot hold: {short_repr(changed)}. Pass `config`."
             )
         return origin
+    refuse_equal_paths(model)
     folder = None if isinstance(config, dict) else checks.path("config", config)
     values = dict(config) if folder is None else read_json(file_of(folder, "config.json"), "config")
     values = family_values(values)

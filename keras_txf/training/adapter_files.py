@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.atomic_write import atomic_file, writing
-from keras_txf.backend.keras_private import trainable_by_nature
 from keras_txf.checks import short_repr
 from keras_txf.layers.adapters import KINDS, describe
 from keras_txf.reading import parse_json, reading
@@ -21,6 +20,7 @@ from keras_txf.training.adapters import (
     insert_adapter,
     trained_beside,
 )
+from keras_txf.training.places import trainable_by_name
 
 FORMAT = "keras_txf adapter 1"
 
@@ -32,7 +32,10 @@ def save_adapter(model: keras.Model, file: str | os.PathLike, name: str = "defau
         model: with adapters.
         file: such as "sentiment.safetensors". It is written under another name and moved into place. Its
             tensors are float32, by the paths of the variables, without the adapter's name:
-            `encoder_0/attention/query/lora_a`. Its metadata say rank, alpha and dropout of each layer.
+            `encoder_0/attention/query/lora_a`. If two models inside of this one share paths, the name of the model
+            stands before, without the number that Keras counts in the process: "encoder/encoder_0/..." and
+            "encoder_1/encoder_0/...", in the order of these numbers. Its metadata say rank, alpha and dropout of each
+            layer.
         name: of the adapter. What else is trained while it is active, such as a head of Keras' own, goes with it.
 
     Raises:
@@ -52,10 +55,15 @@ def save_adapter(model: keras.Model, file: str | os.PathLike, name: str = "defau
     a_file = not checks.path("file", file).is_dir()
     _require(a_file, f"`file` must be a file to write; received {short_repr(str(file))}, which is a folder.")
     layers, shared = adapted_layers(model, name), trained_beside(model)
-    also, active = [variable.path for variable in shared], any(layer.active == name for layer in layers.values())
+    names = {id(v): name for name, variables in trainable_by_name(model).items() for v in variables}
+    also, active = [names[id(variable)] for variable in shared], any(layer.active == name for layer in layers.values())
     message = f"`name` must be the active adapter, with which {short_repr(also[:1])} was trained"
     _require(active or not also, f"{message}; received {short_repr(name)}.")
-    variables = {variable.path: variable for variable in shared}
+    variables = dict(zip(also, shared))
+    double = sorted({path for path in also if also.count(path) > 1})
+    _require(
+        not double, f"`model` must have one trained variable of each path; received two of {short_repr(double[:1])}."
+    )
     for path, layer in layers.items():
         variables.update((f"{path}/{part}", v) for part, v in layer.adapters[name].variables.items())
     described = {
@@ -101,13 +109,18 @@ def load_adapter(model: keras.Model, file: str | os.PathLike, name: str = "defau
     with reading(file):
         described, tensors = _read(file)
     layers = dense_layers(model)
-    variables = {variable.path: variable for variable in trainable_by_nature(model)}
+    variables = trainable_by_name(model)
     missing = [
         *sorted(described["layers"].keys() - layers.keys()),
         *sorted(set(described["shared"]) - variables.keys()),
     ]
     _require(not missing, f"`model` must have the layers of {said}; received one without {short_repr(missing[:1])}.")
-    expected = {path: tuple(variables[path].shape) for path in described["shared"]}
+    double = [path for path in described["shared"] if len(variables[path]) > 1]
+    _require(
+        not double, f"`model` must have one variable of each path in {said}; received two of {short_repr(double[:1])}."
+    )
+    shared = {path: variables[path][0] for path in described["shared"]}
+    expected = {path: tuple(variable.shape) for path, variable in shared.items()}
     for path, (kind, options) in described["layers"].items():
         weights = KINDS[kind].weights(layers[path], **options)
         expected.update((f"{path}/{part}", shape) for part, (shape, _) in weights.items())
@@ -117,16 +130,15 @@ def load_adapter(model: keras.Model, file: str | os.PathLike, name: str = "defau
             in_file == in_model,
             f"`model` must have the sizes of {said}: {short_repr(key)} is {in_file}; received a model with {in_model}.",
         )
-    shared = [variables[path] for path in described["shared"]]
 
     def fill():
         for path in described["layers"]:
             for part, variable in layers[path].adapters[name].variables.items():
                 variable.assign(tensors[f"{path}/{part}"])
-        for variable in shared:
-            variable.assign(tensors[variable.path])
+        for path, variable in shared.items():
+            variable.assign(tensors[path])
 
-    insert_adapter(model, name, described["layers"], shared, fill)
+    insert_adapter(model, name, described["layers"], list(shared.values()), fill)
 
 
 def _read(file):

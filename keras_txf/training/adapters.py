@@ -12,7 +12,8 @@ from keras_txf.layers.class_change import keep_in_files
 from keras_txf.layers.projections import Projection
 from keras_txf.training.freezing import set_trainable
 from keras_txf.training.heads import heads_of, outermost_layers
-from keras_txf.training.patterns import check_model, select
+from keras_txf.training.patterns import check_model
+from keras_txf.training.places import layers_by_name, select_layers
 
 
 def add_adapter(
@@ -40,7 +41,9 @@ def add_adapter(
         targets: patterns of paths of Dense and EinsumDense layers, those in parts of your own included: "*/query",
             "decoder_[2-5]/attention/*" or "*/feed_forward/*". A `*` stands for anything, slashes included. Of a
             recurrent model its attention and readout alone have such, "decoder/*": the kernels of Keras' LSTM and GRU
-            take no adapter, nor does a subclass with a `call` of its own.
+            take no adapter, nor does a subclass with a `call` of its own. If two models inside of this one have
+            layers of the same paths, as two encoders have, a path means both, and "queries/encoder_0/*" the one of the
+            model of this name.
         heads: patterns of paths of layers that are trained as a whole. Default: what comes after the last block,
             such as a classifier's `logits`; but for norms, and for logits over the vocabulary, which are no new head.
             Projections of this package become a part of the adapter, which begins with their values, and come back when
@@ -51,7 +54,7 @@ def add_adapter(
     Raises:
         ValueError: a pattern that matches nothing, no targets, a rank above their width, a name that is taken, a second
             adapter beside heads that are trained themselves, a base quantized otherwise than to int8 or int4, two
-            models inside of this one whose layers have the same paths.
+            layers of one path that no name of a model around them tells apart.
 
     Reference:
         [LoRA](https://arxiv.org/abs/2106.09685)
@@ -68,7 +71,9 @@ def add_adapter(
     given = {"rank": rank, "alpha": alpha, "dropout": dropout}
     options = {option: check(option, given[option]) for option, check in adapters.LowRank.checks.items()}
     layers = dense_layers(model)
-    targets = select("targets", targets, layers, "Dense and EinsumDense layers")
+    chosen = select_layers("targets", targets, model, layers.values(), "Dense and EinsumDense layers")
+    names = {id(layer): path for path, layer in layers.items()}
+    targets = [names[id(layer)] for layer in chosen]
     widest = max(max(kernel_shape(layers[path])) for path in targets)
     if options["rank"] > widest:
         raise ValueError(
@@ -217,16 +222,9 @@ def insert_adapter(model, name, kinds, shared, fill=None):
 
 
 def dense_layers(model):
-    """The layers of a model that take adapters by their paths, by which adapters are known."""
+    """The layers of a model that take adapters by their names, by which adapters are known: mostly their paths."""
     check_model(model)
-    found = {}
-    for layer in filter(adapters.takes_adapters, flatten_layers(model)):
-        if found.setdefault(layer.path, layer) is not layer:
-            raise ValueError(
-                "`model` must have one layer of each path, for adapters are known by them; received a model with two "
-                f"of {short_repr(layer.path)}. See to each of the models inside of it by itself."
-            )
-    return found
+    return layers_by_name(model, adapters.takes_adapters)
 
 
 def adapted_layers(model, name=None):

@@ -281,20 +281,6 @@ def test_refuses():
         merge_adapter(model, "two")
 
 
-def test_two_models_in_one_are_refused_and_go_each_by_itself():
-    """The blocks of both have the same paths."""
-    towers = [txf.models.encoder(11, 1, 8, 2, name=name) for name in ("queries", "documents")]
-    inputs = [keras.Input((None,), dtype="int32") for _ in towers]
-    both = keras.Model(inputs, [tower(ids) for tower, ids in zip(towers, inputs)])
-    for call in (lambda: add_adapter(both), lambda: use_adapter(both, None)):
-        with pytest.raises(ValueError, match="one layer of each path, .* two of 'encoder_0/"):
-            call()
-    assert len(both.trainable_variables) == len(both.weights)
-    for tower in towers:
-        add_adapter(tower, targets="*/query")
-    assert len(both.trainable_variables) == 4
-
-
 @pytest.mark.slow
 def test_of_a_recurrent_model_the_adapter_alone_is_trained(tmp_path):
     model = txf.models.recurrent_encoder_decoder(11, 11, 2, 12, cell="gru", attention="additive")
