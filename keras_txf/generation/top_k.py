@@ -4,14 +4,16 @@ import math
 
 from keras import ops
 
-from keras_txf.ops.numbers import LOWEST, at_most, minus_infinity_unless
+from keras_txf.ops.numbers import LOWEST, minus_infinity_unless
+
+MISSING = LOWEST / 2  # stands for -inf: above the padding of groups, which is never among the k largest
 
 
 def top_k(x, k):
     """The k largest numbers of each row, in order, and their indices.
 
     The k largest numbers lie in the k groups with the largest maxima: only the maxima and the numbers of k groups are
-    sorted. Equal numbers may come in any order.
+    sorted. Equal numbers may come in any order. Numbers up to `MISSING` count as -inf.
 
     Args:
         x: float (R, V).
@@ -26,16 +28,15 @@ def top_k(x, k):
         values, indices = ops.top_k(x, k)
         return values, ops.cast(indices, "int32")
     groups = -(-size // width)
-    padded = ops.pad(ops.maximum(x, LOWEST), ((0, 0), (0, groups * width - size)), constant_values=LOWEST)
+    padded = ops.pad(ops.maximum(x, MISSING), ((0, 0), (0, groups * width - size)), constant_values=LOWEST)
     # A group is a column, so that all maxima are taken side by side.
     _, best = ops.top_k(ops.max(ops.reshape(padded, (-1, width, groups)), axis=1), k)
     members = ops.cast(best, "int32")[..., None] + groups * ops.arange(width, dtype="int32")
     members = ops.reshape(members, (-1, k * width))
     values, indices = ops.top_k(gather_rows(padded, members), k)
     indices = gather_rows(members, ops.cast(indices, "int32"))
-    # LOWEST stands for -inf, also as padding: the last index stands for one beyond.
-    is_number = values > LOWEST
-    return ops.where(is_number, values, minus_infinity_unless(is_number)), at_most(indices, size - 1)
+    is_number = values > MISSING
+    return ops.where(is_number, values, minus_infinity_unless(is_number)), indices
 
 
 def gather_rows(x, indices):
