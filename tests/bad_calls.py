@@ -442,8 +442,8 @@ AREAS = {
 # Public callables without a case, and why.
 WITHOUT = {
     "layers.KVCache": "made by `of_prompt`, or by `generate`", "generation.History": "made by `generate`",
-    "generation.Scored": "made by `generate`", "training.Cost": "made by `cost`",
-    "text.Tokenizer": "the base of the tokenizers",
+    "generation.Scored": "made by `generate`", "generation.ScoredWithTop": "made by `generate`",
+    "training.Cost": "made by `cost`", "text.Tokenizer": "the base of the tokenizers",
 }  # fmt: skip
 # Their options are those of builders, which try them.
 PASS_ON = (".from_scratch", ".from_checkpoint", "checkpoints.load")

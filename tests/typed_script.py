@@ -90,7 +90,8 @@ def use_generation() -> None:
         model.generate([[5, 6]], 2, sampler=sampler)
     processors = [*processors, forbid_zero]
     scored: txf.generation.Scored = model.generate([[5, 6]], 2, "sampling", processors=processors, return_scores=True)
-    print(scored.ids, scored.log_probs, scored.scores)
+    top: txf.generation.ScoredWithTop = model.generate([[5, 6]], 2, return_scores=True, top_logprobs=3)
+    print(scored.ids, scored.log_probs, scored.scores, top.top_ids, top.top_log_probs)
 
 
 def use_training(folder: pathlib.Path) -> None:

@@ -5,7 +5,7 @@ from keras_txf.generation.contrastive import Contrastive
 from keras_txf.generation.history import History
 from keras_txf.generation.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
 from keras_txf.generation.processors import ForbiddenTokens, ForcedTokens, MinimumLength, NoRepeatNgrams
-from keras_txf.generation.results import Scored
+from keras_txf.generation.results import Scored, ScoredWithTop
 from keras_txf.generation.samplers import Greedy, Sampling
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "RepetitionPenalty",
     "Sampling",
     "Scored",
+    "ScoredWithTop",
 ]

@@ -17,6 +17,7 @@ from keras_txf.generation.bounds import log_probabilities
 from keras_txf.generation.decoding import ends_with_stop, latest_tokens, process_logits, run_steps, write_column
 from keras_txf.generation.dynamic_parameters import is_finite, number, set_fields
 from keras_txf.generation.top_k import gather_rows, top_k
+from keras_txf.generation.top_logprobs import empty_tables, top_results, top_tokens
 from keras_txf.ops.numbers import LOWEST, at_least, minus_infinity_unless
 
 NOT_RUNNING = -1e9  # score of a running beam that does not exist
@@ -76,9 +77,9 @@ class Beam:
                 f"{short_repr(self.num_beams)}."
             )
 
-    def decoding_loop(self, models, processors, num_return_sequences):
+    def decoding_loop(self, models, processors, num_return_sequences, top_logprobs=0):
         """The loop that `generate` runs, see `generation.decoding.decoding_loop`."""
-        return BeamDecoding(models(self.num_beams), self, processors, num_return_sequences)
+        return BeamDecoding(models(self.num_beams), self, processors, num_return_sequences, top_logprobs)
 
 
 class BeamDecoding:
@@ -89,11 +90,12 @@ class BeamDecoding:
         beam: a `Beam`.
         processors: functions of logits, or of the log-probabilities of several beams, and `History`.
         num_return_sequences: how many sequences for each prompt.
+        top_logprobs: how many of the likeliest tokens the results have for each step.
     """
 
-    def __init__(self, models, beam, processors, num_return_sequences):
+    def __init__(self, models, beam, processors, num_return_sequences, top_logprobs=0):
         self.models, self.beam, self.processors = models, beam, processors
-        self.num_return_sequences = num_return_sequences
+        self.num_return_sequences, self.top_logprobs = num_return_sequences, top_logprobs
 
     def start(self, request):
         """Reads the prompts and chooses the first tokens: the state, and the tensors that all steps share, dicts."""
@@ -113,6 +115,7 @@ class BeamDecoding:
             "running": ops.ones_like(history[:, 0, 0], "bool"),
             "cache": cache,
         }
+        state |= empty_tables(state["log_probs"], self.top_logprobs)
         return self._extend(state, _for_each_beam(outputs["logits"], width), request), constant
 
     def advance(self, state, constant, request, until):
@@ -128,7 +131,10 @@ class BeamDecoding:
         return run_steps(step, state, until)
 
     def results(self, state, request):
-        """The best finished beams: tokens, int (R, N), -1 after the end; log-probabilities (R, N); scores (R,)."""
+        """The best finished beams: tokens, int (R, N), -1 after the end; log-probabilities (R, N); scores (R,).
+
+        With `top_logprobs`, also ids and log-probabilities of the tokens that are likeliest after each beam, (R, N, k).
+        """
         width = self.beam.num_beams
 
         def best(x, first=0):
@@ -140,13 +146,14 @@ class BeamDecoding:
         exists = exists[:, None]
         tokens = ops.where(exists, best(state["history"], width)[:, request.prompt_length :], -1)
         log_probs = ops.where(exists, best(state["log_probs"], width), 0.0)
-        return tokens, log_probs, scores
+        return tokens, log_probs, scores, *(best(table, width) for table in top_results(state))
 
     def _extend(self, state, logits, request):
         """The state with one more token in each beam; logits are (B, W, V)."""
         width, count, vocab_size = self.beam.num_beams, state["count"], logits.shape[-1]
         history = state["history"][:, :width]
         log_probs = self._log_probs(logits, history, count, request)
+        top = top_tokens(ops.reshape(log_probs, (-1, vocab_size)), self.top_logprobs)
 
         # As many candidates as can finish at once, and then `num_beams` more.
         totals = ops.reshape(log_probs + state["scores"][..., None], (-1, width * vocab_size))
@@ -169,6 +176,9 @@ class BeamDecoding:
         tokens = ops.where(is_old, -1, candidates % vocab_size)
         log_probs = gather_rows(ops.reshape(log_probs, (-1, width * vocab_size)), candidates)
         log_probs = ops.where(is_old, 0.0, log_probs)
+        for name, values in top.items():  # of the beam that a candidate continues
+            values = gather_rows(ops.reshape(values, (-1, width, self.top_logprobs)), candidates // vocab_size)
+            top[name] = write_column(gather_rows(state[name], beams), count, values)
         attention_mask = gather_rows(state["attention_mask"], beams[:, :width])
         # A row that has stopped takes no further positions: the model may not have them.
         cache_position = request.prompt_length + width * count
@@ -182,6 +192,7 @@ class BeamDecoding:
             "log_probs": write_column(gather_rows(state["log_probs"], beams), count, log_probs),
             "finished_scores": finished_scores,
             "running": is_running,
+            **top,
         }
 
     def _log_probs(self, logits, history, count, request):

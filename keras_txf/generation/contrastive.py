@@ -13,6 +13,7 @@ from keras_txf.generation.bounds import log_probabilities
 from keras_txf.generation.decoding import ends_with_stop, latest_tokens, process_logits, run_steps, write_column
 from keras_txf.generation.dynamic_parameters import set_fields
 from keras_txf.generation.top_k import top_k
+from keras_txf.generation.top_logprobs import empty_tables, top_results, top_tokens
 from keras_txf.ops.masks import put_slice
 from keras_txf.ops.numbers import LOWEST
 
@@ -60,9 +61,10 @@ class Contrastive:
                 f"`num_candidates` must not exceed the vocabulary's size, {vocab_size}; received {self.num_candidates}."
             )
 
-    def decoding_loop(self, models, processors, num_return_sequences):
+    def decoding_loop(self, models, processors, num_return_sequences, top_logprobs=0):
         """The loop that `generate` runs, see `generation.decoding.decoding_loop`."""
-        return ContrastiveDecoding(models(self.num_candidates, return_hidden_states=True), self, processors)
+        models = models(self.num_candidates, return_hidden_states=True)
+        return ContrastiveDecoding(models, self, processors, top_logprobs)
 
 
 class ContrastiveDecoding:
@@ -72,10 +74,12 @@ class ContrastiveDecoding:
         models: `DecodingModels` of width `num_candidates` that return hidden states.
         search: a `Contrastive`.
         processors: functions of logits and `History`.
+        top_logprobs: how many of the likeliest tokens the results have for each step.
     """
 
-    def __init__(self, models, search, processors):
+    def __init__(self, models, search, processors, top_logprobs=0):
         self.models, self.search, self.processors = models, search, processors
+        self.top_logprobs = top_logprobs
 
     def start(self, request):
         """Reads the prompts: the state, and the tensors that all steps share, dicts."""
@@ -92,22 +96,27 @@ class ContrastiveDecoding:
             "directions": ops.concatenate([directions, later], axis=1),
             "cache": cache,
         }
-        return state, constant
+        return {**state, **empty_tables(state["log_probs"], self.top_logprobs)}, constant
 
     def advance(self, state, constant, request, until):
         """Chooses tokens until each row has `until` of them, or has stopped."""
         return run_steps(lambda state: self._append(state, constant, request), state, until)
 
     def results(self, state, request):
-        """The new tokens, int (B, N), -1 after the end; their log-probabilities (B, N); the sums of these (B,)."""
+        """The new tokens, int (B, N), -1 after the end; their log-probabilities (B, N); the sums of these (B,).
+
+        With `top_logprobs`, also ids and log-probabilities of the likeliest tokens (B, N, k).
+        """
         tokens = state["history"][:, request.prompt_length :]
-        return tokens, state["log_probs"], ops.sum(state["log_probs"], axis=1)
+        return tokens, state["log_probs"], ops.sum(state["log_probs"], axis=1), *top_results(state)
 
     def _append(self, state, constant, request):
         """The state with one more token in each row."""
         width, count, running = self.search.num_candidates, state["count"], state["running"]
         logits = process_logits(self.processors, state["logits"], state["history"], count, request)
-        log_probs, tokens = top_k(log_probabilities(logits), width)
+        log_probs = log_probabilities(logits)
+        top = top_tokens(log_probs, self.top_logprobs)
+        log_probs, tokens = top_k(log_probs, width)
 
         cache_position = request.prompt_length + width * count
         attention_mask = ops.repeat(state["attention_mask"][:, None], width, axis=1)
@@ -137,6 +146,7 @@ class ContrastiveDecoding:
             "logits": ops.cast(pick(next_logits), "float32"),
             "directions": put_slice(state["directions"], pick(directions)[:, None], column, 1),
             "cache": cache,
+            **{name: write_column(state[name], count, values) for name, values in top.items()},
         }
 
     def _choose(self, state, request, log_probs, directions):

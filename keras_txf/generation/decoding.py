@@ -15,6 +15,7 @@ from keras_txf.generation.dynamic_parameters import with_parameters
 from keras_txf.generation.history import History
 from keras_txf.generation.step_seeds import StepSeed
 from keras_txf.generation.top_k import gather_rows
+from keras_txf.generation.top_logprobs import empty_tables, top_results, top_tokens
 from keras_txf.layers.cached_layers import CachedLayer
 from keras_txf.layers.kv_cache import cache_slots
 from keras_txf.ops.heads import batch_size
@@ -53,22 +54,23 @@ class Request(typing.NamedTuple):
         return ops.shape(self.history)[1] - self.prompt_length
 
 
-def decoding_loop(sampler, models, processors, num_return_sequences):
+def decoding_loop(sampler, models, processors, num_return_sequences, top_logprobs=0):
     """The loop that `generate` runs: a search brings its own, every other sampler chooses token by token.
 
     Args:
         sampler: a function of logits and a seed, see `SampledDecoding`, or an object with a method
-            `decoding_loop(models, processors, num_return_sequences)`.
+            `decoding_loop(models, processors, num_return_sequences, top_logprobs)`.
         models: function of `width` and `return_hidden_states` that returns `DecodingModels`.
         processors: functions of logits and `History`.
         num_return_sequences: how many sequences for each prompt.
+        top_logprobs: how many of the likeliest tokens the results have for each step.
 
     Returns:
         An object with the methods of `SampledDecoding`, and its `models`.
     """
     if hasattr(sampler, "decoding_loop"):
-        return sampler.decoding_loop(models, processors, num_return_sequences)
-    return SampledDecoding(models(), sampler, processors, num_return_sequences)
+        return sampler.decoding_loop(models, processors, num_return_sequences, top_logprobs)
+    return SampledDecoding(models(), sampler, processors, num_return_sequences, top_logprobs)
 
 
 class DecodingModels:
@@ -145,11 +147,12 @@ class SampledDecoding:
         sampler: function of logits, float32 (R, V), and a seed for `keras.random`, that returns ids (R,).
         processors: functions of logits and `History`.
         num_return_sequences: how many sequences for each prompt.
+        top_logprobs: how many of the likeliest tokens the results have for each step.
     """
 
-    def __init__(self, models, sampler, processors, num_return_sequences):
+    def __init__(self, models, sampler, processors, num_return_sequences, top_logprobs=0):
         self.models, self.sampler, self.processors = models, sampler, processors
-        self.num_return_sequences = num_return_sequences
+        self.num_return_sequences, self.top_logprobs = num_return_sequences, top_logprobs
 
     def start(self, request):
         """Reads the prompts and chooses the first tokens: the state, and the tensors that all steps share, dicts."""
@@ -163,6 +166,7 @@ class SampledDecoding:
             "log_probs": ops.zeros_like(history[:, : request.max_new_tokens], "float32"),
             "running": ops.ones_like(history[:, 0], "bool"),
         }
+        state |= empty_tables(state["log_probs"], self.top_logprobs)
         logits = ops.repeat(outputs["logits"], repeats, axis=0)
         return {**self._append(state, logits, request), "cache": cache}, constant
 
@@ -179,9 +183,12 @@ class SampledDecoding:
         return run_steps(step, state, until)
 
     def results(self, state, request):
-        """The new tokens, int (R, N), -1 after the end; their log-probabilities (R, N); the sums of these (R,)."""
+        """The new tokens, int (R, N), -1 after the end; their log-probabilities (R, N); the sums of these (R,).
+
+        With `top_logprobs`, also ids and log-probabilities of the likeliest tokens (R, N, k).
+        """
         tokens = state["history"][:, request.prompt_length :]
-        return tokens, state["log_probs"], ops.sum(state["log_probs"], axis=1)
+        return tokens, state["log_probs"], ops.sum(state["log_probs"], axis=1), *top_results(state)
 
     def _append(self, state, logits, request):
         """The state without its cache, with one more token in each row; logits are (R, V)."""
@@ -190,7 +197,9 @@ class SampledDecoding:
         sampler = with_parameters(self.sampler, request.parameters[0])
         logits = process_logits(self.processors, logits, history, count, request)
         tokens = check_ids(sampler(logits, StepSeed(request.seed, count)), logits)
-        log_probs = gather_rows(log_probabilities(logits), tokens[:, None])[:, 0]
+        log_probs = log_probabilities(logits)
+        top = top_tokens(log_probs, self.top_logprobs)
+        log_probs = gather_rows(log_probs, tokens[:, None])[:, 0]
         history = write_column(history, column, ops.where(running, tokens, -1))
         limits = ops.repeat(request.limits, self.num_return_sequences)
         ended = ops.logical_or(ends_with_stop(latest_tokens(history, count, request), request), count + 1 >= limits)
@@ -201,6 +210,7 @@ class SampledDecoding:
             "attention_mask": write_column(state["attention_mask"], column, running),
             "log_probs": write_column(state["log_probs"], count, ops.where(running, log_probs, 0.0)),
             "running": ops.logical_and(running, ops.logical_not(ended)),
+            **{name: write_column(state[name], count, values) for name, values in top.items()},
         }
 
 

@@ -54,6 +54,7 @@ class Engine:
         inputs,
         stop_strings=None,
         stream=False,
+        top_logprobs=0,
     ):
         """Continues each prompt.
 
@@ -69,18 +70,20 @@ class Engine:
             inputs: dict, the other inputs of the prefill model.
             stop_strings: `StopStrings` that end a row too, or None.
             stream: whether to return an iterator of the tokens instead, each int (R,), -1 for a row that has ended.
+            top_logprobs: how many of the likeliest tokens the results have for each step.
 
         Returns:
             NumPy arrays for the R rows, `num_return_sequences` for each prompt: the new tokens, int (R, N), -1 after
-            the end; their log-probabilities (R, N); and a score for each row (R,).
+            the end; their log-probabilities (R, N); and a score for each row (R,). With `top_logprobs`, also ids and
+            log-probabilities of the likeliest tokens (R, N, k).
         """
-        loop = self._decoding_loop(build_models, sampler, processors, num_return_sequences)
+        loop = self._decoding_loop(build_models, sampler, processors, num_return_sequences, top_logprobs)
         keys, parameters = zip(*map(split_parameters, (sampler, *processors)))
         request = self._request(prompts, limits, stops, loop.models.width, seed, inputs, list(parameters))
         request = keras.tree.map_structure(ops.convert_to_tensor, request)
         # TensorFlow would warn of a function that is traced for several shapes.
         shapes = tuple(tuple(tensor.shape) for tensor in keras.tree.flatten(request))
-        key = (*keys, num_return_sequences, shapes)
+        key = (*keys, num_return_sequences, top_logprobs, shapes)
         compiles = key not in self._loops and keras.backend.backend() in ("tensorflow", "jax")
         start, pad_cache, advance, finish, results = self._compiled_functions(key, loop)
         with word(COMPILING if compiles else ""):
@@ -90,7 +93,7 @@ class Engine:
                 state, lengths = finish(*start(request), request), None
             else:
                 state, lengths = _finish_by_text(start, pad_cache, advance, request, stop_strings)
-            tokens, log_probs, scores = map(ops.convert_to_numpy, results(state, request))
+            tokens, log_probs, scores, *top = map(ops.convert_to_numpy, results(state, request))
         if lengths is not None:
             tokens, log_probs, scores = cut_rows(tokens, log_probs, scores, lengths)
         if not np.isfinite(scores).all():  # -inf where the processors forbid all tokens, or from NaN logits
@@ -99,7 +102,7 @@ class Engine:
             raise ValueError(
                 "The logits must be numbers; received NaN, from the model's activations, `processors` or `sampler`."
             )
-        return tokens, log_probs, scores
+        return tokens, log_probs, scores, *top
 
     def function(self, build_models, max_new_tokens, sampler, processors, num_return_sequences, stops, jit_compile):
         """`generate` as a function of tensors, for a graph in which batch and lengths are unknown.
@@ -136,7 +139,7 @@ class Engine:
 
         return run
 
-    def _decoding_loop(self, build_models, sampler, processors, num_return_sequences):
+    def _decoding_loop(self, build_models, sampler, processors, num_return_sequences, top_logprobs=0):
         """The loop of the sampler. The models that the loop runs are built once."""
 
         def models(width=1, return_hidden_states=False):
@@ -146,7 +149,7 @@ class Engine:
                     self._models[key] = DecodingModels(*build_models(*key), self.ids_name)
                 return self._models[key]
 
-        return decoding_loop(sampler, models, processors, num_return_sequences)
+        return decoding_loop(sampler, models, processors, num_return_sequences, top_logprobs)
 
     def _compiled_functions(self, key, loop):
         """The functions of a loop, see `_compile`: those kept for the key, or new ones.

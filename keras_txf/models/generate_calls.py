@@ -19,6 +19,7 @@ from keras_txf.generation.prompts import check_switch, new_token_limits, stop_li
 from keras_txf.generation.results import pack
 from keras_txf.generation.samplers import check_options, check_sequences, check_stop_strings, check_stream, get_sampler
 from keras_txf.generation.stop_strings import stop_strings_of
+from keras_txf.generation.top_logprobs import check_top_logprobs
 from keras_txf.layers.adapters import active_adapters
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.token_input import inputs_by_name
@@ -66,6 +67,7 @@ def run_generate(
     stream,
     stop_strings,
     tokenizer,
+    top_logprobs,
 ):
     """Runs `generate` of any model; `prefixes` are the ids that the result has before the new ones, for each prompt."""
     limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, tokens.max_length)
@@ -76,6 +78,7 @@ def run_generate(
     options = _engine_options(model, tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
     for name, value in (("padded", padded), ("return_scores", return_scores), ("stream", stream)):
         checks.boolean(name, value)
+    top_logprobs = check_top_logprobs(top_logprobs, tokens.vocab_size, return_scores)
     stop_strings = stop_strings_of(stop_strings, tokenizer)
     check_stop_strings(options[0], stop_strings and stop_strings.strings)
     build_models = functools.partial(decoding_models, model)
@@ -86,7 +89,8 @@ def run_generate(
         check_stream(options[0], padded, return_scores)
         shape = (-1,) if num_return_sequences is None else (-1, num_return_sequences)
         return (tokens.reshape(shape) for tokens in run(stream=True))
-    return pack(*run(), prefixes, num_return_sequences, tokens.pad_id or 0, padded, return_scores)
+    found = run(top_logprobs=top_logprobs)
+    return pack(found, prefixes, num_return_sequences, tokens.pad_id or 0, padded, return_scores)
 
 
 def make_function(

@@ -89,6 +89,7 @@ class Generator(CheckedModel):
         inputs: dict[str, Any] | None = None,
         stop_strings: str | Sequence[str] | None = None,
         tokenizer: Any = None,
+        top_logprobs: int | None = None,
     ) -> Any:
         """Continues each prompt.
 
@@ -133,6 +134,8 @@ class Generator(CheckedModel):
                 every 8 steps, outside of the compiled loop. Not for beams.
             tokenizer: for `stop_strings`: an object with `detokenize`, or a function of a list of ids that returns a
                 text.
+            top_logprobs: with `return_scores`, how many of the likeliest tokens to return for each new token, and their
+                log-probabilities: a `txf.generation.ScoredWithTop`. A loop is compiled for each number.
 
         Returns:
             NumPy int32 (B, longest): prompts and what follows them, padded on the right.
@@ -149,6 +152,8 @@ class Generator(CheckedModel):
         >>> result = model.generate([[5, 6], [7]], 4, draws, num_return_sequences=3, return_scores=True)
         >>> result.ids.shape, result.log_probs.shape, result.scores.shape
         ((2, 3, 6), (2, 3, 4), (2, 3))
+        >>> model.generate([[5, 6], [7]], 4, return_scores=True, top_logprobs=5).top_ids.shape
+        (2, 4, 5)
         """
         refuse_packed(self)
         tokens = token_input(self, target_name(self))
@@ -173,7 +178,7 @@ class Generator(CheckedModel):
         return run_generate(
             self, tokens, prompts, prompts, inputs, max_new_tokens, max_length, sampler, processors,
             num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
-            stop_strings, tokenizer,
+            stop_strings, tokenizer, top_logprobs,
         )  # fmt: skip
 
     @knows_options

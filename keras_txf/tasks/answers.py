@@ -31,7 +31,7 @@ class Answers:
         self.continues = return_prompt is not None
         start = options.get("start_id")
         self.starts = len(start) if isinstance(start, (list, tuple)) else int(start is not None)  # `generate` checks it
-        for name in ("padded", "stream", "return_scores", "num_return_sequences", "tokenizer"):
+        for name in ("padded", "stream", "return_scores", "top_logprobs", "num_return_sequences", "tokenizer"):
             if name in options:
                 raise ValueError(
                     f"`{name}` must not be given, as a task returns texts alone: pass it with token ids to "

@@ -52,6 +52,34 @@ def test_scores_of_draws_are_before_temperature():
     np.testing.assert_allclose(result.log_probs[0], expected, rtol=1e-5, atol=1e-5)
 
 
+ASKED = [("greedy", 1), (Sampling(0.3, top_k=2), 2), (Contrastive(3, 0.4), 1), (Beam(3), 3)]
+
+
+@pytest.mark.parametrize("sampler, each", ASKED, ids=str)
+@pytest.mark.parametrize("kind", FEWER)
+def test_the_likeliest_tokens_are_those_of_the_full_pass(kind, sampler, each):
+    """Before temperature and filters; those of a beam after its own past."""
+    model, beam = make(kind, "llama"), isinstance(sampler, Beam)
+    by_text = dict(stop_strings=["c", "d"], tokenizer=lambda ids: "".join(chr(97 + i) for i in ids))
+    options = dict(sampler=sampler, seed=3, num_return_sequences=each, return_scores=True)
+    options |= dict(stop_ids=[2, 3]) if beam else by_text
+    plain = model.generate(PROMPTS, NEW, padded=False, **options)
+    lists, arrays = (model.generate(PROMPTS, NEW, padded=padded, top_logprobs=4, **options) for padded in (False, True))
+    assert lists.ids == plain.ids and lists.log_probs == plain.log_probs
+    for place, draw in np.ndindex(len(PROMPTS), each):
+        ids, tokens, values = (part[place][draw] for part in (lists.ids, lists.top_ids, lists.top_log_probs))
+        new = ids[len(shown(kind, PROMPTS[place])) :]
+        assert len(tokens) == len(values) == len(new)
+        for i in range(len(new)):
+            expected = log_probs_after(model, PROMPTS[place], [new[:i]], padding=beam)[0, 1:]
+            best = np.argsort(-expected)[:4]
+            assert tokens[i] == (best + 1).tolist()
+            np.testing.assert_allclose(values[i], expected[best], rtol=1e-4, atol=1e-4)
+        after = arrays.log_probs.shape[2] - len(new)
+        np.testing.assert_array_equal(arrays.top_ids[place, draw], tokens + after * [[0] * 4])
+        np.testing.assert_array_equal(arrays.top_log_probs[place, draw], values + after * [[0] * 4])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_several_draws_for_each_prompt(kind):
@@ -241,6 +269,12 @@ BAD = [
     (dict(padded=0), "`padded` must be True or False; received 0"),
     (dict(stream=True, sampler="beam"), "`stream` does not go with a beam search"),
     (dict(stream=True, return_scores=True), "`stream` yields tokens: it does not go with `return_scores`"),
+    (dict(top_logprobs=3), "`top_logprobs` is a part of the scores: it needs return_scores=True"),
+    (
+        dict(top_logprobs=12, return_scores=True),
+        "`top_logprobs` must not exceed the vocabulary's size, 11; received 12",
+    ),
+    (dict(top_logprobs=0, return_scores=True), "`top_logprobs` must be a positive integer; received 0"),
     (dict(processors=[3]), "processor.*received 3"),
     (dict(processors=[Changing()]), "`processors` must be hashable, .*frozen=True.*; received Changing"),
     (dict(sampler=Changing()), "`sampler` must be hashable, .*; received Changing"),
