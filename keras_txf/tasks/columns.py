@@ -99,15 +99,18 @@ def numbers(name, values):
 
 def one_or_many(name, values):
     """Returns a list of texts, and a function that gives the answer to one text alone where there was one."""
-    if isinstance(values, str):
-        return [values], lambda answers: answers[0]
+    if isinstance(values, str) or getattr(values, "shape", None) == ():  # a tensor of one string
+        return texts(name, [values]), lambda answers: answers[0]
     return texts(name, values), lambda answers: answers
 
 
 def _as_list(name, values):
     is_table = any(hasattr(values, names) for names in ("columns", "column_names"))
+    is_table |= isinstance(getattr(values, "element_spec", None), (tuple, dict))
     if is_table or isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
         raise ValueError(f"`{name}` must be a list or a column of values; received {short_repr(values)}.")
+    if hasattr(values, "element_spec"):
+        values = values.as_numpy_iterator()
     values = values.tolist() if hasattr(values, "tolist") else list(values)
     found = []
     for place, value in enumerate(values):
@@ -142,8 +145,12 @@ def _without_gaps(name, column, values):
 
 def _plain(value):
     """A value of Python: text of bytes, a list of an array."""
+    if hasattr(value, "numpy"):  # a tensor of TensorFlow or PyTorch
+        value = value.numpy()
     if isinstance(value, bytes):
         return value.decode()
+    if isinstance(value, np.longdouble):  # whose `item` is one, too
+        return float(value)
     if isinstance(value, np.generic):
         return _plain(value.item())
     if isinstance(value, (list, tuple, np.ndarray)):

@@ -67,18 +67,25 @@ def test_a_table_gives_its_columns(source, tmp_path):
 
 MAKES = {
     "list": list, "tuple": tuple, "numpy": np.array, "pandas": pandas.Series, "iterator": iter, "tensor": tf.constant,
+    "tensors": lambda values: list(tf.constant(values)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_columns_give_themselves(make):
-    make = (lambda values: tf.constant(values).numpy()) if make is tf.constant else make
-    assert read_columns(make(TEXTS), [make(LABELS)], NAMES) == [TEXTS, LABELS]
+    assert repr(read_columns(make(TEXTS), [make(LABELS)], NAMES)) == repr([TEXTS, LABELS])  # a tensor equals its text
+
+
+def test_a_data_set_of_texts_and_a_tensor_of_one_are_texts():
+    assert one_or_many("texts", tf.data.Dataset.from_tensor_slices(TEXTS))[0] == TEXTS
+    found, back = one_or_many("texts", tf.constant(TEXTS[0]))
+    assert (found, back(["answer"])) == (TEXTS[:1], "answer")
 
 
 def test_numbers_stay_numbers():
     assert read_columns(["a", "b"], [np.array([1, 0])], NAMES) == [["a", "b"], [1, 0]]
-    assert read_columns(["a"], [np.array([0.5])], NAMES) == [["a"], [0.5]]
+    for values in (np.array([0.5]), np.array([0.5], "longdouble"), [tf.constant(0.5)]):
+        assert read_columns(["a"], [values], NAMES) == [["a"], [0.5]]
 
 
 @pytest.mark.parametrize("data, others, words", [
@@ -138,10 +145,11 @@ BATCHED = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(2)
     (lambda: texts("texts", ["\U0001f408", "a\ud800"]), "`texts` must hold Unicode.*at place 1"),
     (lambda: texts("texts", pandas.Series(["a", float("nan")])), "`texts` must hold strings; received nan at place 1"),
     (lambda: one_or_many("texts", FRAME), "`texts` must be a list or a column"),
+    (lambda: one_or_many("texts", BATCHED), "`texts` must be a list or a column"),
     (lambda: read_columns(["a", "b"], [["x", b"\xff"]], NAMES),
      r"`labels` must hold text in UTF-8; received b'\\xff' at place 1"),
     (lambda: read_columns(".", [], {"texts": "text"}), r"received the folder .*\[path.read_text\(\) for path in"),
-], ids=range(6))  # fmt: skip
+], ids=range(7))  # fmt: skip
 def test_what_is_no_text_is_refused_with_its_place(call, words):
     with pytest.raises(ValueError, match=words):
         call()
