@@ -200,13 +200,16 @@ def check_subclassing(case, path):
 
 
 def check_sequential(case, path):
-    """A layer with one input works in `Sequential`."""
+    """A layer with one input works in `Sequential`, and tells wrappers such as `TimeDistributed` its shape."""
     if len(case.tensors) > 1 or isinstance(case.shared, keras.Model):
         pytest.skip("Sequential takes layers with one input")
     tensor = case.tensors[case.first]
     masking = [keras.layers.Masking()] if case.is_maskable(tensor) else []
     model = keras.Sequential([tensor.symbol("inputs"), *masking, case.shared])
     assert_same(case.run(model), case.expected, tolerance=1e-6)
+    for layer in (case.shared, case.make(dtype=None)):
+        found = layer.compute_output_shape(case.arrays()[case.first].shape)
+        assert keras.tree.flatten(found) == list(case.expected[0].shape)
 
 
 class MaskProbe(keras.layers.Layer):

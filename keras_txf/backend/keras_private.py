@@ -14,6 +14,7 @@ from keras.src.backend.common import dtypes, global_state
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.saving.saving_lib import _walk_saveable
 from keras.src.saving.serialization_lib import ObjectSharingScope
+from keras.src.utils.python_utils import default as unless_overridden  # noqa: F401  Keras traces `call` beside it
 
 WAITING = "uninitialized_variables"  # Keras' list of the variables whose values it has put off
 

@@ -13,6 +13,7 @@ from keras_txf.backend.keras_private import computing_in
 from keras_txf.checks import short_repr
 from keras_txf.layers.rematerialization import rematerializes
 from keras_txf.layers.saved_state import keep_state
+from keras_txf.layers.symbolic_calls import tells_its_shape
 
 Thing = typing.TypeVar("Thing")
 
@@ -21,7 +22,7 @@ def register(cls: Thing) -> Thing:
     """Registers a class or function for `.keras` files in safe mode; a layer's files keep its fine-tuning."""
     # A model's files keep its layers' fine-tuning.
     if isinstance(cls, type) and issubclass(cls, keras.layers.Layer) and not issubclass(cls, keras.Model):
-        cls = _computes_in_float64(rematerializes(_keep_arguments(keep_state(cls))))
+        cls = tells_its_shape(_computes_in_float64(rematerializes(_keep_arguments(keep_state(cls)))))
     return keras.saving.register_keras_serializable(package="keras_txf")(cls)
 
 

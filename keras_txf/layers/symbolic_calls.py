@@ -12,7 +12,7 @@ import types
 import keras
 from keras import tree
 
-from keras_txf.backend.keras_private import flatten_layers
+from keras_txf.backend.keras_private import flatten_layers, unless_overridden
 
 
 def has_output_spec(cls):
@@ -44,6 +44,22 @@ def is_made_of_layers(cls):
 
     cls.output_spec = output_spec
     return has_output_spec(cls)
+
+
+def tells_its_shape(cls):
+    """Has a layer answer Keras' wrappers, such as `TimeDistributed`, which ask for the shape of what it returns."""
+
+    @unless_overridden
+    def compute_output_shape(self, *shapes, **named_shapes):
+        given = [keras.KerasTensor(shape) for shape in shapes]
+        named = {name.removesuffix("_shape"): keras.KerasTensor(shape) for name, shape in named_shapes.items()}
+        # A layer that is called here would be built, with weights under a path of its own.
+        ask = self.compute_output_spec if self.built else type(self).from_config(self.get_config())
+        return tree.map_structure(lambda symbol: symbol.shape, ask(*given, **named))
+
+    if cls.compute_output_shape is keras.layers.Layer.compute_output_shape:
+        cls.compute_output_shape = compute_output_shape
+    return cls
 
 
 def _waits(layer):

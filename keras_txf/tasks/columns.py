@@ -149,7 +149,7 @@ def _plain(value):
         value = value.numpy()
     if isinstance(value, bytes):
         return value.decode()
-    if isinstance(value, np.longdouble):  # whose `item` is one, too
+    if isinstance(value, np.floating):  # the `item` of a longdouble is a longdouble
         return float(value)
     if isinstance(value, np.generic):
         return _plain(value.item())
