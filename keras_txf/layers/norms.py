@@ -56,6 +56,23 @@ def make_norm(norm, epsilon, dtype, name, use_bias=True):
     return NORMS[norm](use_bias, epsilon=epsilon, dtype=dtype, name=name)
 
 
+TINY = 1e-24  # the square of Keras' epsilon
+
+
+@register
+class UnitNormalization(keras.layers.UnitNormalization):
+    """Keras' unit norm, with a gradient of zeros at a vector of zeros, which a text of padding alone has.
+
+    Keras' own divides by zero there: the gradient is NaN on JAX and PyTorch, and the vector in float16.
+    """
+
+    def call(self, inputs):
+        wide = widen(inputs)
+        squares = ops.sum(ops.square(wide), axis=self.axis, keepdims=True)
+        factors = ops.where(squares > TINY, ops.rsqrt(ops.maximum(squares, TINY)), 0.0)
+        return ops.cast(wide * factors, inputs.dtype)
+
+
 @register
 class KeepMask(keras.layers.Layer):
     """A norm of the user's that would end the padding mask, as a layer of a model. A block keeps the mask itself.

@@ -9,6 +9,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers import Pooling
 from keras_txf.layers.end_of_text import MaskAfterEnd
 from keras_txf.layers.heads import POOLINGS
+from keras_txf.layers.norms import UnitNormalization
 from keras_txf.layers.option_tables import Each
 from keras_txf.layers.parts import copy_layer
 from keras_txf.layers.projections import Projection
@@ -136,7 +137,7 @@ def dual_encoder(
     text_vector = _project("text_projection", width, projection_bias, text.dtype)(text_pool(tokens))
 
     vectors = {
-        f"{side}_embeddings": keras.layers.UnitNormalization(dtype=dtype, name=f"{side}_unit_length")(vector)
+        f"{side}_embeddings": UnitNormalization(dtype=dtype, name=f"{side}_unit_length")(vector)
         for side, vector, dtype in (("image", image_vector, image.dtype), ("text", text_vector, text.dtype))
     }
     logits = SimilarityLogits(logit_scale, max_logit_scale, logit_bias, dtype=options["dtype"], name="logits")

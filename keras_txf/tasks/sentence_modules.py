@@ -72,7 +72,7 @@ def check_modules(model):
     """Returns the pooling, the Dense layers after it, and whether vectors have length 1; refuses other models."""
     places = [place for place, layer in enumerate(model.layers) if isinstance(layer, layers.Pooling)]
     after = model.layers[places[0] + 1 :] if len(places) == 1 else []
-    is_unit = bool(after) and type(after[-1]) is keras.layers.UnitNormalization and after[-1].axis == -1
+    is_unit = bool(after) and isinstance(after[-1], keras.layers.UnitNormalization) and after[-1].axis == -1
     dense = after[:-1] if is_unit else after
     if len(places) != 1 or any(type(layer) is not keras.layers.Dense for layer in dense):
         raise ValueError(

@@ -11,6 +11,7 @@ from keras_txf import checkpoints, checks, layers, models, text
 from keras_txf.checkpoints.option_tables import CheckpointOptions
 from keras_txf.checks import short_repr
 from keras_txf.layers.heads import POOLINGS
+from keras_txf.layers.norms import UnitNormalization
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
 from keras_txf.tasks.batches import in_batches
@@ -300,4 +301,4 @@ def _pooled(encoder, pooling, dense=()):
     pooled = layers.Pooling(pooling, name="pooling")(encoder.output)
     for layer in dense:
         pooled = layer(pooled)
-    return keras.Model(encoder.input, keras.layers.UnitNormalization(name="embedding_norm")(pooled))
+    return keras.Model(encoder.input, UnitNormalization(name="embedding_norm")(pooled))

@@ -7,6 +7,7 @@ import pytest
 from refusals import refused
 
 import keras_txf as txf
+from keras_txf.layers.norms import UnitNormalization
 
 IMAGES = drawing.normal(3, 6, 8, 3)
 IDS = np.array([[5, 9, 3, 9], [9, 2, 2, 2]])
@@ -110,6 +111,16 @@ def test_training_keeps_the_factor_below_its_limit(most):
     keras.optimizers.SGD(1.0).apply([keras.ops.convert_to_tensor(-1.0)], [scale])
     factor = np.exp(drawing.array(scale))
     assert factor == pytest.approx(20.0 if most else 19 * np.e, rel=1e-5)
+
+
+def test_a_text_of_padding_alone_has_no_direction_and_finite_gradients():
+    """Keras' unit norm has a gradient of NaN on JAX and PyTorch there, and is NaN itself in float16."""
+    half = UnitNormalization(dtype="float16")(np.array([[0, 0], [3, 4]], "float16"))
+    np.testing.assert_allclose(drawing.array(half), [[0, 0], [0.6, 0.8]], atol=1e-3)
+    model, ids = make(), np.where([[True], [False]], 0, IDS)
+    model.compile("sgd", loss={"logits": txf.training.SoftmaxContrastiveLoss()})
+    model.fit({"images": IMAGES[:2], "token_ids": ids}, {"logits": np.arange(2)}, verbose=0)
+    assert all(np.isfinite(drawing.array(weight)).all() for weight in model.weights)
 
 
 def test_bad_options_are_refused():
