@@ -7,15 +7,17 @@ import keras
 
 from keras_txf import checks
 from keras_txf.backend.functional_graph import nodes
+from keras_txf.backend.keras_private import without_values
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.config_schema import KINDS
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.families.rotary import with_lengths
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, modules_of
 from keras_txf.checkpoints.text_part import text_values
-from keras_txf.checkpoints.weight_map import as_tensor
+from keras_txf.checkpoints.weight_map import as_tensor, links
 from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
+from keras_txf.layers.token_input import inputs_by_name, logits_of
 
 
 def family_values(values):
@@ -127,6 +129,27 @@ def build(source, task, num_classes, dtype, options):
     dtype = None if dtype is None else keras.dtype_policies.get(dtype)
     with in_words_of_config(config.values, options):
         return family.tasks[task].build(**{**found, "dtype": dtype, **options})
+
+
+def describe(model, family, task, values):
+    """Returns the model that a config.json asks for, with the head and dtype of a model; its weights have no values.
+
+    Options that the presence of a tensor decides are those of the model.
+    """
+    options, _ = options_of(family, task, Config(values), {})
+    if "num_classes" in options and (not isinstance(model.output, dict) or "logits" in model.output):
+        options["num_classes"] = logits_of(model).shape[-1]
+    if task in LANGUAGE_MODELS:
+        options["tie_embeddings"] = not has_own_logits(model)
+    if "token_type_ids" in inputs_by_name(model):
+        options["token_type_ids"] = True
+    table, names = table_of(family, task, Config(values), model), ()
+    with contextlib.suppress(ValueError):  # weights for which the family has no tensors
+        names = {link.name for link in links(table, model.weights)}
+    dtype = next((layer.dtype_policy for layer in model.layers if layer.weights), None)
+    dtype = None if dtype == keras.config.dtype_policy() else dtype
+    with without_values(), in_words_of_config(values, {}):
+        return family.tasks[task].build(**{**with_optional(family, task, options, names), "dtype": dtype})
 
 
 def with_optional(family, task, options, names):

@@ -59,7 +59,7 @@ ACTIVATIONS = {  # Hugging Face's name -> ours
 
 
 class Config:
-    """The values of a `config.json`, with a record of the keys that were read.
+    """The values of a `config.json`, with a record of the keys that were read, and of their values or defaults.
 
     Args:
         values: dict, as in the file.
@@ -71,14 +71,13 @@ class Config:
         self.values = with_own_names(values, self.synonyms)
         self.path = path
         self.place = f"{path.rstrip('.')} of config.json" if path else "config.json"
-        self.read, self.parts, self.passed, self.checks_values = set(), {}, {}, True
+        self.read, self.parts, self.passed, self.checks_values = {}, {}, {}, True
 
     def __call__(self, key, default=REQUIRED):
         """Returns the value of a key, checked by `KINDS`; null is allowed if the default is None or `NULL` has it."""
-        self.read.add(key)
         if key not in self.values:
             default = DEFAULTS.get(self.values.get("model_type"), {}).get(key, default)
-        value = self.values.get(key, default)
+        value = self.read[key] = self.values.get(key, default)
         if value is REQUIRED:
             raise ValueError(f"{self.place} must have {short_repr(key)}; received {short_repr(sorted(self.values))}.")
         may_be_null = default is None or key in NULL
@@ -175,7 +174,7 @@ class Config:
         for key, allowed in FIXED.items():
             if key not in self.read and key not in neutral:
                 self.only(key, *allowed, hint=self.way_out([key]))
-        unknown = self.values.keys() - self.read - NEUTRAL - set(neutral) - self.synonyms.keys()
+        unknown = self.values.keys() - self.read.keys() - NEUTRAL - set(neutral) - self.synonyms.keys()
         own_code = any(word in str(self.values.get("auto_map")) for word in ("AutoConfig", "AutoModel"))
         refused = sorted(
             key

@@ -12,28 +12,18 @@ from keras import ops
 from safetensors.numpy import save_file
 
 from keras_txf import checks
-from keras_txf.backend.keras_private import flatten_layers, without_values
+from keras_txf.backend.keras_private import flatten_layers
 from keras_txf.checkpoints.atomic_checkpoint import atomic_checkpoint, check_places
-from keras_txf.checkpoints.building import (
-    family_values,
-    find_family,
-    has_own_logits,
-    in_words_of_config,
-    options_of,
-    table_of,
-    task_of,
-    with_optional,
-)
+from keras_txf.checkpoints.building import describe, family_values, find_family, table_of, task_of
 from keras_txf.checkpoints.config import Config
-from keras_txf.checkpoints.family import LANGUAGE_MODELS
+from keras_txf.checkpoints.derived_config import derive_config
 from keras_txf.checkpoints.files import INDEX, ONE, SAVE_ID
 from keras_txf.checkpoints.loading import PROVENANCE, Provenance, origin_of
+from keras_txf.checkpoints.model_options import differences
 from keras_txf.checkpoints.saved_config import dtype_of, new_config, update_generation_config, write_json
 from keras_txf.checkpoints.weight_map import links
 from keras_txf.checks import short_repr
-from keras_txf.layers import LatentAttention, PositionalEmbedding
 from keras_txf.layers.adapters import adapters_of
-from keras_txf.layers.token_input import logits_of
 from keras_txf.reading import COMPLETE, file_of, read_json, within
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -53,38 +43,39 @@ def save(
     config: dict[str, Any] | str | os.PathLike | None = None,
     dtype: str | None = None,
     max_shard_size: int = 5 * 10**9,
+    family: str | None = None,
 ) -> None:
     """Writes a model as a Hugging Face folder, which transformers loads with the same logits.
 
     Use it for a model from `load`, fine-tuned or not. The new folder gets the tokenizer files of the model's folder;
-    a copy out of a `.keras` file has none.
+    a copy out of a `.keras` file has none. A model from a builder, or a clone, needs a `family` or a `config`.
 
     Args:
-        model: a model from `load`, or its copy out of a `.keras` file; with `config` also a model from a builder.
+        model: a model from `load`, or its copy out of a `.keras` file; with `config` or `family` any model of ours.
         folder: path of the new folder. A checkpoint in it is replaced once the new one is complete: a killed process
             leaves the old one or the new one, for `load` and for `txf.text.from_checkpoint`. Other files stay.
         config: dict of a `config.json`, or path of a folder that has one; its `architectures` name the class. Default:
             the config of the checkpoint that the model was loaded from.
         dtype: "float32", "float16" or "bfloat16"; default: that of the model's variables.
         max_shard_size: bytes of a file; larger checkpoints have several files and an index.
+        family: `model_type` of a family, such as "llama", instead of `config`. The config.json is derived from the
+            model. The model that `load` would build of it is run next to the given one, on random weights and ids.
 
     Raises:
-        ValueError: a model of unknown origin without `config`; weights for which the family has no tensors, or other
-            weights than those of `config`; heads, a mask, a position, a norm or a scale other than those of `config`
-            (activations, epsilons, soft caps and options of a position are not compared); options of `load` that no
-            `config.json` can hold; a folder that cannot be written to, a full disk, or a directory in the place of a
-            file. The folder is then as it was.
+        ValueError: a model of unknown origin without `config` or `family`; both of them; an option or a wiring of the
+            model that the family cannot express; weights for which the family has no tensors; weights or options other
+            than those of `config`; two weights of one path, as two models inside of the model may have; options of
+            `load` that no `config.json` can hold; a folder that cannot be written to, a full disk, or a directory in
+            the place of a file. The folder is then as it was.
 
     Example:
 
     >>> import tempfile
-    >>> config = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], vocab_size=100, n_embd=32, n_layer=2,
-    ...               n_head=4, n_positions=16, activation_function="relu")
     >>> model = txf.models.decoder_generator(
     ...     100, 2, 32, 4, position_encoding="learned", max_length=16, norm_placement="pre", scale_embedding=False,
     ...     pad_id=None, intermediate_dim=128)
     >>> folder = tempfile.mkdtemp()
-    >>> txf.checkpoints.save(model, folder, config)
+    >>> txf.checkpoints.save(model, folder, family="gpt2")
     >>> txf.checkpoints.load(folder).generate([[5, 6]], 3).shape
     (1, 5)
     """
@@ -93,15 +84,20 @@ def save(
     folder = checks.path("folder", folder)
     checks.optional(checks.one_of, "dtype", dtype, DTYPES)
     checks.positive_integer("max_shard_size", max_shard_size)
+    if family is not None:
+        if config is not None:
+            raise ValueError(f"`family` must be None with `config`; received {short_repr(family)}.")
+        refuse_equal_paths(model)
+        config = derive_config(model, family)
     origin = find_origin(model, config)
-    family = find_family(origin.config)
-    known = family.tasks[origin.task]
-    found = links(table_of(family, origin.task, Config(origin.config), model), model.weights)
-    if config is not None:
-        check_described(model, origin, family, {link.name for link in found})
-    prefix = family.prefix * known.whole if origin.prefix is None else origin.prefix
+    table = find_family(origin.config)
+    known = table.tasks[origin.task]
+    found = links(table_of(table, origin.task, Config(origin.config), model), model.weights)
+    if config is not None and family is None:  # `derive_config` has compared
+        check_described(model, origin, table)
+    prefix = table.prefix * known.whole if origin.prefix is None else origin.prefix
     tensors = {prefix * link.inner + link.name: link for link in found}
-    shards, values = split(tensors, dtype, max_shard_size), new_config(model, origin, family, dtype)
+    shards, values = split(tensors, dtype, max_shard_size), new_config(model, origin, table, dtype)
     check_places(folder, {"config.json", *shards, *beside(origin.folder), *origin.files})
     with atomic_checkpoint(folder) as new:
         write_tensors(new, shards, origin, dtype)
@@ -152,7 +148,7 @@ def find_origin(model, config):
         if origin is None:
             raise ValueError(
                 "`config` must be a dict of config.json or a folder with one for a model that `load` did not return, "
-                "such as a clone; received None."
+                "such as a clone; received None. `family` derives one for a model from a builder."
             )
         changed = sorted(origin.options.keys() - FREE)
         if changed:
@@ -178,63 +174,13 @@ def find_origin(model, config):
     return Provenance(folder or before.folder, values, task, {}, kept, before.skipped, files=before.files)
 
 
-def check_described(model, origin, family, names):
+def check_described(model, origin, family):
     """Refuses a model whose weights or options differ from those of the model of a given config.json."""
-    for layer in model.layers:
-        if not getattr(layer, "output_projection", True):
-            raise ValueError(
-                "`model` must have output_projection=True in each block, as every family has; received False in "
-                f"{layer.name}."
-            )
-    known = family.tasks[origin.task]
-    options, _ = options_of(family, origin.task, Config(origin.config), {})
-    options = with_optional(family, origin.task, options, names)
-    if "num_classes" in options:
-        options["num_classes"] = logits_of(model).shape[-1]
-    if origin.task in LANGUAGE_MODELS:
-        options["tie_embeddings"] = not has_own_logits(model)
-    with without_values(), in_words_of_config(origin.config, {}):
-        described = known.build(**options)
-    asked, received = ({weight.path: tuple(weight.shape) for weight in one.weights} for one in (described, model))
-    odd = sorted(path for path in asked.keys() | received.keys() if asked.get(path) != received.get(path))
-    if odd:
+    said = differences(describe(model, family, origin.task, origin.config), model)
+    if said:
         raise ValueError(
-            f"`config` must describe the model: it asks for {short_repr(odd[0])} of shape {asked.get(odd[0])}; "
-            f"received a model with {received.get(odd[0])}, and {len(odd)} weights in all that differ."
+            f"`config` must describe the model: it {said[0]}, and {len(said)} options and weights in all that differ."
         )
-    for layer in described.layers:
-        asked, received = _without_weights(layer), _without_weights(model.get_layer(layer.name))
-        differ = [name for name in asked if asked[name] != received[name]]
-        if differ:
-            name = differ[0]
-            raise ValueError(
-                f"`config` must describe the model: it asks for {name}={short_repr(asked[name])} in {layer.name}; "
-                f"received a model with {name}={short_repr(received[name])}."
-            )
-
-
-def _without_weights(layer):
-    """Returns the options of a block or an embedding that no weight shows."""
-    options = {name: getattr(layer, name) for name in OPTIONS if hasattr(layer, name)}
-    if isinstance(layer, PositionalEmbedding):
-        options["scale_embedding"] = layer.token_scale
-    attention = getattr(layer, "attention", None)
-    if isinstance(attention, LatentAttention):
-        options.update({name: getattr(attention, name) for name in OF_LATENT_ATTENTION})
-        options.update(interleaved=attention.position_layer.interleaved, scale=round(attention.logit_scale(), 6))
-    elif attention is not None:
-        heads = attention.num_key_value_heads or attention.num_heads
-        head_dim, position = attention.key.units // heads, getattr(attention, "position_layer", None)
-        options.update(num_key_value_heads=heads, head_dim=head_dim, position=type(position).__name__)
-        options["scale"] = round(head_dim**-0.5 if attention.scale is None else attention.scale, 6)
-    return options
-
-
-OF_LATENT_ATTENTION = ("num_heads", "causal", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")
-OPTIONS = (
-    "num_heads", "causal", "window", "norm", "norm_placement", "gated", "logit_soft_cap", "qk_norm",
-    "position_encoding", "residual", "residual_scale",
-)  # fmt: skip
 
 
 def split(tensors, dtype, max_shard_size):

@@ -90,8 +90,8 @@ def test_files_of_the_tokenizer_go_along(tmp_path):
 def test_a_config_that_is_of_another_model_is_refused(tmp_path):
     model = load(write(tmp_path / "gpt2", GPT2, tensors(GPT2)))
     for key, value, words in (
-        ("vocab_size", 12, ["embedding/token/embeddings", "(12, 8)", "(11, 8)"]),
-        ("n_layer", 3, ["decoder_2", "None"]),
+        ("vocab_size", 12, ["vocab_size=12", "vocab_size=11"]),
+        ("n_layer", 3, ["num_layers=3", "num_layers=2"]),
         ("n_positions", 9, ["embedding/position", "(9, 8)", "(7, 8)"]),
         ("n_head", 3, ["n_head=3"]),
     ):
@@ -211,12 +211,12 @@ def test_what_config_json_cannot_say_is_not_saved(tmp_path):
     model = load(GOLDEN / "llama", window=3)
     refused(lambda: save(model, tmp_path), ["options that config.json cannot hold: ['window']"])
     plain = txf.models.encoder(100, 1, 8, 2)
-    refused(lambda: save(plain, tmp_path), ["`config` must be a dict of config.json"])
+    refused(lambda: save(plain, tmp_path), ["`config` must be a dict of config.json", "`family`"])
     typed = txf.models.encoder(100, 1, 8, 2, token_types=2)
     refused(
         lambda: save(typed, tmp_path, GOLDEN / "llama"), ["weights that its checkpoint's family has no tensors for"]
     )
-    refused(lambda: save(plain, tmp_path, GOLDEN / "llama"), ["it asks for 'decoder_0/attention/key/kernel'"])
+    refused(lambda: save(plain, tmp_path, GOLDEN / "llama"), ["it asks for num_layers="])
     assert not list(tmp_path.iterdir())
 
 

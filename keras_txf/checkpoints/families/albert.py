@@ -1,6 +1,6 @@
 """ALBERT: BERT with a narrow embedding and blocks that stand at several places."""
 
-from keras_txf.checkpoints.families.bert import BODY, BUFFERS, CLASSES, activation_of, body, masked, tasks
+from keras_txf.checkpoints.families.bert import BODY, BUFFERS, CLASSES, activation_of, bert, masked, tasks
 from keras_txf.checkpoints.family import Family
 from keras_txf.checkpoints.weight_map import Tensor, projections
 
@@ -25,7 +25,7 @@ def options(c):
             f"num_hidden_groups={groups} and num_hidden_layers={number}."
         )
     return {
-        **body(c),
+        **bert(c),
         "activation": c.activation("hidden_act", "gelu_new"),
         "dropout": c("hidden_dropout_prob", 0.0),
         "attention_dropout": c("attention_probs_dropout_prob", 0.0),

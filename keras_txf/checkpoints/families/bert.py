@@ -63,6 +63,14 @@ def body(c, skipped=0, types=2):
     }
 
 
+def bert(c, skipped=0):
+    """Returns the options of a family whose class in transformers needs a table of the types of tokens."""
+    options = body(c, skipped)
+    if options["token_types"] is None:
+        raise ValueError("config.json must have `type_vocab_size` from 1 on, as its class needs; received 0.")
+    return options
+
+
 COMMON = {"position_encoding": "learned", "scale_embedding": False, "embedding_norm": True}
 
 
@@ -73,7 +81,7 @@ def offset(c):
 
 def electra(c):
     width = c("embedding_size", 128)
-    return {**body(c), "embedding_dim": None if width == c("hidden_size") else width}
+    return {**bert(c), "embedding_dim": None if width == c("hidden_size") else width}
 
 
 def mpnet(c):
@@ -149,7 +157,7 @@ BUFFERS = (r"embeddings\.position_ids", r"embeddings\.token_type_ids")
 
 def roberta(name):
     return Family(
-        lambda c: {**body(c, offset(c)), "pad_id": c.pad_id(1)},
+        lambda c: {**bert(c, offset(c)), "pad_id": c.pad_id(1)},
         lambda c: {**BODY, "embedding/position": Tensor(BODY["embedding/position"], other=skip(offset(c)))},
         tasks(
             name,
@@ -186,7 +194,7 @@ def pretraining(masked_lm):
 
 FAMILIES = {
     "bert": Family(
-        body,
+        bert,
         BODY,
         {
             **tasks("Bert", BERT_MASKED, {"head": Tensor("pooler.dense", inner=True), **CLASSES}, pooled("tanh")),

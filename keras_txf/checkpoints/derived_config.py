@@ -1,0 +1,157 @@
+"""The config.json of a model from a builder: the values with which a family's table builds the same model.
+
+The tables turn keys into options. The reverse is a search: each key gets the value, among those in the model's own
+layers, with which the table's options come nearest to those of the model. The search may fail, but its answer is no
+guess: the model that `load` would build of it must have the options, the weights and the outputs of the given one.
+"""
+
+import contextlib
+import warnings
+
+import keras
+
+from keras_txf import checks
+from keras_txf.checkpoints.building import describe, has_own_logits, options_of
+from keras_txf.checkpoints.config import ACTIVATIONS, Config
+from keras_txf.checkpoints.config_schema import KINDS, NULL
+from keras_txf.checkpoints.families import FAMILIES
+from keras_txf.checkpoints.family import LANGUAGE_MODELS
+from keras_txf.checkpoints.model_options import differ, differences, distance, options_in, shown
+from keras_txf.checkpoints.same_outputs import other_outputs
+from keras_txf.checks import short_repr
+
+LONGEST = 64  # window that the comparison of outputs exceeds
+
+
+def derive_config(model: keras.Model, kind: str) -> dict:
+    """Returns the values of a config.json with which a family builds a model like the given one.
+
+    Args:
+        model: from a builder, or wired by hand of the same layers.
+        kind: `model_type` of the family.
+
+    Raises:
+        ValueError: an unknown family, or a model that the family cannot express. The message names the first option
+            that differs, in the class that comes nearest.
+    """
+    checks.one_of("family", kind, sorted(FAMILIES))
+    family, wanted, found, values = FAMILIES[kind], options_in(model), [], {"model_type": kind}
+    stuck = set()
+    if "causal_lm" in family.tasks:  # no token of a builder's model ends texts
+        values.update(bos_token_id=None, eos_token_id=None)
+    for task, known in family.tasks.items():
+        own = {"architectures": [known.architecture]}
+        if task in LANGUAGE_MODELS:
+            own["tie_word_embeddings"] = not has_own_logits(model)
+        values, stuck = search(family, task, {**values, **own}, wanted, stuck)
+        said = compare(model, wanted, family, task, values)
+        if not said:
+            return values
+        found.append((len(said), known.architecture, said[0]))
+        values = {key: value for key, value in values.items() if key not in own}  # the others are a good beginning
+    _, architecture, words = min(found)
+    raise ValueError(f"`family` must be able to express the model; {short_repr(kind)} ({architecture}) {words}.")
+
+
+def search(family, task, values, wanted, stuck):
+    """Returns the values with which the family's options come nearest to those wanted, and the options that differ.
+
+    `stuck` are those for which there is no value, as another task has shown. Goes over the keys in the order in which
+    the table reads them: the sizes, on which the others depend, come first.
+    """
+    (best, asked, read), before = score(family, task, values, wanted), None
+    pool = proposals(wanted)
+    while best != before and {name for name in asked if differ(name, asked[name], wanted[name])} - stuck:
+        before = best
+        for key in list(read):
+            for change in changes(key, pool, read, asked, wanted):
+                with contextlib.suppress(ValueError):  # a value that the table refuses
+                    result = score(family, task, {**values, **change}, wanted)
+                    if result[0] < best - 1e-9:
+                        values, (best, asked, read) = {**values, **change}, result
+    return values, {name for name in asked if differ(name, asked[name], wanted[name])}
+
+
+def score(family, task, values, wanted):
+    """Returns how far the family's options are from those that are wanted, the options, and the keys that it read."""
+    config = Config(values)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        options, _ = options_of(family, task, config, {})
+    for side in ("encoder", "decoder"):
+        own = options.pop(f"{side}_options", None) or {}
+        options.update({f"{name}_of_{side}": value for name, value in own.items()})
+    asked = {name: shown(value) for name, value in options.items() if name in wanted}
+    return sum(distance(value, wanted[name]) for name, value in asked.items()), asked, config.read
+
+
+def compare(model, wanted, family, task, values):
+    """Returns words for what differs in the family's model: options, weights, or else the outputs."""
+    try:
+        described = describe(model, family, task, values)
+    except ValueError as error:
+        return [f"builds no such model: {str(error).rstrip('.')}"] * len(wanted)
+    said = differences(described, model)
+    if not said:
+        windows = [window for window in wanted.get("window") or () if window and window <= LONGEST]
+        length = min(max([8, *windows]) + 2, wanted.get("max_length") or LONGEST)
+        said = other_outputs(described, model, length, wanted.get("token_types"))
+    return said
+
+
+def proposals(wanted):
+    """Returns what may be the value of a key: what stands in the model, and names and lists made of it."""
+    every = list(parts_of(wanted))
+    found = [True, False]
+    for name, ours in ACTIVATIONS.items():
+        found += [name, f"gated-{name}"] if ours in every else []
+    for one in every:
+        if isinstance(one, dict) and "type" in one:  # rotary positions of long texts
+            found.append({"rope_type": one["type"], **{name: part for name, part in one.items() if name != "type"}})
+        if isinstance(one, list):
+            found += [[int(bool(x)) for x in one], [("full", "sliding")[bool(x)] + "_attention" for x in one]]
+    return list({repr(one): one for one in [*found, *every, None]}.values())
+
+
+def parts_of(value):
+    yield value
+    if isinstance(value, (list, tuple, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from parts_of(one)
+
+
+def changes(key, pool, read, asked, wanted):
+    """Yields changes of the value of a key: dicts of keys -> values.
+
+    A list for the blocks comes with each Boolean too, without which some families do not read it.
+    """
+    value, numbers = read.get(key), []
+    if is_number(value):
+        for name in asked:
+            pair = asked[name], wanted[name]
+            has, needs = (one[0] if isinstance(one, (list, tuple)) and one else one for one in pair)
+            if is_number(has) and is_number(needs) and has != needs and has and needs:
+                steps = value + needs - has, value * needs / has, value * has / needs, value * (has / needs) ** 2
+                numbers += [form for step in steps for form in (round(step), float(f"{step:.12g}"))]
+    for one in [*numbers, *pool]:
+        if isinstance(value, float) and is_number(one):
+            one = float(one)
+        if key in KINDS and fits(key, one, value):
+            yield {key: one}
+            if isinstance(one, list):
+                yield from ({key: one, flag: True} for flag in read if KINDS.get(flag) is checks.boolean)
+
+
+def is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def fits(key, value, before):
+    """Whether a key may have a value: one of the type of its default, for which transformers looks too."""
+    if value is None:
+        return before is None or key in NULL
+    try:
+        KINDS[key](key, value)
+    except ValueError:
+        return False
+    return not (is_number(before) and is_number(value)) or type(value) is type(before)

@@ -1,0 +1,143 @@
+"""The options of a builder that the layers of a model show, and how those of two models differ."""
+
+import collections
+import re
+
+import keras
+
+from keras_txf.backend.functional_graph import nodes, operations_inside
+from keras_txf.checks import short_repr
+from keras_txf.layers import PatchEmbedding, PositionalEmbedding
+from keras_txf.layers.parts import OPTIONS
+
+# Options without an effect on the outputs, those that the shapes of weights show, and parts, which have options.
+UNCOMPARED = re.compile(
+    r"(.*/)?(units|.*max_length|.*dropout|.*initializer|stochastic_depth|layer_scale|rematerialize|attention|"
+    r"feed_forward|norm_bias|.*drop_remainder|.*interpolate_positions)(_of_\w+)?"
+)
+OF_PARTS = {*OPTIONS["attention"], *OPTIONS["feed_forward"], "attention", "feed_forward", "use_bias"}
+
+
+def options_in(model):
+    """Returns the options that the layers of a model show: dict of names -> a value, or a list with one for each block.
+
+    Options of the blocks of one side end in "_of_encoder" or "_of_decoder". Other layers stand under their names, with
+    their classes, and their options after them, such as "pooling/kind".
+    """
+    calls = collections.Counter(node.operation.name for node in nodes(model))
+    found: dict = {"num_layers": 0, "num_decoder_layers": 0, "logit_scale": None, "final_logit_soft_cap": None}
+    sides, embeddings = {"encoder": [], "decoder": []}, []
+    for layer in operations_inside(model):
+        side = layer.name.partition("_")[0]
+        if side in sides and hasattr(layer, "feed_forward"):
+            sides[side] += [layer] * calls[layer.name]
+        elif isinstance(layer, (PositionalEmbedding, PatchEmbedding)):
+            embeddings.append(layer)
+        elif hasattr(layer, "soft_cap"):
+            found.update(logit_scale=layer.scale, final_logit_soft_cap=layer.soft_cap)
+        elif isinstance(layer, keras.layers.Layer) and not isinstance(layer, keras.layers.Dropout):
+            found.update({layer.name: type(layer).__name__, **plain(layer, f"{layer.name}/")})
+            found.update({"start_id": layer.start_id} if hasattr(layer, "start_id") else {})
+    for layer in sorted(embeddings, key=lambda one: getattr(one, "vocab_size", 0) is not None):  # positions alone first
+        own = layer.name.removesuffix("embedding")  # "source_", "target_" or nothing, of both
+        for prefix in ["", own] if own else ["", "source_", "target_"]:
+            given = {"channels": model.inputs[0].shape[-1], **plain(layer, prefix)}
+            given[f"{prefix}scale_embedding"] = given.pop(f"{prefix}scale", None)
+            found.update({name: value for name, value in given.items() if value is not None or name not in found})
+    found["embedding_dim"] = found.get("dim")
+    of = {f"_of_{side}": list(map(of_block, blocks)) for side, blocks in sides.items()}
+    for place, blocks in {"": of["_of_encoder"] + of["_of_decoder"], **of}.items():
+        for name in blocks[0] if blocks else ():
+            found[f"{name}{place}"] = [block.get(name) for block in blocks]
+    if [found["embedding_dim"]] == list(set(keras.tree.flatten(found.get("dim")))):
+        found["embedding_dim"] = None
+    different = [len(set(map(id, blocks))) for blocks in sides.values() if blocks]
+    found["num_layers"], found["num_decoder_layers"] = len(sides["encoder"] or sides["decoder"]), len(sides["decoder"])
+    found["share_blocks"] = None if sum(different) == sum(map(len, sides.values())) else different[0]
+    return found
+
+
+def of_block(block):
+    """Returns the options of a block and its parts; sizes, biases and scales are those that its weights have."""
+    attention, network = block.attention, block.feed_forward
+    own = {name: value for name, value in plain(block).items() if name not in OF_PARTS}
+    found = {**plain(attention), **plain(network), **own, "attention": shown(attention), "feed_forward": shown(network)}
+    found.update(
+        attention_dropout=getattr(attention, "dropout", 0), feed_forward_dropout=getattr(network, "dropout", 0)
+    )
+    found["position"] = shown(getattr(attention, "position_layer", None))
+    if hasattr(attention, "query") and hasattr(attention, "num_key_value_heads"):
+        heads = attention.num_key_value_heads or attention.num_heads
+        head_dim, biased = attention.key.units // heads, attention.query.use_bias
+        scale = head_dim**-0.5 if attention.scale is None else attention.scale
+        found.update(num_key_value_heads=heads, head_dim=head_dim, scale=scale, attention_bias=biased)
+        found.update(key_bias=attention.key.use_bias, output_bias=getattr(attention.output_dense, "use_bias", None))
+        found.update(attention_key_bias=found["key_bias"], attention_output_bias=found["output_bias"])
+        found["dim"] = attention.query.kernel.shape[0]
+    if hasattr(network, "intermediate"):
+        found.update(intermediate_dim=network.intermediate.units, use_bias=network.intermediate.use_bias)
+        found["feed_forward_bias"] = found["use_bias"]
+    return found
+
+
+def plain(layer, prefix=""):
+    """Returns the options of a layer, without its name and dtype; none of a layer that has no configuration."""
+    try:
+        given = layer.get_config()
+    except NotImplementedError:
+        return {}
+    return {f"{prefix}{name}": value for name, value in given.items() if name not in ("name", "trainable", "dtype")}
+
+
+def shown(option):
+    """Returns the class and the options of a layer that is an option; other options as they are."""
+    if isinstance(option, (list, tuple)):
+        each = {id(one): shown(one) for one in option}  # blocks may share a layer
+        return [each[id(one)] for one in option]
+    return {"class": type(option).__name__, **plain(option)} if isinstance(option, keras.layers.Layer) else option
+
+
+def distance(value, wanted):
+    """Returns 0 for equal values, up to 1 for others: a mean over blocks, sides or options."""
+    if isinstance(wanted, dict) and isinstance(value, dict):
+        names = wanted.keys() | value.keys()
+        return sum(distance(value.get(name), wanted.get(name)) for name in names) / max(1, len(names))
+    if isinstance(wanted, (list, tuple)):
+        values = value if isinstance(value, (list, tuple)) else [value] * len(wanted)
+        return sum(map(distance, values, wanted)) / max(1, len(wanted)) if len(values) == len(wanted) else 1
+    if isinstance(value, float) and isinstance(wanted, float):
+        return 0 if abs(value - wanted) <= 1e-6 * abs(wanted) else 0.5
+    return 0 if value == wanted else 0.5 if type(value) is type(wanted) else 1
+
+
+def differ(name, value, wanted):
+    """Whether the values of an option differ so that the outputs may."""
+    return not UNCOMPARED.fullmatch(name) and distance(value, wanted) > 0
+
+
+def differences(described, model):
+    """Returns words for each option and weight of the model of a family that a model has not; options come first."""
+    asked, received = options_in(described), options_in(model)
+    said = [
+        "asks for {}={}{}; received a model with {}={}".format(*first_difference(name, asked[name], received.get(name)))
+        for name in sorted(asked, key=lambda name: "/" in name)
+        if differ(name, asked[name], received.get(name))
+    ]
+    asked, received = ({weight.path: tuple(weight.shape) for weight in one.weights} for one in (described, model))
+    for path in sorted(asked.keys() | received.keys()):
+        theirs, ours = asked.get(path), received.get(path)
+        if theirs != ours:
+            said.append(f"asks for {short_repr(path)} of shape {theirs}; received a model with {ours}")
+    return said
+
+
+def first_difference(name, value, wanted, place=""):
+    """Returns name, value, place, name and wanted value of what differs first: in a block, or in a layer's options."""
+    if isinstance(value, list) and isinstance(wanted, list) and len(value) == len(wanted):
+        number = next(i for i, both in enumerate(zip(value, wanted)) if distance(*both))
+        return first_difference(name, value[number], wanted[number], f" in block {number}")
+    classes = [one.get("class") if isinstance(one, dict) else one for one in (value, wanted)]
+    if isinstance(value, dict) and classes[0] == classes[1]:
+        inner = next(one for one in value | wanted if distance(value.get(one), wanted.get(one)))
+        return first_difference(f"{name}.{inner}", value.get(inner), wanted.get(inner), place)
+    return name, short_repr(classes[0]), place, name, short_repr(classes[1])

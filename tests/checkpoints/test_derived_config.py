@@ -1,0 +1,137 @@
+"""The config.json that `save` derives for a model that was never loaded, and what it refuses."""
+
+import copy
+
+import keras
+import numpy as np
+import pytest
+from checkpoints.test_loading import same
+from checkpoints.test_saving import through_file
+from refusals import refused
+
+import keras_txf as txf
+from keras_txf.layers import RelativeBias, Rotary
+
+save = txf.checkpoints.save
+GPT2 = dict(position_encoding="learned", max_length=16, norm_placement="pre", activation="gelu_tanh", pad_id=None,
+            scale_embedding=False)  # fmt: skip
+BERT = dict(position_encoding="learned", max_length=16, token_types=2, pad_id=0, scale_embedding=False,
+            embedding_norm=True, activation="gelu", norm_epsilon=1e-12)  # fmt: skip
+LLAMA = dict(position=Rotary(5000.0), use_bias=False, norm="rms", norm_epsilon=1e-5, norm_placement="pre", gated=True,
+             activation="silu", scale_embedding=False, pad_id=None, intermediate_dim=40)  # fmt: skip
+GEMMA = {**LLAMA, "norm": "rms_zero_centered", "activation": "gelu_tanh", "scale_embedding": True, "head_dim": 10}
+GEMMA2 = {**GEMMA, "norm_placement": "sandwich", "window": [8, None], "scale": 0.25}
+LINEAR = Rotary(5000.0, scaling={"type": "linear", "factor": 2.0})
+PARALLEL = dict(norm_placement="pre", scale_embedding=False, pad_id=None, tie_embeddings=False)
+T5 = dict(use_bias=False, norm="rms", norm_epsilon=1e-6, norm_placement="pre", scale=1.0, position_encoding=None,
+          scale_embedding=False, share_embeddings=True, start_id=0, num_decoder_layers=3, target_vocab_size=90,
+          encoder_options={"position": RelativeBias(4, name="encoder_position")},
+          decoder_options={"position": RelativeBias(4, bidirectional=False, name="decoder_position")})  # fmt: skip
+BART = dict(position_encoding="learned", max_length=16, pad_id=1, start_id=5, embedding_norm=True, num_decoder_layers=3,
+            share_embeddings="tokens", activation="relu", logit_bias=True, target_vocab_size=90)  # fmt: skip
+IMAGES = dict(image_size=(8, 12), patch_size=4)
+CASES = {
+    "gpt2": ("decoder_generator", GPT2), "bert": ("masked_language_model", {**BERT, "head_activation": "gelu"}),
+    "gpt2 body": ("encoder", {**GPT2, "causal": True}), "bert tokens": ("token_classifier", {**BERT, "num_classes": 3}),
+    "bert spans": ("span_classifier", BERT), "electra": ("encoder", {**BERT, "embedding_dim": 10}),
+    "bert classes": ("encoder_classifier",
+                     {**BERT, "num_classes": 3, "pooling": "first", "head_activation": "tanh"}),
+    "roberta": ("masked_language_model", {**BERT, "head_activation": "gelu", "pad_id": 1, "token_types": 1}),
+    "albert": ("encoder", {**BERT, "embedding_dim": 10, "share_blocks": 1}),
+    "llama": ("decoder_generator", {**LLAMA, "num_key_value_heads": 2}),
+    "llama long": ("decoder_generator", {**LLAMA, "position": LINEAR, "pad_id": 3, "attention_bias": True}),
+    "mistral": ("decoder_generator", {**LLAMA, "window": 3, "tie_embeddings": False}),
+    "qwen2": ("decoder_generator", {**LLAMA, "attention_bias": True, "attention_output_bias": False, "window": 3}),
+    "qwen3": ("decoder_generator", {**LLAMA, "qk_norm": True, "head_dim": 10, "window": [3, None]}),
+    "smollm3": ("decoder_generator", {**LLAMA, "position": [Rotary(5000.0), None]}),
+    "gemma": ("decoder_generator", GEMMA),
+    "gemma2": ("decoder_generator", {**GEMMA2, "logit_soft_cap": 50.0, "final_logit_soft_cap": 20.0}),
+    "gemma3_text": ("decoder_generator",
+                    {**GEMMA2, "qk_norm": "head_zero_centered", "position": [Rotary(100.0), Rotary(5000.0)]}),
+    "phi": ("decoder_generator", {**PARALLEL, "residual": "parallel_one_norm", "position": Rotary(5000.0, 0.5),
+                                  "num_heads": 2, "logit_bias": True, "activation": "gelu_tanh"}),
+    "gpt_neox": ("decoder_generator", {**PARALLEL, "residual": "parallel", "position": Rotary(5000.0, 1 / 3),
+                                       "activation": "gelu"}),
+    "t5": ("encoder_decoder", {**T5, "logit_scale": 24**-0.5}), "t5 untied": ("encoder_decoder",
+                                                                               {**T5, "tie_embeddings": False}),
+    "bart": ("encoder_decoder", BART), "vit": ("image_encoder", IMAGES),
+    "vit classes": ("image_classifier", {**IMAGES, "num_classes": 3}),
+}  # fmt: skip
+
+
+def build(builder="decoder_generator", **options):
+    sizes = {} if "image" in builder else {f"{'source_' * (builder == 'encoder_decoder')}vocab_size": 90}
+    model = getattr(txf.models, builder)(**{**sizes, "num_layers": 2, "dim": 24, "num_heads": 4, **options})
+    random = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(weight + 0.1 * random.normal(size=weight.shape))
+    return model
+
+
+def cloned(model):
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    return clone
+
+
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("case, copied", [("gpt2", cloned), ("bert tokens", copy.deepcopy), ("vit", through_file)])
+def test_a_copy_of_a_model_never_loaded_is_saved(case, copied, tmp_path):
+    builder, options = CASES[case]
+    model = copied(build(builder, **options))
+    refused(lambda: save(model, tmp_path / "new"), ["`config`", "`family`"])
+    save(model, tmp_path / "new", family=case.partition(" ")[0])
+    same(txf.checkpoints.load(tmp_path / "new", **({"token_type_ids": True} if "bert" in case else {})), model)
+
+
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("options, words", [
+    ({"gated": True}, "gated=False in block 0; received a model with gated=True"),
+    ({"logit_soft_cap": 3.0}, "logit_soft_cap=None in block 0; received a model with logit_soft_cap=3.0"),
+    ({"norm_placement": "sandwich"}, "norm_placement='pre' in block 0; received a model with norm_placement='sandw"),
+    ({"scale_embedding": True}, "scale_embedding=False; received a model with scale_embedding=True"),
+    ({"window": [None, 400]}, "window=None in block 1; received a model with window=400"),
+    ({"position": Rotary(7.0)}, "position=None in block 0; received a model with position='Rotary'"),
+    ({"share_blocks": 1}, "share_blocks=None; received a model with share_blocks=1"),
+])  # fmt: skip
+def test_what_the_family_cannot_express_is_refused(options, words, tmp_path):
+    model = build(**{**GPT2, **options})
+    refused(lambda: save(model, tmp_path / "new", family="gpt2"), ["`family` must be able to express", "'gpt2'", words])
+    assert not (tmp_path / "new").exists()
+
+
+def rewired(model, how):
+    ids = keras.Input((None,), dtype="int32", name="token_ids")
+    embedding, first, second, norm = (
+        model.get_layer(name) for name in ("embedding", "decoder_0", "decoder_1", "decoder_norm")
+    )
+    embedded = embedding(ids)
+    x = second(first(embedded))
+    x = second(x) if how == "twice" else x
+    x = first(second(embedded)) if how == "turned" else x
+    x = keras.layers.Add()([x, embedded]) if how == "skip" else x
+    logits = embedding(norm(x), reverse=True)
+    return keras.Model(ids, logits * 2.0 if how == "scaled" else logits)
+
+
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("how, words", [
+    ("plain", None), ("twice", "share_blocks=2"), ("turned", "in another way"), ("skip", "in another way"),
+    ("scaled", "in another way"),
+])  # fmt: skip
+def test_a_model_wired_by_hand_is_saved_or_refused(how, words, tmp_path):
+    model = build(**GPT2)
+    wired = rewired(model, how)
+    if words is None:
+        save(wired, tmp_path, family="gpt2")
+        same(txf.checkpoints.load(tmp_path), model)
+    else:
+        refused(lambda: save(wired, tmp_path / "new", family="gpt2"), ["`family` must be able to express", words])
+
+
+def test_arguments_of_another_kind(tmp_path):
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, keras.layers.Add()([build("encoder", name=name)(ids) for name in ("one", "two")]))
+    refused(lambda: save(model, tmp_path, family="bert"), ["`model` must have one weight of each path"])
+    refused(lambda: save(build(**GPT2), tmp_path, {"model_type": "gpt2"}, family="gpt2"), ["`family` must be None"])
+    refused(lambda: save(build(**GPT2), tmp_path, family="gpt3"), ["`family`", "'gpt3'"])
