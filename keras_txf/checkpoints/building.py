@@ -138,7 +138,7 @@ def describe(model, family, task, values):
     """
     options, _ = options_of(family, task, Config(values), {})
     if "num_classes" in options and (not isinstance(model.output, dict) or "logits" in model.output):
-        options["num_classes"] = logits_of(model).shape[-1]
+        options["num_classes"] = logits_of(model).shape[-1] or options["num_classes"]
     if task in LANGUAGE_MODELS:
         options["tie_embeddings"] = not has_own_logits(model)
     if "token_type_ids" in inputs_by_name(model):

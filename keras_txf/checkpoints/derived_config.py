@@ -11,6 +11,7 @@ import warnings
 import keras
 
 from keras_txf import checks
+from keras_txf.backend.functional_graph import is_functional
 from keras_txf.checkpoints.building import describe, has_own_logits, options_of
 from keras_txf.checkpoints.config import ACTIVATIONS, Config
 from keras_txf.checkpoints.config_schema import KINDS, NULL
@@ -31,10 +32,12 @@ def derive_config(model: keras.Model, kind: str) -> dict:
         kind: `model_type` of the family.
 
     Raises:
-        ValueError: an unknown family, or a model that the family cannot express. The message names the first option
-            that differs, in the class that comes nearest.
+        ValueError: an unknown family, a model without a graph, or one that the family cannot express. The message names
+            the first option that differs, in the class that comes nearest.
     """
     checks.one_of("family", kind, sorted(FAMILIES))
+    if not is_functional(model) or isinstance(model, keras.Sequential):
+        raise ValueError(f"`model` must be a functional model with `family`; received {type(model).__name__}.")
     family, wanted, found, values = FAMILIES[kind], options_in(model), [], {"model_type": kind}
     stuck = set()
     if "causal_lm" in family.tasks:  # no token of a builder's model ends texts
@@ -73,7 +76,10 @@ def search(family, task, values, wanted, stuck):
 
 
 def score(family, task, values, wanted):
-    """Returns how far the family's options are from those that are wanted, the options, and the keys that it read."""
+    """Returns how far the family's options are from those that are wanted, the options, and the keys that it read.
+
+    The first options of a table, on which the defaults of others depend, weigh up to twice as much as the last ones.
+    """
     config = Config(values)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -82,7 +88,8 @@ def score(family, task, values, wanted):
         own = options.pop(f"{side}_options", None) or {}
         options.update({f"{name}_of_{side}": value for name, value in own.items()})
     asked = {name: shown(value) for name, value in options.items() if name in wanted}
-    return sum(distance(value, wanted[name]) for name, value in asked.items()), asked, config.read
+    far = (distance(value, wanted[name]) * (2 - i / len(asked)) for i, (name, value) in enumerate(asked.items()))
+    return sum(far), asked, config.read
 
 
 def compare(model, wanted, family, task, values):

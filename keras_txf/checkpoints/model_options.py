@@ -13,7 +13,7 @@ from keras_txf.layers.parts import OPTIONS
 # Options without an effect on the outputs, those that the shapes of weights show, and parts, which have options.
 UNCOMPARED = re.compile(
     r"(.*/)?(units|.*max_length|.*dropout|.*initializer|stochastic_depth|layer_scale|rematerialize|attention|"
-    r"feed_forward|norm_bias|.*drop_remainder|.*interpolate_positions)(_of_\w+)?"
+    r"feed_forward|norm_bias|load_balancing|.*drop_remainder|.*interpolate_positions)(_of_\w+)?"
 )
 OF_PARTS = {*OPTIONS["attention"], *OPTIONS["feed_forward"], "attention", "feed_forward", "use_bias"}
 
@@ -21,8 +21,8 @@ OF_PARTS = {*OPTIONS["attention"], *OPTIONS["feed_forward"], "attention", "feed_
 def options_in(model):
     """Returns the options that the layers of a model show: dict of names -> a value, or a list with one for each block.
 
-    Options of the blocks of one side end in "_of_encoder" or "_of_decoder". Other layers stand under their names, with
-    their classes, and their options after them, such as "pooling/kind".
+    Options of the blocks of one side end in "_of_encoder" or "_of_decoder". Those of other layers have the name
+    of the layer before them, such as "pooling/kind" and "pooling/class".
     """
     calls = collections.Counter(node.operation.name for node in nodes(model))
     found: dict = {"num_layers": 0, "num_decoder_layers": 0, "logit_scale": None, "final_logit_soft_cap": None}
@@ -30,13 +30,13 @@ def options_in(model):
     for layer in operations_inside(model):
         side = layer.name.partition("_")[0]
         if side in sides and hasattr(layer, "feed_forward"):
-            sides[side] += [layer] * calls[layer.name]
+            sides[side] += [layer] * max(1, calls[layer.name])
         elif isinstance(layer, (PositionalEmbedding, PatchEmbedding)):
             embeddings.append(layer)
         elif hasattr(layer, "soft_cap"):
             found.update(logit_scale=layer.scale, final_logit_soft_cap=layer.soft_cap)
         elif isinstance(layer, keras.layers.Layer) and not isinstance(layer, keras.layers.Dropout):
-            found.update({layer.name: type(layer).__name__, **plain(layer, f"{layer.name}/")})
+            found.update({f"{layer.name}/class": type(layer).__name__, **plain(layer, f"{layer.name}/")})
             found.update({"start_id": layer.start_id} if hasattr(layer, "start_id") else {})
     for layer in sorted(embeddings, key=lambda one: getattr(one, "vocab_size", 0) is not None):  # positions alone first
         own = layer.name.removesuffix("embedding")  # "source_", "target_" or nothing, of both
@@ -74,7 +74,7 @@ def of_block(block):
         found.update(key_bias=attention.key.use_bias, output_bias=getattr(attention.output_dense, "use_bias", None))
         found.update(attention_key_bias=found["key_bias"], attention_output_bias=found["output_bias"])
         found["dim"] = attention.query.kernel.shape[0]
-    if hasattr(network, "intermediate"):
+    if isinstance(getattr(network, "intermediate", None), keras.layers.Layer):  # experts have a weight of that name
         found.update(intermediate_dim=network.intermediate.units, use_bias=network.intermediate.use_bias)
         found["feed_forward_bias"] = found["use_bias"]
     return found
@@ -136,7 +136,9 @@ def first_difference(name, value, wanted, place=""):
     if isinstance(value, list) and isinstance(wanted, list) and len(value) == len(wanted):
         number = next(i for i, both in enumerate(zip(value, wanted)) if distance(*both))
         return first_difference(name, value[number], wanted[number], f" in block {number}")
-    classes = [one.get("class") if isinstance(one, dict) else one for one in (value, wanted)]
+    classes = [
+        one.get("class", one.get("class_name", one)) if isinstance(one, dict) else one for one in (value, wanted)
+    ]
     if isinstance(value, dict) and classes[0] == classes[1]:
         inner = next(one for one in value | wanted if distance(value.get(one), wanted.get(one)))
         return first_difference(f"{name}.{inner}", value.get(inner), wanted.get(inner), place)

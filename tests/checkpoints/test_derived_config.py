@@ -38,7 +38,7 @@ CASES = {
                      {**BERT, "num_classes": 3, "pooling": "first", "head_activation": "tanh"}),
     "roberta": ("masked_language_model", {**BERT, "head_activation": "gelu", "pad_id": 1, "token_types": 1}),
     "albert": ("encoder", {**BERT, "embedding_dim": 10, "share_blocks": 1}),
-    "llama": ("decoder_generator", {**LLAMA, "num_key_value_heads": 2}),
+    "llama": ("decoder_generator", {**LLAMA, "num_layers": 4, "num_heads": 6, "num_key_value_heads": 2}),
     "llama long": ("decoder_generator", {**LLAMA, "position": LINEAR, "pad_id": 3, "attention_bias": True}),
     "mistral": ("decoder_generator", {**LLAMA, "window": 3, "tie_embeddings": False}),
     "qwen2": ("decoder_generator", {**LLAMA, "attention_bias": True, "attention_output_bias": False, "window": 3}),
