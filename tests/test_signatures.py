@@ -46,6 +46,7 @@ def test_no_signature_hides_its_options_and_no_docstring_keeps_its_place_holder(
     calls_a_layer = name.endswith(("symbolic_call", "rematerialized_call"))
     known = [OPEN["layer"]] if is_layer or calls_a_layer else [OPEN["template"]] if ".ChatTemplate." in name else []
     known = [OPEN["template"]] if name == "text.conversations" else known
+    known = ["named_shapes"] if name.endswith("compute_output_shape") else known  # by the names of a layer's inputs
     assert open_ended(function) in ([], known)
     assert "{options}" not in (function.__doc__ or "")
 
