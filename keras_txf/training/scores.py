@@ -13,7 +13,7 @@ from keras_txf.generation.option_tables import GenerateOptions
 from keras_txf.layers.shown_options import shows_overrides
 from keras_txf.progress import bar
 
-FIXED = ("padded", "num_return_sequences", "return_scores", "stream")
+FIXED = ("padded", "num_return_sequences", "return_scores", "top_logprobs", "stream")
 
 
 @shows_overrides
