@@ -75,6 +75,7 @@ def write_bert(folder, words, layers=1, dim=16, heads=2, length=128, spread=None
     config = dict(
         model_type="bert", architectures=["BertModel"], vocab_size=len(vocabulary), hidden_size=dim,
         num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=24, max_position_embeddings=length,
+        layer_norm_eps=1e-5,
     )  # fmt: skip
     model = txf.models.encoder(
         len(vocabulary), layers, dim, heads, intermediate_dim=24, activation="gelu", position_encoding="learned",

@@ -110,7 +110,7 @@ class Doubled(layers.MultiHeadSelfAttention):
 def subclass_of_ours():
     """An attention whose `call` takes `**kwargs`, alone and in a block."""
     ids = ids_input()
-    x = layers.PositionalEmbedding(VOCABULARY, 8)(ids)
+    x = layers.PositionalEmbedding(VOCABULARY, 8, pad_id=None)(ids)
     x = x + Doubled(2, causal=True, position="rotary")(x)
     x = layers.DecoderBlock(attention=Doubled(2, causal=True, window=3))(x)
     return keras.Model(ids, keras.layers.Dense(VOCABULARY)(x)), {}
