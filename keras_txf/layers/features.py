@@ -187,3 +187,6 @@ class AttachMask(keras.layers.Layer):
 
     def compute_mask(self, inputs, previous_mask=None):
         return inputs[1]
+
+    def get_config(self):  # Keras' own cannot write a policy that is an object
+        return get_config(self, super().get_config())

@@ -153,6 +153,9 @@ class SpanLogits(keras.layers.Layer):
     def compute_mask(self, inputs, previous_mask=None):
         return None
 
+    def get_config(self):  # Keras' own cannot write a policy that is an object
+        return get_config(self, super().get_config())
+
 
 def _weighted_mean(x, weights):
     weights = ops.cast(weights, x.dtype)

@@ -64,6 +64,12 @@ def test_no_span_starts_or_ends_at_padding():
         np.testing.assert_allclose(long[name][:, :3][real], short[name][real], atol=1e-5)
 
 
+def test_a_policy_that_is_an_object_is_saved(tmp_path):
+    policy = keras.DTypePolicy("mixed_bfloat16")
+    txf.models.span_classifier(9, num_layers=1, dim=4, num_heads=2, dtype=policy).save(tmp_path / "spans.keras")
+    assert keras.saving.load_model(tmp_path / "spans.keras").layers[-1].compute_dtype == "bfloat16"
+
+
 def test_start_and_end_are_the_two_columns_of_a_token_classifier():
     spans, tokens = txf.models.span_classifier(11, 1, 8, 2), txf.models.token_classifier(11, 2, 1, 8, 2)
     tokens.set_weights(spans.get_weights())
