@@ -80,8 +80,14 @@ def reserve_names(model):
     """
     counts = global_state.get_global_attribute("object_name_uids", collections.defaultdict(int), set_to_default=True)
     for operation in operations_inside(model):
-        kind, number = re.fullmatch(r"(.*?)(?:_(\d+))?", operation.name).groups()
-        counts[kind] = max(counts[kind], int(number or 0) + 1)
+        kind, number = name_and_number(operation.name)
+        counts[kind] = max(counts[kind], number + 1)
+
+
+def name_and_number(name):
+    """Splits a name that Keras counts, such as "not_equal_3": "not_equal" and 3; the number of a first name is 0."""
+    kind, number = re.fullmatch(r"(.*?)(?:_(\d+))?", name).groups()
+    return kind, int(number or 0)
 
 
 def operations_inside(model):

@@ -3,10 +3,9 @@
 Each builder begins its paths anew, so that two encoders inside of one model both have "encoder_0/attention/query".
 """
 
-import re
-
 import keras
 
+from keras_txf.backend.functional_graph import name_and_number
 from keras_txf.backend.keras_private import flatten_layers, has_own_weights, own_trainable_by_nature
 from keras_txf.checks import short_repr
 from keras_txf.training.patterns import select
@@ -46,7 +45,7 @@ def select_layers(argument, patterns, model, layers, kind, least=1):
 
 
 def _names(prefixes, layer, path):
-    """What a path is called: in files, after the names of the models around as they are, and alone."""
+    """Returns the names of a path: in files, after the names of the models around the layer, and the path alone."""
     return [*(f"{prefix}{path}" for prefix in prefixes.get(id(layer), ())), path]
 
 
@@ -69,8 +68,8 @@ def _add_prefixes(model, around, found):
     for layer in flatten_layers(model):
         if id(layer) not in of_inner:
             found.setdefault(id(layer), around)
-    split = [re.fullmatch(r"(.*?)(?:_(\d+))?", one.name).groups() for one in inner]
-    order = sorted(range(len(inner)), key=lambda i: int(split[i][1] or 0))
+    split = [name_and_number(one.name) for one in inner]
+    order = sorted(range(len(inner)), key=lambda i: split[i][1])
     counts = {}
     for i in order:
         base = split[i][0]
