@@ -14,7 +14,7 @@ from keras.src.backend.common import dtypes, global_state
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.saving.saving_lib import _walk_saveable
 from keras.src.saving.serialization_lib import ObjectSharingScope
-from keras.src.utils.python_utils import default as unless_overridden  # noqa: F401  Keras traces `call` beside it
+from keras.src.utils.python_utils import default as unless_overridden  # noqa: F401  for a method that counts as not overridden
 
 WAITING = "uninitialized_variables"  # Keras' list of the variables whose values it has put off
 
@@ -229,8 +229,10 @@ class _SeedOfWords(keras.random.SeedGenerator):
 
 
 def _track_variables(layer):
-    """Has PyTorch know each variable of a layer. Keras keeps one of each path, and two models inside of another may
-    share paths: `zero_grad` would leave the gradients of the first one, which would grow from step to step.
+    """Registers every variable of a layer as a PyTorch parameter.
+
+    Keras registers one variable for each path, and two models inside another model may share paths. `zero_grad` then
+    skips the first model, whose gradients grow from step to step.
     """
     import torch
 

@@ -1,8 +1,8 @@
 """The config.json of a model from a builder: the values with which a family's table builds the same model.
 
 The tables turn keys into options. The reverse is a search: each key gets the value, among those in the model's own
-layers, with which the table's options come nearest to those of the model. The search may fail, but its answer is no
-guess: the model that `load` would build of it must have the options, the weights and the outputs of the given one.
+layers, with which the table's options come nearest to those of the model. The search may fail, but its answer is not
+a guess: the model that `load` would build of it must have the options, the weights and the outputs of the given one.
 """
 
 import contextlib
@@ -59,8 +59,8 @@ def derive_config(model: keras.Model, kind: str) -> dict:
 def search(family, task, values, wanted, stuck):
     """Returns the values with which the family's options come nearest to those wanted, and the options that differ.
 
-    `stuck` are those for which there is no value, as another task has shown. Goes over the keys in the order in which
-    the table reads them: the sizes, on which the others depend, come first.
+    `stuck` holds the options that no value could match for an earlier task. The search visits the keys in the order in
+    which the table reads them: the sizes, on which the other keys depend, come first.
     """
     (best, asked, read), before = score(family, task, values, wanted), None
     pool = proposals(wanted)

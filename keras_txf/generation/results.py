@@ -23,8 +23,8 @@ class Scored(typing.NamedTuple):
 class ScoredWithTop(typing.NamedTuple):
     """`Scored` with the k likeliest tokens at each step, from `generate(..., return_scores=True, top_logprobs=k)`.
 
-    They show how sure the model was, and what it would have said instead. Those of a beam are the likeliest after the
-    beam's own past.
+    The tokens show how sure the model was, and what it would have chosen instead. Those tokens of a beam are the
+    likeliest after the past of the same beam.
 
     Args:
         ids, log_probs, scores: see `Scored`.

@@ -47,7 +47,7 @@ def is_made_of_layers(cls):
 
 
 def tells_its_shape(cls):
-    """Has a layer answer Keras' wrappers, such as `TimeDistributed`, which ask for the shape of what it returns."""
+    """Gives a layer `compute_output_shape`, which Keras' wrappers call, such as `TimeDistributed`."""
 
     @unless_overridden
     def compute_output_shape(self, *shapes, **named_shapes):
