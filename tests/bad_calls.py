@@ -85,7 +85,7 @@ def add_layers():
     layer_case("FeedForward", layers.FeedForward, tokens)
     layer_case("Convolution", layers.Convolution, tokens)
     layer_case("MixtureOfExperts", layers.MixtureOfExperts, tokens, num_experts=3)
-    case("layers.KVCache.of_prompt", layers.KVCache.of_prompt, attention_mask=np.ones((2, 5), bool), length=5)
+    case("layers.Cache.of_prompt", layers.Cache.of_prompt, attention_mask=np.ones((2, 5), bool), length=5)
     layer_case("Pooling", layers.Pooling, tokens)
     layer_case("AttentionPooling", layers.AttentionPooling, tokens, num_heads=2)
     layer_case("FeatureEmbedding", layers.FeatureEmbedding, tokens, dim=8)
@@ -441,7 +441,7 @@ AREAS = {
 
 # Public callables without a case, and why.
 WITHOUT = {
-    "layers.KVCache": "made by `of_prompt`, or by `generate`", "generation.History": "made by `generate`",
+    "layers.Cache": "made by `of_prompt`, or by `generate`", "generation.History": "made by `generate`",
     "generation.Scored": "made by `generate`", "generation.ScoredWithTop": "made by `generate`",
     "training.Cost": "made by `cost`", "text.Tokenizer": "the base of the tokenizers",
 }  # fmt: skip

@@ -23,7 +23,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 MAY_IMPORT = {
     "version": "", "checks": "", "backend": "", "strangers_process": "", "strangers": "",
     "reading": "checks", "progress": "checks", "atomic_write": "checks",
-    "ops": "backend checks", "layers": "checks ops backend", "generation": "checks progress ops layers",
+    "ops": "backend checks", "layers": "checks ops backend", "generation": "checks progress ops layers backend",
     "models": "checks ops layers generation backend",
     "training": "checks progress reading atomic_write ops layers generation backend",
     "text": "checks progress reading atomic_write strangers strangers_process layers generation backend",

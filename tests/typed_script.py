@@ -22,7 +22,7 @@ def use_layers() -> None:
         2, causal=True, num_key_value_heads=1, qk_norm="full", sinks=True, window=3, position=layers.Rotary(base=500.0),
         name="attention", dtype="float32",
     )  # fmt: skip
-    cache = layers.KVCache.of_prompt(np.ones((2, 5), bool), length=5)
+    cache = layers.Cache.of_prompt(np.ones((2, 5), bool), length=5)
     attention(HIDDEN, cache=cache)
     latent = layers.LatentAttention(2, 6, 4, 2, v_head_dim=3, q_lora_rank=5, position=layers.Rotary(interleaved=True))
     layers.EncoderBlock(attention=latent)(HIDDEN)

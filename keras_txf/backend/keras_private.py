@@ -243,5 +243,39 @@ def _track_variables(layer):
     layer._torch_params = torch.nn.ParameterDict(parameters)
 
 
+def read_sequence(layer, x, states, mask):
+    """What a recurrent layer of Keras returns for a sequence, (B, T, D), and its states after the last token.
+
+    Args:
+        layer: with return_sequences=True.
+        x: float (B, T, any width).
+        states: list of tensors (B, ...), the first ones.
+        mask: bool (B, T), True at real tokens, or None.
+    """
+    dtype = layer.cell.compute_dtype
+    states = [keras.ops.cast(state, dtype) for state in states]
+    layer._maybe_config_dropout_masks(layer.cell, x[:, 0, :], states)
+    _, outputs, states = layer.inner_loop(keras.ops.cast(x, dtype), states, mask, training=False)
+    layer._maybe_reset_dropout_masks(layer.cell)
+    return outputs, states if isinstance(states, (list, tuple)) else [states]
+
+
+def attend_with(layer, query, key, value, update, mask):
+    """What a `MultiHeadAttention` or `GroupQueryAttention` of Keras returns for tokens whose keys lie in a cache.
+
+    Args:
+        query, key, value: float (B, T, any width), of the new tokens.
+        update: function of the new keys and values (B, T, heads, width) that returns those to attend to.
+        mask: bool (B, 1, T, S).
+    """
+    gate = layer._gate_dense(query) if getattr(layer, "_use_gate", None) or getattr(layer, "use_gate", None) else None
+    heads = layer._query_dense(query), *update(layer._key_dense(key), layer._value_dense(value))
+    repeats = getattr(layer, "num_repeats", 1)
+    query, key, value = (x if x is heads[0] else keras.ops.repeat(x, repeats, axis=2) for x in heads)
+    layer._return_attention_scores = False
+    x, _ = layer._compute_attention(query, key, value, attention_mask=mask[:, 0], training=False)
+    return layer._output_dense(x if gate is None else x * gate)
+
+
 if keras.backend.backend() == "torch":
     keras.layers.Layer._track_variables = _track_variables

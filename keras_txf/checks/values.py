@@ -25,6 +25,13 @@ def short_repr(value):
     return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
 
 
+def in_one_line(error):
+    """Returns what an error of a layer says, without the lines that Keras puts around it."""
+    while str(error).startswith("Exception encountered when calling") and error.__context__ is not None:
+        error = error.__context__
+    return " ".join(str(error).split())
+
+
 _repr = reprlib.Repr()
 _repr.maxlist = _repr.maxtuple = _repr.maxset = _repr.maxfrozenset = _repr.maxdict = _repr.maxdeque = _repr.maxarray = (
     20

@@ -14,8 +14,8 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.generation.bounds import log_probabilities
-from keras_txf.generation.decoding import ends_with_stop, latest_tokens, process_logits, run_steps, write_column
 from keras_txf.generation.dynamic_parameters import is_finite, number, set_fields
+from keras_txf.generation.loop import ends_with_stop, latest_tokens, process_logits, run_steps, write_column
 from keras_txf.generation.top_k import gather_rows, top_k
 from keras_txf.generation.top_logprobs import empty_tables, top_results, top_tokens
 from keras_txf.ops.numbers import LOWEST, at_least, minus_infinity_unless
@@ -78,7 +78,7 @@ class Beam:
             )
 
     def decoding_loop(self, models, processors, num_return_sequences, top_logprobs=0):
-        """The loop that `generate` runs, see `generation.decoding.decoding_loop`."""
+        """The loop that `generate` runs, see `generation.loop.decoding_loop`."""
         return BeamDecoding(models(self.num_beams), self, processors, num_return_sequences, top_logprobs)
 
 
@@ -86,7 +86,7 @@ class BeamDecoding:
     """The loop of a beam search.
 
     Args:
-        models: `DecodingModels` of width `num_beams`.
+        models: a `Decoder` of width `num_beams`.
         beam: a `Beam`.
         processors: functions of logits, or of the log-probabilities of several beams, and `History`.
         num_return_sequences: how many sequences for each prompt.

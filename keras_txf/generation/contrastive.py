@@ -10,8 +10,8 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.generation.beams import with_own_columns
 from keras_txf.generation.bounds import log_probabilities
-from keras_txf.generation.decoding import ends_with_stop, latest_tokens, process_logits, run_steps, write_column
 from keras_txf.generation.dynamic_parameters import set_fields
+from keras_txf.generation.loop import ends_with_stop, latest_tokens, process_logits, run_steps, write_column
 from keras_txf.generation.top_k import top_k
 from keras_txf.generation.top_logprobs import empty_tables, top_results, top_tokens
 from keras_txf.ops.masks import put_slice
@@ -62,7 +62,7 @@ class Contrastive:
             )
 
     def decoding_loop(self, models, processors, num_return_sequences, top_logprobs=0):
-        """The loop that `generate` runs, see `generation.decoding.decoding_loop`."""
+        """The loop that `generate` runs, see `generation.loop.decoding_loop`."""
         models = models(self.num_candidates, return_hidden_states=True)
         return ContrastiveDecoding(models, self, processors, top_logprobs)
 
@@ -71,7 +71,7 @@ class ContrastiveDecoding:
     """The loop of a contrastive search.
 
     Args:
-        models: `DecodingModels` of width `num_candidates` that return hidden states.
+        models: a `Decoder` of width `num_candidates` that return hidden states.
         search: a `Contrastive`.
         processors: functions of logits and `History`.
         top_logprobs: how many of the likeliest tokens the results have for each step.

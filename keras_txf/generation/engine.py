@@ -9,8 +9,8 @@ import numpy as np
 from keras import ops
 
 from keras_txf.generation.compilers import compiled
-from keras_txf.generation.decoding import DecodingModels, Request, decoding_loop
 from keras_txf.generation.dynamic_parameters import split_parameters
+from keras_txf.generation.loop import Request, decoding_loop
 from keras_txf.generation.results import cut_rows
 from keras_txf.generation.step_seeds import seed_state
 from keras_txf.ops.masks import real_tokens
@@ -59,7 +59,7 @@ class Engine:
         """Continues each prompt.
 
         Args:
-            build_models: function of `width` and `return_hidden_states` that builds the prefill and the step model.
+            build_models: function of `width` and `return_hidden_states` that returns what the loop runs.
             prompts: list of lists of ids, none empty.
             limits: for each prompt how many tokens may follow.
             sampler: see `decoding_loop`.
@@ -146,7 +146,7 @@ class Engine:
             key = width, return_hidden_states
             with _lock:
                 if key not in self._models:
-                    self._models[key] = DecodingModels(*build_models(*key), self.ids_name)
+                    self._models[key] = build_models(*key)
                 return self._models[key]
 
         return decoding_loop(sampler, models, processors, num_return_sequences, top_logprobs)

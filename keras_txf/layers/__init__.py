@@ -5,13 +5,13 @@ from keras_txf.layers.attention_pooling import AttentionPooling
 from keras_txf.layers.audio import AudioEmbedding
 from keras_txf.layers.axial_rotary import AxialRotary
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
+from keras_txf.layers.caches import Cache
 from keras_txf.layers.convolution import Convolution
 from keras_txf.layers.disentangled import DisentangledPositions
 from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.features import FeatureEmbedding
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.heads import Pooling
-from keras_txf.layers.kv_cache import KVCache
 from keras_txf.layers.latent_attention import LatentAttention
 from keras_txf.layers.log_mel import LogMelSpectrogram
 from keras_txf.layers.mixture_of_experts import MixtureOfExperts
@@ -31,7 +31,7 @@ __all__ = [
     "EncoderBlock",
     "FeatureEmbedding",
     "FeedForward",
-    "KVCache",
+    "Cache",
     "LatentAttention",
     "LogMelSpectrogram",
     "MixtureOfExperts",

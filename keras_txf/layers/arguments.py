@@ -7,7 +7,7 @@ import typing
 from keras_txf import checks
 
 SWITCHES = ("return_attention_scores", "reverse")  # the arguments that are True or False
-CACHES = ("cache", "context_cache")  # the arguments that are a `KVCache`
+CACHES = ("cache", "context_cache")  # the arguments that are a `Cache`
 
 Layer = typing.TypeVar("Layer", bound=type)
 
@@ -43,7 +43,7 @@ def named_arguments(cls: Layer) -> Layer:
 def _cache(name, value):
     if not all(hasattr(value, method) for method in ("update", "read")):
         raise ValueError(
-            f"`{name}` must be None or a KVCache, with the methods `update` and `read`; received "
+            f"`{name}` must be None or a Cache, with the methods `update` and `read`; received "
             f"{checks.short_repr(value)}."
         )
     return value

@@ -53,7 +53,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         attention_mask: bool (T, T), (B, T, T) or (B, N or 1, T, T), True where a token may attend.
         segment_ids: int (B, T); tokens see only their own segment. For packed sequences.
         positions: int (T,) or (B, T), for `position`; default 0, 1, 2, ...
-        cache: a `KVCache`, which decoding passes: keys and values are written into it, and it brings the mask and the
+        cache: a `Cache`, which decoding passes: keys and values are written into it, and it brings the mask and the
             positions of its own. Without the arguments above.
         return_attention_scores: also return the weights (B, N, T, T), before dropout.
 
@@ -190,7 +190,7 @@ class CrossAttention(keras.layers.Layer):
         attention_mask: bool (T, S), (B, T, S) or (B, N or 1, T, S), True where a query may attend.
         segment_ids, context_segment_ids: int (B, T) and (B, S), both or none: a query sees only the
             context of its own segment.
-        cache: a `KVCache`, which decoding passes in place of the context, its mask and the arguments above.
+        cache: a `Cache`, which decoding passes in place of the context, its mask and the arguments above.
         return_attention_scores: also return the weights (B, N, T, S), before dropout.
 
     A query that may see nothing, such as one with a context all of padding, gets zeros before the
@@ -266,7 +266,7 @@ class CrossAttention(keras.layers.Layer):
         return attend_spec(self, given.inputs, given.context, given.return_attention_scores)
 
     def project_context(self, context):
-        """Keys and values (B, S, K, H) of a context (B, S, any width), which `KVCache` keeps."""
+        """Keys and values (B, S, K, H) of a context (B, S, any width), which `Cache` keeps."""
         return project_context(self, context)
 
     def get_config(self):

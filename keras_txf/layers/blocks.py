@@ -144,7 +144,7 @@ class DecoderBlock(keras.layers.Layer):
         context_mask: bool (B, S), True at real tokens of the context. Keras fills it from the context.
         context_attention_mask: bool (T, S), (B, T, S) or (B, N or 1, T, S) for the cross-attention.
         context_segment_ids: int (B, S), with `segment_ids`.
-        context_cache: a `KVCache` of the context, which decoding passes in place of the context and its masks.
+        context_cache: a `Cache` of the context, which decoding passes in place of the context and its masks.
         return_attention_scores: also return the weights (B, N, T, T) of the self-attention and, with
             `cross_attention`, those of the cross-attention (B, N, T, S).
 
@@ -255,7 +255,7 @@ class DecoderBlock(keras.layers.Layer):
         return (x, *scores) if return_attention_scores else x
 
     def project_context(self, context):
-        """Keys and values (B, S, K, H) of a context (B, S, any width), which `KVCache` keeps."""
+        """Keys and values (B, S, K, H) of a context (B, S, any width), which `Cache` keeps."""
         return self.cross_attention_layer.project_context(context)
 
     cache_spec = cache_spec

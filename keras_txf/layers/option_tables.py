@@ -178,7 +178,7 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
         Any, None,
         "a layer in place of the self-attention; the options of attention then keep their defaults. It is called with "
         "those of `mask`, `attention_mask`, `segment_ids`, `positions`, `cache`, `return_attention_scores` that are "
-        "given; with `cache` among the arguments of its `call` it decodes, see `KVCache`.",
+        "given; with `cache` among the arguments of its `call` it decodes, see `Cache`.",
     ]  # fmt: skip
     feed_forward: Annotated[
         Any,

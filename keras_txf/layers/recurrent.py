@@ -47,6 +47,7 @@ class RecurrentDecoder(keras.layers.Layer):
         inputs_mask: bool (B, T), True at real tokens: others leave the states as they are. Keras fills it.
         context_mask: bool (B, S). Keras fills it from the context.
         return_attention_scores: also return the weights (B, 1, T, S).
+        cache, context_cache: a `Cache` of the states and one of the context, which decoding passes.
 
     Returns:
         (B, T, D), and the scores if asked for.
@@ -137,13 +138,33 @@ class RecurrentDecoder(keras.layers.Layer):
         context_mask=None,
         return_attention_scores=False,
         training=None,
+        cache=None,
+        context_cache=None,
     ):
+        if cache is not None:
+            return self._decode(inputs, states, cache, context_cache)
         self._check(inputs, states, context, inputs_mask, context_mask, return_attention_scores)
         keys = None if context is None else self.cross_attention_layer.project(context)
         outputs, _, scores = self.run(
             inputs, states, context, keys, inputs_mask, context_mask, return_attention_scores, training
         )
         return (outputs, scores[:, None]) if return_attention_scores else outputs
+
+    def project_context(self, context):
+        """Keys and values (B, S, 1, width) of a context (B, S, any width), which `Cache` keeps."""
+        return self.cross_attention_layer.project(context)[:, :, None], context[:, :, None]
+
+    def _decode(self, inputs, states, cache, context_cache):
+        """Reads a prompt, or one token of each row, from the states in the cache."""
+        keys = context = context_mask = None
+        if context_cache is not None:
+            keys, context = (cache.repeat(x[:, :, 0]) for x in context_cache.read())
+            context_mask = None if context_cache.mask is None else cache.repeat(context_cache.mask)
+        mask = None if cache.mask is None else cache.split(cache.mask)
+        states = cache.read_state("states", states)
+        outputs, states, _ = self.run(cache.split(inputs), states, context, keys, mask, context_mask)
+        cache.write_state("states", states)
+        return cache.join(outputs)
 
     def _check_context(self, shape):
         if (self.attention is None) != (shape is None):
@@ -218,6 +239,8 @@ class RecurrentDecoder(keras.layers.Layer):
         context_mask=None,
         return_attention_scores=False,
         training=None,
+        cache=None,
+        context_cache=None,
     ):
         self._check(inputs, states, context, inputs_mask, context_mask, return_attention_scores)
         output = keras.KerasTensor((*inputs.shape[:2], self.dim), self.compute_dtype)

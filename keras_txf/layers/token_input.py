@@ -29,25 +29,24 @@ class TokenInput:
 
 
 def inputs_by_name(model):
-    """The input tensors of a functional model, by their names, or by the keys of the dict that it takes."""
-    if isinstance(model.input, dict):
-        return dict(model.input)
-    return {tensor.name: tensor for tensor in model.inputs}
+    """The input tensors of a functional model, in its order: by the keys of its dict, or by their names."""
+    keys = {id(x): key for key, x in model.input.items()} if isinstance(model.input, dict) else {}
+    return {keys.get(id(x), x.name): x for x in model.inputs}
 
 
 def target_name(model):
     """The name of the input of the tokens that a generative model continues."""
     inputs = inputs_by_name(model)
     ids = [name for name, tensor in inputs.items() if len(tensor.shape) == 2 and "int" in tensor.dtype]
-    for name in NAMES:
-        if name in ids:
-            return name
-    if len(ids) != 1:
-        raise ValueError(
-            f"`model` must have one input of token ids, int (batch, length), or call it one of {list(NAMES)}; "
-            f"received inputs {short_repr(sorted(inputs))}."
-        )
-    return ids[0]
+    named = [name for name in (getattr(model, "tokens", None), *NAMES) if name in ids]
+    of_any_length = [name for name in ids if inputs[name].shape[1] is None]
+    for found in (named[:1], ids, of_any_length):
+        if len(found) == 1:
+            return found[0]
+    raise ValueError(
+        f"`model` must have one input of token ids, int (batch, length), or call it one of {list(NAMES)}; received "
+        f"inputs {short_repr(sorted(inputs))}. `generative(model, tokens=...)` names it too."
+    )
 
 
 def embedded_input(model, name):

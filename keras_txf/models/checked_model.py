@@ -13,6 +13,7 @@ from keras_txf.backend.keras_private import computing_in, count_as_called
 from keras_txf.checks import short_repr
 from keras_txf.layers.features import masks_of_inputs
 from keras_txf.layers.serialization import register
+from keras_txf.layers.token_input import inputs_by_name
 
 
 @register
@@ -27,7 +28,9 @@ class CheckedModel(keras.Model):
     dict of `features`.
     """
 
-    checkpoint: str | None = None  # JSON of what `checkpoints.save` needs to know, which `.keras` files keep
+    # What `.keras` files keep beside the graph.
+    checkpoint: str | None = None  # JSON of what `checkpoints.save` needs to know
+    tokens: str | None = None  # the input of the ids that `generate` continues, where its name does not say so
 
     def compile(self, optimizer: Any = "rmsprop", loss: Any = None, *args: Any, **kwargs: Any) -> None:
         for one in keras.tree.flatten(loss):
@@ -81,7 +84,7 @@ class CheckedModel(keras.Model):
             return inputs, {}
         if "mask" in call:
             raise ValueError(f"`mask` does not go with {short_repr(min(names))} in `inputs`: it is the same mask.")
-        return inputs, {"mask": [masks.get(symbol.name) for symbol in self.inputs]}
+        return inputs, {"mask": [masks.get(name) for name in inputs_by_name(self)]}
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         if str(filepath).endswith((".h5", ".hdf5")):
@@ -106,15 +109,16 @@ class CheckedModel(keras.Model):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
-        checkpoint = config.pop("checkpoint", None)
+        own = {name: config.pop(name, None) for name in ("checkpoint", "tokens")}
         model = super().from_config(config, custom_objects)
         name_operations(model)
-        model.checkpoint = checkpoint
+        for name, value in own.items():
+            setattr(model, name, value)
         return model
 
     def get_config(self):
-        config = super().get_config()
-        return config if self.checkpoint is None else {**config, "checkpoint": self.checkpoint}
+        own = {"checkpoint": self.checkpoint, "tokens": self.tokens}
+        return {**super().get_config(), **{name: value for name, value in own.items() if value is not None}}
 
     def complete_inputs(self, inputs):
         """A dict with None for the optional inputs that are left out; a tensor alone is the one that is needed."""
@@ -139,11 +143,11 @@ class CheckedModel(keras.Model):
             and len(self.inputs) == len(inputs)
             and (len(inputs) > 1 or hasattr(inputs[0], "shape"))
         ):
-            return [self._look_at(symbol.name, value) for symbol, value in zip(self.inputs, inputs)]
-        return self._look_at(self.inputs[0].name, inputs)
+            return [self._look_at(name, value) for name, value in zip(inputs_by_name(self), inputs)]
+        return self._look_at(next(iter(inputs_by_name(self))), inputs)
 
     def _refuse_unknown(self, inputs):
-        known = [*(symbol.name for symbol in self.inputs), *self.mask_names]
+        known = [*inputs_by_name(self), *self.mask_names]
         unknown = [name for name in inputs if name not in known]
         if unknown:
             raise ValueError(
@@ -151,7 +155,7 @@ class CheckedModel(keras.Model):
             )
 
     def _look_at(self, name, value):
-        symbol = next((symbol for symbol in self.inputs if symbol.name == name), None)
+        symbol = inputs_by_name(self).get(name)
         if value is None or (symbol is None and name not in self.mask_names):
             return value  # Keras has its own words for them
         value = checks.dense_tensor(name, value)

@@ -1,15 +1,13 @@
 """The two functional models that generation runs: one reads a prompt, one reads one token more."""
 
-import functools
-
 import keras
 
 from keras_txf import checks
 from keras_txf.backend.functional_graph import is_functional
 from keras_txf.checks import short_repr
+from keras_txf.generation.decoding.decoder import Decoder
 from keras_txf.models.checked_model import CheckedModel
-from keras_txf.models.decoding_graph import DecodingGraph
-from keras_txf.models.recurrent_stepping import find_decoder, recurrent_prefill, recurrent_step
+from keras_txf.models.decoding_halves import Prefill, Step
 
 
 def prefill_model(model: keras.Model, width: int = 1, return_hidden_states: bool = False) -> keras.Model:
@@ -44,7 +42,7 @@ def prefill_model(model: keras.Model, width: int = 1, return_hidden_states: bool
     >>> known["decoder_1_key"].shape
     (1, 4, 5, 8)
     """
-    return _derive(model, width, return_hidden_states, ("prefill",))[0]
+    return _functional(model, width, return_hidden_states, "prefill")
 
 
 def step_model(model: keras.Model, width: int = 1, return_hidden_states: bool = False) -> keras.Model:
@@ -78,18 +76,19 @@ def step_model(model: keras.Model, width: int = 1, return_hidden_states: bool = 
     >>> sorted(tensor.name for tensor in step.inputs)[:3]
     ['attention_mask', 'cache_position', 'decoder_0_key']
     """
-    return _derive(model, width, return_hidden_states, ("step",))[0]
+    return _functional(model, width, return_hidden_states, "step")
 
 
 def decoding_models(model, width=1, return_hidden_states=False):
-    """`prefill_model` and `step_model` of one model, whose graph is run once for both."""
-    return _derive(model, width, return_hidden_states, ("prefill", "step"))
-
-
-def _derive(model, width, return_hidden_states, kinds):
-    """The models of these kinds."""
+    """What the loops of `generate` run."""
+    check_decodable(model)
     checks.positive_int32("width", width)
     checks.boolean("return_hidden_states", return_hidden_states)
+    return Decoder(model, width, return_hidden_states)
+
+
+def check_decodable(model):
+    """Raises ValueError if a model has no graph, or was built for packed sequences."""
     if not is_functional(model):
         received = (
             short_repr(model) if not isinstance(model, keras.Model) else f"{type(model).__name__} without a graph"
@@ -99,15 +98,16 @@ def _derive(model, width, return_hidden_states, kinds):
             f"received {received}."
         )
     refuse_packed(model)
-    if find_decoder(model) is not None:
-        make = {
-            "prefill": functools.partial(recurrent_prefill, model),
-            "step": functools.partial(recurrent_step, model, width),
-        }
-    else:
-        graph = DecodingGraph(model, width)
-        make = {"prefill": graph.prefill, "step": graph.step}
-    return tuple(CheckedModel(*make[kind](return_hidden_states), name=f"{model.name}_{kind}") for kind in kinds)
+
+
+def _functional(model, width, return_hidden_states, kind):
+    """One half of decoding as a functional model."""
+    check_decodable(model)
+    checks.positive_int32("width", width)
+    checks.boolean("return_hidden_states", return_hidden_states)
+    half = {"prefill": Prefill, "step": Step}[kind](model, width, return_hidden_states, name=kind)
+    inputs = half.inputs()
+    return CheckedModel(inputs, half(inputs), name=f"{model.name}_{kind}")
 
 
 def refuse_packed(model):

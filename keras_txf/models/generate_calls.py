@@ -25,7 +25,6 @@ from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.models.decoding_models import decoding_models
 from keras_txf.models.generate_defaults import is_loaded, with_defaults
-from keras_txf.models.prefix import PLACEHOLDER, prefix_length
 from keras_txf.ops.numbers import at_most
 
 Call = typing.TypeVar("Call", bound=typing.Callable)
@@ -71,8 +70,6 @@ def run_generate(
 ):
     """Runs `generate` of any model; `prefixes` are the ids that the result has before the new ones, for each prompt."""
     limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, tokens.max_length)
-    prefix = prefix_length(model, inputs_by_name(model)[tokens.name])
-    prompts = [[PLACEHOLDER] * prefix + prompt for prompt in prompts]
     longest = max(map(len, prompts))
     check_switch(_switch_length(model), longest, longest, max(limits))
     options = _engine_options(model, tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
@@ -119,16 +116,11 @@ def make_function(
     options = _engine_options(model, tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
     checks.boolean("jit_compile", jit_compile)
     follow = _engine(model, tokens).function(functools.partial(decoding_models, model), most, *options, jit_compile)
-    prefix = prefix_length(model, inputs_by_name(model)[tokens.name])
-    check_switch(switch_length, prefix + 1, prefix + lengths[1], most)
+    check_switch(switch_length, 1, lengths[1], most)
 
     def run(ids, lengths, limits, seed, inputs):
-        if prefix:  # the placeholders stand right before the tokens
-            ids = ops.pad(ids, ((0, 0), (prefix, 0)))
-            place = ops.arange(ops.shape(ids)[1], dtype="int32")[None] - (ops.shape(ids)[1] - lengths[:, None])
-            ids = ops.where(ops.logical_and(place >= -prefix, place < 0), PLACEHOLDER, ids)
         inputs = {name: ops.convert_to_tensor(value) for name, value in inputs.items()}
-        return follow(ids, lengths + prefix, limits, seed, inputs)
+        return follow(ids, lengths, limits, seed, inputs)
 
     def limit(lengths):
         return ops.full_like(lengths, most) if max_length is None else at_most(max_length - lengths, most)

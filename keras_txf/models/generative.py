@@ -12,12 +12,12 @@ from keras_txf.generation.prompts import prompt_lists, start_list
 from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
 from keras_txf.models.checked_model import CheckedModel
-from keras_txf.models.decoding_models import decoding_models, refuse_packed
+from keras_txf.models.decoding_models import check_decodable, decoding_models, refuse_packed
 from keras_txf.models.generate_calls import knows_options, make_function, other_inputs, run_generate
 from keras_txf.models.seq2seq_model import Seq2Seq
 
 
-def generative(model: keras.Model, name: str | None = None) -> Any:
+def generative(model: keras.Model, name: str | None = None, tokens: str | None = None) -> Any:
     """Gives a functional model `generate`: greedy, samplers, beams, streams, scores, all from its own graph.
 
     Use it for whatever is wired by hand: blocks that attend to different depths of an encoder, layers of your own
@@ -33,8 +33,10 @@ def generative(model: keras.Model, name: str | None = None) -> Any:
             dict as "logits". The ids are its only integer input of that shape, or the one named `target_ids` or
             `token_ids`. Attention to the ids must decode: `MultiHeadSelfAttention(causal=True)`,
             `EncoderBlock(causal=True)`, `DecoderBlock`, `CrossAttention`, or a layer of yours whose `call` takes a
-            `cache`, see `txf.layers.KVCache`. Each other layer must treat the positions of a sequence alone.
+            `cache`, see `txf.layers.Cache`. Each other layer must treat the positions of a sequence alone.
         name: of the new model; default that of `model`.
+        tokens: the input of the ids, where it has another name than those and the model has several inputs of ids: its
+            key in the dict that the model takes, or its name.
 
     Returns:
         A functional `keras.Model` of the same inputs, outputs and layers. With the inputs `source_ids` and
@@ -57,13 +59,18 @@ def generative(model: keras.Model, name: str | None = None) -> Any:
     (1, 7)
     """
     checks.optional(checks.string, "name", name)
-    decoding_models(model)  # says what cannot be derived
+    if isinstance(model, keras.Sequential) and not model.built:
+        model(keras.Input((None,), dtype="int32", name="token_ids"))
+    check_decodable(model)
     names = inputs_by_name(model)
-    model_class = (
-        Seq2Seq if target_name(model) == "target_ids" and set(names) == {"source_ids", "target_ids"} else Generator
-    )
+    if tokens is not None:
+        checks.one_of("tokens", tokens, sorted(names))
+    is_seq2seq = tokens in (None, "target_ids") and set(names) == {"source_ids", "target_ids"}
     with keras.RematScope(mode=None):
-        return model_class(model.input, model.output, name=name or model.name)
+        found = (Seq2Seq if is_seq2seq else Generator)(model.input, model.output, name=name or model.name)
+    found.tokens = tokens
+    decoding_models(found)  # raises ValueError for what cannot be derived
+    return found
 
 
 @register

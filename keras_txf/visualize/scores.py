@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_txf.backend.functional_graph import is_functional, run_graph
-from keras_txf.checks import short_repr
+from keras_txf.checks import in_one_line, short_repr
 from keras_txf.layers import DecoderBlock, EncoderBlock, RecurrentDecoder
 from keras_txf.models.checked_model import CheckedModel
 
@@ -83,7 +83,7 @@ def attention_scores(model: keras.Model, inputs: Any) -> dict[str, Any]:
         _refuse_missing(model, inputs)
         run_graph(model, inputs, call, masks=masks.get("mask"))
     except ValueError as error:
-        raise ValueError(f"`inputs` must be what the model takes: {_in_one_line(error)}") from error
+        raise ValueError(f"`inputs` must be what the model takes: {in_one_line(error)}") from error
     if not scores:
         kinds = sorted({type(layer).__name__ for layer in model.layers})
         raise ValueError(f"`model` must have an attention layer; received a model of {', '.join(kinds)}.")
@@ -95,13 +95,6 @@ def _refuse_missing(model, inputs):
     expected = getattr(model, "input", None)  # a Sequential has none
     if isinstance(expected, dict) and isinstance(inputs, dict) and (missing := expected.keys() - inputs):
         raise ValueError(f"the key {short_repr(min(missing))} is missing; received {short_repr(sorted(inputs))}.")
-
-
-def _in_one_line(error):
-    """What a layer said, without the lines that Keras puts around it: the name of the call and its arguments."""
-    while str(error).startswith("Exception encountered when calling") and error.__context__ is not None:
-        error = error.__context__
-    return " ".join(str(error).split())
 
 
 def _score_names(layer):

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_txf.generation import compilers
 from keras_txf.generation.compilers import compiled
-from keras_txf.generation.decoding import run_steps
+from keras_txf.generation.loop import run_steps
 from keras_txf.generation.step_seeds import StepSeed
 
 pytestmark = pytest.mark.usefixtures("compiled")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_txf.generation.decoding import ends_with_stop, latest_tokens
+from keras_txf.generation.loop import ends_with_stop, latest_tokens
 
 
 @pytest.mark.parametrize("prompt_length, ends", [(0, [0, 1, 0, 1]), (1, [0, 0, 1]), (2, [0, 1])])

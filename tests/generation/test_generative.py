@@ -221,14 +221,9 @@ class MeanOfContext(keras.layers.Layer):
 
 
 MIXING = {
-    "convolution": (lambda x: keras.layers.Conv1D(8, 3, padding="causal", name="convolution")(x), "convolution"),
-    "recurrence": (lambda x: keras.layers.LSTM(8, return_sequences=True, name="recurrence")(x), "recurrence"),
     "mine": (lambda x: TwoTokens(name="mine")(x), "mine"),
-    "far back": (lambda x: keras.layers.Conv1D(8, 2, dilation_rate=40, padding="causal", name="far_back")(x),
-                 "far_back"),
     "average": (lambda x: x - ops.mean(x, axis=1, keepdims=True), "mean"),
     "sees all": (lambda x: layers.EncoderBlock(2, name="sees_all")(x), "sees_all"),
-    "keras": (lambda x: keras.layers.MultiHeadAttention(2, 4, name="keras")(x, x, use_causal_mask=True), "keras"),
     "in a block": (lambda x: layers.DecoderBlock(2, feed_forward=TwoTokens(name="within"))(x), "within"),
 }  # fmt: skip
 
@@ -239,19 +234,19 @@ def test_a_layer_that_mixes_positions_is_an_error_that_names_it(case):
     ids = ids_input()
     x = layers.DecoderBlock(2)(layers.PositionalEmbedding(VOCABULARY, 8, pad_id=None)(ids))
     model = keras.Model(ids, keras.layers.Dense(VOCABULARY)(mix(x)))
-    with pytest.raises(ValueError, match=f"layer '{name}"):
+    with pytest.raises(ValueError, match=f"layer .*'{name}"):
         txf.models.generative(model)
 
 
 def test_a_block_whose_attention_takes_no_cache_is_named():
     model = txf.models.decoder_generator(VOCABULARY, 1, 8, attention=TwoTokens())
-    with pytest.raises(ValueError, match="`attention` of the block 'decoder_0' must decode: its `call` must take"):
+    with pytest.raises(ValueError, match="'decoder_0' .*: `cache` must be an argument of the `call` of .*'attention'"):
         model.generate([[5]], 2)
     context = keras.Input((None, 8), name="context")
     ids = ids_input()
     x = layers.PositionalEmbedding(VOCABULARY, 8)(ids)
     x = layers.DecoderBlock(2, cross_attention=MeanOfContext(), name="looks")(x, context)
-    message = "`cross_attention` of the block 'looks' must decode: .* a layer MeanOfContext"
+    message = "'looks' .*MeanOfContext.* has no attribute 'project_context'; see `txf.layers.Cache`"
     with pytest.raises(ValueError, match=message):
         txf.models.generative(keras.Model([ids, context], keras.layers.Dense(VOCABULARY)(x)))
 
@@ -267,13 +262,11 @@ def test_what_does_not_reach_the_logits_may_mix():
 def test_models_that_cannot_decode_are_refused():
     ids, other = ids_input("first"), ids_input("second")
     x = layers.PositionalEmbedding(VOCABULARY, 8)(ids)
-    bag = keras.Model(ids, keras.layers.Dense(VOCABULARY)(x))
     pair = keras.Model([ids, other], keras.layers.Dense(VOCABULARY)(x + keras.layers.Embedding(VOCABULARY, 8)(other)))
     rows = [
         (txf.models.encoder_classifier(VOCABULARY, 3, 1, 8, 2), "`model` must return logits"),
         (txf.models.encoder(VOCABULARY, 1, 8, 2), "layer 'encoder_0' has causal=False"),
         (txf.models.encoder_decoder(VOCABULARY, VOCABULARY, 1, 8, 2, packed=True), "packed=False"),
-        (bag, "`model` must have an attention that decodes"),
         (pair, "`model` must have one input of token ids"),
         ("a name", "`model` must be a functional keras.Model, .* received 'a name'"),
     ]
@@ -358,8 +351,9 @@ def test_a_prefix_of_unknown_length_is_refused():
         txf.models.generative(with_prefix(PREFIXES["layers"], "rotary", length=None))
 
 
+@drawing.not_on_jax
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_a_prefix_that_some_attention_does_not_see_is_refused(is_cut):
+def test_a_prefix_may_be_before_some_blocks_alone(is_cut):
     ids, image = keras.Input((None,), dtype="int32", name="token_ids"), keras.Input((3, 8), name="image")
     x = txf.layers.PositionalEmbedding(20, 8, pad_id=None)(ids)
     first, second = txf.layers.DecoderBlock(2, name="first"), txf.layers.DecoderBlock(2, name="second")
@@ -367,6 +361,7 @@ def test_a_prefix_that_some_attention_does_not_see_is_refused(is_cut):
         x = second(first(ops.concatenate([image, x], axis=1))[:, 3:])
     else:
         x = second(ops.concatenate([image, first(x)], axis=1))
-    model = keras.Model({"token_ids": ids, "image": image}, keras.layers.Dense(20)(x))
-    with pytest.raises(ValueError, match=f"'{'second' if is_cut else 'first'}' attends"):
-        txf.models.generative(model)
+    model = drawing.randomize(keras.Model({"token_ids": ids, "image": image}, keras.layers.Dense(20)(x)))
+    vectors = np.random.default_rng(1).normal(size=(2, 3, 8)).astype("float32")
+    found = txf.models.generative(model).generate(PROMPTS, NEW, inputs={"image": vectors})
+    np.testing.assert_array_equal(found[:, -NEW:], naive(model, PROMPTS, {"image": vectors}))

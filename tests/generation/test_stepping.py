@@ -130,4 +130,4 @@ def test_a_step_is_a_model_that_shares_its_weights():
     step = step_model(model)
     step.summary(print_fn=lambda *_, **__: None)
     assert {id(weight) for weight in step.weights} == {id(weight) for weight in model.weights}
-    assert isinstance(step, keras.Model) and "decoder_0_step" in [layer.name for layer in step.layers]
+    assert isinstance(step, keras.Model)

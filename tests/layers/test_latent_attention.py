@@ -184,5 +184,5 @@ def test_what_the_layer_cannot_read_is_refused():
     refused(lambda: txf.layers.LatentAttention(**SIZES).build((2, 5)), ["`inputs`", "(2, 5)"])
     layer = txf.layers.LatentAttention(**SIZES)
     refused(lambda: txf.layers.DecoderBlock(attention=layer), ["`attention`", "causal=False"])
-    cache = txf.layers.KVCache.of_prompt(np.ones((B, T), bool), length=T)
+    cache = txf.layers.Cache.of_prompt(np.ones((B, T), bool), length=T)
     refused(lambda: layer(X, cache=cache, positions=np.arange(T)), ["`positions`", "`cache`"])

@@ -1,4 +1,4 @@
-"""KVCache: what decoding adds to attention.
+"""Cache: what decoding adds to a layer that mixes positions.
 
 The sequences of a batch lie side by side in L columns, padded on the left, so that all rows write the same columns. A
 step reads W tokens of each sequence: one, or W alternatives, such as the beams of a search, which share one position of
@@ -21,22 +21,29 @@ from keras_txf.ops.masks import combine_masks, put_slice
 from keras_txf.ops.numbers import at_least
 
 
-class KVCache:
-    """Keys and values of the tokens that an attention layer has read, and where the new tokens stand among them.
+class Cache:
+    """What a layer remembers of the tokens that it has read, and where the new tokens stand among them.
 
-    A layer decodes if its `call` takes a `cache`. `generate` then passes a `KVCache`, and the layer does three things:
-    it takes `positions` from the cache, replaces its keys and values by `cache.update(key, value)`, and attends where
-    `cache.attention_mask` allows. A layer that attends to a context takes `context` and `cache`, has a method
-    `project_context(context)` that returns keys and values, and calls `cache.read()` in place of it.
+    A layer decodes if its `call` takes a `cache`. `generate` then passes a `Cache`; training passes None.
+
+    Attention takes `positions` from the cache, replaces its keys and values by `cache.update(key, value)`, and attends
+    where `cache.attention_mask` allows. A layer that attends to a context takes `context` and `cache`, has a method
+    `project_context(context)` that returns keys and values, and calls `cache.read()` instead of it.
+
+    A recurrence begins with `cache.read_state(name, initial)`, and gives its last state to `cache.write_state(name,
+    state)`. A step of a beam search reads W alternatives (B, W, D), each of which has its own state:
+    `cache.split(inputs)` makes rows of them, (B W, 1, D), on which the recurrence runs, and `cache.join` takes them
+    back. For a prompt and for a single token both return what they are given.
 
     Attributes:
         attention_mask: bool (B, 1, T, keys), True where a new token may attend; None: everywhere.
         positions: int (B, T), positions of the new tokens in their sequences; None in the cache of a context.
         key_positions: int (B, keys), positions of the keys; None in the cache of a context.
+        mask: bool (B, T), True at the new tokens that are real; None: all are.
 
     Example:
 
-    >>> cache = txf.layers.KVCache.of_prompt(np.ones((2, 5), bool), length=5)
+    >>> cache = txf.layers.Cache.of_prompt(np.ones((2, 5), bool), length=5)
     >>> layer = txf.layers.MultiHeadSelfAttention(num_heads=4, causal=True)
     >>> outputs = layer(keras.random.normal((2, 5, 32)), cache=cache)
     >>> cache.key.shape
@@ -51,10 +58,16 @@ class KVCache:
         slots: Any = None,
         key: Any = None,
         value: Any = None,
+        mask: Any = None,
+        states: dict[str, Any] | None = None,
+        width: int = 1,
+        parents: Any = None,
     ):
         self.attention_mask, self.positions, self.key_positions = attention_mask, positions, key_positions
         self.key, self.value = key, value  # (B, K, C, H): XLA updates them in place, and multiplies them without a copy
+        self.mask, self.new_states = mask, {}
         self._slots, self._is_new = slots, True
+        self._states, self._width, self._parents = states, width, parents  # (B, W, ...) by name; int (B, W)
 
     @classmethod
     def of_prompt(cls, attention_mask: Any, length: int, window: int | None = None, width: int = 1) -> Self:
@@ -72,7 +85,10 @@ class KVCache:
         checks.optional(checks.size, "window", window)
         checks.size("width", width)
         mask, positions = prompt_mask(attention_mask, length, window)
-        return cls(mask, positions, positions, prompt_slots(window, width, attention_mask, length))
+        real = attention_mask[:, :length]
+        return cls(
+            mask, positions, positions, prompt_slots(window, width, attention_mask, length), mask=real, width=width
+        )
 
     def update(self, key: Any, value: Any) -> tuple[Any, Any]:
         """Writes the new tokens' keys and values (B, T, K, H); returns those to attend to, (B, keys, K, H)."""
@@ -93,6 +109,39 @@ class KVCache:
     def read(self) -> tuple[Any, Any]:
         """Keys and values as they are, (B, keys, K, H)."""
         return swap_heads(self.key), swap_heads(self.value)
+
+    def read_state(self, name: str, initial: Any) -> Any:
+        """Returns the state before the new tokens, (rows of `split`, ...): that of a prompt is `initial`, (B, ...)."""
+        if self._states is None:
+            return initial
+        states = self._states[name]
+        if self._width > 1:
+            parents = ops.reshape(self._parents, (-1, self._width, *[1] * (len(states.shape) - 2)))
+            states = ops.take_along_axis(states, parents, axis=1)
+        return ops.reshape(states, (-1, *states.shape[2:]))
+
+    def write_state(self, name: str, state: Any) -> None:
+        """Keeps the state after the new tokens, (rows of `split`, ...), for the tokens after them."""
+        if self._states is None:  # a prompt's, for each of the alternatives that follow
+            self.new_states[name] = ops.repeat(state[:, None], self._width, axis=1)
+        else:
+            self.new_states[name] = ops.reshape(state, (-1, self._width, *state.shape[1:]))
+
+    def split(self, inputs: Any) -> Any:
+        """Returns the tokens of a step (B, W, ...) as rows (B W, 1, ...)."""
+        if self._states is None or self._width == 1:
+            return inputs
+        return ops.reshape(inputs, (-1, 1, *inputs.shape[2:]))
+
+    def repeat(self, context: Any) -> Any:
+        """Returns what the alternatives of a step share, (B, ...), once for each row of `split`."""
+        return context if self._states is None or self._width == 1 else ops.repeat(context, self._width, axis=0)
+
+    def join(self, outputs: Any) -> Any:
+        """Returns the rows of `split` (B W, 1, ...) as tokens of a step (B, W, ...)."""
+        if self._states is None or self._width == 1:
+            return outputs
+        return ops.reshape(outputs, (-1, self._width, *outputs.shape[2:]))
 
 
 def prompt_mask(attention_mask, length, window):
@@ -115,9 +164,6 @@ def cache_slots(window, width, columns):
     if isinstance(columns, int):
         return min(slots, columns)
     return ops.minimum(slots, columns) if ops.is_tensor(columns) else slots  # unknown while JAX infers shapes
-
-
-SLOT_AXES = {"key": 2, "value": 2, "attention_mask": 3, "key_positions": 1}  # of the arguments of a step
 
 
 def positions_of(real, columns):

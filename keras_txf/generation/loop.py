@@ -16,9 +16,6 @@ from keras_txf.generation.history import History
 from keras_txf.generation.step_seeds import StepSeed
 from keras_txf.generation.top_k import gather_rows
 from keras_txf.generation.top_logprobs import empty_tables, top_results, top_tokens
-from keras_txf.layers.cached_layers import CachedLayer
-from keras_txf.layers.kv_cache import cache_slots
-from keras_txf.ops.heads import batch_size
 
 
 class Request(typing.NamedTuple):
@@ -60,7 +57,7 @@ def decoding_loop(sampler, models, processors, num_return_sequences, top_logprob
     Args:
         sampler: a function of logits and a seed, see `SampledDecoding`, or an object with a method
             `decoding_loop(models, processors, num_return_sequences, top_logprobs)`.
-        models: function of `width` and `return_hidden_states` that returns `DecodingModels`.
+        models: function of `width` and `return_hidden_states` that returns a `Decoder`.
         processors: functions of logits and `History`.
         num_return_sequences: how many sequences for each prompt.
         top_logprobs: how many of the likeliest tokens the results have for each step.
@@ -73,77 +70,11 @@ def decoding_loop(sampler, models, processors, num_return_sequences, top_logprob
     return SampledDecoding(models(), sampler, processors, num_return_sequences, top_logprobs)
 
 
-class DecodingModels:
-    """The prefill model and the step model of `models.decoding_models`, called with tensors.
-
-    Args:
-        prefill, step: the models.
-        ids_name: the name of their token ids.
-    """
-
-    def __init__(self, prefill, step, ids_name):
-        self.prefill, self.step, self.ids_name = prefill, step, ids_name
-        self.variables, self.width = prefill.variables, step.input[ids_name].shape[1]
-        inputs = {tensor.name for tensor in step.inputs}
-        self.cache_names = inputs & set(step.output)
-        self.constant_names = inputs - self.cache_names
-        self.constant_names -= {ids_name, "attention_mask", "cache_position", "prompt_length"}
-
-    def run_prefill(self, request, repeats=1):
-        """Reads the prompts: the outputs of the prefill model, the cache, and the tensors that all steps share.
-
-        Each row of the cache and of the shared tensors comes `repeats` times. The cache has the columns of the prompt
-        alone: with all columns, the cache would lie twice in memory while a step writes it.
-        """
-        prompts = {self.ids_name: request.ids, "attention_mask": request.attention_mask[:, : request.prompt_length]}
-        outputs = dict(self.prefill({**request.inputs, **prompts}, training=False))
-        outputs["logits"] = ops.reshape(outputs["logits"], (batch_size(request.ids), outputs["logits"].shape[-1]))
-        known = {**request.inputs, **outputs}
-        cache = {name: repeat_rows(known[name], repeats) for name in self.cache_names}
-        constant = {name: repeat_rows(known[name], repeats) for name in self.constant_names}
-        return outputs, cache, constant
-
-    def pad_cache(self, state, request):
-        """The state after the prompts, its cache padded to the columns of the prompts and of all new tokens."""
-        columns, slots = ops.shape(request.attention_mask)[1], {}
-        for layer in [layer for layer in self.step.layers if isinstance(layer, CachedLayer)]:
-            for part in ("key", "value"):
-                slots[f"{layer.name.removesuffix('_step')}_{part}"] = cache_slots(layer.window, self.width, columns)
-        cache = {}
-        for name, known in state["cache"].items():
-            axis = self.step.input[name].shape.index(None, 1)
-            missing = slots.get(name, columns) - ops.shape(known)[axis]
-            cache[name] = ops.pad(known, [(0, missing if i == axis else 0) for i in range(len(known.shape))])
-        return {**state, "cache": cache}
-
-    def run_step(self, tokens, attention_mask, cache_position, cache, constant, request):
-        """Reads `tokens`, (R, W), into the columns from `cache_position` on.
-
-        Returns:
-            Logits (R, W, V), the cache, and a dict of the other outputs.
-        """
-        width = tokens.shape[1]
-        inputs = {
-            self.ids_name: tokens,
-            "attention_mask": attention_mask,
-            "cache_position": ops.reshape(cache_position, (1,)),
-        }
-        if width == 1:
-            inputs["attention_mask"] = ops.reshape(attention_mask, (-1, ops.shape(attention_mask)[-1]))
-        elif "prompt_length" in self.step.input:
-            inputs["prompt_length"] = ops.full((1,), request.prompt_length, "int32")
-        outputs = dict(self.step({**constant, **cache, **inputs}, training=False))
-        cache = {name: outputs.pop(name) for name in cache}
-        logits = outputs.pop("logits")
-        # Within the model TensorFlow may lose a static batch size.
-        return ops.reshape(logits, (batch_size(tokens), width, logits.shape[-1])), cache, outputs
-
-
 class SampledDecoding:
     """The loop of a sampler that chooses one token after the other.
 
     Args:
-        models: `DecodingModels` of width 1.
+        models: a `Decoder` of width 1.
         sampler: function of logits, float32 (R, V), and a seed for `keras.random`, that returns ids (R,).
         processors: functions of logits and `History`.
         num_return_sequences: how many sequences for each prompt.
@@ -276,8 +207,3 @@ def write_column(table, column, values):
     """A table (..., columns) with `values`, (...), in one column."""
     # No `slice_update`: outside of a loop, TensorFlow has XLA compile each by itself.
     return ops.where(ops.arange(ops.shape(table)[-1], dtype="int32") == column, values[..., None], table)
-
-
-def repeat_rows(x, repeats):
-    """Each row of the batch `repeats` times."""
-    return x if repeats == 1 else ops.repeat(x, repeats, axis=0)

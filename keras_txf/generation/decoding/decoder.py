@@ -1,0 +1,255 @@
+"""Decoder: reads a prompt, then one token after the other, through the graph of a functional model.
+
+The graph is interpreted on values: what does not depend on the new tokens, such as an encoder, is computed once; each
+other call runs as the graph says, with all of its arguments. Attention gets a cache beside them, and an embedding that
+counts tokens gets positions.
+
+Legend: see `layout`; R rows, S source length, V vocabulary.
+"""
+
+import functools
+
+import keras
+from keras import ops
+
+from keras_txf.backend.functional_graph import Symbol, flat_graph, mask_of, set_mask
+from keras_txf.checks import short_repr
+from keras_txf.generation.decoding.layout import PromptLayout, StepLayout
+from keras_txf.generation.decoding.parts import CachedPart, CutPart, PaddingPart, PrefixPart, make_part
+from keras_txf.generation.decoding.trial import check_part
+from keras_txf.layers.features import masks_of_inputs
+from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
+from keras_txf.ops.heads import batch_size
+
+
+class Decoder:
+    """Decoding of a model.
+
+    Args:
+        model: a functional model.
+        width: W, how many tokens of each sequence a step reads.
+        return_hidden_states: whether prompts and steps also return what the logits are made of.
+    """
+
+    def __init__(self, model, width=1, return_hidden_states=False):
+        # Without the model itself: the loops of a model that is gone must go too.
+        self.width, self.return_hidden_states = width, return_hidden_states
+        self.variables, self.ids_name, self.feature_masks = model.variables, target_name(model), masks_of_inputs(model)
+        symbols, calls, outputs = flat_graph(model)
+        places = {id(tensor): symbol for tensor, symbol in zip(model.inputs, symbols)}
+        self.inputs = {name: places[id(tensor)] for name, tensor in inputs_by_name(model).items()}
+        self.ids = self.inputs[self.ids_name]
+        self.logits = _logits_of(outputs)
+        calls = _needed(calls, self.logits)
+        new, prefixes, names = {self.ids}, {}, {}
+        ids, pad_id = {self.ids}, token_input(model, self.ids_name).pad_id
+        self.constant_calls, self.parts = [], []
+        for call in calls:
+            if not any(x in new for x in call.inputs):
+                self.constant_calls.append(call)
+                continue
+            number = names[call.operation.name] = names.get(call.operation.name, -1) + 1
+            name = f"{call.operation.name}_call_{number}" if number else call.operation.name
+            if type(call.operation).__name__ == "Entry" and call.inputs[0] in ids:
+                ids.update(call.outputs)  # the ids, within another model
+            if _compares(call, ids, pad_id):
+                part = PaddingPart(call, name, 0)
+            else:
+                part = make_part(call, name, prefixes, new)
+            new.update(call.outputs)
+            behind = 0 if isinstance(part, CutPart) else part.prefix
+            prefixes.update((x, behind) for x in call.outputs if behind)
+            self.parts.append(part)
+        self.new, self.prefixes = new, prefixes
+        for part in self.parts:
+            check_part(part, new, self.logits.shape[-1])
+        self.hidden = self._hidden_states()
+        self.tail = self._tail()
+
+    def _hidden_states(self):
+        """The Symbol of the input of the layer that makes the logits."""
+        made_by = {x: part for part in self.parts for x in part.call.outputs}
+        symbol = self.logits
+        while symbol in made_by and not isinstance(made_by[symbol], CachedPart):
+            call = made_by[symbol].call
+            before = next(x for x in call.inputs if x in self.new)
+            makes_logits = call.kwargs.get("reverse") or isinstance(call.operation, keras.layers.Dense)
+            if makes_logits or before.shape[-1] != symbol.shape[-1] or len(before.shape) < 3:
+                return before
+            symbol = before
+        return symbol
+
+    def _tail(self):
+        """The last parts, which no attention and no hidden state depends on: they read the last column alone."""
+        needed, tail = {self.hidden} if self.return_hidden_states else set(), set()
+        for part in reversed(self.parts):
+            if part.reads_positions or isinstance(part, PrefixPart) or needed & set(part.call.outputs):
+                needed.update(part.call.inputs)
+            else:
+                tail.add(part)
+        return tail
+
+    def prefill(self, inputs, attention_mask):
+        """Reads prompts.
+
+        Args:
+            inputs: dict of the model's inputs, of which the ids are int (B, P), and of the masks of float vectors.
+            attention_mask: bool (B, P), True at real tokens.
+
+        Returns:
+            A dict of `logits` (B, V) of the next token and maybe `hidden_states` (B, P, D); the memory, a dict of dicts
+            of tensors by the names of the parts; and what all steps read, of the same kind.
+        """
+        values = {symbol: _entered(inputs[name], symbol) for name, symbol in self.inputs.items()}
+        for name, vectors in self.feature_masks.items():
+            if inputs.get(name) is not None:
+                set_mask(values[self.inputs[vectors]], ops.cast(inputs[name], "bool"))
+        for call in self.constant_calls:
+            values.update(zip(call.outputs, call.run(values)))
+        layout, cache, constant, whole = PromptLayout(attention_mask, self.width), {}, {}, dict(values)
+        for part in self.parts:
+            if part in self.tail:
+                for x in part.call.inputs:
+                    if x in self.new and x not in values:
+                        values[x] = _last(whole[x])
+                part.run(values, layout, {}, {})
+                continue
+            self._run(part, whole, layout, cache, constant)
+            for x in part.call.outputs:
+                values.pop(x, None)
+        for i, symbol in enumerate(self._constants):
+            mask = mask_of(whole[symbol])
+            constant[f"constant_{i}"] = {"value": whole[symbol], **({} if mask is None else {"mask": mask})}
+        logits = values[self.logits] if self.logits in values else whole[self.logits][:, -1:]
+        outputs = {"logits": ops.reshape(logits[:, -1:], (batch_size(inputs[self.ids_name]), logits.shape[-1]))}
+        if self.return_hidden_states:
+            prefix = self.prefixes.get(self.hidden, 0)
+            outputs["hidden_states"] = whole[self.hidden][:, layout.columns_of(prefix) :]
+        return outputs, cache, constant
+
+    def step(self, ids, attention_mask, column, prompt_length, cache, constant):
+        """Reads W tokens of each row.
+
+        Args:
+            ids: int (R, W).
+            attention_mask: bool (R, W, L), True at the columns that each token may attend to, its own too.
+            column: int scalar, the first column that the step writes.
+            prompt_length: P, an integer or a scalar tensor.
+            cache, constant: what `prefill` or the last step returned.
+
+        Returns:
+            A dict of `logits` (R, W, V) and maybe `hidden_states` (R, W, D), and the new cache.
+        """
+        values, cache = {self.ids: _entered(ids, self.ids)}, dict(cache)
+        for i, symbol in enumerate(self._constants):
+            values[symbol] = constant[f"constant_{i}"]["value"]
+            set_mask(values[symbol], constant[f"constant_{i}"].get("mask"))
+        layout = StepLayout(attention_mask, column, prompt_length)
+        for part in self.parts:
+            self._run(part, values, layout, cache, constant)
+        logits = values[self.logits]
+        outputs = {"logits": ops.reshape(logits, (batch_size(ids), self.width, logits.shape[-1]))}
+        if self.return_hidden_states:
+            outputs["hidden_states"] = values[self.hidden]
+        return outputs, cache
+
+    def _run(self, part, values, layout, cache, constant):
+        """Runs a part with its share of the memory."""
+        memory, known = dict(cache.get(part.name, {})), dict(constant.get(part.name, {}))
+        part.run(values, layout, memory, known)
+        for whole, own in ((cache, memory), (constant, known)):
+            if own:
+                whole[part.name] = own
+
+    @property
+    def _constants(self):
+        """The Symbols that steps read and that do not depend on new tokens."""
+        found = (x for part in self.parts for x in part.constants if x not in self.new)
+        return list(dict.fromkeys(found))
+
+    def pad(self, cache, columns):
+        """The memory with slots for L columns; a prompt's has those of the prompt alone."""
+        padded = {name: dict(memory) for name, memory in cache.items()}
+        for part in self.parts:
+            memory = padded.get(part.name, {})
+            more = PromptLayout.columns_of(self, part.prefix)
+            for name, (axis, slots) in part.slots(columns + more, self.width).items():
+                if name in memory:
+                    x = memory[name]
+                    missing = slots - ops.shape(x)[axis]
+                    memory[name] = ops.pad(x, [(0, missing if i == axis else 0) for i in range(len(x.shape))])
+        return padded
+
+    # What the loops of `generate` call.
+
+    def run_prefill(self, request, repeats=1):
+        """Reads the prompts of a request; each row of the cache and of the constants comes `repeats` times."""
+        prompts = {self.ids_name: request.ids}
+        mask = request.attention_mask[:, : request.prompt_length]
+        outputs, cache, constant = self.prefill({**request.inputs, **prompts}, mask)
+        if repeats > 1:
+            repeat = functools.partial(ops.repeat, repeats=repeats, axis=0)
+            cache, constant = keras.tree.map_structure(repeat, (cache, constant))
+        return outputs, cache, constant
+
+    def pad_cache(self, state, request):
+        """The state after the prompts, its cache padded to the columns of the prompts and of all new tokens."""
+        return {**state, "cache": self.pad(state["cache"], ops.shape(request.attention_mask)[1])}
+
+    def run_step(self, tokens, attention_mask, cache_position, cache, constant, request):
+        """Reads `tokens`, (R, W), into the columns from `cache_position` on.
+
+        Returns:
+            Logits (R, W, V), the cache, and a dict of the other outputs.
+        """
+        if len(attention_mask.shape) == 2:
+            attention_mask = attention_mask[:, None]
+        outputs, cache = self.step(tokens, attention_mask, cache_position, request.prompt_length, cache, constant)
+        return outputs.pop("logits"), cache, outputs
+
+
+def _logits_of(outputs):
+    """The Symbol of the logits among the outputs of a model."""
+    logits = outputs.get("logits") if isinstance(outputs, dict) else outputs
+    if isinstance(logits, (list, tuple)) and len(logits) == 1:
+        [logits] = logits
+    if not isinstance(logits, Symbol) or len(logits.shape) != 3:
+        raise ValueError(
+            "`model` must return logits (batch, length, vocabulary), alone or in a dict as 'logits'; received the "
+            f"outputs {short_repr(keras.tree.map_structure(lambda x: x.shape, outputs))}."
+        )
+    return logits
+
+
+def _needed(calls, symbol):
+    """The calls that a Symbol depends on."""
+    wanted, needed = {symbol}, []
+    for call in reversed(calls):
+        if wanted & set(call.outputs):
+            wanted.update(call.inputs)
+            needed.append(call)
+    return needed[::-1]
+
+
+def _compares(call, ids, pad_id):
+    """Whether a call is `ids != pad_id`, as masks of padding are made."""
+    arguments = [*call.args, *call.kwargs.values()]
+    is_comparison = type(call.operation).__name__ == "NotEqual" and len(arguments) == 2
+    return pad_id is not None and is_comparison and arguments[0] in ids and arguments[1] == pad_id
+
+
+def _entered(x, symbol):
+    """An input in the type of the model's."""
+    x, mask = ops.convert_to_tensor(x), mask_of(x)
+    y = ops.copy(ops.cast(x, symbol.dtype))  # not the caller's own tensor: it may get a mask
+    if mask is not None:
+        set_mask(y, mask)
+    return y
+
+
+def _last(x):
+    """The last column of a tensor, and of its Keras mask."""
+    mask, x = mask_of(x), x[:, -1:]
+    if mask is not None:
+        set_mask(x, mask[:, -1:])
+    return x

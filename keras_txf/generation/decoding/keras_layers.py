@@ -1,0 +1,96 @@
+"""How Keras' own causal layers read a prompt and a step with a `Cache`: recurrences, convolutions and attention.
+
+Legend: B batch, T new tokens, D width of the inputs, H columns that a convolution looks back.
+"""
+
+import keras
+from keras import ops
+
+from keras_txf.backend.functional_graph import symbols_in
+from keras_txf.backend.keras_private import attend_with, read_sequence
+from keras_txf.checks import short_repr
+from keras_txf.layers.arguments import call_parameters
+
+KERAS_ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+
+
+def keras_reader(call, new):
+    """Returns the function that reads tokens through a causal layer of Keras' own, or None for another layer.
+
+    Args:
+        call: a `GraphCall` of a layer.
+        new: set of the Symbols that depend on new tokens.
+
+    Raises:
+        ValueError: an option with which the layer is not causal, or has no state to go on from.
+    """
+    layer = call.operation
+    arguments = {**dict(zip(call_parameters(type(layer)), call.args)), **call.kwargs}
+    if isinstance(layer, keras.layers.RNN):
+        _check_options(layer, return_sequences=True, return_state=False, go_backwards=False, stateful=False)
+        if any(x in new for x in symbols_in([arguments.get("initial_state")])):
+            raise ValueError(
+                "`model` must give a recurrent layer an initial state that does not depend on the tokens; its layer "
+                f"{short_repr(layer.name)} has one that does."
+            )
+        return read_recurrence
+    if getattr(layer, "padding", None) == "causal" and hasattr(layer, "dilation_rate"):
+        _check_options(layer, strides=(1,))
+        return read_convolution
+    if type(layer) in KERAS_ATTENTION and arguments.get("use_causal_mask") and arguments["value"] in new:
+        for name in ("attention_mask", "return_attention_scores"):
+            if arguments.get(name) not in (None, False):
+                raise ValueError(
+                    f"`model` must not pass `{name}` on to {short_repr(layer.name)}: decoding makes the mask of each "
+                    "token itself."
+                )
+        return read_attention
+    return None
+
+
+def _check_options(layer, **options):
+    for option, value in options.items():
+        own = getattr(layer, option)
+        if own != value:
+            raise ValueError(
+                f"`model` must have {type(layer).__name__} layers with {option}={value}; its layer "
+                f"{short_repr(layer.name)} has {option}={own}."
+            )
+
+
+def read_recurrence(layer, arguments, cache):
+    """Returns the outputs of an LSTM, a GRU, a SimpleRNN or an RNN of any cell, (B, T, width)."""
+    x, mask = cache.split(next(iter(arguments.values()))), cache.mask
+    initial = arguments.get("initial_state")
+    initial = layer.get_initial_state(batch_size=ops.shape(x)[0]) if initial is None else initial
+    initial = list(initial) if isinstance(initial, (list, tuple)) else [initial]
+    states = [cache.read_state(f"state_{i}", state) for i, state in enumerate(initial)]
+    mask = None if mask is None else cache.split(mask)
+    outputs, new = read_sequence(layer, x, states, mask)
+    for i, state in enumerate(new):
+        cache.write_state(f"state_{i}", state)
+    if mask is not None and not layer.zero_output_for_mask:  # a hidden token repeats the outputs before it
+        last = cache.read_state("outputs", ops.zeros_like(outputs[:, 0]))
+        if x.shape[1] == 1:
+            outputs = ops.where(mask[..., None], outputs, last[:, None])
+        cache.write_state("outputs", outputs[:, -1])
+    return cache.join(outputs)
+
+
+def read_convolution(layer, arguments, cache):
+    """Returns the outputs of a convolution, whose state is the inputs that it looks back at, (B, H, D)."""
+    x = cache.split(next(iter(arguments.values())))
+    length = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
+    if cache.mask is not None:  # before the first token stand zeros
+        x = ops.where(cache.split(cache.mask)[..., None], x, ops.zeros_like(x))
+    before = cache.read_state("inputs", ops.zeros((ops.shape(x)[0], length, x.shape[-1]), x.dtype))
+    together = ops.concatenate([before, x], axis=1)
+    cache.write_state("inputs", together[:, ops.shape(together)[1] - length :])
+    return cache.join(layer(together)[:, length:])
+
+
+def read_attention(layer, arguments, cache):
+    """Returns the outputs of a MultiHeadAttention or a GroupQueryAttention of the tokens to themselves, (B, T, D)."""
+    query, value = arguments["query"], arguments["value"]
+    key = arguments.get("key")
+    return attend_with(layer, query, value if key is None else key, value, cache.update, cache.attention_mask)

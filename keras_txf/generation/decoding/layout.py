@@ -1,0 +1,194 @@
+"""Where the tokens of a prompt and of a step stand: columns, masks and positions.
+
+The sequences of a batch lie side by side in L columns: prompts of P columns, padded on the left, and what follows. A
+step reads W tokens of each sequence: one, or W alternatives, such as the beams of a search, which share one position of
+the sequence and lie in W columns. A model may put n vectors before the tokens; its later layers then have n columns
+more, which stand right before the first real token of each row.
+
+Legend: B batch, P prompt length, L columns, W width, n prefix length, C slots.
+"""
+
+import functools
+
+from keras import ops
+
+from keras_txf.layers.caches import Cache, cache_slots, columns_in_slots, positions_of
+from keras_txf.ops.masks import combine_masks, padding_positions, put_slice, window_mask
+from keras_txf.ops.numbers import at_least
+
+
+class Layout:
+    """The base of the two layouts.
+
+    Args:
+        width: W.
+    """
+
+    def __init__(self, width):
+        self.width, self._known, self._real = width, {}, {}
+
+    def owns(self, mask):
+        """Whether a Keras mask is one of `real`: every part knows it, so no memory keeps it."""
+        return mask is None or any(mask is known for known in self._real.values())
+
+    def columns_of(self, prefix):
+        """How many columns a prefix of n vectors takes: a multiple of W, so that slots of W tokens never wrap."""
+        return -(-prefix // self.width) * self.width
+
+    def _behind(self, mask, first, prefix):
+        """A mask (B, ..., L) with the columns of a prefix, whose vectors stand before the column `first` of a row."""
+        more = self.columns_of(prefix)
+        columns = ops.arange(more + ops.shape(mask)[-1], dtype="int32")
+        start = ops.reshape(first, (-1, *[1] * (len(mask.shape) - 1))) + (more - prefix)
+        rest = ops.pad(mask, [(0, 0)] * (len(mask.shape) - 1) + [(more, 0)])
+        inside = ops.logical_and(columns >= start, columns < start + prefix)
+        return ops.logical_or(ops.logical_and(rest, columns >= start), inside)
+
+
+class PromptLayout(Layout):
+    """The tokens of a prompt.
+
+    Args:
+        real: bool (B, P), True at the real tokens.
+        width: W of the steps after it.
+    """
+
+    is_prompt = True
+
+    def __init__(self, real, width):
+        super().__init__(width)
+        self.real_tokens = real
+        self.first = ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")
+
+    @functools.cached_property
+    def positions(self):
+        """(B, P): how many real tokens stand before each."""
+        return padding_positions(self.real_tokens)
+
+    def real(self, prefix):
+        """bool (B, P), or with the columns of a prefix: always the same tensor, by which `owns` knows it."""
+        if prefix not in self._real:
+            self._real[prefix] = self._behind(self.real_tokens, self.first, prefix) if prefix else self.real_tokens
+        return self._real[prefix]
+
+    def insert(self, vectors, tokens):
+        """Puts n vectors (B, n, ...) right before the first real one of (B, P, ...)."""
+        prefix, length = vectors.shape[1], ops.shape(tokens)[1]
+        more = self.columns_of(prefix)
+        columns = ops.arange(more + length, dtype="int32")[None]
+        start = self.first[:, None] + (more - prefix)
+        place = columns - start
+        index = ops.where(place < 0, 0, ops.where(place < prefix, place, prefix + columns - more))
+        x = ops.concatenate([ops.cast(vectors, tokens.dtype), tokens], axis=1)
+        index = ops.reshape(index, (*index.shape[:1], -1, *[1] * (len(tokens.shape) - 2)))
+        return ops.take_along_axis(x, index, axis=1)
+
+    def cache(self, memory, window, prefix, allowed):
+        """The `Cache` of a layer that has read nothing; `allowed` is a mask by hand (B, columns), or None."""
+        real = self.real(prefix)
+        if allowed is not None:
+            memory["mask"] = allowed
+            real = ops.logical_and(real, allowed)
+            return Cache(*self._masks(window, prefix, real), mask=real, width=self.width)
+        if (window, prefix) not in self._known:  # layers with one window share a mask
+            self._known[window, prefix] = self._masks(window, prefix, real)
+        return Cache(*self._known[window, prefix], mask=real, width=self.width)
+
+    def _masks(self, window, prefix, keys):
+        real = self.real(prefix)
+        columns = ops.arange(ops.shape(real)[1], dtype="int32")
+        positions = positions_of(real, columns)
+        mask = combine_masks(columns, columns, True, window, keys)
+        slots = columns_in_slots(ops.shape(real)[1] - 1, cache_slots(window, self.width, ops.shape(real)[1]))
+        return mask, positions, positions, slots
+
+
+class StepLayout(Layout):
+    """The tokens of a step.
+
+    Args:
+        mask: bool (B, W, L), the columns that each token may attend to.
+        column: int scalar, the first column that the step writes.
+        prompt_length: P, an integer or a scalar tensor.
+    """
+
+    is_prompt = False
+
+    def __init__(self, mask, column, prompt_length):
+        super().__init__(mask.shape[1])
+        self.mask, self.column, self.prompt_length = mask, column, prompt_length
+
+    @functools.cached_property
+    def positions(self):
+        """(B, W): how many real tokens stand before each."""
+        return at_least(ops.sum(ops.cast(self.mask, "int32"), axis=-1) - 1, 0)
+
+    def real(self, prefix):
+        """bool (B, W): the tokens of a step are real."""
+        if 0 not in self._real:
+            self._real[0] = ops.ones_like(self.mask[..., 0], "bool")
+        return self._real[0]
+
+    @functools.cached_property
+    def _rows(self):
+        """bool (B, L): the real columns of each row."""
+        real = ops.any(self.mask, axis=1)
+        if self.width == 1:
+            return real
+        # Even the first alternative may not have been chosen: a row without a prompt counts from the prompt's end.
+        return ops.logical_or(real, ops.arange(ops.shape(real)[1], dtype="int32") >= self.prompt_length)
+
+    def insert(self, vectors, tokens):
+        """The tokens: the vectors before them are those of the prompt."""
+        return tokens
+
+    @functools.cached_property
+    def parents(self):
+        """int (B, W): which of the last step's tokens stands before each token. After a prompt all states are equal."""
+        columns = self.column - self.width + ops.arange(self.width, dtype="int32")
+        last = ops.take(self.mask, at_least(columns, 0), axis=2)
+        return ops.argmax(ops.cast(last, "int32"), axis=2)
+
+    def _place(self, prefix):
+        """The mask (B, W, columns), the real columns (B, columns), the columns of the step and P, behind a prefix."""
+        own = self.column + ops.arange(self.width, dtype="int32")
+        if not prefix:
+            return self.mask, self._rows, own, self.prompt_length
+        more = self.columns_of(prefix)
+        first = ops.cast(ops.argmax(ops.cast(self._rows, "int32"), axis=1), "int32")
+        masks = (self._behind(x, first, prefix) for x in (self.mask, self._rows))
+        return *masks, own + more, self.prompt_length + more
+
+    def cache(self, memory, window, prefix, allowed):
+        """The `Cache` of a layer, with what was read before; `allowed` is a mask by hand (B, W), or None."""
+        states = {name: x for name, x in memory.items() if name not in ("key", "value", "mask")}
+        own = {"mask": allowed, "states": states, "width": self.width, "parents": self.parents if states else None}
+        if "key" not in memory:
+            return Cache(None, self.positions + prefix, **own)
+        key, value = memory["key"], memory["value"]
+        if allowed is not None:
+            memory["mask"] = table = put_slice(memory["mask"], allowed, self.column + self.columns_of(prefix), 1)
+            return Cache(*self._masks(window, prefix, ops.shape(key)[2], table), key, value, **own)
+        if (window, prefix) not in self._known:
+            self._known[window, prefix] = self._masks(window, prefix, ops.shape(key)[2])
+        return Cache(*self._known[window, prefix], key, value, **own)
+
+    def _masks(self, window, prefix, slots, table=None):
+        mask, rows, own, prompt_length = self._place(prefix)
+        if table is not None:
+            mask = ops.logical_and(mask, table[:, None])
+        columns, slot = ops.arange(slots, dtype="int32"), own[0]
+        if window is not None:
+            columns, slot = columns_in_slots(own[-1], slots), ops.mod(slot, slots)
+            mask = ops.logical_and(ops.take(mask, at_least(columns, 0), axis=2), columns >= 0)
+        steps, key_steps = self._steps(own, prompt_length), self._steps(columns, prompt_length)
+        mask = ops.logical_or(mask, own[:, None] == columns[None])
+        if window is not None:
+            mask = ops.logical_and(mask, window_mask(steps, key_steps, window, causal=True))
+        return mask[:, None], positions_of(rows, steps), positions_of(rows, key_steps), slot
+
+    def _steps(self, columns, prompt_length):
+        """Columns, counted so that the alternatives of a step share one number."""
+        if self.width == 1:
+            return columns
+        return ops.where(columns < prompt_length, columns, prompt_length + (columns - prompt_length) // self.width)

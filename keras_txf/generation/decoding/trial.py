@@ -1,0 +1,145 @@
+"""Trials: a call that is not known to decode is run on random weights, and compared with itself.
+
+What the call returns for a prompt and for the tokens after it, one by one, must be what it returns for the whole.
+
+Legend: B batch, T length.
+"""
+
+import weakref
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_txf.backend.keras_private import flatten_layers
+from keras_txf.checks import in_one_line, short_repr
+from keras_txf.generation.decoding.layout import PromptLayout, StepLayout
+from keras_txf.layers.class_change import plain_class
+
+BATCH, LENGTH, PROMPT, PADDING = 2, 257, 253, 3
+KNOWN = (
+    keras.layers.Activation, keras.layers.Add, keras.layers.Dense, keras.layers.Dropout, keras.layers.Embedding,
+    keras.layers.Identity, keras.layers.Multiply, keras.layers.ReversibleEmbedding, keras.layers.SpatialDropout1D,
+    keras.layers.Subtract,
+)  # fmt: skip
+NORMS = (keras.layers.LayerNormalization, keras.layers.RMSNormalization)  # along the last axis
+_PASSED = weakref.WeakKeyDictionary()  # operation -> the kinds of calls that were tried
+
+
+def check_part(part, new, vocab_size):
+    """Refuses a part that returns other values step by step than for the whole sequence.
+
+    Args:
+        part: a `Part`.
+        new: set of the Symbols that depend on new tokens.
+        vocab_size: number of tokens, for ids.
+    """
+    operation = part.call.operation
+    passed = _PASSED.setdefault(operation, set())
+    arguments = type(part), tuple(x in new for x in part.call.inputs)
+    if arguments in passed or part.is_known or _is_known(operation):
+        return
+    prefix, part.prefix = part.prefix, 0
+    try:
+        problem = _problem(part, new, vocab_size)
+    except Exception as error:  # of a layer of the user's anything may come
+        problem = f"cannot be called on one token at a time: {in_one_line(error).rstrip('.')}"
+    finally:
+        part.prefix = prefix
+    if problem:
+        raise ValueError(
+            f"`model` must be made of attention that decodes and of layers that treat each position alone; its layer "
+            f"{short_repr(operation.name)} ({_kind(operation)}) {problem}; see `txf.layers.Cache`."
+        )
+    passed.add(arguments)
+
+
+def _kind(operation):
+    """The class of an operation, and the first layer inside of it that is not known."""
+    kind, inside = plain_class(operation).__name__, []
+    if isinstance(operation, keras.layers.Layer):
+        inside = [layer for layer in flatten_layers(operation, include_self=False) if not _is_trusted(layer)]
+    return kind if not inside else f"{kind} with {short_repr(inside[0].name)}, {plain_class(inside[0]).__name__}"
+
+
+def _is_known(operation):
+    if not isinstance(operation, keras.layers.Layer):
+        return type(operation).__name__ == "Entry"
+    return getattr(operation, "position_wise", False) is True or all(map(_is_trusted, flatten_layers(operation)))
+
+
+def _is_trusted(layer):
+    kind = plain_class(layer)
+    if kind in NORMS:
+        return layer.axis in (-1, [-1])
+    return kind in KNOWN or kind.__module__.startswith("keras_txf.layers.")
+
+
+def _problem(part, new, vocab_size):
+    """What a part does wrong, or None."""
+    rng = np.random.default_rng(0)
+    tokens, constants = {}, {}
+    for symbol in dict.fromkeys(part.call.inputs):
+        shape = [3 if size is None else size for size in symbol.shape]
+        shape[0] = BATCH if symbol.shape[0] is None else shape[0]
+        if symbol in new and len(shape) > 1:
+            shape[1] = LENGTH + PADDING
+        high = 2 if symbol.dtype == "bool" else vocab_size
+        values = rng.normal(size=shape) if "float" in symbol.dtype else rng.integers(0, high, shape)
+        (tokens if symbol in new else constants)[symbol] = ops.convert_to_tensor(values, dtype=symbol.dtype)
+    operation = part.call.operation
+    weights = [] if not isinstance(operation, keras.layers.Layer) else operation.variables
+    drawn = [(w, _draw(w, rng)) for w in weights if "float" in w.dtype]
+    with keras.StatelessScope(state_mapping=drawn):
+        given = {symbol: x[:, PADDING:] if len(x.shape) > 1 else x for symbol, x in tokens.items()}
+        whole = [_numpy(x) for x in part.call.run({**constants, **given})]
+        found = _step_by_step(part, tokens, constants)
+    needed = [x.shape[1] == LENGTH if x.ndim > 1 else False for x in whole]
+    if not all(needed):
+        return "mixes the positions of a sequence, and is no attention that decodes"
+    for x, pieces in zip(whole, found):
+        y = np.concatenate(pieces, axis=1) if all(piece.ndim == x.ndim for piece in pieces) else np.zeros(0)
+        if y.shape != x.shape:
+            return "mixes the positions of a sequence, and is no attention that decodes"
+        scale = np.nanstd(x) + 1e-6
+        wrong = np.abs(x - y) > 1e-3 * scale
+        wrong = wrong.reshape(*x.shape[:2], -1).any(axis=(0, 2))
+        if wrong.any():
+            return (
+                f"mixes the positions of a sequence: at position {int(wrong.argmax())} of {LENGTH} it returns other "
+                "values for a token that follows its cache than for the whole sequence"
+            )
+    return None
+
+
+def _step_by_step(part, tokens, constants):
+    """What a part returns for a prompt and for single tokens: for each output a list of arrays."""
+    real = np.arange(PROMPT + PADDING)[None].repeat(BATCH, 0) >= PADDING
+    layout, memory, known = PromptLayout(ops.convert_to_tensor(real), 1), {}, {}
+    cut = PROMPT + PADDING
+    values = {**constants, **{s: x[:, :cut] if len(x.shape) > 1 else x for s, x in tokens.items()}}
+    part.run(values, layout, memory, known)
+    pieces = [[_numpy(values[s])[:, PADDING:]] for s in part.call.outputs]
+    columns = LENGTH + PADDING
+    for name, (axis, slots) in part.slots(columns, 1).items():
+        if name in memory:
+            x = memory[name]
+            memory[name] = ops.pad(x, [(0, slots - x.shape[i] if i == axis else 0) for i in range(len(x.shape))])
+    for column in range(cut, columns):
+        mask = (np.arange(columns) >= PADDING) & (np.arange(columns) <= column)
+        layout = StepLayout(ops.convert_to_tensor(mask[None, None].repeat(BATCH, 0)), column, cut)
+        values = {s: x[:, column : column + 1] if len(x.shape) > 1 else x for s, x in tokens.items()}
+        values.update(constants)
+        part.run(values, layout, memory, known)
+        for piece, s in zip(pieces, part.call.outputs):
+            piece.append(_numpy(values[s]))
+    return pieces
+
+
+def _draw(weight, rng):
+    fan_in = max(1, int(np.prod(weight.shape[:-1])))
+    return ops.convert_to_tensor(rng.normal(size=weight.shape) / np.sqrt(fan_in), dtype=weight.dtype)
+
+
+def _numpy(x):
+    return ops.convert_to_numpy(ops.cast(x, "float32"))
