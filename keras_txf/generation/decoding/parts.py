@@ -19,6 +19,7 @@ from keras_txf.backend.functional_graph import (
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.keras_layers import KERAS_ATTENTION, keras_reader, read_attention
 from keras_txf.layers.arguments import call_parameters
+from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.caches import Cache, cache_slots
 from keras_txf.layers.decoder_start import Start, StartPositions
 from keras_txf.layers.embeddings import PositionalEmbedding
@@ -149,7 +150,8 @@ class CachedPart(Part):
         self.first, self.context = next(iter(self.arguments)), None if read else self.arguments.get("context")
         self.attends_to_itself = read is not None or attends_to_itself(self.layer)
         self.window = window_of(self.layer)
-        self.takes_mask = not {"mask", f"{self.first}_mask"}.isdisjoint(call_parameters(type(self.layer)))
+        reader = self.layer.attention if isinstance(self.layer, (EncoderBlock, DecoderBlock)) else self.layer
+        self.takes_mask = not {"mask", f"{self.first}_mask"}.isdisjoint(call_parameters(type(reader)))
         self.of_prompts = ("initial_state",) if read else ("context", "context_mask")  # no step reads these arguments
 
     @property
@@ -167,7 +169,7 @@ class CachedPart(Part):
         given = with_values({k: v for k, v in self.arguments.items() if k not in skipped}, values)
         inputs, mask = given[self.first], given.pop("mask", None)
         passed_on = mask_of(inputs) if mask is None else mask
-        mask = passed_on if self.takes_mask else mask
+        mask = passed_on if self.takes_mask else None
         for name in (f"{self.first}_mask", "context_mask"):
             given.pop(name, None)
         caches, cache = {}, None
