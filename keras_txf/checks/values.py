@@ -29,7 +29,7 @@ def in_one_line(error):
     """Returns what an error of a layer says, without the lines that Keras puts around it."""
     while str(error).startswith("Exception encountered when calling") and error.__context__ is not None:
         error = error.__context__
-    return " ".join(str(error).split())
+    return " ".join(re.sub(r"\{\{.*?\}\}|\[Op:.*", "", str(error)).split())  # TensorFlow adds places in its graph
 
 
 _repr = reprlib.Repr()

@@ -24,11 +24,10 @@ def prefill_model(model: keras.Model, width: int = 1, return_hidden_states: bool
     Returns:
         A functional `keras.Model`. Inputs, by name: those of the model, of which the new tokens, `token_ids` or
         `target_ids`, are int (B, P); and `attention_mask`, bool (B, L), True at the real tokens of the prompts.
-        Outputs: `logits` (B, V) of the next token, and for each block `decoder_0_key`, `decoder_0_value`,
-        ..., (B, key-value heads, C, head dim), where C is L, or no more than the block's window times the width.
-        With a context also `decoder_0_context_key`, ...; on request `hidden_states` (B, P, D). Of a recurrent
-        decoder the cache is `decoder_states` (B, P, width of all states and of the outputs), with attention beside
-        `context` and `context_keys`.
+        Outputs: `logits` (B, V) of the next token, and for each attention `decoder_0_key`, `decoder_0_value`, ...,
+        (B, key-value heads, C, head dim), where C is L, or no more than the window times the width; the states of a
+        recurrence, such as `decoder_states`, (B, W, ...). With a context also `decoder_0_context_key`, ...; on request
+        `hidden_states` (B, P, D).
 
     Raises:
         ValueError: a model that cannot decode, see `generative`, or one built with packed=True.

@@ -5,20 +5,15 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from naive import NEW, PROMPTS, VOCABULARY, ids_input, logits_of, naive
 from user_layers import Bottleneck, DifferentialAttention, SquaredReLU
 
 import keras_txf as txf
 from keras_txf.generation import Beam, Contrastive, Sampling
 
-VOCABULARY, NEW = 11, 5
-PROMPTS = [[5, 3, 8], [7, 2, 4]]
 SOURCE = np.array([[5, 6, 7, 9], [3, 2, 8, 1]], "int32")
 FEATURES = np.random.default_rng(0).normal(size=(2, 3, 6)).astype("float32")
 layers = txf.layers
-
-
-def ids_input(name="token_ids"):
-    return keras.Input((None,), dtype="int32", name=name)
 
 
 def between_blocks():
@@ -134,24 +129,6 @@ def start(model, others):
     return PROMPTS, lambda *args, **kwargs: model.generate(PROMPTS, *args, inputs=others or None, **kwargs)
 
 
-def logits_of(model, ids, others):
-    ids = np.array(ids, "int32")
-    if isinstance(model.input, dict):
-        ids = {("target_ids" if "target_ids" in model.input else "token_ids"): ids, **others}
-    outputs = model(ids)
-    return drawing.array(outputs["logits"] if isinstance(outputs, dict) else outputs)[:, -1]
-
-
-def naive(model, prompts, others):
-    ids = prompts
-    for _ in range(NEW):
-        logits = logits_of(model, ids, others)
-        if model.name == "ensemble":
-            logits[:, 0] = -np.inf  # padding is never chosen
-        ids = np.concatenate([ids, logits.argmax(-1)[:, None]], axis=1)
-    return ids[:, -NEW:]
-
-
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize("wire", WIRED)
 def test_greedy_tokens_are_those_of_the_naive_loop(wire):
@@ -202,55 +179,6 @@ def test_a_decoder_generates_from_a_depth_of_the_encoder():
         txf.models.decoder(VOCABULARY, 2, 8, 2).generate([[1], [1]], 2, inputs={"context": depth})
 
 
-class TwoTokens(keras.layers.Layer):
-    """Mixes a token with the one before it: no attention that decodes."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.supports_masking = True
-
-    def call(self, x):
-        return x + ops.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
-
-
-class MeanOfContext(keras.layers.Layer):
-    """An attention to a context that takes no cache."""
-
-    def call(self, x, context):
-        return x + ops.mean(context, axis=1, keepdims=True)
-
-
-MIXING = {
-    "mine": (lambda x: TwoTokens(name="mine")(x), "mine"),
-    "average": (lambda x: x - ops.mean(x, axis=1, keepdims=True), "mean"),
-    "sees all": (lambda x: layers.EncoderBlock(2, name="sees_all")(x), "sees_all"),
-    "in a block": (lambda x: layers.DecoderBlock(2, feed_forward=TwoTokens(name="within"))(x), "within"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", MIXING)
-def test_a_layer_that_mixes_positions_is_an_error_that_names_it(case):
-    mix, name = MIXING[case]
-    ids = ids_input()
-    x = layers.DecoderBlock(2)(layers.PositionalEmbedding(VOCABULARY, 8, pad_id=None)(ids))
-    model = keras.Model(ids, keras.layers.Dense(VOCABULARY)(mix(x)))
-    with pytest.raises(ValueError, match=f"layer .*'{name}"):
-        txf.models.generative(model)
-
-
-def test_a_block_whose_attention_takes_no_cache_is_named():
-    model = txf.models.decoder_generator(VOCABULARY, 1, 8, attention=TwoTokens())
-    with pytest.raises(ValueError, match="'decoder_0' .*: `cache` must be an argument of the `call` of .*'attention'"):
-        model.generate([[5]], 2)
-    context = keras.Input((None, 8), name="context")
-    ids = ids_input()
-    x = layers.PositionalEmbedding(VOCABULARY, 8)(ids)
-    x = layers.DecoderBlock(2, cross_attention=MeanOfContext(), name="looks")(x, context)
-    message = "'looks' .*MeanOfContext.* has no attribute 'project_context'; see `txf.layers.Cache`"
-    with pytest.raises(ValueError, match=message):
-        txf.models.generative(keras.Model([ids, context], keras.layers.Dense(VOCABULARY)(x)))
-
-
 def test_what_does_not_reach_the_logits_may_mix():
     ids = ids_input()
     x = layers.DecoderBlock(2)(layers.PositionalEmbedding(VOCABULARY, 8, pad_id=None)(ids))
@@ -276,6 +204,34 @@ def test_models_that_cannot_decode_are_refused():
                 build(model)
 
 
+@drawing.not_on_jax
+@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")
+def test_ids_are_found_by_keys_and_by_tokens(tmp_path):
+    """Not by the names of the tensors, which are those of the other input here."""
+    other, ids = ids_input("target_ids"), ids_input("source_ids")
+    x = layers.PositionalEmbedding(VOCABULARY, 8)(ids)
+    x = layers.DecoderBlock(2, cross_attention=True)(x, keras.layers.Embedding(VOCABULARY, 8)(other))
+    logits = keras.layers.Dense(VOCABULARY)(x)
+    model = txf.models.generative(keras.Model({"source_ids": other, "target_ids": ids}, logits))
+    expected = model.generate([[5, 6, 7]], NEW, start_id=1)
+    with pytest.raises(ValueError, match="names it too"):
+        txf.models.generative(keras.Model({"first": other, "second": ids}, logits))
+    txf.models.generative(keras.Model({"first": other, "second": ids}, logits), tokens="second").save(
+        tmp_path / "m.keras"
+    )
+    named = keras.saving.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(named.generate([[1]], NEW, inputs={"first": np.array([[5, 6, 7]])})[:, 1:], expected)
+
+
+@drawing.not_on_jax
+def test_a_sequential_model_of_keras_own_layers_generates():
+    make = keras.layers
+    recurrent = [make.GRU(8, return_sequences=True), make.Conv1D(8, 3, padding="causal", dilation_rate=2)]
+    model = keras.Sequential([make.Embedding(VOCABULARY, 8), *recurrent, make.Dense(VOCABULARY)])
+    found = txf.models.generative(model).generate(PROMPTS, NEW)
+    np.testing.assert_array_equal(found[:, -NEW:], naive(model, PROMPTS, {}))
+
+
 def test_other_inputs_are_named():
     model, others = make(two_contexts)
     for inputs in (None, {"features": FEATURES}, {**others, "more": FEATURES}, [FEATURES]):
@@ -283,85 +239,3 @@ def test_other_inputs_are_named():
             model.generate(PROMPTS, 2, inputs=inputs)
     with pytest.raises(ValueError, match="one row for each of the 1 prompts"):
         model.generate(PROMPTS[:1], 2, inputs=others)
-
-
-def with_prefix(wire, position, length=3):
-    """A model of 20 tokens that reads `length` vectors (B, length, 6) before the tokens."""
-    ids, image = keras.Input((None,), dtype="int32", name="token_ids"), keras.Input((length, 6), name="image")
-    x = txf.layers.PositionalEmbedding(20, 8, position_encoding=None if position else "sinusoidal", pad_id=None)(ids)
-    x = wire["join"]([keras.layers.Dense(8)(image), x])
-    for window in (None, 4):
-        x = txf.layers.DecoderBlock(2, position=position, norm_placement="pre", window=window)(x)
-    model = keras.Model({"token_ids": ids, "image": image}, keras.layers.Dense(20)(wire["cut"](x)))
-    rng = np.random.default_rng(0)
-    for weight in model.weights:
-        weight.assign(rng.normal(size=weight.shape) * 0.5)
-    return model
-
-
-PREFIXES = {
-    "layers": {"join": lambda parts: keras.layers.Concatenate(axis=1)(parts),
-               "cut": lambda x: keras.layers.Cropping1D((3, 0))(x)},
-    "operations": {"join": lambda parts: ops.concatenate(parts, axis=1), "cut": lambda x: x[:, 3:]},
-    "uncut": {"join": lambda parts: keras.layers.Concatenate(axis=1)(parts), "cut": lambda x: x},
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@drawing.not_on_jax
-@pytest.mark.parametrize("wiring, position", [("layers", None), ("operations", "rotary"), ("uncut", "alibi")])
-def test_a_prefix_of_vectors_is_read_before_the_tokens(tmp_path, wiring, position):
-    model = with_prefix(PREFIXES[wiring], position)
-    txf.models.generative(model).save(tmp_path / "model.keras")
-    generator = keras.saving.load_model(tmp_path / "model.keras")
-    image, prompts = np.random.default_rng(1).normal(size=(2, 3, 6)).astype("float32"), [[1, 2, 3, 4], [5]]
-    found = generator.generate(prompts, 4, inputs={"image": image}, padded=False)
-    for row, prompt in enumerate(prompts):
-        ids = list(prompt)
-        for _ in range(4):
-            logits = model({"token_ids": np.array([ids]), "image": image[row : row + 1]})
-            ids.append(int(drawing.array(logits)[0, -1].argmax()))
-        assert found[row] == ids
-    beam = {"sampler": Beam(2), "padded": False}
-    together = generator.generate(prompts, 3, inputs={"image": image}, **beam)
-    assert together[1:] == generator.generate(prompts[1:], 3, inputs={"image": image[1:]}, **beam)
-    function, ids = generator.make_generate_function(4), np.array([[1, 2, 3, 4], [0, 0, 0, 5]])
-    tokens, _, _ = function(ids, np.array([4, 1]), np.array([3, 0]), {"image": image})
-    assert drawing.array(tokens).tolist() == [row[len(prompt) :] for row, prompt in zip(found, prompts)]
-    alone = generator.generate(start_id=7, max_new_tokens=2, inputs={"image": image})
-    np.testing.assert_array_equal(alone, generator.generate([[7], [7]], 2, inputs={"image": image}))
-
-
-@drawing.not_on_jax
-def test_processors_see_no_prefix():
-    seen = []
-
-    def look(logits, history):
-        seen.append(history.tokens)
-        return logits
-
-    generator = txf.models.generative(with_prefix(PREFIXES["layers"], "rotary"))
-    generator.generate([[1, 2]], 1, inputs={"image": np.zeros((1, 3, 6), "float32")}, processors=[look])
-    tokens = drawing.array(seen[0])[0]
-    assert sorted(tokens[tokens >= 0]) == [1, 2]
-
-
-def test_a_prefix_of_unknown_length_is_refused():
-    with pytest.raises(ValueError, match="length of the prefix"):
-        txf.models.generative(with_prefix(PREFIXES["layers"], "rotary", length=None))
-
-
-@drawing.not_on_jax
-@pytest.mark.parametrize("is_cut", [True, False])
-def test_a_prefix_may_be_before_some_blocks_alone(is_cut):
-    ids, image = keras.Input((None,), dtype="int32", name="token_ids"), keras.Input((3, 8), name="image")
-    x = txf.layers.PositionalEmbedding(20, 8, pad_id=None)(ids)
-    first, second = txf.layers.DecoderBlock(2, name="first"), txf.layers.DecoderBlock(2, name="second")
-    if is_cut:  # between the blocks, or joined there
-        x = second(first(ops.concatenate([image, x], axis=1))[:, 3:])
-    else:
-        x = second(ops.concatenate([image, first(x)], axis=1))
-    model = drawing.randomize(keras.Model({"token_ids": ids, "image": image}, keras.layers.Dense(20)(x)))
-    vectors = np.random.default_rng(1).normal(size=(2, 3, 8)).astype("float32")
-    found = txf.models.generative(model).generate(PROMPTS, NEW, inputs={"image": vectors})
-    np.testing.assert_array_equal(found[:, -NEW:], naive(model, PROMPTS, {"image": vectors}))

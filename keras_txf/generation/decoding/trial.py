@@ -16,7 +16,7 @@ from keras_txf.checks import in_one_line, short_repr
 from keras_txf.generation.decoding.layout import PromptLayout, StepLayout
 from keras_txf.layers.class_change import plain_class
 
-BATCH, LENGTH, PROMPT, PADDING = 2, 257, 253, 3
+BATCH, LENGTH, PROMPT, PADDING, WIDTH = 2, 257, 253, 3, 4  # the width divides the columns of a prompt
 KNOWN = (
     keras.layers.Activation, keras.layers.Add, keras.layers.Dense, keras.layers.Dropout, keras.layers.Embedding,
     keras.layers.Identity, keras.layers.Multiply, keras.layers.ReversibleEmbedding, keras.layers.SpatialDropout1D,
@@ -93,16 +93,22 @@ def _problem(part, new, vocab_size):
     with keras.StatelessScope(state_mapping=drawn):
         given = {symbol: x[:, PADDING:] if len(x.shape) > 1 else x for symbol, x in tokens.items()}
         whole = [_numpy(x) for x in part.call.run({**constants, **given})]
-        found = _step_by_step(part, tokens, constants)
-    needed = [x.shape[1] == LENGTH if x.ndim > 1 else False for x in whole]
-    if not all(needed):
-        return "mixes the positions of a sequence, and is no attention that decodes"
+        if any(x.ndim < 2 or x.shape[1] != LENGTH for x in whole):
+            return "mixes the positions of a sequence, and is no attention that decodes"
+        for width in (1, WIDTH) if part.reads_positions else (1,):
+            problem = _difference(whole, _step_by_step(part, tokens, constants, width))
+            if problem:
+                return problem + (" of a beam search" if width > 1 else "")
+    return None
+
+
+def _difference(whole, found):
+    """Where outputs differ from those that were found step by step, or None."""
     for x, pieces in zip(whole, found):
         y = np.concatenate(pieces, axis=1) if all(piece.ndim == x.ndim for piece in pieces) else np.zeros(0)
         if y.shape != x.shape:
             return "mixes the positions of a sequence, and is no attention that decodes"
-        scale = np.nanstd(x) + 1e-6
-        wrong = np.abs(x - y) > 1e-3 * scale
+        wrong = np.abs(x - y) > 1e-3 * (np.nanstd(x) + 1e-6)
         wrong = wrong.reshape(*x.shape[:2], -1).any(axis=(0, 2))
         if wrong.any():
             return (
@@ -112,27 +118,38 @@ def _problem(part, new, vocab_size):
     return None
 
 
-def _step_by_step(part, tokens, constants):
-    """What a part returns for a prompt and for single tokens: for each output a list of arrays."""
-    real = np.arange(PROMPT + PADDING)[None].repeat(BATCH, 0) >= PADDING
-    layout, memory, known = PromptLayout(ops.convert_to_tensor(real), 1), {}, {}
-    cut = PROMPT + PADDING
-    values = {**constants, **{s: x[:, :cut] if len(x.shape) > 1 else x for s, x in tokens.items()}}
+def _step_by_step(part, tokens, constants, width):
+    """What a part returns for a prompt and for the tokens after it: for each output a list of arrays.
+
+    Each step reads `width` alternatives, of which one is the next token, in a slot that changes from step to step.
+    """
+    cut, columns = PADDING + PROMPT, PADDING + PROMPT + (LENGTH - PROMPT) * width
+    seen = np.zeros((BATCH, columns), "bool")
+    seen[:, PADDING:cut] = True
+
+    def given(*places):
+        taken = {s: [x[:, place] for place in places] if len(x.shape) > 1 else x for s, x in tokens.items()}
+        return {**constants, **{s: ops.concatenate(x, 1) if isinstance(x, list) else x for s, x in taken.items()}}
+
+    layout, memory, known = PromptLayout(ops.convert_to_tensor(seen[:, :cut]), width), {}, {}
+    values = given(slice(0, cut))
     part.run(values, layout, memory, known)
     pieces = [[_numpy(values[s])[:, PADDING:]] for s in part.call.outputs]
-    columns = LENGTH + PADDING
-    for name, (axis, slots) in part.slots(columns, 1).items():
+    for name, (axis, slots) in part.slots(columns, width).items():
         if name in memory:
             x = memory[name]
             memory[name] = ops.pad(x, [(0, slots - x.shape[i] if i == axis else 0) for i in range(len(x.shape))])
-    for column in range(cut, columns):
-        mask = (np.arange(columns) >= PADDING) & (np.arange(columns) <= column)
-        layout = StepLayout(ops.convert_to_tensor(mask[None, None].repeat(BATCH, 0)), column, cut)
-        values = {s: x[:, column : column + 1] if len(x.shape) > 1 else x for s, x in tokens.items()}
-        values.update(constants)
+    for step in range(LENGTH - PROMPT):
+        first, slot = cut + step * width, step % width
+        mask = np.repeat(seen[:, None], width, axis=1)
+        mask[:, range(width), range(first, first + width)] = True
+        seen[:, first + slot] = True
+        layout = StepLayout(ops.convert_to_tensor(mask), first, cut)
+        places = [cut + step if i == slot else i for i in range(width)]
+        values = given(*(slice(place, place + 1) for place in places))
         part.run(values, layout, memory, known)
         for piece, s in zip(pieces, part.call.outputs):
-            piece.append(_numpy(values[s]))
+            piece.append(_numpy(values[s])[:, slot : slot + 1])
     return pieces
 
 
