@@ -183,6 +183,7 @@ POSITION_WISE = {
     "skip": lambda drawn, x: L.Add()([x, drawn.first]),
     "plus": lambda drawn, x: x + 0.5 * drawn.first,
     "concatenation": lambda drawn, x: L.Dense(D)(L.Concatenate()([x, drawn.first])),
+    "ids again": lambda drawn, x: x + L.Embedding(V, D)(drawn.ids),
     "gate": lambda drawn, x: x * ops.sigmoid(L.Dense(D)(drawn.first)),
 }
 ATTENTION = {

@@ -56,8 +56,11 @@ def embedded_input(model, name):
     if not ours:
         return None
     tokens = [layer for layer in ours if layer.vocab_size is not None] or ours
+    padding = {layer.pad_id for layer in tokens if layer.pad_id is not None}
+    if len(padding) > 1:
+        raise ValueError(f"`model` must have one padding token for its input {name!s}; received {sorted(padding)}.")
     lengths = [layer.max_length for layer in ours if layer.max_length is not None]
-    return TokenInput(name, tokens[0].vocab_size, tokens[0].pad_id, min(lengths, default=None))
+    return TokenInput(name, tokens[0].vocab_size, min(padding, default=None), min(lengths, default=None))
 
 
 def token_input(model, name):
@@ -68,7 +71,7 @@ def token_input(model, name):
     layers = layers_called_on(model, inputs_by_name(model)[name])
     theirs = [layer for layer in layers if isinstance(layer, keras.layers.Embedding)]
     if theirs:
-        return TokenInput(name, theirs[0].input_dim, 0 if theirs[0].mask_zero else None, None)
+        return TokenInput(name, theirs[0].input_dim, 0 if any(layer.mask_zero for layer in theirs) else None, None)
     return TokenInput(name, logits_of(model).shape[-1], None, None)
 
 

@@ -43,6 +43,15 @@ class Half(keras.layers.Layer):
         mask = keras.KerasTensor((2, columns), "bool")
         return keras.src.backend.compute_output_spec(self.decoder.prefill, inputs, mask)
 
+    def _memory(self, cache, constant):
+        """The symbols of a cache, whose length is open where it has one slot a column, and of constants."""
+        slots = {part.name: part.slots(LENGTH, self.width) for part in self.decoder.parts}
+        known = {
+            part: {name: _unsized(x, slots[part].get(name, (None,))[0]) for name, x in memory.items()}
+            for part, memory in cache.items()
+        }
+        return {**_flat(known), **{name: _unsized(x) for name, x in _flat(constant).items()}}
+
 
 @register
 class Prefill(Half):
@@ -67,7 +76,7 @@ class Prefill(Half):
 
     def compute_output_spec(self, inputs):
         outputs, cache, constant = self._prefill_spec
-        return {name: _unsized(x) for name, x in {**outputs, **_flat(cache), **_flat(constant)}.items()}
+        return {**{name: _unsized(x) for name, x in outputs.items()}, **self._memory(cache, constant)}
 
 
 @register
@@ -86,8 +95,7 @@ class Step(Half):
         if width > 1:
             found["prompt_length"] = keras.Input(batch_shape=(1,), dtype="int32", name="prompt_length")
         outputs, cache, constant = self._prefill_spec
-        for name, x in {**_flat(cache), **_flat(constant)}.items():
-            x = _unsized(x)
+        for name, x in self._memory(cache, constant).items():
             found[name] = keras.Input(batch_shape=x.shape, dtype=x.dtype, name=name)
         return found
 
@@ -130,10 +138,9 @@ def _sized(shape, dtype, columns):
     return keras.KerasTensor((2, *[columns if size is None else size for size in shape[1:]]), dtype)
 
 
-def _unsized(symbol):
-    """A symbol whose batch and lengths are not known: lengths stand on axis 1 of tokens, and on axis 2 of heads."""
-    axis = 2 if len(symbol.shape) == 4 else 1
-    known = [None if i in (0, axis) else size for i, size in enumerate(symbol.shape)]
-    return keras.KerasTensor(
-        known if len(symbol.shape) > 2 or symbol.dtype == "bool" else (None, *symbol.shape[1:]), symbol.dtype
-    )
+def _unsized(symbol, axis=...):
+    """A symbol whose batch and length are open: the length on this axis, by default 1 of tokens and 2 of heads."""
+    shape = symbol.shape
+    if axis is ...:
+        axis = {2: 1 if symbol.dtype == "bool" else None, 4: 2}.get(len(shape), 1)
+    return keras.KerasTensor([None if i in (0, axis) else size for i, size in enumerate(shape)], symbol.dtype)

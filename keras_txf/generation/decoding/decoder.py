@@ -7,6 +7,7 @@ counts tokens gets positions.
 Legend: see `layout`; R rows, S source length, V vocabulary.
 """
 
+import collections
 import functools
 
 import keras
@@ -106,25 +107,22 @@ class Decoder:
                 set_mask(values[self.inputs[vectors]], ops.cast(inputs[name], "bool"))
         for call in self.constant_calls:
             values.update(zip(call.outputs, call.run(values)))
-        layout, cache, constant, whole = PromptLayout(attention_mask, self.width), {}, {}, dict(values)
+        layout, cache, constant = PromptLayout(attention_mask, self.width), {}, {}
+        last, of_last = PromptLayout(attention_mask[:, -1:], self.width, is_last=True), {}
         for part in self.parts:
             if part in self.tail:
-                for x in part.call.inputs:
-                    if x in self.new and x not in values:
-                        values[x] = _last(whole[x])
-                part.run(values, layout, {}, {})
-                continue
-            self._run(part, whole, layout, cache, constant)
-            for x in part.call.outputs:
-                values.pop(x, None)
+                of_last.update((x, _last(values[x])) for x in part.call.inputs if x in self.new and x not in of_last)
+                part.run(collections.ChainMap(of_last, values), last, {}, {})
+            else:
+                self._run(part, values, layout, cache, constant)
         for i, symbol in enumerate(self._constants):
-            mask = mask_of(whole[symbol])
-            constant[f"constant_{i}"] = {"value": whole[symbol], **({} if mask is None else {"mask": mask})}
-        logits = values[self.logits] if self.logits in values else whole[self.logits][:, -1:]
+            mask = mask_of(values[symbol])
+            constant[f"constant_{i}"] = {"value": values[symbol], **({} if mask is None else {"mask": mask})}
+        logits = of_last[self.logits] if self.logits in of_last else values[self.logits][:, -1:]
         outputs = {"logits": ops.reshape(logits[:, -1:], (batch_size(inputs[self.ids_name]), logits.shape[-1]))}
         if self.return_hidden_states:
             prefix = self.prefixes.get(self.hidden, 0)
-            outputs["hidden_states"] = whole[self.hidden][:, layout.columns_of(prefix) :]
+            outputs["hidden_states"] = values[self.hidden][:, layout.columns_of(prefix) :]
         return outputs, cache, constant
 
     def step(self, ids, attention_mask, column, prompt_length, cache, constant):

@@ -51,13 +51,14 @@ class PromptLayout(Layout):
     Args:
         real: bool (B, P), True at the real tokens.
         width: W of the steps after it.
+        is_last: whether the tensors have the last column alone, which the layers after the last attention read.
     """
 
     is_prompt = True
 
-    def __init__(self, real, width):
+    def __init__(self, real, width, is_last=False):
         super().__init__(width)
-        self.real_tokens = real
+        self.real_tokens, self.is_last = real, is_last
         self.first = ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")
 
     @functools.cached_property

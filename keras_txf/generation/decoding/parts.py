@@ -127,7 +127,7 @@ class CutPart(Part):
 
     def run(self, values, layout, memory, known):
         x = values[self.call.inputs[0]]
-        cut = layout.is_prompt and x.shape[1] != 1  # the last column alone has no prefix
+        cut = layout.is_prompt and not layout.is_last
         x = x[:, layout.columns_of(self.prefix) :] if cut else ops.copy(x)
         drop_mask(x)
         values[self.call.outputs[0]] = x
