@@ -131,6 +131,13 @@ def integers(name, tensor):
         raise ValueError(f"`{name}` must be integers; received {dtype}.")
 
 
+def floats(name, tensor):
+    """A mask of bool or integers would be added as zeros and ones."""
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    if "float" not in dtype:
+        raise ValueError(f"`{name}` must be floats; received {dtype}.")
+
+
 def mask(name, tensor, *ranks):
     """Floats may be meant to be added, zero where a key is seen: they would be taken the other way round."""
     rank(name, tensor, *ranks)

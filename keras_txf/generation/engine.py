@@ -100,7 +100,8 @@ class Engine:
             _refuse_nan(loop.models.variables)
         if np.isnan(scores).any():
             raise ValueError(
-                "The logits must be numbers; received NaN, from the model's activations, `processors` or `sampler`."
+                "The logits must be numbers; received NaN, from the model's activations, `processors` or `sampler`, or "
+                "of a token beyond the model's `attention_mask` or `attention_bias`, or within its `prefix_length`."
             )
         return tokens, log_probs, scores, *top
 

@@ -14,6 +14,7 @@ from keras_txf.layers.multi_head import (
     attend,
     attend_spec,
     build_projections,
+    check_bias_and_prefix,
     check_context,
     check_masks,
     project_context,
@@ -29,7 +30,7 @@ from keras_txf.layers.shown_options import shows_options, take_options
 from keras_txf.layers.symbolic_calls import has_output_spec
 from keras_txf.layers.table_bias import build_named
 from keras_txf.ops.masks import AttentionMask, check_conditions
-from keras_txf.ops.position_bias import PositionBias
+from keras_txf.ops.position_bias import PositionBias, add_bias
 
 
 @register
@@ -53,8 +54,11 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         attention_mask: bool (T, T), (B, T, T) or (B, N or 1, T, T), True where a token may attend.
         segment_ids: int (B, T); tokens see only their own segment. For packed sequences.
         positions: int (T,) or (B, T), for `position`; default 0, 1, 2, ...
-        cache: a `Cache`, which decoding passes: keys and values are written into it, and it brings the mask and the
-            positions of its own. Without the arguments above.
+        attention_bias: float (B or 1, N or 1, T, T), added to the scaled logits.
+        prefix_length: int (B,), with `causal`: the first tokens, as many, see each other both ways (a prefix language
+            model). The rows are padded on the right.
+        cache: a `Cache`, which decoding passes: keys and values are written into it, and it brings the padding and the
+            positions of its own. `attention_mask` and `attention_bias` are then those of all positions, (..., L, L).
         return_attention_scores: also return the weights (B, N, T, T), before dropout.
 
     All masks hold together. A token that `attention_mask` lets see nothing gets zeros before the
@@ -101,31 +105,37 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         attention_mask=None,
         segment_ids=None,
         positions=None,
+        attention_bias=None,
+        prefix_length=None,
         cache=None,
         return_attention_scores=False,
         training=None,
     ):
         if cache is not None:
-            refuse_with_cache(attention_mask=attention_mask, segment_ids=segment_ids, positions=positions)
+            refuse_with_cache(segment_ids=segment_ids, positions=positions)
+            allowed, added = cache.pairs(attention_mask, attention_bias, prefix_length, self.window)
             query, key, value = self._project(inputs, cache.positions)
             key, value = cache.update(key, value)
-            bias = self._bias(query, key, cache.positions, cache.key_positions)
+            bias = add_bias(self._bias(query, key, cache.positions, cache.key_positions), added)
+            any_hidden = attention_mask is not None
             return attend(
-                self, query, key, value, cache.attention_mask, bias, return_attention_scores=return_attention_scores,
-                scale=self.logit_scale(),
-            )  # fmt: skip
+                self, query, key, value, allowed, bias, any_hidden, return_attention_scores, scale=self.logit_scale()
+            )
         padding = inputs_mask if mask is None else mask
-        self._check_call(inputs, padding, attention_mask, segment_ids, positions)
+        self._check_call(inputs, padding, attention_mask, segment_ids, positions, attention_bias, prefix_length)
         positions = token_positions(inputs, positions)
         query, key, value = self._project(inputs, positions)
-        allowed = AttentionMask(self.causal, self.window, padding, segment_ids, segment_ids, attention_mask)
-        bias = self._bias(query, key, positions, positions, training)
+        allowed = AttentionMask(
+            self.causal, self.window, padding, segment_ids, segment_ids, attention_mask, prefix=prefix_length
+        )
+        bias = add_bias(self._bias(query, key, positions, positions, training), attention_bias)
         any_hidden = attention_mask is not None
         return attend(
             self, query, key, value, allowed, bias, any_hidden, return_attention_scores, training, self.logit_scale()
         )
 
-    def _check_call(self, inputs, padding, attention_mask, segment_ids, positions):
+    def _check_call(self, inputs, padding, attention_mask, segment_ids, positions, attention_bias, prefix_length):
+        check_bias_and_prefix(self, inputs, inputs, attention_bias, prefix_length)
         check_masks(self, inputs, inputs, attention_mask, mask=padding, segment_ids=segment_ids)
         check_conditions(padding, segment_ids, segment_ids)
         if positions is not None and self.position_layer is None:
@@ -134,7 +144,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def output_spec(self, given):
         """The symbols of `call`, from its arguments as attributes."""
         inputs, padding = given.inputs, given.inputs_mask if given.mask is None else given.mask
-        self._check_call(inputs, padding, given.attention_mask, given.segment_ids, given.positions)
+        more = given.attention_bias, given.prefix_length
+        self._check_call(inputs, padding, given.attention_mask, given.segment_ids, given.positions, *more)
         if given.positions is not None:
             checks.positions(given.positions, *inputs.shape[:2])
         if hasattr(self.position_layer, "check_heads"):
@@ -188,6 +199,7 @@ class CrossAttention(keras.layers.Layer):
         context: float (B, S, any width), the keys and values; left out where a cache holds them.
         context_mask: bool (B, S), True at real tokens of the context. Keras fills it from the context.
         attention_mask: bool (T, S), (B, T, S) or (B, N or 1, T, S), True where a query may attend.
+        attention_bias: float (B or 1, N or 1, T, S), added to the scaled logits.
         segment_ids, context_segment_ids: int (B, T) and (B, S), both or none: a query sees only the
             context of its own segment.
         cache: a `Cache`, which decoding passes in place of the context, its mask and the arguments above.
@@ -229,6 +241,7 @@ class CrossAttention(keras.layers.Layer):
         attention_mask=None,
         segment_ids=None,
         context_segment_ids=None,
+        attention_bias=None,
         cache=None,
         return_attention_scores=False,
         training=None,
@@ -236,20 +249,25 @@ class CrossAttention(keras.layers.Layer):
         if cache is not None:
             refuse_with_cache(
                 context=context, context_mask=context_mask, attention_mask=attention_mask, segment_ids=segment_ids,
-                context_segment_ids=context_segment_ids,
+                context_segment_ids=context_segment_ids, attention_bias=attention_bias,
             )  # fmt: skip
             query, (key, value) = project_query(self, inputs), cache.read()
             return attend(
                 self, query, key, value, cache.attention_mask, zero_empty_rows=True,
                 return_attention_scores=return_attention_scores,
             )  # fmt: skip
-        self._check_call(inputs, context, context_mask, attention_mask, segment_ids, context_segment_ids)
+        self._check_call(
+            inputs, context, context_mask, attention_mask, segment_ids, context_segment_ids, attention_bias
+        )
         query, (key, value) = project_query(self, inputs), self.project_context(context)
         allowed = AttentionMask(False, None, context_mask, segment_ids, context_segment_ids, attention_mask)
-        return attend(self, query, key, value, allowed, None, True, return_attention_scores, training)
+        return attend(self, query, key, value, allowed, attention_bias, True, return_attention_scores, training)
 
-    def _check_call(self, inputs, context, context_mask, attention_mask, segment_ids, context_segment_ids):
+    def _check_call(
+        self, inputs, context, context_mask, attention_mask, segment_ids, context_segment_ids, attention_bias
+    ):
         check_context(context)
+        check_bias_and_prefix(self, inputs, context, attention_bias)
         if (segment_ids is None) != (context_segment_ids is None):
             raise ValueError("`segment_ids` and `context_segment_ids` must be passed together; received one.")
         check_masks(self, inputs, context, attention_mask, segment_ids=segment_ids)
@@ -262,7 +280,7 @@ class CrossAttention(keras.layers.Layer):
     def output_spec(self, given):
         """The symbols of `call`, from its arguments as attributes."""
         masks = given.context_mask, given.attention_mask, given.segment_ids, given.context_segment_ids
-        self._check_call(given.inputs, given.context, *masks)
+        self._check_call(given.inputs, given.context, *masks, given.attention_bias)
         return attend_spec(self, given.inputs, given.context, given.return_attention_scores)
 
     def project_context(self, context):

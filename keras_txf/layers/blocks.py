@@ -43,7 +43,7 @@ class EncoderBlock(keras.layers.Layer):
 
     Call arguments:
         inputs: float (B, T, D).
-        mask, attention_mask, segment_ids, positions, cache, return_attention_scores: see
+        mask, attention_mask, segment_ids, positions, attention_bias, prefix_length, cache, return_attention_scores: see
             `MultiHeadSelfAttention`.
 
     Returns:
@@ -88,6 +88,8 @@ class EncoderBlock(keras.layers.Layer):
         attention_mask=None,
         segment_ids=None,
         positions=None,
+        attention_bias=None,
+        prefix_length=None,
         cache=None,
         return_attention_scores=False,
         training=None,
@@ -101,6 +103,8 @@ class EncoderBlock(keras.layers.Layer):
             attention_mask=attention_mask,
             segment_ids=segment_ids,
             positions=positions,
+            attention_bias=attention_bias,
+            prefix_length=prefix_length,
             cache=cache,
             return_attention_scores=return_attention_scores,
         )
@@ -139,7 +143,7 @@ class DecoderBlock(keras.layers.Layer):
     Call arguments:
         inputs: float (B, T, D).
         context: float (B, S, any width), with `cross_attention` only.
-        mask, attention_mask, segment_ids, positions, cache: of the self-attention, see
+        mask, attention_mask, segment_ids, positions, attention_bias, prefix_length, cache: of the self-attention, see
             `MultiHeadSelfAttention`.
         context_mask: bool (B, S), True at real tokens of the context. Keras fills it from the context.
         context_attention_mask: bool (T, S), (B, T, S) or (B, N or 1, T, S) for the cross-attention.
@@ -206,6 +210,8 @@ class DecoderBlock(keras.layers.Layer):
         segment_ids=None,
         context_segment_ids=None,
         positions=None,
+        attention_bias=None,
+        prefix_length=None,
         cache=None,
         context_cache=None,
         return_attention_scores=False,
@@ -229,6 +235,8 @@ class DecoderBlock(keras.layers.Layer):
             attention_mask=attention_mask,
             segment_ids=segment_ids,
             positions=positions,
+            attention_bias=attention_bias,
+            prefix_length=prefix_length,
             cache=cache,
             return_attention_scores=return_attention_scores,
         )

@@ -17,8 +17,8 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.ops.heads import swap_heads
-from keras_txf.ops.masks import combine_masks, put_slice
-from keras_txf.ops.numbers import at_least
+from keras_txf.ops.masks import as_rank_four, combine_masks, prefix_mask, put_slice
+from keras_txf.ops.numbers import at_least, at_most, nan_unless
 
 
 class Cache:
@@ -109,6 +109,55 @@ class Cache:
     def read(self) -> tuple[Any, Any]:
         """Keys and values as they are, (B, keys, K, H)."""
         return swap_heads(self.key), swap_heads(self.value)
+
+    def pairs(
+        self, attention_mask: Any, attention_bias: Any, prefix_length: Any, window: int | None
+    ) -> tuple[Any, Any]:
+        """Returns the mask and the bias of new tokens and keys, out of those of all positions, before `update`.
+
+        Args:
+            attention_mask: bool, up to (B or 1, N or 1, L, L), or None.
+            attention_bias: float (B or 1, N or 1, L, L), or None.
+            prefix_length: int (B,), or None.
+            window: of the attention, or None.
+
+        The bias is NaN at a token beyond L, and at a token after the prompt that would belong to the prefix.
+        """
+        mask, biases = self.attention_mask, []
+        if attention_mask is not None:
+            table = as_rank_four(attention_mask)
+            mask = ops.logical_and(mask, self._of_positions(table))
+            biases.append(self._nan_unless(self.positions < ops.shape(table)[-2]))
+        if attention_bias is not None:
+            bias = self._of_positions(attention_bias)
+            biases += [bias, self._nan_unless(self.positions < ops.shape(attention_bias)[-2], bias.dtype)]
+        if prefix_length is not None and self.key is None:
+            both = ops.logical_and(
+                self.mask[:, None, None], prefix_mask(self.positions, self.key_positions, prefix_length)
+            )
+            if window is not None:
+                distance = self.positions[:, None, :, None] - self.key_positions[:, None, None]
+                both = ops.logical_and(both, ops.abs(distance) < window)
+            mask = ops.logical_or(mask, both)
+        elif prefix_length is not None:
+            biases.append(self._nan_unless(self.positions >= prefix_length[:, None]))
+        return mask, sum(biases) if biases else None
+
+    def _of_positions(self, table):
+        """(B, heads, T, keys), out of a table (B or 1, heads, L, L)."""
+        for axis, positions in ((2, self.positions), (3, self.key_positions)):
+            places = at_most(positions, ops.shape(table)[axis] - 1)
+            if table.shape[0] == 1:
+                table = ops.moveaxis(ops.take(table[0], places, axis=axis - 1), axis - 1, 0)
+            else:
+                shape = list(ops.shape(table))
+                shape[axis] = ops.shape(places)[1]
+                places = places[:, None, :, None] if axis == 2 else places[:, None, None]
+                table = ops.take_along_axis(table, ops.broadcast_to(places, shape), axis=axis)
+        return table
+
+    def _nan_unless(self, valid, dtype="float32"):
+        return nan_unless(valid, dtype)[:, None, :, None]
 
     def read_state(self, name: str, initial: Any) -> Any:
         """Returns the state before the new tokens, (rows of `split`, ...): that of a prompt is `initial`, (B, ...)."""

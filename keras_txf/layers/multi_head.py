@@ -89,6 +89,19 @@ def check_masks(layer, inputs, context, attention_mask, **others):
     check_attention_mask("attention_mask", attention_mask, layer.num_heads, inputs, context)
 
 
+def check_bias_and_prefix(layer, inputs, context, attention_bias, prefix_length=None):
+    if attention_bias is not None:
+        checks.rank("attention_bias", attention_bias, (4, "(batch or 1, heads or 1, query length, key length)"))
+        checks.floats("attention_bias", attention_bias)
+        sizes = inputs.shape[0], layer.num_heads, inputs.shape[1], context.shape[1]
+        checks.broadcasts("attention_bias", attention_bias, *sizes)
+    if prefix_length is not None:
+        if not layer.causal:
+            raise ValueError("`prefix_length` was passed, but causal=False: it would not be used.")
+        checks.rank("prefix_length", prefix_length, (1, "(batch,)"))
+        checks.integers("prefix_length", prefix_length)
+
+
 def check_attention_mask(name, mask, num_heads, inputs, context):
     if mask is not None:
         checks.mask(name, mask, *ATTENTION_MASKS)

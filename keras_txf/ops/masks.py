@@ -33,18 +33,19 @@ class AttentionMask:
     key_segments: Any = None  # int (B, S)
     explicit: Any = None  # bool (T, S), (B, T, S) or (B, N or 1, T, S)
     keys: int | None = None  # the number of keys before the padding of `padded`
+    prefix: Any = None  # int (B,): so many tokens at the beginning see each other, also later ones, if causal
 
     @property
     def causal_alone(self):
         """Whether the mask hides later keys and nothing else."""
-        others = (self.window, self.key_padding, self.query_segments, self.explicit)
+        others = (self.window, self.key_padding, self.query_segments, self.explicit, self.prefix)
         return self.causal and all(other is None for other in others)
 
     @property
     def has_pairs(self):
         """Whether `whole` has an entry for each pair of query and key, not only for each key."""
         explicit = self.explicit is not None and self.explicit.shape[-2] != 1
-        hides_pairs = explicit or self.window is not None or self.query_segments is not None
+        hides_pairs = explicit or any(x is not None for x in (self.window, self.query_segments, self.prefix))
         return hides_pairs or (self.causal and self.key_padding is not None)
 
     def whole(self, queries, keys):
@@ -58,7 +59,7 @@ class AttentionMask:
             key_padding=pad_axis(self.key_padding, keys, 1),
             query_segments=pad_axis(self.query_segments, queries, 1),
             key_segments=pad_axis(self.key_segments, keys, 1),
-            explicit=pad_axis(pad_axis(_as_rank_four(self.explicit), keys, 3), queries, 2),
+            explicit=pad_axis(pad_axis(as_rank_four(self.explicit), keys, 3), queries, 2),
             keys=None if isinstance(keys, int) and real_keys == keys else real_keys,
         )
 
@@ -81,14 +82,14 @@ class AttentionMask:
     def visible_keys(self, first_query, last_query):
         """The bounds of the keys that queries may see, from the first up to the last; None is no bound."""
         first = None if self.window is None else first_query - self.window + 1
-        if self.causal:
+        if self.causal and self.prefix is None:
             return first, last_query
         return first, None if self.window is None else last_query + self.window - 1
 
     def seeing_queries(self, first_key, last_key):
         """The bounds of the queries that may see keys, from the first up to the last; None is no bound."""
         last = None if self.window is None else last_key + self.window - 1
-        if self.causal:
+        if self.causal and self.prefix is None:
             return first_key, last
         return None if self.window is None else first_key - self.window + 1, last
 
@@ -102,6 +103,7 @@ class AttentionMask:
             self.query_segments,
             self.key_segments,
             self.explicit,
+            self.prefix,
         )
 
 
@@ -157,6 +159,7 @@ def combine_masks(
     query_segments=None,
     key_segments=None,
     explicit=None,
+    prefix=None,
 ):
     """The keys that each query may attend to.
 
@@ -165,7 +168,7 @@ def combine_masks(
         key_padding[b, s]                               the key is a real token (or, if causal, the
                                                         query itself, lest padding see what is later)
         query_segments[b, t] == key_segments[b, s]      both belong to one packed sequence
-        s <= t                                          if causal
+        s <= t, or s and t < prefix[b]                  if causal
         |t - s| < window                                if there is a window (1: itself alone)
         explicit[b, n, t, s]                            the caller's own mask
 
@@ -178,6 +181,7 @@ def combine_masks(
         query_segments: int (B, T). Needs `key_segments`.
         key_segments: int (B, S).
         explicit: bool (T, S), (B, T, S) or (B, N or 1, T, S).
+        prefix: int (B,), the number of tokens at the beginning that see each other both ways, if causal.
 
     Returns:
         bool, broadcastable to (B, N, T, S), or None where nothing is masked.
@@ -185,9 +189,11 @@ def combine_masks(
     check_conditions(key_padding, query_segments, key_segments)
     conditions = []
     if causal:
-        conditions.append(causal_mask(query_index, key_index)[None, None])
+        seen = causal_mask(query_index, key_index)[None, None]
+        conditions.append(seen if prefix is None else ops.logical_or(seen, prefix_mask(query_index, key_index, prefix)))
     if window is not None:
-        conditions.append(window_mask(query_index, key_index, window, causal)[None, None])
+        one_sided = causal and prefix is None
+        conditions.append(window_mask(query_index, key_index, window, one_sided)[None, None])
     if key_padding is not None:
         real = ops.expand_dims(ops.cast(key_padding, "bool"), (1, 2))
         conditions.append(ops.logical_or(real, _distance(query_index, key_index) == 0) if causal else real)
@@ -195,7 +201,7 @@ def combine_masks(
         same = ops.equal(ops.expand_dims(query_segments, 2), ops.expand_dims(key_segments, 1))
         conditions.append(same[:, None])
     if explicit is not None:
-        conditions.append(_as_rank_four(explicit))
+        conditions.append(as_rank_four(explicit))
     if not conditions:
         return None
     mask = conditions[0]
@@ -219,6 +225,12 @@ def causal_mask(query_index, key_index):
     return _distance(query_index, key_index) >= 0
 
 
+def prefix_mask(query_index, key_index, prefix):
+    """Queries and keys within a prefix: int (T,) or (B, T), (S,) or (B, S) and (B,) -> bool (B, 1, T, S)."""
+    query, key = (ops.reshape(x, (-1, ops.shape(x)[-1])) < prefix[:, None] for x in (query_index, key_index))
+    return ops.logical_and(query[:, None, :, None], key[:, None, None, :])
+
+
 def window_mask(query_index, key_index, window, causal):
     """A query attends to keys less than `window` away: int (T,) and int (S,) -> bool (T, S).
 
@@ -232,7 +244,7 @@ def _distance(query_index, key_index):
     return ops.expand_dims(query_index, 1) - ops.expand_dims(key_index, 0)
 
 
-def _as_rank_four(mask):
+def as_rank_four(mask):
     if mask is None:
         return None
     mask = ops.convert_to_tensor(mask)

@@ -60,3 +60,11 @@ class PositionBias:
             ops.cast(slice_axis(self.query_positions, first_query, queries, axis), "int32"),
             ops.cast(slice_axis(self.key_positions, first_key, keys, axis), "int32"),
         )
+
+
+def add_bias(bias, more):
+    """The sum of a `PositionBias`, a tensor or None and of a tensor or None."""
+    if more is None:
+        return bias
+    bias = bias.whole() if isinstance(bias, PositionBias) else bias
+    return more if bias is None else bias + ops.cast(more, bias.dtype)

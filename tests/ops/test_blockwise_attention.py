@@ -34,6 +34,7 @@ POSITIONS["relative"].build()
 OPTIONS = st.fixed_dictionaries({
     "kv_heads": st.sampled_from([1, 2, N]), "causal": st.booleans(), "window": st.sampled_from([None, 1, 3, 20]),
     "padding": st.booleans(), "segments": st.booleans(), "explicit": st.sampled_from([None, *EXPLICIT]),
+    "prefix": st.sampled_from([None, np.array([7, 3])]),
     "position": st.sampled_from(list(POSITIONS)), "position_ids": st.sampled_from(["(T,)", "(B, T)"]),
     "soft_cap": st.sampled_from([None, 1.5]), "sinks": st.booleans(),
     "blocks": st.sampled_from([(4, 5), (13, 13), (16, 3), (1, 8)]),
@@ -71,7 +72,8 @@ def test_outputs_and_gradients_are_those_of_whole_logits(examples):
 
 def check(drawn):
     padding, segments = (x if drawn[name] else None for name, x in (("padding", PADDING), ("segments", SEGMENTS)))
-    mask = AttentionMask(drawn["causal"], drawn["window"], padding, segments, segments, EXPLICIT.get(drawn["explicit"]))
+    explicit, prefix = EXPLICIT.get(drawn["explicit"]), drawn["prefix"]
+    mask = AttentionMask(drawn["causal"], drawn["window"], padding, segments, segments, explicit, prefix=prefix)
     whole = mask.whole(T, T)
     position = POSITIONS[drawn["position"]]
     positions = np.arange(T, dtype="int32")

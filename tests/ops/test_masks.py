@@ -13,10 +13,10 @@ from keras_txf.ops.masks import combine_masks, padding_positions
 B, T, S, N = 2, 4, 6, 3
 
 
-def allowed_by_formula(t, s, b, n, query_index, key_index, causal, window, padding, segments, explicit):
+def allowed_by_formula(t, s, b, n, query_index, key_index, causal, window, padding, segments, explicit, prefix):
     distance = query_index[t] - key_index[s]
     return (
-        (not causal or distance >= 0)
+        (not causal or distance >= 0 or (prefix is not None and max(query_index[t], key_index[s]) < prefix[b]))
         and (window is None or abs(distance) < window)
         and (padding is None or padding[b, s] or (causal and distance == 0))
         and (segments is None or segments[0][b, t] == segments[1][b, s])
@@ -28,21 +28,23 @@ def allowed_by_formula(t, s, b, n, query_index, key_index, causal, window, paddi
 @given(
     st.booleans(), st.booleans(), st.booleans(), st.sampled_from([None, 1, 3]),
     st.sampled_from([None, (T, S), (B, T, S), (B, 1, T, S), (B, N, T, S)]), st.integers(0, 3),
+    st.sampled_from([None, np.array([3, 5])]),
 )  # fmt: skip
-def test_equals_the_formula(causal, padded, packed, window, explicit_shape, offset):
+def test_equals_the_formula(causal, padded, packed, window, explicit_shape, offset, prefix):
     random = np.random.default_rng(0)
     query_index, key_index = np.arange(T) + offset, np.arange(S)
     padding = np.arange(S) < np.array([[S], [4]]) if padded else None
     segments = [random.integers(0, 2, (B, length)) for length in (T, S)] if packed else None
     explicit = None if explicit_shape is None else random.random(explicit_shape) < 0.7
-    mask = combine_masks(query_index, key_index, causal, window, padding, *(segments or (None, None)), explicit)
+    mask = combine_masks(query_index, key_index, causal, window, padding, *(segments or (None, None)), explicit, prefix)
     if not (causal or window or padded or packed or explicit_shape):
         assert mask is None
         return
     mask = np.broadcast_to(drawing.array(mask), (B, N, T, S))
     full = explicit[:, None] if explicit_shape == (B, T, S) else explicit
     for b, n, t, s in itertools.product(*map(range, (B, N, T, S))):
-        expected = allowed_by_formula(t, s, b, n, query_index, key_index, causal, window, padding, segments, full)
+        conditions = causal, window, padding, segments, full, prefix
+        expected = allowed_by_formula(t, s, b, n, query_index, key_index, *conditions)
         assert mask[b, n, t, s] == expected
 
 

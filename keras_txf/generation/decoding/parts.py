@@ -27,7 +27,8 @@ from keras_txf.ops.heads import swap_heads
 from keras_txf.ops.masks import combine_masks
 
 EMBEDDINGS = (PositionalEmbedding, keras.layers.Embedding, Start)  # whose masks say which tokens are padding
-REFUSED = ("attention_mask", "segment_ids", "context_attention_mask", "context_segment_ids")
+REFUSED = ("segment_ids", "context_attention_mask", "context_segment_ids")
+OF_ALL_POSITIONS = ("attention_mask", "attention_bias", "prefix_length")
 
 
 class Part:
@@ -317,6 +318,12 @@ def _check(call, layer, new):
             raise ValueError(
                 f"`model` must not pass `{name}` on to {short_repr(layer.name)}: decoding makes the mask of each "
                 "token itself."
+            )
+    for name in OF_ALL_POSITIONS:
+        if arguments.get(name) in new:
+            raise ValueError(
+                f"`model` must make `{name}` of {short_repr(layer.name)} without the new tokens: it is that of "
+                "all positions, those to come too."
             )
     if arguments.get("positions") is not None:
         raise ValueError(
