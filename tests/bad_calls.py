@@ -87,6 +87,7 @@ def add_layers():
     layer_case("MixtureOfExperts", layers.MixtureOfExperts, tokens, num_experts=3)
     case("layers.Cache.of_prompt", layers.Cache.of_prompt, attention_mask=np.ones((2, 5), bool), length=5)
     layer_case("Pooling", layers.Pooling, tokens)
+    layer_case("SoftPrompt", layers.SoftPrompt, tokens, length=3)
     layer_case("AttentionPooling", layers.AttentionPooling, tokens, num_heads=2)
     layer_case("FeatureEmbedding", layers.FeatureEmbedding, tokens, dim=8)
     layer_case("AudioEmbedding", layers.AudioEmbedding, tokens, dim=8)

@@ -18,12 +18,14 @@ from keras_txf.layers.mixture_of_experts import MixtureOfExperts
 from keras_txf.layers.patches import PatchEmbedding
 from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
 from keras_txf.layers.recurrent import RecurrentDecoder
+from keras_txf.layers.soft_prompt import SoftPrompt
 
 __all__ = [
     "ALiBi",
     "AttentionPooling",
     "AudioEmbedding",
     "AxialRotary",
+    "Cache",
     "Convolution",
     "CrossAttention",
     "DecoderBlock",
@@ -31,7 +33,6 @@ __all__ = [
     "EncoderBlock",
     "FeatureEmbedding",
     "FeedForward",
-    "Cache",
     "LatentAttention",
     "LogMelSpectrogram",
     "MixtureOfExperts",
@@ -42,4 +43,5 @@ __all__ = [
     "RecurrentDecoder",
     "RelativeBias",
     "Rotary",
+    "SoftPrompt",
 ]

@@ -91,3 +91,21 @@ def test_a_prefix_may_be_before_some_blocks_alone(is_cut):
     vectors = np.random.default_rng(1).normal(size=(2, 3, 8)).astype("float32")
     found = txf.models.generative(model).generate(PROMPTS, NEW, inputs={"image": vectors})
     np.testing.assert_array_equal(found[:, -NEW:], naive(model, PROMPTS, {"image": vectors}))
+
+
+@drawing.not_on_jax
+@pytest.mark.parametrize("between", [lambda x: x, lambda x: keras.layers.Dense(8, activation="tanh")(x)])
+def test_a_soft_prompt_is_trained_and_read(between):
+    ids = keras.Input((None,), dtype="int32", name="token_ids")
+    x = txf.layers.PositionalEmbedding(20, 8)(ids)
+    soft = txf.layers.SoftPrompt(3)
+    x = txf.layers.DecoderBlock(2, position="alibi")(keras.layers.Concatenate(axis=1)([between(soft(x)), x]))
+    model = drawing.randomize(keras.Model(ids, keras.layers.Dense(20)(x[:, 3:])))
+    before = drawing.array(soft.vectors)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.train_on_batch(np.array(PROMPTS), np.array(PROMPTS))
+    assert np.abs(drawing.array(soft.vectors) - before).min() > 0
+    found = txf.models.generative(model).generate([*PROMPTS, [9]], NEW, padded=False)
+    for prompt, row in zip([*PROMPTS, [9]], found):
+        logits = drawing.array(model(np.array([row[:-1]])))[0, len(prompt) - 1 :]
+        assert row[len(prompt) :] == (logits[:, 1:].argmax(-1) + 1).tolist()  # never padding

@@ -47,6 +47,7 @@ LAYERS = {
     "DecoderBlock": (dict(BLOCK, cross_attention=True), {"position": "alibi"},
                      {**PACKED, **CROSS, "context_attention_mask": SOME}),
     "Pooling": ({}, {"kind": "max"}, TOKENS),
+    "SoftPrompt": (dict(length=3), {"initializer": "ones"}, {"inputs": X}),
     "AttentionPooling": (dict(num_heads=2, intermediate_dim=10), {"activation": "relu"}, TOKENS),
     "PositionalEmbedding": (dict(vocab_size=11, dim=8, position_encoding="learned", max_length=9, token_types=3),
                             {"scale": True}, {"inputs": IDS, "positions": PLACES, "token_type_ids": SEGMENTS}),

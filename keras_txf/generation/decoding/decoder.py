@@ -16,7 +16,7 @@ from keras import ops
 from keras_txf.backend.functional_graph import Symbol, flat_graph, mask_of, set_mask
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.layout import PromptLayout, StepLayout
-from keras_txf.generation.decoding.parts import CachedPart, CutPart, PaddingPart, PrefixPart, make_part
+from keras_txf.generation.decoding.parts import CachedPart, CutPart, PaddingPart, PrefixPart, PromptPart, make_part
 from keras_txf.generation.decoding.trial import check_part
 from keras_txf.layers.features import masks_of_inputs
 from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
@@ -45,19 +45,23 @@ class Decoder:
         new, prefixes, names = {self.ids}, {}, {}
         ids, pad_id = {self.ids}, token_input(model, self.ids_name).pad_id
         self.constant_calls, self.parts = [], []
+        of_prompts = set()  # what no step reads, made after the constants
         for call in calls:
-            if not any(x in new for x in call.inputs):
+            is_new, is_of_prompts = (not known.isdisjoint(call.inputs) for known in (new, of_prompts))
+            if not is_new and not is_of_prompts:
                 self.constant_calls.append(call)
                 continue
             number = names[call.operation.name] = names.get(call.operation.name, -1) + 1
             name = f"{call.operation.name}_call_{number}" if number else call.operation.name
             if type(call.operation).__name__ == "Entry" and call.inputs[0] in ids:
                 ids.update(call.outputs)  # the ids, within another model
-            if _compares(call, ids, pad_id):
+            if not is_new:
+                part = PromptPart(call, name, 0)
+            elif _compares(call, ids, pad_id):
                 part = PaddingPart(call, name, 0)
             else:
                 part = make_part(call, name, prefixes, new)
-            new.update(call.outputs)
+            (of_prompts if isinstance(part, PromptPart) else new).update(call.outputs)
             behind = 0 if isinstance(part, CutPart) else part.prefix
             prefixes.update((x, behind) for x in call.outputs if behind)
             self.parts.append(part)

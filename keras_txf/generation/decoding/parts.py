@@ -23,6 +23,7 @@ from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.caches import Cache, cache_slots
 from keras_txf.layers.decoder_start import Start, StartPositions
 from keras_txf.layers.embeddings import PositionalEmbedding
+from keras_txf.layers.soft_prompt import SoftPrompt
 from keras_txf.ops.heads import swap_heads
 from keras_txf.ops.masks import combine_masks
 
@@ -94,6 +95,17 @@ class PaddingPart(Part):
 
     def run(self, values, layout, memory, known):
         values[self.call.outputs[0]] = layout.real(0)
+
+
+class PromptPart(Part):
+    """A call of a `SoftPrompt`, or on its vectors, which stand before the prompt: no step runs it."""
+
+    is_known = True
+    reads_positions = True  # the part must see the prompt, not its last column
+
+    def run(self, values, layout, memory, known):
+        if layout.is_prompt:
+            super().run(values, layout, memory, known)
 
 
 class PrefixPart(Part):
@@ -281,6 +293,8 @@ def make_part(call, name, prefixes, new):
         if "cache" in parameters:
             _check(call, operation, new)
             return CachedPart(call, name, prefix)
+        if isinstance(operation, SoftPrompt):
+            return PromptPart(call, name, 0)
         if isinstance(operation, StartPositions) or _counts(operation, call):
             return PositionsPart(call, name, prefix)
         if (read := keras_reader(call, new)) is not None:

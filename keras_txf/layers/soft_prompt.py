@@ -1,0 +1,78 @@
+"""SoftPrompt: vectors that are learned, which stand before the tokens of every sequence."""
+
+from typing import Unpack
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.serialization import get_config, get_initializer, register
+from keras_txf.ops.heads import batch_size
+
+
+@register
+@named_arguments
+class SoftPrompt(keras.layers.Layer):
+    """The same learned vectors for every sequence, to be concatenated before its tokens (prompt tuning).
+
+    Use it to adapt a frozen language model: only these vectors are trained. `txf.models.generative` reads them once,
+    with the prompt.
+
+    Args:
+        length: number n of vectors.
+        initializer: of the vectors.
+
+    Call arguments:
+        inputs: float (B, T, D), the embedded tokens, of which only batch size and width count.
+
+    Returns:
+        float (B, n, D), without a mask.
+
+    Raises:
+        ValueError: a length that is no positive integer, inputs without a known width.
+
+    Reference:
+        [The Power of Scale for Parameter-Efficient Prompt Tuning](https://arxiv.org/abs/2104.08691).
+
+    Example:
+
+    >>> tokens = keras.random.normal((2, 7, 32))
+    >>> keras.ops.concatenate([txf.layers.SoftPrompt(5)(tokens), tokens], axis=1).shape
+    (2, 12, 32)
+    """
+
+    def __init__(
+        self,
+        length: int,
+        initializer: str | keras.initializers.Initializer = "random_normal",
+        **kwargs: Unpack[LayerOptions],
+    ):
+        super().__init__(**kwargs)
+        self.length = checks.size("length", length)
+        self.initializer = get_initializer("initializer", initializer)
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        if len(inputs_shape) != 3 or inputs_shape[-1] is None:
+            raise ValueError(
+                f"`inputs` must have shape (batch, length, dim) of a known dim; received shape {tuple(inputs_shape)}."
+            )
+        shape = (self.length, inputs_shape[-1])
+        self.vectors = self.add_weight(name="vectors", shape=shape, initializer=self.initializer)
+
+    def call(self, inputs):
+        checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
+        vectors = ops.cast(self.vectors, self.compute_dtype)
+        return ops.broadcast_to(vectors, (batch_size(inputs), *vectors.shape))
+
+    def compute_output_spec(self, inputs):
+        checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
+        return keras.KerasTensor((inputs.shape[0], self.length, inputs.shape[-1]), self.compute_dtype)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
+
+    def get_config(self):
+        return get_config(self, super().get_config())
