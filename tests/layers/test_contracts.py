@@ -72,6 +72,7 @@ CASES = [
          causal=True, position=relative, scores=SELF_SCORES, fullest=True),
     case("attention-heads-alone", attention, INPUTS, 3, 8, output_projection=False, position="rotary",
          scores=SELF_SCORES, fullest=True),
+    case("soft-prompt", txf.layers.SoftPrompt, INPUTS, 3, **POSITION),
     case("latent-attention", latent, INPUTS, 3, 8, 6, 4, scores=SELF_SCORES),
     case("latent-attention-many", latent, INPUTS, 6, 8, 5, 4, v_head_dim=7, q_lora_rank=9, causal=True,
          position=lambda dtype: txf.layers.Rotary(base=50.0, dtype=dtype), dropout=0.2, use_bias=True,
