@@ -8,10 +8,12 @@ import functools
 import keras
 from keras import ops
 
+from keras_txf.backend.keras_private import output_spec_of
 from keras_txf.generation.decoding.decoder import Decoder
 from keras_txf.layers.serialization import register, revive, serialize_layer
+from keras_txf.layers.token_input import embedded_input
 
-LENGTH = 64  # columns of the symbols on which shapes are inferred; a multiple of every width after a factor of it
+LENGTH = 64  # of the other inputs on which shapes are inferred, where the model allows as many
 
 
 class Half(keras.layers.Layer):
@@ -34,18 +36,21 @@ class Half(keras.layers.Layer):
 
     @functools.cached_property
     def _prefill_spec(self):
-        """The symbols that `prefill` returns for prompts of `LENGTH * width` columns."""
-        columns = LENGTH * self.width
-        inputs = {name: _sized(x.shape, x.dtype, columns) for name, x in self.decoder.inputs.items()}
-        inputs[self.decoder.ids_name] = keras.KerasTensor((2, columns), "int32")
+        """The symbols that `prefill` returns for prompts of W columns."""
+        inputs = {}
+        for name, x in self.decoder.inputs.items():
+            embedded = embedded_input(self.model, name)
+            longest = LENGTH if embedded is None or embedded.max_length is None else min(LENGTH, embedded.max_length)
+            inputs[name] = _sized(x.shape, x.dtype, longest)
+        inputs[self.decoder.ids_name] = keras.KerasTensor((2, self.width), "int32")
         for name, vectors in self.decoder.feature_masks.items():
             inputs[name] = keras.KerasTensor(inputs[vectors].shape[:2], "bool")
-        mask = keras.KerasTensor((2, columns), "bool")
-        return keras.src.backend.compute_output_spec(self.decoder.prefill, inputs, mask)
+        mask = keras.KerasTensor((2, self.width), "bool")
+        return output_spec_of(self.decoder.prefill, inputs, mask)
 
     def _memory(self, cache, constant):
         """The symbols of a cache, whose length is open where it has one slot a column, and of constants."""
-        slots = {part.name: part.slots(LENGTH, self.width) for part in self.decoder.parts}
+        slots = {part.name: part.slots(self.width, self.width) for part in self.decoder.parts}
         known = {
             part: {name: _unsized(x, slots[part].get(name, (None,))[0]) for name, x in memory.items()}
             for part, memory in cache.items()

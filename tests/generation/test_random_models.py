@@ -6,6 +6,7 @@ from random_models import check
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # of masks that layers of Keras lose, and of keys that are no names of inputs
     pytest.mark.skipif(keras.backend.backend() == "jax", reason="compiles each of the models for minutes"),
 ]
 
