@@ -79,6 +79,8 @@ def add_layers():
     layer_case("MultiHeadSelfAttention", layers.MultiHeadSelfAttention, tokens, num_heads=2, position="rotary")
     sizes = dict(num_heads=2, kv_lora_rank=6, qk_nope_head_dim=4, qk_rope_head_dim=2)
     layer_case("LatentAttention", layers.LatentAttention, tokens, **sizes)
+    layer_case("GatedDeltaNet", layers.GatedDeltaNet, tokens, num_key_heads=2, key_head_dim=3)
+    layer_case("ShortConvolution", layers.ShortConvolution, tokens)
     layer_case("CrossAttention", layers.CrossAttention, decoded, num_heads=2)
     layer_case("EncoderBlock", layers.EncoderBlock, tokens, num_heads=2, position="alibi")
     layer_case("DecoderBlock", layers.DecoderBlock, decoded, num_heads=2, cross_attention=True)

@@ -1,4 +1,4 @@
-"""A loop that holds one step in memory, and whether a gradient may be asked for.
+"""A loop that holds one step in memory, a loop over states, and whether a gradient may be asked for.
 
 `keras.ops.fori_loop` on TensorFlow begins up to ten steps at once.
 """
@@ -19,6 +19,19 @@ def sequential_loop(first, last, step, state):
     return tf.while_loop(
         lambda i, state: i < last, lambda i, state: (i + 1, step(i, state)), (first, state), parallel_iterations=1
     )[1]
+
+
+def scan_states(step, state, xs):
+    """Calls `state = step(state, x)` for each x of xs; returns the last state, and the state before each x.
+
+    On TensorFlow XLA cannot compile the gradient of `keras.ops.scan`, whose loop does not tell its largest length.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return ops.scan(lambda state, x: (step(state, x), state), state, xs)
+    import tensorflow as tf
+
+    after = tf.scan(step, xs, state)
+    return after[-1], tf.concat([state[None], after[:-1]], axis=0)
 
 
 def records_gradients():

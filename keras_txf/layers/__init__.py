@@ -11,6 +11,7 @@ from keras_txf.layers.disentangled import DisentangledPositions
 from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.features import FeatureEmbedding
 from keras_txf.layers.feed_forward import FeedForward
+from keras_txf.layers.gated_delta_net import GatedDeltaNet
 from keras_txf.layers.heads import Pooling
 from keras_txf.layers.latent_attention import LatentAttention
 from keras_txf.layers.log_mel import LogMelSpectrogram
@@ -18,6 +19,7 @@ from keras_txf.layers.mixture_of_experts import MixtureOfExperts
 from keras_txf.layers.patches import PatchEmbedding
 from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
 from keras_txf.layers.recurrent import RecurrentDecoder
+from keras_txf.layers.short_convolution import ShortConvolution
 from keras_txf.layers.soft_prompt import SoftPrompt
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "EncoderBlock",
     "FeatureEmbedding",
     "FeedForward",
+    "GatedDeltaNet",
     "LatentAttention",
     "LogMelSpectrogram",
     "MixtureOfExperts",
@@ -43,5 +46,6 @@ __all__ = [
     "RecurrentDecoder",
     "RelativeBias",
     "Rotary",
+    "ShortConvolution",
     "SoftPrompt",
 ]

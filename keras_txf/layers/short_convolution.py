@@ -1,0 +1,142 @@
+"""ShortConvolution: a causal convolution of a few tokens between two gates, in the place of an attention.
+
+Legend: B batch, T length, D model dim, K kernel size, C channels.
+"""
+
+from typing import Any, Unpack
+
+import keras
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.projections import make_projection
+from keras_txf.layers.serialization import get_config, get_initializer, register
+from keras_txf.layers.symbolic_calls import has_output_spec
+
+
+@register
+@has_output_spec
+@named_arguments
+class ShortConvolution(keras.layers.Layer):
+    """The gated short convolution of LFM2: output(c * convolution(b * x)), where b, c and x are projections.
+
+    Pass it as `attention` to some blocks of a builder, beside blocks that attend. Each channel is convolved by itself,
+    over a token and the K - 1 tokens before it. Decoding keeps K - 1 vectors, whatever the number of tokens.
+
+    Args:
+        kernel_size: number K of tokens that one sees, itself the last.
+        use_bias: whether the projections and the convolution have a bias.
+        kernel_initializer: of the projections. The convolution begins with numbers up to 1 / sqrt(K), as in PyTorch.
+
+    Call arguments:
+        inputs: float (B, T, D).
+        mask: bool (B, T), True at real tokens. The convolution reads zeros at the others.
+        cache: a `Cache`, which decoding passes and whose own mask is used.
+
+    Returns:
+        (B, T, D).
+
+    Raises:
+        ValueError: a `kernel_size` that is no positive integer, inputs of another rank or of unknown D.
+
+    Reference:
+        [LFM2 Technical Report](https://arxiv.org/abs/2511.23404).
+
+    Example:
+
+    >>> mixers = [txf.layers.ShortConvolution(kernel_size=3), None]  # None: an attention
+    >>> model = txf.models.decoder_generator(100, num_layers=2, dim=32, num_heads=4, attention=mixers)
+    >>> model.generate([[5, 6, 7]], max_new_tokens=4).shape
+    (1, 7)
+    """
+
+    def __init__(
+        self,
+        kernel_size: int = 3,
+        use_bias: bool = False,
+        kernel_initializer: Any = "glorot_uniform",
+        **kwargs: Unpack[LayerOptions],
+    ):
+        super().__init__(**kwargs)
+        self.kernel_size = checks.size("kernel_size", kernel_size)
+        self.use_bias = checks.boolean("use_bias", use_bias)
+        self.kernel_initializer = get_initializer("kernel_initializer", kernel_initializer)
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        dim = known_dim(inputs_shape)
+        self.input_dense = make_projection(self, "input", 3 * dim, inputs_shape)
+        self.convolution_kernel = add_convolution_kernel(self, self.kernel_size, dim)
+        self.convolution_bias = None
+        if self.use_bias:
+            self.convolution_bias = self.add_weight(name="convolution_bias", shape=(dim,), initializer="zeros")
+        self.output_dense = make_projection(self, "output", dim, inputs_shape)
+
+    def output_spec(self, given):
+        """The symbol of `call`, from its arguments as attributes."""
+        check_tokens(given.inputs, given.mask)
+        self.input_dense(given.inputs)  # raises ValueError for another width than that which it was built for
+        return keras.KerasTensor(given.inputs.shape, self.compute_dtype)
+
+    def call(self, inputs, mask=None, cache=None):
+        check_tokens(inputs, mask)
+        x, mask = rows_of(inputs, mask, cache)
+        before, after, x = ops.split(self.input_dense(x), 3, axis=-1)
+        x = convolve(before * x, self.convolution_kernel, mask, cache)
+        if self.convolution_bias is not None:
+            x = x + self.convolution_bias
+        outputs = self.output_dense(after * x)
+        return outputs if cache is None else cache.join(outputs)
+
+    def get_config(self):
+        return get_config(self, super().get_config())
+
+
+def known_dim(inputs_shape):
+    """The D of (B, T, D)."""
+    if len(inputs_shape) != 3 or inputs_shape[-1] is None:
+        raise ValueError(
+            f"`inputs` must have shape (batch, length, dim) of a known dim; received shape {tuple(inputs_shape)}."
+        )
+    return inputs_shape[-1]
+
+
+def check_tokens(inputs, mask):
+    """Raises ValueError if the arguments of a call are no tokens (B, T, D) with their mask (B, T)."""
+    checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
+    checks.padding_mask(mask, inputs)
+
+
+def rows_of(inputs, mask, cache):
+    """The tokens and their mask as the rows that a recurrence reads: with a cache those of `Cache.split`."""
+    if cache is None:
+        return inputs, mask
+    return cache.split(inputs), None if cache.mask is None else cache.split(cache.mask)
+
+
+def add_convolution_kernel(layer, kernel_size, channels):
+    """The weight (K, C), which begins uniform within 1 / sqrt(K), as that of a depthwise convolution in PyTorch."""
+    return layer.add_weight(
+        name="convolution_kernel",
+        shape=(kernel_size, channels),
+        initializer=keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform"),
+    )
+
+
+def convolve(x, kernel, mask=None, cache=None):
+    """Sums each channel of x (B, T, C) over a token and the K - 1 before it, times kernel (K, C)."""
+    size = kernel.shape[0]
+    past = max(size - 1, 1)  # no cache holds a state without vectors
+    if mask is not None:
+        x = ops.where(ops.cast(mask, "bool")[..., None], x, ops.zeros_like(x))
+    length = ops.shape(x)[1]
+    if cache is None:
+        x = ops.pad(x, ((0, 0), (past, 0), (0, 0)))
+    else:
+        before = cache.read_state("convolution", ops.zeros((ops.shape(x)[0], past, x.shape[-1]), x.dtype))
+        x = ops.concatenate([before, x], axis=1)
+        cache.write_state("convolution", x[:, length:])
+    starts = range(past - size + 1, past + 1)
+    return sum(x[:, start : start + length] * kernel[i] for i, start in enumerate(starts))
