@@ -10,6 +10,7 @@ import math
 import keras
 from keras.src import backend
 
+from keras_txf.backend import loops
 from keras_txf.backend.keras_private import flatten_layers, infer_spec
 
 # Functions of one tensor whose gradient needs it (or their result, which is as large).
@@ -30,7 +31,7 @@ def observe(model, function, symbols, observer, others=()):
             on_product(multiply_adds, operands, result), after each matrix product, convolution and fused attention;
             on_activation(x), after each activation function, with its argument;
             on_layer(layer, call, *args, **kwargs), in place of each `call` of a layer;
-            on_loop(length, step), with a function that does one step of a recurrent layer's loop.
+            on_loop(length, step), with a function that does one step of a recurrent layer's loop, or of `scan_states`.
         others: further (owner, name, value), which stand in for the attributes of these names.
 
     Returns:
@@ -69,6 +70,9 @@ def observe(model, function, symbols, observer, others=()):
         length = keras.tree.flatten(result[1])[0].shape[0 if time_major else 1]
         observer.on_loop(length, lambda: step(inputs, [*states, *(constants or [])]))
 
+    def states(result, step, state, xs):
+        observer.on_loop(xs.shape[0], lambda: step(state, xs[0]))
+
     changes = [(module, name, watched(vars(module)[name], product(count))) for module, name, count in PRODUCTS]
     changes += [
         (module, name, watched(vars(module)[name], activation))
@@ -78,6 +82,7 @@ def observe(model, function, symbols, observer, others=()):
     ]
     changes += [
         (backend, "rnn", watched(backend.rnn, loop)),
+        (loops, "scan_states", watched(loops.scan_states, states)),
         (backend, "lstm", _no_kernel),
         (backend, "gru", _no_kernel),
         (keras, "remat", lambda function: function),  # for shapes nothing needs to be computed again

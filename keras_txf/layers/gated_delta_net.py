@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.backend.loops import scan_states
+from keras_txf.backend import loops
 from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.multi_head import split_heads
 from keras_txf.layers.norms import make_norm
@@ -24,6 +24,7 @@ from keras_txf.ops.heads import batch_size, swap_heads
 from keras_txf.ops.numbers import widen
 
 CHUNK = 64  # tokens of a chunk, a power of 2
+SMALL = 16  # blocks up to this size are inverted by a few large products, others in halves
 
 
 @register
@@ -165,13 +166,18 @@ class GatedDeltaNet(keras.layers.Layer):
 
 def _log_of_rates(shape, dtype=None):
     """The reference implementation's: the logarithm of a number up to 16."""
-    return ops.cast(ops.log(keras.random.uniform(shape, 0.01, 16.0, "float32")), dtype)
+    return ops.cast(ops.log(_uniform(0.01, 16.0, shape)), dtype)
 
 
 def _inverse_softplus_of_steps(shape, dtype=None):
     """The reference implementation's: the softplus of it lies between 0.001 and 0.1, evenly in its logarithm."""
-    steps = ops.exp(keras.random.uniform(shape, math.log(0.001), math.log(0.1), "float32"))
+    steps = ops.exp(_uniform(math.log(0.001), math.log(0.1), shape))
     return ops.cast(ops.log(ops.expm1(steps)), dtype)
+
+
+def _uniform(least, most, shape):
+    """With a seed of its own: Keras' generator of seeds may not exist yet where it delays the making of weights."""
+    return keras.initializers.RandomUniform(least, most)(shape, "float32")
 
 
 def unit_length(x):
@@ -211,8 +217,8 @@ def _split_tokens(tokens, state):
 def _read_token(tokens, state):
     query, key, value, log_decay, beta = _split_tokens(tokens, state)  # (B, N, 1, ...)
     state = ops.exp(log_decay) * state
-    state = state + ops.swapaxes(key, -1, -2) * (beta * (value - key @ state))
-    return query @ state, state
+    state = state + ops.swapaxes(key, -1, -2) * (beta * (value - ops.matmul(key, state)))
+    return ops.matmul(query, state), state
 
 
 def _read_chunks(tokens, state):
@@ -236,19 +242,22 @@ def _read_chunks(tokens, state):
     seen, earlier = places[:, None] >= places, places[:, None] > places  # (C, C)
     between = ops.exp(ops.where(seen, total - ops.swapaxes(total, -1, -2), 0.0))
     keys = ops.swapaxes(key, -1, -2)
-    inverse = inverse_of_unit_triangle(ops.where(earlier, beta * (key @ keys) * between, 0.0))
-    both = inverse @ (beta * ops.concatenate([value, key * ops.exp(total)], axis=-1))  # U and W, (B, N, M, C, V + K)
+    inverse = inverse_of_unit_triangle(ops.where(earlier, beta * ops.matmul(key, keys) * between, 0.0))
+    both = ops.matmul(inverse, beta * ops.concatenate([value, key * ops.exp(total)], axis=-1))  # U and W, (..., V + K)
 
-    width, last = value.shape[-1], total[..., -1:, :]
-    change = ops.swapaxes(key * ops.exp(last - total), -1, -2) @ both  # (B, N, M, K, V + K)
-    stay = ops.exp(last) * ops.eye(key.shape[-1], dtype=key.dtype) - change[..., width:]
+    width, split, last = value.shape[-1], key.shape[-1], total[..., -1:, :]
+    change = ops.matmul(ops.swapaxes(key * ops.exp(last - total), -1, -2), both)  # (B, N, M, K, V + K)
+    stay = ops.exp(last) * ops.eye(split, dtype=key.dtype) - change[..., width:]
     changes = ops.transpose(ops.concatenate([stay, change[..., :width]], axis=-1), (2, 0, 1, 3, 4))  # (M, B, N, K, ...)
-    split = key.shape[-1]
-    state, before = scan_states(lambda state, x: x[..., :split] @ state + x[..., split:], state, changes)
 
+    def next_state(state, change):
+        return ops.matmul(change[..., :split], state) + change[..., split:]
+
+    state, before = loops.scan_states(next_state, state, changes)
     before = ops.transpose(before, (1, 2, 0, 3, 4))  # (B, N, M, K, V), the state before each chunk
-    new = both[..., :width] - both[..., width:] @ before
-    outputs = (query * ops.exp(total)) @ before + ops.where(seen, (query @ keys) * between, 0.0) @ new
+    new = both[..., :width] - ops.matmul(both[..., width:], before)
+    scores = ops.where(seen, ops.matmul(query, keys) * between, 0.0)
+    outputs = ops.matmul(query * ops.exp(total), before) + ops.matmul(scores, new)
     outputs = ops.reshape(outputs, (batch_size(tokens), heads, chunks * size, width))
     return outputs[:, :, :length], state
 
@@ -256,10 +265,22 @@ def _read_chunks(tokens, state):
 def inverse_of_unit_triangle(below):
     """The inverse of 1 + below, where `below` (..., C, C) is zero on and above its diagonal; C is a power of 2.
 
-    The blocks of 2 tokens along the diagonal are inverted, then those of 4, of 8 ...: [[a, 0], [b, c]] has the inverse
-    [[a', 0], [-c' b a', c']]. These are products of matrices alone, which every backend and export has, and as exact as
-    substitution: powers of `below` would overflow float32 where keys repeat.
+    [[a, 0], [b, c]] has the inverse [[a', 0], [-c' b a', c']]: products of matrices alone, which every backend and
+    export has, and as exact as substitution. Powers of `below` would overflow float32 where keys repeat.
     """
+    half = below.shape[-1] // 2
+    if half < SMALL:
+        return _inverse_of_small(below)
+    blocks = ops.stack([below[..., :half, :half], below[..., half:, half:]], axis=-3)
+    blocks = inverse_of_unit_triangle(blocks)
+    first, second = blocks[..., 0, :, :], blocks[..., 1, :, :]
+    corner = -ops.matmul(ops.matmul(second, below[..., half:, :half]), first)
+    top, bottom = [first, ops.zeros_like(corner)], [corner, second]
+    return ops.concatenate([ops.concatenate(row, axis=-1) for row in (top, bottom)], axis=-2)
+
+
+def _inverse_of_small(below):
+    """All blocks of 2 tokens along the diagonal at once, then those of 4, of 8 ..."""
     size = below.shape[-1]
     places = ops.arange(size, dtype="int32")
     inverse, half = ops.eye(size, dtype=below.dtype), 1
@@ -267,6 +288,6 @@ def inverse_of_unit_triangle(below):
         blocks = places // half
         corners = ops.logical_and(blocks[:, None] == blocks + 1, blocks[:, None] % 2 == 1)
         corner = ops.where(corners, below, 0.0)
-        inverse = inverse - (corner if half == 1 else inverse @ corner @ inverse)
+        inverse = inverse - (corner if half == 1 else ops.matmul(ops.matmul(inverse, corner), inverse))
         half *= 2
     return inverse
