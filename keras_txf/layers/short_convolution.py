@@ -130,7 +130,7 @@ def convolve(x, kernel, mask=None, cache=None):
     size = kernel.shape[0]
     past = max(size - 1, 1)  # no cache holds a state without vectors
     if mask is not None:
-        x = ops.where(ops.cast(mask, "bool")[..., None], x, ops.zeros_like(x))
+        x = ops.where(ops.expand_dims(ops.cast(mask, "bool"), -1), x, ops.zeros_like(x))
     length = ops.shape(x)[1]
     if cache is None:
         x = ops.pad(x, ((0, 0), (past, 0), (0, 0)))

@@ -16,6 +16,7 @@ CASES = {
     "mean": (31, IDS, {"pooling": "mean"}), "attention": (31, IDS, {"pooling": "attention"}),
     "experts": (31, IDS, {"feed_forward": txf.layers.MixtureOfExperts(4, 2), "intermediate_dim": None}),
     "convolution": (31, IDS, {"convolution": txf.layers.Convolution(3)}),
+    "short convolution": (31, IDS, {"num_heads": None, "attention": txf.layers.ShortConvolution()}),
     "float vectors": (None, FEATURES, {"input_dim": 5, "pooling": "mean"}),
 }  # fmt: skip
 
@@ -48,7 +49,8 @@ def of_onnx(model, path, inputs):
 @pytest.mark.parametrize("name", CASES)
 def test_a_classifier_says_the_same(name, export, tmp_path):
     vocab_size, inputs, options = CASES[name]
-    model = txf.models.encoder_classifier(vocab_size, num_classes=2, num_layers=1, dim=16, num_heads=2, **options)
+    options = {"num_heads": 2, **options}
+    model = txf.models.encoder_classifier(vocab_size, num_classes=2, num_layers=1, dim=16, **options)
     found = export(model, tmp_path / "model.tflite", inputs)
     expected = model.predict(inputs if vocab_size is None else inputs["token_ids"], verbose=0)
     np.testing.assert_allclose(found, expected, atol=1e-5)
