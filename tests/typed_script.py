@@ -42,6 +42,7 @@ def use_layers() -> None:
     layers.FeatureEmbedding(8, position_encoding="learned", max_length=9)(CONTEXT)
     layers.AudioEmbedding(8, strides=(1, 2), activation="relu")(layers.LogMelSpectrogram(6, num_samples=800)(SOUNDS))
     layers.Pooling("attention")(HIDDEN)
+    layers.SoftPrompt(3, initializer="zeros")(HIDDEN)
     layers.AttentionPooling(2, intermediate_dim=6)(HIDDEN)
     layers.RecurrentDecoder(4, cell="gru", attention="additive")(HIDDEN, HIDDEN[:, 0, :4], CONTEXT[:, :, :4])
 

@@ -124,10 +124,6 @@ class Cache:
         The bias is NaN at a token beyond L, and at a token after the prompt that would belong to the prefix.
         """
         mask, biases = self.attention_mask, []
-        if attention_mask is not None:
-            table = as_rank_four(attention_mask)
-            mask = ops.logical_and(mask, self._of_positions(table))
-            biases.append(self._nan_unless(self.positions < ops.shape(table)[-2]))
         if attention_bias is not None:
             bias = self._of_positions(attention_bias)
             biases += [bias, self._nan_unless(self.positions < ops.shape(attention_bias)[-2], bias.dtype)]
@@ -141,6 +137,10 @@ class Cache:
             mask = ops.logical_or(mask, both)
         elif prefix_length is not None:
             biases.append(self._nan_unless(self.positions >= prefix_length[:, None]))
+        if attention_mask is not None:
+            table = as_rank_four(attention_mask)
+            mask = ops.logical_and(mask, self._of_positions(table))
+            biases.append(self._nan_unless(self.positions < ops.shape(table)[-2]))
         return mask, sum(biases) if biases else None
 
     def _of_positions(self, table):
