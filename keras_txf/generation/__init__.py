@@ -7,6 +7,7 @@ from keras_txf.generation.penalties import FrequencyPenalty, PresencePenalty, Re
 from keras_txf.generation.processors import ForbiddenTokens, ForcedTokens, MinimumLength, NoRepeatNgrams
 from keras_txf.generation.results import Scored, ScoredWithTop
 from keras_txf.generation.samplers import Greedy, Sampling
+from keras_txf.generation.state import State, WithState
 
 __all__ = [
     "Beam",
@@ -23,4 +24,6 @@ __all__ = [
     "Sampling",
     "Scored",
     "ScoredWithTop",
+    "State",
+    "WithState",
 ]

@@ -12,6 +12,7 @@ from keras_txf.generation.compilers import compiled
 from keras_txf.generation.dynamic_parameters import split_parameters
 from keras_txf.generation.loop import Request, decoding_loop
 from keras_txf.generation.results import cut_rows
+from keras_txf.generation.state import State
 from keras_txf.generation.step_seeds import seed_state
 from keras_txf.ops.masks import real_tokens
 from keras_txf.progress import word
@@ -55,6 +56,8 @@ class Engine:
         stop_strings=None,
         stream=False,
         top_logprobs=0,
+        state=None,
+        return_state=False,
     ):
         """Continues each prompt.
 
@@ -71,29 +74,32 @@ class Engine:
             stop_strings: `StopStrings` that end a row too, or None.
             stream: whether to return an iterator of the tokens instead, each int (R,), -1 for a row that has ended.
             top_logprobs: how many of the likeliest tokens the results have for each step.
+            state: a `State` of the beginnings of the prompts, or None.
+            return_state: whether to return a `State` too.
 
         Returns:
             NumPy arrays for the R rows, `num_return_sequences` for each prompt: the new tokens, int (R, N), -1 after
             the end; their log-probabilities (R, N); and a score for each row (R,). With `top_logprobs`, also ids and
-            log-probabilities of the likeliest tokens (R, N, k).
+            log-probabilities of the likeliest tokens (R, N, k). With `return_state` a pair: these, and the `State`.
         """
-        loop = self._decoding_loop(build_models, sampler, processors, num_return_sequences, top_logprobs)
+        loop = self._decoding_loop(build_models, sampler, processors, num_return_sequences, top_logprobs, return_state)
         keys, parameters = zip(*map(split_parameters, (sampler, *processors)))
-        request = self._request(prompts, limits, stops, loop.models.width, seed, inputs, list(parameters))
+        request = self._request(prompts, limits, stops, loop.models.width, seed, inputs, list(parameters), state)
         request = keras.tree.map_structure(ops.convert_to_tensor, request)
         # TensorFlow would warn of a function that is traced for several shapes.
         shapes = tuple(tuple(tensor.shape) for tensor in keras.tree.flatten(request))
-        key = (*keys, num_return_sequences, top_logprobs, shapes)
+        key = (*keys, num_return_sequences, top_logprobs, return_state, shapes)
         compiles = key not in self._loops and keras.backend.backend() in ("tensorflow", "jax")
         start, pad_cache, advance, finish, results = self._compiled_functions(key, loop)
         with word(COMPILING if compiles else ""):
             if stream:
                 return _stream(start, pad_cache, advance, request, stop_strings)
             if stop_strings is None:
-                state, lengths = finish(*start(request), request), None
+                last, lengths = finish(*start(request), request), None
             else:
-                state, lengths = _finish_by_text(start, pad_cache, advance, request, stop_strings)
-            tokens, log_probs, scores, *top = map(ops.convert_to_numpy, results(state, request))
+                last, lengths = _finish_by_text(start, pad_cache, advance, request, stop_strings)
+            memory = {name: last.pop(name) for name in ("cache", "constant", "logits") if name in last}
+            tokens, log_probs, scores, *top = map(ops.convert_to_numpy, results(last, request))
         if lengths is not None:
             tokens, log_probs, scores = cut_rows(tokens, log_probs, scores, lengths)
         if not np.isfinite(scores).all():  # -inf where the processors forbid all tokens, or from NaN logits
@@ -103,7 +109,15 @@ class Engine:
                 "The logits must be numbers; received NaN, from the model's activations, `processors` or `sampler`, or "
                 "of a token beyond the model's `attention_mask` or `attention_bias`, or within its `prefix_length`."
             )
-        return tokens, log_probs, scores, *top
+        found = tokens, log_probs, scores, *top
+        if not return_state:
+            return found
+        counts = (tokens >= 0).sum(axis=1)
+        texts = [
+            [*prompts[row // num_return_sequences], *own[:count].tolist()]
+            for row, (own, count) in enumerate(zip(tokens, counts))
+        ]
+        return found, State(self, texts, (request.ids.shape[1] + counts - 1).astype("int32"), memory)
 
     def function(self, build_models, max_new_tokens, sampler, processors, num_return_sequences, stops, jit_compile):
         """`generate` as a function of tensors, for a graph in which batch and lengths are unknown.
@@ -140,7 +154,9 @@ class Engine:
 
         return run
 
-    def _decoding_loop(self, build_models, sampler, processors, num_return_sequences, top_logprobs=0):
+    def _decoding_loop(
+        self, build_models, sampler, processors, num_return_sequences, top_logprobs=0, keeps_state=False
+    ):
         """The loop of the sampler. The models that the loop runs are built once."""
 
         def models(width=1, return_hidden_states=False):
@@ -150,7 +166,7 @@ class Engine:
                     self._models[key] = build_models(*key)
                 return self._models[key]
 
-        return decoding_loop(sampler, models, processors, num_return_sequences, top_logprobs)
+        return decoding_loop(sampler, models, processors, num_return_sequences, top_logprobs, keeps_state)
 
     def _compiled_functions(self, key, loop):
         """The functions of a loop, see `_compile`: those kept for the key, or new ones.
@@ -171,7 +187,7 @@ class Engine:
         """When the loop was used that has not been used for the longest time."""
         return min(use for use, _ in self._loops.values())
 
-    def _request(self, prompts, limits, stops, width, seed, inputs, parameters):
+    def _request(self, prompts, limits, stops, width, seed, inputs, parameters, state=None):
         """The `Request` of a call, NumPy arrays, its lengths those of a bucket."""
         stops = _stop_table(stops)
         length = max(bucket(max(map(len, prompts))), stops.shape[1])
@@ -185,7 +201,11 @@ class Engine:
             ids[row, columns] = history[row, columns] = prompt
             attention_mask[row, columns] = [token != self.pad_id for token in prompt]
         limits = np.array(limits, "int32")
-        return Request(ids, attention_mask, inputs, history, limits, stops, seed_state(seed), parameters)
+        kept = {}
+        if state is not None:
+            new = bucket(max(len(prompt) - len(own) for prompt, own in zip(prompts, state.ids)))
+            kept = state.tensors(prompts, min(new, length), length)
+        return Request(ids, attention_mask, inputs, history, limits, stops, seed_state(seed), parameters, kept)
 
 
 def _compile(loop):
@@ -198,6 +218,8 @@ def _compile(loop):
 
     def finish(state, constant, request):
         state = loop.advance(models.pad_cache(state, request), constant, request, request.max_new_tokens)
+        if getattr(loop, "keeps_state", False):
+            return {**state, **loop.close(state, constant, request), "constant": constant}
         return {name: value for name, value in state.items() if name != "cache"}
 
     return (

@@ -31,6 +31,9 @@ class Request(typing.NamedTuple):
         stops: int (S, M), see `History`.
         seed: int (2,).
         parameters: list of dicts, the floats of the sampler and of each processor, see `dynamic_parameters.py`.
+        state: what was read before, empty or a dict: `cache`, `constant`, `logits` (B, V) of the next token, `shift`,
+            int (B,), by how many columns the tokens move, and `new`, bool (B, T), True at the tokens of the prompts,
+            in their last T columns, that are not in the cache.
     """
 
     ids: object
@@ -41,6 +44,7 @@ class Request(typing.NamedTuple):
     stops: object
     seed: object
     parameters: list
+    state: dict = {}
 
     @property
     def prompt_length(self):
@@ -51,7 +55,7 @@ class Request(typing.NamedTuple):
         return ops.shape(self.history)[1] - self.prompt_length
 
 
-def decoding_loop(sampler, models, processors, num_return_sequences, top_logprobs=0):
+def decoding_loop(sampler, models, processors, num_return_sequences, top_logprobs=0, keeps_state=False):
     """The loop that `generate` runs: a search brings its own, every other sampler chooses token by token.
 
     Args:
@@ -61,13 +65,14 @@ def decoding_loop(sampler, models, processors, num_return_sequences, top_logprob
         processors: functions of logits and `History`.
         num_return_sequences: how many sequences for each prompt.
         top_logprobs: how many of the likeliest tokens the results have for each step.
+        keeps_state: see `SampledDecoding`.
 
     Returns:
         An object with the methods of `SampledDecoding`, and its `models`.
     """
     if hasattr(sampler, "decoding_loop"):
         return sampler.decoding_loop(models, processors, num_return_sequences, top_logprobs)
-    return SampledDecoding(models(), sampler, processors, num_return_sequences, top_logprobs)
+    return SampledDecoding(models(), sampler, processors, num_return_sequences, top_logprobs, keeps_state)
 
 
 class SampledDecoding:
@@ -79,11 +84,13 @@ class SampledDecoding:
         processors: functions of logits and `History`.
         num_return_sequences: how many sequences for each prompt.
         top_logprobs: how many of the likeliest tokens the results have for each step.
+        keeps_state: whether the last state must be one that another call can go on from, see `close`.
     """
 
-    def __init__(self, models, sampler, processors, num_return_sequences, top_logprobs=0):
+    def __init__(self, models, sampler, processors, num_return_sequences, top_logprobs=0, keeps_state=False):
         self.models, self.sampler, self.processors = models, sampler, processors
         self.num_return_sequences, self.top_logprobs = num_return_sequences, top_logprobs
+        self.keeps_state = keeps_state
 
     def start(self, request):
         """Reads the prompts and chooses the first tokens: the state, and the tensors that all steps share, dicts."""
@@ -99,12 +106,16 @@ class SampledDecoding:
         }
         state |= empty_tables(state["log_probs"], self.top_logprobs)
         logits = ops.repeat(outputs["logits"], repeats, axis=0)
-        return {**self._append(state, logits, request), "cache": cache}, constant
+        kept = {"logits": logits} if self.keeps_state else {}
+        return {**self._append(state, logits, request), **kept, "cache": cache}, constant
 
     def advance(self, state, constant, request, until):
         """Chooses tokens until each row has `until` of them, or has stopped."""
 
         def step(state):
+            if self.keeps_state:
+                kept = self.close(state, constant, request)
+                return {**self._append(state, kept["logits"], request), **kept}
             cache_position = request.prompt_length + state["count"] - 1
             logits, cache, _ = self.models.run_step(
                 state["tokens"], state["attention_mask"], cache_position, state["cache"], constant, request
@@ -112,6 +123,18 @@ class SampledDecoding:
             return {**self._append(state, logits[:, 0], request), "cache": cache}
 
         return run_steps(step, state, until)
+
+    def close(self, state, constant, request):
+        """Reads the last tokens: `cache`, and `logits` (R, V) of the next token. A row that has ended is left as it is.
+
+        The rows that go on in another call end at different columns.
+        """
+        column = request.prompt_length + state["count"] - 1
+        new = ops.take(state["attention_mask"], column[None], axis=1)
+        outputs, cache = self.models.read(
+            state["tokens"], state["attention_mask"], new, column, state["cache"], constant
+        )
+        return {"cache": cache, "logits": ops.where(new, outputs["logits"][:, 0], state["logits"])}
 
     def results(self, state, request):
         """The new tokens, int (R, N), -1 after the end; their log-probabilities (R, N); the sums of these (R,).

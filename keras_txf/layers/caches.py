@@ -33,7 +33,8 @@ class Cache:
     A recurrence begins with `cache.read_state(name, initial)`, and gives its last state to `cache.write_state(name,
     state)`. A step of a beam search reads W alternatives (B, W, D), each of which has its own state:
     `cache.split(inputs)` makes rows of them, (B W, 1, D), on which the recurrence runs, and `cache.join` takes them
-    back. For a prompt and for a single token both return what they are given.
+    back. For a prompt and for a single token both return what they are given. A convolution asks `look_back` for the
+    inputs before the new ones.
 
     Attributes:
         attention_mask: bool (B, 1, T, keys), True where a new token may attend; None: everywhere.
@@ -62,12 +63,14 @@ class Cache:
         states: dict[str, Any] | None = None,
         width: int = 1,
         parents: Any = None,
+        real: Any = None,
     ):
         self.attention_mask, self.positions, self.key_positions = attention_mask, positions, key_positions
         self.key, self.value = key, value  # (B, K, C, H): XLA updates them in place, and multiplies them without a copy
         self.mask, self.new_states = mask, {}
         self._slots, self._is_new = slots, True
         self._states, self._width, self._parents = states, width, parents  # (B, W, ...) by name; int (B, W)
+        self._real = real  # bool (B, T) where padding stands between what was read and the new tokens
 
     @classmethod
     def of_prompt(cls, attention_mask: Any, length: int, window: int | None = None, width: int = 1) -> Self:
@@ -101,8 +104,8 @@ class Cache:
             columns = at_least(self._slots, 0)
             self.key, self.value = (swap_heads(ops.take(x, columns, axis=1)) for x in (key, value))
             return key, value
-        self.key = put_slice(self.key, swap_heads(key), self._slots, 2)
-        self.value = put_slice(self.value, swap_heads(value), self._slots, 2)
+        self.key = put_columns(self.key, swap_heads(key), self._slots)
+        self.value = put_columns(self.value, swap_heads(value), self._slots)
         keys, values = self.read()  # on PyTorch Keras infers float32 for what a layer computes in bfloat16
         return ops.cast(keys, key.dtype), ops.cast(values, value.dtype)
 
@@ -176,6 +179,26 @@ class Cache:
         else:
             self.new_states[name] = ops.reshape(state, (-1, self._width, *state.shape[1:]))
 
+    def look_back(self, name: str, inputs: Any, length: int) -> Any:
+        """Returns the rows of `split` (rows, T, D) with the `length` before them, zeros before the first token.
+
+        The last `length` are kept by this name: a `write_state` of its own is not needed.
+        """
+        x = inputs
+        if self.mask is not None:
+            x = ops.where(self.split(self.mask)[..., None], x, ops.zeros_like(x))
+        before = self.read_state(name, ops.repeat(ops.zeros_like(x[:, :1]), length, axis=1))
+        x = ops.concatenate([before, x], axis=1)
+        if self._real is not None:  # what was read stands right before the first real token
+            tokens = self._real.shape[1]
+            is_real = ops.cast(self._real, "int32")
+            first = ops.where(ops.any(self._real, axis=1), ops.cast(ops.argmax(is_real, axis=1), "int32"), tokens)
+            place = ops.arange(length + tokens, dtype="int32")[None] - first[:, None]
+            place = ops.where(place < 0, length, ops.where(place < length, place, place + first[:, None]))
+            x = ops.take_along_axis(x, place[..., None], axis=1)
+        self.write_state(name, x[:, ops.shape(x)[1] - length :])
+        return x
+
     def split(self, inputs: Any) -> Any:
         """Returns the tokens of a step (B, W, ...) as rows (B W, 1, ...)."""
         if self._states is None or self._width == 1:
@@ -193,6 +216,19 @@ class Cache:
         return ops.reshape(outputs, (-1, self._width, *outputs.shape[2:]))
 
 
+def put_columns(cache, new, place):
+    """Keys or values (B, K, C, H) with new ones (B, K, T, H), see `StepLayout`.
+
+    Args:
+        place: the slot of the first, int scalar; or for each slot the number of its new token, int (B, C), or -1.
+    """
+    if len(ops.shape(place)) == 0:
+        return put_slice(cache, new, place, 2)
+    place = place[:, None, :, None]
+    taken = ops.take_along_axis(ops.cast(new, cache.dtype), at_least(place, 0), axis=2)
+    return ops.where(place >= 0, taken, cache)
+
+
 def prompt_mask(attention_mask, length, window):
     """Where the P tokens of a prompt may attend, bool (B, 1, P, P), and their positions, int (B, P)."""
     columns = ops.arange(length, dtype="int32")
@@ -205,11 +241,11 @@ def prompt_slots(window, width, attention_mask, length):
     return columns_in_slots(length - 1, cache_slots(window, width, ops.shape(attention_mask)[1]))
 
 
-def cache_slots(window, width, columns):
-    """The number of slots of a cache for so many columns."""
+def cache_slots(window, width, columns, tokens=1):
+    """The number of slots of a cache for so many columns, where a step reads so many tokens in order."""
     if window is None:
         return columns
-    slots = window * width
+    slots = window * width + tokens - 1
     if isinstance(columns, int):
         return min(slots, columns)
     return ops.minimum(slots, columns) if ops.is_tensor(columns) else slots  # unknown while JAX infers shapes

@@ -18,6 +18,7 @@ from keras_txf.generation.processors import check_processors, without_padding
 from keras_txf.generation.prompts import check_switch, new_token_limits, stop_lists
 from keras_txf.generation.results import pack
 from keras_txf.generation.samplers import check_options, check_sequences, check_stop_strings, check_stream, get_sampler
+from keras_txf.generation.state import WithState, check_state, check_state_options
 from keras_txf.generation.stop_strings import stop_strings_of
 from keras_txf.generation.top_logprobs import check_top_logprobs
 from keras_txf.layers.adapters import active_adapters
@@ -67,27 +68,39 @@ def run_generate(
     stop_strings,
     tokenizer,
     top_logprobs,
+    state=None,
+    return_state=False,
 ):
     """Runs `generate` of any model; `prefixes` are the ids that the result has before the new ones, for each prompt."""
+    engine = _engine(model, tokens)
+    if state is not None:
+        check_state(state).check(engine, len(prompts))
+        prompts = [own + prompt for own, prompt in zip(state.ids, prompts)]
     limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, tokens.max_length)
     longest = max(map(len, prompts))
-    check_switch(_switch_length(model), longest, longest, max(limits))
+    check_switch(_switch_length(model), longest if state is None else min(map(len, state.ids)), longest, max(limits))
     options = _engine_options(model, tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
-    for name, value in (("padded", padded), ("return_scores", return_scores), ("stream", stream)):
+    switches = {"padded": padded, "return_scores": return_scores, "stream": stream, "return_state": return_state}
+    for name, value in switches.items():
         checks.boolean(name, value)
     top_logprobs = check_top_logprobs(top_logprobs, tokens.vocab_size, return_scores)
     stop_strings = stop_strings_of(stop_strings, tokenizer)
     check_stop_strings(options[0], stop_strings and stop_strings.strings)
+    check_state_options(options[0], state, return_state, stream, stop_strings)
     build_models = functools.partial(decoding_models, model)
     run = functools.partial(
-        _engine(model, tokens).generate, build_models, prompts, limits, *options, seed, inputs, stop_strings
+        engine.generate, build_models, prompts, limits, *options, seed, inputs, stop_strings, state=state
     )
     if stream:
         check_stream(options[0], padded, return_scores)
         shape = (-1,) if num_return_sequences is None else (-1, num_return_sequences)
         return (tokens.reshape(shape) for tokens in run(stream=True))
-    found = run(top_logprobs=top_logprobs)
-    return pack(found, prefixes, num_return_sequences, tokens.pad_id or 0, padded, return_scores)
+    found = run(top_logprobs=top_logprobs, return_state=return_state)
+    found, last = found if return_state else (found, None)
+    result = pack(found, prefixes, num_return_sequences, tokens.pad_id or 0, padded, return_scores)
+    if not return_state:
+        return result
+    return WithState(result.ids, last, result) if return_scores else WithState(result, last)
 
 
 def make_function(

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.generation.prompts import prompt_lists, start_list
+from keras_txf.generation.state import check_state
 from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
 from keras_txf.models.checked_model import CheckedModel
@@ -97,6 +98,8 @@ class Generator(CheckedModel):
         stop_strings: str | Sequence[str] | None = None,
         tokenizer: Any = None,
         top_logprobs: int | None = None,
+        state: Any = None,
+        return_state: bool = False,
     ) -> Any:
         """Continues each prompt.
 
@@ -143,6 +146,11 @@ class Generator(CheckedModel):
                 text.
             top_logprobs: with `return_scores`, how many of the likeliest tokens to return for each new token, and their
                 log-probabilities: a `txf.generation.ScoredWithTop`. A loop is compiled for each number.
+            state: the `state` of an earlier result: the prompts continue its sequences, and only they are read. The
+                answers are those to all of the tokens, and so are the limits and the `processors`. A prompt may be
+                empty. The model's other inputs are those of the first call.
+            return_state: return a `txf.generation.WithState`: also a `state` for the next call, such as the next
+                turn of a chat. Not for beams, "contrastive", streams and `stop_strings`.
 
         Returns:
             NumPy int32 (B, longest): prompts and what follows them, padded on the right.
@@ -161,11 +169,21 @@ class Generator(CheckedModel):
         ((2, 3, 6), (2, 3, 4), (2, 3))
         >>> model.generate([[5, 6], [7]], 4, return_scores=True, top_logprobs=5).top_ids.shape
         (2, 4, 5)
+        >>> first = model.generate([[5, 6]], 4, return_state=True)
+        >>> model.generate([[8, 9]], 4, state=first.state).shape  # after the four tokens of the first answer
+        (1, 6)
         """
         refuse_packed(self)
         tokens = token_input(self, target_name(self))
-        inputs = other_inputs(self, tokens.name, inputs)
-        if prompt_ids is None:
+        if state is None:
+            inputs = other_inputs(self, tokens.name, inputs)
+        elif inputs is not None:
+            raise ValueError("`inputs` does not go with `state`, which keeps those of the first call.")
+        else:
+            inputs = {}
+        if prompt_ids is None and state is not None:
+            prompts = [[] for _ in check_state(state).ids]
+        elif prompt_ids is None:
             if start_id is None:
                 raise ValueError("`prompt_ids` may be left out only where `start_id` is given; received neither.")
             prompts = [[] for _ in next(iter(inputs.values()), [[]])]
@@ -174,7 +192,7 @@ class Generator(CheckedModel):
         if start_id is not None:
             start_ids = start_list(start_id, tokens.vocab_size)
             prompts = [start_ids + prompt for prompt in prompts]
-        if not all(prompts):
+        if state is None and not all(prompts):
             raise ValueError("`prompt_ids` must hold at least one token in each prompt; received an empty one.")
         for name, value in inputs.items():
             if len(value) != len(prompts):
@@ -185,7 +203,7 @@ class Generator(CheckedModel):
         return run_generate(
             self, tokens, prompts, prompts, inputs, max_new_tokens, max_length, sampler, processors,
             num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
-            stop_strings, tokenizer, top_logprobs,
+            stop_strings, tokenizer, top_logprobs, state, return_state,
         )  # fmt: skip
 
     @knows_options

@@ -15,7 +15,7 @@ from keras import ops
 
 from keras_txf.backend.functional_graph import Symbol, flat_graph, mask_of, set_mask
 from keras_txf.checks import short_repr
-from keras_txf.generation.decoding.layout import PromptLayout, StepLayout
+from keras_txf.generation.decoding.layout import OrderedLayout, PromptLayout, StepLayout
 from keras_txf.generation.decoding.parts import CachedPart, CutPart, PaddingPart, PrefixPart, PromptPart, make_part
 from keras_txf.generation.decoding.trial import check_part
 from keras_txf.layers.features import masks_of_inputs
@@ -111,22 +111,15 @@ class Decoder:
                 set_mask(values[self.inputs[vectors]], ops.cast(inputs[name], "bool"))
         for call in self.constant_calls:
             values.update(zip(call.outputs, call.run(values)))
-        layout, cache, constant = PromptLayout(attention_mask, self.width), {}, {}
-        last, of_last = PromptLayout(attention_mask[:, -1:], self.width, is_last=True), {}
-        for part in self.parts:
-            if part in self.tail:
-                of_last.update((x, _last(values[x])) for x in part.call.inputs if x in self.new and x not in of_last)
-                part.run(collections.ChainMap(of_last, values), last, {}, {})
-            else:
-                self._run(part, values, layout, cache, constant)
+        layout = PromptLayout(attention_mask, self.width)
+        outputs, cache, constant = self._read(values, layout, attention_mask[:, -1:], {}, {})
         for i, symbol in enumerate(self._constants):
             mask = mask_of(values[symbol])
             constant[f"constant_{i}"] = {"value": values[symbol], **({} if mask is None else {"mask": mask})}
-        logits = of_last[self.logits] if self.logits in of_last else values[self.logits][:, -1:]
-        outputs = {"logits": ops.reshape(logits[:, -1:], (batch_size(inputs[self.ids_name]), logits.shape[-1]))}
+        outputs["logits"] = ops.reshape(outputs["logits"], (batch_size(inputs[self.ids_name]), self.logits.shape[-1]))
         if self.return_hidden_states:
             prefix = self.prefixes.get(self.hidden, 0)
-            outputs["hidden_states"] = values[self.hidden][:, layout.columns_of(prefix) :]
+            outputs["hidden_states"] = outputs["hidden_states"][:, layout.columns_of(prefix) :]
         return outputs, cache, constant
 
     def step(self, ids, attention_mask, column, prompt_length, cache, constant):
@@ -142,18 +135,60 @@ class Decoder:
         Returns:
             A dict of `logits` (R, W, V) and maybe `hidden_states` (R, W, D), and the new cache.
         """
-        values, cache = {self.ids: _entered(ids, self.ids)}, dict(cache)
+        layout = StepLayout(attention_mask, column, prompt_length)
+        outputs, cache, _ = self._read(self._values(ids, constant), layout, None, cache, constant)
+        outputs["logits"] = ops.reshape(outputs["logits"], (batch_size(ids), self.width, self.logits.shape[-1]))
+        return outputs, cache
+
+    def read(self, ids, real, new, column, cache, constant, keeps=False, last=False):
+        """Reads T tokens of each row in their order.
+
+        Args:
+            ids: int (R, T).
+            real: bool (R, L), True at the real columns, those of the new tokens too.
+            new: bool (R, T), True at the new tokens that are real.
+            column: int scalar, the first column that the tokens have.
+            cache, constant: see `step`.
+            keeps: whether tokens that were read before may lie in the columns of padding among the new ones.
+            last: whether the logits are those of the last column alone.
+
+        Returns:
+            A dict of `logits` (R, T or 1, V) and maybe `hidden_states` (R, T, D), and the new cache.
+        """
+        layout, of_last = OrderedLayout(real, new, column, keeps), new[:, -1:] if last else None
+        outputs, cache, _ = self._read(self._values(ids, constant), layout, of_last, cache, constant)
+        return outputs, cache
+
+    def _values(self, ids, constant):
+        """Tensors by Symbol: new ids, and what the prompt gave to all steps."""
+        values = {self.ids: _entered(ids, self.ids)}
         for i, symbol in enumerate(self._constants):
             values[symbol] = constant[f"constant_{i}"]["value"]
             set_mask(values[symbol], constant[f"constant_{i}"].get("mask"))
-        layout = StepLayout(attention_mask, column, prompt_length)
+        return values
+
+    def _read(self, values, layout, last, cache, constant):
+        """Runs all parts on the tokens of a layout.
+
+        Args:
+            last: bool (B, 1), which rows are real in the last column, to which the tail is limited; None: it is not.
+
+        Returns:
+            A dict of `logits` and maybe `hidden_states`, the new cache, and constants.
+        """
+        cache, constant, of_last = dict(cache), dict(constant), {}
+        last = None if last is None else PromptLayout(last, self.width, is_last=True)
         for part in self.parts:
-            self._run(part, values, layout, cache, constant)
-        logits = values[self.logits]
-        outputs = {"logits": ops.reshape(logits, (batch_size(ids), self.width, logits.shape[-1]))}
+            if last is not None and part in self.tail:
+                of_last.update((x, _last(values[x])) for x in part.call.inputs if x in self.new and x not in of_last)
+                part.run(collections.ChainMap(of_last, values), last, {}, {})
+            else:
+                self._run(part, values, layout, cache, constant)
+        logits = of_last[self.logits] if self.logits in of_last else values[self.logits]
+        outputs = {"logits": logits if last is None else logits[:, -1:]}
         if self.return_hidden_states:
             outputs["hidden_states"] = values[self.hidden]
-        return outputs, cache
+        return outputs, cache, constant
 
     def _run(self, part, values, layout, cache, constant):
         """Runs a part with its share of the memory."""
@@ -182,20 +217,53 @@ class Decoder:
                     memory[name] = ops.pad(x, [(0, missing if i == axis else 0) for i in range(len(x.shape))])
         return padded
 
+    def move(self, cache, shift, last, columns, tokens):
+        """The memory with slots for L columns, in which the tokens of each row stand further to the right.
+
+        Args:
+            shift: int (R,), by how many columns.
+            last: int scalar, the last of the columns that are read next.
+            columns: L.
+            tokens: how many columns are read next.
+        """
+        moved = {}
+        for part in self.parts:
+            more = PromptLayout.columns_of(self, part.prefix)
+            if part.name in cache:
+                own = cache[part.name]
+                moved[part.name] = part.move(own, shift, last + more, columns + more, self.width, tokens)
+        return moved
+
     # What the loops of `generate` call.
 
     def run_prefill(self, request, repeats=1):
         """Reads the prompts of a request; each row of the cache and of the constants comes `repeats` times."""
-        prompts = {self.ids_name: request.ids}
-        mask = request.attention_mask[:, : request.prompt_length]
-        outputs, cache, constant = self.prefill({**request.inputs, **prompts}, mask)
+        if request.state:
+            outputs, cache, constant = self._continue(request)
+        else:
+            mask = request.attention_mask[:, : request.prompt_length]
+            outputs, cache, constant = self.prefill({**request.inputs, self.ids_name: request.ids}, mask)
         if repeats > 1:
             repeat = functools.partial(ops.repeat, repeats=repeats, axis=0)
             cache, constant = keras.tree.map_structure(repeat, (cache, constant))
         return outputs, cache, constant
 
+    def _continue(self, request):
+        """Reads what follows the tokens of a state that the caller has kept."""
+        state, columns = request.state, ops.shape(request.attention_mask)[1]
+        new = state["new"]
+        tokens, constant = new.shape[1], state["constant"]
+        cache = self.move(state["cache"], state["shift"], request.prompt_length - 1, columns, tokens)
+        ids, column = request.ids[:, -tokens:], request.prompt_length - tokens
+        outputs, cache = self.read(ids, request.attention_mask, new, column, cache, constant, keeps=True, last=True)
+        has_new = ops.any(new, axis=1)[:, None]
+        outputs["logits"] = ops.where(has_new, outputs["logits"][:, 0], ops.cast(state["logits"], self.logits.dtype))
+        return outputs, cache, constant
+
     def pad_cache(self, state, request):
         """The state after the prompts, its cache padded to the columns of the prompts and of all new tokens."""
+        if request.state:
+            return state
         return {**state, "cache": self.pad(state["cache"], ops.shape(request.attention_mask)[1])}
 
     def run_step(self, tokens, attention_mask, cache_position, cache, constant, request):

@@ -81,12 +81,7 @@ def read_convolution(layer, arguments, cache):
     """Returns the outputs of a convolution, whose state is the inputs that it looks back at, (B, H, D)."""
     x = cache.split(next(iter(arguments.values())))
     length = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
-    if cache.mask is not None:  # before the first token stand zeros
-        x = ops.where(cache.split(cache.mask)[..., None], x, ops.zeros_like(x))
-    before = cache.read_state("inputs", ops.zeros((ops.shape(x)[0], length, x.shape[-1]), x.dtype))
-    together = ops.concatenate([before, x], axis=1)
-    cache.write_state("inputs", together[:, ops.shape(together)[1] - length :])
-    return cache.join(layer(together)[:, length:])
+    return cache.join(layer(cache.look_back("inputs", x, length))[:, length:])
 
 
 def read_attention(layer, arguments, cache):

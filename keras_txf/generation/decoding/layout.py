@@ -104,6 +104,19 @@ class PromptLayout(Layout):
         return mask, positions, positions, slots
 
 
+def move_slots(x, axis, slots, shift, last, is_ring):
+    """A tensor with other slots on an axis, whose columns stand further to the right, see `Part.move`.
+
+    Args:
+        is_ring: whether column c lies in slot c mod C, else in slot c.
+    """
+    held, before = ops.arange(slots, dtype="int32"), ops.shape(x)[axis]
+    held = (columns_in_slots(last, slots) if is_ring else held)[None] - shift[:, None]
+    held = ops.mod(held, before) if is_ring else ops.clip(held, 0, before - 1)
+    shape = [-1 if i == axis else 1 for i in range(1, len(x.shape))]
+    return ops.take_along_axis(x, ops.reshape(held, (ops.shape(x)[0], *shape)), axis)
+
+
 class StepLayout(Layout):
     """The tokens of a step.
 
@@ -118,17 +131,21 @@ class StepLayout(Layout):
     def __init__(self, mask, column, prompt_length):
         super().__init__(mask.shape[1])
         self.mask, self.column, self.prompt_length = mask, column, prompt_length
+        self.own = column + ops.arange(mask.shape[1], dtype="int32")
 
     @functools.cached_property
     def positions(self):
-        """(B, W): how many real tokens stand before each."""
+        """(B, T): how many real tokens stand before each."""
         return at_least(ops.sum(ops.cast(self.mask, "int32"), axis=-1) - 1, 0)
 
+    @functools.cached_property
+    def _tokens(self):
+        return ops.ones_like(self.mask[..., 0], "bool")
+
     def real(self, prefix):
-        """bool (B, W): the tokens of a step are real."""
-        if 0 not in self._real:
-            self._real[0] = ops.ones_like(self.mask[..., 0], "bool")
-        return self._real[0]
+        """bool (B, T), True at the new tokens that are real."""
+        self._real[0] = self._tokens
+        return self._tokens
 
     @functools.cached_property
     def _rows(self):
@@ -151,45 +168,94 @@ class StepLayout(Layout):
         return ops.argmax(ops.cast(last, "int32"), axis=2)
 
     def _place(self, prefix):
-        """The mask (B, W, columns), the real columns (B, columns), the columns of the step and P, behind a prefix."""
-        own = self.column + ops.arange(self.width, dtype="int32")
+        """The mask (B, T, columns), the real columns (B, columns), the columns of the step and P, behind a prefix."""
         if not prefix:
-            return self.mask, self._rows, own, self.prompt_length
+            return self.mask, self._rows, self.own, self.prompt_length
         more = self.columns_of(prefix)
         first = ops.cast(ops.argmax(ops.cast(self._rows, "int32"), axis=1), "int32")
         masks = (self._behind(x, first, prefix) for x in (self.mask, self._rows))
-        return *masks, own + more, self.prompt_length + more
+        return *masks, self.own + more, self.prompt_length + more
 
     def cache(self, memory, window, prefix, allowed):
-        """The `Cache` of a layer, with what was read before; `allowed` is a mask by hand (B, W), or None."""
+        """The `Cache` of a layer, with what was read before; `allowed` is a mask by hand (B, T), or None."""
         states = {name: x for name, x in memory.items() if name not in ("key", "value", "mask")}
-        own = {"mask": allowed, "states": states, "width": self.width, "parents": self.parents if states else None}
+        own = {"states": states, "width": self.width, "parents": self.parents if states else None}
+        own |= self._known_tokens(allowed)
         if "key" not in memory:
             return Cache(None, self.positions + prefix, **own)
         key, value = memory["key"], memory["value"]
         if allowed is not None:
-            memory["mask"] = table = put_slice(memory["mask"], allowed, self.column + self.columns_of(prefix), 1)
+            memory["mask"] = table = self._put_mask(memory["mask"], allowed, self.column + self.columns_of(prefix))
             return Cache(*self._masks(window, prefix, ops.shape(key)[2], table), key, value, **own)
         if (window, prefix) not in self._known:
             self._known[window, prefix] = self._masks(window, prefix, ops.shape(key)[2])
         return Cache(*self._known[window, prefix], key, value, **own)
 
+    def _known_tokens(self, allowed):
+        """What a layer sees of the new tokens: `mask`, bool (B, T), and the `real` ones; None: all are."""
+        return {"mask": allowed}
+
+    def _put_mask(self, table, allowed, first):
+        return put_slice(table, allowed, first, 1)
+
     def _masks(self, window, prefix, slots, table=None):
         mask, rows, own, prompt_length = self._place(prefix)
         if table is not None:
             mask = ops.logical_and(mask, table[:, None])
-        columns, slot = ops.arange(slots, dtype="int32"), own[0]
+        columns = ops.arange(slots, dtype="int32")
         if window is not None:
-            columns, slot = columns_in_slots(own[-1], slots), ops.mod(slot, slots)
+            columns = columns_in_slots(own[-1], slots)
             mask = ops.logical_and(ops.take(mask, at_least(columns, 0), axis=2), columns >= 0)
         steps, key_steps = self._steps(own, prompt_length), self._steps(columns, prompt_length)
         mask = ops.logical_or(mask, own[:, None] == columns[None])
         if window is not None:
             mask = ops.logical_and(mask, window_mask(steps, key_steps, window, causal=True))
-        return mask[:, None], positions_of(rows, steps), positions_of(rows, key_steps), slot
+        place = self._written(window, own, columns)
+        return mask[:, None], positions_of(rows, steps), positions_of(rows, key_steps), place
+
+    def _written(self, window, own, columns):
+        """Where the new keys go: the first slot, a scalar, or for each slot which of them it takes, int (B, C)."""
+        return own[0] if window is None else ops.mod(own[0], ops.shape(columns)[0])
 
     def _steps(self, columns, prompt_length):
         """Columns, counted so that the alternatives of a step share one number."""
         if self.width == 1:
             return columns
         return ops.where(columns < prompt_length, columns, prompt_length + (columns - prompt_length) // self.width)
+
+
+class OrderedLayout(StepLayout):
+    """T tokens of each sequence that follow each other, among them padding: the next turn of a chat, or a draft.
+
+    Args:
+        real: bool (B, L), True at the real columns, those of the new tokens too.
+        new: bool (B, T), True at the new tokens that are real.
+        column: int scalar, the first column that the step writes.
+        keeps: whether padding among the new tokens leaves what its columns hold: tokens that were read before.
+    """
+
+    def __init__(self, real, new, column, keeps=False):
+        own = column + ops.arange(new.shape[1], dtype="int32")
+        columns = ops.arange(ops.shape(real)[1], dtype="int32")
+        super().__init__(ops.logical_and(real[:, None], columns <= own[:, None]), column, column)
+        self.width, self.keeps, self.columns, self._tokens = 1, keeps, real, new
+
+    @property
+    def _rows(self):
+        return self.columns
+
+    def _known_tokens(self, allowed):
+        real = self.real(0)
+        return {"real": real, "mask": real if allowed is None else ops.logical_and(real, allowed)}
+
+    def _put_mask(self, table, allowed, first):
+        before = ops.take(table, first + ops.arange(ops.shape(allowed)[1], dtype="int32"), axis=1)
+        return super()._put_mask(table, ops.where(self.real(0), allowed, before), first)
+
+    def _written(self, window, own, columns):
+        if window is None and not self.keeps:
+            return own[0]
+        index = columns - own[0]  # of the new token in each slot
+        is_new = ops.logical_and(index >= 0, index < ops.shape(own)[0])
+        index = ops.where(is_new, index, 0)
+        return ops.where(ops.logical_and(is_new, ops.take(self.real(0), index, axis=1)), index, -1)

@@ -18,6 +18,7 @@ from keras_txf.backend.functional_graph import (
 )
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.keras_layers import KERAS_ATTENTION, keras_reader, read_attention
+from keras_txf.generation.decoding.layout import move_slots
 from keras_txf.layers.arguments import call_parameters
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.caches import Cache, cache_slots
@@ -52,9 +53,27 @@ class Part:
         """The Symbols of what a step reads and does not change; the caller drops those of new tokens."""
         return self.call.inputs
 
-    def slots(self, columns, width):
-        """The axis of columns in each tensor of the memory, and its length for L columns: dict of name -> pair."""
+    def slots(self, columns, width, tokens=1):
+        """The axis of columns in each tensor of the memory, and its length for L columns: dict of name -> pair.
+
+        Args:
+            tokens: how many tokens in order a step reads at once.
+        """
         return {}
+
+    def move(self, memory, shift, last, columns, width, tokens):
+        """The memory with slots for L columns, in which the tokens of each row stand further to the right.
+
+        Args:
+            shift: int (B,), by how many columns.
+            last: int scalar, the last of the columns that are read next.
+            columns, width, tokens: see `slots`.
+        """
+        moved = dict(memory)
+        for name, (axis, slots) in self.slots(columns, width, tokens).items():
+            if name in memory:
+                moved[name] = move_slots(memory[name], axis, slots, shift, last, self.window is not None and axis == 2)
+        return moved
 
     def run(self, values, layout, memory, known):
         """Reads the tokens of a layout.
@@ -171,10 +190,10 @@ class CachedPart(Part):
     def constants(self):
         return symbols_in([x for name, x in self.arguments.items() if name not in self.of_prompts])
 
-    def slots(self, columns, width):
+    def slots(self, columns, width, tokens=1):
         if not self.attends_to_itself:
             return {}
-        slots = cache_slots(self.window, width, columns)
+        slots = cache_slots(self.window, width, columns, tokens)
         return {"key": (2, slots), "value": (2, slots), "mask": (1, columns)}
 
     def run(self, values, layout, memory, known):

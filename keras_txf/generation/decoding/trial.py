@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_txf.backend.keras_private import flatten_layers
 from keras_txf.checks import in_one_line, short_repr
-from keras_txf.generation.decoding.layout import PromptLayout, StepLayout
+from keras_txf.generation.decoding.layout import OrderedLayout, PromptLayout, StepLayout
 from keras_txf.layers.class_change import plain_class
 
 BATCH, LENGTH, PROMPT, PADDING, WIDTH = 2, 257, 253, 3, 4  # the width divides the columns of a prompt
@@ -122,6 +122,7 @@ def _step_by_step(part, tokens, constants, width):
     """What a part returns for a prompt and for the tokens after it: for each output a list of arrays.
 
     Each step reads `width` alternatives, of which one is the next token, in a slot that changes from step to step.
+    Without alternatives, two tokens are read in order first, with padding before them.
     """
     cut, columns = PADDING + PROMPT, PADDING + PROMPT + (LENGTH - PROMPT) * width
     seen = np.zeros((BATCH, columns), "bool")
@@ -135,11 +136,19 @@ def _step_by_step(part, tokens, constants, width):
     values = given(slice(0, cut))
     part.run(values, layout, memory, known)
     pieces = [[_numpy(values[s])[:, PADDING:]] for s in part.call.outputs]
-    for name, (axis, slots) in part.slots(columns, width).items():
-        if name in memory:
-            x = memory[name]
-            memory[name] = ops.pad(x, [(0, slots - x.shape[i] if i == axis else 0) for i in range(len(x.shape))])
-    for step in range(LENGTH - PROMPT):
+    begin = 0 if width > 1 or not part.reads_positions else 2
+    new = np.arange(1 + begin) > 0
+    memory = part.move(memory, np.zeros(BATCH, "int32"), cut + begin - 1, columns, width, tokens=1 + begin)
+    if begin:  # padding has the column of the last token of the prompt
+        seen[:, cut : cut + begin] = True
+        layout = OrderedLayout(
+            ops.convert_to_tensor(seen), ops.convert_to_tensor(new[None].repeat(BATCH, 0)), cut - 1, True
+        )
+        values = given(slice(0, 1), slice(cut, cut + begin))
+        part.run(values, layout, memory, known)
+        for piece, s in zip(pieces, part.call.outputs):
+            piece.append(_numpy(values[s])[:, 1:])
+    for step in range(begin, LENGTH - PROMPT):
         first, slot = cut + step * width, step % width
         mask = np.repeat(seen[:, None], width, axis=1)
         mask[:, range(width), range(first, first + width)] = True

@@ -1,0 +1,94 @@
+"""A state goes from call to call: the answers are those to all tokens, and only new tokens are read."""
+
+import keras
+import numpy as np
+import pytest
+from random_models import Drawn, V
+
+import keras_txf as txf
+
+PROMPTS = [[5, 3, 8], [7], [4, 4]]
+TURNS = [[[9, 2, 6, 1], [], [3]], [[8], [9, 5], []]]
+
+
+def chat(model, inputs=None, **options):
+    """The tokens and log-probabilities of three turns, with a state and with all tokens read again."""
+    found, texts, state = [], [[] for _ in PROMPTS], None
+    for turn in (PROMPTS, *TURNS):
+        own = {"return_scores": True, "padded": False, **options}
+        result = model.generate(
+            turn, 6, inputs=inputs if state is None else None, state=state, return_state=True, **own
+        )
+        texts = [text + new for text, new in zip(texts, turn)]
+        whole = model.generate(texts, 6, inputs=inputs, **own)
+        answers = [ids[len(new) :] for ids, new in zip(result.ids, turn)]
+        assert [text + answer for text, answer in zip(texts, answers)] == whole.ids == result.state.ids
+        found += [np.abs(np.subtract(a, b)).max() for a, b in zip(result.scored.log_probs, whole.log_probs)]
+        texts, state = whole.ids, result.state
+    return max(found)
+
+
+def generator(**options):
+    keras.utils.set_random_seed(1)
+    return txf.models.decoder_generator(V, num_layers=2, dim=16, num_heads=2, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "of_call"),
+    [
+        ({"position": "rotary"}, {"stop_ids": 3, "processors": [txf.generation.RepetitionPenalty(1.5)]}),
+        ({"position": "rotary", "window": 3}, {"stop_ids": 3}),
+        ({"attention": [txf.layers.GatedDeltaNet(2, 8), None]}, {"stop_ids": 3}),
+    ],
+    ids=["processors", "window", "states"],
+)
+def test_turns_are_those_of_all_tokens(options, of_call):
+    assert chat(generator(max_length=80, **options), **of_call) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="compiles each of the models for minutes")
+@pytest.mark.filterwarnings("ignore")
+def test_random_models_go_on_from_a_state(uncompiled, request):
+    right, first = 0, 12 * request.config.option.turn
+    for seed in range(first, first + 12):
+        drawn = Drawn(seed)
+        inputs = {name: value for name, (_, value) in drawn.inputs.items()}
+        try:
+            found = chat(txf.models.generative(drawn.model), inputs or None, stop_ids=3)
+        except ValueError:  # see test_random_models.py
+            continue
+        assert found < 1e-4, (seed, drawn.features)
+        right += 1
+    assert right >= 6
+
+
+def test_a_state_draws_as_all_tokens_do():
+    model, draws = generator(), txf.generation.Sampling(temperature=2.0)
+    first = model.generate(PROMPTS, 4, draws, seed=1, num_return_sequences=2, return_state=True, padded=False)
+    texts = [text for each in first.ids for text in each]
+    found = model.generate([[2]] * 6, 5, draws, seed=3, state=first.state, padded=False)
+    whole = model.generate([text + [2] for text in texts], 5, draws, seed=3, padded=False)
+    assert [text + own for text, own in zip(texts, found)] == whole
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampler": "beam", "return_state": True}, "chooses token by token"),
+        ({"stream": True, "return_state": True}, "`return_state` does not go with `stream`"),
+        ({"state": 3}, r"`state` must be the state that `generate\(..., return_state=True\)` returns; received 3"),
+        ({"state": "other"}, "that of the same model"),
+        ({"state": "own", "prompts": [[5]] * 4}, "one row for each of the 4 prompts"),
+        ({"state": "own", "inputs": {}}, "`inputs` does not go with `state`"),
+        ({"state": "own", "max_new_tokens": 80}, "max_length=40"),
+    ],
+)
+def test_what_does_not_go_with_a_state_is_refused(options, message):
+    model, other = generator(max_length=40), generator(max_length=40)
+    states = {
+        name: each.generate(PROMPTS, 2, return_state=True).state for name, each in (("own", model), ("other", other))
+    }
+    options = {**options, "state": states.get(options.get("state"), options.get("state"))}
+    with pytest.raises(ValueError, match=message):
+        model.generate(options.pop("prompts", PROMPTS), **options)
