@@ -446,6 +446,7 @@ AREAS = {
 WITHOUT = {
     "layers.Cache": "made by `of_prompt`, or by `generate`", "generation.History": "made by `generate`",
     "generation.Scored": "made by `generate`", "generation.ScoredWithTop": "made by `generate`",
+    "generation.Decoder": "tests/generation/test_decoder.py",
     "generation.State": "made by `generate`", "generation.WithState": "made by `generate`",
     "training.Cost": "made by `cost`", "text.Tokenizer": "the base of the tokenizers",
 }  # fmt: skip

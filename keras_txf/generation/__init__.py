@@ -2,6 +2,7 @@
 
 from keras_txf.generation.beams import Beam
 from keras_txf.generation.contrastive import Contrastive
+from keras_txf.generation.decoder import Decoder
 from keras_txf.generation.history import History
 from keras_txf.generation.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
 from keras_txf.generation.processors import ForbiddenTokens, ForcedTokens, MinimumLength, NoRepeatNgrams
@@ -12,6 +13,7 @@ from keras_txf.generation.state import State, WithState
 __all__ = [
     "Beam",
     "Contrastive",
+    "Decoder",
     "ForbiddenTokens",
     "ForcedTokens",
     "FrequencyPenalty",

@@ -86,7 +86,7 @@ class BeamDecoding:
     """The loop of a beam search.
 
     Args:
-        models: a `Decoder` of width `num_beams`.
+        models: a `GraphDecoder` of width `num_beams`.
         beam: a `Beam`.
         processors: functions of logits, or of the log-probabilities of several beams, and `History`.
         num_return_sequences: how many sequences for each prompt.

@@ -71,7 +71,7 @@ class ContrastiveDecoding:
     """The loop of a contrastive search.
 
     Args:
-        models: a `Decoder` of width `num_candidates` that return hidden states.
+        models: a `GraphDecoder` of width `num_candidates` that return hidden states.
         search: a `Contrastive`.
         processors: functions of logits and `History`.
         top_logprobs: how many of the likeliest tokens the results have for each step.

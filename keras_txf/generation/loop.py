@@ -61,7 +61,7 @@ def decoding_loop(sampler, models, processors, num_return_sequences, top_logprob
     Args:
         sampler: a function of logits and a seed, see `SampledDecoding`, or an object with a method
             `decoding_loop(models, processors, num_return_sequences, top_logprobs)`.
-        models: function of `width` and `return_hidden_states` that returns a `Decoder`.
+        models: function of `width` and `return_hidden_states` that returns a `GraphDecoder`.
         processors: functions of logits and `History`.
         num_return_sequences: how many sequences for each prompt.
         top_logprobs: how many of the likeliest tokens the results have for each step.
@@ -79,7 +79,7 @@ class SampledDecoding:
     """The loop of a sampler that chooses one token after the other.
 
     Args:
-        models: a `Decoder` of width 1.
+        models: a `GraphDecoder` of width 1.
         sampler: function of logits, float32 (R, V), and a seed for `keras.random`, that returns ids (R,).
         processors: functions of logits and `History`.
         num_return_sequences: how many sequences for each prompt.

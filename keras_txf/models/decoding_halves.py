@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_txf.backend.keras_private import output_spec_of
-from keras_txf.generation.decoding.decoder import Decoder
+from keras_txf.generation.decoding.graph_decoder import GraphDecoder
 from keras_txf.layers.serialization import register, revive, serialize_layer
 from keras_txf.layers.token_input import embedded_input
 
@@ -27,7 +27,7 @@ class Half(keras.layers.Layer):
     def __init__(self, model, width=1, return_hidden_states=False, **kwargs):
         super().__init__(autocast=False, **kwargs)
         self.model, self.width, self.return_hidden_states = revive(model), width, return_hidden_states
-        self.decoder = Decoder(self.model, width, return_hidden_states)
+        self.decoder = GraphDecoder(self.model, width, return_hidden_states)
         self.built = True
 
     def get_config(self):

@@ -5,7 +5,7 @@ import keras
 from keras_txf import checks
 from keras_txf.backend.functional_graph import is_functional
 from keras_txf.checks import short_repr
-from keras_txf.generation.decoding.decoder import Decoder
+from keras_txf.generation.decoding.graph_decoder import GraphDecoder
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.decoding_halves import Prefill, Step
 
@@ -83,7 +83,7 @@ def decoding_models(model, width=1, return_hidden_states=False):
     check_decodable(model)
     checks.positive_int32("width", width)
     checks.boolean("return_hidden_states", return_hidden_states)
-    return Decoder(model, width, return_hidden_states)
+    return GraphDecoder(model, width, return_hidden_states)
 
 
 def check_decodable(model):

@@ -1,4 +1,4 @@
-"""Decoder: reads a prompt, then one token after the other, through the graph of a functional model.
+"""GraphDecoder: reads a prompt, then one token after the other, through the graph of a functional model.
 
 The graph is interpreted on values: what does not depend on the new tokens, such as an encoder, is computed once; each
 other call runs as the graph says, with all of its arguments. Attention gets a cache beside them, and an embedding that
@@ -23,7 +23,7 @@ from keras_txf.layers.token_input import inputs_by_name, target_name, token_inpu
 from keras_txf.ops.heads import batch_size
 
 
-class Decoder:
+class GraphDecoder:
     """Decoding of a model.
 
     Args:
