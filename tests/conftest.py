@@ -88,6 +88,17 @@ def clear_session():
 
 
 @pytest.fixture
+def bfloat16():
+    """Layers and tensors are of bfloat16. Keras makes its policy of the floatx when a layer asks for it first."""
+    before = keras.config.floatx(), keras.config.dtype_policy()
+    keras.config.set_floatx("bfloat16")
+    keras.config.set_dtype_policy("bfloat16")
+    yield
+    keras.config.set_floatx(before[0])
+    keras.config.set_dtype_policy(before[1])
+
+
+@pytest.fixture
 def uncompiled():
     """Runs the loops of TensorFlow step by step: what they compute is the same, and compiling takes seconds each."""
     if keras.backend.backend() != "tensorflow":

@@ -85,7 +85,7 @@ class Engine:
         loop = self._decoding_loop(build_models, sampler, processors, num_return_sequences, top_logprobs, return_state)
         keys, parameters = zip(*map(split_parameters, (sampler, *processors)))
         request = self._request(prompts, limits, stops, loop.models.width, seed, inputs, list(parameters), state)
-        request = keras.tree.map_structure(ops.convert_to_tensor, request)
+        request = keras.tree.map_structure(_tensor, request)
         # TensorFlow would warn of a function that is traced for several shapes.
         shapes = tuple(tuple(tensor.shape) for tensor in keras.tree.flatten(request))
         key = (*keys, num_return_sequences, top_logprobs, return_state, shapes)
@@ -206,6 +206,11 @@ class Engine:
             new = bucket(max(len(prompt) - len(own) for prompt, own in zip(prompts, state.ids)))
             kept = state.tensors(prompts, min(new, length), length)
         return Request(ids, attention_mask, inputs, history, limits, stops, seed_state(seed), parameters, kept)
+
+
+def _tensor(x):
+    """The tensor of an array. Of Booleans Keras makes float32 on JAX, where floatx is another."""
+    return ops.convert_to_tensor(x, "bool" if getattr(x, "dtype", None) == bool else None)
 
 
 def _compile(loop):

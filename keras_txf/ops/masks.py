@@ -227,7 +227,7 @@ def causal_mask(query_index, key_index):
 
 def prefix_mask(query_index, key_index, prefix):
     """Queries and keys within a prefix: int (T,) or (B, T), (S,) or (B, S) and (B,) -> bool (B, 1, T, S)."""
-    query, key = (ops.reshape(x, (-1, ops.shape(x)[-1])) < prefix[:, None] for x in (query_index, key_index))
+    query, key = (ops.less(ops.reshape(x, (-1, ops.shape(x)[-1])), prefix[:, None]) for x in (query_index, key_index))
     return ops.logical_and(query[:, None, :, None], key[:, None, None, :])
 
 

@@ -196,11 +196,7 @@ def test_logits_that_are_nan_are_refused():
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("options", [{}, {"position": "relative", "window": 3}])
-def test_models_of_another_floatx_generate(options):
+def test_models_of_another_floatx_generate(bfloat16, options):
     """On JAX Keras makes floats of Python integers then."""
-    keras.config.set_floatx("bfloat16")
-    try:
-        model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2, **options)
-        assert model.generate([[3, 1], [2]], 3, "beam").shape == (2, 5)
-    finally:
-        keras.config.set_floatx("float32")
+    model = txf.models.decoder_generator(VOCABULARY, 1, 8, 2, **options)
+    assert model.generate([[3, 1], [2]], 3, "beam").shape == (2, 5)

@@ -105,14 +105,6 @@ def test_the_type_is_known_without_a_call(name):
         assert (tuple(output.shape), keras.backend.standardize_dtype(output.dtype)) == (symbol.shape, symbol.dtype)
 
 
-@pytest.fixture
-def bfloat16():
-    before = keras.config.floatx()
-    keras.config.set_floatx("bfloat16")
-    yield
-    keras.config.set_floatx(before)
-
-
 @every_layer
 def test_integers_keep_their_type_under_any_floatx(name, bfloat16):
     """Keras takes the type of numbers from floatx: `ops.where(condition, 3, 0)` has int16 under bfloat16."""
