@@ -16,6 +16,8 @@ from keras_txf.checks import short_repr
 
 def split_parameters(part):
     """A hashable key of all that a compiled loop depends on, and the dynamic floats by their names."""
+    if hasattr(part, "split_parameters"):
+        return part.split_parameters()
     if not getattr(part, "dynamic_parameters", False):
         return part, {}
     values = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}

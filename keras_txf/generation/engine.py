@@ -1,5 +1,6 @@
 """Engine: the compiled decode loops behind `generate` of every generative model."""
 
+import functools
 import itertools
 import threading
 import weakref
@@ -154,18 +155,19 @@ class Engine:
 
         return run
 
+    def decoder(self, build_models, width=1, return_hidden_states=False):
+        """What a loop runs, built once."""
+        key = width, return_hidden_states
+        with _lock:
+            if key not in self._models:
+                self._models[key] = build_models(*key)
+            return self._models[key]
+
     def _decoding_loop(
         self, build_models, sampler, processors, num_return_sequences, top_logprobs=0, keeps_state=False
     ):
         """The loop of the sampler. The models that the loop runs are built once."""
-
-        def models(width=1, return_hidden_states=False):
-            key = width, return_hidden_states
-            with _lock:
-                if key not in self._models:
-                    self._models[key] = build_models(*key)
-                return self._models[key]
-
+        models = functools.partial(self.decoder, build_models)
         return decoding_loop(sampler, models, processors, num_return_sequences, top_logprobs, keeps_state)
 
     def _compiled_functions(self, key, loop):
@@ -210,7 +212,7 @@ class Engine:
 
 def _tensor(x):
     """The tensor of an array. Of Booleans Keras makes float32 on JAX, where floatx is another."""
-    return ops.convert_to_tensor(x, "bool" if getattr(x, "dtype", None) == bool else None)
+    return ops.convert_to_tensor(x, "bool" if str(getattr(x, "dtype", "")) == "bool" else None)
 
 
 def _compile(loop):
@@ -257,8 +259,11 @@ def _stream(start, pad_cache, advance, request, stop_strings):
 
 
 def _columns(start, pad_cache, advance, request, stop_strings):
+    seen = 0
     for state, count, _ in _parts(start, pad_cache, advance, request, stop_strings, 1):
-        yield ops.convert_to_numpy(state["history"][:, request.prompt_length + count - 1])
+        history = ops.convert_to_numpy(state["history"])[:, request.prompt_length :]
+        yield from (history[:, place] for place in range(seen, min(count, history.shape[1])))
+        seen = count
 
 
 def _finish_by_text(start, pad_cache, advance, request, stop_strings):

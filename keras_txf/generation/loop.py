@@ -146,11 +146,16 @@ class SampledDecoding:
 
     def _append(self, state, logits, request):
         """The state without its cache, with one more token in each row; logits are (R, V)."""
+        sampler = with_parameters(self.sampler, request.parameters[0])
+        logits = process_logits(self.processors, logits, state["history"], state["count"], request)
+        return self._write(
+            state, logits, check_ids(sampler(logits, StepSeed(request.seed, state["count"])), logits), request
+        )
+
+    def _write(self, state, logits, tokens, request):
+        """The state without its cache, with tokens (R,) that were chosen by logits (R, V)."""
         count, history, running = state["count"], state["history"], state["running"]
         column = request.prompt_length + count
-        sampler = with_parameters(self.sampler, request.parameters[0])
-        logits = process_logits(self.processors, logits, history, count, request)
-        tokens = check_ids(sampler(logits, StepSeed(request.seed, count)), logits)
         log_probs = log_probabilities(logits)
         top = top_tokens(log_probs, self.top_logprobs)
         log_probs = gather_rows(log_probs, tokens[:, None])[:, 0]

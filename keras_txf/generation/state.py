@@ -60,14 +60,16 @@ def check_state(state):
     return state
 
 
-def check_state_options(sampler, state, return_state, stream, stop_strings):
+def check_state_options(sampler, state, return_state, stream, stop_strings, assistant=None):
     """Refuses what does not go with a state."""
     if (state is not None or return_state) and hasattr(sampler, "decoding_loop"):
         raise ValueError(
             '`state` and `return_state` need a sampler that chooses token by token, such as "greedy" and '
             f'"sampling"; received {short_repr(sampler)}.'
         )
-    for name, value in (("stream", stream), ("stop_strings", stop_strings)):
+    if state is not None and assistant is not None:
+        raise ValueError("`state` does not go with `assistant`, which has read nothing; received both.")
+    for name, value in (("stream", stream), ("stop_strings", stop_strings), ("assistant", assistant)):
         if return_state and value:
             raise ValueError(f"`return_state` does not go with `{name}`; received return_state=True.")
 

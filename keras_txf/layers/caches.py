@@ -189,14 +189,18 @@ class Cache:
             x = ops.where(self.split(self.mask)[..., None], x, ops.zeros_like(x))
         before = self.read_state(name, ops.repeat(ops.zeros_like(x[:, :1]), length, axis=1))
         x = ops.concatenate([before, x], axis=1)
-        if self._real is not None:  # what was read stands right before the first real token
-            tokens = self._real.shape[1]
-            is_real = ops.cast(self._real, "int32")
-            first = ops.where(ops.any(self._real, axis=1), ops.cast(ops.argmax(is_real, axis=1), "int32"), tokens)
-            place = ops.arange(length + tokens, dtype="int32")[None] - first[:, None]
-            place = ops.where(place < 0, length, ops.where(place < length, place, place + first[:, None]))
-            x = ops.take_along_axis(x, place[..., None], axis=1)
-        self.write_state(name, x[:, ops.shape(x)[1] - length :])
+        if self._real is None:
+            self.write_state(name, x[:, ops.shape(x)[1] - length :])
+            return x
+        # What was read stands right before the first real token, and padding may follow the last.
+        tokens, is_real = self._real.shape[1], ops.cast(self._real, "int32")
+        first = ops.cast(ops.argmax(is_real, axis=1), "int32")
+        first = ops.where(ops.any(self._real, axis=1), first, tokens)[:, None]
+        place = ops.arange(length + tokens, dtype="int32")[None] - first
+        place = ops.where(place < 0, length, ops.where(place < length, place, place + first))
+        x = ops.take_along_axis(x, place[..., None], axis=1)
+        last = ops.arange(length, dtype="int32") + first + ops.sum(is_real, axis=1, keepdims=True)
+        self.write_state(name, ops.take_along_axis(x, last[..., None], axis=1))
         return x
 
     def split(self, inputs: Any) -> Any:

@@ -86,14 +86,14 @@ def decoding_models(model, width=1, return_hidden_states=False):
     return GraphDecoder(model, width, return_hidden_states)
 
 
-def check_decodable(model):
+def check_decodable(model, name="model"):
     """Raises ValueError if a model has no graph, or was built for packed sequences."""
     if not is_functional(model):
         received = (
             short_repr(model) if not isinstance(model, keras.Model) else f"{type(model).__name__} without a graph"
         )
         raise ValueError(
-            "`model` must be a functional keras.Model, such as those of `decoder_generator` and `encoder_decoder`; "
+            f"`{name}` must be a functional keras.Model, such as those of `decoder_generator` and `encoder_decoder`; "
             f"received {received}."
         )
     refuse_packed(model)

@@ -13,6 +13,7 @@ from keras_txf import checks
 from keras_txf.backend.functional_graph import mask_of, optional_inputs
 from keras_txf.backend.keras_private import flatten_layers
 from keras_txf.checks import short_repr
+from keras_txf.generation.assisted import Assisted, check_assisted
 from keras_txf.generation.engine import Engine
 from keras_txf.generation.processors import check_processors, without_padding
 from keras_txf.generation.prompts import check_switch, new_token_limits, stop_lists
@@ -23,8 +24,8 @@ from keras_txf.generation.stop_strings import stop_strings_of
 from keras_txf.generation.top_logprobs import check_top_logprobs
 from keras_txf.layers.adapters import active_adapters
 from keras_txf.layers.decoder_start import Start
-from keras_txf.layers.token_input import inputs_by_name
-from keras_txf.models.decoding_models import decoding_models
+from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
+from keras_txf.models.decoding_models import check_decodable, decoding_models
 from keras_txf.models.generate_defaults import is_loaded, with_defaults
 from keras_txf.ops.numbers import at_most
 
@@ -68,6 +69,8 @@ def run_generate(
     stop_strings,
     tokenizer,
     top_logprobs,
+    assistant=None,
+    draft_tokens=4,
     state=None,
     return_state=False,
 ):
@@ -86,7 +89,12 @@ def run_generate(
     top_logprobs = check_top_logprobs(top_logprobs, tokens.vocab_size, return_scores)
     stop_strings = stop_strings_of(stop_strings, tokenizer)
     check_stop_strings(options[0], stop_strings and stop_strings.strings)
-    check_state_options(options[0], state, return_state, stream, stop_strings)
+    if assistant is not None:
+        check_state_options(options[0], state, return_state, stream, stop_strings, assistant)
+        decoder = _assistant(assistant, tokens, inputs, longest, max(limits))
+        options = Assisted(options[0], decoder, check_assisted(options[0], draft_tokens)), *options[1:]
+    else:
+        check_state_options(options[0], state, return_state, stream, stop_strings)
     build_models = functools.partial(decoding_models, model)
     run = functools.partial(
         engine.generate, build_models, prompts, limits, *options, seed, inputs, stop_strings, state=state
@@ -101,6 +109,26 @@ def run_generate(
     if not return_state:
         return result
     return WithState(result.ids, last, result) if return_scores else WithState(result, last)
+
+
+def _assistant(assistant, tokens, inputs, longest, new):
+    """The decoder of an assistant."""
+    check_decodable(assistant, "assistant")
+    own = token_input(assistant, target_name(assistant))
+    needed = set(inputs_by_name(assistant)) - {own.name}
+    if own.vocab_size != tokens.vocab_size or not needed <= set(inputs):
+        raise ValueError(
+            f"`assistant` must read the model's inputs, {short_repr(sorted(inputs))} beside the ids, and have its "
+            f"vocabulary of {tokens.vocab_size}; received a model that reads {short_repr(sorted(needed))}, with a "
+            f"vocabulary of {own.vocab_size}."
+        )
+    if own.max_length is not None and longest + new > own.max_length:
+        raise ValueError(
+            f"`assistant` must have positions for {longest} tokens of a prompt and {new} new ones; received a model "
+            f"with max_length={own.max_length}."
+        )
+    check_switch(_switch_length(assistant), longest, longest, new)
+    return _engine(assistant, own).decoder(functools.partial(decoding_models, assistant))
 
 
 def make_function(

@@ -98,6 +98,8 @@ class Generator(CheckedModel):
         stop_strings: str | Sequence[str] | None = None,
         tokenizer: Any = None,
         top_logprobs: int | None = None,
+        assistant: keras.Model | None = None,
+        draft_tokens: int = 4,
         state: Any = None,
         return_state: bool = False,
     ) -> Any:
@@ -146,6 +148,12 @@ class Generator(CheckedModel):
                 text.
             top_logprobs: with `return_scores`, how many of the likeliest tokens to return for each new token, and their
                 log-probabilities: a `txf.generation.ScoredWithTop`. A loop is compiled for each number.
+            assistant: a smaller model that generates, of the same vocabulary and inputs. It drafts tokens, and the
+                model reads all of them in one step: greedy answers are those without an assistant, draws have the
+                model's distribution ([Leviathan et al. 2023](https://arxiv.org/abs/2211.17192)). Answers come sooner if
+                the assistant is much smaller, and often right; best for few rows, which wait for each other. For the
+                samplers "greedy" and "sampling".
+            draft_tokens: how many tokens the assistant drafts at a time.
             state: the `state` of an earlier result: the prompts continue its sequences, and only they are read. The
                 answers are those to all of the tokens, and so are the limits and the `processors`. A prompt may be
                 empty. The model's other inputs are those of the first call.
@@ -203,7 +211,7 @@ class Generator(CheckedModel):
         return run_generate(
             self, tokens, prompts, prompts, inputs, max_new_tokens, max_length, sampler, processors,
             num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
-            stop_strings, tokenizer, top_logprobs, state, return_state,
+            stop_strings, tokenizer, top_logprobs, assistant, draft_tokens, state, return_state,
         )  # fmt: skip
 
     @knows_options

@@ -217,6 +217,10 @@ class GraphDecoder:
                     memory[name] = ops.pad(x, [(0, missing if i == axis else 0) for i in range(len(x.shape))])
         return padded
 
+    def has_states(self, cache):
+        """Whether a memory holds what a recurrence carries from token to token, which no later token takes back."""
+        return any(set(cache.get(part.name, {})) - set(part.slots(1, 1)) for part in self.parts)
+
     def move(self, cache, shift, last, columns, tokens):
         """The memory with slots for L columns, in which the tokens of each row stand further to the right.
 

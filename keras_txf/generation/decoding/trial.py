@@ -122,7 +122,7 @@ def _step_by_step(part, tokens, constants, width):
     """What a part returns for a prompt and for the tokens after it: for each output a list of arrays.
 
     Each step reads `width` alternatives, of which one is the next token, in a slot that changes from step to step.
-    Without alternatives, two tokens are read in order first, with padding before them.
+    Without alternatives, two tokens are read in order first, between padding.
     """
     cut, columns = PADDING + PROMPT, PADDING + PROMPT + (LENGTH - PROMPT) * width
     seen = np.zeros((BATCH, columns), "bool")
@@ -137,17 +137,16 @@ def _step_by_step(part, tokens, constants, width):
     part.run(values, layout, memory, known)
     pieces = [[_numpy(values[s])[:, PADDING:]] for s in part.call.outputs]
     begin = 0 if width > 1 or not part.reads_positions else 2
-    new = np.arange(1 + begin) > 0
-    memory = part.move(memory, np.zeros(BATCH, "int32"), cut + begin - 1, columns, width, tokens=1 + begin)
-    if begin:  # padding has the column of the last token of the prompt
+    columns_read = begin + 2 if begin else 1
+    memory = part.move(memory, np.zeros(BATCH, "int32"), cut + columns_read - 2, columns, width, columns_read)
+    if begin:  # the first padding has the column of the last token of the prompt, the second one that of the next token
         seen[:, cut : cut + begin] = True
-        layout = OrderedLayout(
-            ops.convert_to_tensor(seen), ops.convert_to_tensor(new[None].repeat(BATCH, 0)), cut - 1, True
-        )
-        values = given(slice(0, 1), slice(cut, cut + begin))
+        new = np.tile([False, True, True, False], (BATCH, 1))
+        layout = OrderedLayout(*map(ops.convert_to_tensor, (seen, new)), cut - 1, keeps=True)
+        values = given(slice(0, 1), slice(cut, cut + begin), slice(0, 1))
         part.run(values, layout, memory, known)
         for piece, s in zip(pieces, part.call.outputs):
-            piece.append(_numpy(values[s])[:, 1:])
+            piece.append(_numpy(values[s])[:, 1:-1])
     for step in range(begin, LENGTH - PROMPT):
         first, slot = cut + step * width, step % width
         mask = np.repeat(seen[:, None], width, axis=1)

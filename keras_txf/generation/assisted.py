@@ -1,0 +1,195 @@
+"""Assisted generation: a small model drafts tokens, and the model itself reads all of them in one step.
+
+All rows take as many tokens of a draft as the row that agrees with the fewest. What a row would have taken beyond them
+is drafted again: whether a token is kept depends on nothing that was drawn for the token or after it.
+
+Legend: R rows, L columns, V vocabulary, K tokens of a draft.
+"""
+
+import dataclasses
+import typing
+
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.checks import short_repr
+from keras_txf.generation.compilers import uniform
+from keras_txf.generation.dynamic_parameters import split_parameters, with_parameters
+from keras_txf.generation.logits_warpers import draw
+from keras_txf.generation.loop import SampledDecoding, process_logits, run_steps, write_column
+from keras_txf.generation.samplers import Greedy, Sampling
+from keras_txf.generation.step_seeds import StepSeed
+from keras_txf.generation.top_k import gather_rows
+from keras_txf.ops.masks import put_slice
+from keras_txf.ops.numbers import LOWEST
+
+DRAFT, ACCEPT, REPLACE = range(3)  # what random numbers are for, each with a seed of its own
+
+
+@dataclasses.dataclass(frozen=True)
+class Assisted:
+    """A sampler, and the decoder of the assistant.
+
+    Args:
+        sampler: `Greedy` or `Sampling`.
+        assistant: a `GraphDecoder`.
+        draft_tokens: K.
+    """
+
+    sampler: typing.Any
+    assistant: typing.Any
+    draft_tokens: int
+
+    def decoding_loop(self, models, processors, num_return_sequences, top_logprobs=0):
+        """The loop that `generate` runs, see `generation.loop.decoding_loop`."""
+        pair = Pair(models(), self.assistant, self.draft_tokens)
+        return AssistedDecoding(pair, self.sampler, processors, num_return_sequences, top_logprobs)
+
+    def split_parameters(self):
+        """The key of a compiled loop, and the floats of the sampler, see `dynamic_parameters`."""
+        key, floats = split_parameters(self.sampler)
+        return (key, self.assistant, self.draft_tokens), floats
+
+
+def check_assisted(sampler, draft_tokens):
+    """The number of tokens of a draft; refuses a sampler whose distribution is not known."""
+    if not isinstance(sampler, (Greedy, Sampling)):
+        raise ValueError(
+            '`assistant` needs the sampler "greedy" or "sampling", whose distribution is known; received '
+            f"{short_repr(sampler)}."
+        )
+    return checks.size("draft_tokens", draft_tokens)
+
+
+class Pair:
+    """A model and its assistant, as a loop runs them: prompts, and K + 1 tokens in order."""
+
+    width = 1
+
+    def __init__(self, model, assistant, draft_tokens):
+        self.decoders = {"model": model, "assistant": assistant}
+        self.variables, self.draft_tokens = [*model.variables, *assistant.variables], draft_tokens
+
+    def run_prefill(self, request, repeats):
+        """Reads the prompts: the outputs of the model, and the caches and the constants of both."""
+        found = {name: decoder.run_prefill(request, repeats) for name, decoder in self.decoders.items()}
+        cache, constant = ({name: own[part] for name, own in found.items()} for part in (1, 2))
+        return found["model"][0], cache, constant
+
+    def pad_cache(self, state, request):
+        """The state after the prompts, its caches with room for all new tokens and for a draft after the last."""
+        shift = ops.zeros_like(state["history"][:, 0])
+        columns = ops.shape(request.attention_mask)[1] + self.draft_tokens
+        last = request.prompt_length + self.draft_tokens
+        cache = {
+            name: decoder.move(state["cache"][name], shift, last, columns, self.draft_tokens + 1)
+            for name, decoder in self.decoders.items()
+        }
+        return {**state, "cache": cache}
+
+    def settle(self, name, ids, real, new, column, before, after, constant):
+        """The cache once it is known which of the tokens are kept, bool (R, K + 1).
+
+        Later tokens take the columns of what is dropped. A state that has read too much is made again.
+        """
+        decoder = self.decoders[name]
+        if not decoder.has_states(before):
+            return after
+        return decoder.read(ids, real, new, column, before, constant, last=True)[1]
+
+
+class AssistedDecoding(SampledDecoding):
+    """The loop of a sampler with an assistant, see `SampledDecoding`; its `models` are a `Pair`."""
+
+    def advance(self, state, constant, request, until):
+        """Chooses tokens until each row has `until` of them or some more, or has stopped."""
+        return run_steps(lambda state: self._step(state, constant, request), state, until)
+
+    def _step(self, state, constant, request):
+        """The state with 1 to K + 1 tokens more."""
+        count, tokens = state["count"], self.models.draft_tokens + 1
+        column, places = request.prompt_length + count - 1, ops.arange(tokens, dtype="int32")
+        limits = ops.repeat(request.limits, self.num_return_sequences)
+        new = ops.logical_and(state["running"][:, None], count - 1 + places < limits[:, None])
+        real = ops.pad(state["attention_mask"], ((0, 0), (0, tokens - 1)))
+        of_draft = ops.arange(ops.shape(real)[1], dtype="int32") - column
+        drafted = ops.take(new, ops.clip(of_draft, 0, tokens - 1), axis=1)
+        real = ops.logical_or(real, ops.logical_and(drafted, ops.logical_and(of_draft >= 0, of_draft < tokens)))
+
+        ids, chances, cache = self._draft(state, real, new, column, constant["assistant"], request)
+        after = {"assistant": cache}
+        outputs, after["model"] = self.models.decoders["model"].read(
+            ids, real, new, column, state["cache"]["model"], constant["model"]
+        )
+        found = {name: x for name, x in state.items() if name != "cache"}
+        goes_on = ops.ones((), "bool")
+        for place in range(tokens):
+            logits = process_logits(
+                self.processors, outputs["logits"][:, place], found["history"], count + place, request
+            )
+            draft = None if place == tokens - 1 else (ids[:, place + 1], chances and chances[0][:, place])
+            chosen, agrees = self._choose(logits, draft, count + place, request)
+            written = self._write(found, logits, chosen, request)
+            found = {name: ops.where(goes_on, written[name], x) for name, x in found.items()}
+            agrees = ops.all(ops.logical_or(agrees, ops.logical_not(found["running"])))
+            goes_on = ops.logical_and(goes_on, ops.logical_and(agrees, ops.any(found["running"])))
+        kept = ops.logical_and(new, places < found["count"] - count)
+        cache = {
+            name: self.models.settle(name, ids, real, kept, column, before, after[name], constant[name])
+            for name, before in state["cache"].items()
+        }
+        return {**found, "cache": cache}
+
+    def _draft(self, state, real, new, column, constant, request):
+        """The last token and K drafted ones, int (R, K + 1); their probabilities, [(R, K + 1, V)] or []; the cache."""
+        decoder, sampler = self.models.decoders["assistant"], self._sampler(request)
+        count, tokens = state["count"], new.shape[1]
+        rows = ops.zeros_like(state["tokens"])
+        vocab_size = decoder.logits.shape[-1]
+        chances = [] if isinstance(sampler, Greedy) else [ops.zeros((*ops.shape(rows)[:1], tokens, vocab_size))]
+        ids = ops.concatenate([state["tokens"], ops.repeat(rows, tokens, axis=1)], axis=1)
+
+        def step(place, carried):
+            ids, history, cache, chances = carried
+            last, is_new = (ops.take(x, place[None], axis=1) for x in (ids, new))
+            outputs, cache = decoder.read(last, real, is_new, column + place, cache, constant)
+            logits = process_logits(self.processors, outputs["logits"][:, 0], history, count + place, request)
+            if chances:
+                logits = sampler.filtered(logits)
+                chances = [put_slice(chances[0], ops.softmax(logits)[:, None], place, 1)]
+                draft = draw(logits, _seed(request, count + place, DRAFT))
+            else:
+                draft = sampler(logits, None)
+            draft = ops.cast(draft, "int32")
+            history = write_column(history, request.prompt_length + count + place, draft)
+            return put_slice(ids, draft[:, None], place + 1, 1), history, cache, chances
+
+        carried = ids, state["history"], state["cache"]["assistant"], chances
+        ids, _, cache, chances = ops.fori_loop(0, tokens, lambda place, x: step(ops.cast(place, "int32"), x), carried)
+        return ids[:, :tokens], chances, cache
+
+    def _choose(self, logits, draft, index, request):
+        """The next tokens, int (R,), and whether they are those of the draft, bool (R,)."""
+        sampler = self._sampler(request)
+        if isinstance(sampler, Greedy):
+            chosen = ops.cast(sampler(logits, None), "int32")
+            return chosen, chosen == (chosen if draft is None else draft[0])
+        filtered = sampler.filtered(logits)
+        if draft is None:
+            chosen = ops.cast(draw(filtered, _seed(request, index, REPLACE)), "int32")
+            return chosen, chosen == chosen
+        ids, chances = draft
+        own = ops.softmax(filtered)
+        share = uniform(ops.shape(ids)[0], _seed(request, index, ACCEPT))
+        agrees = (share * gather_rows(chances, ids[:, None]) < gather_rows(own, ids[:, None]))[:, 0]
+        more = ops.where(own > chances, own - chances, 0.0)
+        more = ops.where(more > 0, ops.log(ops.where(more > 0, more, 1.0)), LOWEST)
+        more = ops.where(ops.any(own > chances, axis=1, keepdims=True), more, filtered)  # rounding: both are equal
+        return ops.where(agrees, ids, ops.cast(draw(more, _seed(request, index, REPLACE)), "int32")), agrees
+
+    def _sampler(self, request):
+        return with_parameters(self.sampler, request.parameters[0])
+
+
+def _seed(request, index, purpose):
+    return StepSeed(request.seed, 3 * index + purpose)
