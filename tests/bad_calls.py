@@ -444,7 +444,8 @@ AREAS = {
 
 # Public callables without a case, and why.
 WITHOUT = {
-    "layers.Cache": "made by `of_prompt`, or by `generate`", "generation.History": "made by `generate`",
+    "layers.Cache": "made by `of_prompt`, or by `generate`", "layers.Int8Cache": "made by `generate`",
+    "layers.SinkCache": "made by `generate`", "generation.History": "made by `generate`",
     "generation.Scored": "made by `generate`", "generation.ScoredWithTop": "made by `generate`",
     "generation.Decoder": "tests/generation/test_decoder.py",
     "generation.State": "made by `generate`", "generation.WithState": "made by `generate`",

@@ -5,6 +5,7 @@ from keras_txf.layers.attention_pooling import AttentionPooling
 from keras_txf.layers.audio import AudioEmbedding
 from keras_txf.layers.axial_rotary import AxialRotary
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
+from keras_txf.layers.cache_kinds import Int8Cache, SinkCache
 from keras_txf.layers.caches import Cache
 from keras_txf.layers.convolution import Convolution
 from keras_txf.layers.disentangled import DisentangledPositions
@@ -36,6 +37,7 @@ __all__ = [
     "FeatureEmbedding",
     "FeedForward",
     "GatedDeltaNet",
+    "Int8Cache",
     "LatentAttention",
     "LogMelSpectrogram",
     "MixtureOfExperts",
@@ -47,5 +49,6 @@ __all__ = [
     "RelativeBias",
     "Rotary",
     "ShortConvolution",
+    "SinkCache",
     "SoftPrompt",
 ]

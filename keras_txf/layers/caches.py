@@ -57,8 +57,7 @@ class Cache:
         positions: Any = None,
         key_positions: Any = None,
         slots: Any = None,
-        key: Any = None,
-        value: Any = None,
+        stored: dict[str, Any] | None = None,
         mask: Any = None,
         states: dict[str, Any] | None = None,
         width: int = 1,
@@ -66,11 +65,55 @@ class Cache:
         real: Any = None,
     ):
         self.attention_mask, self.positions, self.key_positions = attention_mask, positions, key_positions
-        self.key, self.value = key, value  # (B, K, C, H): XLA updates them in place, and multiplies them without a copy
+        self.stored = stored or {}  # (B, K, C, ...): XLA updates them in place, and multiplies them without a copy
         self.mask, self.new_states = mask, {}
-        self._slots, self._is_new = slots, True
+        self._slots, self._is_new, self._of_prompt = slots, True, not self.stored
         self._states, self._width, self._parents = states, width, parents  # (B, W, ...) by name; int (B, W)
         self._real = real  # bool (B, T) where padding stands between what was read and the new tokens
+
+    # How keys and values are kept, and which of them: what another kind of cache replaces.
+
+    parts = ("",)  # the names of the tensors that `pack` returns, after "key" and "value"
+
+    def pack(self, x: Any) -> tuple[Any, ...]:
+        """Keys or values (B, K, T, H) as they are kept: tensors (B, K, T, ...), one for each of `parts`."""
+        return (x,)
+
+    def unpack(self, *parts: Any) -> Any:
+        """The reverse of `pack`: keys or values (B, K, C, H)."""
+        return parts[0]
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The names of all tensors that are kept."""
+        return [kind + part for kind in ("key", "value") for part in cls.parts]
+
+    keeps_all = True  # False: `held` says which tokens are kept
+
+    @classmethod
+    def slot_count(cls) -> int:
+        """C, of a cache that does not keep all tokens."""
+        raise NotImplementedError
+
+    @classmethod
+    def held(cls, last: Any) -> Any:
+        """Which token of its row each slot holds once token `last`, int (B, 1), is written: int (B, C), -1 for none."""
+        raise NotImplementedError
+
+    @classmethod
+    def allows(cls, positions: Any, key_positions: Any) -> Any:
+        """Whether the tokens at `positions` still hold earlier ones when they are read: bool."""
+        raise NotImplementedError
+
+    @property
+    def key(self) -> Any:
+        """The keys that are kept, (B, K, C, H), or None."""
+        return self.stored.get("key")
+
+    @property
+    def value(self) -> Any:
+        """The values that are kept, (B, K, C, H), or None."""
+        return self.stored.get("value")
 
     @classmethod
     def of_prompt(cls, attention_mask: Any, length: int, window: int | None = None, width: int = 1) -> Self:
@@ -100,18 +143,23 @@ class Cache:
                 "`update` must be called once for each call of the layer: a cache holds one pair of keys and values."
             )
         self._is_new = False
-        if self.key is None:  # a prompt attends to itself, and its columns become the cache
-            columns = at_least(self._slots, 0)
-            self.key, self.value = (swap_heads(ops.take(x, columns, axis=1)) for x in (key, value))
+        for kind, x in (("key", key), ("value", value)):
+            names = [kind + part for part in self.parts]
+            if not self.stored.keys() >= {*names}:  # a prompt attends to itself, and its columns become the cache
+                new = self.pack(swap_heads(_take_columns(x, at_least(self._slots, 0))))
+            else:
+                new = self.pack(swap_heads(x))
+                new = [put_columns(self.stored[name], part, self._slots) for name, part in zip(names, new)]
+            self.stored = {**self.stored, **dict(zip(names, new))}
+        if self._of_prompt:
             return key, value
-        self.key = put_columns(self.key, swap_heads(key), self._slots)
-        self.value = put_columns(self.value, swap_heads(value), self._slots)
         keys, values = self.read()  # on PyTorch Keras infers float32 for what a layer computes in bfloat16
         return ops.cast(keys, key.dtype), ops.cast(values, value.dtype)
 
     def read(self) -> tuple[Any, Any]:
         """Keys and values as they are, (B, keys, K, H)."""
-        return swap_heads(self.key), swap_heads(self.value)
+        key, value = (self.unpack(*(self.stored[kind + part] for part in self.parts)) for kind in ("key", "value"))
+        return swap_heads(key), swap_heads(value)
 
     def pairs(
         self, attention_mask: Any, attention_bias: Any, prefix_length: Any, window: int | None
@@ -130,7 +178,7 @@ class Cache:
         if attention_bias is not None:
             bias = self._of_positions(attention_bias)
             biases += [bias, self._nan_unless(self.positions < ops.shape(attention_bias)[-2], bias.dtype)]
-        if prefix_length is not None and self.key is None:
+        if prefix_length is not None and self._of_prompt:
             both = ops.logical_and(
                 self.mask[:, None, None], prefix_mask(self.positions, self.key_positions, prefix_length)
             )
@@ -220,8 +268,15 @@ class Cache:
         return ops.reshape(outputs, (-1, self._width, *outputs.shape[2:]))
 
 
+def _take_columns(x, columns):
+    """Columns (C,) or (B, C) of a tensor (B, P, K, H)."""
+    if len(columns.shape) == 1:
+        return ops.take(x, columns, axis=1)
+    return ops.take_along_axis(x, columns[:, :, None, None], axis=1)
+
+
 def put_columns(cache, new, place):
-    """Keys or values (B, K, C, H) with new ones (B, K, T, H), see `StepLayout`.
+    """Keys or values (B, K, C, ...) with new ones (B, K, T, ...), see `StepLayout`.
 
     Args:
         place: the slot of the first, int scalar; or for each slot the number of its new token, int (B, C), or -1.
@@ -256,9 +311,9 @@ def cache_slots(window, width, columns, tokens=1):
 
 
 def positions_of(real, columns):
-    """(B, number of columns): each row counts from its first real token."""
+    """The positions (B, C) of columns, (C,) or (B, C): each row counts from its first real token."""
     start = ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")
-    return at_least(columns[None] - start[:, None], 0)
+    return at_least((columns if len(columns.shape) == 2 else columns[None]) - start[:, None], 0)
 
 
 def columns_in_slots(last, slots):

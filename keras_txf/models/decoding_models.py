@@ -6,6 +6,7 @@ from keras_txf import checks
 from keras_txf.backend.functional_graph import is_functional
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.graph_decoder import GraphDecoder
+from keras_txf.layers.caches import Cache
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.decoding_halves import Prefill, Step
 
@@ -78,12 +79,12 @@ def step_model(model: keras.Model, width: int = 1, return_hidden_states: bool = 
     return _functional(model, width, return_hidden_states, "step")
 
 
-def decoding_models(model, width=1, return_hidden_states=False):
+def decoding_models(model, width=1, return_hidden_states=False, kind=Cache):
     """What the loops of `generate` run."""
     check_decodable(model)
     checks.positive_int32("width", width)
     checks.boolean("return_hidden_states", return_hidden_states)
-    return GraphDecoder(model, width, return_hidden_states)
+    return GraphDecoder(model, width, return_hidden_states, kind)
 
 
 def check_decodable(model, name="model"):

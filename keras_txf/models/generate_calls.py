@@ -23,6 +23,8 @@ from keras_txf.generation.state import WithState, check_state, check_state_optio
 from keras_txf.generation.stop_strings import stop_strings_of
 from keras_txf.generation.top_logprobs import check_top_logprobs
 from keras_txf.layers.adapters import active_adapters
+from keras_txf.layers.cache_kinds import cache_kind
+from keras_txf.layers.caches import Cache
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
 from keras_txf.models.decoding_models import check_decodable, decoding_models
@@ -71,11 +73,13 @@ def run_generate(
     top_logprobs,
     assistant=None,
     draft_tokens=4,
+    cache=None,
     state=None,
     return_state=False,
 ):
     """Runs `generate` of any model; `prefixes` are the ids that the result has before the new ones, for each prompt."""
-    engine = _engine(model, tokens)
+    kind = cache_kind(cache)
+    engine = _engine(model, tokens, kind)
     if state is not None:
         check_state(state).check(engine, len(prompts))
         prompts = [own + prompt for own, prompt in zip(state.ids, prompts)]
@@ -95,7 +99,11 @@ def run_generate(
         options = Assisted(options[0], decoder, check_assisted(options[0], draft_tokens)), *options[1:]
     else:
         check_state_options(options[0], state, return_state, stream, stop_strings)
-    build_models = functools.partial(decoding_models, model)
+    if not kind.keeps_all and (hasattr(options[0], "decoding_loop") or state is not None or return_state):
+        raise ValueError(
+            f'`cache` must keep all tokens for beams, "contrastive", `assistant` and `state`; received {kind.__name__}.'
+        )
+    build_models = functools.partial(decoding_models, model, kind=kind)
     run = functools.partial(
         engine.generate, build_models, prompts, limits, *options, seed, inputs, stop_strings, state=state
     )
@@ -239,15 +247,18 @@ def start_id_of(model):
 _ENGINES = weakref.WeakKeyDictionary()
 
 
-def _engine(model, tokens):
-    """The model's engine for its active adapters; a new one when the model's variables are new, as after `quantize`."""
+def _engine(model, tokens, kind=Cache):
+    """The model's engine for its active adapters and a kind of cache; a new one when the variables are new.
+
+    They are new after `quantize`.
+    """
     variables, engines = _ENGINES.get(model, ([], {}))
     if len(variables) != len(model.variables) or any(a is not b for a, b in zip(variables, model.variables)):
         engines = {}
         _ENGINES[model] = model.variables, engines
-    active = active_adapters(model)
-    if active not in engines:
+    key = active_adapters(model), kind
+    if key not in engines:
         start = _start_layer(model)
         # Rows of a declared start have no padding before it: a start of several tokens is real, `pad_id` too.
-        engines[active] = Engine(tokens.name, tokens.pad_id if start is None else None)
-    return engines[active]
+        engines[key] = Engine(tokens.name, tokens.pad_id if start is None else None)
+    return engines[key]

@@ -100,6 +100,7 @@ class Generator(CheckedModel):
         top_logprobs: int | None = None,
         assistant: keras.Model | None = None,
         draft_tokens: int = 4,
+        cache: Any = None,
         state: Any = None,
         return_state: bool = False,
     ) -> Any:
@@ -154,6 +155,9 @@ class Generator(CheckedModel):
                 the assistant is much smaller, and often right; best for few rows, which wait for each other. For the
                 samplers "greedy" and "sampling".
             draft_tokens: how many tokens the assistant drafts at a time.
+            cache: how keys and values are kept: None, as the model computes them; "int8", a quarter of the memory of
+                float32, see `txf.layers.Int8Cache`; or a subclass of `txf.layers.Cache` such as
+                `txf.layers.SinkCache.of_size(sinks=4, window=252)`.
             state: the `state` of an earlier result: the prompts continue its sequences, and only they are read. The
                 answers are those to all of the tokens, and so are the limits and the `processors`. A prompt may be
                 empty. The model's other inputs are those of the first call.
@@ -211,7 +215,7 @@ class Generator(CheckedModel):
         return run_generate(
             self, tokens, prompts, prompts, inputs, max_new_tokens, max_length, sampler, processors,
             num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
-            stop_strings, tokenizer, top_logprobs, assistant, draft_tokens, state, return_state,
+            stop_strings, tokenizer, top_logprobs, assistant, draft_tokens, cache, state, return_state,
         )  # fmt: skip
 
     @knows_options

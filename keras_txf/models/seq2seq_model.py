@@ -45,6 +45,7 @@ class Seq2Seq(CheckedModel):
         top_logprobs: int | None = None,
         assistant: keras.Model | None = None,
         draft_tokens: int = 4,
+        cache: Any = None,
     ) -> Any:
         """Answers each source.
 
@@ -60,7 +61,7 @@ class Seq2Seq(CheckedModel):
                 such as Whisper's tokens of the language and the task.
             max_length: at most so many tokens in an answer, those of `start_id` included.
             sampler, stop_ids, seed, stop_sequences, processors, num_return_sequences, padded, return_scores,
-            stream, stop_strings, tokenizer, top_logprobs, assistant, draft_tokens: see `Generator.generate`.
+            stream, stop_strings, tokenizer, top_logprobs, assistant, draft_tokens, cache: see `Generator.generate`.
             inputs: the source in a dict where it is float vectors: `source_features`, (B, S, F), and
                 `source_features_mask`, bool (B, S), which may be left out.
 
@@ -96,7 +97,7 @@ class Seq2Seq(CheckedModel):
         return run_generate(
             self, target, [start_ids] * rows, [[]] * rows, inputs, max_new_tokens, max_length,
             sampler, processors, num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,
-            stop_strings, tokenizer, top_logprobs, assistant, draft_tokens,
+            stop_strings, tokenizer, top_logprobs, assistant, draft_tokens, cache,
         )  # fmt: skip
 
     def _start_ids(self, start_id, vocab_size):

@@ -18,6 +18,7 @@ from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.layout import OrderedLayout, PromptLayout, StepLayout
 from keras_txf.generation.decoding.parts import CachedPart, CutPart, PaddingPart, PrefixPart, PromptPart, make_part
 from keras_txf.generation.decoding.trial import check_part
+from keras_txf.layers.caches import Cache
 from keras_txf.layers.features import masks_of_inputs
 from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
 from keras_txf.ops.heads import batch_size
@@ -30,9 +31,10 @@ class GraphDecoder:
         model: a functional model.
         width: W, how many tokens of each sequence a step reads.
         return_hidden_states: whether prompts and steps also return what the logits are made of.
+        kind: a subclass of `Cache`, of the layers without a window that attend to the new tokens.
     """
 
-    def __init__(self, model, width=1, return_hidden_states=False):
+    def __init__(self, model, width=1, return_hidden_states=False, kind=Cache):
         # Without the model itself: the loops of a model that is gone must go too.
         self.width, self.return_hidden_states = width, return_hidden_states
         self.variables, self.ids_name, self.feature_masks = model.variables, target_name(model), masks_of_inputs(model)
@@ -68,6 +70,8 @@ class GraphDecoder:
         self.new, self.prefixes = new, prefixes
         for part in self.parts:
             check_part(part, new, self.logits.shape[-1])
+            if isinstance(part, CachedPart) and part.window is None:
+                part.kind = kind
         self.hidden = self._hidden_states()
         self.tail = self._tail()
 

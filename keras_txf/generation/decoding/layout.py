@@ -84,24 +84,36 @@ class PromptLayout(Layout):
         index = ops.reshape(index, (*index.shape[:1], -1, *[1] * (len(tokens.shape) - 2)))
         return ops.take_along_axis(x, index, axis=1)
 
-    def cache(self, memory, window, prefix, allowed):
+    def cache(self, memory, window, prefix, allowed, kind=Cache):
         """The `Cache` of a layer that has read nothing; `allowed` is a mask by hand (B, columns), or None."""
         real = self.real(prefix)
         if allowed is not None:
             memory["mask"] = allowed
             real = ops.logical_and(real, allowed)
-            return Cache(*self._masks(window, prefix, real), mask=real, width=self.width)
-        if (window, prefix) not in self._known:  # layers with one window share a mask
-            self._known[window, prefix] = self._masks(window, prefix, real)
-        return Cache(*self._known[window, prefix], mask=real, width=self.width)
+            return kind(*self._masks(window, prefix, kind, real), mask=real, width=self.width)
+        key = window, prefix, kind
+        if key not in self._known:  # layers with one window share a mask
+            self._known[key] = self._masks(*key, real)
+        return kind(*self._known[key], mask=real, width=self.width)
 
-    def _masks(self, window, prefix, keys):
+    def _masks(self, window, prefix, kind, keys):
         real = self.real(prefix)
         columns = ops.arange(ops.shape(real)[1], dtype="int32")
         positions = positions_of(real, columns)
         mask = combine_masks(columns, columns, True, window, keys)
+        if not kind.keeps_all:
+            allowed = kind.allows(positions[:, None, :, None], positions[:, None, None])
+            slots = held_columns(kind, real, ops.shape(real)[1] - 1)
+            return ops.logical_and(mask, allowed), positions, positions, slots
         slots = columns_in_slots(ops.shape(real)[1] - 1, cache_slots(window, self.width, ops.shape(real)[1]))
         return mask, positions, positions, slots
+
+
+def held_columns(kind, real, last):
+    """The column that each slot holds once the column `last` is written, (B, C); -1 for none; `real` is bool (B, L)."""
+    first = ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")[:, None]
+    held = kind.held(last - first)
+    return ops.where(held >= 0, held + first, -1)
 
 
 def move_slots(x, axis, slots, shift, last, is_ring):
@@ -176,20 +188,22 @@ class StepLayout(Layout):
         masks = (self._behind(x, first, prefix) for x in (self.mask, self._rows))
         return *masks, self.own + more, self.prompt_length + more
 
-    def cache(self, memory, window, prefix, allowed):
+    def cache(self, memory, window, prefix, allowed, kind=Cache):
         """The `Cache` of a layer, with what was read before; `allowed` is a mask by hand (B, T), or None."""
-        states = {name: x for name, x in memory.items() if name not in ("key", "value", "mask")}
+        names = kind.names()
+        states = {name: x for name, x in memory.items() if name not in (*names, "mask")}
         own = {"states": states, "width": self.width, "parents": self.parents if states else None}
         own |= self._known_tokens(allowed)
-        if "key" not in memory:
+        if not {*names} <= set(memory):
             return Cache(None, self.positions + prefix, **own)
-        key, value = memory["key"], memory["value"]
+        own["stored"] = {name: memory[name] for name in names}
+        key = window, prefix, kind, ops.shape(memory[names[0]])[2]
         if allowed is not None:
             memory["mask"] = table = self._put_mask(memory["mask"], allowed, self.column + self.columns_of(prefix))
-            return Cache(*self._masks(window, prefix, ops.shape(key)[2], table), key, value, **own)
-        if (window, prefix) not in self._known:
-            self._known[window, prefix] = self._masks(window, prefix, ops.shape(key)[2])
-        return Cache(*self._known[window, prefix], key, value, **own)
+            return kind(*self._masks(*key, table), **own)
+        if key[:3] not in self._known:
+            self._known[key[:3]] = self._masks(*key)
+        return kind(*self._known[key[:3]], **own)
 
     def _known_tokens(self, allowed):
         """What a layer sees of the new tokens: `mask`, bool (B, T), and the `real` ones; None: all are."""
@@ -198,16 +212,20 @@ class StepLayout(Layout):
     def _put_mask(self, table, allowed, first):
         return put_slice(table, allowed, first, 1)
 
-    def _masks(self, window, prefix, slots, table=None):
+    def _masks(self, window, prefix, kind, slots, table=None):
         mask, rows, own, prompt_length = self._place(prefix)
         if table is not None:
             mask = ops.logical_and(mask, table[:, None])
         columns = ops.arange(slots, dtype="int32")
-        if window is not None:
+        if not kind.keeps_all:
+            columns = held_columns(kind, rows, own[-1])
+            mask = ops.take_along_axis(mask, at_least(columns, 0)[:, None], axis=2)
+            mask = ops.logical_and(mask, (columns >= 0)[:, None])
+        elif window is not None:
             columns = columns_in_slots(own[-1], slots)
             mask = ops.logical_and(ops.take(mask, at_least(columns, 0), axis=2), columns >= 0)
         steps, key_steps = self._steps(own, prompt_length), self._steps(columns, prompt_length)
-        mask = ops.logical_or(mask, own[:, None] == columns[None])
+        mask = ops.logical_or(mask, own[:, None] == ops.expand_dims(columns, -2))
         if window is not None:
             mask = ops.logical_and(mask, window_mask(steps, key_steps, window, causal=True))
         place = self._written(window, own, columns)
@@ -215,6 +233,8 @@ class StepLayout(Layout):
 
     def _written(self, window, own, columns):
         """Where the new keys go: the first slot, a scalar, or for each slot which of them it takes, int (B, C)."""
+        if len(columns.shape) == 2:
+            return ops.where(columns == own[0], 0, -1)
         return own[0] if window is None else ops.mod(own[0], ops.shape(columns)[0])
 
     def _steps(self, columns, prompt_length):

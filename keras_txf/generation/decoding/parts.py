@@ -184,6 +184,7 @@ class CachedPart(Part):
         self.window = window_of(self.layer)
         reader = self.layer.attention if isinstance(self.layer, (EncoderBlock, DecoderBlock)) else self.layer
         self.takes_mask = not {"mask", f"{self.first}_mask"}.isdisjoint(call_parameters(type(reader)))
+        self.kind = Cache  # of the layer's own tokens
         self.of_prompts = ("initial_state",) if read else ("context", "context_mask")  # no step reads these arguments
 
     @property
@@ -193,8 +194,8 @@ class CachedPart(Part):
     def slots(self, columns, width, tokens=1):
         if not self.attends_to_itself:
             return {}
-        slots = cache_slots(self.window, width, columns, tokens)
-        return {"key": (2, slots), "value": (2, slots), "mask": (1, columns)}
+        slots = cache_slots(self.window, width, columns, tokens) if self.kind.keeps_all else self.kind.slot_count()
+        return {**dict.fromkeys(self.kind.names(), (2, slots)), "mask": (1, columns)}
 
     def run(self, values, layout, memory, known):
         skipped = () if layout.is_prompt else self.of_prompts
@@ -219,7 +220,7 @@ class CachedPart(Part):
                     "attention a token that is masked attends to later ones. `txf.layers.MultiHeadSelfAttention` "
                     "decodes."
                 )
-            caches["cache"] = cache = layout.cache(memory, self.window, self.prefix, allowed)
+            caches["cache"] = cache = layout.cache(memory, self.window, self.prefix, allowed, self.kind)
         outputs = self._call(given, inputs, caches)
         if cache is not None:
             self._remember(cache, memory)
@@ -235,16 +236,15 @@ class CachedPart(Part):
         return call_operation(self.layer, (), {**given, **caches})
 
     def _remember(self, cache, memory):
-        if cache.key is None and not cache.new_states:
+        if not cache.stored and not cache.new_states:
             raise ValueError(
                 f"{self.layer.name!s}: a layer whose `call` takes `cache` must call `cache.update(key, value)` or "
                 "`cache.write_state(name, state)`."
             )
         memory.update(cache.new_states)
-        if cache.key is None:
+        if not cache.stored:
             memory.pop("mask", None)
-        else:
-            memory.update(key=cache.key, value=cache.value)
+        memory.update(cache.stored)
 
     def _project(self, context, values, known):
         mask = self.arguments.get("context_mask")
@@ -258,7 +258,9 @@ class CachedPart(Part):
 def _context_cache(known):
     mask = known.get("context_mask")
     return Cache(
-        combine_masks(None, None, key_padding=mask), key=known["context_key"], value=known["context_value"], mask=mask
+        combine_masks(None, None, key_padding=mask),
+        stored={"key": known["context_key"], "value": known["context_value"]},
+        mask=mask,
     )
 
 

@@ -1,0 +1,94 @@
+"""Kinds of cache that take less memory: keys and values of 8 bits, and the first and the last tokens alone."""
+
+import functools
+from typing import Any, ClassVar
+
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.checks import short_repr
+from keras_txf.layers.caches import Cache, columns_in_slots
+
+
+class Int8Cache(Cache):
+    """Keys and values of 8 bits, with a scale for each head and token: `generate(..., cache="int8")`.
+
+    The tokens of a prompt attend to each other unrounded.
+    """
+
+    parts = ("", "_scale")
+
+    def pack(self, x: Any) -> tuple[Any, Any]:
+        """Integers int8 (B, K, T, H) and scales (B, K, T, 1)."""
+        scale = ops.max(ops.abs(x), axis=-1, keepdims=True) / 127
+        scale = ops.where(scale > 0, scale, ops.ones_like(scale))
+        return ops.cast(ops.round(x / scale), "int8"), scale
+
+    def unpack(self, *parts: Any) -> Any:
+        """Keys or values (B, K, C, H)."""
+        return ops.cast(parts[0], parts[1].dtype) * parts[1]
+
+
+class SinkCache(Cache):
+    """The first tokens and the last ones: `generate(..., cache=SinkCache.of_size(sinks=4, window=252))`.
+
+    A token attends to the first `sinks` tokens of its text and to the last `window`, itself among them. The memory does
+    not grow with the text. Without the first tokens, to which heads attend where nothing is to be found, a model with
+    full attention fails once the window slides. Positions stay those of the text. Layers with a window of their own
+    keep it.
+
+    Reference:
+        [Efficient Streaming Language Models with Attention Sinks](https://arxiv.org/abs/2309.17453).
+
+    Example:
+
+    >>> model = txf.models.decoder_generator(vocab_size=100, num_layers=2, dim=32, num_heads=4, position="rotary")
+    >>> cache = txf.layers.SinkCache.of_size(sinks=2, window=6)
+    >>> model.generate([[5, 6, 7]], max_new_tokens=20, cache=cache).shape
+    (1, 23)
+    """
+
+    sinks: ClassVar[int] = 4
+    window: ClassVar[int] = 252
+    keeps_all = False
+
+    @classmethod
+    def of_size(cls, sinks: int, window: int) -> type["SinkCache"]:
+        """The kind of cache of this size; the same each time, so that `generate` compiles once."""
+        return _of_size(cls, checks.count("sinks", sinks), checks.size("window", window))
+
+    @classmethod
+    def slot_count(cls) -> int:
+        """C: the sinks and the window."""
+        return cls.sinks + cls.window
+
+    @classmethod
+    def held(cls, last: Any) -> Any:
+        """The sinks, then a ring of the tokens after them."""
+        first = ops.arange(cls.sinks, dtype="int32") + ops.zeros_like(last)
+        ring = columns_in_slots(last - cls.sinks, cls.window)
+        held = ops.concatenate([first, ops.where(ring >= 0, ring + cls.sinks, -1)], axis=1)
+        return ops.where(held <= last, held, -1)
+
+    @classmethod
+    def allows(cls, positions: Any, key_positions: Any) -> Any:
+        """Whether a key is one of the sinks, or in the window."""
+        return ops.logical_or(key_positions < cls.sinks, positions - key_positions < cls.window)
+
+
+@functools.cache
+def _of_size(kind, sinks, window):
+    return type(kind.__name__, (kind,), {"sinks": sinks, "window": window})
+
+
+def cache_kind(cache):
+    """The class of the cache that the caller asks for: None, "int8" or a subclass of `Cache`."""
+    if cache is None:
+        return Cache
+    if cache == "int8":
+        return Int8Cache
+    if not isinstance(cache, type) or not issubclass(cache, Cache):
+        raise ValueError(
+            f'`cache` must be None, "int8" or a subclass of txf.layers.Cache; received {short_repr(cache)}.'
+        )
+    return cache
