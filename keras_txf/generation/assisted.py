@@ -146,7 +146,9 @@ class AssistedDecoding(SampledDecoding):
         count, tokens = state["count"], new.shape[1]
         rows = ops.zeros_like(state["tokens"])
         vocab_size = decoder.logits.shape[-1]
-        chances = [] if isinstance(sampler, Greedy) else [ops.zeros((*ops.shape(rows)[:1], tokens, vocab_size))]
+        chances = (
+            [] if isinstance(sampler, Greedy) else [ops.zeros((*ops.shape(rows)[:1], tokens, vocab_size), "float32")]
+        )
         ids = ops.concatenate([state["tokens"], ops.repeat(rows, tokens, axis=1)], axis=1)
 
         def step(place, carried):

@@ -14,6 +14,12 @@ class Int8Cache(Cache):
     """Keys and values of 8 bits, with a scale for each head and token: `generate(..., cache="int8")`.
 
     The tokens of a prompt attend to each other unrounded.
+
+    Example:
+
+    >>> model = txf.models.decoder_generator(vocab_size=100, num_layers=2, dim=32, num_heads=4)
+    >>> model.generate([[5, 6, 7]], max_new_tokens=4, cache="int8").shape
+    (1, 7)
     """
 
     parts = ("", "_scale")
