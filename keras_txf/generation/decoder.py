@@ -8,6 +8,7 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.graph_decoder import GraphDecoder
+from keras_txf.layers.cache_kinds import cache_kind
 from keras_txf.layers.token_input import token_input
 from keras_txf.ops.heads import batch_size
 from keras_txf.ops.masks import real_tokens
@@ -23,6 +24,7 @@ class Decoder:
     Args:
         model: a model that generates, such as that of `decoder_generator`, or what `generative` takes.
         tokens: how many tokens of each row a step may read. The cache of a window has room for as many more.
+        cache: see `generate`. One that drops tokens needs tokens=1.
 
     Raises:
         ValueError: a layer that cannot decode, see `generative`.
@@ -39,8 +41,11 @@ class Decoder:
     (2, 3, 100)
     """
 
-    def __init__(self, model: keras.Model, tokens: int = 1):
-        self._decoder, self._most = GraphDecoder(model), checks.size("tokens", tokens)
+    def __init__(self, model: keras.Model, tokens: int = 1, cache: Any = None):
+        kind, self._most = cache_kind(cache), checks.size("tokens", tokens)
+        if self._most > 1 and not kind.keeps_all:
+            raise ValueError(f"`tokens` must be 1 for a `cache` that drops tokens; received {self._most} and {kind}.")
+        self._decoder = GraphDecoder(model, kind=kind)
         self._tokens = token_input(model, self._decoder.ids_name)
 
     def _token_ids(self, name, ids):

@@ -273,9 +273,13 @@ class OrderedLayout(StepLayout):
         return super()._put_mask(table, ops.where(self.real(0), allowed, before), first)
 
     def _written(self, window, own, columns):
-        if window is None and not self.keeps:
+        if window is None and not self.keeps and len(columns.shape) == 1:
             return own[0]
         index = columns - own[0]  # of the new token in each slot
         is_new = ops.logical_and(index >= 0, index < ops.shape(own)[0])
         index = ops.where(is_new, index, 0)
-        return ops.where(ops.logical_and(is_new, ops.take(self.real(0), index, axis=1)), index, -1)
+        if len(columns.shape) == 1:
+            is_real = ops.take(self.real(0), index, axis=1)
+        else:
+            is_real = ops.take_along_axis(self.real(0), index, axis=1)
+        return ops.where(ops.logical_and(is_new, is_real), index, -1)
