@@ -119,29 +119,32 @@ class AssistedDecoding(SampledDecoding):
         ids, chances, cache = self._draft(state, real, new, column, constant["assistant"], request)
         after = {"assistant": cache}
         outputs, after["model"] = self.models.decoders["model"].read(
-            ids, real, new, column, state["cache"]["model"], constant["model"]
+            ids[:, :tokens], real, new, column, state["cache"]["model"], constant["model"]
         )
-        found = {name: x for name, x in state.items() if name != "cache"}
-        goes_on = ops.ones((), "bool")
-        for place in range(tokens):
-            logits = process_logits(
-                self.processors, outputs["logits"][:, place], found["history"], count + place, request
-            )
-            draft = None if place == tokens - 1 else (ids[:, place + 1], chances and chances[0][:, place])
-            chosen, agrees = self._choose(logits, draft, count + place, request)
+
+        def take(place, carried):
+            found, goes_on = carried
+            place = ops.cast(place, "int32")
+            logits = ops.take(outputs["logits"], place, axis=1)
+            logits = process_logits(self.processors, logits, found["history"], count + place, request)
+            draft = ops.take(ids, place + 1, axis=1), [ops.take(x, place, axis=1) for x in chances]
+            chosen, agrees = self._choose(logits, *draft, place < tokens - 1, count + place, request)
             written = self._write(found, logits, chosen, request)
             found = {name: ops.where(goes_on, written[name], x) for name, x in found.items()}
             agrees = ops.all(ops.logical_or(agrees, ops.logical_not(found["running"])))
-            goes_on = ops.logical_and(goes_on, ops.logical_and(agrees, ops.any(found["running"])))
+            return found, ops.logical_and(goes_on, ops.logical_and(agrees, ops.any(found["running"])))
+
+        found = {name: x for name, x in state.items() if name != "cache"}
+        found, _ = ops.fori_loop(0, tokens, take, (found, ops.ones((), "bool")))
         kept = ops.logical_and(new, places < found["count"] - count)
         cache = {
-            name: self.models.settle(name, ids, real, kept, column, before, after[name], constant[name])
+            name: self.models.settle(name, ids[:, :tokens], real, kept, column, before, after[name], constant[name])
             for name, before in state["cache"].items()
         }
         return {**found, "cache": cache}
 
     def _draft(self, state, real, new, column, constant, request):
-        """The last token and K drafted ones, int (R, K + 1); their probabilities, [(R, K + 1, V)] or []; the cache."""
+        """The last token and K + 1 drafts, int (R, K + 2); the drafts' chances, [(R, K + 1, V)] or []; the cache."""
         decoder, sampler = self.models.decoders["assistant"], self._sampler(request)
         count, tokens = state["count"], new.shape[1]
         rows = ops.zeros_like(state["tokens"])
@@ -168,26 +171,31 @@ class AssistedDecoding(SampledDecoding):
 
         carried = ids, state["history"], state["cache"]["assistant"], chances
         ids, _, cache, chances = ops.fori_loop(0, tokens, lambda place, x: step(ops.cast(place, "int32"), x), carried)
-        return ids[:, :tokens], chances, cache
+        return ids, chances, cache
 
-    def _choose(self, logits, draft, index, request):
-        """The next tokens, int (R,), and whether they are those of the draft, bool (R,)."""
+    def _choose(self, logits, draft, chances, is_drafted, index, request):
+        """The next tokens, int (R,), and whether they are those of the draft, bool (R,).
+
+        Args:
+            logits: float32 (R, V).
+            draft: int (R,).
+            chances: the probabilities by which the draft was drawn, [(R, V)], or [].
+            is_drafted: bool (), whether there is a draft; else the tokens are the model's own.
+            index, request: see `_seed`.
+        """
         sampler = self._sampler(request)
-        if isinstance(sampler, Greedy):
+        if not chances:
             chosen = ops.cast(sampler(logits, None), "int32")
-            return chosen, chosen == (chosen if draft is None else draft[0])
-        filtered = sampler.filtered(logits)
-        if draft is None:
-            chosen = ops.cast(draw(filtered, _seed(request, index, REPLACE)), "int32")
-            return chosen, chosen == chosen
-        ids, chances = draft
+            return chosen, chosen == draft
+        filtered, chances = sampler.filtered(logits), ops.where(is_drafted, chances[0], 0.0)
         own = ops.softmax(filtered)
-        share = uniform(ops.shape(ids)[0], _seed(request, index, ACCEPT))
-        agrees = (share * gather_rows(chances, ids[:, None]) < gather_rows(own, ids[:, None]))[:, 0]
+        share = uniform(ops.shape(draft)[0], _seed(request, index, ACCEPT))
+        agrees = (share * gather_rows(chances, draft[:, None]) < gather_rows(own, draft[:, None]))[:, 0]
+        agrees = ops.logical_and(agrees, is_drafted)
         more = ops.where(own > chances, own - chances, 0.0)
         more = ops.where(more > 0, ops.log(ops.where(more > 0, more, 1.0)), LOWEST)
         more = ops.where(ops.any(own > chances, axis=1, keepdims=True), more, filtered)  # rounding: both are equal
-        return ops.where(agrees, ids, ops.cast(draw(more, _seed(request, index, REPLACE)), "int32")), agrees
+        return ops.where(agrees, draft, ops.cast(draw(more, _seed(request, index, REPLACE)), "int32")), agrees
 
     def _sampler(self, request):
         return with_parameters(self.sampler, request.parameters[0])

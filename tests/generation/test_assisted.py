@@ -27,7 +27,7 @@ def greedy_is_exact(model, assistant, inputs=None, **options):
 
 
 @pytest.mark.parametrize(("name", "other"), [("window", "states"), ("states", "window"), ("learned", "learned")])
-def test_greedy_answers_are_those_without_an_assistant(name, other):
+def test_greedy_answers_are_those_without_an_assistant(uncompiled, name, other):
     keras.utils.set_random_seed(1)
     model, assistant = BUILDERS[name](), BUILDERS[other]()
     penalty = [txf.generation.RepetitionPenalty(1.3)]
@@ -55,13 +55,15 @@ def test_random_models_with_random_assistants(uncompiled, request):
     assert right >= 6
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["window", "states"])
 def test_draws_have_the_distribution_of_the_model(name):
     keras.utils.set_random_seed(3)
     model, assistant, sampler = BUILDERS[name](), BUILDERS["learned"](), txf.generation.Sampling(0.7, top_k=4)
+    random = np.random.default_rng(0)
     for variable in [*model.variables, *assistant.variables]:
-        if "embedding" in variable.path:
-            variable.assign(3 * variable)  # else all tokens are about as likely
+        if len(variable.shape) > 1:  # else all tokens are about as likely
+            variable.assign(0.35 * random.normal(size=variable.shape))
     draws = model.generate([[5, 3]], 3, sampler, assistant=assistant, draft_tokens=2, num_return_sequences=4000, seed=1)
     seen, counts = np.unique(draws[0, :, 2:], axis=0, return_counts=True)
     chances = np.ones(len(seen))
@@ -72,13 +74,13 @@ def test_draws_have_the_distribution_of_the_model(name):
         kept = logits >= np.sort(logits)[:, -4:-3]
         p = np.where(kept, np.exp((logits - logits.max(-1, keepdims=True)) / 0.7), 0)
         chances *= (p / p.sum(-1, keepdims=True))[np.arange(len(seen)), seen[:, place]]
-    assert chances.sum() > 0.99 and len(seen) > 12
+    assert chances.sum() > 0.99 and len(seen) > 30
     often = chances * 4000 >= 5
     observed, expected = (
         np.append(counts[often], counts[~often].sum()),
         np.append(chances[often], chances[~often].sum()),
     )
-    assert stats.chisquare(observed, expected / expected.sum() * observed.sum()).pvalue > 1e-3
+    assert stats.chisquare(observed, expected / expected.sum() * observed.sum()).pvalue > 1e-4
 
 
 @pytest.mark.parametrize(
