@@ -129,6 +129,11 @@ def add_models():
     case("models.recurrent_encoder_decoder", models.recurrent_encoder_decoder, **recurrent)
     for name in ("prefill_model", "step_model", "generative"):
         case(f"models.{name}", getattr(models, name), model=built("decoder_generator"))
+    series = keras.Input((None, 2), name="series")
+    wired = keras.Model(series, keras.layers.GRU(2, return_sequences=True)(series))
+    case("models.forecaster", models.forecaster, model=wired)
+    forecast = models.forecaster(wired).forecast
+    case("models.forecaster.forecast", forecast, series=[np.ones((3, 2), "float32")], steps=2)
     for name, inputs in (("decoder_generator", "prompt_ids"), ("encoder_decoder", "source_ids")):
         case(f"models.{name}.generate", built(name).generate, **{inputs: [[1, 2]]}, max_new_tokens=2)
 

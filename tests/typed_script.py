@@ -74,6 +74,9 @@ def use_models() -> None:
     models.encoder_decoder(11, 9, 2, 8, 2, num_decoder_layers=1, encoder_options={"dropout": 0.0}).generate([[5, 6]], 2)
     models.recurrent_encoder_decoder(11, 9, 1, 8, cell="gru", attention="multiplicative").generate([[5]], 2)
     models.generative(generator, name="wired").generate([[5, 6]], 2)
+    series = keras.Input((None, 8))
+    recurrent = keras.Model(series, keras.layers.GRU(7, return_sequences=True)(series))
+    models.forecaster(recurrent, future_features=1).forecast(HIDDEN, 2, future=HIDDEN[:, :2, :1])
 
 
 def use_generation() -> None:

@@ -104,7 +104,7 @@ class Engine:
         if lengths is not None:
             tokens, log_probs, scores = cut_rows(tokens, log_probs, scores, lengths)
         if not np.isfinite(scores).all():  # -inf where the processors forbid all tokens, or from NaN logits
-            _refuse_nan(loop.models.variables)
+            refuse_nan(loop.models.variables)
         if np.isnan(scores).any():
             raise ValueError(
                 "The logits must be numbers; received NaN, from the model's activations, `processors` or `sampler`, or "
@@ -238,7 +238,7 @@ def _compile(loop):
     )
 
 
-def _refuse_nan(variables):
+def refuse_nan(variables):
     """Refuses a model with a weight that is not finite, by the path of the weight."""
     broken = [
         v.path

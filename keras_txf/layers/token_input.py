@@ -13,17 +13,17 @@ NAMES = ("target_ids", "token_ids")  # of the input of new tokens, where a model
 
 @dataclasses.dataclass(frozen=True)
 class TokenInput:
-    """An input of token ids.
+    """An input of token ids, or of the float vectors of a series.
 
     Args:
         name: of the input.
-        vocab_size: number of tokens; where no embedding tells it, that of the model's logits.
+        vocab_size: number of tokens; where no embedding tells it, that of the model's logits; None of a series.
         pad_id: the token of padding, or None.
         max_length: the most tokens that the model has positions for, or None.
     """
 
     name: str
-    vocab_size: int
+    vocab_size: int | None
     pad_id: int | None
     max_length: int | None
 
@@ -35,8 +35,10 @@ def inputs_by_name(model):
 
 
 def target_name(model):
-    """The name of the input of the tokens that a generative model continues."""
+    """The name of the input of the tokens, or of the series, that a generative model continues."""
     inputs = inputs_by_name(model)
+    if getattr(model, "tokens", None) in series_inputs(model):
+        return model.tokens
     ids = [name for name, tensor in inputs.items() if len(tensor.shape) == 2 and "int" in tensor.dtype]
     named = [name for name in (getattr(model, "tokens", None), *NAMES) if name in ids]
     of_any_length = [name for name in ids if inputs[name].shape[1] is None]
@@ -45,8 +47,14 @@ def target_name(model):
             return found[0]
     raise ValueError(
         f"`model` must have one input of token ids, int (batch, length), or call it one of {list(NAMES)}; received "
-        f"inputs {short_repr(sorted(inputs))}. `generative(model, tokens=...)` names it too."
+        f"inputs {short_repr(sorted(inputs))}. `generative(model, tokens=...)` names it too; `forecaster` feeds "
+        "back float vectors."
     )
+
+
+def series_inputs(model):
+    """The names of the inputs of float vectors (B, T, F) of a functional model."""
+    return [name for name, x in inputs_by_name(model).items() if len(x.shape) == 3 and "float" in x.dtype]
 
 
 def embedded_input(model, name):
@@ -68,6 +76,8 @@ def token_input(model, name):
     ours = embedded_input(model, name)
     if ours is not None:
         return ours
+    if name in series_inputs(model):
+        return TokenInput(name, None, None, None)
     layers = layers_called_on(model, inputs_by_name(model)[name])
     theirs = [layer for layer in layers if isinstance(layer, keras.layers.Embedding)]
     if theirs:

@@ -5,6 +5,7 @@ from keras_txf.models.decoding_models import prefill_model, step_model
 from keras_txf.models.dual_encoder import dual_encoder
 from keras_txf.models.encoder import encoder
 from keras_txf.models.encoder_heads import encoder_classifier, masked_language_model, span_classifier, token_classifier
+from keras_txf.models.forecaster import forecaster
 from keras_txf.models.generative import generative
 from keras_txf.models.recurrent import recurrent_encoder_decoder
 from keras_txf.models.seq2seq import encoder_decoder
@@ -19,6 +20,7 @@ __all__ = [
     "encoder_classifier",
     "encoder_decoder",
     "encoder_decoder_classifier",
+    "forecaster",
     "generative",
     "image_classifier",
     "image_encoder",

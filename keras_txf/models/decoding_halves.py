@@ -42,7 +42,7 @@ class Half(keras.layers.Layer):
             embedded = embedded_input(self.model, name)
             longest = LENGTH if embedded is None or embedded.max_length is None else min(LENGTH, embedded.max_length)
             inputs[name] = _sized(x.shape, x.dtype, longest)
-        inputs[self.decoder.ids_name] = keras.KerasTensor((2, self.width), "int32")
+        inputs[self.decoder.ids_name] = _sized(self.decoder.ids.shape, self.decoder.ids.dtype, self.width)
         for name, vectors in self.decoder.feature_masks.items():
             inputs[name] = keras.KerasTensor(inputs[vectors].shape[:2], "bool")
         mask = keras.KerasTensor((2, self.width), "bool")
@@ -91,7 +91,9 @@ class Step(Half):
     def inputs(self):
         width, decoder = self.width, self.decoder
         found = {
-            decoder.ids_name: keras.Input((width,), dtype=decoder.ids.dtype, name=decoder.ids_name),
+            decoder.ids_name: keras.Input(
+                (width, *decoder.ids.shape[2:]), dtype=decoder.ids.dtype, name=decoder.ids_name
+            ),
             "attention_mask": keras.Input(
                 (None,) if width == 1 else (width, None), dtype="bool", name="attention_mask"
             ),

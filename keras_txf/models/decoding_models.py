@@ -18,7 +18,8 @@ def prefill_model(model: keras.Model, width: int = 1, return_hidden_states: bool
 
     Args:
         model: from `decoder_generator`, `encoder_decoder`, `decoder` or `recurrent_encoder_decoder`, or what
-            `generative` takes.
+            `generative` takes. Of a model from `forecaster` the tokens are the vectors of the series, float (B, P, F),
+            and the logits are its outputs.
         width: that of the `step_model`.
         return_hidden_states: also return what the logits are made of.
 

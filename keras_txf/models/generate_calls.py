@@ -85,7 +85,7 @@ def run_generate(
         prompts = [own + prompt for own, prompt in zip(state.ids, prompts)]
     limits = new_token_limits(list(map(len, prompts)), max_new_tokens, max_length, tokens.max_length)
     longest = max(map(len, prompts))
-    check_switch(_switch_length(model), longest if state is None else min(map(len, state.ids)), longest, max(limits))
+    check_switch(switch_length_of(model), longest if state is None else min(map(len, state.ids)), longest, max(limits))
     options = _engine_options(model, tokens, sampler, processors, num_return_sequences, stop_ids, stop_sequences)
     switches = {"padded": padded, "return_scores": return_scores, "stream": stream, "return_state": return_state}
     for name, value in switches.items():
@@ -135,7 +135,7 @@ def _assistant(assistant, tokens, inputs, longest, new):
             f"`assistant` must have positions for {longest} tokens of a prompt and {new} new ones; received a model "
             f"with max_length={own.max_length}."
         )
-    check_switch(_switch_length(assistant), longest, longest, new)
+    check_switch(switch_length_of(assistant), longest, longest, new)
     return _engine(assistant, own).decoder(functools.partial(decoding_models, assistant))
 
 
@@ -153,7 +153,7 @@ def make_function(
     jit_compile,
 ):
     """The engine's function of tensors, and a function from prompt lengths to the limits of new tokens."""
-    model_length, switch_length = tokens.max_length, _switch_length(model)
+    model_length, switch_length = tokens.max_length, switch_length_of(model)
     limited = any(bound is not None for bound in (model_length, max_length, switch_length))
     if limited and longest_prompt is None:
         raise ValueError(
@@ -177,7 +177,7 @@ def make_function(
     return run, limit
 
 
-def _switch_length(model):
+def switch_length_of(model):
     """The fewest tokens beyond which a position layer of the model has other frequencies for all tokens, or None."""
     return min(filter(None, (getattr(layer, "switch_length", None) for layer in flatten_layers(model))), default=None)
 
@@ -199,7 +199,8 @@ def other_inputs(model, ids_name, inputs):
         raise ValueError(
             f"`inputs` must be a dict of arrays by the names of the model's inputs; received {short_repr(inputs)}."
         )
-    optional = {*optional_inputs(model), *model.mask_names}  # masks of float vectors; files of before have inputs
+    masks = {mask for mask, name in model.mask_names.items() if name != ids_name}  # a series to continue has no padding
+    optional = {*optional_inputs(model)} | masks  # masks of float vectors; files of before have inputs
     inputs, needed = dict(inputs or {}), (set(inputs_by_name(model)) | optional) - {ids_name}
     if not needed - optional <= set(inputs) <= needed:
         also = f", and maybe {short_repr(sorted(optional))}" if optional else ""
@@ -227,6 +228,15 @@ def other_inputs(model, ids_name, inputs):
     return inputs
 
 
+def check_rows(inputs, number):
+    """Refuses other inputs of another number of rows than prompts."""
+    for name, value in inputs.items():
+        if len(value) != number:
+            raise ValueError(
+                f"`inputs` must have one row for each of the {number} prompts; received {len(value)} of {name!s}."
+            )
+
+
 def _check_shape(name, value, expected):
     shape = tuple(getattr(value, "shape", np.shape(value)))
     known = [pair for pair in zip(shape, expected) if None not in pair]
@@ -248,6 +258,12 @@ _ENGINES = weakref.WeakKeyDictionary()
 
 
 def _engine(model, tokens, kind=Cache):
+    start = _start_layer(model)
+    # Rows of a declared start have no padding before it: a start of several tokens is real, `pad_id` too.
+    return engine_of(model, lambda: Engine(tokens.name, tokens.pad_id if start is None else None), kind)
+
+
+def engine_of(model, make, kind=Cache):
     """The model's engine for its active adapters and a kind of cache; a new one when the variables are new.
 
     They are new after `quantize`.
@@ -258,7 +274,5 @@ def _engine(model, tokens, kind=Cache):
         _ENGINES[model] = model.variables, engines
     key = active_adapters(model), kind
     if key not in engines:
-        start = _start_layer(model)
-        # Rows of a declared start have no padding before it: a start of several tokens is real, `pad_id` too.
-        engines[key] = Engine(tokens.name, tokens.pad_id if start is None else None)
+        engines[key] = make()
     return engines[key]

@@ -8,13 +8,14 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.checks import short_repr
 from keras_txf.generation.prompts import prompt_lists, start_list
 from keras_txf.generation.state import check_state
 from keras_txf.layers.serialization import register
-from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
+from keras_txf.layers.token_input import inputs_by_name, series_inputs, target_name, token_input
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.decoding_models import check_decodable, decoding_models, refuse_packed
-from keras_txf.models.generate_calls import knows_options, make_function, other_inputs, run_generate
+from keras_txf.models.generate_calls import check_rows, knows_options, make_function, other_inputs, run_generate
 from keras_txf.models.seq2seq_model import Seq2Seq
 
 
@@ -66,6 +67,11 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
     names = inputs_by_name(model)
     if tokens is not None:
         checks.one_of("tokens", tokens, sorted(names))
+        if tokens in series_inputs(model):
+            raise ValueError(
+                f"`tokens` must name an input of token ids; received {short_repr(tokens)}, float vectors, which "
+                "`txf.models.forecaster` feeds back."
+            )
     is_seq2seq = tokens in (None, "target_ids") and set(names) == {"source_ids", "target_ids"}
     with keras.RematScope(mode=None):
         found = (Seq2Seq if is_seq2seq else Generator)(model.input, model.output, name=name or model.name)
@@ -206,12 +212,7 @@ class Generator(CheckedModel):
             prompts = [start_ids + prompt for prompt in prompts]
         if state is None and not all(prompts):
             raise ValueError("`prompt_ids` must hold at least one token in each prompt; received an empty one.")
-        for name, value in inputs.items():
-            if len(value) != len(prompts):
-                raise ValueError(
-                    f"`inputs` must have one row for each of the {len(prompts)} prompts; received {len(value)} of "
-                    f"{name!s}."
-                )
+        check_rows(inputs, len(prompts))
         return run_generate(
             self, tokens, prompts, prompts, inputs, max_new_tokens, max_length, sampler, processors,
             num_return_sequences, stop_ids, stop_sequences, seed, padded, return_scores, stream,

@@ -144,5 +144,5 @@ def test_contract(check, case, tmp_path):
 
 
 def test_every_builder_has_a_case():
-    of_models = {"generative", "prefill_model", "step_model"}  # in tests/generation
+    of_models = {"forecaster", "generative", "prefill_model", "step_model"}  # in tests/generation
     assert {case.make.func.__name__ for case in CASES} == set(txf.models.__all__) - of_models

@@ -37,7 +37,8 @@ class GraphDecoder:
     def __init__(self, model, width=1, return_hidden_states=False, kind=Cache):
         # Without the model itself: the loops of a model that is gone must go too.
         self.width, self.return_hidden_states = width, return_hidden_states
-        self.variables, self.ids_name, self.feature_masks = model.variables, target_name(model), masks_of_inputs(model)
+        self.variables, self.ids_name = model.variables, target_name(model)
+        self.feature_masks = {mask: name for mask, name in masks_of_inputs(model).items() if name != self.ids_name}
         symbols, calls, outputs = flat_graph(model)
         places = {id(tensor): symbol for tensor, symbol in zip(model.inputs, symbols)}
         self.inputs = {name: places[id(tensor)] for name, tensor in inputs_by_name(model).items()}
@@ -102,7 +103,8 @@ class GraphDecoder:
         """Reads prompts.
 
         Args:
-            inputs: dict of the model's inputs, of which the ids are int (B, P), and of the masks of float vectors.
+            inputs: dict of the model's inputs, of which the ids are int (B, P), or a series float (B, P, F), and of the
+                masks of float vectors.
             attention_mask: bool (B, P), True at real tokens.
 
         Returns:
@@ -130,7 +132,7 @@ class GraphDecoder:
         """Reads W tokens of each row.
 
         Args:
-            ids: int (R, W).
+            ids: int (R, W), or of a series float (R, W, F).
             attention_mask: bool (R, W, L), True at the columns that each token may attend to, its own too.
             column: int scalar, the first column that the step writes.
             prompt_length: P, an integer or a scalar tensor.

@@ -1,0 +1,218 @@
+"""Roll-out: a model of float vectors reads a series once, and then each vector that it forecasts.
+
+Legend: B batch, R rows (each series has `num_return_sequences` rows), P length of the series, N new vectors at most,
+L = P + N, F features of a vector, C of them known ahead, G width of the outputs.
+"""
+
+import dataclasses
+import inspect
+import itertools
+import typing
+from collections.abc import Callable
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_txf.checks import short_repr
+from keras_txf.generation.engine import Engine, bucket, refuse_nan
+from keras_txf.generation.loop import run_steps, write_column
+from keras_txf.generation.step_seeds import StepSeed, seed_state
+from keras_txf.progress import word
+
+COMPILING = "forecast compiles: this batch size or length is new ..."
+
+
+@dataclasses.dataclass(frozen=True)
+class Feedback:
+    """How outputs become the next vector, and a decoding loop for the engine.
+
+    Args:
+        function: function of outputs (R, G), and of a seed if it has an argument `seed`, that returns (R, F - C); None:
+            the outputs themselves.
+        width: F - C.
+    """
+
+    function: Callable | None
+    width: int
+
+    @property
+    def draws(self):
+        """Whether the function takes a seed."""
+        return self.function is not None and "seed" in inspect.signature(self.function).parameters
+
+    def __call__(self, outputs: typing.Any, seed: typing.Any) -> typing.Any:
+        """The values of the next vectors, float (R, F - C)."""
+        dtype = keras.backend.result_type(outputs.dtype, "float32")
+        values = outputs = ops.cast(outputs, dtype)
+        if self.function is not None:
+            values = self.function(outputs, **({"seed": seed} if self.draws else {}))
+        shape = getattr(values, "shape", ())
+        known = ops.is_tensor(values) and len(shape) == 2 and shape[1] == self.width
+        if not known or shape[0] not in (None, outputs.shape[0]) or "float" not in str(values.dtype):
+            received = f"shape {tuple(shape)}" if ops.is_tensor(values) else short_repr(values)
+            raise ValueError(
+                f"`feedback` must return the next features of the series, a tensor of floats (batch, {self.width}); "
+                f"received {received} for outputs of shape {tuple(outputs.shape)}."
+            )
+        return ops.cast(values, dtype)
+
+    def decoding_loop(self, models, processors, num_return_sequences, top_logprobs):
+        return RollOut(models(), self, num_return_sequences)
+
+
+class RollOutRequest(typing.NamedTuple):
+    """The tensors of one call of `forecast`.
+
+    Args:
+        ids: float (B, P, F), the series, padded on the left; the name is that of `Request`.
+        attention_mask: bool (B, L), True at the vectors of the series.
+        inputs: dict, the other inputs of the model.
+        future: float (B, N, C), the features that are known ahead.
+        steps: int (), how many vectors to forecast, from 1 to N.
+        seed: int (2,).
+    """
+
+    ids: typing.Any
+    attention_mask: typing.Any
+    inputs: dict
+    future: typing.Any
+    steps: typing.Any
+    seed: typing.Any
+
+    @property
+    def prompt_length(self) -> typing.Any:
+        return ops.shape(self.ids)[1]
+
+    @property
+    def max_new_tokens(self) -> typing.Any:
+        return ops.shape(self.future)[1]
+
+
+class RollOut:
+    """The loop of `forecast`, with the methods of `SampledDecoding`.
+
+    Args:
+        models: a `Decoder` of width 1.
+        feedback: a `Feedback`.
+        num_return_sequences: how many forecasts of each series.
+    """
+
+    def __init__(self, models, feedback, num_return_sequences):
+        self.models, self.feedback, self.num_return_sequences = models, feedback, num_return_sequences
+
+    def start(self, request):
+        """Reads the series and forecasts the first vectors: the state, and the tensors that all steps share, dicts."""
+        repeats = self.num_return_sequences
+        outputs, cache, constant = self.models.run_prefill(request, repeats)
+        mask = ops.repeat(request.attention_mask, repeats, axis=0)
+        outputs = ops.repeat(outputs["logits"], repeats, axis=0)
+        dtype = keras.backend.result_type(outputs.dtype, "float32")
+        empty = ops.cast(ops.zeros_like(mask[:, : request.max_new_tokens]), dtype)
+        state = {
+            "count": ops.zeros((), "int32"),
+            "attention_mask": mask,
+            "values": ops.repeat(empty[..., None], self.feedback.width, axis=2),
+        }
+        return {**self._append(state, outputs, request), "cache": cache}, constant
+
+    def advance(self, state, constant, request, until):
+        """Forecasts until each row has `until` vectors, or as many as the request has steps."""
+
+        def step(state):
+            column = request.prompt_length + state["count"] - 1
+            outputs, cache, _ = self.models.run_step(
+                state["vectors"], state["attention_mask"], column, state["cache"], constant, request
+            )
+            return {**self._append(state, outputs[:, 0], request), "cache": cache}
+
+        return run_steps(step, state, until)
+
+    def results(self, state, request):
+        """The forecast values, float (R, N, F - C)."""
+        return (state["values"],)
+
+    def _append(self, state, outputs, request):
+        """The state without its cache, with one more vector in each row; outputs are (R, G)."""
+        count = state["count"]
+        values = self.feedback(outputs, StepSeed(request.seed, count))  # (R, F - C)
+        future = ops.repeat(ops.take(request.future, count, axis=1), self.num_return_sequences, axis=0)  # (R, C)
+        mask = state["attention_mask"]
+        vectors = ops.concatenate([values, ops.cast(future, values.dtype)], axis=1)
+        return {
+            "count": count + 1,
+            "vectors": vectors[:, None],
+            "values": ops.swapaxes(write_column(ops.swapaxes(state["values"], 1, 2), count, values), 1, 2),
+            "attention_mask": write_column(mask, request.prompt_length + count, ops.ones_like(mask[:, 0])),
+            "running": count + 1 < request.steps,
+        }
+
+
+class RollOutEngine(Engine):
+    """The compiled loops behind `forecast`; a process keeps as many as `Engine` says."""
+
+    def forecast(self, build_models, series, future, steps, feedback, num_return_sequences, seed, inputs, stream):
+        """Forecasts each series.
+
+        Args:
+            build_models: function of `width` and `return_hidden_states` that returns a `Decoder`.
+            series: list of float arrays (T, F), none empty.
+            future: float array (B, steps, C).
+            steps: how many vectors to forecast.
+            feedback: a `Feedback`.
+            num_return_sequences: how many forecasts of each series.
+            seed: integer; None draws one.
+            inputs: dict, the other inputs of the model.
+            stream: whether to return an iterator of arrays (R, F - C) instead.
+
+        Returns:
+            NumPy float (R, steps, F - C).
+        """
+        loop = self._decoding_loop(build_models, feedback, (), num_return_sequences)
+        request = _request(series, future, steps, seed, inputs)
+        request = keras.tree.map_structure(ops.convert_to_tensor, request)
+        shapes = tuple(tuple(tensor.shape) for tensor in keras.tree.flatten(request))
+        key = feedback, num_return_sequences, shapes
+        compiles = key not in self._loops and keras.backend.backend() in ("tensorflow", "jax")
+        functions = self._compiled_functions(key, loop)
+        with word(COMPILING if compiles else ""):
+            if stream:  # the first at once, while the adapters that it is to use are active
+                vectors = _stream(functions, request, steps, loop.models.variables)
+                return itertools.chain([next(vectors)], vectors)
+            start, _, _, finish, results = functions
+            [values] = results(finish(*start(request), request), request)
+        return _finite(ops.convert_to_numpy(values)[:, :steps], 0, loop.models.variables)
+
+
+def _request(series, future, steps, seed, inputs):
+    """The `RollOutRequest` of a call, NumPy arrays, its lengths those of a bucket."""
+    length, new = bucket(max(map(len, series))), bucket(steps)
+    vectors = np.zeros((len(series), length, series[0].shape[1]), series[0].dtype)
+    mask = np.zeros((len(series), length + new), "bool")
+    for row, values in enumerate(series):
+        vectors[row, length - len(values) :] = values
+        mask[row, length - len(values) : length] = True
+    future = np.pad(future, ((0, 0), (0, new - steps), (0, 0)))
+    return RollOutRequest(vectors, mask, inputs, future, np.array(steps, "int32"), seed_state(seed))
+
+
+def _stream(functions, request, steps, variables):
+    """The values of one step after the other, (R, F - C)."""
+    start, pad_cache, advance, _, _ = functions
+    state, constant = start(request)
+    state = pad_cache(state, request)
+    for count in range(1, steps + 1):
+        state = advance(state, constant, request, ops.convert_to_tensor(np.array(count, "int32")))
+        yield _finite(ops.convert_to_numpy(state["values"][:, count - 1 : count]), count - 1, variables)[:, 0]
+
+
+def _finite(values, first, variables):
+    """Forecasts (R, steps, F - C), if they are numbers; the `first` of them is that many steps after the first."""
+    wrong = ~np.isfinite(values).all(axis=(0, 2))
+    if wrong.any():
+        refuse_nan(variables)
+        raise ValueError(
+            f"The forecasts must be finite; received NaN or infinity at step {first + wrong.argmax() + 1}, from the "
+            "model's activations or `feedback`."
+        )
+    return values

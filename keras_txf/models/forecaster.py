@@ -1,0 +1,296 @@
+"""`forecaster`, and its model class: functional models of float vectors with `forecast`."""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_txf import checks
+from keras_txf.backend.keras_private import flatten_layers
+from keras_txf.checks import in_one_line, short_repr
+from keras_txf.generation.prompts import check_switch
+from keras_txf.generation.roll_out import Feedback, RollOutEngine
+from keras_txf.generation.step_seeds import StepSeed, seed_state
+from keras_txf.layers.serialization import register
+from keras_txf.layers.token_input import inputs_by_name, series_inputs
+from keras_txf.models.checked_model import CheckedModel
+from keras_txf.models.decoding_models import check_decodable, decoding_models
+from keras_txf.models.generate_calls import check_rows, engine_of, knows_options, other_inputs, switch_length_of
+
+
+def forecaster(
+    model: keras.Model,
+    feedback: Callable | None = None,
+    series: str | None = None,
+    future_features: int = 0,
+    name: str | None = None,
+) -> Any:
+    """Gives a functional model of float vectors `forecast`: its outputs are fed back as the next inputs.
+
+    Use it for a causal model that is trained to say the next vector at each position of a series: measurements,
+    motion, audio frames. `forecast` reads the series once, and each new vector once, with the caches of `generate`.
+    The layers that decode are those of `generative`: attention with `causal=True`, `keras.layers.LSTM` and `GRU`,
+    `Conv1D(padding="causal")`, layers of yours whose `call` takes a `cache`, and layers that treat each position alone.
+
+    Args:
+        model: a functional `keras.Model` that takes float vectors (B, T, F) and returns floats (B, T, G).
+        feedback: function of the outputs at the last position, float32 (B, G), made of `keras.ops`, that returns the
+            next vector, (B, F). With an argument `seed`, for `keras.random`, it may draw. Default: the outputs
+            themselves. A `.keras` file keeps a function of `keras.saving.register_keras_serializable`; other
+            functions forecast, and `save` raises.
+        series: the name of the input that grows, where the model has several of float vectors (B, T, F). The others,
+            such as a `context`, go into the argument `inputs` of `forecast`.
+        future_features: how many features of a vector, the last ones, are known ahead, such as the hour of the day.
+            `forecast` takes them as `future`, and `feedback` returns the F - `future_features` others.
+        name: of the new model; default that of `model`.
+
+    Returns:
+        A functional `keras.Model` of the same inputs, outputs and layers, with `forecast`.
+
+    Raises:
+        ValueError: a layer that mixes positions and does not decode, such as `keras.layers.Bidirectional`, by its name;
+            outputs or a `feedback` of another width than the series; no input of float vectors, or several.
+
+    Example:
+
+    >>> series = keras.Input((None, 3), name="series")
+    >>> x = txf.layers.FeatureEmbedding(32)(series)
+    >>> x = txf.layers.EncoderBlock(num_heads=4, causal=True)(x)
+    >>> model = txf.models.forecaster(keras.Model(series, keras.layers.Dense(3)(x)))
+    >>> model.forecast(np.zeros((2, 24, 3), "float32"), steps=12).shape
+    (2, 12, 3)
+    >>> def draw(outputs, seed):  # of 3 means and 3 logarithms of deviations
+    ...     mean, log_scale = keras.ops.split(outputs, 2, axis=1)
+    ...     return mean + keras.ops.exp(log_scale) * keras.random.normal(keras.ops.shape(mean), seed=seed)
+    >>> model = txf.models.forecaster(keras.Model(series, keras.layers.Dense(6)(x)), draw)
+    >>> model.forecast(np.zeros((2, 24, 3), "float32"), steps=12, num_return_sequences=5).shape
+    (2, 5, 12, 3)
+    """
+    checks.optional(checks.string, "name", name)
+    check_decodable(model)
+    series = _series_of(model, series)
+    inputs = inputs_by_name(model)
+    output = model.output[0] if isinstance(model.output, (list, tuple)) and len(model.output) == 1 else model.output
+    if not isinstance(output, keras.KerasTensor) or len(output.shape) != 3 or "float" not in output.dtype:
+        received = keras.tree.map_structure(lambda x: tuple(x.shape), model.output)
+        raise ValueError(
+            "`model` must return floats (batch, length, features) alone, of all positions; received outputs of shape "
+            f"{short_repr(received)}."
+        )
+    width = inputs[series].shape[-1]
+    if None in (width, output.shape[-1]):
+        raise ValueError(
+            "`model` must know the widths of its series and its outputs; received shapes "
+            f"{tuple(inputs[series].shape)} and {tuple(output.shape)}."
+        )
+    checks.integer_between("future_features", future_features, 0, width - 1)
+    _try_feedback(feedback, width - future_features, output.shape[-1])
+    with keras.RematScope(mode=None):
+        found = Forecaster(model.input, model.output, name=name or model.name)
+    found.tokens, found.feedback, found.future_features = series, feedback, future_features
+    decoding_models(found)  # raises ValueError for what cannot be derived
+    return found
+
+
+def _series_of(model, series) -> Any:
+    """The name of the input that grows."""
+    found = series_inputs(model)
+    if series is not None:
+        return checks.one_of("series", series, found)
+    if len(found) != 1:
+        raise ValueError(
+            "`model` must have one input of float vectors (batch, length, features), or `series` must name it; "
+            f"received the inputs {short_repr(sorted(inputs_by_name(model)))}, of which {short_repr(found)} are."
+        )
+    return found[0]
+
+
+def _try_feedback(feedback, width, outputs):
+    """Raises ValueError for a feedback that does not return vectors of the width, or needs another argument."""
+    if feedback is None:
+        if outputs != width:
+            raise ValueError(
+                f"`feedback` must make the next {width} features of the series out of the model's {outputs} outputs: "
+                "only as many outputs can be fed back as they are; received None."
+            )
+        return
+    checks.hashable("feedback", feedback)
+    if not callable(feedback) or isinstance(getattr(feedback, "__self__", feedback), (type, keras.layers.Layer)):
+        raise ValueError(
+            f"`feedback` must be a function of outputs, and maybe `seed`, without weights; received "
+            f"{short_repr(feedback)}."
+        )
+    tried, seed = Feedback(feedback, width), StepSeed(ops.convert_to_tensor(seed_state(0)), ops.zeros((), "int32"))
+    outputs = ops.zeros((3, outputs), "float32")
+    try:
+        inspect.signature(feedback).bind(outputs, **({"seed": seed} if tried.draws else {}))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "`feedback` must be a function of the outputs, and maybe of `seed`, of no other arguments; received "
+            f"{short_repr(feedback)}: {in_one_line(error)}."
+        ) from None
+    tried(outputs, seed)
+
+
+@register
+class Forecaster(CheckedModel):
+    """A model of a series of float vectors, whose outputs are fed back, see `forecaster`."""
+
+    feedback: Callable | None = None
+    future_features: int = 0
+
+    @knows_options
+    def forecast(
+        self,
+        series: Any,
+        steps: int,
+        seed: int | None = None,
+        future: Any = None,
+        num_return_sequences: int | None = None,
+        stream: bool = False,
+        inputs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Continues each series.
+
+        Args:
+            series: floats (B, T, F), or a list of arrays (T, F) of unequal lengths. Each has at least one vector.
+            steps: how many vectors to forecast. The memory for all of them is taken at the beginning.
+            seed: for a `feedback` that draws: the same seed gives the same forecasts. Default: another one each time.
+            future: floats (B, steps, `future_features`), the features of the forecast steps that are known ahead.
+            num_return_sequences: how many forecasts of each series, if `feedback` draws. With it the result has an
+                axis more, after the batch's.
+            stream: return an iterator that yields the values of each step as they come, (B, F - `future_features`).
+            inputs: the other inputs of the model, such as a `context`, in a dict: arrays with one row for each series.
+
+        Returns:
+            NumPy float32 (B, steps, F - `future_features`): the new vectors alone, without what is known ahead.
+
+        Raises:
+            ValueError: a series of another width, an empty one, or one with NaN or infinity; more steps than the model
+                has positions; forecasts or weights that are not finite.
+
+        Example:
+
+        >>> series = keras.Input((None, 2), name="series")
+        >>> x = keras.layers.GRU(16, return_sequences=True)(series)
+        >>> model = txf.models.forecaster(keras.Model(series, keras.layers.Dense(1)(x)), future_features=1)
+        >>> past = [np.zeros((7, 2), "float32"), np.zeros((4, 2), "float32")]
+        >>> model.forecast(past, steps=3, future=np.ones((2, 3, 1), "float32")).shape
+        (2, 3, 1)
+        """
+        symbol, known = inputs_by_name(self)[self.tokens], self.future_features
+        rows = _rows(series, symbol)
+        checks.positive_int32("steps", steps)
+        checks.boolean("stream", stream)
+        feedback = Feedback(self.feedback, symbol.shape[-1] - known)
+        each = (
+            1 if num_return_sequences is None else checks.positive_integer("num_return_sequences", num_return_sequences)
+        )
+        if each > 1 and not feedback.draws:
+            raise ValueError(
+                "`num_return_sequences` must be 1 where `feedback` takes no `seed`: all forecasts of a series would be "
+                f"equal; received {each}."
+            )
+        future = _future(future, (len(rows), steps, known), rows[0].dtype)
+        inputs = other_inputs(self, self.tokens, inputs)
+        check_rows(inputs, len(rows))
+        self._check_length(max(map(len, rows)), steps)
+        engine = engine_of(self, lambda: RollOutEngine(self.tokens, None))
+        build_models = functools.partial(decoding_models, self)
+        found = engine.forecast(build_models, rows, future, steps, feedback, each, seed, inputs, stream)
+        shape = (len(rows),) if num_return_sequences is None else (len(rows), each)
+        if stream:
+            return (values.reshape(*shape, *values.shape[1:]) for values in found)
+        return found.reshape(*shape, *found.shape[1:])
+
+    def _check_length(self, length, steps):
+        """Raises ValueError for more vectors than the model has positions."""
+        most = min(filter(None, (getattr(layer, "max_length", None) for layer in flatten_layers(self))), default=None)
+        if most is not None and length + steps - 1 > most:
+            raise ValueError(
+                f"`steps` must not lead beyond the model's max_length={most} positions; received {steps} steps after "
+                f"a series of {length} vectors."
+            )
+        check_switch(switch_length_of(self), length, length, steps)
+
+    def get_config(self):
+        own = {}
+        if self.feedback is not None:
+            own["feedback"] = _saved(self.feedback)
+        return {**super().get_config(), **own, "future_features": self.future_features}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        feedback, future_features = config.pop("feedback", None), config.pop("future_features", 0)
+        model = super().from_config(config, custom_objects)
+        model.feedback = keras.saving.deserialize_keras_object(feedback, custom_objects)
+        model.future_features = future_features
+        return model
+
+
+def _rows(series, symbol):
+    """The series as a list of NumPy arrays (T, F) in the type of the model's input."""
+    rows = series.to_list() if hasattr(series, "to_list") else series  # a tf.RaggedTensor
+    if not isinstance(rows, (list, tuple)):
+        rows = checks.dense_tensor("series", rows)
+        if len(rows.shape) != 3:
+            raise ValueError(
+                f"`series` must be floats of shape (batch, length, {symbol.shape[-1]}), or a list of arrays (length, "
+                f"{symbol.shape[-1]}); received shape {tuple(rows.shape)}."
+            )
+    arrays = [_array("series", row) for row in rows]
+    if not arrays:
+        raise ValueError("`series` must hold at least one series; received none.")
+    for row, array in enumerate(arrays):
+        if array.ndim != 2 or array.shape[1] != symbol.shape[-1] or not len(array) or array.dtype.kind not in "fV":
+            raise ValueError(
+                f"`series` must hold floats of shape (length, {symbol.shape[-1]}), at least one vector; received "
+                f"{array.dtype} of shape {array.shape} in row {row}."
+            )
+        wrong = ~np.isfinite(array.astype("float64")).all(axis=1)
+        if wrong.any():
+            raise ValueError(
+                f"`series` must hold finite numbers; received NaN or infinity in row {row}, position {wrong.argmax()}. "
+                "Series of unequal lengths are a list of arrays without padding."
+            )
+    dtype = "float64" if symbol.dtype == "float64" else "float32"
+    return [array.astype(dtype) for array in arrays]
+
+
+def _array(name, values) -> Any:
+    values = checks.dense_tensor(name, values)
+    return ops.convert_to_numpy(values) if ops.is_tensor(values) else np.asarray(values)
+
+
+def _future(future, shape, dtype):
+    """What is known ahead, NumPy floats (B, steps, C)."""
+    if future is None and not shape[2]:
+        return np.zeros(shape, dtype)
+    array = None if future is None else _array("future", future)
+    if array is None or array.shape != shape or array.dtype.kind not in "fV" or not np.isfinite(array).all():
+        received = short_repr(future) if array is None else f"{array.dtype} of shape {array.shape}"
+        raise ValueError(
+            f"`future` must be finite floats of shape {shape}, the features that are known ahead; received {received}."
+        )
+    return array.astype(dtype)
+
+
+def _saved(feedback):
+    """The configuration of a function, if a file can be read with it."""
+    config = again = None
+    with contextlib.suppress(TypeError, ValueError, AttributeError):
+        if getattr(feedback, "__name__", None) != "<lambda>":
+            config = keras.saving.serialize_keras_object(feedback)
+            again = keras.saving.deserialize_keras_object(config)
+    if again is not feedback and (inspect.isroutine(feedback) or type(again) is not type(feedback)):
+        raise ValueError(
+            "`feedback` must be a function that `keras.saving.register_keras_serializable` knows, for the model to be "
+            f"saved or cloned; received {short_repr(feedback)}."
+        )
+    return config
