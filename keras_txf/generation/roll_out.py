@@ -42,9 +42,8 @@ class Feedback:
         return self.function is not None and "seed" in inspect.signature(self.function).parameters
 
     def __call__(self, outputs: typing.Any, seed: typing.Any) -> typing.Any:
-        """The values of the next vectors, float (R, F - C)."""
-        dtype = keras.backend.result_type(outputs.dtype, "float32")
-        values = outputs = ops.cast(outputs, dtype)
+        """The values of the next vectors, float32 (R, F - C)."""
+        values = outputs = ops.cast(outputs, "float32")
         if self.function is not None:
             values = self.function(outputs, **({"seed": seed} if self.draws else {}))
         shape = getattr(values, "shape", ())
@@ -55,7 +54,7 @@ class Feedback:
                 f"`feedback` must return the next features of the series, a tensor of floats (batch, {self.width}); "
                 f"received {received} for outputs of shape {tuple(outputs.shape)}."
             )
-        return ops.cast(values, dtype)
+        return ops.cast(values, "float32")
 
     def decoding_loop(self, models, processors, num_return_sequences, top_logprobs):
         return RollOut(models(), self, num_return_sequences)
@@ -107,8 +106,7 @@ class RollOut:
         outputs, cache, constant = self.models.run_prefill(request, repeats)
         mask = ops.repeat(request.attention_mask, repeats, axis=0)
         outputs = ops.repeat(outputs["logits"], repeats, axis=0)
-        dtype = keras.backend.result_type(outputs.dtype, "float32")
-        empty = ops.cast(ops.zeros_like(mask[:, : request.max_new_tokens]), dtype)
+        empty = ops.zeros_like(mask[:, : request.max_new_tokens], "float32")
         state = {
             "count": ops.zeros((), "int32"),
             "attention_mask": mask,
@@ -129,7 +127,7 @@ class RollOut:
         return run_steps(step, state, until)
 
     def results(self, state, request):
-        """The forecast values, float (R, N, F - C)."""
+        """The forecast values, float32 (R, N, F - C)."""
         return (state["values"],)
 
     def _append(self, state, outputs, request):
@@ -166,7 +164,7 @@ class RollOutEngine(Engine):
             stream: whether to return an iterator of arrays (R, F - C) instead.
 
         Returns:
-            NumPy float (R, steps, F - C).
+            NumPy float32 (R, steps, F - C).
         """
         loop = self._decoding_loop(build_models, feedback, (), num_return_sequences)
         request = _request(series, future, steps, seed, inputs)

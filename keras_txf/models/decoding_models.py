@@ -88,6 +88,20 @@ def decoding_models(model, width=1, return_hidden_states=False, kind=Cache):
     return GraphDecoder(model, width, return_hidden_states, kind)
 
 
+def call_sequential(model, inputs):
+    """Calls a `keras.Sequential` model that was never called, for it has no graph before: on what it was built for.
+
+    Args:
+        inputs: what to call a model on that is not built, a symbol, or None.
+    """
+    if isinstance(model, keras.Sequential) and not hasattr(model, "input"):
+        if model.built:
+            [built_for] = model.inputs
+            inputs = keras.Input(batch_shape=built_for.shape, dtype=built_for.dtype, name=built_for.name)
+        if inputs is not None:
+            model(inputs)
+
+
 def check_decodable(model, name="model"):
     """Raises ValueError if a model has no graph, or was built for packed sequences."""
     if not is_functional(model):

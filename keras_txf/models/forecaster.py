@@ -19,7 +19,7 @@ from keras_txf.generation.step_seeds import StepSeed, seed_state
 from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import inputs_by_name, series_inputs
 from keras_txf.models.checked_model import CheckedModel
-from keras_txf.models.decoding_models import check_decodable, decoding_models
+from keras_txf.models.decoding_models import call_sequential, check_decodable, decoding_models
 from keras_txf.models.generate_calls import check_rows, engine_of, knows_options, other_inputs, switch_length_of
 
 
@@ -72,6 +72,7 @@ def forecaster(
     (2, 5, 12, 3)
     """
     checks.optional(checks.string, "name", name)
+    call_sequential(model, None)
     check_decodable(model)
     series = _series_of(model, series)
     inputs = inputs_by_name(model)
@@ -183,6 +184,11 @@ class Forecaster(CheckedModel):
         >>> model.forecast(past, steps=3, future=np.ones((2, 3, 1), "float32")).shape
         (2, 3, 1)
         """
+        if self.tokens is None:
+            raise ValueError(
+                "`forecast` needs the `feedback` that a clone of a model has lost: `txf.models.forecaster(clone, "
+                "feedback)` gives it again."
+            )
         symbol, known = inputs_by_name(self)[self.tokens], self.future_features
         rows = _rows(series, symbol)
         checks.positive_int32("steps", steps)
@@ -290,7 +296,7 @@ def _saved(feedback):
             again = keras.saving.deserialize_keras_object(config)
     if again is not feedback and (inspect.isroutine(feedback) or type(again) is not type(feedback)):
         raise ValueError(
-            "`feedback` must be a function that `keras.saving.register_keras_serializable` knows, for the model to be "
-            f"saved or cloned; received {short_repr(feedback)}."
+            "`feedback` must be a function that `keras.saving.register_keras_serializable` knows, for the model to "
+            f"be saved; received {short_repr(feedback)}."
         )
     return config

@@ -14,7 +14,7 @@ from keras_txf.generation.state import check_state
 from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import inputs_by_name, series_inputs, target_name, token_input
 from keras_txf.models.checked_model import CheckedModel
-from keras_txf.models.decoding_models import check_decodable, decoding_models, refuse_packed
+from keras_txf.models.decoding_models import call_sequential, check_decodable, decoding_models, refuse_packed
 from keras_txf.models.generate_calls import check_rows, knows_options, make_function, other_inputs, run_generate
 from keras_txf.models.seq2seq_model import Seq2Seq
 
@@ -25,6 +25,7 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
     Use it for whatever is wired by hand: blocks that attend to different depths of an encoder, layers of your own
     between blocks, two encoders, image features as context. Decoding is derived from the graph: attention is called
     with a cache, what does not depend on the new tokens is computed once, and all other layers are called as they are.
+    `forecaster` does it for models of float vectors whose outputs are fed back.
 
     A prefix of float vectors, such as the features of an image or a soft prompt, is concatenated before the embedded
     tokens along axis 1, by `keras.layers.Concatenate` or `keras.ops.concatenate`. The length of the prefix must be
@@ -61,8 +62,7 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
     (1, 7)
     """
     checks.optional(checks.string, "name", name)
-    if isinstance(model, keras.Sequential) and not model.built:
-        model(keras.Input((None,), dtype="int32", name="token_ids"))
+    call_sequential(model, keras.Input((None,), dtype="int32", name="token_ids"))
     check_decodable(model)
     names = inputs_by_name(model)
     if tokens is not None:

@@ -155,6 +155,11 @@ def test_bad_calls_are_refused():
             model.forecast(**{"series": SERIES, "steps": 2, **options})
     with pytest.raises(ValueError, match="`tokens` .* `txf.models.forecaster`"):
         txf.models.generative(model, tokens="series")
+    with pytest.raises(ValueError, match="clone of a model has lost"):
+        keras.models.clone_model(model).forecast(SERIES, 2)
+    with pytest.raises(ValueError, match="Sequential without a graph"):
+        txf.models.forecaster(keras.Sequential([L.Dense(F)]))
+    txf.models.forecaster(keras.Sequential([keras.Input((None, F)), L.Dense(F)]))
     grows = txf.models.forecaster(build("lstm"), lambda outputs: 1e30 * outputs)
     with pytest.raises(ValueError, match="finite; received NaN or infinity at step 2"):
         grows.forecast(SERIES, STEPS)
