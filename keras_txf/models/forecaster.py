@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_txf import checks
@@ -15,6 +14,7 @@ from keras_txf.backend.keras_private import flatten_layers
 from keras_txf.checks import in_one_line, short_repr
 from keras_txf.generation.prompts import check_switch
 from keras_txf.generation.roll_out import Feedback, RollOutEngine
+from keras_txf.generation.series import future_values, series_rows
 from keras_txf.generation.step_seeds import StepSeed, seed_state
 from keras_txf.layers.serialization import register
 from keras_txf.layers.token_input import inputs_by_name, series_inputs
@@ -190,7 +190,7 @@ class Forecaster(CheckedModel):
                 "feedback)` gives it again."
             )
         symbol, known = inputs_by_name(self)[self.tokens], self.future_features
-        rows = _rows(series, symbol)
+        rows = series_rows(series, symbol.shape[-1], symbol.dtype)
         checks.positive_int32("steps", steps)
         checks.boolean("stream", stream)
         feedback = Feedback(self.feedback, symbol.shape[-1] - known)
@@ -202,7 +202,7 @@ class Forecaster(CheckedModel):
                 "`num_return_sequences` must be 1 where `feedback` takes no `seed`: all forecasts of a series would be "
                 f"equal; received {each}."
             )
-        future = _future(future, (len(rows), steps, known), rows[0].dtype)
+        future = future_values(future, (len(rows), steps, known), rows[0].dtype)
         inputs = other_inputs(self, self.tokens, inputs)
         check_rows(inputs, len(rows))
         self._check_length(max(map(len, rows)), steps)
@@ -238,53 +238,6 @@ class Forecaster(CheckedModel):
         model.feedback = keras.saving.deserialize_keras_object(feedback, custom_objects)
         model.future_features = future_features
         return model
-
-
-def _rows(series, symbol):
-    """The series as a list of NumPy arrays (T, F) in the type of the model's input."""
-    rows = series.to_list() if hasattr(series, "to_list") else series  # a tf.RaggedTensor
-    if not isinstance(rows, (list, tuple)):
-        rows = checks.dense_tensor("series", rows)
-        if len(rows.shape) != 3:
-            raise ValueError(
-                f"`series` must be floats of shape (batch, length, {symbol.shape[-1]}), or a list of arrays (length, "
-                f"{symbol.shape[-1]}); received shape {tuple(rows.shape)}."
-            )
-    arrays = [_array("series", row) for row in rows]
-    if not arrays:
-        raise ValueError("`series` must hold at least one series; received none.")
-    for row, array in enumerate(arrays):
-        if array.ndim != 2 or array.shape[1] != symbol.shape[-1] or not len(array) or array.dtype.kind not in "fV":
-            raise ValueError(
-                f"`series` must hold floats of shape (length, {symbol.shape[-1]}), at least one vector; received "
-                f"{array.dtype} of shape {array.shape} in row {row}."
-            )
-        wrong = ~np.isfinite(array.astype("float64")).all(axis=1)
-        if wrong.any():
-            raise ValueError(
-                f"`series` must hold finite numbers; received NaN or infinity in row {row}, position {wrong.argmax()}. "
-                "Series of unequal lengths are a list of arrays without padding."
-            )
-    dtype = "float64" if symbol.dtype == "float64" else "float32"
-    return [array.astype(dtype) for array in arrays]
-
-
-def _array(name, values) -> Any:
-    values = checks.dense_tensor(name, values)
-    return ops.convert_to_numpy(values) if ops.is_tensor(values) else np.asarray(values)
-
-
-def _future(future, shape, dtype):
-    """What is known ahead, NumPy floats (B, steps, C)."""
-    if future is None and not shape[2]:
-        return np.zeros(shape, dtype)
-    array = None if future is None else _array("future", future)
-    if array is None or array.shape != shape or array.dtype.kind not in "fV" or not np.isfinite(array).all():
-        received = short_repr(future) if array is None else f"{array.dtype} of shape {array.shape}"
-        raise ValueError(
-            f"`future` must be finite floats of shape {shape}, the features that are known ahead; received {received}."
-        )
-    return array.astype(dtype)
 
 
 def _saved(feedback):
