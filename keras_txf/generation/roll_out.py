@@ -79,6 +79,8 @@ class RollOutRequest(typing.NamedTuple):
     steps: typing.Any
     seed: typing.Any
 
+    state = ()  # every forecast reads its series
+
     @property
     def prompt_length(self) -> typing.Any:
         return ops.shape(self.ids)[1]
