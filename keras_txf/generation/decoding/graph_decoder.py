@@ -15,8 +15,10 @@ from keras import ops
 
 from keras_txf.backend.functional_graph import Symbol, flat_graph, mask_of, set_mask
 from keras_txf.checks import short_repr
+from keras_txf.generation.decoding.cached_part import CachedPart
+from keras_txf.generation.decoding.choice import make_part
 from keras_txf.generation.decoding.layout import OrderedLayout, PromptLayout, StepLayout
-from keras_txf.generation.decoding.parts import CachedPart, CutPart, PaddingPart, PrefixPart, PromptPart, make_part
+from keras_txf.generation.decoding.parts import CutPart, PaddingPart, PrefixPart, PromptPart
 from keras_txf.generation.decoding.trial import check_part
 from keras_txf.layers.caches import Cache
 from keras_txf.layers.features import masks_of_inputs

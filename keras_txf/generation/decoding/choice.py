@@ -1,0 +1,108 @@
+"""make_part: which kind of part a call of a graph is, or why it cannot decode.
+
+Legend: see `layout`.
+"""
+
+import keras
+
+from keras_txf.backend.functional_graph import concatenation_axis, sequence_start
+from keras_txf.checks import short_repr
+from keras_txf.generation.decoding.cached_part import CachedPart, arguments_of
+from keras_txf.generation.decoding.keras_layers import keras_reader
+from keras_txf.generation.decoding.parts import CutPart, Part, PositionsPart, PrefixPart, PromptPart
+from keras_txf.layers.arguments import call_parameters
+from keras_txf.layers.decoder_start import StartPositions
+from keras_txf.layers.embeddings import PositionalEmbedding
+from keras_txf.layers.soft_prompt import SoftPrompt
+
+REFUSED = ("segment_ids", "context_attention_mask", "context_segment_ids")
+OF_ALL_POSITIONS = ("attention_mask", "attention_bias", "prefix_length")
+
+
+def make_part(call, name, prefixes, new):
+    """The part of a call.
+
+    Args:
+        call: a `GraphCall` with a new tensor among its arguments.
+        name: of its own.
+        prefixes: dict of Symbol -> the number of vectors before the tokens, where it is not 0.
+        new: set of the Symbols that depend on new tokens.
+    """
+    operation, found = call.operation, {prefixes.get(x, 0) for x in call.inputs if x in new}
+    if _joins_prefix(call, new):
+        before = call.args[0][:-1]
+        for x in before:
+            if x.shape[1] is None:
+                raise ValueError(
+                    f"`model` must know the length of the prefix that its layer {short_repr(operation.name)} puts "
+                    f"before the tokens; received vectors of shape {x.shape}."
+                )
+        return PrefixPart(call, name, found.pop() + sum(x.shape[1] for x in before))
+    if len(found) > 1:
+        raise ValueError(
+            f"`model` must not bring together tokens with a prefix and tokens without; its layer "
+            f"{short_repr(operation.name)} does."
+        )
+    prefix = found.pop()
+    if prefix and sequence_start(operation, call.args, call.kwargs) == prefix:
+        return CutPart(call, name, prefix)
+    if isinstance(operation, keras.layers.Layer):
+        parameters = call_parameters(type(operation))
+        if "cache" in parameters:
+            _check(call, operation, new)
+            return CachedPart(call, name, prefix)
+        if isinstance(operation, SoftPrompt):
+            return PromptPart(call, name, 0)
+        if isinstance(operation, StartPositions) or _counts(operation, call):
+            return PositionsPart(call, name, prefix)
+        if (read := keras_reader(call, new)) is not None:
+            return CachedPart(call, name, prefix, read)
+    return Part(call, name, prefix)
+
+
+def _counts(operation, call):
+    if isinstance(operation, PositionalEmbedding):
+        counts = operation.position_encoding is not None or operation.max_length is not None
+        return counts and not call.kwargs.get("reverse")
+    return "positions" in call_parameters(type(operation)) and call.kwargs.get("positions") is None
+
+
+def _joins_prefix(call, new):
+    """Whether a call concatenates constants and, at the end, tokens along the axis of positions."""
+    operation = call.operation
+    if concatenation_axis(operation) is None or not call.args or not isinstance(call.args[0], (list, tuple)):
+        return False
+    *before, tokens = call.args[0]
+    rank = len(tokens.shape) if hasattr(tokens, "shape") else 0
+    along = concatenation_axis(operation) in (1, 1 - rank)
+    return along and tokens in new and not any(x in new for x in before)
+
+
+def _check(call, layer, new):
+    """Refuses an attention that decoding cannot call with a cache."""
+    arguments = arguments_of(call)
+    if getattr(layer, "causal", True) is False:
+        raise ValueError(
+            f"`model` must attend to earlier tokens alone; its layer {short_repr(layer.name)} has causal=False."
+        )
+    for name in REFUSED:
+        if arguments.get(name) is not None:
+            raise ValueError(
+                f"`model` must not pass `{name}` on to {short_repr(layer.name)}: decoding makes the mask of each "
+                "token itself."
+            )
+    for name in OF_ALL_POSITIONS:
+        if arguments.get(name) in new:
+            raise ValueError(
+                f"`model` must make `{name}` of {short_repr(layer.name)} without the new tokens: it is that of "
+                "all positions, those to come too."
+            )
+    if arguments.get("positions") is not None:
+        raise ValueError(
+            "`model` must leave `positions` to decoding, which counts the real tokens; its layer "
+            f"{short_repr(layer.name)} is given others."
+        )
+    if any(x in new for x in keras.tree.flatten(arguments.get("context"))):
+        raise ValueError(
+            f"`model` must not attend to a context made of the new tokens; its layer {short_repr(layer.name)} does."
+        )
