@@ -137,6 +137,14 @@ def cross(drawn, x):
     return L.Add()([x, txf.layers.CrossAttention(N)(x, context)])
 
 
+def earlier(drawn, x):
+    """Attention to the output of an earlier layer (YOCO)."""
+    attention = txf.layers.CrossAttention(N, causal=True)
+    if drawn.random.random() < 0.5:
+        return txf.layers.DecoderBlock(N, cross_attention=attention, dropout=0.0)(x, drawn.first)
+    return L.Add()([x, attention(x, drawn.first)])
+
+
 def masked(drawn, x):
     """A mask by hand that hides a token."""
     return txf.layers.DecoderBlock(N, dropout=0.0)(x, mask=ops.not_equal(drawn.ids, 7))
@@ -198,6 +206,7 @@ ATTENTION = {
     "own attention": layer("own", lambda drawn: ValueResidual(drawn.one_of(False, True))),
     "value residual": lambda drawn, x: x + ValueResidual()(x, drawn.first),
     "cross": cross, "mask by hand": masked, "nested": nested, "decoder": decoder_of, "prefix": prefix,
+    "earlier": earlier,
 }  # fmt: skip
 STATES = {
     "recurrent": recurrent,

@@ -117,6 +117,7 @@ TENSORS = [
     (lambda: Attention(2)(X, segment_ids=zeros(2, 4)), "`segment_ids`|(2, 5)|(2, 4)"),
     (lambda: Cross(2)(X, CONTEXT, segment_ids=IDS, context_segment_ids=zeros(2, 2)), "`context_segment_ids`|(2, 3)"),
     (lambda: Cross(2)(X, CONTEXT, context_mask=bools(2, 4)), "`context_mask`|(2, 3)|(2, 4)"),
+    (lambda: Cross(2, causal=True)(X, CONTEXT), "`context`|as long as `inputs`|(2, 3, 6) and (2, 5, 8)"),
     (lambda: Cross(2)(X, np.zeros((3, 3, 6), "float32")), "`context`|(2, 3, 6)|(3, 3, 6)"),
     (lambda: Attention(2, position="rotary")(X, positions=np.arange(4)), "`positions`|5|(4,)"),
     (lambda: Attention(2, position="alibi")(X, positions=[0]), "`positions`|5|(1,)"),

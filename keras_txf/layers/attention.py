@@ -23,7 +23,7 @@ from keras_txf.layers.multi_head import (
     set_attention_options,
     token_positions,
 )
-from keras_txf.layers.option_tables import AttentionOptions, SelfAttentionOptions
+from keras_txf.layers.option_tables import CrossAttentionOptions, SelfAttentionOptions
 from keras_txf.layers.positions import Rotary, make_position
 from keras_txf.layers.serialization import get_config, register, revive
 from keras_txf.layers.shown_options import shows_options, take_options
@@ -196,7 +196,8 @@ class CrossAttention(keras.layers.Layer):
 
     Call arguments:
         inputs: float (B, T, D), the queries.
-        context: float (B, S, any width), the keys and values; left out where a cache holds them.
+        context: float (B, S, any width), the keys and values; left out where a cache holds them. With `causal` S is T,
+            and beside a cache comes the context of the new tokens.
         context_mask: bool (B, S), True at real tokens of the context. Keras fills it from the context.
         attention_mask: bool (T, S), (B, T, S) or (B, N or 1, T, S), True where a query may attend.
         attention_bias: float (B or 1, N or 1, T, S), added to the scaled logits.
@@ -212,10 +213,12 @@ class CrossAttention(keras.layers.Layer):
         (B, T, D), or (B, T, N * H) with `output_projection=False`; and the scores if asked for.
 
     Raises:
-        ValueError: as `MultiHeadSelfAttention`; one of the two segment ids without the other.
+        ValueError: as `MultiHeadSelfAttention`; one of the two segment ids without the other; with `causal` a context
+            of another length than the inputs.
 
     Reference:
-        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.2.3.
+        [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.2.3;
+        [You Only Cache Once](https://arxiv.org/abs/2405.05254) for `causal`.
 
     Example:
 
@@ -224,10 +227,11 @@ class CrossAttention(keras.layers.Layer):
     (2, 7, 32)
     """
 
-    def __init__(self, num_heads: int, **options: Unpack[AttentionOptions]):
+    def __init__(self, num_heads: int, **options: Unpack[CrossAttentionOptions]):
         own = take_options(CrossAttention, options)
         super().__init__(**options)
         set_attention_options(self, num_heads, own)
+        self.causal = checks.boolean("causal", self.causal)
 
     def build(self, inputs_shape, context_shape=None):
         check_context(context_shape)
@@ -248,10 +252,11 @@ class CrossAttention(keras.layers.Layer):
     ):
         if cache is not None:
             refuse_with_cache(
-                context=context, context_mask=context_mask, attention_mask=attention_mask, segment_ids=segment_ids,
-                context_segment_ids=context_segment_ids, attention_bias=attention_bias,
+                context=None if self.causal else context, context_mask=context_mask, attention_mask=attention_mask,
+                segment_ids=segment_ids, context_segment_ids=context_segment_ids, attention_bias=attention_bias,
             )  # fmt: skip
-            query, (key, value) = project_query(self, inputs), cache.read()
+            query = project_query(self, inputs)
+            key, value = cache.update(*self.project_context(context)) if self.causal else cache.read()
             return attend(
                 self, query, key, value, cache.attention_mask, zero_empty_rows=True,
                 return_attention_scores=return_attention_scores,
@@ -260,13 +265,18 @@ class CrossAttention(keras.layers.Layer):
             inputs, context, context_mask, attention_mask, segment_ids, context_segment_ids, attention_bias
         )
         query, (key, value) = project_query(self, inputs), self.project_context(context)
-        allowed = AttentionMask(False, None, context_mask, segment_ids, context_segment_ids, attention_mask)
+        allowed = AttentionMask(self.causal, None, context_mask, segment_ids, context_segment_ids, attention_mask)
         return attend(self, query, key, value, allowed, attention_bias, True, return_attention_scores, training)
 
     def _check_call(
         self, inputs, context, context_mask, attention_mask, segment_ids, context_segment_ids, attention_bias
     ):
         check_context(context)
+        if self.causal and inputs.shape[1] != context.shape[1] and None not in (inputs.shape[1], context.shape[1]):
+            raise ValueError(
+                "`context` must be as long as `inputs` with causal=True; received shapes "
+                f"{tuple(context.shape)} and {tuple(inputs.shape)}."
+            )
         check_bias_and_prefix(self, inputs, context, attention_bias)
         if (segment_ids is None) != (context_segment_ids is None):
             raise ValueError("`segment_ids` and `context_segment_ids` must be passed together; received one.")

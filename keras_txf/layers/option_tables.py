@@ -99,6 +99,17 @@ class SelfAttentionOptions(AttentionOptions, PlaceOptions, CausalOptions, total=
     """Options of `MultiHeadSelfAttention`."""
 
 
+class CrossAttentionOptions(AttentionOptions, total=False):
+    """Options of `CrossAttention`."""
+
+    causal: Annotated[
+        bool,
+        False,
+        "whether a token attends only to the context's vectors up to its own place. The context is then made of the "
+        "same tokens, such as the output of an earlier layer (YOCO).",
+    ]
+
+
 class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
     """Options of both blocks, and of every builder."""
 

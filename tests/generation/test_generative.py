@@ -95,6 +95,29 @@ def ensemble():
 
 
 @keras.saving.register_keras_serializable(package="tests")
+class Hidden(keras.layers.Layer):
+    """Gives vectors a mask that hides the token 7."""
+
+    supports_masking, position_wise = True, True
+
+    def call(self, inputs):
+        return inputs[0] * 1.0
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return inputs[1] != 7
+
+
+def earlier_layer():
+    """Attention to the output of an earlier layer, alone and in a block (YOCO), with a mask that both read."""
+    ids = ids_input()
+    x = layers.PositionalEmbedding(VOCABULARY, 8, pad_id=None)(ids)
+    early, x = Hidden()([layers.DecoderBlock(2)(x), ids]), keras.layers.Dense(8)(x)
+    x = x + layers.CrossAttention(2, causal=True)(x, early)
+    x = layers.DecoderBlock(2, cross_attention=layers.CrossAttention(2, causal=True), window=3)(x, early)
+    return keras.Model(ids, keras.layers.Dense(VOCABULARY)(x)), {}
+
+
+@keras.saving.register_keras_serializable(package="tests")
 class Doubled(layers.MultiHeadSelfAttention):
     """A subclass that passes the arguments of its call on, and does not name `cache`."""
 
@@ -113,7 +136,7 @@ def subclass_of_ours():
 
 WIRED = [
     between_blocks, bare_attention, depths_of_an_encoder, two_contexts, keras_embedding, two_encoders, ensemble,
-    subclass_of_ours,
+    subclass_of_ours, earlier_layer,
 ]  # fmt: skip
 
 
@@ -190,11 +213,17 @@ def test_what_does_not_reach_the_logits_may_mix():
 def test_models_that_cannot_decode_are_refused():
     ids, other = ids_input("first"), ids_input("second")
     x = layers.PositionalEmbedding(VOCABULARY, 8)(ids)
+    vectors = keras.Input((None, 8), name="vectors")
+    new = keras.Model(ids, keras.layers.Dense(VOCABULARY)(layers.CrossAttention(2, name="looks")(x, x)))
+    constant = layers.DecoderBlock(2, cross_attention=layers.CrossAttention(2, causal=True), name="aligned")(x, vectors)
+    constant = keras.Model([ids, vectors], keras.layers.Dense(VOCABULARY)(constant))
     pair = keras.Model([ids, other], keras.layers.Dense(VOCABULARY)(x + keras.layers.Embedding(VOCABULARY, 8)(other)))
     rows = [
         (txf.models.encoder_classifier(VOCABULARY, 3, 1, 8, 2), "`model` must return logits"),
         (txf.models.encoder(VOCABULARY, 1, 8, 2), "layer 'encoder_0' has causal=False"),
         (txf.models.encoder_decoder(VOCABULARY, VOCABULARY, 1, 8, 2, packed=True), "packed=False"),
+        (new, "'looks' attends to a context made of the new tokens, which needs `CrossAttention\\(causal=True\\)`"),
+        (constant, "context of 'aligned', which has causal=True, of the new tokens"),
         (pair, "`model` must have one input of token ids"),
         ("a name", "`model` must be a functional keras.Model, .* received 'a name'"),
     ]

@@ -16,20 +16,23 @@ from keras_txf.layers.caches import Cache, cache_slots
 from keras_txf.ops.heads import swap_heads
 from keras_txf.ops.masks import combine_masks
 
+CONTEXT = "context_"  # before the names of the second cache in a memory of two
+
 
 class CachedPart(Part):
     """A call of a layer that mixes positions: it takes a `cache`, a `context_cache` or both, or Keras wrote it.
 
     Args:
+        new_context: whether the layer attends to a context that is made of the new tokens.
         read: function of the layer, the arguments of its call and a `Cache` that returns the outputs of a layer of
             Keras' own; None: the layer takes the cache itself.
     """
 
     reads_positions = True
 
-    def __init__(self, call, name, prefix, read=None):
+    def __init__(self, call, name, prefix, new_context=False, read=None):
         super().__init__(call, name, prefix)
-        self.layer, self.read, self.is_known = call.operation, read, read is not None
+        self.layer, self.new_context, self.read, self.is_known = call.operation, new_context, read, read is not None
         self.arguments = arguments_of(call)
         self.first, self.context = next(iter(self.arguments)), None if read else self.arguments.get("context")
         self.attends_to_itself = read is not None or attends_to_itself(self.layer)
@@ -38,16 +41,23 @@ class CachedPart(Part):
         self.takes_mask = not {"mask", f"{self.first}_mask"}.isdisjoint(call_parameters(type(reader)))
         self.kind = Cache  # of the layer's own tokens
         self.of_prompts = ("initial_state",) if read else ("context", "context_mask")  # no step reads these arguments
+        if new_context:
+            self.of_prompts = ()
 
     @property
     def constants(self):
         return symbols_in([x for name, x in self.arguments.items() if name not in self.of_prompts])
 
     def slots(self, columns, width, tokens=1):
-        if not self.attends_to_itself:
-            return {}
-        slots = cache_slots(self.window, width, columns, tokens) if self.kind.keeps_all else self.kind.slot_count()
-        return {**dict.fromkeys(self.kind.names(), (2, slots)), "mask": (1, columns)}
+        found = {}
+        if self.attends_to_itself:
+            slots = cache_slots(self.window, width, columns, tokens) if self.kind.keeps_all else self.kind.slot_count()
+            found = {**dict.fromkeys(self.kind.names(), (2, slots)), "mask": (1, columns)}
+        if self.new_context:
+            slots = columns if self.kind.keeps_all else self.kind.slot_count()
+            found |= {**dict.fromkeys([CONTEXT + name for name in self.kind.names()], (2, slots))}
+            found[CONTEXT + "mask"] = (1, columns)
+        return found
 
     def run(self, values, layout, memory, known):
         skipped = () if layout.is_prompt else self.of_prompts
@@ -55,13 +65,17 @@ class CachedPart(Part):
         inputs, mask = given[self.first], given.pop("mask", None)
         passed_on = mask_of(inputs) if mask is None else mask
         mask = passed_on if self.takes_mask else None
-        for name in (f"{self.first}_mask", "context_mask"):
-            given.pop(name, None)
-        caches, cache = {}, None
-        if self.context is not None:
+        context_mask = given.pop("context_mask", None)
+        given.pop(f"{self.first}_mask", None)
+        caches, own, of_context = {}, None, None
+        if self.new_context:
+            of_context = self._cache_of_new_context(given["context"], context_mask, layout, memory)
+        elif self.context is not None:
             if layout.is_prompt:
-                self._project(given.pop("context"), values, known)
-            caches["context_cache" if self.attends_to_itself else "cache"] = _context_cache(known)
+                self._project(given.pop("context"), context_mask, known)
+            of_context = _context_cache(known)
+        if of_context is not None:
+            caches["context_cache" if self.attends_to_itself else "cache"] = of_context
         if self.attends_to_itself:
             allowed = None if layout.owns(mask) else mask
             if self.read is read_attention and not all(
@@ -72,22 +86,31 @@ class CachedPart(Part):
                     "attention a token that is masked attends to later ones. `txf.layers.MultiHeadSelfAttention` "
                     "decodes."
                 )
-            caches["cache"] = cache = layout.cache(memory, self.window, self.prefix, allowed, self.kind)
+            ours = {name: x for name, x in memory.items() if not (self.new_context and name.startswith(CONTEXT))}
+            caches["cache"] = own = layout.cache(ours, self.window, self.prefix, allowed, self.kind)
+            memory.update(ours)
         outputs = self._call(given, inputs, caches)
-        if cache is not None:
-            self._remember(cache, memory)
+        if own is not None:
+            self._remember(own, memory)
+        if self.new_context:
+            self._remember(of_context, memory, CONTEXT)
         values.update(zip(self.call.outputs, outputs))
         if passed_on is not None and self.layer.supports_masking:  # as Keras does after a call with the mask
-            for x, own in zip(outputs, keras.tree.flatten(self.layer.compute_mask(inputs, passed_on))):
-                set_mask(x, own)
+            for x, mask in zip(outputs, keras.tree.flatten(self.layer.compute_mask(inputs, passed_on))):
+                set_mask(x, mask)
 
     def _call(self, given, inputs, caches):
         if self.read is not None:
             return [self.read(self.layer, given, caches["cache"])]
-        drop_mask(inputs)
-        return call_operation(self.layer, (), {**given, **caches})
+        masked = {id(x): (x, mask_of(x)) for x in (inputs, given["context"] if self.new_context else inputs)}
+        for x, _ in masked.values():
+            drop_mask(x)
+        outputs = call_operation(self.layer, (), {**given, **caches})
+        for x, mask in masked.values():  # for the other layers that read the tensor
+            set_mask(x, mask)
+        return outputs
 
-    def _remember(self, cache, memory):
+    def _remember(self, cache, memory, prefix=""):
         if not cache.stored and not cache.new_states:
             raise ValueError(
                 f"{self.layer.name!s}: a layer whose `call` takes `cache` must call `cache.update(key, value)` or "
@@ -95,16 +118,25 @@ class CachedPart(Part):
             )
         memory.update(cache.new_states)
         if not cache.stored:
-            memory.pop("mask", None)
-        memory.update(cache.stored)
+            memory.pop(prefix + "mask", None)
+        memory.update({prefix + name: x for name, x in cache.stored.items()})
 
-    def _project(self, context, values, known):
-        mask = self.arguments.get("context_mask")
-        mask = mask_of(context) if mask is None else values[mask]
+    def _project(self, context, mask, known):
+        mask = mask_of(context) if mask is None else mask
         key, value = (swap_heads(x) for x in self.layer.project_context(context))
         known.update(context_key=key, context_value=value)
         if mask is not None:
             known["context_mask"] = mask
+
+    def _cache_of_new_context(self, context, mask, layout, memory):
+        """The `Cache` of a context whose vectors are those of the new tokens."""
+        mask = mask_of(context) if mask is None else mask
+        reader = getattr(self.layer, "cross_attention_layer", self.layer)
+        allowed = None if layout.owns(mask) or "context_mask" not in call_parameters(type(reader)) else mask
+        ours = {name.removeprefix(CONTEXT): x for name, x in memory.items() if name.startswith(CONTEXT)}
+        cache = layout.cache(ours, None, self.prefix, allowed, self.kind)
+        memory.update({CONTEXT + name: x for name, x in ours.items()})
+        return cache
 
 
 def _context_cache(known):

@@ -7,7 +7,7 @@ import keras
 
 from keras_txf.backend.functional_graph import concatenation_axis, sequence_start
 from keras_txf.checks import short_repr
-from keras_txf.generation.decoding.cached_part import CachedPart, arguments_of
+from keras_txf.generation.decoding.cached_part import CachedPart, arguments_of, attends_to_itself
 from keras_txf.generation.decoding.keras_layers import keras_reader
 from keras_txf.generation.decoding.parts import CutPart, Part, PositionsPart, PrefixPart, PromptPart
 from keras_txf.layers.arguments import call_parameters
@@ -50,13 +50,13 @@ def make_part(call, name, prefixes, new):
         parameters = call_parameters(type(operation))
         if "cache" in parameters:
             _check(call, operation, new)
-            return CachedPart(call, name, prefix)
+            return CachedPart(call, name, prefix, _has_new_context(call, operation, new))
         if isinstance(operation, SoftPrompt):
             return PromptPart(call, name, 0)
         if isinstance(operation, StartPositions) or _counts(operation, call):
             return PositionsPart(call, name, prefix)
         if (read := keras_reader(call, new)) is not None:
-            return CachedPart(call, name, prefix, read)
+            return CachedPart(call, name, prefix, read=read)
     return Part(call, name, prefix)
 
 
@@ -81,7 +81,7 @@ def _joins_prefix(call, new):
 def _check(call, layer, new):
     """Refuses an attention that decoding cannot call with a cache."""
     arguments = arguments_of(call)
-    if getattr(layer, "causal", True) is False:
+    if attends_to_itself(layer) and getattr(layer, "causal", True) is False:
         raise ValueError(
             f"`model` must attend to earlier tokens alone; its layer {short_repr(layer.name)} has causal=False."
         )
@@ -102,7 +102,21 @@ def _check(call, layer, new):
             "`model` must leave `positions` to decoding, which counts the real tokens; its layer "
             f"{short_repr(layer.name)} is given others."
         )
-    if any(x in new for x in keras.tree.flatten(arguments.get("context"))):
+
+
+def _has_new_context(call, layer, new):
+    """Whether a layer attends to a context that is made of the new tokens, as only a causal layer can."""
+    is_new = any(x in new for x in keras.tree.flatten(arguments_of(call).get("context")))
+    reader = getattr(layer, "cross_attention_layer", layer)
+    causal = getattr(reader, "causal", False)
+    if is_new and not causal:
         raise ValueError(
-            f"`model` must not attend to a context made of the new tokens; its layer {short_repr(layer.name)} does."
+            f"`model` must attend to earlier tokens alone; its layer {short_repr(layer.name)} attends to a context "
+            "made of the new tokens, which needs `CrossAttention(causal=True)`."
         )
+    if causal and not is_new and not attends_to_itself(reader):
+        raise ValueError(
+            f"`model` must make the context of {short_repr(layer.name)}, which has causal=True, of the new tokens; "
+            "received a context that does not depend on them."
+        )
+    return is_new

@@ -53,7 +53,8 @@ class Part:
         moved = dict(memory)
         for name, (axis, slots) in self.slots(columns, width, tokens).items():
             if name in memory:
-                moved[name] = move_slots(memory[name], axis, slots, shift, last, self.window is not None and axis == 2)
+                is_ring = self.window is not None and name in self.kind.names()
+                moved[name] = move_slots(memory[name], axis, slots, shift, last, is_ring)
         return moved
 
     def run(self, values, layout, memory, known):
