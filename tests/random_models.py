@@ -145,6 +145,16 @@ def earlier(drawn, x):
     return L.Add()([x, attention(x, drawn.first)])
 
 
+def placed(drawn, x):
+    """Positions that the graph counts: the tokens 7 so far, or every second token."""
+    of_ids = drawn.one_of(
+        ops.cumsum(ops.equal(drawn.ids, 7), axis=1), ops.cumsum(ops.ones_like(drawn.ids), axis=1) // 2
+    )
+    if drawn.random.random() < 0.5:
+        return txf.layers.DecoderBlock(N, position="rotary", dropout=0.0)(x, positions=of_ids)
+    return x + txf.layers.PositionalEmbedding(V, D, pad_id=0 if drawn.has_mask else None)(drawn.ids, positions=of_ids)
+
+
 def masked(drawn, x):
     """A mask by hand that hides a token."""
     return txf.layers.DecoderBlock(N, dropout=0.0)(x, mask=ops.not_equal(drawn.ids, 7))
@@ -206,7 +216,7 @@ ATTENTION = {
     "own attention": layer("own", lambda drawn: ValueResidual(drawn.one_of(False, True))),
     "value residual": lambda drawn, x: x + ValueResidual()(x, drawn.first),
     "cross": cross, "mask by hand": masked, "nested": nested, "decoder": decoder_of, "prefix": prefix,
-    "earlier": earlier,
+    "earlier": earlier, "placed": placed,
 }  # fmt: skip
 STATES = {
     "recurrent": recurrent,

@@ -53,12 +53,14 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             `inputs_mask` where other tensors are passed too).
         attention_mask: bool (T, T), (B, T, T) or (B, N or 1, T, T), True where a token may attend.
         segment_ids: int (B, T); tokens see only their own segment. For packed sequences.
-        positions: int (T,) or (B, T), for `position`; default 0, 1, 2, ...
+        positions: int (T,) or (B, T), for `position`; default 0, 1, 2, ... Next to a cache those of the new tokens, for
+            a `position` that turns queries and keys alone, such as "rotary".
         attention_bias: float (B or 1, N or 1, T, T), added to the scaled logits.
         prefix_length: int (B,), with `causal`: the first tokens, as many, see each other both ways (a prefix language
             model). The rows are padded on the right.
-        cache: a `Cache`, which decoding passes: keys and values are written into it, and it brings the padding and the
-            positions of its own. `attention_mask` and `attention_bias` are then those of all positions, (..., L, L).
+        cache: a `Cache`, which decoding passes: keys and values are written into it, and it brings the padding and,
+            unless they are given, the positions. `attention_mask` and `attention_bias` are then those of all positions,
+            (..., L, L).
         return_attention_scores: also return the weights (B, N, T, T), before dropout.
 
     All masks hold together. A token that `attention_mask` lets see nothing gets zeros before the
@@ -112,11 +114,17 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         training=None,
     ):
         if cache is not None:
-            refuse_with_cache(segment_ids=segment_ids, positions=positions)
+            refuse_with_cache(segment_ids=segment_ids)
             allowed, added = cache.pairs(attention_mask, attention_bias, prefix_length, self.window)
-            query, key, value = self._project(inputs, cache.positions)
+            query, key, value = self._project(inputs, cache.positions if positions is None else positions)
             key, value = cache.update(key, value)
-            bias = add_bias(self._bias(query, key, cache.positions, cache.key_positions), added)
+            own = self._bias(query, key, cache.positions, cache.key_positions)
+            if positions is not None and own is not None:
+                raise ValueError(
+                    "`positions` goes with `cache` for a `position` that turns queries and keys alone, such as "
+                    f"'rotary'; received {type(self.position_layer).__name__}, which needs the positions of all keys."
+                )
+            bias = add_bias(own, added)
             any_hidden = attention_mask is not None
             return attend(
                 self, query, key, value, allowed, bias, any_hidden, return_attention_scores, scale=self.logit_scale()

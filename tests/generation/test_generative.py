@@ -117,6 +117,16 @@ def earlier_layer():
     return keras.Model(ids, keras.layers.Dense(VOCABULARY)(x)), {}
 
 
+def given_positions():
+    """Positions that the graph counts: every second token at an embedding, the tokens 7 in attention."""
+    ids = ids_input()
+    halves = (ops.cumsum(ops.ones_like(ids), axis=1) - 1) // 2
+    x = layers.PositionalEmbedding(VOCABULARY, 8, "learned", max_length=9, pad_id=None)(ids, positions=halves)
+    sevens = ops.cumsum(ops.equal(ids, 7), axis=-1)
+    x = layers.DecoderBlock(2, position="rotary", window=3)(x, positions=sevens)
+    return keras.Model(ids, keras.layers.Dense(VOCABULARY)(x)), {}
+
+
 @keras.saving.register_keras_serializable(package="tests")
 class Doubled(layers.MultiHeadSelfAttention):
     """A subclass that passes the arguments of its call on, and does not name `cache`."""
@@ -136,7 +146,7 @@ def subclass_of_ours():
 
 WIRED = [
     between_blocks, bare_attention, depths_of_an_encoder, two_contexts, keras_embedding, two_encoders, ensemble,
-    subclass_of_ours, earlier_layer,
+    subclass_of_ours, earlier_layer, given_positions,
 ]  # fmt: skip
 
 
@@ -214,6 +224,10 @@ def test_models_that_cannot_decode_are_refused():
     ids, other = ids_input("first"), ids_input("second")
     x = layers.PositionalEmbedding(VOCABULARY, 8)(ids)
     vectors = keras.Input((None, 8), name="vectors")
+    attention = layers.MultiHeadSelfAttention(2, causal=True, position="alibi", name="biased")
+    biased = keras.Model(ids, keras.layers.Dense(VOCABULARY)(attention(x, positions=ids)))
+    placed = layers.PositionalEmbedding(VOCABULARY, 8, name="e")(ids, positions=ops.cast(vectors[..., 0], "int32"))
+    placed = keras.Model([ids, vectors], keras.layers.Dense(VOCABULARY)(placed))
     new = keras.Model(ids, keras.layers.Dense(VOCABULARY)(layers.CrossAttention(2, name="looks")(x, x)))
     constant = layers.DecoderBlock(2, cross_attention=layers.CrossAttention(2, causal=True), name="aligned")(x, vectors)
     constant = keras.Model([ids, vectors], keras.layers.Dense(VOCABULARY)(constant))
@@ -224,6 +238,8 @@ def test_models_that_cannot_decode_are_refused():
         (txf.models.encoder_decoder(VOCABULARY, VOCABULARY, 1, 8, 2, packed=True), "packed=False"),
         (new, "'looks' attends to a context made of the new tokens, which needs `CrossAttention\\(causal=True\\)`"),
         (constant, "context of 'aligned', which has causal=True, of the new tokens"),
+        (biased, "'biased' .*: `positions` goes with `cache` for a `position` that turns queries and keys"),
+        (placed, "`model` must compute the `positions` of 'e' from the new tokens"),
         (pair, "`model` must have one input of token ids"),
         ("a name", "`model` must be a functional keras.Model, .* received 'a name'"),
     ]

@@ -35,6 +35,7 @@ class CachedPart(Part):
         self.layer, self.new_context, self.read, self.is_known = call.operation, new_context, read, read is not None
         self.arguments = arguments_of(call)
         self.first, self.context = next(iter(self.arguments)), None if read else self.arguments.get("context")
+        self.has_positions = self.arguments.get("positions") is not None
         self.attends_to_itself = read is not None or attends_to_itself(self.layer)
         self.window = window_of(self.layer)
         reader = self.layer.attention if isinstance(self.layer, (EncoderBlock, DecoderBlock)) else self.layer
@@ -95,7 +96,9 @@ class CachedPart(Part):
         if self.new_context:
             self._remember(of_context, memory, CONTEXT)
         values.update(zip(self.call.outputs, outputs))
-        if passed_on is not None and self.layer.supports_masking:  # as Keras does after a call with the mask
+        if passed_on is not None and getattr(
+            self.layer, "supports_masking", False
+        ):  # as Keras does after a call with the mask
             for x, mask in zip(outputs, keras.tree.flatten(self.layer.compute_mask(inputs, passed_on))):
                 set_mask(x, mask)
 

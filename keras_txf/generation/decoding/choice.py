@@ -5,7 +5,7 @@ Legend: see `layout`.
 
 import keras
 
-from keras_txf.backend.functional_graph import concatenation_axis, sequence_start
+from keras_txf.backend.functional_graph import Symbol, concatenation_axis, sequence_start
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.cached_part import CachedPart, arguments_of, attends_to_itself
 from keras_txf.generation.decoding.keras_layers import keras_reader
@@ -55,16 +55,29 @@ def make_part(call, name, prefixes, new):
             return PromptPart(call, name, 0)
         if isinstance(operation, StartPositions) or _counts(operation, call):
             return PositionsPart(call, name, prefix)
-        if (read := keras_reader(call, new)) is not None:
-            return CachedPart(call, name, prefix, read=read)
+        if isinstance(operation, PositionalEmbedding):
+            _check_positions(operation, arguments_of(call).get("positions"), new)
+    if (read := keras_reader(call, new)) is not None:
+        return CachedPart(call, name, prefix, read=read)
     return Part(call, name, prefix)
 
 
 def _counts(operation, call):
+    """Whether an embedding counts the tokens itself: its positions are not given."""
+    if arguments_of(call).get("positions") is not None:
+        return False
     if isinstance(operation, PositionalEmbedding):
         counts = operation.position_encoding is not None or operation.max_length is not None
         return counts and not call.kwargs.get("reverse")
-    return "positions" in call_parameters(type(operation)) and call.kwargs.get("positions") is None
+    return "positions" in call_parameters(type(operation))
+
+
+def _check_positions(layer, positions, new):
+    if positions is not None and not (isinstance(positions, Symbol) and positions in new):
+        raise ValueError(
+            f"`model` must compute the `positions` of {short_repr(layer.name)} from the new tokens, or leave them out; "
+            "received positions that do not depend on them."
+        )
 
 
 def _joins_prefix(call, new):
@@ -97,11 +110,7 @@ def _check(call, layer, new):
                 f"`model` must make `{name}` of {short_repr(layer.name)} without the new tokens: it is that of "
                 "all positions, those to come too."
             )
-    if arguments.get("positions") is not None:
-        raise ValueError(
-            "`model` must leave `positions` to decoding, which counts the real tokens; its layer "
-            f"{short_repr(layer.name)} is given others."
-        )
+    _check_positions(layer, arguments.get("positions"), new)
 
 
 def _has_new_context(call, layer, new):

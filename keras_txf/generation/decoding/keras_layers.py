@@ -1,4 +1,4 @@
-"""How Keras' own causal layers read a prompt and a step with a `Cache`: recurrences, convolutions and attention.
+"""How Keras' own causal layers read a prompt and a step with a `Cache`: recurrences, convolutions, attention and sums.
 
 Legend: B batch, T new tokens, D width of the inputs, H columns that a convolution looks back.
 """
@@ -15,10 +15,10 @@ KERAS_ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAtten
 
 
 def keras_reader(call, new):
-    """Returns the function that reads tokens through a causal layer of Keras' own, or None for another layer.
+    """Returns the function that reads tokens through a causal layer or operation of Keras' own, or None for another.
 
     Args:
-        call: a `GraphCall` of a layer.
+        call: a `GraphCall`.
         new: set of the Symbols that depend on new tokens.
 
     Raises:
@@ -26,6 +26,8 @@ def keras_reader(call, new):
     """
     layer = call.operation
     arguments = {**dict(zip(call_parameters(type(layer)), call.args)), **call.kwargs}
+    if type(layer).__name__ == "Cumsum":
+        return read_sums if layer.axis in (1, 1 - len(call.inputs[0].shape)) else None
     if isinstance(layer, keras.layers.RNN):
         _check_options(layer, return_sequences=True, return_state=False, go_backwards=False, stateful=False)
         if any(x in new for x in symbols_in([arguments.get("initial_state")])):
@@ -46,6 +48,21 @@ def keras_reader(call, new):
                 )
         return read_attention
     return None
+
+
+def read_sums(operation, arguments, cache):
+    """Returns the cumulative sums of `keras.ops.cumsum(x, axis=1)`, (B, T, ...)."""
+    x, mask = cache.split(next(iter(arguments.values()))), cache.mask
+    if mask is not None:  # padding adds nothing
+        mask = ops.reshape(mask, (*ops.shape(mask), *[1] * (len(x.shape) - 2)))
+        x = ops.where(mask, x, ops.zeros_like(x))
+    sums = operation(x)
+    sums = sums + cache.read_state("sum", ops.zeros_like(sums[:, 0]))[:, None]
+    cache.write_state("sum", sums[:, -1])
+    if mask is not None:  # and has the sum of the first token, so that a count minus 1 stays in a table of positions
+        first = ops.argmax(ops.cast(mask, "int32"), axis=1, keepdims=True)
+        sums = ops.where(mask, sums, ops.take_along_axis(sums, first, axis=1))
+    return cache.join(sums)
 
 
 def _check_options(layer, **options):

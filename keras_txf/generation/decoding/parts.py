@@ -25,6 +25,7 @@ class Part:
 
     reads_positions = False
     is_known = False  # whether no trial is needed
+    has_positions = False  # whether the graph gives an attention its positions, which few of our layers can read
 
     def __init__(self, call, name, prefix):
         self.call, self.name, self.prefix = call, name, prefix

@@ -37,7 +37,7 @@ def check_part(part, new, vocab_size):
     operation = part.call.operation
     passed = _PASSED.setdefault(operation, set())
     arguments = type(part), tuple(x in new for x in part.call.inputs)
-    if arguments in passed or part.is_known or _is_known(operation):
+    if arguments in passed or part.is_known or (_is_known(operation) and not part.has_positions):
         return
     prefix, part.prefix = part.prefix, 0
     try:
