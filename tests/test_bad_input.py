@@ -72,6 +72,7 @@ COMBINATIONS = [
       for name, build in {**BUILDERS, **IMAGE_BUILDERS}.items()),
     (lambda: seq2seq(encoder_options={"windw": 3}), "'windw'|Did you mean 'window'"),
     (lambda: seq2seq(encoder_options={"num_layers": 3}), "'num_layers' is not an option of encoder_decoder"),
+    (lambda: seq2seq(decoder_options={"cross_attention": True}), "`cross_attention`|None or a layer|True"),
     (lambda: Decoder(2)(X, CONTEXT), "`context`|`cross_attention=False`"),
     (lambda: Decoder(2, cross_attention=True)(X), "`context`|None"),
     (lambda: Attention(2, position=keras.layers.Dense(2)), "`position`|`rotate`|`bias`|Dense"),

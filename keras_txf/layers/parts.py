@@ -26,6 +26,7 @@ OPTIONS = {  # part of a block -> the options of the block that a layer in place
     ),
     "norm": ("norm_bias",),
     "convolution": (),
+    "cross_attention": (),
 }  # fmt: skip
 
 

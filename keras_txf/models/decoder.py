@@ -7,12 +7,14 @@ import keras
 from keras_txf import checks
 from keras_txf.layers import DecoderBlock
 from keras_txf.layers.option_tables import Each
+from keras_txf.layers.parts import take_layer
 from keras_txf.layers.shown_options import shows_options, take
 from keras_txf.models import embeddings, stack
 from keras_txf.models.generative import ContextDecoder, Generator
 from keras_txf.models.lm_head import Logits
 from keras_txf.models.option_tables import (
     ContextDecoderOptions,
+    ContextOptions,
     DecoderOptions,
     GeneratorHeadOptions,
     GeneratorOptions,
@@ -180,7 +182,7 @@ def decode(
             "`tie_embeddings` does not go with `embedding_dim`, which makes the table narrower than `dim`; pass "
             "tie_embeddings=False, or `token_dim`."
         )
-    options = stack.sort_options(builder, DecoderBlock, options, DecoderOptions)
+    options = stack.sort_options(builder, DecoderBlock, options, DecoderOptions if context is None else ContextOptions)
     prefix = "" if context is None else "target_"
     ids_name = "token_ids" if context is None else "target_ids"
     inputs, segment_ids, positions = {}, None, None
@@ -189,7 +191,7 @@ def decode(
     if embedding is None:
         checks.size("vocab_size", vocab_size)
         embedding = embeddings.make_embedding(vocab_size, dim, options, f"{prefix}embedding")
-    options.block["cross_attention"] = context is not None
+    options.block["cross_attention"] = context is not None and _cross_attention(options.block.get("cross_attention"))
     x = embeddings.embed(
         embedding, ids, options, "decoder", positions, position_embedding=position_embedding, start_id=start_id
     )
@@ -210,3 +212,10 @@ def decode(
     if make_logits is None:
         return inputs, result, None
     return inputs, result, make_logits(result.output, embedding, vocab_size, options.dtype, result.blocks[0])
+
+
+def _cross_attention(value):
+    """The option of the blocks, for one or for each: True where no layer is given."""
+    if isinstance(value, (list, tuple)):
+        return [_cross_attention(one) for one in value]
+    return True if take_layer("cross_attention", value) is None else value

@@ -156,6 +156,17 @@ class DecoderOptions(BlockOptions, EmbeddingOptions, total=False):
     """Options of the decoders, and of an encoder-decoder."""
 
 
+class ContextOptions(DecoderOptions, total=False):
+    """Options of the decoders that attend to a context."""
+
+    cross_attention: Annotated[
+        Any,
+        None,
+        "of decoders: a layer in place of the cross-attention, called on (B, T, D), the context and, if it takes it, "
+        "`context_mask`. It decodes as `CrossAttention` does if it has `project_context`.",
+    ]
+
+
 class SequenceClassifierOptions(SequenceEncoderOptions, SequenceHeadOptions, total=False):
     """Options of `encoder_classifier`."""
 
@@ -164,7 +175,7 @@ class TokenClassifierOptions(SequenceEncoderOptions, ClassHeadOptions, total=Fal
     """Options of `token_classifier` and `span_classifier`."""
 
 
-class EncoderDecoderClassifierOptions(DecoderOptions, ClassHeadOptions, total=False):
+class EncoderDecoderClassifierOptions(ContextOptions, ClassHeadOptions, total=False):
     """Options of `encoder_decoder_classifier`."""
 
 
@@ -172,7 +183,7 @@ class MaskedLanguageModelOptions(EncoderOptions, MaskedHeadOptions, total=False)
     """Options of `masked_language_model`."""
 
 
-class ContextDecoderOptions(DecoderOptions, LogitOptions, total=False):
+class ContextDecoderOptions(ContextOptions, LogitOptions, total=False):
     """Options of `decoder` and `encoder_decoder`."""
 
 

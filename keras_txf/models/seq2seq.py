@@ -180,10 +180,14 @@ def encode_and_decode(
             "`attention` must be given for one side, in `encoder_options` or `decoder_options`: only an encoder "
             f"attends to later tokens; received {short_repr(shared)} for both."
         )
-    # A layer as `attention` brings heads of its own; the cross-attention of the decoder still needs `num_heads`.
+    # A layer as `attention` brings heads of its own; the decoder needs `num_heads` unless its cross-attention does too.
     encoder_heads = None if isinstance((encoder_options or {}).get("attention"), keras.layers.Layer) else num_heads
-    encoder_options = {"num_heads": encoder_heads, "dim": dim, **options, **(encoder_options or {})}
-    decoder_options = {"num_heads": num_heads, "dim": dim, **options, **(decoder_options or {})}
+    of_encoder = {name: value for name, value in options.items() if name != "cross_attention"}
+    encoder_options = {"num_heads": encoder_heads, "dim": dim, **of_encoder, **(encoder_options or {})}
+    decoder_options = {**options, **(decoder_options or {})}
+    both = [decoder_options.get(part) for part in ("attention", "cross_attention")]
+    decoder_heads = None if all(isinstance(layer, keras.layers.Layer) for layer in both) else num_heads
+    decoder_options = {"num_heads": decoder_heads, "dim": dim, **decoder_options}
     encoder_heads, decoder_heads = encoder_options.pop("num_heads"), decoder_options.pop("num_heads")
     encoder_dim, decoder_dim = (checks.size("dim", one.pop("dim")) for one in (encoder_options, decoder_options))
     if share_embeddings and encoder_dim != decoder_dim:

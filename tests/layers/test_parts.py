@@ -209,6 +209,17 @@ def test_a_decoder_block_takes_a_layer_as_cross_attention(tmp_path):
     assert again.get_layer("block").cross_attention_layer.qk_norm and len(again.weights) == len(model.weights)
 
 
+def test_a_builder_gives_a_cross_attention_to_the_blocks_of_its_decoder(tmp_path, uncompiled):
+    options = {"cross_attention": [txf.layers.CrossAttention(4, qk_norm=True), None]}
+    model = txf.models.encoder_decoder(11, 11, 2, 8, 2, start_id=1, decoder_options=options)
+    drawing.randomize(model, seed=3).save(tmp_path / "model.keras")
+    again, source = keras.saving.load_model(tmp_path / "model.keras"), np.array([[5, 6, 7], [3, 2, 0]])
+    assert [again.get_layer(f"decoder_{i}").cross_attention_layer.num_heads for i in range(2)] == [4, 2]
+    ids = again.generate(source, 4)
+    logits = drawing.array(model({"source_ids": source, "target_ids": np.insert(ids, 0, 1, axis=1)[:, :4]}))
+    assert (logits[..., 1:].argmax(-1) + 1 == ids[:, :4]).all()
+
+
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("outer, inner", [("mixed_bfloat16", "float32"), ("float32", "mixed_bfloat16")])
 @pytest.mark.parametrize("make", [DifferentialAttention, causal], ids=["theirs", "ours"])
