@@ -77,6 +77,36 @@ class Sum(keras.layers.Layer):
         return cache.join(x) if self.split else x
 
 
+class HubBlock(keras.layers.Layer):
+    """An attention that is called as the `TransformerDecoder` of KerasHub: with keys and values in one tensor."""
+
+    num_heads = 2
+
+    def build(self, shape):
+        self.qkv = keras.layers.Dense(24)
+        self.qkv.build(shape)
+
+    def call(
+        self, decoder_sequence, encoder_sequence=None, decoder_padding_mask=None, decoder_attention_mask=None,
+        self_attention_cache=None, self_attention_cache_update_index=None, cross_attention_cache=None,
+        use_causal_mask=True,
+    ):  # fmt: skip
+        shape = ops.shape(decoder_sequence)
+        heads = ops.reshape(self.qkv(decoder_sequence), (*shape[:2], 3, 2, 4))
+        pairs, allowed = ops.swapaxes(heads[:, :, 1:], 1, 2), decoder_attention_mask
+        if use_causal_mask:
+            allowed = ops.tril(ops.ones((1, shape[1], shape[1]), "bool"))
+        if self_attention_cache is not None:
+            start = [0, 0, self_attention_cache_update_index, 0, 0]
+            pairs = ops.slice_update(self_attention_cache, start, pairs)
+        logits = ops.where(allowed[:, None], ops.einsum("btnh,bsnh->bnts", heads[:, :, 0], pairs[:, 0]), -1e9)
+        x = decoder_sequence + ops.reshape(ops.einsum("bnts,bsnh->btnh", ops.softmax(logits), pairs[:, 1]), shape)
+        return x if self_attention_cache is None else (x, pairs)
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
 class MeanOfContext(keras.layers.Layer):
     """An attention to a context that takes no cache."""
 
@@ -119,7 +149,9 @@ def test_a_layer_that_mixes_positions_is_an_error_that_names_it(case):
 def test_what_is_tried_and_right_generates():
     ids = ids_input()
     x = keras.layers.Embedding(VOCABULARY, 8)(ids)
-    model = drawing.randomize(keras.Model(ids, keras.layers.Dense(VOCABULARY)(Causal()(x) + Sum()(x))), seed=5)
+    model = drawing.randomize(
+        keras.Model(ids, keras.layers.Dense(VOCABULARY)(Causal()(x) + Sum()(x) + HubBlock()(x))), seed=5
+    )
     found = txf.models.generative(model).generate(PROMPTS, NEW)
     np.testing.assert_array_equal(found[:, -NEW:], naive(model, PROMPTS, {}))
 

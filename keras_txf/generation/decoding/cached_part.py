@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_txf.backend.functional_graph import call_operation, drop_mask, mask_of, set_mask, symbols_in, with_values
 from keras_txf.checks import short_repr
-from keras_txf.generation.decoding.keras_layers import KERAS_ATTENTION, read_attention
+from keras_txf.generation.decoding.keras_layers import KERAS_ATTENTION, read_attention, read_hub_block
 from keras_txf.generation.decoding.parts import Part
 from keras_txf.layers.arguments import call_parameters
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
@@ -32,7 +32,8 @@ class CachedPart(Part):
 
     def __init__(self, call, name, prefix, new_context=False, read=None):
         super().__init__(call, name, prefix)
-        self.layer, self.new_context, self.read, self.is_known = call.operation, new_context, read, read is not None
+        self.layer, self.new_context, self.read = call.operation, new_context, read
+        self.is_known = read not in (None, read_hub_block)
         self.arguments = arguments_of(call)
         self.first, self.context = next(iter(self.arguments)), None if read else self.arguments.get("context")
         self.has_positions = self.arguments.get("positions") is not None
@@ -79,11 +80,10 @@ class CachedPart(Part):
             caches["context_cache" if self.attends_to_itself else "cache"] = of_context
         if self.attends_to_itself:
             allowed = None if layout.owns(mask) else mask
-            if self.read is read_attention and not all(
-                layout.owns(mask_of(x)) for x in given.values() if ops.is_tensor(x)
-            ):
+            masked = {read_attention: given.values(), read_hub_block: [inputs]}.get(self.read, ())
+            if not all(layout.owns(mask_of(x)) for x in masked if ops.is_tensor(x)):
                 raise ValueError(
-                    f"`model` must have no masks by hand before its layer {short_repr(self.layer.name)}: in Keras' own "
+                    f"`model` must have no masks by hand before its layer {short_repr(self.layer.name)}: in this "
                     "attention a token that is masked attends to later ones. `txf.layers.MultiHeadSelfAttention` "
                     "decodes."
                 )

@@ -6,12 +6,17 @@ Legend: B batch, T new tokens, D width of the inputs, H columns that a convoluti
 import keras
 from keras import ops
 
-from keras_txf.backend.functional_graph import symbols_in
+from keras_txf.backend.functional_graph import call_operation, symbols_in
 from keras_txf.backend.keras_private import attend_with, read_sequence
 from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import call_parameters
+from keras_txf.ops.masks import slice_axis
 
 KERAS_ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+HUB_REFUSED = (
+    "decoder_padding_mask", "decoder_attention_mask", "encoder_attention_mask", "self_attention_cache",
+    "self_attention_cache_update_index", "cross_attention_cache", "cross_attention_cache_update_index",
+)  # fmt: skip
 
 
 def keras_reader(call, new):
@@ -28,6 +33,11 @@ def keras_reader(call, new):
     arguments = {**dict(zip(call_parameters(type(layer)), call.args)), **call.kwargs}
     if type(layer).__name__ == "Cumsum":
         return read_sums if layer.axis in (1, 1 - len(call.inputs[0].shape)) else None
+    if {"self_attention_cache", "cross_attention_cache"} <= call_parameters(type(layer)).keys():
+        _refuse(layer, arguments, HUB_REFUSED)
+        if arguments.get("use_causal_mask", True) is not True or arguments.get("encoder_sequence") in new:
+            return None
+        return read_hub_block
     if isinstance(layer, keras.layers.RNN):
         _check_options(layer, return_sequences=True, return_state=False, go_backwards=False, stateful=False)
         if any(x in new for x in symbols_in([arguments.get("initial_state")])):
@@ -40,14 +50,18 @@ def keras_reader(call, new):
         _check_options(layer, strides=(1,))
         return read_convolution
     if type(layer) in KERAS_ATTENTION and arguments.get("use_causal_mask") and arguments["value"] in new:
-        for name in ("attention_mask", "return_attention_scores"):
-            if arguments.get(name) not in (None, False):
-                raise ValueError(
-                    f"`model` must not pass `{name}` on to {short_repr(layer.name)}: decoding makes the mask of each "
-                    "token itself."
-                )
+        _refuse(layer, arguments, ("attention_mask", "return_attention_scores"))
         return read_attention
     return None
+
+
+def _refuse(layer, arguments, names):
+    for name in names:
+        if arguments.get(name) is not None and arguments[name] is not False:
+            raise ValueError(
+                f"`model` must not pass `{name}` on to {short_repr(layer.name)}: decoding makes the mask of each "
+                "token itself."
+            )
 
 
 def read_sums(operation, arguments, cache):
@@ -106,3 +120,25 @@ def read_attention(layer, arguments, cache):
     query, value = arguments["query"], arguments["value"]
     key = arguments.get("key")
     return attend_with(layer, query, value if key is None else key, value, cache.update, cache.attention_mask)
+
+
+def read_hub_block(layer, arguments, cache):
+    """Returns the outputs of a `TransformerDecoder` of KerasHub, (B, T, D), which keeps keys and values in one tensor.
+
+    The block projects a context anew at each step: next to a cache of its own tokens it takes no other.
+    """
+    x = ops.copy(arguments["decoder_sequence"])  # without its Keras mask, which `cache.attention_mask` holds
+    (batch, length, dim), context, is_prompt = ops.shape(x), arguments.get("encoder_sequence"), cache.key is None
+    heads, slot = (layer.num_heads, dim // layer.num_heads), 0 if is_prompt else cache._slots
+    empty = ops.zeros((batch, 2, length, *heads), layer.compute_dtype)
+    given = {
+        **arguments, "decoder_sequence": x, "decoder_attention_mask": cache.attention_mask[:, 0],
+        "use_causal_mask": False, "self_attention_cache_update_index": slot,
+        "self_attention_cache": empty if is_prompt else ops.stack(cache.read(), axis=1),
+    }  # fmt: skip
+    if context is not None:
+        empty = ops.zeros((batch, 2, ops.shape(context)[1], *heads), layer.compute_dtype)
+        given.update(cross_attention_cache=empty, cross_attention_cache_update_index=0)
+    outputs, pairs = call_operation(layer, (), given)[:2]
+    cache.update(*(slice_axis(pairs[:, i], slot, length, 1) for i in range(2)))
+    return outputs
