@@ -17,6 +17,8 @@ from keras_txf.layers.multi_head import (
     check_bias_and_prefix,
     check_context,
     check_masks,
+    check_positions_with_cache,
+    check_same_length,
     project_context,
     project_query,
     refuse_with_cache,
@@ -49,18 +51,15 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
     Call arguments:
         inputs: float (B, T, D).
-        mask: bool (B, T), True at real tokens. Keras fills it from the layer before (as
-            `inputs_mask` where other tensors are passed too).
+        mask: bool (B, T), True at real tokens. Keras fills it, or `inputs_mask` next to other tensors.
         attention_mask: bool (T, T), (B, T, T) or (B, N or 1, T, T), True where a token may attend.
         segment_ids: int (B, T); tokens see only their own segment. For packed sequences.
-        positions: int (T,) or (B, T), for `position`; default 0, 1, 2, ... Next to a cache those of the new tokens, for
-            a `position` that turns queries and keys alone, such as "rotary".
+        positions: int (T,) or (B, T), for `position`; default 0, 1, 2, ... With a cache: for rotary positions alone.
         attention_bias: float (B or 1, N or 1, T, T), added to the scaled logits.
         prefix_length: int (B,), with `causal`: the first tokens, as many, see each other both ways (a prefix language
             model). The rows are padded on the right.
-        cache: a `Cache`, which decoding passes: keys and values are written into it, and it brings the padding and,
-            unless they are given, the positions. `attention_mask` and `attention_bias` are then those of all positions,
-            (..., L, L).
+        cache: a `Cache`, which decoding passes: it keeps keys and values, and brings padding and positions.
+            `attention_mask` and `attention_bias` are then those of all positions, (..., L, L).
         return_attention_scores: also return the weights (B, N, T, T), before dropout.
 
     All masks hold together. A token that `attention_mask` lets see nothing gets zeros before the
@@ -119,11 +118,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             query, key, value = self._project(inputs, cache.positions if positions is None else positions)
             key, value = cache.update(key, value)
             own = self._bias(query, key, cache.positions, cache.key_positions)
-            if positions is not None and own is not None:
-                raise ValueError(
-                    "`positions` goes with `cache` for a `position` that turns queries and keys alone, such as "
-                    f"'rotary'; received {type(self.position_layer).__name__}, which needs the positions of all keys."
-                )
+            check_positions_with_cache(self, positions, own)
             bias = add_bias(own, added)
             any_hidden = attention_mask is not None
             return attend(
@@ -214,8 +209,7 @@ class CrossAttention(keras.layers.Layer):
         cache: a `Cache`, which decoding passes in place of the context, its mask and the arguments above.
         return_attention_scores: also return the weights (B, N, T, S), before dropout.
 
-    A query that may see nothing, such as one with a context all of padding, gets zeros before the
-    output projection.
+    A query that may see nothing, as with a context all of padding, gets zeros before the output projection.
 
     Returns:
         (B, T, D), or (B, T, N * H) with `output_projection=False`; and the scores if asked for.
@@ -280,11 +274,7 @@ class CrossAttention(keras.layers.Layer):
         self, inputs, context, context_mask, attention_mask, segment_ids, context_segment_ids, attention_bias
     ):
         check_context(context)
-        if self.causal and inputs.shape[1] != context.shape[1] and None not in (inputs.shape[1], context.shape[1]):
-            raise ValueError(
-                "`context` must be as long as `inputs` with causal=True; received shapes "
-                f"{tuple(context.shape)} and {tuple(inputs.shape)}."
-            )
+        check_same_length(self, inputs, context)
         check_bias_and_prefix(self, inputs, context, attention_bias)
         if (segment_ids is None) != (context_segment_ids is None):
             raise ValueError("`segment_ids` and `context_segment_ids` must be passed together; received one.")

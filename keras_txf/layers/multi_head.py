@@ -155,6 +155,25 @@ def check_context(context):
         raise ValueError("`context` must be passed unless a `cache` holds its keys and values; received None.")
 
 
+def check_same_length(layer, inputs, context):
+    """Refuses a context of another length for a layer with `causal`."""
+    lengths = inputs.shape[1], context.shape[1]
+    if layer.causal and lengths[0] != lengths[1] and None not in lengths:
+        raise ValueError(
+            f"`context` must be as long as `inputs` with causal=True; received shapes {tuple(context.shape)} and "
+            f"{tuple(inputs.shape)}."
+        )
+
+
+def check_positions_with_cache(layer, positions, bias):
+    """Refuses positions of new tokens next to a cache, where a bias needs the positions of all keys."""
+    if positions is not None and bias is not None:
+        raise ValueError(
+            "`positions` goes with `cache` for a `position` that turns queries and keys alone, such as 'rotary'; "
+            f"received {type(layer.position_layer).__name__}, which needs the positions of all keys."
+        )
+
+
 def attend(
     layer,
     query,
