@@ -115,7 +115,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         if cache is not None:
             refuse_with_cache(segment_ids=segment_ids)
             allowed, added = cache.pairs(attention_mask, attention_bias, prefix_length, self.window)
-            query, key, value = self._project(inputs, cache.positions if positions is None else positions)
+            query, key, value = self._project(inputs, token_positions(inputs, positions, cache))
             key, value = cache.update(key, value)
             own = self._bias(query, key, cache.positions, cache.key_positions)
             check_positions_with_cache(self, positions, own)

@@ -160,7 +160,7 @@ class LatentAttention(keras.layers.Layer):
         else:
             refuse_with_cache(attention_mask=attention_mask, segment_ids=segment_ids)
             allowed = cache.attention_mask
-            query, vector, rotary_key = self._project(inputs, cache.positions if positions is None else positions)
+            query, vector, rotary_key = self._project(inputs, token_positions(inputs, positions, cache))
             vector, rotary_key = cache.update(vector, rotary_key)
         key, value = self._keys_and_values(vector, rotary_key)
         any_hidden = attention_mask is not None

@@ -129,8 +129,10 @@ def norm_heads(layer, name, x, heads):
     return getattr(layer, name)(x) if layer.qk_norm else x
 
 
-def token_positions(inputs, positions):
-    """The positions of tokens, int (T,) or (B, T): those that the caller gives, or else 0, 1, 2 ..."""
+def token_positions(inputs, positions, cache=None):
+    """The positions of tokens, int (T,) or (B, T): those that the caller gives, or else the cache's, or 0, 1, 2 ..."""
+    if positions is None and cache is not None:
+        return cache.positions
     if positions is None:
         return ops.arange(ops.shape(inputs)[1], dtype="int32")
     positions = ops.convert_to_tensor(positions)
@@ -167,6 +169,8 @@ def check_same_length(layer, inputs, context):
 
 def check_positions_with_cache(layer, positions, bias):
     """Refuses positions of new tokens next to a cache, where a bias needs the positions of all keys."""
+    if positions is not None and layer.position_layer is None:
+        raise ValueError("`positions` was passed, but position=None: it would not be used.")
     if positions is not None and bias is not None:
         raise ValueError(
             "`positions` goes with `cache` for a `position` that turns queries and keys alone, such as 'rotary'; "

@@ -185,4 +185,5 @@ def test_what_the_layer_cannot_read_is_refused():
     layer = txf.layers.LatentAttention(**SIZES)
     refused(lambda: txf.layers.DecoderBlock(attention=layer), ["`attention`", "causal=False"])
     cache = txf.layers.Cache.of_prompt(np.ones((B, T), bool), length=T)
-    refused(lambda: layer(X, cache=cache, positions=np.arange(T)), ["`positions`", "`cache`"])
+    refused(lambda: layer(X, cache=cache, segment_ids=np.ones((B, T), "int32")), ["`segment_ids`", "`cache`"])
+    refused(lambda: layer(X, cache=cache, positions=np.arange(T - 1)), ["`positions`"])
