@@ -129,12 +129,19 @@ def read_hub_block(layer, arguments, cache):
     """
     x = ops.copy(arguments["decoder_sequence"])  # without its Keras mask, which `cache.attention_mask` holds
     (batch, length, dim), context, is_prompt = ops.shape(x), arguments.get("encoder_sequence"), cache.key is None
-    heads, slot = (layer.num_heads, dim // layer.num_heads), 0 if is_prompt else cache._slots
+    heads, slot, allowed = (layer.num_heads, dim // layer.num_heads), cache._slots, cache.attention_mask[:, 0]
     empty = ops.zeros((batch, 2, length, *heads), layer.compute_dtype)
+    known = empty if is_prompt else ops.stack(cache.read(), axis=1)
+    if is_prompt:
+        slot = 0
+    elif len(slot.shape) == 2:  # the tokens take scattered slots: the block reads them after the others
+        taken = slot[..., None] == ops.arange(length, dtype="int32")
+        new = ops.any(ops.logical_and(allowed[..., None], taken[:, None]), axis=2)
+        allowed = ops.concatenate([ops.logical_and(allowed, (slot < 0)[:, None]), new], axis=2)
+        slot, known = ops.shape(known)[2], ops.concatenate([known, empty], axis=2)
     given = {
-        **arguments, "decoder_sequence": x, "decoder_attention_mask": cache.attention_mask[:, 0],
-        "use_causal_mask": False, "self_attention_cache_update_index": slot,
-        "self_attention_cache": empty if is_prompt else ops.stack(cache.read(), axis=1),
+        **arguments, "decoder_sequence": x, "decoder_attention_mask": allowed, "use_causal_mask": False,
+        "self_attention_cache_update_index": slot, "self_attention_cache": known,
     }  # fmt: skip
     if context is not None:
         empty = ops.zeros((batch, 2, ops.shape(context)[1], *heads), layer.compute_dtype)
