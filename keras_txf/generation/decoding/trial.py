@@ -138,7 +138,7 @@ def _step_by_step(part, tokens, constants, width):
     pieces = [[_numpy(values[s])[:, PADDING:]] for s in part.call.outputs]
     begin = 0 if width > 1 or not part.reads_positions else 2
     columns_read = begin + 2 if begin else 1
-    memory = part.move(memory, np.zeros(BATCH, "int32"), cut + columns_read - 2, columns, width, columns_read)
+    memory = part.move(memory, ops.zeros((BATCH,), "int32"), cut + columns_read - 2, columns, width, columns_read)
     if begin:  # the first padding has the column of the last token of the prompt, the second one that of the next token
         seen[:, cut : cut + begin] = True
         new = np.tile([False, True, True, False], (BATCH, 1))
