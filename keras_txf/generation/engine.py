@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_txf.generation.buckets import bucket, stop_table
 from keras_txf.generation.compilers import compiled
 from keras_txf.generation.dynamic_parameters import split_parameters
 from keras_txf.generation.loop import Request, decoding_loop
@@ -134,7 +135,7 @@ class Engine:
         """
         loop = self._decoding_loop(build_models, sampler, processors, num_return_sequences)
         advance = compiled(loop.advance, loop.models.variables) if jit_compile else loop.advance
-        stops, width = _stop_table(stops), loop.models.width
+        stops, width = stop_table(stops), loop.models.width
         parameters = [split_parameters(part)[1] for part in (sampler, *processors)]
         seed_dtype = keras.random.SeedGenerator(0).state.dtype
 
@@ -191,7 +192,7 @@ class Engine:
 
     def _request(self, prompts, limits, stops, width, seed, inputs, parameters, state=None):
         """The `Request` of a call, NumPy arrays, its lengths those of a bucket."""
-        stops = _stop_table(stops)
+        stops = stop_table(stops)
         length = max(bucket(max(map(len, prompts))), stops.shape[1])
         length = -(-length // width) * width
         max_new_tokens = bucket(max(limits))
@@ -293,23 +294,3 @@ def _parts(start, pad_cache, advance, request, stop_strings, steps):
             state = {**state, "running": ops.convert_to_tensor(running & (ends == 0))}
         seen, running = count, (running & (ends == 0)).any()
         yield state, count, ends
-
-
-def _stop_table(stops):
-    """The stops as rows of one table, see `History`. The table has one of few sizes: each is compiled anew."""
-    rows, length = _power_of_two(max(4, len(stops))), _power_of_two(max(map(len, stops), default=1))
-    table = np.full((rows, length), -3, "int32")
-    for row, stop in enumerate(stops):
-        table[row] = [-2] * (length - len(stop)) + list(stop)
-    return table
-
-
-def _power_of_two(number):
-    """The smallest power of two that is not below the number."""
-    return 2 ** (number - 1).bit_length()
-
-
-def bucket(length, smallest=32):
-    """The next of a few lengths, at most a quarter above: one compiled function serves all lengths up to it."""
-    step = max(smallest, 2 ** (int(length).bit_length() - 3))
-    return max(1, -(-length // step)) * step

@@ -15,7 +15,8 @@ import numpy as np
 from keras import ops
 
 from keras_txf.checks import short_repr
-from keras_txf.generation.engine import Engine, bucket, refuse_nan
+from keras_txf.generation.buckets import bucket
+from keras_txf.generation.engine import Engine, refuse_nan
 from keras_txf.generation.loop import run_steps, write_column
 from keras_txf.generation.step_seeds import StepSeed, seed_state
 from keras_txf.progress import word

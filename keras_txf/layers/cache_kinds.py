@@ -7,7 +7,8 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.layers.caches import Cache, columns_in_slots
+from keras_txf.layers.cache_slots import columns_in_slots
+from keras_txf.layers.caches import Cache
 
 
 class Int8Cache(Cache):

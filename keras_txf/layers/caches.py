@@ -16,8 +16,9 @@ from typing import Any, Self
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.layers.cache_slots import prompt_mask, prompt_slots, put_columns, take_columns
 from keras_txf.ops.heads import swap_heads
-from keras_txf.ops.masks import as_rank_four, combine_masks, prefix_mask, put_slice
+from keras_txf.ops.masks import as_rank_four, prefix_mask
 from keras_txf.ops.numbers import at_least, at_most, nan_unless
 
 
@@ -146,7 +147,7 @@ class Cache:
         for kind, x in (("key", key), ("value", value)):
             names = [kind + part for part in self.parts]
             if not self.stored.keys() >= {*names}:  # a prompt attends to itself, and its columns become the cache
-                new = self.pack(swap_heads(_take_columns(x, at_least(self._slots, 0))))
+                new = self.pack(swap_heads(take_columns(x, at_least(self._slots, 0))))
             else:
                 new = self.pack(swap_heads(x))
                 new = [put_columns(self.stored[name], part, self._slots) for name, part in zip(names, new)]
@@ -266,57 +267,3 @@ class Cache:
         if self._states is None or self._width == 1:
             return outputs
         return ops.reshape(outputs, (-1, self._width, *outputs.shape[2:]))
-
-
-def _take_columns(x, columns):
-    """Columns (C,) or (B, C) of a tensor (B, P, K, H)."""
-    if len(columns.shape) == 1:
-        return ops.take(x, columns, axis=1)
-    return ops.take_along_axis(x, columns[:, :, None, None], axis=1)
-
-
-def put_columns(cache, new, place):
-    """Keys or values (B, K, C, ...) with new ones (B, K, T, ...), see `StepLayout`.
-
-    Args:
-        place: the slot of the first, int scalar; or for each slot the number of its new token, int (B, C), or -1.
-    """
-    if len(ops.shape(place)) == 0:
-        return put_slice(cache, new, place, 2)
-    place = place[:, None, :, None]
-    taken = ops.take_along_axis(ops.cast(new, cache.dtype), at_least(place, 0), axis=2)
-    return ops.where(place >= 0, taken, cache)
-
-
-def prompt_mask(attention_mask, length, window):
-    """Where the P tokens of a prompt may attend, bool (B, 1, P, P), and their positions, int (B, P)."""
-    columns = ops.arange(length, dtype="int32")
-    mask = combine_masks(columns, columns, True, window, attention_mask[:, :length])
-    return mask, positions_of(attention_mask, columns)
-
-
-def prompt_slots(window, width, attention_mask, length):
-    """The column of the prompt that each slot takes, (C,); negative where it takes none."""
-    return columns_in_slots(length - 1, cache_slots(window, width, ops.shape(attention_mask)[1]))
-
-
-def cache_slots(window, width, columns, tokens=1):
-    """The number of slots of a cache for so many columns, where a step reads so many tokens in order."""
-    if window is None:
-        return columns
-    slots = window * width + tokens - 1
-    if isinstance(columns, int):
-        return min(slots, columns)
-    return ops.minimum(slots, columns) if ops.is_tensor(columns) else slots  # unknown while JAX infers shapes
-
-
-def positions_of(real, columns):
-    """The positions (B, C) of columns, (C,) or (B, C): each row counts from its first real token."""
-    start = ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")
-    return at_least((columns if len(columns.shape) == 2 else columns[None]) - start[:, None], 0)
-
-
-def columns_in_slots(last, slots):
-    """The latest column up to `last` that each slot holds, (C,); negative where it holds none."""
-    # What `%` takes is never negative: ONNX rounds the other way.
-    return last - (last + slots - ops.arange(slots, dtype="int32")) % slots

@@ -12,7 +12,8 @@ from keras_txf.generation.decoding.keras_layers import KERAS_ATTENTION, read_att
 from keras_txf.generation.decoding.parts import Part
 from keras_txf.layers.arguments import call_parameters
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
-from keras_txf.layers.caches import Cache, cache_slots
+from keras_txf.layers.cache_slots import cache_slots
+from keras_txf.layers.caches import Cache
 from keras_txf.ops.heads import swap_heads
 from keras_txf.ops.masks import combine_masks
 

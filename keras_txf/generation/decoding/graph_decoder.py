@@ -13,13 +13,13 @@ import functools
 import keras
 from keras import ops
 
-from keras_txf.backend.functional_graph import Symbol, flat_graph, mask_of, set_mask
-from keras_txf.checks import short_repr
+from keras_txf.backend.functional_graph import flat_graph, mask_of, set_mask
 from keras_txf.generation.decoding.cached_part import CachedPart
 from keras_txf.generation.decoding.choice import make_part
 from keras_txf.generation.decoding.layout import OrderedLayout, PromptLayout, StepLayout
 from keras_txf.generation.decoding.parts import CutPart, PaddingPart, PrefixPart, PromptPart
 from keras_txf.generation.decoding.trial import check_part
+from keras_txf.generation.decoding.values import entered, finds_padding, last_column, logits_of, needed_calls
 from keras_txf.layers.caches import Cache
 from keras_txf.layers.features import masks_of_inputs
 from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
@@ -45,8 +45,8 @@ class GraphDecoder:
         places = {id(tensor): symbol for tensor, symbol in zip(model.inputs, symbols)}
         self.inputs = {name: places[id(tensor)] for name, tensor in inputs_by_name(model).items()}
         self.ids = self.inputs[self.ids_name]
-        self.logits = _logits_of(outputs)
-        calls = _needed(calls, self.logits)
+        self.logits = logits_of(outputs)
+        calls = needed_calls(calls, self.logits)
         new, prefixes, names = {self.ids}, {}, {}
         ids, pad_id = {self.ids}, token_input(model, self.ids_name).pad_id
         self.constant_calls, self.parts = [], []
@@ -62,7 +62,7 @@ class GraphDecoder:
                 ids.update(call.outputs)  # the ids, within another model
             if not is_new:
                 part = PromptPart(call, name, 0)
-            elif _compares(call, ids, pad_id):
+            elif finds_padding(call, ids, pad_id):
                 part = PaddingPart(call, name, 0)
             else:
                 part = make_part(call, name, prefixes, new)
@@ -113,7 +113,7 @@ class GraphDecoder:
             A dict of `logits` (B, V) of the next token and maybe `hidden_states` (B, P, D); the memory, a dict of dicts
             of tensors by the names of the parts; and what all steps read, of the same kind.
         """
-        values = {symbol: _entered(inputs[name], symbol) for name, symbol in self.inputs.items()}
+        values = {symbol: entered(inputs[name], symbol) for name, symbol in self.inputs.items()}
         for name, vectors in self.feature_masks.items():
             if inputs.get(name) is not None:
                 set_mask(values[self.inputs[vectors]], ops.cast(inputs[name], "bool"))
@@ -169,7 +169,7 @@ class GraphDecoder:
 
     def _values(self, ids, constant):
         """Tensors by Symbol: new ids, and what the prompt gave to all steps."""
-        values = {self.ids: _entered(ids, self.ids)}
+        values = {self.ids: entered(ids, self.ids)}
         for i, symbol in enumerate(self._constants):
             values[symbol] = constant[f"constant_{i}"]["value"]
             set_mask(values[symbol], constant[f"constant_{i}"].get("mask"))
@@ -188,7 +188,9 @@ class GraphDecoder:
         last = None if last is None else PromptLayout(last, self.width, is_last=True)
         for part in self.parts:
             if last is not None and part in self.tail:
-                of_last.update((x, _last(values[x])) for x in part.call.inputs if x in self.new and x not in of_last)
+                of_last.update(
+                    (x, last_column(values[x])) for x in part.call.inputs if x in self.new and x not in of_last
+                )
                 part.run(collections.ChainMap(of_last, values), last, {}, {})
             else:
                 self._run(part, values, layout, cache, constant)
@@ -288,50 +290,3 @@ class GraphDecoder:
             attention_mask = attention_mask[:, None]
         outputs, cache = self.step(tokens, attention_mask, cache_position, request.prompt_length, cache, constant)
         return outputs.pop("logits"), cache, outputs
-
-
-def _logits_of(outputs):
-    """The Symbol of the logits among the outputs of a model."""
-    logits = outputs.get("logits") if isinstance(outputs, dict) else outputs
-    if isinstance(logits, (list, tuple)) and len(logits) == 1:
-        [logits] = logits
-    if not isinstance(logits, Symbol) or len(logits.shape) != 3:
-        raise ValueError(
-            "`model` must return logits (batch, length, vocabulary), alone or in a dict as 'logits'; received the "
-            f"outputs {short_repr(keras.tree.map_structure(lambda x: x.shape, outputs))}."
-        )
-    return logits
-
-
-def _needed(calls, symbol):
-    """The calls that a Symbol depends on."""
-    wanted, needed = {symbol}, []
-    for call in reversed(calls):
-        if wanted & set(call.outputs):
-            wanted.update(call.inputs)
-            needed.append(call)
-    return needed[::-1]
-
-
-def _compares(call, ids, pad_id):
-    """Whether a call is `ids != pad_id`, as masks of padding are made."""
-    arguments = [*call.args, *call.kwargs.values()]
-    is_comparison = type(call.operation).__name__ == "NotEqual" and len(arguments) == 2
-    return pad_id is not None and is_comparison and arguments[0] in ids and arguments[1] == pad_id
-
-
-def _entered(x, symbol):
-    """An input in the type of the model's."""
-    x, mask = ops.convert_to_tensor(x), mask_of(x)
-    y = ops.copy(ops.cast(x, symbol.dtype))  # not the caller's own tensor: it may get a mask
-    if mask is not None:
-        set_mask(y, mask)
-    return y
-
-
-def _last(x):
-    """The last column of a tensor, and of its Keras mask."""
-    mask, x = mask_of(x), x[:, -1:]
-    if mask is not None:
-        set_mask(x, mask[:, -1:])
-    return x

@@ -12,7 +12,8 @@ import functools
 
 from keras import ops
 
-from keras_txf.layers.caches import Cache, cache_slots, columns_in_slots, positions_of
+from keras_txf.layers.cache_slots import cache_slots, columns_in_slots, positions_of
+from keras_txf.layers.caches import Cache
 from keras_txf.ops.masks import combine_masks, padding_positions, put_slice, window_mask
 from keras_txf.ops.numbers import at_least
 

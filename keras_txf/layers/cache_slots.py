@@ -1,0 +1,63 @@
+"""Where the columns of a text lie in the slots of a cache, and what a prompt puts there.
+
+Legend: see `caches`.
+"""
+
+from keras import ops
+
+from keras_txf.ops.masks import combine_masks, put_slice
+from keras_txf.ops.numbers import at_least
+
+
+def take_columns(x, columns):
+    """Columns (C,) or (B, C) of a tensor (B, P, K, H)."""
+    if len(columns.shape) == 1:
+        return ops.take(x, columns, axis=1)
+    return ops.take_along_axis(x, columns[:, :, None, None], axis=1)
+
+
+def put_columns(cache, new, place):
+    """Keys or values (B, K, C, ...) with new ones (B, K, T, ...), see `StepLayout`.
+
+    Args:
+        place: the slot of the first, int scalar; or for each slot the number of its new token, int (B, C), or -1.
+    """
+    if len(ops.shape(place)) == 0:
+        return put_slice(cache, new, place, 2)
+    place = place[:, None, :, None]
+    taken = ops.take_along_axis(ops.cast(new, cache.dtype), at_least(place, 0), axis=2)
+    return ops.where(place >= 0, taken, cache)
+
+
+def prompt_mask(attention_mask, length, window):
+    """Where the P tokens of a prompt may attend, bool (B, 1, P, P), and their positions, int (B, P)."""
+    columns = ops.arange(length, dtype="int32")
+    mask = combine_masks(columns, columns, True, window, attention_mask[:, :length])
+    return mask, positions_of(attention_mask, columns)
+
+
+def prompt_slots(window, width, attention_mask, length):
+    """The column of the prompt that each slot takes, (C,); negative where it takes none."""
+    return columns_in_slots(length - 1, cache_slots(window, width, ops.shape(attention_mask)[1]))
+
+
+def cache_slots(window, width, columns, tokens=1):
+    """The number of slots of a cache for so many columns, where a step reads so many tokens in order."""
+    if window is None:
+        return columns
+    slots = window * width + tokens - 1
+    if isinstance(columns, int):
+        return min(slots, columns)
+    return ops.minimum(slots, columns) if ops.is_tensor(columns) else slots  # unknown while JAX infers shapes
+
+
+def positions_of(real, columns):
+    """The positions (B, C) of columns, (C,) or (B, C): each row counts from its first real token."""
+    start = ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")
+    return at_least((columns if len(columns.shape) == 2 else columns[None]) - start[:, None], 0)
+
+
+def columns_in_slots(last, slots):
+    """The latest column up to `last` that each slot holds, (C,); negative where it holds none."""
+    # What `%` takes is never negative: ONNX rounds the other way.
+    return last - (last + slots - ops.arange(slots, dtype="int32")) % slots
