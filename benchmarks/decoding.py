@@ -20,7 +20,7 @@ import tensorflow as tf
 import keras_txf as txf
 
 LENGTH, BATCH, PROMPT, NEW = 256, 16, 64, 256
-SIZES = {"model": (6, 384, 6), "assistant": (1, 128, 2)}  # layers, dim, heads
+SIZES = {"model": (4, 256, 4), "assistant": (1, 64, 2)}  # layers, dim, heads
 CACHES = {
     "all tokens": None,
     "all tokens, int8": "int8",
@@ -80,7 +80,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", type=pathlib.Path)
     parser.add_argument("--models", type=pathlib.Path, required=True, help="folder of the trained models")
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--length", type=int, default=2048, help="characters of held-out text for the caches")
     options = parser.parse_args()

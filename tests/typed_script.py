@@ -98,6 +98,14 @@ def use_generation() -> None:
     scored: txf.generation.Scored = model.generate([[5, 6]], 2, "sampling", processors=processors, return_scores=True)
     top: txf.generation.ScoredWithTop = model.generate([[5, 6]], 2, return_scores=True, top_logprobs=3)
     print(scored.ids, scored.log_probs, scored.scores, top.top_ids, top.top_log_probs)
+    first: txf.generation.WithState = model.generate([[5, 6]], 2, return_state=True, cache=txf.layers.Int8Cache)
+    state: txf.generation.State = first.state
+    model.generate([[7]], 2, state=state, cache="int8")
+    model.generate([[5, 6]], 2, assistant=model, draft_tokens=2)
+    model.generate([[5, 6]], 2, cache=txf.layers.SinkCache.of_size(sinks=1, window=4))
+    decoder = generation.Decoder(model, tokens=2, cache=None)
+    logits, known = decoder.prefill(np.array([[5, 6]]), length=5)
+    print(logits.shape, decoder.step(np.array([[7, 8]]), known)[0].shape)
 
 
 def use_training(folder: pathlib.Path) -> None:
