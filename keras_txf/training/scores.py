@@ -13,7 +13,10 @@ from keras_txf.generation.option_tables import GenerateOptions
 from keras_txf.layers.shown_options import shows_overrides
 from keras_txf.progress import bar
 
-FIXED = ("padded", "num_return_sequences", "return_scores", "top_logprobs", "stream")
+FIXED = (
+    "padded", "num_return_sequences", "return_scores", "top_logprobs", "stream", "state", "return_state", "assistant",
+    "draft_tokens", "cache",
+)  # fmt: skip
 
 
 @shows_overrides

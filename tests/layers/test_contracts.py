@@ -162,4 +162,4 @@ def test_contract(check, case, tmp_path):
 
 def test_every_layer_has_a_case():
     tried = {type(inner).__name__ for case in CASES for inner in case.make(dtype=None)._flatten_layers()}
-    assert tried >= set(txf.layers.__all__) - {"Cache"}  # no layer
+    assert tried >= set(txf.layers.__all__) - {"Cache", "Int8Cache", "SinkCache"}  # no layers

@@ -74,7 +74,7 @@ every_layer = pytest.mark.parametrize("name", LAYERS)
 
 
 def test_the_table_knows_every_public_layer():
-    assert set(LAYERS) == set(layers.__all__) - {"Cache"}  # no layer
+    assert set(LAYERS) == set(layers.__all__) - {"Cache", "Int8Cache", "SinkCache"}  # no layers
 
 
 def make(name):
