@@ -190,7 +190,9 @@ def bidirectional(drawn, x):
 
 
 def recurrent(drawn, x):
-    make = drawn.one_of(L.LSTM, L.GRU, L.SimpleRNN)
+    make = drawn.one_of(
+        L.LSTM, L.GRU, L.SimpleRNN, lambda dim, **kwargs: L.RNN([L.GRUCell(8), L.LSTMCell(dim)], **kwargs)
+    )
     return make(D, return_sequences=True)(x)
 
 

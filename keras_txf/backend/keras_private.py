@@ -250,11 +250,11 @@ def read_sequence(layer, x, states, mask):
     Args:
         layer: with return_sequences=True.
         x: float (B, T, any width).
-        states: list of tensors (B, ...), the first ones.
+        states: list of tensors (B, ...), the first ones; that of stacked cells is nested.
         mask: bool (B, T), True at real tokens, or None.
     """
     dtype = layer.cell.compute_dtype
-    states = [keras.ops.cast(state, dtype) for state in states]
+    states = keras.tree.map_structure(lambda state: keras.ops.cast(state, dtype), list(states))
     layer._maybe_config_dropout_masks(layer.cell, x[:, 0, :], states)
     _, outputs, states = layer.inner_loop(keras.ops.cast(x, dtype), states, mask, training=False)
     layer._maybe_reset_dropout_masks(layer.cell)

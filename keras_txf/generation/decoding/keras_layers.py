@@ -95,10 +95,11 @@ def read_recurrence(layer, arguments, cache):
     initial = arguments.get("initial_state")
     initial = layer.get_initial_state(batch_size=ops.shape(x)[0]) if initial is None else initial
     initial = list(initial) if isinstance(initial, (list, tuple)) else [initial]
-    states = [cache.read_state(f"state_{i}", state) for i, state in enumerate(initial)]
+    flat = [cache.read_state(f"state_{i}", state) for i, state in enumerate(keras.tree.flatten(initial))]
+    states = keras.tree.pack_sequence_as(initial, flat)  # those of stacked cells are nested
     mask = None if mask is None else cache.split(mask)
     outputs, new = read_sequence(layer, x, states, mask)
-    for i, state in enumerate(new):
+    for i, state in enumerate(keras.tree.flatten(new)):
         cache.write_state(f"state_{i}", state)
     if mask is not None and not layer.zero_output_for_mask:  # a hidden token repeats the outputs before it
         last = cache.read_state("outputs", ops.zeros_like(outputs[:, 0]))
