@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.backend.functional_graph import is_functional
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.graph_decoder import GraphDecoder
 from keras_txf.layers.cache_kinds import cache_kind
@@ -19,7 +20,7 @@ class Decoder:
     """Reads prompts, then one or several tokens at a time, each token once: for a loop of your own.
 
     Nothing is changed in place: a step returns a new state, so that two answers can go on from one state, or a step can
-    be tried and dropped. Both methods run in a `tf.function` or under `jax.jit`; the state is a dict of tensors.
+    be tried and dropped. Both methods run in a `tf.function` or under `jax.jit`; the state is a nested dict of tensors.
 
     Args:
         model: a model that generates, such as that of `decoder_generator`, or what `generative` takes.
@@ -42,6 +43,8 @@ class Decoder:
     """
 
     def __init__(self, model: keras.Model, tokens: int = 1, cache: Any = None):
+        if not is_functional(model):
+            raise ValueError(f"`model` must be a functional keras.Model; received {short_repr(model)}.")
         kind, self._most = cache_kind(cache), checks.size("tokens", tokens)
         if self._most > 1 and not kind.keeps_all:
             raise ValueError(f"`tokens` must be 1 for a `cache` that drops tokens; received {self._most} and {kind}.")
@@ -81,7 +84,13 @@ class Decoder:
         if attention_mask is None:
             attention_mask = real_tokens(ids, self._tokens.pad_id)
         else:
+            attention_mask = checks.tensor("attention_mask", attention_mask)
             checks.mask("attention_mask", attention_mask, (2, "(batch, columns)"))
+            if tuple(attention_mask.shape) != tuple(ids.shape):
+                raise ValueError(
+                    f"`attention_mask` must have the shape of the ids, {tuple(ids.shape)}; received "
+                    f"{tuple(attention_mask.shape)}."
+                )
         real = ops.cast(attention_mask, "bool")
         last = checks.concrete(real[:, -1])
         if last is not None and not last.all():
@@ -118,7 +127,11 @@ class Decoder:
             ValueError: more tokens than `tokens`, or than `length` has room for. In a compiled function, where the
                 number is not known, the logits are NaN then.
         """
+        if not isinstance(state, dict) or not {"cache", "constant", "attention_mask", "column"} <= set(state):
+            raise ValueError(f"`state` must be that of `prefill` or of another step; received {short_repr(state)}.")
         ids, column, real = self._token_ids("ids", checks.tensor("ids", ids)), state["column"], state["attention_mask"]
+        if None not in (ids.shape[0], real.shape[0]) and ids.shape[0] != real.shape[0]:
+            raise ValueError(f"`ids` must have the {real.shape[0]} rows of the state; received {ids.shape[0]}.")
         tokens, length = ids.shape[1], real.shape[1]
         end = column + tokens
         known = checks.concrete(end)

@@ -115,11 +115,12 @@ class Engine:
         if not return_state:
             return found
         counts = (tokens >= 0).sum(axis=1)
-        texts = [
-            [*prompts[row // num_return_sequences], *own[:count].tolist()]
-            for row, (own, count) in enumerate(zip(tokens, counts))
-        ]
-        return found, State(self, texts, (request.ids.shape[1] + counts - 1).astype("int32"), memory)
+        texts, real = [], []
+        for row, (own, count) in enumerate(zip(tokens, counts)):
+            prompt = prompts[row // num_return_sequences]
+            texts.append([*prompt, *own[:count].tolist()])
+            real.append(self._real(row // num_return_sequences, prompt, state) + [True] * int(count))
+        return found, State(self, texts, real, (request.ids.shape[1] + counts - 1).astype("int32"), memory)
 
     def function(self, build_models, max_new_tokens, sampler, processors, num_return_sequences, stops, jit_compile):
         """`generate` as a function of tensors, for a graph in which batch and lengths are unknown.
@@ -190,6 +191,11 @@ class Engine:
         """When the loop was used that has not been used for the longest time."""
         return min(use for use, _ in self._loops.values())
 
+    def _real(self, row, prompt, state):
+        """Which tokens of a prompt are no padding, list of bool: what a state has generated is none."""
+        known = [] if state is None else state.real[row]
+        return known + [token != self.pad_id for token in prompt[len(known) :]]
+
     def _request(self, prompts, limits, stops, width, seed, inputs, parameters, state=None):
         """The `Request` of a call, NumPy arrays, its lengths those of a bucket."""
         stops = stop_table(stops)
@@ -202,7 +208,7 @@ class Engine:
         for row, prompt in enumerate(prompts):
             columns = slice(length - len(prompt), length)
             ids[row, columns] = history[row, columns] = prompt
-            attention_mask[row, columns] = [token != self.pad_id for token in prompt]
+            attention_mask[row, columns] = self._real(row, prompt, state)
         limits = np.array(limits, "int32")
         kept = {}
         if state is not None:

@@ -13,14 +13,15 @@ class State:
 
     `generate(next_turn, state=state)` reads the new tokens alone. A state can be used many times: each call leaves the
     state as it is, and returns a new one on request. The memory is that of the weights of its time: after a training
-    step, read the texts again.
+    step, read the texts again. It cannot be pickled: `ids` are all that is needed to read the texts again.
 
     Attributes:
         ids: for each row the list of all its tokens.
+        real: for each row which of the tokens are no padding: padding that was generated is real, as in the same call.
     """
 
-    def __init__(self, engine, ids, ends, memory):
-        self._engine, self.ids, self._ends, self._memory = weakref.ref(engine), ids, ends, memory
+    def __init__(self, engine, ids, real, ends, memory):
+        self._engine, self.ids, self.real, self._ends, self._memory = weakref.ref(engine), ids, real, ends, memory
 
     def __len__(self):
         return len(self.ids)
@@ -32,8 +33,8 @@ class State:
         """Refuses a state of another model, and other than one prompt for each row."""
         if self._engine() is not engine:
             raise ValueError(
-                "`state` must be that of the same model, with the adapters and the variables that the model has now; "
-                f"received {self}."
+                "`state` must be that of the same model and `cache`, with the adapters and the variables that the model "
+                f"has now; received {self}."
             )
         if rows != len(self):
             raise ValueError(f"`state` must have one row for each of the {rows} prompts; received {self}.")

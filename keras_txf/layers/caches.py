@@ -150,7 +150,12 @@ class Cache:
                 new = self.pack(swap_heads(take_columns(x, at_least(self._slots, 0))))
             else:
                 new = self.pack(swap_heads(x))
-                new = [put_columns(self.stored[name], part, self._slots) for name, part in zip(names, new)]
+                new = [put_columns(self.stored[name], part, self._slots) for name, part in zip(names, new, strict=True)]
+            if len(new) != len(names):
+                raise ValueError(
+                    f"`parts` of {type(self).__name__} must name the tensors that `pack` returns; received "
+                    f"{self.parts} for {len(new)} of them."
+                )
             self.stored = {**self.stored, **dict(zip(names, new))}
         if self._of_prompt:
             return key, value

@@ -46,7 +46,9 @@ def forecaster(
         series: the name of the input that grows, where the model has several of float vectors (B, T, F). The others,
             such as a `context`, go into the argument `inputs` of `forecast`.
         future_features: how many features of a vector, the last ones, are known ahead, such as the hour of the day.
-            `forecast` takes them as `future`, and `feedback` returns the F - `future_features` others.
+            `forecast` takes them as `future`, and `feedback` returns the F - `future_features` others. A vector tells
+            the model what is known of its own time: to tell it what is known of the next, which it forecasts, put that
+            into the vector, in training and in `future`.
         name: of the new model; default that of `model`.
 
     Returns:

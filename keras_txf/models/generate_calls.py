@@ -95,7 +95,7 @@ def run_generate(
     check_stop_strings(options[0], stop_strings and stop_strings.strings)
     if assistant is not None:
         check_state_options(options[0], state, return_state, stream, stop_strings, assistant)
-        decoder = _assistant(assistant, tokens, inputs, longest, max(limits))
+        decoder = _assistant(assistant, tokens, inputs, [*map(len, prompts)], limits)
         options = Assisted(options[0], decoder, check_assisted(options[0], draft_tokens)), *options[1:]
     else:
         check_state_options(options[0], state, return_state, stream, stop_strings)
@@ -119,8 +119,8 @@ def run_generate(
     return WithState(result.ids, last, result) if return_scores else WithState(result, last)
 
 
-def _assistant(assistant, tokens, inputs, longest, new):
-    """The decoder of an assistant."""
+def _assistant(assistant, tokens, inputs, lengths, limits):
+    """The decoder of an assistant, which reads prompts of these lengths and at most so many new tokens of each."""
     check_decodable(assistant, "assistant")
     own = token_input(assistant, target_name(assistant))
     needed = set(inputs_by_name(assistant)) - {own.name}
@@ -130,12 +130,13 @@ def _assistant(assistant, tokens, inputs, longest, new):
             f"vocabulary of {tokens.vocab_size}; received a model that reads {short_repr(sorted(needed))}, with a "
             f"vocabulary of {own.vocab_size}."
         )
-    if own.max_length is not None and longest + new > own.max_length:
+    total = max(length + limit for length, limit in zip(lengths, limits))
+    if own.max_length is not None and total > own.max_length:
         raise ValueError(
-            f"`assistant` must have positions for {longest} tokens of a prompt and {new} new ones; received a model "
-            f"with max_length={own.max_length}."
+            f"`assistant` must have positions for {total} tokens of a prompt and its answer; received a model with "
+            f"max_length={own.max_length}."
         )
-    check_switch(switch_length_of(assistant), longest, longest, new)
+    check_switch(switch_length_of(assistant), max(lengths), max(lengths), max(limits))
     return _engine(assistant, own).decoder(functools.partial(decoding_models, assistant))
 
 

@@ -34,9 +34,10 @@ def generative(model: keras.Model, name: str | None = None, tokens: str | None =
     Args:
         model: a functional `keras.Model` that takes token ids, int (B, T), and returns logits (B, T, V), alone or in a
             dict as "logits". The ids are its only integer input of that shape, or the one named `target_ids` or
-            `token_ids`. Attention to the ids must decode: `MultiHeadSelfAttention(causal=True)`,
-            `EncoderBlock(causal=True)`, `DecoderBlock`, `CrossAttention`, or a layer of yours whose `call` takes a
-            `cache`, see `txf.layers.Cache`. Each other layer must treat the positions of a sequence alone.
+            `token_ids`. What mixes positions must look back alone: attention of this package with `causal=True`,
+            `DecoderBlock`, `CrossAttention`; of Keras `LSTM`, `GRU`, `SimpleRNN`, `RNN`, `Conv1D(padding="causal")`,
+            `MultiHeadAttention` and `GroupQueryAttention` with `use_causal_mask=True`; or a layer of yours whose `call`
+            takes a `cache`, see `txf.layers.Cache`. Each other layer must treat the positions of a sequence alone.
         name: of the new model; default that of `model`.
         tokens: the input of the ids, where it has another name than those and the model has several inputs of ids: its
             key in the dict that the model takes, or its name.

@@ -90,7 +90,7 @@ def test_draws_have_the_distribution_of_the_model(name):
         ({"draft_tokens": 0}, "`draft_tokens`"),
         ({"assistant": 3}, "`assistant` must be a functional keras.Model"),
         ({"assistant": "other vocabulary"}, "vocabulary of 23"),
-        ({"assistant": "learned", "max_new_tokens": 60}, "`assistant` must have positions for 3 tokens"),
+        ({"assistant": "learned", "max_new_tokens": 60}, "`assistant` must have positions for 63 tokens"),
         ({"return_state": True}, "`return_state` does not go with `assistant`"),
     ],
 )

@@ -33,3 +33,7 @@ def test_steps_of_one_and_of_several_tokens(number):
     np.testing.assert_allclose(found, whole[:, 2:], atol=1e-5)
     with pytest.raises(ValueError, match="at most 0 tokens a row, by tokens=3 of the decoder and length=10"):
         decoder.step(IDS[:, :1], state)
+    with pytest.raises(ValueError, match="`ids` must have the 2 rows of the state; received 1"):
+        decoder.step(IDS[:1, :1], state)
+    with pytest.raises(ValueError, match=r"`attention_mask` must have the shape of the ids, \(2, 8\)"):
+        decoder.prefill(IDS, length=10, attention_mask=IDS[:, :3] > 0)

@@ -64,6 +64,16 @@ def test_random_models_go_on_from_a_state(uncompiled, request):
     assert right >= 6
 
 
+def test_generated_padding_stays_a_token():
+    """The answer goes on as in one call, also of a recurrence, which has read the padding token."""
+    model = generator(position="rotary", attention=[txf.layers.GatedDeltaNet(2, 8), None])
+    forced = txf.generation.ForcedTokens
+    whole = model.generate(PROMPTS, 5, processors=[forced({0: 4, 1: 0, 2: 9})], return_scores=True)
+    first = model.generate(PROMPTS, 2, processors=[forced({0: 4, 1: 0})], return_state=True)
+    found = model.generate([[9]] * 3, 2, state=first.state, return_scores=True)
+    np.testing.assert_allclose(found.log_probs, whole.log_probs[:, 3:], atol=1e-5)
+
+
 def test_a_state_draws_as_all_tokens_do():
     model, draws = generator(), txf.generation.Sampling(temperature=2.0)
     first = model.generate(PROMPTS, 4, draws, seed=1, num_return_sequences=2, return_state=True, padded=False)

@@ -44,7 +44,7 @@ class Causal(keras.layers.Layer):
     def build(self, shape):
         self.qkv.build(shape)
 
-    def call(self, x, cache=None):
+    def call(self, x, mask=None, cache=None):
         length = ops.shape(x)[1]
         query, key, value = (ops.expand_dims(y, 2) for y in ops.split(self.qkv(x), 3, -1))
         if self.fault == "mixes":
@@ -53,6 +53,8 @@ class Causal(keras.layers.Layer):
         query, key = self.turn.rotate(query, positions), self.turn.rotate(key, positions)
         allowed = ops.ones((1, length, length), "bool")
         allowed = allowed if self.fault == "leaks" else ops.tril(allowed)
+        if mask is not None:
+            allowed = ops.logical_and(allowed, mask[:, None])
         if cache is not None:
             key, value = cache.update(key, value)
             allowed = cache.attention_mask[:, 0]
@@ -154,6 +156,13 @@ def test_what_is_tried_and_right_generates():
     )
     found = txf.models.generative(model).generate(PROMPTS, NEW)
     np.testing.assert_array_equal(found[:, -NEW:], naive(model, PROMPTS, {}))
+
+
+@drawing.not_on_jax
+def test_an_attention_of_the_users_may_hide_padding():
+    model = txf.models.decoder_generator(VOCABULARY, 1, 8, attention=Causal(), position_encoding="sinusoidal")
+    found = model.generate([*PROMPTS, [4]], NEW)
+    np.testing.assert_array_equal(found[:2, 3:], naive(model, PROMPTS, {}))
 
 
 def test_a_block_whose_attention_takes_no_cache_is_named():

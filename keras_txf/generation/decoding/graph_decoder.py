@@ -33,7 +33,8 @@ class GraphDecoder:
         model: a functional model.
         width: W, how many tokens of each sequence a step reads.
         return_hidden_states: whether prompts and steps also return what the logits are made of.
-        kind: a subclass of `Cache`, of the layers without a window that attend to the new tokens.
+        kind: a subclass of `Cache`, of the layers that attend to the new tokens; one that drops tokens, of those
+            without a window.
     """
 
     def __init__(self, model, width=1, return_hidden_states=False, kind=Cache):
@@ -71,9 +72,10 @@ class GraphDecoder:
             prefixes.update((x, behind) for x in call.outputs if behind)
             self.parts.append(part)
         self.new, self.prefixes = new, prefixes
+        padding = {x for part in self.parts if isinstance(part, PaddingPart) for x in part.call.outputs}
         for part in self.parts:
-            check_part(part, new, self.logits.shape[-1])
-            if isinstance(part, CachedPart) and part.window is None:
+            check_part(part, new, padding, self.logits.shape[-1])
+            if isinstance(part, CachedPart) and (kind.keeps_all or part.window is None):
                 part.kind = kind
         self.hidden = self._hidden_states()
         self.tail = self._tail()

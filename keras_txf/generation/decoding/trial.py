@@ -26,12 +26,13 @@ NORMS = (keras.layers.LayerNormalization, keras.layers.RMSNormalization)  # alon
 _PASSED = weakref.WeakKeyDictionary()  # operation -> the kinds of calls that were tried
 
 
-def check_part(part, new, vocab_size):
+def check_part(part, new, padding, vocab_size):
     """Refuses a part that returns other values step by step than for the whole sequence.
 
     Args:
         part: a `Part`.
         new: set of the Symbols that depend on new tokens.
+        padding: set of the Symbols of padding masks: what attention returns for padding is of no concern.
         vocab_size: number of tokens, for ids.
     """
     operation = part.call.operation
@@ -41,7 +42,7 @@ def check_part(part, new, vocab_size):
         return
     prefix, part.prefix = part.prefix, 0
     try:
-        problem = _problem(part, new, vocab_size)
+        problem = _problem(part, new, padding, vocab_size)
     except Exception as error:  # of a layer of the user's anything may come
         problem = f"cannot be called on one token at a time: {in_one_line(error).rstrip('.')}"
     finally:
@@ -75,7 +76,7 @@ def _is_trusted(layer):
     return kind in KNOWN or kind.__module__.startswith("keras_txf.layers.")
 
 
-def _problem(part, new, vocab_size):
+def _problem(part, new, padding, vocab_size):
     """What a part does wrong, or None."""
     rng = np.random.default_rng(0)
     tokens, constants = {}, {}
@@ -86,6 +87,8 @@ def _problem(part, new, vocab_size):
             shape[1] = LENGTH + PADDING
         high = 2 if symbol.dtype == "bool" else vocab_size
         values = rng.normal(size=shape) if "float" in symbol.dtype else rng.integers(0, high, shape)
+        if symbol in padding:
+            values = np.arange(shape[1])[None].repeat(shape[0], axis=0) >= PADDING
         (tokens if symbol in new else constants)[symbol] = ops.convert_to_tensor(values, dtype=symbol.dtype)
     operation = part.call.operation
     weights = [] if not isinstance(operation, keras.layers.Layer) else operation.variables
