@@ -26,6 +26,7 @@ def greedy_is_exact(model, assistant, inputs=None, **options):
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(("name", "other"), [("window", "states"), ("states", "window"), ("learned", "learned")])
 def test_greedy_answers_are_those_without_an_assistant(uncompiled, name, other):
     keras.utils.set_random_seed(1)
