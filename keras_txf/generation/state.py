@@ -33,8 +33,8 @@ class State:
         """Refuses a state of another model, and other than one prompt for each row."""
         if self._engine() is not engine:
             raise ValueError(
-                "`state` must be that of the same model and `cache`, with the adapters and variables of today; received "
-                f"{self}."
+                "`state` must be that of the same model and `cache`, with the adapters and variables of today; "
+                f"received {self}."
             )
         if rows != len(self):
             raise ValueError(f"`state` must have one row for each of the {rows} prompts; received {self}.")

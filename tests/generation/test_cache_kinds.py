@@ -16,7 +16,7 @@ def model_of(**options):
     return txf.models.decoder_generator(23, 2, 32, 2, position="rotary", **options)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_sinks_and_a_window_are_a_mask(prompt):
     model = model_of()
@@ -36,7 +36,7 @@ def test_sinks_and_a_window_are_a_mask(prompt):
     np.testing.assert_array_equal(expected[places - 1].argmax(-1), ids[places])
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("options", [{}, {"window": 3}, {"num_key_value_heads": 1}], ids=["full", "window", "grouped"])
 def test_integers_of_8_bits_round_keys_and_values(options):
     model = model_of(**options)

@@ -114,7 +114,7 @@ def test_greedy_equals_the_naive_loop(kind, compiled):
     assert_generates(kind, "llama")
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(7)
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_equals_the_naive_loop_with_other_options(kind, name):
@@ -144,7 +144,7 @@ def test_prompts_in_every_form(form):
         assert_generates("encoder_decoder", "llama", given=FORMS[form](PROMPTS))
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", FEWER)
 def test_each_row_stops_at_its_own_token(kind):
     free = [follows(kind, "llama", tuple(prompt)) for prompt in PROMPTS]
@@ -155,7 +155,7 @@ def test_each_row_stops_at_its_own_token(kind):
     assert_generates(kind, "llama", PROMPTS[:1], new=2)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @drawing.not_on_jax
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stop_that_is_the_pad_token_ends_the_row(kind):
@@ -187,7 +187,7 @@ def test_padding_is_chosen_where_it_is_allowed_alone(sampler):
     assert rows == unpadded.generate(PROMPTS, processors=[ForbiddenTokens([0]), forced], **options)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", FEWER)
 def test_stop_ids_in_the_prompt_do_not_count(kind):
     assert_generates(kind, "llama", stop_ids=[prompt[-1] for prompt in PROMPTS])
@@ -226,7 +226,7 @@ def test_weights_that_change_change_what_is_generated(compiled):
         assert generated == PROMPTS[0] + naive(model, PROMPTS[0])
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FEWER)
 def test_int8_and_lora_generate_what_their_models_say(kind):

@@ -55,7 +55,7 @@ def test_scores_of_draws_are_before_temperature():
 ASKED = [("greedy", 1), (Sampling(0.3, top_k=2), 2), (Contrastive(3, 0.4), 1), (Beam(3), 3)]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("sampler, each", ASKED, ids=str)
 @pytest.mark.parametrize("kind", FEWER)
 def test_the_likeliest_tokens_are_those_of_the_full_pass(kind, sampler, each):
@@ -81,7 +81,7 @@ def test_the_likeliest_tokens_are_those_of_the_full_pass(kind, sampler, each):
         np.testing.assert_array_equal(arrays.top_log_probs[place, draw], values + after * [[0] * 4])
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_several_draws_for_each_prompt(kind):
@@ -100,7 +100,7 @@ def test_several_draws_for_each_prompt(kind):
     assert [len(rows) for rows in lists] == [2, 2, 2]
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sampler", ["greedy", "sampling", Contrastive(2, 0.4)], ids=str)
@@ -172,7 +172,7 @@ def test_a_stop_sequence_is_of_new_tokens_alone():
     assert model.generate(PROMPTS[:1], NEW, stop_sequences=[across], padded=False)[0][4:] == answer
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", FEWER)
 def test_max_length_is_of_each_row(kind):
     model = make(kind, "llama")

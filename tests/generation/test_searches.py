@@ -126,7 +126,7 @@ STOPS = ([0], [1, 4, 6, 10])
 PENALTIES = itertools.product(enumerate((1.0, 0.0, 2.5, -1.0)), enumerate((False, True, "never")))
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("penalty, early_stopping, stop_ids", [
     (1.0, False, None),  # all end together, whatever the penalty
     *((penalty, early, STOPS[(i + j) % 2]) for (i, penalty), (j, early) in PENALTIES),  # each two of the three are met
@@ -152,7 +152,7 @@ def totals(prompt, new, stop):
     return {tokens: sum(follows(prompt, tokens[:i])[token] for i, token in enumerate(tokens)) for tokens in every}
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("penalty", [1.0, 0.0, 3.0])
 def test_beams_equal_brute_force(penalty):
     """With a beam for each sequence there is, the result is all of them, best first."""
@@ -171,7 +171,7 @@ def test_more_beams_than_sequences_leave_some_empty():
     assert np.isinf(result.scores[0, 4:]).all() and np.isfinite(result.scores[0, :4]).all()
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("kind", FEWER)
 def test_searches_that_are_greedy(kind):
     model = make(kind, "llama")
@@ -212,7 +212,7 @@ def slow_contrastive(model, prompt, new, width, penalty):
     return ids
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", ["llama", "gemma", "alibi and window"])
 def test_contrastive_search_equals_a_slow_one(name):
     model = make("decoder_generator", name, pad_id=None, return_hidden_states=True)

@@ -33,7 +33,7 @@ def generator(**options):
     return txf.models.decoder_generator(V, num_layers=2, dim=16, num_heads=2, **options)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("options", "of_call"),
     [

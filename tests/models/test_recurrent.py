@@ -35,7 +35,7 @@ def log_softmax(x):
     return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("cell, attention, bidirectional, num_layers", [
     ("lstm", "additive", False, 1),
     *(pytest.param(*kind, 1 + kind[2], marks=pytest.mark.slow) for kind in KINDS),
@@ -52,7 +52,7 @@ def test_generate_equals_the_naive_loop(cell, attention, bidirectional, num_laye
         np.testing.assert_array_equal(tokens, ids[:, 1:])
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("cell, attention", [("lstm", None), ("lstm", "additive"), ("gru", "multiplicative")])
 def test_beams_equal_brute_force(cell, attention, uncompiled):
@@ -71,7 +71,7 @@ def test_beams_equal_brute_force(cell, attention, uncompiled):
         np.testing.assert_allclose(found.scores[row], totals[best], atol=1e-5)
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("attention", [None, "additive", "multiplicative"])
 def test_log_probabilities_of_longer_beams_and_draws_are_those_of_the_model(attention, uncompiled):
@@ -152,7 +152,7 @@ def test_a_source_of_padding_alone_gives_numbers():
     np.testing.assert_allclose(ops.convert_to_numpy(scores), 1 / 3, atol=1e-6)
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("cell, attention, bidirectional", KINDS)
 def test_padding_changes_nothing(cell, attention, bidirectional):
     model = build(cell, attention, bidirectional)
