@@ -3,6 +3,8 @@
 Legend: see `layout`.
 """
 
+import dataclasses
+
 import keras
 from keras import ops
 
@@ -58,6 +60,10 @@ class Part:
                 moved[name] = move_slots(memory[name], axis, slots, shift, last, is_ring)
         return moved
 
+    def call_on(self, layout):
+        """The call for the tokens of a layout."""
+        return self.call
+
     def run(self, values, layout, memory, known):
         """Reads the tokens of a layout.
 
@@ -67,7 +73,7 @@ class Part:
             memory: dict of the tensors that the part keeps from step to step, which the call changes.
             known: dict of the tensors that a prompt gives to all steps, which a prompt fills.
         """
-        outputs = self.call.run(values)
+        outputs = self.call_on(layout).run(values)
         if isinstance(self.call.operation, EMBEDDINGS):  # the layout knows better: what was generated is no padding
             for x in outputs:
                 if mask_of(x) is not None:
@@ -83,11 +89,11 @@ class PositionsPart(Part):
     def run(self, values, layout, memory, known):
         if isinstance(self.call.operation, StartPositions):
             values[self.call.outputs[0]] = layout.positions
-            return
-        self.call.kwargs["positions"] = None
-        kwargs, self.call.kwargs = self.call.kwargs, {**self.call.kwargs, "positions": layout.positions}
-        super().run(values, layout, memory, known)
-        self.call.kwargs = kwargs
+        else:
+            super().run(values, layout, memory, known)
+
+    def call_on(self, layout):
+        return dataclasses.replace(self.call, kwargs={**self.call.kwargs, "positions": layout.positions})
 
 
 class PaddingPart(Part):
