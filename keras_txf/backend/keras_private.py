@@ -10,7 +10,6 @@ import keras
 from keras import ops
 from keras.src.backend import AutocastScope
 from keras.src.backend import compute_output_spec as infer_outputs
-from keras.src.backend import compute_output_spec as output_spec_of  # noqa: F401
 from keras.src.backend.common import dtypes, global_state
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.saving.saving_lib import _walk_saveable

@@ -29,11 +29,15 @@ def put_columns(cache, new, place):
     return ops.where(place >= 0, taken, cache)
 
 
-def prompt_mask(attention_mask, length, window):
-    """Where the P tokens of a prompt may attend, bool (B, 1, P, P), and their positions, int (B, P)."""
-    columns = ops.arange(length, dtype="int32")
-    mask = combine_masks(columns, columns, True, window, attention_mask[:, :length])
-    return mask, positions_of(attention_mask, columns)
+def prompt_mask(real, keys, window):
+    """Where the P tokens of a prompt may attend, bool (B, 1, P, P), and their positions, int (B, P).
+
+    Args:
+        real: bool (B, P), True at the real tokens.
+        keys: bool (B, P), True at those that tokens may attend to.
+    """
+    columns = ops.arange(ops.shape(real)[1], dtype="int32")
+    return combine_masks(columns, columns, True, window, keys), positions_of(real, columns)
 
 
 def prompt_slots(window, width, attention_mask, length):
@@ -51,10 +55,14 @@ def cache_slots(window, width, columns, tokens=1):
     return ops.minimum(slots, columns) if ops.is_tensor(columns) else slots  # unknown while JAX infers shapes
 
 
+def first_real(real):
+    """The first column of each row with a real token, int (B,), of bool (B, L); 0 where there is none."""
+    return ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")
+
+
 def positions_of(real, columns):
     """The positions (B, C) of columns, (C,) or (B, C): each row counts from its first real token."""
-    start = ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")
-    return at_least((columns if len(columns.shape) == 2 else columns[None]) - start[:, None], 0)
+    return at_least((columns if len(columns.shape) == 2 else columns[None]) - first_real(real)[:, None], 0)
 
 
 def columns_in_slots(last, slots):

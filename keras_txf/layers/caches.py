@@ -16,7 +16,7 @@ from typing import Any, Self
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.layers.cache_slots import prompt_mask, prompt_slots, put_columns, take_columns
+from keras_txf.layers.cache_slots import first_real, prompt_mask, prompt_slots, put_columns, take_columns
 from keras_txf.ops.heads import swap_heads
 from keras_txf.ops.masks import as_rank_four, prefix_mask
 from keras_txf.ops.numbers import at_least, at_most, nan_unless
@@ -131,8 +131,8 @@ class Cache:
         checks.integer_between("length", length, 1, attention_mask.shape[1])
         checks.optional(checks.size, "window", window)
         checks.size("width", width)
-        mask, positions = prompt_mask(attention_mask, length, window)
         real = attention_mask[:, :length]
+        mask, positions = prompt_mask(real, real, window)
         return cls(
             mask, positions, positions, prompt_slots(window, width, attention_mask, length), mask=real, width=width
         )
@@ -248,8 +248,7 @@ class Cache:
             return x
         # What was read stands right before the first real token, and padding may follow the last.
         tokens, is_real = self._real.shape[1], ops.cast(self._real, "int32")
-        first = ops.cast(ops.argmax(is_real, axis=1), "int32")
-        first = ops.where(ops.any(self._real, axis=1), first, tokens)[:, None]
+        first = ops.where(ops.any(self._real, axis=1), first_real(self._real), tokens)[:, None]
         place = ops.arange(length + tokens, dtype="int32")[None] - first
         place = ops.where(place < 0, length, ops.where(place < length, place, place + first))
         x = ops.take_along_axis(x, place[..., None], axis=1)

@@ -8,7 +8,7 @@ import functools
 import keras
 from keras import ops
 
-from keras_txf.backend.keras_private import output_spec_of
+from keras_txf.backend.keras_private import infer_spec
 from keras_txf.generation.decoding.graph_decoder import GraphDecoder
 from keras_txf.layers.serialization import register, revive, serialize_layer
 from keras_txf.layers.token_input import embedded_input
@@ -46,7 +46,7 @@ class Half(keras.layers.Layer):
         for name, vectors in self.decoder.feature_masks.items():
             inputs[name] = keras.KerasTensor(inputs[vectors].shape[:2], "bool")
         mask = keras.KerasTensor((2, self.width), "bool")
-        return output_spec_of(self.decoder.prefill, inputs, mask)
+        return infer_spec(self.decoder.prefill, inputs, mask)
 
     def _memory(self, cache, constant):
         """The symbols of a cache, whose length is open where it has one slot a column, and of constants."""

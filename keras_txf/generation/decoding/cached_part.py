@@ -10,6 +10,7 @@ from keras_txf.backend.functional_graph import call_operation, drop_mask, mask_o
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.keras_layers import KERAS_ATTENTION, read_attention, read_hub_block
 from keras_txf.generation.decoding.parts import Part
+from keras_txf.generation.decoding.values import arguments_of
 from keras_txf.layers.arguments import call_parameters
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.cache_slots import cache_slots
@@ -150,11 +151,6 @@ def _context_cache(known):
         stored={"key": known["context_key"], "value": known["context_value"]},
         mask=mask,
     )
-
-
-def arguments_of(call):
-    """The arguments of a call, by their names."""
-    return {**dict(zip(call_parameters(type(call.operation)), call.args)), **call.kwargs}
 
 
 def attends_to_itself(layer):

@@ -7,9 +7,10 @@ import keras
 
 from keras_txf.backend.functional_graph import Symbol, concatenation_axis, sequence_start
 from keras_txf.checks import short_repr
-from keras_txf.generation.decoding.cached_part import CachedPart, arguments_of, attends_to_itself
+from keras_txf.generation.decoding.cached_part import CachedPart, attends_to_itself
 from keras_txf.generation.decoding.keras_layers import keras_reader
 from keras_txf.generation.decoding.parts import CutPart, Part, PositionsPart, PrefixPart, PromptPart
+from keras_txf.generation.decoding.values import arguments_of
 from keras_txf.layers.arguments import call_parameters
 from keras_txf.layers.decoder_start import StartPositions
 from keras_txf.layers.embeddings import PositionalEmbedding

@@ -9,6 +9,7 @@ from keras import ops
 from keras_txf.backend.functional_graph import call_operation, symbols_in
 from keras_txf.backend.keras_private import attend_with, read_sequence
 from keras_txf.checks import short_repr
+from keras_txf.generation.decoding.values import arguments_of
 from keras_txf.layers.arguments import call_parameters
 from keras_txf.ops.masks import slice_axis
 
@@ -29,8 +30,7 @@ def keras_reader(call, new):
     Raises:
         ValueError: an option with which the layer is not causal, or has no state to go on from.
     """
-    layer = call.operation
-    arguments = {**dict(zip(call_parameters(type(layer)), call.args)), **call.kwargs}
+    layer, arguments = call.operation, arguments_of(call)
     if type(layer).__name__ == "Cumsum":
         return read_sums if layer.axis in (1, 1 - len(call.inputs[0].shape)) else None
     if {"self_attention_cache", "cross_attention_cache"} <= call_parameters(type(layer)).keys():

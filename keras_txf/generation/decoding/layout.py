@@ -12,9 +12,9 @@ import functools
 
 from keras import ops
 
-from keras_txf.layers.cache_slots import cache_slots, columns_in_slots, positions_of
+from keras_txf.layers.cache_slots import columns_in_slots, first_real, positions_of, prompt_mask, prompt_slots
 from keras_txf.layers.caches import Cache
-from keras_txf.ops.masks import combine_masks, padding_positions, put_slice, window_mask
+from keras_txf.ops.masks import padding_positions, put_slice, window_mask
 from keras_txf.ops.numbers import at_least
 
 
@@ -60,7 +60,7 @@ class PromptLayout(Layout):
     def __init__(self, real, width, is_last=False):
         super().__init__(width)
         self.real_tokens, self.is_last = real, is_last
-        self.first = ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")
+        self.first = first_real(real)
 
     @functools.cached_property
     def positions(self):
@@ -99,20 +99,18 @@ class PromptLayout(Layout):
 
     def _masks(self, window, prefix, kind, keys):
         real = self.real(prefix)
-        columns = ops.arange(ops.shape(real)[1], dtype="int32")
-        positions = positions_of(real, columns)
-        mask = combine_masks(columns, columns, True, window, keys)
+        mask, positions = prompt_mask(real, keys, window)
         if not kind.keeps_all:
             allowed = kind.allows(positions[:, None, :, None], positions[:, None, None])
             slots = held_columns(kind, real, ops.shape(real)[1] - 1)
             return ops.logical_and(mask, allowed), positions, positions, slots
-        slots = columns_in_slots(ops.shape(real)[1] - 1, cache_slots(window, self.width, ops.shape(real)[1]))
+        slots = prompt_slots(window, self.width, real, ops.shape(real)[1])
         return mask, positions, positions, slots
 
 
 def held_columns(kind, real, last):
     """The column that each slot holds once the column `last` is written, (B, C); -1 for none; `real` is bool (B, L)."""
-    first = ops.cast(ops.argmax(ops.cast(real, "int32"), axis=1), "int32")[:, None]
+    first = first_real(real)[:, None]
     held = kind.held(last - first)
     return ops.where(held >= 0, held + first, -1)
 
@@ -185,7 +183,7 @@ class StepLayout(Layout):
         if not prefix:
             return self.mask, self._rows, self.own, self.prompt_length
         more = self.columns_of(prefix)
-        first = ops.cast(ops.argmax(ops.cast(self._rows, "int32"), axis=1), "int32")
+        first = first_real(self._rows)
         masks = (self._behind(x, first, prefix) for x in (self.mask, self._rows))
         return *masks, self.own + more, self.prompt_length + more
 

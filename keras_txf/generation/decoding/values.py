@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_txf.backend.functional_graph import Symbol, mask_of, set_mask
 from keras_txf.checks import short_repr
+from keras_txf.layers.arguments import call_parameters
 
 
 def logits_of(outputs):
@@ -52,3 +53,8 @@ def last_column(x):
     if mask is not None:
         set_mask(x, mask[:, -1:])
     return x
+
+
+def arguments_of(call):
+    """The arguments of a call, by their names."""
+    return {**dict(zip(call_parameters(type(call.operation)), call.args)), **call.kwargs}
