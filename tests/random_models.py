@@ -269,3 +269,16 @@ def check(seed, new=5):
                 if not options:
                     worst = max(worst, (own.max(-1) - chosen).max())
     return drawn, worst
+
+
+def generating(first, number, prompts):
+    """Yields drawn models that generate: the seed, the model, and its inputs beside the ids, or None."""
+    for seed in range(first, first + number):
+        drawn = Drawn(seed)
+        inputs = {name: value for name, (_, value) in drawn.inputs.items()} or None
+        try:
+            model = txf.models.generative(drawn.model)
+            model.generate(prompts, 2, inputs=inputs)
+        except ValueError:  # see test_random_models.py
+            continue
+        yield seed, model, inputs

@@ -87,12 +87,9 @@ class Engine:
         loop = self._decoding_loop(build_models, sampler, processors, num_return_sequences, top_logprobs, return_state)
         keys, parameters = zip(*map(split_parameters, (sampler, *processors)))
         request = self._request(prompts, limits, stops, loop.models.width, seed, inputs, list(parameters), state)
-        request = keras.tree.map_structure(_tensor, request)
-        # TensorFlow would warn of a function that is traced for several shapes.
-        shapes = tuple(tuple(tensor.shape) for tensor in keras.tree.flatten(request))
-        key = (*keys, num_return_sequences, top_logprobs, return_state, shapes)
-        compiles = key not in self._loops and keras.backend.backend() in ("tensorflow", "jax")
-        start, pad_cache, advance, finish, results = self._compiled_functions(key, loop)
+        key = *keys, num_return_sequences, top_logprobs, return_state
+        request, functions, compiles = self._functions_for(request, key, loop)
+        start, pad_cache, advance, finish, results = functions
         with word(COMPILING if compiles else ""):
             if stream:
                 return _stream(start, pad_cache, advance, request, stop_strings)
@@ -171,6 +168,19 @@ class Engine:
         """The loop of the sampler. The models that the loop runs are built once."""
         models = functools.partial(self.decoder, build_models)
         return decoding_loop(sampler, models, processors, num_return_sequences, top_logprobs, keeps_state)
+
+    def _functions_for(self, request, key, loop):
+        """A request as tensors, the functions of a loop for its shapes, and whether they compile at their first call.
+
+        Args:
+            request: a tuple of nested NumPy arrays.
+            key: hashable, of all else that the functions depend on.
+        """
+        request = keras.tree.map_structure(_tensor, request)
+        # TensorFlow would warn of a function that is traced for several shapes.
+        key = *key, tuple(tuple(tensor.shape) for tensor in keras.tree.flatten(request))
+        compiles = key not in self._loops and keras.backend.backend() in ("tensorflow", "jax")
+        return request, self._compiled_functions(key, loop), compiles
 
     def _compiled_functions(self, key, loop):
         """The functions of a loop, see `_compile`: those kept for the key, or new ones.

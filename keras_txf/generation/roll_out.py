@@ -10,7 +10,6 @@ import itertools
 import typing
 from collections.abc import Callable
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -95,7 +94,7 @@ class RollOut:
     """The loop of `forecast`, with the methods of `SampledDecoding`.
 
     Args:
-        models: a `Decoder` of width 1.
+        models: a `GraphDecoder` of width 1.
         feedback: a `Feedback`.
         num_return_sequences: how many forecasts of each series.
     """
@@ -156,7 +155,7 @@ class RollOutEngine(Engine):
         """Forecasts each series.
 
         Args:
-            build_models: function of `width` and `return_hidden_states` that returns a `Decoder`.
+            build_models: function of `width` and `return_hidden_states` that returns a `GraphDecoder`.
             series: list of float arrays (T, F), none empty.
             future: float array (B, steps, C).
             steps: how many vectors to forecast.
@@ -171,11 +170,7 @@ class RollOutEngine(Engine):
         """
         loop = self._decoding_loop(build_models, feedback, (), num_return_sequences)
         request = _request(series, future, steps, seed, inputs)
-        request = keras.tree.map_structure(ops.convert_to_tensor, request)
-        shapes = tuple(tuple(tensor.shape) for tensor in keras.tree.flatten(request))
-        key = feedback, num_return_sequences, shapes
-        compiles = key not in self._loops and keras.backend.backend() in ("tensorflow", "jax")
-        functions = self._compiled_functions(key, loop)
+        request, functions, compiles = self._functions_for(request, (feedback, num_return_sequences), loop)
         with word(COMPILING if compiles else ""):
             if stream:  # the first at once, while the adapters that it is to use are active
                 vectors = _stream(functions, request, steps, loop.models.variables)

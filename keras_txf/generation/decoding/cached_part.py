@@ -9,6 +9,7 @@ from keras import ops
 from keras_txf.backend.functional_graph import call_operation, drop_mask, mask_of, set_mask, symbols_in, with_values
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.keras_layers import KERAS_ATTENTION, read_attention, read_hub_block
+from keras_txf.generation.decoding.layout import move_slots
 from keras_txf.generation.decoding.parts import Part
 from keras_txf.generation.decoding.values import arguments_of
 from keras_txf.layers.arguments import call_parameters
@@ -62,6 +63,14 @@ class CachedPart(Part):
             found |= {**dict.fromkeys([CONTEXT + name for name in self.kind.names()], (2, slots))}
             found[CONTEXT + "mask"] = (1, columns)
         return found
+
+    def move(self, memory, shift, last, columns, width, tokens):
+        moved = dict(memory)
+        for name, (axis, slots) in self.slots(columns, width, tokens).items():
+            if name in memory:
+                is_ring = self.window is not None and name in self.kind.names()
+                moved[name] = move_slots(memory[name], axis, slots, shift, last, is_ring)
+        return moved
 
     def run(self, values, layout, memory, known):
         skipped = () if layout.is_prompt else self.of_prompts

@@ -9,7 +9,6 @@ import keras
 from keras import ops
 
 from keras_txf.backend.functional_graph import drop_mask, mask_of, set_mask, with_values
-from keras_txf.generation.decoding.layout import move_slots
 from keras_txf.layers.decoder_start import Start, StartPositions
 from keras_txf.layers.embeddings import PositionalEmbedding
 
@@ -53,12 +52,7 @@ class Part:
             last: int scalar, the last of the columns that are read next.
             columns, width, tokens: see `slots`.
         """
-        moved = dict(memory)
-        for name, (axis, slots) in self.slots(columns, width, tokens).items():
-            if name in memory:
-                is_ring = self.window is not None and name in self.kind.names()
-                moved[name] = move_slots(memory[name], axis, slots, shift, last, is_ring)
-        return moved
+        return dict(memory)
 
     def call_on(self, layout):
         """The call for the tokens of a layout."""
