@@ -132,7 +132,7 @@ def integers(name, tensor):
 
 
 def floats(name, tensor):
-    """A mask of bool or integers would be added as zeros and ones."""
+    """Refuses bool and integers: a mask of them would be added as zeros and ones."""
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     if "float" not in dtype:
         raise ValueError(f"`{name}` must be floats; received {dtype}.")

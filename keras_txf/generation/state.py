@@ -13,7 +13,7 @@ class State:
 
     `generate(next_turn, state=state)` reads the new tokens alone. A state can be used many times: each call leaves the
     state as it is, and returns a new one on request. The memory is that of the weights of its time: after a training
-    step, read the texts again. It cannot be pickled: `ids` are all that is needed to read the texts again.
+    step, read the texts again. A state cannot be pickled: keep its `ids`, and read the texts again.
 
     Attributes:
         ids: for each row the list of all its tokens.

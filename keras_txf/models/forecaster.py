@@ -47,8 +47,8 @@ def forecaster(
             such as a `context`, go into the argument `inputs` of `forecast`.
         future_features: how many features of a vector, the last ones, are known ahead, such as the hour of the day.
             `forecast` takes them as `future`, and `feedback` returns the F - `future_features` others. A vector tells
-            the model what is known of its own time: to tell it what is known of the next, which it forecasts, put that
-            into the vector, in training and in `future`.
+            the model what is known of the vector's own time. To tell the model what is known of the next vector, put
+            those features into the vector before it, in training and in `future`.
         name: of the new model; default that of `model`.
 
     Returns:
