@@ -47,6 +47,7 @@ def test_no_signature_hides_its_options_and_no_docstring_keeps_its_place_holder(
     known = [OPEN["layer"]] if is_layer or calls_a_layer else [OPEN["template"]] if ".ChatTemplate." in name else []
     known = [OPEN["template"]] if name == "text.conversations" else known
     known = ["named_shapes"] if name.endswith("compute_output_shape") else known  # by the names of a layer's inputs
+    known = ["arguments"] if name.endswith("Block.compute_output_spec") else known  # the arguments of `call`
     assert open_ended(function) in ([], known)
     assert "{options}" not in (function.__doc__ or "")
 
@@ -136,9 +137,6 @@ def test_a_misspelt_option_of_a_tokenizer_is_refused_before_the_training():
     assert named.name == "named"
 
 
-def test_positional_options_of_a_layer_are_refused_beyond_the_last_and_when_given_twice():
-    names = list(inspect.signature(txf.layers.EncoderBlock).parameters)
-    with pytest.raises(TypeError, match="too many positional arguments"):
-        txf.layers.EncoderBlock(*[2] * len(names))
-    with pytest.raises(TypeError, match="multiple values for argument 'intermediate_dim'"):
-        txf.layers.EncoderBlock(2, 8, intermediate_dim=16)
+def test_options_of_a_layer_are_given_by_name():
+    with pytest.raises(TypeError, match="takes from 1 to 2 positional arguments but 3 were given"):
+        txf.layers.EncoderBlock(2, 8)

@@ -53,10 +53,21 @@ def _has_float64():
     return jax.config.jax_enable_x64
 
 
+def config_of_model(model):
+    """The configuration of a model, which says which layers share a layer."""
+    with ObjectSharingScope():
+        return model.get_config()
+
+
 def model_of_config(cls, config):
     """Makes a model of a class from its configuration; layers that share a layer share it again."""
     with ObjectSharingScope():
         return cls.from_config(config)
+
+
+def keeps_shared_layers():
+    """Whether the code runs in a scope of Keras' whose configurations say which layers share a layer."""
+    return global_state.get_global_attribute("shared_objects/id_to_config_map") is not None
 
 
 def flatten_layers(layer, include_self=True):

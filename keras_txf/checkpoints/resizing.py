@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.backend.keras_private import flatten_layers, model_of_config, without_values
+from keras_txf.backend.keras_private import config_of_model, flatten_layers, model_of_config, without_values
 from keras_txf.checkpoints.building import find_family
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
@@ -157,7 +157,7 @@ def with_rows(model, task, known, used, size):
         known, used: how many tokens the tokenizer had and has; the rows between the two are means.
         size: the new V.
     """
-    config, heads = model.get_config(), HEADS if task in LANGUAGE_MODELS else ()
+    config, heads = config_of_model(model), HEADS if task in LANGUAGE_MODELS else ()
     for layer in config["layers"]:
         own = layer["config"]
         if layer["class_name"].endswith("PositionalEmbedding") and own["vocab_size"] is not None:

@@ -2,42 +2,31 @@
 
 import functools
 import inspect
-import typing
 
 from keras_txf import checks
 
 SWITCHES = ("return_attention_scores", "reverse")  # the arguments that are True or False
 CACHES = ("cache", "context_cache")  # the arguments that are a `Cache`
 
-Layer = typing.TypeVar("Layer", bound=type)
+
+def check_argument(layer, name, value):
+    """Returns an argument of a layer's `call`: a tensor, a switch or a cache; raises ValueError that names it."""
+    parameter = _own_parameters(type(layer)).get(name)
+    if name == "training":  # Keras takes 0 and 1 too, and tensors
+        return value if value is None or hasattr(value, "dtype") or value in (0, 1) else checks.boolean(name, value)
+    if parameter is None:
+        return value
+    if name in SWITCHES:
+        return checks.boolean(name, value)
+    if name in CACHES:
+        return checks.optional(_cache, name, value)
+    return value if value is None and parameter.default is not parameter.empty else checks.dense_tensor(name, value)
 
 
-def named_arguments(cls: Layer) -> Layer:
-    """Decorates a layer: `__call__` converts nested lists to tensors and names the argument that is not a tensor."""
-    call, parameters = cls.__call__, list(inspect.signature(cls.call).parameters.values())[1:]
-    required = {p.name for p in parameters if p.default is p.empty}
-    known = {p.name for p in parameters} | {"training"}
-
-    def check(name, value):
-        if name == "training":  # Keras takes 0 and 1 too, and tensors
-            return value if value is None or hasattr(value, "dtype") or value in (0, 1) else checks.boolean(name, value)
-        if name in SWITCHES:
-            return checks.boolean(name, value)
-        if name in CACHES:
-            return checks.optional(_cache, name, value)
-        return value if value is None and name not in required else checks.dense_tensor(name, value)
-
-    @functools.wraps(call)
-    def __call__(self, *args, **kwargs):
-        names = _names(type(self))  # a subclass may take others, which are its own
-        args = [check(name, value) if name in known else value for name, value in zip(names, args)] + list(
-            args[len(names) :]
-        )
-        kwargs = {name: check(name, value) if name in known else value for name, value in kwargs.items()}
-        return call(self, *args, **kwargs)
-
-    cls.__call__ = __call__
-    return cls
+@functools.cache
+def _own_parameters(cls):
+    """The parameters that `call` has in this package. A subclass of the user's may take others, of any kind."""
+    return call_parameters(next(owner for owner in cls.__mro__ if owner.__module__.startswith("keras_txf.")))
 
 
 def _cache(name, value):
@@ -69,5 +58,6 @@ def call_parameters(cls):
 
 
 @functools.cache
-def _names(cls):
+def positional_names(cls):
+    """The names of the arguments of the `call` of a class that may be given by position."""
     return [p.name for p in call_parameters(cls).values() if p.kind is p.POSITIONAL_OR_KEYWORD]

@@ -6,10 +6,8 @@ Legend: B batch, T query length, S context length, D model dim, N heads, K key-v
 import math
 from typing import Unpack
 
-import keras
-
 from keras_txf import checks
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.multi_head import (
     attend,
     attend_spec,
@@ -27,19 +25,15 @@ from keras_txf.layers.multi_head import (
 )
 from keras_txf.layers.option_tables import CrossAttentionOptions, SelfAttentionOptions
 from keras_txf.layers.positions import Rotary, make_position
-from keras_txf.layers.serialization import get_config, register, revive
-from keras_txf.layers.shown_options import shows_options, take_options
-from keras_txf.layers.symbolic_calls import has_output_spec
+from keras_txf.layers.serialization import register, revive
+from keras_txf.layers.shown_options import take_options
 from keras_txf.layers.table_bias import build_named
 from keras_txf.ops.masks import AttentionMask, check_conditions
 from keras_txf.ops.position_bias import PositionBias, add_bias
 
 
 @register
-@has_output_spec
-@named_arguments
-@shows_options
-class MultiHeadSelfAttention(keras.layers.Layer):
+class MultiHeadSelfAttention(Layer):
     """Attention of a sequence to itself, with every mask and every kind of position.
 
     Use it alone in any Keras model, or through `EncoderBlock` and `DecoderBlock`. Each head is
@@ -144,16 +138,27 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         if positions is not None and self.position_layer is None:
             raise ValueError("`positions` was passed, but position=None: it would not be used.")
 
-    def output_spec(self, given):
-        """The symbols of `call`, from its arguments as attributes."""
-        inputs, padding = given.inputs, given.inputs_mask if given.mask is None else given.mask
-        more = given.attention_bias, given.prefix_length
-        self._check_call(inputs, padding, given.attention_mask, given.segment_ids, given.positions, *more)
-        if given.positions is not None:
-            checks.positions(given.positions, *inputs.shape[:2])
+    def compute_output_spec(
+        self,
+        inputs,
+        mask=None,
+        inputs_mask=None,
+        attention_mask=None,
+        segment_ids=None,
+        positions=None,
+        attention_bias=None,
+        prefix_length=None,
+        cache=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        padding = inputs_mask if mask is None else mask
+        self._check_call(inputs, padding, attention_mask, segment_ids, positions, attention_bias, prefix_length)
+        if positions is not None:
+            checks.positions(positions, *inputs.shape[:2])
         if hasattr(self.position_layer, "check_heads"):
             self.position_layer.check_heads(inputs.shape[1], self.query.units // self.num_heads)
-        return attend_spec(self, inputs, inputs, given.return_attention_scores)
+        return attend_spec(self, inputs, inputs, return_attention_scores)
 
     def logit_scale(self):
         """The factor on the logits, which is smaller for positions that add terms to them."""
@@ -182,15 +187,9 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             key = self.position_layer.rotate(key, positions)
         return query, key, value
 
-    def get_config(self):
-        return get_config(self, super().get_config())
-
 
 @register
-@has_output_spec
-@named_arguments
-@shows_options
-class CrossAttention(keras.layers.Layer):
+class CrossAttention(Layer):
     """Attention of a sequence to a context of its own length and width, such as an encoder's output.
 
     Args:
@@ -285,15 +284,23 @@ class CrossAttention(keras.layers.Layer):
         for name, tensor in (("context_mask", context_mask), ("context_segment_ids", context_segment_ids)):
             checks.broadcasts(name, tensor, *context.shape[:2])
 
-    def output_spec(self, given):
-        """The symbols of `call`, from its arguments as attributes."""
-        masks = given.context_mask, given.attention_mask, given.segment_ids, given.context_segment_ids
-        self._check_call(given.inputs, given.context, *masks, given.attention_bias)
-        return attend_spec(self, given.inputs, given.context, given.return_attention_scores)
+    def compute_output_spec(
+        self,
+        inputs,
+        context=None,
+        context_mask=None,
+        attention_mask=None,
+        segment_ids=None,
+        context_segment_ids=None,
+        attention_bias=None,
+        cache=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        masks = context_mask, attention_mask, segment_ids, context_segment_ids
+        self._check_call(inputs, context, *masks, attention_bias)
+        return attend_spec(self, inputs, context, return_attention_scores)
 
     def project_context(self, context):
         """Keys and values (B, S, K, H) of a context (B, S, any width), which `Cache` keeps."""
         return project_context(self, context)
-
-    def get_config(self):
-        return get_config(self, super().get_config())

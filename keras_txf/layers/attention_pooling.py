@@ -6,19 +6,16 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.layers.arguments import named_arguments
 from keras_txf.layers.attention import CrossAttention
+from keras_txf.layers.base import Layer
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.option_tables import LayerOptions
-from keras_txf.layers.serialization import get_config, get_initializer, inherit, own_initializer, register
-from keras_txf.layers.symbolic_calls import has_output_spec
+from keras_txf.layers.serialization import get_initializer, inherit, own_initializer, register
 
 
 @register
-@has_output_spec
-@named_arguments
-class AttentionPooling(keras.layers.Layer):
+class AttentionPooling(Layer):
     """One vector for each sequence, by attention of many heads from a learned query, and a feed-forward network.
 
     Use it where one mean is too little: it is the head of SigLIP's image encoder. `Pooling("attention")` is smaller: it
@@ -86,10 +83,9 @@ class AttentionPooling(keras.layers.Layer):
         self.norm.build(shape)
         self.feed_forward.build(shape)
 
-    def output_spec(self, given):
-        """The symbol of `call`, from its arguments as attributes."""
-        self._check_call(given.inputs, given.mask)
-        return keras.KerasTensor((given.inputs.shape[0], given.inputs.shape[-1]), self.compute_dtype)
+    def compute_output_spec(self, inputs, mask=None, training=None):
+        self._check_call(inputs, mask)
+        return keras.KerasTensor((inputs.shape[0], inputs.shape[-1]), self.compute_dtype)
 
     def _check_call(self, inputs, mask):
         checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
@@ -103,6 +99,3 @@ class AttentionPooling(keras.layers.Layer):
 
     def compute_mask(self, inputs, previous_mask=None):
         return None
-
-    def get_config(self):
-        return get_config(self, super().get_config())

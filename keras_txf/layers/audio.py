@@ -10,16 +10,15 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.activations import get_activation
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.features import add_positions, make_position_layer, zero_padding
 from keras_txf.layers.option_tables import LayerOptions
-from keras_txf.layers.serialization import get_config, get_initializer, own_initializer, register
+from keras_txf.layers.serialization import get_initializer, own_initializer, register
 
 
 @register
-@named_arguments
-class AudioEmbedding(keras.layers.Layer):
+class AudioEmbedding(Layer):
     """Takes frames through one-dimensional convolutions to the width of a model, and adds positions.
 
     For log-mel spectrograms (see `LogMelSpectrogram`) and other long sequences of float vectors: a stride shortens the
@@ -148,12 +147,9 @@ class AudioEmbedding(keras.layers.Layer):
         length = inputs_shape[1]
         return (inputs_shape[0], None if length is None else -(-length // math.prod(self.strides)), self.dim)
 
-    def get_config(self):
-        return get_config(self, super().get_config())
-
 
 @register
-class ShortenMask(keras.layers.Layer):
+class ShortenMask(Layer):
     """Takes every n-th column of a mask: a layer, since the mask of a model may be an input that is left out.
 
     Call arguments:
@@ -173,6 +169,3 @@ class ShortenMask(keras.layers.Layer):
     def compute_output_spec(self, inputs):
         length = None if inputs.shape[1] is None else -(-inputs.shape[1] // self.stride)
         return keras.KerasTensor((inputs.shape[0], length), inputs.dtype)
-
-    def get_config(self):
-        return get_config(self, super().get_config())

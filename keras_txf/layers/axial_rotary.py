@@ -2,21 +2,19 @@
 
 from typing import Unpack
 
-import keras
 import numpy as np
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.serialization import register
 from keras_txf.ops import rotary as mathematics
 from keras_txf.ops.numbers import wide_dtype
 
 
 @register
-@named_arguments
-class AxialRotary(keras.layers.Layer):
+class AxialRotary(Layer):
     """Rotary positions of patches: half of the pairs of features turn with the row, the other half with the column.
 
     Use it as `position` of image models, in place of learned positions. The tokens before the patches (class token,
@@ -87,6 +85,3 @@ class AxialRotary(keras.layers.Layer):
         checks.rank("x", x, (4, "(batch, length, heads, head dim)"))
         checks.positions(positions, *x.shape[:2])
         return self.rotate(x, positions)
-
-    def get_config(self):
-        return get_config(self, super().get_config())

@@ -3,17 +3,15 @@
 import functools
 from typing import Unpack
 
-import keras
-
 from keras_txf import checks
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer, call_on_symbols
 from keras_txf.layers.multi_head import check_attention_mask
 from keras_txf.layers.option_tables import DecoderBlockOptions, EncoderBlockOptions
 from keras_txf.layers.parts import build_part, call_part
 from keras_txf.layers.rematerialization import rematerialization_scope
 from keras_txf.layers.residual import add_to_stream
-from keras_txf.layers.serialization import get_config, register
-from keras_txf.layers.shown_options import shows_options, take_options
+from keras_txf.layers.serialization import register
+from keras_txf.layers.shown_options import take_options
 from keras_txf.layers.sublayers import (
     add_convolution,
     add_cross_attention,
@@ -24,14 +22,10 @@ from keras_txf.layers.sublayers import (
     options_of_parts,
     set_options,
 )
-from keras_txf.layers.symbolic_calls import is_made_of_layers
 
 
 @register
-@is_made_of_layers
-@named_arguments
-@shows_options
-class EncoderBlock(keras.layers.Layer):
+class EncoderBlock(Layer):
     """Self-attention and feed-forward, each with a residual and a norm.
 
     With the defaults it is the paper's encoder layer. The paper is silent on the epsilon (1e-5 here)
@@ -120,15 +114,14 @@ class EncoderBlock(keras.layers.Layer):
 
     cache_spec = cache_spec
 
-    def get_config(self):
-        return get_config(self, super().get_config(), **options_of_parts(self))
+    compute_output_spec = call_on_symbols
+
+    def get_options(self):
+        return {**super().get_options(), **options_of_parts(self)}
 
 
 @register
-@is_made_of_layers
-@named_arguments
-@shows_options
-class DecoderBlock(keras.layers.Layer):
+class DecoderBlock(Layer):
     """Causal self-attention, cross-attention to a context if asked for, and feed-forward.
 
     With `cross_attention=True` and the other defaults it is the paper's decoder layer. Without
@@ -268,5 +261,7 @@ class DecoderBlock(keras.layers.Layer):
 
     cache_spec = cache_spec
 
-    def get_config(self):
-        return get_config(self, super().get_config(), **options_of_parts(self))
+    compute_output_spec = call_on_symbols
+
+    def get_options(self):
+        return {**super().get_options(), **options_of_parts(self)}

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_txf.backend.keras_private import flatten_layers
-from keras_txf.layers.saved_state import keep_state, keeps_state
+from keras_txf.layers.saved_state import KeepsState
 
 
 def change_class(layer, mixin):
@@ -24,14 +24,14 @@ def keep_in_files(layers):
     """Has the layers of others with changed layers inside keep these in `.keras` files, as this package's own do."""
     for layer in layers:
         inside = any(isinstance(inner, Changed) for inner in flatten_layers(layer, include_self=False))
-        if inside and not keeps_state(layer):
+        if inside and not isinstance(layer, KeepsState):
             change_class(layer, Changed)
         elif not inside and type(layer).__bases__[0] is Changed:
             change_class(layer, None)
 
 
 @keras.saving.register_keras_serializable("keras_txf")
-class Changed:
+class Changed(KeepsState):
     """A change of a layer's class for the sake of `.keras` files, which keep what was done to the layers inside."""
 
     def get_config(self):
@@ -61,5 +61,5 @@ class Changed:
 def _subclass(mixin, base):
     # It has the name of the other class: Keras names the parts of a file of weights for it.
     names = {"__module__": base.__module__, "__doc__": base.__doc__, "plain_class": base}
-    cls = keep_state(type(base)(base.__name__, (mixin, base), names))
+    cls = type(base)(base.__name__, (mixin, base), names)
     return keras.saving.register_keras_serializable("keras_txf", "Changed")(cls)

@@ -10,16 +10,13 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.activations import get_activation
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
-from keras_txf.layers.serialization import get_config, get_initializer, own_initializer, register
-from keras_txf.layers.symbolic_calls import has_output_spec
+from keras_txf.layers.serialization import get_initializer, own_initializer, register
 
 
 @register
-@has_output_spec
-@named_arguments
-class Convolution(keras.layers.Layer):
+class Convolution(Layer):
     """A convolution over tokens, with an activation: each token sees as many neighbours on either side.
 
     Pass it as `convolution` to an `EncoderBlock` or an encoder. Padding counts as zeros, as what lies beyond the ends
@@ -82,10 +79,9 @@ class Convolution(keras.layers.Layer):
         if isinstance(self.activation_function, keras.layers.Layer):
             self.activation_function.build(inputs_shape)
 
-    def output_spec(self, given):
-        """The symbol of `call`, from its arguments as attributes."""
-        self._check_call(given.inputs, given.mask)
-        return keras.KerasTensor(given.inputs.shape, self.compute_dtype)
+    def compute_output_spec(self, inputs, mask=None):
+        self._check_call(inputs, mask)
+        return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
     def _check_call(self, inputs, mask):
         checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
@@ -97,6 +93,3 @@ class Convolution(keras.layers.Layer):
             inputs = inputs * ops.expand_dims(ops.cast(mask, inputs.dtype), -1)
         outputs = ops.conv(inputs, self.kernel, padding="same", data_format="channels_last")
         return self.activation_function(outputs + self.bias)
-
-    def get_config(self):
-        return get_config(self, super().get_config())

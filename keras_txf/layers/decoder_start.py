@@ -3,12 +3,13 @@
 import keras
 from keras import ops
 
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.base import Layer
+from keras_txf.layers.serialization import register
 from keras_txf.ops.masks import padding_positions, real_tokens
 
 
 @register
-class StartPositions(keras.layers.Layer):
+class StartPositions(Layer):
     """Positions (B, T), int32, of the ids (B, T) of rows whose start token is also the padding token.
 
     Args:
@@ -22,12 +23,9 @@ class StartPositions(keras.layers.Layer):
     def call(self, ids):
         return padding_positions(_real(ids, self.pad_id))
 
-    def get_config(self):
-        return get_config(self, super().get_config())
-
 
 @register
-class Start(keras.layers.Layer):
+class Start(Layer):
     """Says which token rows begin with, and gives embedded rows the mask that follows from it.
 
     Args:
@@ -46,6 +44,9 @@ class Start(keras.layers.Layer):
         self.start_id, self.pad_id = start_id, pad_id
         self.supports_masking = True
 
+    def check_argument(self, name, value):
+        return value  # `inputs` is a list of tensors
+
     def call(self, inputs):
         return ops.copy(inputs[0])  # Keras leaves a tensor its mask that comes out as it went in
 
@@ -59,12 +60,9 @@ class Start(keras.layers.Layer):
         """Whether the start token is the padding token."""
         return self.start_id == self.pad_id
 
-    def get_config(self):
-        return get_config(self, super().get_config())
-
 
 @register
-class ShiftRight(keras.layers.Layer):
+class ShiftRight(Layer):
     """Makes the rows of a decoder that reads the text of the encoder: a start token, then all tokens but the last.
 
     Args:
@@ -94,9 +92,6 @@ class ShiftRight(keras.layers.Layer):
 
     def compute_output_spec(self, ids):
         return keras.KerasTensor(ids.shape, ids.dtype)
-
-    def get_config(self):
-        return get_config(self, super().get_config())
 
 
 def _real(ids, pad_id):

@@ -10,21 +10,20 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.backend.variables import current_value
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.multi_head import norm_heads
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.positions import key_distance
 from keras_txf.layers.projections import make_projection
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.serialization import register
 from keras_txf.ops.disentangled import disentangled_bias
 from keras_txf.ops.positions import disentangled_buckets
 
 
 @register
-@named_arguments
-class DisentangledPositions(keras.layers.Layer):
+class DisentangledPositions(Layer):
     """DeBERTa's relative positions: each distance has a learned vector, which queries and keys attend to.
 
     The logit of a query and a key is the sum of three products, scaled by 1 / sqrt(3 H): of query and key, of the query
@@ -181,6 +180,3 @@ class DisentangledPositions(keras.layers.Layer):
         distance = ops.clip(-key_distance(query_positions, key_positions), -far, far)
         table = ops.convert_to_tensor(disentangled_buckets(far, self.num_buckets), "int32")
         return ops.take(table, distance + far, axis=0)
-
-    def get_config(self):
-        return get_config(self, super().get_config())

@@ -2,12 +2,13 @@
 
 import keras
 
+from keras_txf.layers.base import Layer
 from keras_txf.layers.serialization import register
 from keras_txf.ops.dropout import dropout
 
 
 @register
-class Dropout(keras.layers.Dropout):
+class Dropout(keras.layers.Dropout, Layer):
     """Keras' Dropout without `noise_shape`; see `ops.dropout` for what differs on TensorFlow."""
 
     def __init__(self, rate, seed=None, **kwargs):

@@ -10,11 +10,10 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.backend.variables import current_value
 from keras_txf.checks import short_repr
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.fixed_table import FixedTable
 from keras_txf.layers.option_tables import LayerOptions
-from keras_txf.layers.serialization import get_config, get_initializer, own_initializer, register
-from keras_txf.layers.symbolic_calls import has_output_spec
+from keras_txf.layers.serialization import get_initializer, own_initializer, register
 from keras_txf.layers.token_dropout import drop_masked
 from keras_txf.ops.logit_factors import note_factors
 from keras_txf.ops.masks import padding_positions
@@ -32,9 +31,7 @@ ENCODINGS = (*WAVES, *TABLES)
 
 
 @register
-@has_output_spec
-@named_arguments
-class PositionalEmbedding(keras.layers.Layer):
+class PositionalEmbedding(Layer):
     """Token embedding plus positions, with the padding mask for the layers after it.
 
     Positions count real tokens only, so that padding on the left shifts nothing. They are computed
@@ -227,11 +224,9 @@ class PositionalEmbedding(keras.layers.Layer):
         vectors = ops.broadcast_to(vectors, (*ops.shape(inputs), self._position_width))
         return ops.concatenate([x, vectors], axis=-1)
 
-    def output_spec(self, given):
-        """The symbol of `call`, from its arguments as attributes."""
-        self._check_call(given.inputs, given.positions, given.token_type_ids, given.reverse)
-        shape = given.inputs.shape
-        shape = (*shape[:-1], self.vocab_size) if given.reverse else (*shape, self.dim)
+    def compute_output_spec(self, inputs, positions=None, token_type_ids=None, reverse=False):
+        self._check_call(inputs, positions, token_type_ids, reverse)
+        shape = (*inputs.shape[:-1], self.vocab_size) if reverse else (*inputs.shape, self.dim)
         return keras.KerasTensor(shape, self.compute_dtype)
 
     def _check_call(self, inputs, positions, token_type_ids, reverse):
@@ -308,9 +303,6 @@ class PositionalEmbedding(keras.layers.Layer):
         if len(inputs.shape) != 2:  # hidden states on their way to logits keep their mask
             return previous_mask
         return None if self.pad_id is None else ops.not_equal(inputs, self.pad_id)
-
-    def get_config(self):
-        return get_config(self, super().get_config())
 
 
 def check_length(inputs, max_length):

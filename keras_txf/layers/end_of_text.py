@@ -4,7 +4,7 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.features import AttachMask
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.serialization import register
 from keras_txf.ops.masks import real_tokens
 
 
@@ -36,9 +36,6 @@ class MaskAfterEnd(AttachMask):
         known = None if previous_mask is None else previous_mask[0]
         return mask if known is None else ops.logical_and(mask, ops.cast(known, "bool"))
 
-    def get_config(self):
-        return get_config(self, super().get_config())
-
 
 @register
 class MaskAfterLastEnd(AttachMask):
@@ -67,6 +64,3 @@ class MaskAfterLastEnd(AttachMask):
         is_end = ops.cast(ops.equal(ids, self.end_id), "int32")
         up_to_end = ops.flip(ops.cumsum(ops.flip(is_end, axis=1), axis=1), axis=1) > 0
         return ops.where(ops.any(up_to_end, axis=1, keepdims=True), up_to_end, real)
-
-    def get_config(self):
-        return get_config(self, super().get_config())

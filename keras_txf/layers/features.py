@@ -7,19 +7,16 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.backend.functional_graph import layers_called_on
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.embeddings import ENCODINGS, PositionalEmbedding, check_length
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
-from keras_txf.layers.serialization import get_config, get_initializer, register
-from keras_txf.layers.symbolic_calls import has_output_spec
+from keras_txf.layers.serialization import get_initializer, register
 from keras_txf.layers.token_input import inputs_by_name
 
 
 @register
-@has_output_spec
-@named_arguments
-class FeatureEmbedding(keras.layers.Layer):
+class FeatureEmbedding(Layer):
     """Projects float vectors to the width of a model, and adds positions.
 
     Positions count the real vectors only, so that padding on the left shifts nothing.
@@ -84,13 +81,12 @@ class FeatureEmbedding(keras.layers.Layer):
         if self.position_layer is not None:
             self.position_layer.build(inputs_shape[:-1])
 
-    def output_spec(self, given):
-        """The symbol of `call`, from its arguments as attributes."""
-        self._check_call(given.inputs, given.positions)
-        checks.padding_mask(given.mask, given.inputs)
-        if given.positions is not None:
-            checks.positions(given.positions, *given.inputs.shape[:2])
-        return keras.KerasTensor(self.projection(given.inputs).shape, self.compute_dtype)
+    def compute_output_spec(self, inputs, mask=None, positions=None):
+        self._check_call(inputs, positions)
+        checks.padding_mask(mask, inputs)
+        if positions is not None:
+            checks.positions(positions, *inputs.shape[:2])
+        return keras.KerasTensor(self.projection(inputs).shape, self.compute_dtype)
 
     def _check_call(self, inputs, positions):
         checks.rank("inputs", inputs, (3, "(batch, length, features)"))
@@ -106,9 +102,6 @@ class FeatureEmbedding(keras.layers.Layer):
             return x
         given = {} if positions is None else {"positions": positions}
         return add_positions(self.position_layer, x, mask, **given)
-
-    def get_config(self):
-        return get_config(self, super().get_config())
 
 
 def make_position_layer(layer):
@@ -141,7 +134,7 @@ def zero_padding(inputs, mask):
 
 
 @register
-class MaskedVectors(keras.layers.Identity):
+class MaskedVectors(keras.layers.Identity, Layer):
     """Marks an input whose Keras mask the model reads. Callers may also give the mask as `{input}_mask` in a dict.
 
     The mask is no input of the graph: the model could then not stand where Keras gives one tensor, such as in a
@@ -165,7 +158,7 @@ def masks_of_inputs(model):
 
 
 @register
-class AttachMask(keras.layers.Layer):
+class AttachMask(Layer):
     """Gives a tensor the mask that another input holds.
 
     Call arguments:
@@ -179,6 +172,9 @@ class AttachMask(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
 
+    def check_argument(self, name, value):
+        return value  # `inputs` is a list of tensors
+
     def call(self, inputs):
         return ops.copy(inputs[0])  # Keras would leave the same tensor the mask that it had
 
@@ -187,6 +183,3 @@ class AttachMask(keras.layers.Layer):
 
     def compute_mask(self, inputs, previous_mask=None):
         return inputs[1]
-
-    def get_config(self):  # Keras' own cannot write a policy that is an object
-        return get_config(self, super().get_config())

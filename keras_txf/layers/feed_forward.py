@@ -6,19 +6,16 @@ import keras
 
 from keras_txf import checks
 from keras_txf.layers.activations import get_activation
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.rematerialization import recomputed_activation
-from keras_txf.layers.serialization import get_config, get_initializer, register
-from keras_txf.layers.symbolic_calls import has_output_spec
+from keras_txf.layers.serialization import get_initializer, register
 
 
 @register
-@has_output_spec
-@named_arguments
-class FeedForward(keras.layers.Layer):
+class FeedForward(Layer):
     """The position-wise network of a block: x -> output(activation(intermediate(x))).
 
     With `gated`, x -> output(activation(gate(x)) * intermediate(x)): SwiGLU with "silu", GEGLU with
@@ -86,17 +83,13 @@ class FeedForward(keras.layers.Layer):
         x = activate(self.gate(inputs)) * x if self.gated else activate(x)
         return self.output_dense(self.dropout_layer(x, training=training))
 
-    def output_spec(self, given):
-        """The symbol of `call`, from its arguments as attributes."""
-        x = self.intermediate(given.inputs)
+    def compute_output_spec(self, inputs, training=None):
+        x = self.intermediate(inputs)
         if self.gated:
-            self.gate(given.inputs)
+            self.gate(inputs)
         if isinstance(self.activation_function, keras.layers.Layer):
             x = self.activation_function(x)
         return keras.KerasTensor(self.output_dense(x).shape, self.compute_dtype)
-
-    def get_config(self):
-        return get_config(self, super().get_config())
 
 
 def set_network_options(layer, intermediate_dim, activation, gated, use_bias, kernel_initializer):

@@ -1,16 +1,16 @@
 """FixedTable: vectors of positions that a file holds and no training changes."""
 
-import keras
 import numpy as np
 from keras import ops
 
 from keras_txf.backend.variables import current_value
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.base import Layer
+from keras_txf.layers.serialization import register
 from keras_txf.ops.positions import sinusoid
 
 
 @register
-class FixedTable(keras.layers.Layer):
+class FixedTable(Layer):
     """A table of vectors that is not trained: the paper's sinusoids at first.
 
     Files of Whisper and Pegasus hold their sinusoids, often rounded to half precision.
@@ -35,6 +35,3 @@ class FixedTable(keras.layers.Layer):
 
     def call(self, positions):
         return ops.take(current_value(self.embeddings), positions, axis=0)
-
-    def get_config(self):
-        return get_config(self, super().get_config())

@@ -12,14 +12,13 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.backend import loops
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.multi_head import split_heads
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
-from keras_txf.layers.serialization import get_config, get_initializer, register
+from keras_txf.layers.serialization import get_initializer, register
 from keras_txf.layers.short_convolution import add_convolution_kernel, check_tokens, convolve, known_dim, rows_of
-from keras_txf.layers.symbolic_calls import has_output_spec
 from keras_txf.ops.heads import batch_size, swap_heads
 from keras_txf.ops.numbers import widen
 
@@ -28,9 +27,7 @@ SMALL = 16  # blocks up to this size are inverted by a few large products, other
 
 
 @register
-@has_output_spec
-@named_arguments
-class GatedDeltaNet(keras.layers.Layer):
+class GatedDeltaNet(Layer):
     """Linear attention by the gated delta rule, as Qwen3-Next has it in three of four blocks.
 
     Pass it as `attention` to some blocks of a builder, beside blocks that attend. Each value head has a state S (K, V),
@@ -116,11 +113,10 @@ class GatedDeltaNet(keras.layers.Layer):
         self.norm.build((None, None, self.heads, self.value_width))
         self.output_dense = make_projection(self, "output", dim, (None, None, values), False)
 
-    def output_spec(self, given):
-        """The symbol of `call`, from its arguments as attributes."""
-        check_tokens(given.inputs, given.mask)
-        self.query(given.inputs)  # raises ValueError for another width than that which it was built for
-        return keras.KerasTensor(given.inputs.shape, self.compute_dtype)
+    def compute_output_spec(self, inputs, mask=None, cache=None):
+        check_tokens(inputs, mask)
+        self.query(inputs)  # raises ValueError for another width than that which it was built for
+        return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
     def call(self, inputs, mask=None, cache=None):
         check_tokens(inputs, mask)
@@ -159,9 +155,6 @@ class GatedDeltaNet(keras.layers.Layer):
             real = ops.expand_dims(ops.cast(mask, "bool"), -1)
             log_decay, beta = (ops.where(real, gate, ops.zeros_like(gate)) for gate in (log_decay, beta))
         return log_decay, beta
-
-    def get_config(self):
-        return get_config(self, super().get_config())
 
 
 def _log_of_rates(shape, dtype=None):

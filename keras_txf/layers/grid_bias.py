@@ -3,7 +3,7 @@
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.serialization import register
 from keras_txf.layers.table_bias import TableBias
 
 
@@ -56,6 +56,3 @@ class GridBias(TableBias):
         found = ops.where(query == 0, from_class, found)
         found = ops.where(key == 0, to_class, found)
         return ops.where(ops.logical_and(query == 0, key == 0), itself, found)
-
-    def get_config(self):
-        return get_config(self, super().get_config())

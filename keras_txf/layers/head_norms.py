@@ -1,16 +1,16 @@
 """The norms of queries and keys, by the values of `qk_norm`."""
 
-import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.layers.base import Layer
 from keras_txf.layers.norms import make_norm
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.serialization import register
 from keras_txf.ops.numbers import widen
 
 
 @register
-class PerHeadNormalization(keras.layers.Layer):
+class PerHeadNormalization(Layer):
     """Layer norm of each head, with factors of its own and without bias, at least in float32 (StableLM 2, Command R+).
 
     Args:
@@ -39,9 +39,6 @@ class PerHeadNormalization(keras.layers.Layer):
         x = x - ops.mean(x, axis=-1, keepdims=True)
         x = x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + self.epsilon)
         return ops.cast(x * ops.cast(self.gamma, x.dtype), inputs.dtype)
-
-    def get_config(self):
-        return get_config(self, super().get_config())
 
 
 def make_head_norm(kind, heads, head_dim, epsilon, dtype, name):

@@ -2,22 +2,20 @@
 
 from typing import Unpack
 
-import keras
 from keras import ops
 
 from keras_txf import checks
 from keras_txf.backend.variables import current_value
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import Projection
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.serialization import register
 from keras_txf.ops.logit_factors import adjust_logits, note_adjustment
 from keras_txf.ops.numbers import widen
 
 
 @register
-@named_arguments
-class Pooling(keras.layers.Layer):
+class Pooling(Layer):
     """One vector for each sequence, from its real tokens only.
 
     Args:
@@ -72,12 +70,9 @@ class Pooling(keras.layers.Layer):
     def compute_mask(self, inputs, previous_mask=None):
         return None
 
-    def get_config(self):
-        return get_config(self, super().get_config())
-
 
 @register
-class LogitAdjustment(keras.layers.Layer):
+class LogitAdjustment(Layer):
     """What some models do to the logits over a vocabulary: c · tanh((scale · logits + bias) / c), at least in float32.
 
     Args:
@@ -119,12 +114,9 @@ class LogitAdjustment(keras.layers.Layer):
         note_adjustment(inputs, logits, self.scale, bias, self.soft_cap)
         return logits
 
-    def get_config(self):
-        return get_config(self, super().get_config())
-
 
 @register
-class SpanLogits(keras.layers.Layer):
+class SpanLogits(Layer):
     """Splits the two logits of each token: whether an answer starts there, and whether it ends there.
 
     Call arguments:
@@ -152,9 +144,6 @@ class SpanLogits(keras.layers.Layer):
 
     def compute_mask(self, inputs, previous_mask=None):
         return None
-
-    def get_config(self):  # Keras' own cannot write a policy that is an object
-        return get_config(self, super().get_config())
 
 
 def _weighted_mean(x, weights):

@@ -12,23 +12,20 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.multi_head import attend, check_masks, refuse_with_cache, split_heads, token_positions
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.positions import Rotary
 from keras_txf.layers.projections import make_projection
-from keras_txf.layers.serialization import get_config, get_initializer, register, revive
-from keras_txf.layers.symbolic_calls import has_output_spec
+from keras_txf.layers.serialization import get_initializer, register, revive
 from keras_txf.ops.masks import AttentionMask, check_conditions
 from keras_txf.ops.rotary import yarn_logit_factor
 
 
 @register
-@has_output_spec
-@named_arguments
-class LatentAttention(keras.layers.Layer):
+class LatentAttention(Layer):
     """Multi-head latent attention (DeepSeek V2 and V3): a cache of R + P numbers a token, whatever the number of heads.
 
     Pass it as `attention` to a block or a builder, or use it alone. A token is projected to a vector of R features and
@@ -168,17 +165,26 @@ class LatentAttention(keras.layers.Layer):
             self, query, key, value, allowed, None, any_hidden, return_attention_scores, training, self.logit_scale()
         )
 
-    def output_spec(self, given):
-        """The symbols of `call`, from its arguments as attributes."""
-        padding = given.inputs_mask if given.mask is None else given.mask
-        self._check_call(given.inputs, padding, given.attention_mask, given.segment_ids)
-        if given.positions is not None:
-            checks.positions(given.positions, *given.inputs.shape[:2])
-        self.key_value_down(given.inputs)  # refuses another width than that which it was built for
-        (batch, length, _), dtype = given.inputs.shape, self.compute_dtype
-        output = keras.KerasTensor(given.inputs.shape, dtype)
+    def compute_output_spec(
+        self,
+        inputs,
+        mask=None,
+        inputs_mask=None,
+        attention_mask=None,
+        segment_ids=None,
+        positions=None,
+        cache=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        self._check_call(inputs, inputs_mask if mask is None else mask, attention_mask, segment_ids)
+        if positions is not None:
+            checks.positions(positions, *inputs.shape[:2])
+        self.key_value_down(inputs)  # raises ValueError for another width than that which it was built for
+        (batch, length, _), dtype = inputs.shape, self.compute_dtype
+        output = keras.KerasTensor(inputs.shape, dtype)
         scores = keras.KerasTensor((batch, self.num_heads, length, length), dtype)
-        return (output, scores) if given.return_attention_scores else output
+        return (output, scores) if return_attention_scores else output
 
     def _check_call(self, inputs, padding, attention_mask, segment_ids):
         check_masks(self, inputs, inputs, attention_mask, mask=padding, segment_ids=segment_ids)
@@ -214,6 +220,3 @@ class LatentAttention(keras.layers.Layer):
         content, value = heads[..., : self.qk_nope_head_dim], heads[..., self.qk_nope_head_dim :]
         rotary_key = ops.tile(rotary_key, (1, 1, self.num_heads, 1))
         return ops.concatenate([content, rotary_key], axis=-1), value
-
-    def get_config(self):
-        return get_config(self, super().get_config())

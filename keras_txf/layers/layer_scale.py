@@ -3,11 +3,12 @@
 import keras
 
 from keras_txf import checks
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.base import Layer
+from keras_txf.layers.serialization import register
 
 
 @register
-class LayerScale(keras.layers.Layer):
+class LayerScale(Layer):
     """Multiplies each feature by a learned factor that begins small: a deep block begins close to the identity.
 
     A block makes one for each sublayer where `layer_scale` is given.
@@ -30,6 +31,3 @@ class LayerScale(keras.layers.Layer):
 
     def call(self, inputs):
         return inputs * self.gamma
-
-    def get_config(self):
-        return get_config(self, super().get_config())

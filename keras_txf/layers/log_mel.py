@@ -6,9 +6,9 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.serialization import register
 from keras_txf.ops.mel import mel_filters
 
 FLOOR = 1e-10  # of the power, so that silence has a logarithm
@@ -16,8 +16,7 @@ RANGE = 8.0  # logarithms (base 10) below the loudest point of a sound, from whe
 
 
 @register
-@named_arguments
-class LogMelSpectrogram(keras.layers.Layer):
+class LogMelSpectrogram(Layer):
     """Turns waveforms into log-mel spectrograms as Whisper reads them.
 
     For sounds on their way to an `AudioEmbedding`, in a `tf.data` pipeline of TensorFlow or as the first layer of a
@@ -100,6 +99,3 @@ class LogMelSpectrogram(keras.layers.Layer):
     def compute_output_shape(self, inputs_shape):
         samples = self.num_samples or inputs_shape[1]
         return (inputs_shape[0], None if samples is None else samples // self.hop_length, self.num_mel_bins)
-
-    def get_config(self):
-        return get_config(self, super().get_config())

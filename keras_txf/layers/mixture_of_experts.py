@@ -6,12 +6,11 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.feed_forward import FeedForward, network_widths, set_network_options
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
-from keras_txf.layers.serialization import get_config, own_initializer, register
-from keras_txf.layers.symbolic_calls import has_output_spec
+from keras_txf.layers.serialization import own_initializer, register
 from keras_txf.ops.heads import batch_size
 from keras_txf.ops.masks import HIDDEN
 from keras_txf.ops.numbers import widen
@@ -20,9 +19,7 @@ SCORES = {"softmax": lambda logits: ops.softmax(logits, axis=-1), "sigmoid": ops
 
 
 @register
-@named_arguments
-@has_output_spec
-class MixtureOfExperts(keras.layers.Layer):
+class MixtureOfExperts(Layer):
     """A feed-forward layer of E experts: a router sends each token to the k experts that it scores highest.
 
     The output is the sum of the chosen experts, weighted by their scores, and of the shared experts, which every token
@@ -211,12 +208,11 @@ class MixtureOfExperts(keras.layers.Layer):
         outputs = ops.squeeze(ops.matmul(ops.expand_dims(ops.cast(weights, x.dtype), -2), x), -2)
         return outputs + self._shared(inputs) if self.num_shared_experts else outputs
 
-    def output_spec(self, given):
-        """The symbol of `call`, from its arguments as attributes."""
+    def compute_output_spec(self, inputs, mask=None, training=None):
         if isinstance(self.activation_function, keras.layers.Layer):
-            wide = (*given.inputs.shape[:-1], self.num_experts, self.intermediate.shape[-1])
+            wide = (*inputs.shape[:-1], self.num_experts, self.intermediate.shape[-1])
             self.activation_function(keras.KerasTensor(wide, self.compute_dtype))
-        return keras.KerasTensor(given.inputs.shape, self.compute_dtype)
+        return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
     def _inside(self, inputs):
         """What the output projections read (B, T, E, F)."""
@@ -271,9 +267,6 @@ class MixtureOfExperts(keras.layers.Layer):
         """The weights of which each expert has its share."""
         names = ("gate", "gate_bias", "intermediate", "intermediate_bias", "output_kernel", "output_bias")
         return [weight for name in names if (weight := getattr(self, name, None)) is not None]
-
-    def get_config(self):
-        return get_config(self, super().get_config())
 
 
 def _project(x, kernel, bias):

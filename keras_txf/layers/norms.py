@@ -4,13 +4,14 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.layers.base import Layer
 from keras_txf.layers.parts import Pattern, build_part, copy_layer, is_layer, take_layer
-from keras_txf.layers.serialization import register, serialize_layer
+from keras_txf.layers.serialization import register
 from keras_txf.ops.numbers import widen
 
 
 @register
-class RMSNormalization(keras.layers.RMSNormalization):
+class RMSNormalization(keras.layers.RMSNormalization, Layer):
     """Keras' RMS norm, which lets the padding mask pass: Keras' own drops it on the way."""
 
     def __init__(self, **kwargs):
@@ -60,7 +61,7 @@ TINY = 1e-24  # the square of Keras' epsilon
 
 
 @register
-class UnitNormalization(keras.layers.UnitNormalization):
+class UnitNormalization(keras.layers.UnitNormalization, Layer):
     """Keras' unit norm, with a gradient of zeros at a vector of zeros, which a text of padding alone has.
 
     Keras' own divides by zero there: the gradient is NaN on JAX and PyTorch, and the vector in float16.
@@ -74,7 +75,7 @@ class UnitNormalization(keras.layers.UnitNormalization):
 
 
 @register
-class KeepMask(keras.layers.Layer):
+class KeepMask(Layer):
     """A norm of the user's that would end the padding mask, as a layer of a model. A block keeps the mask itself.
 
     Args:
@@ -91,6 +92,3 @@ class KeepMask(keras.layers.Layer):
 
     def call(self, inputs):
         return self.norm(inputs)
-
-    def get_config(self):
-        return {**super().get_config(), "norm": serialize_layer(self.norm)}

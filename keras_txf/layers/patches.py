@@ -7,18 +7,17 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
-from keras_txf.layers.serialization import get_config, get_initializer, own_initializer, register
+from keras_txf.layers.serialization import get_initializer, own_initializer, register
 from keras_txf.ops.interpolation import interpolate_grid
 from keras_txf.ops.numbers import wide_dtype, widen
 from keras_txf.ops.positions import sinusoid
 
 
 @register
-@named_arguments
-class PatchEmbedding(keras.layers.Layer):
+class PatchEmbedding(Layer):
     """Cuts images into patches and projects each, with a class token and positions: the input of a ViT.
 
     Patches follow each other row by row, from the top left. Images are channels last, whatever
@@ -238,9 +237,6 @@ class PatchEmbedding(keras.layers.Layer):
     def compute_output_spec(self, inputs):
         self._check(inputs)
         return super().compute_output_spec(inputs)
-
-    def get_config(self):
-        return get_config(self, super().get_config())
 
 
 def _learned(layer, rows, columns):

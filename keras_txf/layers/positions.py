@@ -25,10 +25,10 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.option_tables import LayerOptions
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.serialization import register
 from keras_txf.layers.table_bias import TableBias, build_named
 from keras_txf.ops import positions as mathematics
 from keras_txf.ops import rotary
@@ -36,8 +36,7 @@ from keras_txf.ops.numbers import wide_dtype
 
 
 @register
-@named_arguments
-class Rotary(keras.layers.Layer):
+class Rotary(Layer):
     """Rotary positions: queries and keys turn with their place, so that logits depend on distance alone.
 
     Args:
@@ -125,13 +124,9 @@ class Rotary(keras.layers.Layer):
         checks.positions(positions, *x.shape[:2])
         return self.rotate(x, positions)
 
-    def get_config(self):
-        return get_config(self, super().get_config())
-
 
 @register
-@named_arguments
-class ALiBi(keras.layers.Layer):
+class ALiBi(Layer):
     """Attention with linear biases: each head penalises distance with its own fixed slope. No weights.
 
     Args:
@@ -163,12 +158,8 @@ class ALiBi(keras.layers.Layer):
         distance = ops.cast(ops.abs(key_distance(query_positions, key_positions)), wide)
         return -slopes[None, :, None, None] * distance[:, None]
 
-    def get_config(self):
-        return get_config(self, super().get_config())
-
 
 @register
-@named_arguments
 class RelativeBias(TableBias):
     """T5's relative positions: a learned bias for each head and each bucket of distances.
 
@@ -220,9 +211,6 @@ class RelativeBias(TableBias):
     def rows(self, query_positions, key_positions):
         distance = key_distance(query_positions, key_positions)
         return mathematics.relative_buckets(distance, self.bidirectional, self.num_buckets, self.max_distance)
-
-    def get_config(self):
-        return get_config(self, super().get_config())
 
 
 POSITIONS = {

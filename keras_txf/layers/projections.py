@@ -6,12 +6,13 @@ from keras_txf import checks
 from keras_txf.backend.one_row import is_one_row, multiply_one_row
 from keras_txf.backend.variables import current_value
 from keras_txf.checks import short_repr
+from keras_txf.layers.base import Layer
 from keras_txf.layers.serialization import own_initializer, register
 from keras_txf.ops.logit_factors import note_factors
 
 
 @register
-class Projection(keras.layers.Dense):
+class Projection(keras.layers.Dense, Layer):
     """Keras' Dense, which multiplies one row in parts where that is faster, and can be quantized."""
 
     def __init__(self, units, **kwargs):

@@ -10,12 +10,12 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.recurrent_attention import ATTENTIONS, AttentionCell, OrthogonalInFloat32, RecurrentAttention
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.serialization import register
 
 LAYERS = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}
 CELLS = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell}
@@ -23,8 +23,7 @@ STATES = {"lstm": 2, "gru": 1}
 
 
 @register
-@named_arguments
-class RecurrentDecoder(keras.layers.Layer):
+class RecurrentDecoder(Layer):
     """The decoder of a recurrent encoder-decoder: recurrent layers of Keras, attention to the source, and a readout.
 
     Use it through `txf.models.recurrent_encoder_decoder`. Without attention the outputs are those of the last layer,
@@ -250,9 +249,6 @@ class RecurrentDecoder(keras.layers.Layer):
 
     def compute_mask(self, inputs, previous_mask=None):
         return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
-
-    def get_config(self):
-        return get_config(self, super().get_config())
 
 
 def _check_shape(name, tensor, expected):

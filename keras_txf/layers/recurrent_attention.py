@@ -10,8 +10,9 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.layers.base import Layer
 from keras_txf.layers.projections import Projection
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.serialization import register
 from keras_txf.ops.attention import softmax
 from keras_txf.ops.numbers import widen
 
@@ -31,7 +32,7 @@ class OrthogonalInFloat32(keras.initializers.Orthogonal):
 
 
 @register
-class RecurrentAttention(keras.layers.Layer):
+class RecurrentAttention(Layer):
     """Attention with one head, whose scores are those of Bahdanau et al. or of Luong et al.
 
     Args:
@@ -77,9 +78,6 @@ class RecurrentAttention(keras.layers.Layer):
             scores = ops.where(context_mask[:, None], scores, MASKED)
         weights = ops.cast(softmax(scores), context.dtype)
         return ops.matmul(weights, context), weights
-
-    def get_config(self):
-        return get_config(self, super().get_config())
 
 
 class AttentionCell(keras.layers.Layer):

@@ -28,24 +28,17 @@ from keras_txf.backend.keras_private import (
 _inside = contextvars.ContextVar("whether an outer layer is computed again as a whole", default=False)
 
 
-def rematerializes(cls):
-    """Gives a class of layers the two functions below in place of Keras' own."""
-    cls.rematerialized_call, cls.symbolic_call = rematerialized_call, symbolic_call
-    return cls
-
-
 def rematerialization_scope(rematerialize):
     """The scope in which a layer is made that computes its activations again as a whole, or none of its own."""
     return keras.RematScope("full") if checks.boolean("rematerialize", rematerialize) else contextlib.nullcontext()
 
 
-def symbolic_call(layer, *args, **kwargs):
-    """Infers shapes, for which nothing needs to be computed again."""
+def nothing_computed_again(layer):
+    """The scope in which the shapes of a layer's outputs are inferred."""
     if remat_mode(layer) is None:
-        return layer.compute_output_spec(*args, **kwargs)
+        return contextlib.nullcontext()
     _adopt_inner(layer)
-    with _whole():
-        return layer.compute_output_spec(*args, **kwargs)
+    return _whole()
 
 
 def rematerialized_call(layer, layer_call, *args, **kwargs):

@@ -12,29 +12,17 @@ from keras_txf.backend.keras_private import flatten_layers, layers_by_attribute,
 KEY = "fine_tuning"
 
 
-def keep_state(cls):
-    """Has the layers of a class say in their build configuration what was done to them, and do it again from there."""
-    describe, build = cls.get_build_config, cls.build_from_config
-    if getattr(describe, "keeps_state", False):  # inherited
-        return cls
+class KeepsState:
+    """A layer whose build configuration says what was done to it, and to the layers inside of it."""
 
     def get_build_config(self):
-        state, config = _describe(self), describe(self)
+        state, config = _describe(self), super().get_build_config()
         return {**(config or {}), KEY: state} if state else config
 
     def build_from_config(self, config):
-        build(self, config)
+        super().build_from_config(config)
         if config and KEY in config:
             _restore(self, config[KEY])
-
-    get_build_config.keeps_state = True
-    cls.get_build_config, cls.build_from_config = get_build_config, build_from_config
-    return cls
-
-
-def keeps_state(layer):
-    """Whether files keep what was done to a layer."""
-    return getattr(layer.get_build_config, "keeps_state", False)
 
 
 def _quantization(layer):

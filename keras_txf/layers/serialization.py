@@ -1,6 +1,5 @@
-"""What every layer here does with its arguments: keep them under their own names, save them, reload them."""
+"""Arguments of layers as configurations, and back."""
 
-import functools
 import hashlib
 import inspect
 import typing
@@ -8,96 +7,21 @@ import typing
 import keras
 import numpy as np
 
-from keras_txf import checks
-from keras_txf.backend.keras_private import computing_in
+from keras_txf.backend.keras_private import keeps_shared_layers
 from keras_txf.checks import short_repr
-from keras_txf.layers.rematerialization import rematerializes
-from keras_txf.layers.saved_state import keep_state
-from keras_txf.layers.symbolic_calls import tells_its_shape
 
 Thing = typing.TypeVar("Thing")
 
 
 def register(cls: Thing) -> Thing:
-    """Registers a class or function for `.keras` files in safe mode; a layer's files keep its fine-tuning."""
-    # A model's files keep its layers' fine-tuning.
-    if isinstance(cls, type) and issubclass(cls, keras.layers.Layer) and not issubclass(cls, keras.Model):
-        cls = tells_its_shape(_computes_in_float64(rematerializes(_keep_arguments(keep_state(cls)))))
+    """Registers a class or function for `.keras` files, which load it in safe mode."""
     return keras.saving.register_keras_serializable(package="keras_txf")(cls)
-
-
-def _computes_in_float64(cls):
-    """Has a layer whose policy is float64 compute in it on every backend, with all layers inside of it."""
-    call = cls.__call__
-
-    @functools.wraps(call)
-    def __call__(self, *args, **kwargs):
-        if self.compute_dtype != "float64":
-            return call(self, *args, **kwargs)
-        with computing_in("float64"):
-            return call(self, *args, **kwargs)
-
-    cls.__call__ = __call__
-    return cls
 
 
 def option_names(cls):
     """The names of the constructor's own arguments, in order."""
     parameters = inspect.signature(cls.__init__).parameters.values()
-    return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD][1:]
-
-
-def get_config(layer, base_config, **others):
-    """The configuration of a layer whose attributes carry the names of its arguments, but for the `others`.
-
-    Of a subclass with a constructor of its own it is what that constructor was called with: what it passes on may be a
-    fixed value, which it would be given twice, or another one than came.
-    """
-    if layer._arguments is None:
-        given = {name: others[name] if name in others else getattr(layer, name) for name in option_names(type(layer))}
-    else:
-        # What came as a configuration is an object by now.
-        given = {
-            name: others.get(name, getattr(layer, name, value)) if isinstance(value, dict) else value
-            for name, value in layer._arguments.by_name.items()
-        }
-    return {**{name: _serialize(value) for name, value in given.items()}, **base_config}
-
-
-class _Arguments:
-    """What a constructor was called with; not a dict, in which Keras would look for layers."""
-
-    def __init__(self, by_name):
-        self.by_name = by_name
-
-
-def _keep_arguments(cls):
-    """Has the instances of the class's subclasses keep what they were made from, for `get_config`."""
-    make, constructor = cls.__new__, cls.__init__
-
-    def __new__(cls, *args, **kwargs):
-        if isinstance(kwargs.get("dtype"), dict):  # whose errors in Keras do not say which argument it is
-            checks.dtype("dtype", kwargs["dtype"])
-        layer = make(cls, *args, **kwargs)
-        layer._arguments = None if cls.__init__ is constructor else _Arguments(_by_name(cls, args, kwargs))
-        return layer
-
-    __new__.__signature__ = inspect.signature(constructor)
-    cls.__new__ = __new__
-    return cls
-
-
-def _by_name(cls, args, kwargs):
-    """Arguments of a constructor by their names; what it takes as `*args` has the names of the class above."""
-    names, owners = [], [owner for owner in cls.__mro__ if "__init__" in vars(owner)]
-    for owner in owners:
-        parameters = list(inspect.signature(owner.__init__).parameters.values())[1:]
-        names += [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        if all(p.kind is not p.VAR_POSITIONAL for p in parameters):
-            break
-    own = inspect.signature(owners[0].__init__).parameters.values()
-    defaults = {p.name: p.default for p in own if p.default is not p.empty}
-    return {**defaults, **dict(zip(names, args)), **kwargs}
+    return [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)][1:]
 
 
 def revive(value):
@@ -147,7 +71,8 @@ def own_initializer(initializer, layer, name=""):
     return type(initializer).from_config(config)
 
 
-def _serialize(value):
+def serialize(value):
+    """An argument of a constructor as a configuration has it."""
     if isinstance(value, keras.initializers.Initializer):
         return keras.saving.serialize_keras_object(value)
     if isinstance(value, keras.layers.Layer):
@@ -159,9 +84,11 @@ def _serialize(value):
 
 def serialize_layer(layer):
     """The configuration of a layer that other layers may share."""
-    # Keras marks a shared layer from its second appearance on, and then has lost track of a first
-    # one inside another layer's configuration: several blocks would reload with a copy each.
-    config = {**keras.saving.serialize_keras_object(layer), "shared_object_id": id(layer)}
+    config = keras.saving.serialize_keras_object(layer)
+    if keeps_shared_layers():
+        # Keras marks a shared layer from its second appearance on, and then has lost track of a first
+        # one inside another layer's configuration: several blocks would reload with a copy each.
+        config = {**config, "shared_object_id": id(layer)}
     if type(layer).build is keras.layers.Layer.build:  # a layer without a `build` is built by its first call
         config.pop("build_config", None)
     return config

@@ -9,17 +9,14 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
-from keras_txf.layers.serialization import get_config, get_initializer, register
-from keras_txf.layers.symbolic_calls import has_output_spec
+from keras_txf.layers.serialization import get_initializer, register
 
 
 @register
-@has_output_spec
-@named_arguments
-class ShortConvolution(keras.layers.Layer):
+class ShortConvolution(Layer):
     """The gated short convolution of LFM2: output(c * convolution(b * x)), where b, c and x are projections.
 
     Pass it as `attention` to some blocks of a builder, beside blocks that attend. Each channel is convolved by itself,
@@ -74,11 +71,10 @@ class ShortConvolution(keras.layers.Layer):
             self.convolution_bias = self.add_weight(name="convolution_bias", shape=(dim,), initializer="zeros")
         self.output_dense = make_projection(self, "output", dim, inputs_shape)
 
-    def output_spec(self, given):
-        """The symbol of `call`, from its arguments as attributes."""
-        check_tokens(given.inputs, given.mask)
-        self.input_dense(given.inputs)  # raises ValueError for another width than that which it was built for
-        return keras.KerasTensor(given.inputs.shape, self.compute_dtype)
+    def compute_output_spec(self, inputs, mask=None, cache=None):
+        check_tokens(inputs, mask)
+        self.input_dense(inputs)  # raises ValueError for another width than that which it was built for
+        return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
     def call(self, inputs, mask=None, cache=None):
         check_tokens(inputs, mask)
@@ -89,9 +85,6 @@ class ShortConvolution(keras.layers.Layer):
             x = x + self.convolution_bias
         outputs = self.output_dense(after * x)
         return outputs if cache is None else cache.join(outputs)
-
-    def get_config(self):
-        return get_config(self, super().get_config())
 
 
 def known_dim(inputs_shape):

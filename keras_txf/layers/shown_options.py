@@ -48,9 +48,24 @@ def shows_options(thing: Thing) -> Thing:
     return _show(call, defaults)
 
 
+def show_constructor(cls):
+    """Has the constructor of a class show the options of its `**options: Unpack[Table]`; see `take_options`."""
+    constructor = vars(cls).get("__init__")
+    hints = getattr(constructor, "__annotations__", {}).values()
+    if not any(typing.get_origin(hint) is typing.Unpack for hint in hints) or not option_table(constructor):
+        return
+    table, keras_own = option_table(constructor), inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
+    by_name = inspect.Parameter.KEYWORD_ONLY
+    constructor.__signature__ = _signature(constructor, table, _defaults(table), by_name, [keras_own])
+    cls.__doc__ = describe(cls.__doc__, table)
+
+
 def take_options(cls, options):
-    """Takes the options of a class's table out of all that its constructor was given: what is left is Keras' own."""
-    return {name: options.pop(name) for name in option_table(cls.__init__)}
+    """Takes the options of a class's table out of all that its constructor was given, or their defaults.
+
+    What is left is Keras' own.
+    """
+    return {name: options.pop(name, default) for name, default in _defaults(option_table(cls.__init__)).items()}
 
 
 def shows_overrides(thing: Thing) -> Thing:

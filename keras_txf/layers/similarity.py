@@ -6,12 +6,13 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.base import Layer
+from keras_txf.layers.serialization import register
 from keras_txf.ops.numbers import widen
 
 
 @register
-class SimilarityLogits(keras.layers.Layer):
+class SimilarityLogits(Layer):
     """The dot product of each image with each text, times a learned factor: exp(scale) · images textsᵀ + bias.
 
     With vectors of unit length it is the cosine of their angle. Computes at least in float32 under every policy.
@@ -50,6 +51,9 @@ class SimilarityLogits(keras.layers.Layer):
             initializer = keras.initializers.Constant(self.initial_bias)
             self.logit_bias = self.add_weight(name="logit_bias", shape=(), initializer=initializer, autocast=False)
 
+    def check_argument(self, name, value):
+        return value  # `inputs` is a list of tensors
+
     def call(self, inputs):
         images, texts = map(widen, inputs)
         logits = ops.matmul(images, ops.transpose(texts)) * ops.exp(ops.cast(self.logit_scale, images.dtype))
@@ -60,9 +64,6 @@ class SimilarityLogits(keras.layers.Layer):
     def compute_output_shape(self, inputs_shape):
         images, texts = inputs_shape
         return images[0], texts[0]
-
-    def get_config(self):
-        return get_config(self, super().get_config())
 
 
 @register

@@ -6,15 +6,13 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.layers.arguments import named_arguments
+from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
-from keras_txf.layers.serialization import get_config, get_initializer, register
-from keras_txf.ops.heads import batch_size
+from keras_txf.layers.serialization import get_initializer, register
 
 
 @register
-@named_arguments
-class SoftPrompt(keras.layers.Layer):
+class SoftPrompt(Layer):
     """The same learned vectors for every sequence, to be concatenated before its tokens (prompt tuning).
 
     Use it to adapt a frozen language model: only these vectors are trained. `txf.models.generative` reads them once,
@@ -65,7 +63,7 @@ class SoftPrompt(keras.layers.Layer):
     def call(self, inputs):
         checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
         vectors = ops.cast(self.vectors, self.compute_dtype)
-        return ops.broadcast_to(vectors, (batch_size(inputs), *vectors.shape))
+        return ops.broadcast_to(vectors, (ops.shape(inputs)[0], *vectors.shape))
 
     def compute_output_spec(self, inputs):
         checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
@@ -73,6 +71,3 @@ class SoftPrompt(keras.layers.Layer):
 
     def compute_mask(self, inputs, previous_mask=None):
         return None
-
-    def get_config(self):
-        return get_config(self, super().get_config())

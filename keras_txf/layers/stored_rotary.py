@@ -1,17 +1,17 @@
 """StoredRotary: rotary positions with the frequencies of a file."""
 
-import keras
 from keras import ops
 
 from keras_txf import checks
 from keras_txf.backend.variables import current_value
-from keras_txf.layers.serialization import get_config, register
+from keras_txf.layers.base import Layer
+from keras_txf.layers.serialization import register
 from keras_txf.ops import rotary as mathematics
 from keras_txf.ops.numbers import wide_dtype
 
 
 @register
-class StoredRotary(keras.layers.Layer):
+class StoredRotary(Layer):
     """Rotary positions whose frequencies are weights, which are not trained.
 
     Files of ESM hold them as they were in training, some rounded to half precision: numbers that no base has.
@@ -50,6 +50,3 @@ class StoredRotary(keras.layers.Layer):
 
     def bias(self, query_positions, key_positions):
         return None
-
-    def get_config(self):
-        return get_config(self, super().get_config())

@@ -3,8 +3,10 @@
 import keras
 from keras import ops
 
+from keras_txf.layers.base import Layer
 
-class TableBias(keras.layers.Layer):
+
+class TableBias(Layer):
     """The table, its bias and its gradient. A subclass has `num_heads`, and says which row is for which places.
 
     A subclass has two more methods:

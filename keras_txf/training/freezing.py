@@ -6,7 +6,7 @@ import keras
 
 from keras_txf.backend.keras_private import accept_trainable_state, flatten_layers, kept_kernel, trainable_by_nature
 from keras_txf.layers.adapters import adapters_of
-from keras_txf.layers.saved_state import keeps_state
+from keras_txf.layers.saved_state import KeepsState
 from keras_txf.training.patterns import check_model, select
 from keras_txf.training.recompile import follow_changes
 
@@ -72,7 +72,7 @@ def set_trainable(model, flags):
         own = trainable_by_nature(layer)
         trainable = any(flags[id(variable)] for variable in own)
         # Layers of ours keep it by variable in their files, Keras' own by layer. None may hide what is trainable.
-        keeps = keeps_state(layer) or isinstance(layer, keras.Model)
+        keeps = isinstance(layer, (KeepsState, keras.Model))
         if own and layer.trainable != trainable and (trainable or not keeps):
             layer.trainable = trainable
     for variable in variables:

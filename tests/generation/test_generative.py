@@ -21,7 +21,7 @@ def between_blocks():
     ids = ids_input()
     x = layers.PositionalEmbedding(VOCABULARY, 8, pad_id=None)(ids)
     for i in range(2):
-        x = layers.DecoderBlock(2, 12, name=f"block_{i}")(x)
+        x = layers.DecoderBlock(2, intermediate_dim=12, name=f"block_{i}")(x)
         x = keras.layers.Dense(8, activation="tanh", name=f"between_{i}")(x)
         x = x * 1.5 + 0.1
     return keras.Model(ids, keras.layers.Dense(VOCABULARY, name="mine")(x)), {}
@@ -45,7 +45,9 @@ def depths_of_an_encoder():
     depths = encoder(source)
     x = layers.PositionalEmbedding(VOCABULARY, 8, pad_id=None)(target)
     for i in range(2):
-        x = layers.DecoderBlock(2, 12, cross_attention=True, name=f"block_{i}")(x, depths[f"hidden_states_{i + 1}"])
+        x = layers.DecoderBlock(2, intermediate_dim=12, cross_attention=True, name=f"block_{i}")(
+            x, depths[f"hidden_states_{i + 1}"]
+        )
     logits = keras.layers.Dense(VOCABULARY)(x)
     return keras.Model({"source_ids": source, "target_ids": target}, logits), {"source_ids": SOURCE}
 

@@ -87,7 +87,9 @@ def softmax(x):
 def test_a_block_is_that_of_numpy():
     x = np.random.default_rng(0).normal(size=(5, 8))
     options = dict(norm="rms", norm_placement="pre", position="rotary", qk_norm="layer_per_head", logit_soft_cap=2.0)
-    block = txf.layers.EncoderBlock(2, 6, gated=True, activation="silu", causal=True, **options, dtype="float64")
+    block = txf.layers.EncoderBlock(
+        2, intermediate_dim=6, gated=True, activation="silu", causal=True, **options, dtype="float64"
+    )
     found = arrays(drawing.built(block, x[None])(x[None]))[0][0]
     weights = {weight.path.split("/", 1)[1]: ops.convert_to_numpy(weight) for weight in block.weights}
 

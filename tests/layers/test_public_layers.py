@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from cases import assert_same, numpy
+from keras.src.testing import TestCase
 from refusals import IDS, refused
 
 import keras_txf as txf
@@ -114,6 +115,29 @@ def test_integers_keep_their_type_under_any_floatx(name, bfloat16):
     # Without its type Keras makes float32 of an array on JAX.
     arguments = {name: keras.ops.convert_to_tensor(x, str(x.dtype)) for name, x in arguments.items()}
     assert all(np.isfinite(x).all() for x in numpy(layer(**arguments)))
+
+
+SHAPES = {  # in Keras' test; of the other layers (2, 5, 8)
+    **dict.fromkeys(["CrossAttention", "DecoderBlock"], {"inputs_shape": (2, 5, 8), "context_shape": (2, 3, 6)}),
+    "RecurrentDecoder": {"inputs_shape": (2, 5, 8), "states_shape": (2, 8), "context_shape": (2, 3, 6)},
+    **dict.fromkeys(["DisentangledPositions", "ALiBi", "RelativeBias", "PositionalEmbedding"], (2, 5)),
+    "Rotary": (2, 5, 2, 4), "AxialRotary": (2, 5, 2, 8), "LogMelSpectrogram": (2, 40), "PatchEmbedding": (2, 4, 6, 3),
+}  # fmt: skip
+SECOND = {name: {argument: PLACES} for name in SHAPES for argument in ("positions", "key_positions")
+          if list(LAYERS[name][2])[1:2] == [argument] and name != "PositionalEmbedding"}  # fmt: skip
+
+
+@every_layer
+@pytest.mark.drawn(6)
+@pytest.mark.filterwarnings("ignore:`shuffle=True`", "ignore:The model does not have any trainable")
+def test_keras_own_test_of_layers(name):
+    (options, fixed, _), shape, more = LAYERS[name], SHAPES.get(name, (2, 5, 8)), SECOND.get(name, {})
+    TestCase().run_layer_test(
+        getattr(layers, name), {**options, **fixed}, input_shape=shape, call_kwargs=more,
+        input_dtype="int32" if shape == (2, 5) else None,
+        run_training_check=not more and not isinstance(shape, dict),  # Keras trains on one tensor
+        run_mixed_precision_check=not more,  # Keras asks for the shape of the outputs without `call_kwargs`
+    )  # fmt: skip
 
 
 BAD = {
@@ -271,8 +295,8 @@ def test_a_subclass_keeps_its_options(name, kind, tmp_path):
 
 def test_a_subclass_names_its_arguments_with_and_without_a_constructor():
     cls, _ = positional_subclass(layers.MultiHeadSelfAttention, {})
-    config = cls(2, 6, 1, window=3).get_config()
-    assert {"num_heads": 2, "head_dim": 6, "num_key_value_heads": 1, "window": 3}.items() <= config.items()
+    config = cls(2, window=3).get_config()
+    assert {"num_heads": 2, "window": 3}.items() <= config.items()
     config = type("Calling", (layers.MultiHeadSelfAttention,), {})(2, causal=True).get_config()
     assert config.keys() == layers.MultiHeadSelfAttention(2).get_config().keys() and config["causal"]
 

@@ -1,0 +1,142 @@
+"""Layer: the base of all layers of this package, and what it adds to Keras' own."""
+
+import contextvars
+import inspect
+
+import keras
+from keras import tree
+
+from keras_txf import checks
+from keras_txf.backend.keras_private import computing_in, flatten_layers, unless_overridden
+from keras_txf.layers.arguments import check_argument, positional_names
+from keras_txf.layers.rematerialization import nothing_computed_again, rematerialized_call
+from keras_txf.layers.saved_state import KeepsState
+from keras_txf.layers.serialization import option_names, serialize
+from keras_txf.layers.shown_options import show_constructor
+
+_inside = contextvars.ContextVar("whether an outer layer has checked the arguments", default=False)
+
+
+class Layer(KeepsState, keras.layers.Layer):
+    """Keras' Layer, with what every layer of this package shares.
+
+    - `get_config` returns the arguments of the constructor, which are attributes of the same names.
+    - The outermost layer checks the arguments of its call, by name, before Keras converts them.
+    - A class with a `compute_output_spec` is not traced to learn its output; a subclass with another `call` is.
+    - A `.keras` file keeps what was done to a built layer: quantization, adapters, frozen variables.
+    - A layer whose policy is float64 computes in float64 on every backend.
+
+    A constructor that ends in `**options: Unpack[Table]` shows the options of the table in its signature, and in place
+    of the line `{options}` of the docstring of the class.
+    """
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        own = vars(cls)
+        if "call" in own and not {"compute_output_spec", "compute_output_shape"} & own.keys():
+            cls.compute_output_spec = keras.layers.Layer.compute_output_spec
+        show_constructor(cls)
+
+    def __new__(cls, *args, **kwargs):
+        if isinstance(kwargs.get("dtype"), dict):  # Keras' error for it does not name the argument
+            checks.dtype("dtype", kwargs["dtype"])
+        layer = super().__new__(cls, *args, **kwargs)
+        layer._arguments = _arguments(cls, args, kwargs)
+        return layer
+
+    def get_options(self):
+        """The arguments of the constructor by name, for `get_config`.
+
+        A subclass of the user's with another constructor gets the values that its constructor was called with: an
+        attribute may hold the value that the subclass passed on instead.
+        """
+        if self._arguments is None:
+            return {name: getattr(self, name) for name in option_names(type(self))}
+        given = self._arguments.by_name  # a layer that came as a configuration is an object by now
+        return {name: getattr(self, name, x) if isinstance(x, dict) else x for name, x in given.items()}
+
+    def get_config(self):
+        return {**{name: serialize(value) for name, value in self.get_options().items()}, **super().get_config()}
+
+    def check_argument(self, name, value):
+        """Returns an argument of `call` as a tensor; raises ValueError with its name where that is not possible."""
+        return check_argument(self, name, value)
+
+    def __call__(self, *args, **kwargs):
+        if _inside.get():
+            return self._call(args, kwargs)
+        names = positional_names(type(self))
+        args = [*map(self.check_argument, names, args), *args[len(names) :]]
+        kwargs = {name: self.check_argument(name, value) for name, value in kwargs.items()}
+        token = _inside.set(True)
+        try:
+            return self._call(args, kwargs)
+        finally:
+            _inside.reset(token)
+
+    def _call(self, args, kwargs):
+        if self.compute_dtype != "float64":
+            return super().__call__(*args, **kwargs)
+        with computing_in("float64"):
+            return super().__call__(*args, **kwargs)
+
+    def symbolic_call(self, *args, **kwargs):
+        """The symbols that a call returns: by `compute_output_spec`, or by Keras' trace of `call`.
+
+        A call with a cache is traced. Keras builds some layers, such as a position layer of the user's, at their first
+        call; until then the layer around them is traced, which makes that call.
+        """
+        cached = kwargs.get("cache") is not None or kwargs.get("context_cache") is not None
+        with nothing_computed_again(self):
+            if cached or any(map(_waits, flatten_layers(self, include_self=False))):
+                return keras.layers.Layer.compute_output_spec(self, *args, **kwargs)
+            return self.compute_output_spec(*args, **kwargs)
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        return rematerialized_call(self, layer_call, *args, **kwargs)
+
+    @unless_overridden
+    def compute_output_shape(self, *shapes, **named_shapes):
+        given = [keras.KerasTensor(shape) for shape in shapes]
+        named = {name.removesuffix("_shape"): keras.KerasTensor(shape) for name, shape in named_shapes.items()}
+        # A call would build this layer, with weights under a path of its own.
+        ask = self.symbolic_call if self.built else type(self).from_config(self.get_config())
+        return tree.map_structure(lambda symbol: symbol.shape, ask(*given, **named))
+
+
+class _Arguments:
+    """What a constructor was called with; not a dict, in which Keras would look for layers."""
+
+    def __init__(self, by_name):
+        self.by_name = by_name
+
+
+def _arguments(cls, args, kwargs):
+    """What a user's constructor was called with, or None where the constructor is the package's or Keras' own."""
+    if cls.__init__.__module__.split(".")[0] in ("keras", "keras_txf"):
+        return None
+    names = []  # an argument in `*args` has its name in the constructor of the class above
+    for owner in (owner for owner in cls.__mro__ if "__init__" in vars(owner)):
+        parameters = list(inspect.signature(owner.__init__).parameters.values())[1:]
+        names += [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        if all(p.kind is not p.VAR_POSITIONAL for p in parameters):
+            break
+    own = inspect.signature(cls.__init__).parameters.values()
+    defaults = {p.name: p.default for p in own if p.default is not p.empty}
+    return _Arguments({**defaults, **dict(zip(names, args)), **kwargs})
+
+
+def call_on_symbols(layer, *inputs, **arguments):
+    """Runs the `call` of a layer that is made of layers on symbols. Keras traces those inside that are not ours."""
+    inputs, arguments = tree.map_structure(_without_history, (inputs, arguments))
+    return tree.map_structure(_without_history, layer.call(*inputs, **arguments))
+
+
+def _without_history(x):
+    """A new symbol in place of another: the graph of the model around a layer does not see what is inside of it."""
+    return keras.KerasTensor(x.shape, x.dtype) if isinstance(x, keras.KerasTensor) else x
+
+
+def _waits(layer):
+    """Whether the first call of a layer will build it."""
+    return not layer.built and type(layer).build is not keras.layers.Layer.build
