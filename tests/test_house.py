@@ -32,21 +32,8 @@ MAY_IMPORT = {
     "visualize": "checks atomic_write ops layers models backend",
 }  # fmt: skip
 
-# Files that may import a backend of Keras themselves, each with its reason.
+# Backends of Keras, which backend/ alone names, and text/lazy_imports.py: no other backend has strings.
 BACKENDS = {"tensorflow", "tensorflow_text", "jax", "torch"}
-MAY_IMPORT_BACKENDS = {
-    "keras_txf.backend.one_row": {"tensorflow", "jax"},  # which device XLA compiles for
-    "keras_txf.backend.keras_private": {"jax", "torch"},  # whether it has float64; the parameters of a layer
-    "keras_txf.backend.processes": {"jax"},  # which process this is, and the values that others hold
-    "keras_txf.backend.loops": {"tensorflow", "torch"},  # steps of a loop at once; whether gradients are recorded
-    "keras_txf.backend.array_values": {"torch"},  # bfloat16 of a file
-    "keras_txf.backend.variables": {"tensorflow"},  # the value that a variable has now
-    "keras_txf.ops.attention": {"jax"},  # whether its kernel runs on a GPU
-    "keras_txf.generation.compilers": {"tensorflow", "jax", "torch"},  # each compiles in its own way
-    "keras_txf.text.lazy_imports": {"tensorflow", "tensorflow_text"},  # strings, which no other backend has
-    "keras_txf.ops.dropout": {"tensorflow"},  # random bits, which `keras.random` cannot draw
-    "keras_txf.training.resuming": {"torch"},  # the state of its generators, from which Keras' dropout draws
-}
 
 
 def module_name(file):
@@ -116,14 +103,16 @@ def test_every_tensor_of_numbers_has_its_type():
                 assert typed, f"{name}:{call.lineno}"
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_only_known_files_import_a_backend_or_use_private_names_of_keras(name):
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith(f"{ROOT.name}.backend")])
+def test_backends_and_private_names_of_keras_stand_in_one_folder(name):
     imported = {imported.split(".")[0] for imported in imported_names(name)}
-    assert imported & BACKENDS <= MAY_IMPORT_BACKENDS.get(name, set())
-    if not name.startswith(f"{ROOT.name}.backend"):
-        used = [getattr(node, "attr", getattr(node, "value", None)) for node in nodes(name)]
-        names = [text for text in used if isinstance(text, str)] + imported_names(name)
-        assert not [text for text in names if PRIVATE.match(text)]
+    used = [getattr(node, "attr", getattr(node, "value", None)) for node in nodes(name)]
+    words = [text for text in used if isinstance(text, str)]
+    assert not [text for text in words + imported_names(name) if PRIVATE.match(text)]
+    if not name.startswith(f"{ROOT.name}.text."):
+        assert not (imported | {*words}) & BACKENDS
+    elif name != f"{ROOT.name}.text.lazy_imports":
+        assert not imported & BACKENDS
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -12,8 +12,8 @@ import typing
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.backend.random import uniform
 from keras_txf.checks import short_repr
-from keras_txf.generation.compilers import uniform
 from keras_txf.generation.dynamic_parameters import split_parameters, with_parameters
 from keras_txf.generation.logits_warpers import draw
 from keras_txf.generation.loop import SampledDecoding, process_logits, run_steps, write_column

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_txf.backend.compilers import compiled, compiles
 from keras_txf.generation.buckets import bucket, stop_table
-from keras_txf.generation.compilers import compiled
 from keras_txf.generation.dynamic_parameters import split_parameters
 from keras_txf.generation.loop import Request, decoding_loop
 from keras_txf.generation.results import cut_rows
@@ -179,8 +179,8 @@ class Engine:
         request = keras.tree.map_structure(_tensor, request)
         # TensorFlow would warn of a function that is traced for several shapes.
         key = *key, tuple(tuple(tensor.shape) for tensor in keras.tree.flatten(request))
-        compiles = key not in self._loops and keras.backend.backend() in ("tensorflow", "jax")
-        return request, self._compiled_functions(key, loop), compiles
+        compile_now = key not in self._loops and compiles()
+        return request, self._compiled_functions(key, loop), compile_now
 
     def _compiled_functions(self, key, loop):
         """The functions of a loop, see `_compile`: those kept for the key, or new ones.

@@ -6,7 +6,7 @@ Legend: R rows, V vocabulary.
 import numpy as np
 from keras import ops
 
-from keras_txf.generation.compilers import uniform
+from keras_txf.backend.random import uniform
 from keras_txf.ops.numbers import LOWEST
 
 

@@ -1,4 +1,4 @@
-"""The only door to the attention kernel.
+"""The attention kernel; all attention layers call `attention`.
 
 Legend: B batch, T query length, S key length, N heads, K key-value heads, H head dim, V head dim of values.
 """
@@ -8,6 +8,7 @@ import math
 import keras
 from keras import ops
 
+from keras_txf.backend.attention_kernel import fuses_long, has_kernel, takes_one_width
 from keras_txf.ops.blockwise_attention import blockwise_attention
 from keras_txf.ops.heads import group_heads, swap_heads, ungroup_heads
 from keras_txf.ops.masks import HIDDEN, AttentionMask
@@ -59,13 +60,13 @@ def attention(
     mask = mask if isinstance(mask, AttentionMask) else AttentionMask(explicit=mask)
     in_blocks = _is_long(query, key) and not return_scores and (bias is None or getattr(bias, "in_blocks", False))
     plain = logit_soft_cap is None and dropout is None and sinks is None and not return_scores
-    if in_blocks and not (plain and bias is None and _fuses_long(query, key, mask)):
+    if in_blocks and not (plain and bias is None and fuses_long(query, key, mask.window, mask.has_pairs)):
         query = query * ops.cast(scale, query.dtype)
         dropout = None if dropout is None else dropout.in_blocks()
         heads = swap_heads(query), swap_heads(key), swap_heads(value)
         return swap_heads(blockwise_attention(*heads, mask, bias, logit_soft_cap, dropout, zero_empty_rows, sinks))
     bias = bias.whole() if isinstance(bias, PositionBias) else bias
-    fused = plain and _has_kernel(query)
+    fused = plain and has_kernel(query)
     causal = fused and bias is None and mask.causal_alone  # PyTorch's kernel takes a bias, a mask or the hint
     mask = None if causal else mask.whole(ops.shape(query)[1], ops.shape(key)[1])
     if fused:
@@ -100,36 +101,6 @@ def _is_long(query, key):
     batch, sizes = query.shape[0], (query.shape[2], query.shape[1], key.shape[1])
     known = all(isinstance(size, int) for size in sizes)
     return known and math.prod(sizes) * (batch if isinstance(batch, int) else 1) >= LONG
-
-
-# Numbers of entries of a mask from which on PyTorch's kernel takes more memory than blocks do: 5 bytes each.
-LARGE_MASK = 2**27
-
-
-def _fuses_long(query, key, mask):
-    """PyTorch's kernel never holds the logits, JAX's holds them on a CPU and in float32.
-
-    PyTorch's takes a mask as a whole, and computes what a window hides: with a window of 512, 32,768 tokens and 8 heads
-    of 64, attention and its gradient take 65 s and 6.2 GB, in blocks 12 s and 1.1 GB (2 cores). With a mask of 8,192 x
-    8,192 entries it is as frugal as blocks and twice as fast.
-    """
-    if keras.backend.backend() == "torch":
-        entries = query.shape[1] * key.shape[1] * (query.shape[0] or 1)
-        return mask.window is None and (not mask.has_pairs or entries < LARGE_MASK)
-    if keras.backend.backend() != "jax":
-        return False
-    import jax
-
-    return jax.default_backend() == "gpu" and keras.backend.standardize_dtype(query.dtype) in ("bfloat16", "float16")
-
-
-def _has_kernel(query):
-    """TensorFlow has none; JAX's asks for a product of float16 in float32, which its CPU does not compile.
-
-    JAX's computes the softmax of float64 in float32.
-    """
-    refused = keras.backend.standardize_dtype(query.dtype) in ("float16", "float64")
-    return keras.backend.backend() == "torch" or (keras.backend.backend() == "jax" and not refused)
 
 
 def softmax(logits):
@@ -169,7 +140,7 @@ def _fused(query, key, value, mask, bias, causal, scale):
     if bias is not None:
         bias, mask = _hide(ops.cast(bias, query.dtype), mask), None
     width, padding = value.shape[-1], query.shape[-1] - value.shape[-1]
-    if padding and keras.backend.backend() == "jax":  # whose kernel takes one width alone
+    if padding and takes_one_width():
         query, key = (ops.pad(x, _last_axis(max(-padding, 0))) for x in (query, key))
         value = ops.pad(value, _last_axis(max(padding, 0)))
     output = ops.dot_product_attention(query, key, value, bias=bias, mask=mask, scale=scale, is_causal=causal)

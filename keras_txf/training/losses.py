@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
+from keras_txf.backend.compilers import trains_unfused
 from keras_txf.layers.serialization import register
 from keras_txf.ops.chunked_logits import weighted_cross_entropy
 from keras_txf.ops.logit_factors import logit_factors
@@ -142,9 +143,7 @@ def token_cross_entropy(y_true, y_pred, pad_id, label_smoothing=0.0):
     targets = ops.reshape(ops.cast(y_true, "int32"), (-1,))
     if pad_id is not None and pad_id < 0:  # is no place among the logits
         targets = ops.where(targets == pad_id, 0, targets)
-    # TensorFlow's own gradient takes several times as long without XLA: a training step of a generator takes 110 ms
-    # with it and 85 ms without, a larger one 758 and 637 (small and medium of benchmarks/train_step.py, 2 cores).
-    if keras.backend.backend() == "tensorflow":
+    if trains_unfused():
         loss = _with_gradient(targets, label_smoothing)(logits)
     else:
         loss = _cross_entropy(logits, targets, label_smoothing, ops.logsumexp(logits, axis=1))

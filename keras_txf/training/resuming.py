@@ -11,6 +11,7 @@ import numpy as np
 from keras_txf import checks
 from keras_txf.atomic_write import atomic_file, writing
 from keras_txf.backend.processes import is_first_process, whole_array
+from keras_txf.backend.random import generator_states, set_generator_states
 from keras_txf.checks import short_repr
 from keras_txf.reading import reading
 from keras_txf.training.arrays import read_arrays
@@ -112,7 +113,7 @@ class Resume(CompleteEpochs):
 
     def on_train_batch_begin(self, batch, logs=None):
         # Not earlier: a new iterator over the data draws from PyTorch's generator.
-        _set_torch_generators(self._generators)
+        set_generator_states(self._generators)
         self._generators = {}
 
     def on_epoch_end(self, epoch, logs=None):
@@ -120,7 +121,7 @@ class Resume(CompleteEpochs):
         if self._stopped_inside:
             return
         self.epoch = self.params["epochs"] if model.stop_training else epoch + 1
-        arrays = {"epoch": np.array(self.epoch), **_torch_generators()}
+        arrays = {"epoch": np.array(self.epoch), **generator_states()}
         for i, variable in enumerate(_variables(model)):
             arrays[f"variable_{i}"] = _as_numpy(variable)
         plain = []
@@ -159,7 +160,7 @@ class Resume(CompleteEpochs):
             for name, value in state.items():
                 if not _may_become(getattr(callback, name, None), value):
                     raise ValueError(f"`{name}` of {type(callback).__name__} must not become {short_repr(value)}")
-        own = _torch_generators()
+        own = generator_states()
         generators = {name: saved.pop(name) for name in sorted(saved) if name.startswith("torch_generator_")}
         for name in own.keys() & generators.keys():
             if _shape_and_kind(generators[name]) != _shape_and_kind(own[name]):
@@ -225,25 +226,6 @@ def _variables(model):
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     return [*model.variables, *model.optimizer.variables]  # unlike `weights`, with seed generators
-
-
-def _torch_generators():
-    """Returns the states of PyTorch's own generators, from which dropout without a seed draws."""
-    if keras.backend.backend() != "torch":
-        return {}
-    import torch
-
-    states = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
-    return {f"torch_generator_{i}": state.numpy() for i, state in enumerate(states)}
-
-
-def _set_torch_generators(states):
-    """Sets the states that `_torch_generators` returns; an empty dict changes nothing."""
-    for i, state in enumerate(states.values()):
-        import torch
-
-        state = torch.from_numpy(state)
-        torch.cuda.set_rng_state(state, i - 1) if i else torch.set_rng_state(state)
 
 
 def _as_numpy(x):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from keras import ops
 from refusals import refused
 
+from keras_txf.backend.compilers import compiled
 from keras_txf.generation import processors
-from keras_txf.generation.compilers import compiled
 from keras_txf.generation.history import History
 from keras_txf.generation.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
 from keras_txf.generation.processors import (

@@ -14,8 +14,8 @@ from refusals import refused
 from scipy import stats
 
 import keras_txf as txf
+from keras_txf.backend.compilers import compiled
 from keras_txf.generation import logits_warpers, samplers
-from keras_txf.generation.compilers import compiled
 from keras_txf.generation.step_seeds import StepSeed
 from keras_txf.ops.numbers import LOWEST
 

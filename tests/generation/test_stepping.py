@@ -8,7 +8,7 @@ from hypothesis import given
 from keras import ops
 
 import keras_txf as txf
-from keras_txf.generation.compilers import compiled
+from keras_txf.backend.compilers import compiled
 from keras_txf.models import prefill_model, step_model
 
 VOCABULARY, STEPS = 11, 6

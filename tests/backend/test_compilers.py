@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_txf.generation import compilers
-from keras_txf.generation.compilers import compiled
+from keras_txf.backend import compilers, random
+from keras_txf.backend.compilers import compiled
 from keras_txf.generation.loop import run_steps
 from keras_txf.generation.step_seeds import StepSeed
 
@@ -128,7 +128,7 @@ def test_draws_are_the_same_by_xla_and_without():
     import tensorflow as tf
 
     def shares(count):
-        return compilers.uniform(5, StepSeed(tf.constant([3, 2**31 - 1], "int64"), count))
+        return random.uniform(5, StepSeed(tf.constant([3, 2**31 - 1], "int64"), count))
 
     counts = [tf.constant(count) for count in (0, 1, 700)]
     by_xla = [tf.function(shares, jit_compile=True)(count).numpy() for count in counts]
@@ -145,7 +145,7 @@ def test_shares_are_uniform_and_of_each_other_independent():
 
     seeds = [tf.constant([seed, 0], "int64") for seed in range(40)]
     shares = np.array(
-        [[compilers.uniform(50, StepSeed(seed, tf.constant(count))) for count in range(20)] for seed in seeds]
+        [[random.uniform(50, StepSeed(seed, tf.constant(count))) for count in range(20)] for seed in seeds]
     )
     shares = shares[..., 0]  # (seed, step, row)
     assert shares.min() >= 0 and shares.max() < 1
