@@ -45,9 +45,10 @@ def target_name(model):
     for found in (named[:1], ids, of_any_length):
         if len(found) == 1:
             return found[0]
+    received = [f"{name}: {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in inputs.items()]
     raise ValueError(
         f"`model` must have one input of token ids, int (batch, length), or call it one of {list(NAMES)}; received "
-        f"inputs {short_repr(sorted(inputs))}. `generative(model, tokens=...)` names it too; `forecaster` feeds "
+        f"inputs {short_repr(received)}. `generative(model, tokens=...)` names it too; `forecaster` feeds "
         "back float vectors."
     )
 

@@ -242,7 +242,7 @@ def test_models_that_cannot_decode_are_refused():
         (constant, "context of 'aligned', which has causal=True, of the new tokens"),
         (biased, "'biased' .*: `positions` goes with `cache` for a `position` that turns queries and keys"),
         (placed, "`model` must compute the `positions` of 'e' from the new tokens"),
-        (pair, "`model` must have one input of token ids"),
+        (pair, "`model` must have one input of token ids.*: int32 \\(None, None\\)'"),
         ("a name", "`model` must be a functional keras.Model, .* received 'a name'"),
     ]
     for build in (txf.models.generative, txf.models.prefill_model, txf.models.step_model):
