@@ -92,8 +92,7 @@ class Layer(KeepsState, keras.layers.Layer):
                 return keras.layers.Layer.compute_output_spec(self, *args, **kwargs)
             return self.compute_output_spec(*args, **kwargs)
 
-    def rematerialized_call(self, layer_call, *args, **kwargs):
-        return rematerialized_call(self, layer_call, *args, **kwargs)
+    rematerialized_call = rematerialized_call
 
     @unless_overridden
     def compute_output_shape(self, *shapes, **named_shapes):

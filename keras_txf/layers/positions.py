@@ -87,18 +87,22 @@ class Rotary(Layer):
             )
         self.scaling = None if scaling is None else dict(scaling)
         rotary.check_rotary_scaling(base, self.scaling)
+        self._frequencies = {}  # by the width of a head
         self.built = True  # there is nothing to build, and attention calls `rotate` rather than the layer
 
     def rotate(self, x, positions):
         """Turns x (batch, length, heads, head dim) by `positions`, (length,) or (batch, length)."""
-        dim = self.check_width(x.shape[-1])
-        length = ops.max(positions) + 1 if rotary.depends_on_length(self.scaling) else None
-        frequencies, magnitude = rotary.rotary_frequencies(dim, self.base, self.scaling, length, wide_dtype(x.dtype))
+        width = x.shape[-1]
+        if width not in self._frequencies:
+            self._frequencies[width] = rotary.scaled_frequencies(self.check_width(width), self.base, self.scaling)
+        frequencies, magnitude = self._frequencies[width]
+        if callable(frequencies):
+            frequencies = frequencies(ops.max(positions) + 1, wide_dtype(x.dtype))
         return rotary.rotate(x, positions, frequencies, magnitude, self.interleaved)
 
     def check_heads(self, length, head_dim, name="head_dim"):
         """Raises ValueError for a head that cannot turn, or for factors of "longrope" that are for another width."""
-        rotary.rotary_frequencies(self.check_width(head_dim, name), self.base, self.scaling)
+        rotary.scaled_frequencies(self.check_width(head_dim, name), self.base, self.scaling)
 
     def check_width(self, head_dim, name="head_dim"):
         """The number of features that turn of a head; refuses an odd one. `name` is the argument in the message."""

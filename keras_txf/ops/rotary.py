@@ -80,17 +80,31 @@ def rotary_frequencies(dim, base=10000.0, scaling=None, length=None, dtype="floa
     """Frequencies of a rotary embedding over `dim` features, and the factor on its magnitude.
 
     Args:
-        dim: even number of rotated features.
-        base: base of the wavelengths.
-        scaling: None, or a dict such as {"type": "linear", "factor": 4.0}. The types and the other
-            keys are the arguments of the functions in `ROTARY_SCALINGS`, named as in Hugging Face
-            configurations.
+        dim, base, scaling: see `scaled_frequencies`.
         length: number of tokens of the text, an integer or a scalar tensor: "dynamic" and "longrope" depend on it.
             None: not longer than the texts of the training.
         dtype: of the frequencies that depend on `length`.
 
     Returns:
         NumPy float64 (dim / 2,), or a tensor where the frequencies depend on `length`; float.
+    """
+    frequencies, magnitude = scaled_frequencies(dim, base, scaling)
+    return (frequencies(length, dtype) if callable(frequencies) else frequencies), magnitude
+
+
+def scaled_frequencies(dim, base, scaling):
+    """Frequencies for texts of any length: an array, or a function where they depend on the length.
+
+    Args:
+        dim: even number of rotated features.
+        base: base of the wavelengths.
+        scaling: None, or a dict such as {"type": "linear", "factor": 4.0}. The types and the other
+            keys are the arguments of the functions in `ROTARY_SCALINGS`, named as in Hugging Face
+            configurations.
+
+    Returns:
+        NumPy float64 (dim / 2,), or a function of the length and the dtype that returns a tensor; and the factor on
+        the magnitude.
     """
     options = {"type": "none"} if scaling is None else dict(scaling)
     kind = options.pop("type", None)
@@ -110,8 +124,7 @@ def rotary_frequencies(dim, base=10000.0, scaling=None, length=None, dtype="floa
         elif value is not None or name in required:
             checks.positive_number(name, value)
     options = {name: value for name, value in options.items() if value is not None}
-    frequencies, magnitude = function(dim, base, **options)
-    return (frequencies(length, dtype) if callable(frequencies) else frequencies), magnitude
+    return function(dim, base, **options)
 
 
 def scaling_options(kind):
@@ -123,12 +136,7 @@ def scaling_options(kind):
 def check_rotary_scaling(base, scaling):
     """Refuses a wrong scaling before the width of a head is known."""
     factors = (scaling or {}).get("short_factor")
-    rotary_frequencies(2 * len(factors) if isinstance(factors, (list, tuple)) else 8, base, scaling)
-
-
-def depends_on_length(scaling):
-    """Whether the frequencies of a scaling depend on the number of tokens."""
-    return (scaling or {}).get("type") in ("dynamic", "longrope")
+    scaled_frequencies(2 * len(factors) if isinstance(factors, (list, tuple)) else 8, base, scaling)
 
 
 def _check_factors(name, factors, number):
