@@ -1,18 +1,22 @@
 """The `config.json` of a checkpoint: which keys are read, which are passed over, and which are refused.
 
 A test compares the families with transformers: each key that a family's class there declares is read, or stands in
-`NEUTRAL`, `FIXED` or the family's `neutral`. Any other key is none of that class. It is refused where its name has a
-meaning for some model, by `KEYS` and `OF_OTHER_CODE`, or where the folder brings code of its own, which may read it.
-A key that no class knows cannot change the outputs of transformers, and null asks for nothing: these are passed over.
+`NEUTRAL`, `FIXED` or the family's `neutral`. Any other key is unknown to that class. `Config.check_all_known` raises
+ValueError if such a key has a meaning for some model, by `transformers_keys` and `OF_OTHER_CODE`, or if the folder
+brings its own code, which may read the key. A key that no class knows cannot change the outputs of transformers, and
+null asks for nothing: these keys are passed over.
 """
 
 import contextlib
+import functools
+import json
+import pathlib
 import warnings
 
 from keras_txf.checkpoints.config_schema import KINDS, NULL
-from keras_txf.checkpoints.transformers_defaults import DEFAULTS, SYNONYMS
-from keras_txf.checkpoints.transformers_keys import KEYS
 from keras_txf.checks import short_repr
+
+DATA = pathlib.Path(__file__).with_name("data")  # tests/checkpoints/make_transformers_keys.py writes the files
 
 # Keys without an effect on the outputs of a model.
 NEUTRAL = {
@@ -58,6 +62,22 @@ ACTIVATIONS = {  # Hugging Face's name -> ours
 }  # fmt: skip
 
 
+@functools.cache
+def transformers_keys():
+    """Returns the set of keys that classes of transformers declare, or that its code reads without a declaration."""
+    return frozenset(json.loads((DATA / "transformers_keys.json").read_text(encoding="utf-8"))["keys"])
+
+
+@functools.cache
+def transformers_defaults():
+    """Returns two tables of the classes of transformers, in a dict.
+
+    "defaults" has, by `model_type`, the defaults of keys that differ from the defaults in our tables. "synonyms" has,
+    by `model_type`, other names of keys that a file may use -> the names that the class declares.
+    """
+    return json.loads((DATA / "transformers_defaults.json").read_text(encoding="utf-8"))
+
+
 class Config:
     """The values of a `config.json`, with a record of the keys that were read, and of their values or defaults.
 
@@ -67,7 +87,9 @@ class Config:
     """
 
     def __init__(self, values, path=""):
-        self.synonyms = SYNONYMS.get(values.get("model_type"), {}) if isinstance(values.get("model_type"), str) else {}
+        kind = values.get("model_type") if isinstance(values.get("model_type"), str) else None
+        self.class_defaults = transformers_defaults()["defaults"].get(kind, {})
+        self.synonyms = transformers_defaults()["synonyms"].get(kind, {})
         self.values = with_own_names(values, self.synonyms)
         self.path = path
         self.place = f"{path.rstrip('.')} of config.json" if path else "config.json"
@@ -75,8 +97,7 @@ class Config:
 
     def __call__(self, key, default=REQUIRED):
         """Returns the value of a key, checked by `KINDS`; null is allowed if the default is None or `NULL` has it."""
-        if key not in self.values:
-            default = DEFAULTS.get(self.values.get("model_type"), {}).get(key, default)
+        default = default if key in self.values else self.class_defaults.get(key, default)
         value = self.read[key] = self.values.get(key, default)
         if value is REQUIRED:
             raise ValueError(f"{self.place} must have {short_repr(key)}; received {short_repr(sorted(self.values))}.")
@@ -176,11 +197,8 @@ class Config:
                 self.only(key, *allowed, hint=self.way_out([key]))
         unknown = self.values.keys() - self.read.keys() - NEUTRAL - set(neutral) - self.synonyms.keys()
         own_code = any(word in str(self.values.get("auto_map")) for word in ("AutoConfig", "AutoModel"))
-        refused = sorted(
-            key
-            for key in unknown
-            if self.values[key] is not None and (own_code or key in KEYS or key in KINDS or key in OF_OTHER_CODE)
-        )
+        with_meaning = unknown if own_code else unknown & (transformers_keys() | KINDS.keys() | OF_OTHER_CODE)
+        refused = sorted(key for key in with_meaning if self.values[key] is not None)
         if refused:
             code = ", or that the folder's own code (`auto_map`) may read" if own_code else ""
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Writes `transformers_keys.py` and `transformers_defaults.py` of the checkpoints.
+"""Writes `transformers_keys.json` and `transformers_defaults.json` of the checkpoints.
 
 Run it with a new transformers, or after a new family:
 
@@ -6,9 +6,9 @@ python tests/checkpoints/make_transformers_keys.py
 """
 
 import dataclasses
+import json
 import pathlib
 import re
-import textwrap
 
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -16,28 +16,6 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from keras_txf.checkpoints import config
 from keras_txf.checkpoints.families import FAMILIES
 
-FOLDER = pathlib.Path(config.__file__).parent
-KEYS = '''"""Keys of the classes of transformers {version}. `make_transformers_keys.py` writes this file."""
-
-# What the classes for texts and images declare, and what code of transformers reads without a declaration.
-KEYS = frozenset(
-    """
-{keys}
-""".split()
-)
-'''
-DEFAULTS = '''"""Defaults of the classes of transformers {version}. `make_transformers_keys.py` writes this file."""
-
-# Of each `model_type`, those that are not the defaults in our table.
-DEFAULTS = {{
-{defaults}
-}}  # fmt: skip
-
-# Of each `model_type`, other names of keys that a file may have -> the names of its class.
-SYNONYMS = {{
-{synonyms}
-}}  # fmt: skip
-'''
 GETATTR = re.compile(r'getattr\((?:self\.)?(?:text_)?config, "(\w+)"')
 INSTEAD = {
     "deepseek_v2": {"num_experts_per_tok": 6},
@@ -116,31 +94,19 @@ def differing(cls, recording):
     return found
 
 
-def text_of(value):
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def rows(tables):
-    """The lines of a dict of dicts, by `model_type`."""
-    found = []
-    for kind, table in tables.items():
-        pairs = ", ".join(f'"{key}":~{text_of(value)}' for key, value in table.items())
-        if pairs:
-            row = textwrap.fill(f'"{kind}":~{{{pairs}}},', 118, initial_indent=" " * 4, subsequent_indent=" " * 8)
-            found.append(row.replace("~", " "))
-    return "\n".join(found)
-
-
-def defaults_text():
-    """What `transformers_defaults.py` holds."""
+def tables():
+    """What `transformers_defaults.json` holds."""
     kinds = sorted(FAMILIES.keys() & CONFIG_MAPPING.keys())
-    of_classes = {kind: found for family in kinds for kind, found in defaults(family).items()}
-    synonyms = {kind: CONFIG_MAPPING[kind].attribute_map for kind in kinds}
-    return DEFAULTS.format(version=transformers.__version__, defaults=rows(of_classes), synonyms=rows(synonyms))
+    of_classes = {kind: found for family in kinds for kind, found in defaults(family).items() if found}
+    synonyms = {kind: CONFIG_MAPPING[kind].attribute_map for kind in kinds if CONFIG_MAPPING[kind].attribute_map}
+    return {"defaults": of_classes, "synonyms": synonyms}
+
+
+def write(name, **content):
+    text = json.dumps({"transformers": transformers.__version__, **content}, indent=1)
+    (config.DATA / name).write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    lines = textwrap.fill(" ".join(keys()), 118, break_long_words=False, break_on_hyphens=False)
-    text = KEYS.format(version=transformers.__version__, keys=lines)
-    (FOLDER / "transformers_keys.py").write_text(text, encoding="utf-8")
-    (FOLDER / "transformers_defaults.py").write_text(defaults_text(), encoding="utf-8")
+    write("transformers_keys.json", keys=keys())
+    write("transformers_defaults.json", **tables())
