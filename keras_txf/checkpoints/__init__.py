@@ -1,7 +1,7 @@
 """Loads checkpoints of Hugging Face as functional Keras models and adapters of peft, and saves both as such."""
 
 from keras_txf.checkpoints.adapters import load_adapter, save_adapter
-from keras_txf.checkpoints.hub import find
+from keras_txf.checkpoints.files import find
 from keras_txf.checkpoints.loading import load
 from keras_txf.checkpoints.resizing import resize_vocabulary
 from keras_txf.checkpoints.saving import save

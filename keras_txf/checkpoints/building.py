@@ -8,12 +8,11 @@ import keras
 from keras_txf import checks
 from keras_txf.backend.functional_graph import nodes
 from keras_txf.backend.keras_private import without_values
-from keras_txf.checkpoints.config import Config
+from keras_txf.checkpoints.config import Config, without
 from keras_txf.checkpoints.config_schema import KINDS
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.families.rotary import with_lengths
-from keras_txf.checkpoints.family import LANGUAGE_MODELS, modules_of
-from keras_txf.checkpoints.text_part import text_values
+from keras_txf.checkpoints.family import LANGUAGE_MODELS, modules_of, text_values
 from keras_txf.checkpoints.weight_map import as_tensor, links
 from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
@@ -219,3 +218,9 @@ def is_tied(source, task, config, tied):
     tables = [f"{body[path]}.weight" for path in ("target_embedding/token", "embedding/token") if path in body]
     table = next((name for name in tables if name in source.names), None)
     return tied and table is not None and source.same(head, table)
+
+
+def has_token_types(values, ignore=()):
+    """Whether the model of a config.json has a table of two token types or more; `ignore` as for `load`."""
+    values = family_values(without(values, ignore))
+    return (find_family(values).options(Config(values)).get("token_types") or 0) > 1

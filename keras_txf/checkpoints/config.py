@@ -230,3 +230,25 @@ def with_own_names(values, synonyms):
         if values.get(other) is not None and (own not in values or own != "encoder_layers"):
             found[own] = values[other]
     return found
+
+
+def without(values, ignore):
+    """Returns the values of config.json but for the keys that the caller ignores."""
+    if not isinstance(ignore, (list, tuple, set)) or not all(isinstance(key, str) for key in ignore):
+        raise ValueError(f"`ignore` must be a list of keys of config.json; received {short_repr(ignore)}.")
+    missing = []
+    for key in ignore:
+        values, found = _without(values, key)
+        missing += [] if found else [key]
+    if missing:
+        raise ValueError(f"`ignore` must name keys of config.json; received {short_repr(missing)}, which it has not.")
+    return values
+
+
+def _without(values, key):
+    """Returns the values without a key, such as "a" or "rope_scaling.a", and whether they had it."""
+    outer, dot, inner = key.partition(".")
+    if key in values or not dot or not isinstance(values.get(outer), dict):
+        return {name: value for name, value in values.items() if name != key}, key in values
+    rest, found = _without(values[outer], inner)
+    return {**values, outer: rest}, found

@@ -13,12 +13,11 @@ import keras
 from keras_txf import checks
 from keras_txf.backend.functional_graph import is_functional
 from keras_txf.checkpoints.building import describe, has_own_logits, options_of
+from keras_txf.checkpoints.comparison import differ, differences, distance, options_in, other_outputs, shown
 from keras_txf.checkpoints.config import ACTIVATIONS, Config
 from keras_txf.checkpoints.config_schema import KINDS, NULL
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
-from keras_txf.checkpoints.model_options import differ, differences, distance, options_in, shown
-from keras_txf.checkpoints.same_outputs import other_outputs
 from keras_txf.checks import short_repr
 
 LONGEST = 64  # window that the comparison of outputs exceeds

@@ -1,25 +1,23 @@
 """Loading: a folder of Hugging Face becomes a functional Keras model."""
 
 import contextlib
-import dataclasses
-import json
 import os
 import pathlib
 import warnings
-import weakref
 from typing import Any, Unpack
 
 import keras
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.backend.keras_private import puts_values_off, without_values
+from keras_txf.backend.array_values import in_order, tensor_of
+from keras_txf.backend.keras_private import has_value, initialize, puts_values_off, without_values
 from keras_txf.checkpoints.building import build, choose_task, family_values, find_family, is_tied, table_of
-from keras_txf.checkpoints.config import Config
-from keras_txf.checkpoints.files import open_tensors, weights_of
+from keras_txf.checkpoints.checkpoint_info import Provenance, set_origin
+from keras_txf.checkpoints.config import Config, without
+from keras_txf.checkpoints.family import TEXT_PARTS
+from keras_txf.checkpoints.files import find, open_tensors, weights_of
 from keras_txf.checkpoints.generation_config import give_generate_defaults
-from keras_txf.checkpoints.hub import find
-from keras_txf.checkpoints.lazy_init import give_value, give_values
 from keras_txf.checkpoints.option_tables import LoadOptions
 from keras_txf.checkpoints.source import (
     Source,
@@ -30,7 +28,6 @@ from keras_txf.checkpoints.source import (
     names_of_other_class,
     resolve_aliases,
 )
-from keras_txf.checkpoints.text_part import TEXT_PARTS
 from keras_txf.checkpoints.weight_map import Expert, as_tensor, links
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_overrides
@@ -137,74 +134,6 @@ def refuse_adapter(folder):
         )
 
 
-def without(values, ignore):
-    """Returns the values of config.json but for the keys that the caller ignores."""
-    if not isinstance(ignore, (list, tuple, set)) or not all(isinstance(key, str) for key in ignore):
-        raise ValueError(f"`ignore` must be a list of keys of config.json; received {short_repr(ignore)}.")
-    missing = []
-    for key in ignore:
-        values, found = _without(values, key)
-        missing += [] if found else [key]
-    if missing:
-        raise ValueError(f"`ignore` must name keys of config.json; received {short_repr(missing)}, which it has not.")
-    return values
-
-
-def _without(values, key):
-    """Returns the values without a key, such as "a" or "rope_scaling.a", and whether they had it."""
-    outer, dot, inner = key.partition(".")
-    if key in values or not dot or not isinstance(values.get(outer), dict):
-        return {name: value for name, value in values.items() if name != key}, key in values
-    rest, found = _without(values[outer], inner)
-    return {**values, outer: rest}, found
-
-
-@dataclasses.dataclass
-class Provenance:
-    """The checkpoint that a model was loaded from, for `save`.
-
-    Args:
-        folder, config, task, options: folder, values of `config.json`, task and the caller's options of `load`.
-        kept: tensors of the file that became no weight, by their names in the file.
-        skipped: first rows of tables that became no weight, by the names of the tables.
-        prefix: what the names of the body begin with in a file whose class no builder makes; else None. `save` writes
-            that class again.
-        files: texts of files of the tokenizer that differ from those of the folder, by their names.
-    """
-
-    folder: pathlib.Path
-    config: dict
-    task: str
-    options: dict
-    kept: dict = dataclasses.field(default_factory=dict)
-    skipped: dict = dataclasses.field(default_factory=dict)
-    prefix: str | None = None
-    files: dict = dataclasses.field(default_factory=dict)
-
-
-PROVENANCE = weakref.WeakKeyDictionary()
-
-
-def set_origin(model, origin):
-    """Says what a model was loaded from, here and in the model's `.keras` files, which hold no further tensors."""
-    PROVENANCE[model] = origin
-    lost = sorted([*origin.kept, *origin.skipped])
-    model.checkpoint = json.dumps([origin.config, origin.task, sorted(origin.options), origin.prefix, lost])
-
-
-def origin_of(model):
-    """The `Provenance` of a model that was loaded, or read from the `.keras` file of such a model; else None."""
-    if model in PROVENANCE or getattr(model, "checkpoint", None) is None:
-        return PROVENANCE.get(model)
-    config, task, options, prefix, lost = json.loads(model.checkpoint)
-    if lost:
-        raise ValueError(
-            f"`model` must have all tensors of its checkpoint, which a .keras file does not hold; it lacks "
-            f"{short_repr(lost)}. Save the model that `load` returns, or pass `config`."
-        )
-    return Provenance(None, config, task, dict.fromkeys(options), prefix=prefix)
-
-
 def check_padding(folder, pad_id):
     """Refuses a config.json with another padding token than the tokenizer's: some copies of XLM have one."""
     files = [file_of(folder, name) for name in ("tokenizer_config.json", "tokenizer.json")]
@@ -298,3 +227,39 @@ def collect(stacks, expert, values):
         return None
     values.append(stacks.pop(stack.path)[0])
     return stack
+
+
+# A builder draws random initial values for its weights. For a checkpoint they would cost time, and memory next to the
+# values of the file; and a wrong size in config.json could exhaust the memory before the tensors are checked. So
+# `without_values` builds the model, and the functions below give its variables their first values.
+
+
+def give_value(variable, held):
+    """Gives a variable its first value: the first array of the list `held`, which is taken out of the list."""
+    value = Converted(held, variable.dtype)
+    if has_value(variable):  # a layer that was built before
+        variable.assign(tensor_of(value, variable.dtype))
+        return
+    initialize(variable, lambda shape, dtype: tensor_of(value, dtype))
+
+
+class Converted:
+    """An array that is converted to another dtype when a backend reads it, once.
+
+    From a plain array TensorFlow makes a copy, against changes, and then its own tensor: both beside the array of the
+    file would double the peak memory of loading.
+    """
+
+    def __init__(self, held, dtype):
+        self.held = held
+        self.dtype = np.dtype(dtype)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(in_order(self.held.pop(0)), dtype or self.dtype, order="C")
+
+
+def give_values(variables):
+    """Gives variables without a value that of their layers' initializers."""
+    for variable in variables:
+        if not has_value(variable):
+            initialize(variable)

@@ -16,12 +16,12 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.backend.keras_private import config_of_model, flatten_layers, model_of_config, without_values
 from keras_txf.checkpoints.building import find_family
+from keras_txf.checkpoints.checkpoint_info import origin_of, set_origin, write_beside
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
-from keras_txf.checkpoints.lazy_init import give_value, give_values
-from keras_txf.checkpoints.loading import origin_of, set_origin
+from keras_txf.checkpoints.loading import give_value, give_values
 from keras_txf.checkpoints.saved_config import write_json
-from keras_txf.checkpoints.saving import refuse_adapters, write_beside
+from keras_txf.checkpoints.saving import refuse_adapters
 from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.models.generate_defaults import share_generate_defaults

@@ -1,8 +1,8 @@
 """Saving: writes a model as a folder that transformers loads."""
 
-import collections
+import contextlib
+import filecmp
 import os
-import shutil
 import uuid
 from typing import Any
 
@@ -12,29 +12,21 @@ from keras import ops
 from safetensors.numpy import save_file
 
 from keras_txf import checks
+from keras_txf.atomic_write import atomic_folder, writing
 from keras_txf.backend.keras_private import flatten_layers
-from keras_txf.checkpoints.atomic_checkpoint import atomic_checkpoint, check_places
-from keras_txf.checkpoints.building import describe, family_values, find_family, table_of, task_of
+from keras_txf.checkpoints.building import describe, find_family, table_of
+from keras_txf.checkpoints.checkpoint_info import beside, find_origin, refuse_equal_paths, write_beside
+from keras_txf.checkpoints.comparison import differences
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.derived_config import derive_config
-from keras_txf.checkpoints.files import INDEX, ONE, SAVE_ID
-from keras_txf.checkpoints.loading import PROVENANCE, Provenance, origin_of
-from keras_txf.checkpoints.model_options import differences
+from keras_txf.checkpoints.files import INDEX, ONE, SAVE_ID, shards_of
 from keras_txf.checkpoints.saved_config import dtype_of, new_config, update_generation_config, write_json
 from keras_txf.checkpoints.weight_map import links
 from keras_txf.checks import short_repr
 from keras_txf.layers.adapters import adapters_of
-from keras_txf.reading import COMPLETE, file_of, read_json, within
+from keras_txf.reading import COMPLETE
 
 DTYPES = ("float32", "float16", "bfloat16")
-# Files that are copied with the weights of a checkpoint.
-BESIDE = ("tokenizer*", "chat_template*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
-          "spiece.model", "spm.model", "sentencepiece.bpe.model", "source.spm", "target.spm", "target_vocab.json",
-          "generation_config.json", "preprocessor_config.json")  # fmt: skip
-# Options of `load` without an effect on the logits, and the one that config.json holds.
-FREE = {"name", "return_hidden_states", "return_attention_scores", "token_type_ids", "packed", "dropout",
-        "embedding_dropout", "attention_dropout", "feed_forward_dropout", "head_dropout", "stochastic_depth",
-        "max_length", "pad_id"}  # fmt: skip
 
 
 def save(
@@ -115,65 +107,6 @@ def refuse_adapters(model):
         )
 
 
-def refuse_equal_paths(model):
-    """Refuses a model of several models, as of two encoders: a checkpoint has one tensor for each path."""
-    counts = collections.Counter(weight.path for weight in model.weights)
-    path, count = max(counts.items(), key=lambda item: item[1], default=("", 1))
-    if count > 1:
-        raise ValueError(
-            f"`model` must have one weight of each path, as a checkpoint has; received {count} of {short_repr(path)}. "
-            "Pass each of the models inside of it by itself."
-        )
-
-
-def write_beside(folder, origin):
-    """Writes the files that belong to the weights of a checkpoint into a folder."""
-    for name, file in beside(origin.folder).items():
-        shutil.copyfile(file, folder / name)
-    for name, text in origin.files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-
-
-def beside(folder):
-    """Returns the files to copy with the weights of a folder: dict of names -> paths. Refuses links out of it."""
-    places = (folder, folder / COMPLETE) if folder else ()
-    files = (file for place in places for pattern in BESIDE for file in place.glob(pattern) if file.is_file())
-    return {file.name: within(folder, file) for file in files}
-
-
-def find_origin(model, config):
-    """Returns the `Provenance` of the model, from its own checkpoint or from the caller's `config`."""
-    if config is None:
-        origin = origin_of(model)
-        if origin is None:
-            raise ValueError(
-                "`config` must be a dict of config.json or a folder with one for a model that `load` did not return, "
-                "such as a clone; received None. `family` derives one for a model from a builder."
-            )
-        changed = sorted(origin.options.keys() - FREE)
-        if changed:
-            raise ValueError(
-                f"`model` was loaded with options that config.json cannot hold: {short_repr(changed)}. Pass `config`."
-            )
-        return origin
-    refuse_equal_paths(model)
-    folder = None if isinstance(config, dict) else checks.path("config", config)
-    values = dict(config) if folder is None else read_json(file_of(folder, "config.json"), "config")
-    values = family_values(values)
-    tasks = find_family(values).tasks
-    task = task_of(values, tasks)
-    if task is None:
-        names = sorted(known.architecture for known in tasks.values())
-        raise ValueError(
-            f"`config` must name one of {names} in `architectures`; received {short_repr(values.get('architectures'))}."
-        )
-    before = PROVENANCE.get(model)
-    if before is None or (before.task, find_family(before.config)) != (task, find_family(values)):
-        return Provenance(folder, values, task, {})
-    kept = before.kept if before.prefix is None else {}  # those of another class
-    return Provenance(folder or before.folder, values, task, {}, kept, before.skipped, files=before.files)
-
-
 def check_described(model, origin, family):
     """Refuses a model whose weights or options differ from those of the model of a given config.json."""
     said = differences(describe(model, family, origin.task, origin.config), model)
@@ -232,3 +165,82 @@ def values_of(link, first_rows, dtype):
 def as_dtype(tensor, dtype):
     tensor = np.asarray(tensor if dtype is None or tensor.dtype.kind in "iub" else tensor.astype(dtype))
     return np.ascontiguousarray(tensor).reshape(tensor.shape)  # a scalar would become a vector
+
+
+@contextlib.contextmanager
+def atomic_checkpoint(folder):
+    """Replaces a checkpoint atomically: at each moment the folder holds the old checkpoint or the new one.
+
+    Yields a temporary folder within `folder` for the new files. When they are complete, one rename to `COMPLETE` makes
+    them the checkpoint: `file_of` looks there before it looks in the folder. Then the files move to their own places.
+    Readers who do not know `COMPLETE`, such as transformers, find no weights from before the first move until after
+    the last one. If the process is killed after the rename, the next save completes the moves.
+
+    Raises:
+        ValueError: the disk is full or read-only. The old checkpoint is as it was.
+    """
+    with writing("folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with _lock(folder):
+            _move(folder)
+            with atomic_folder(folder / COMPLETE) as temporary:
+                yield temporary
+                for file in temporary.iterdir():  # so that of a fine-tuned model the one file alone changes
+                    known = folder / file.name
+                    if file.name not in (ONE, INDEX) and known.is_file() and filecmp.cmp(file, known, shallow=False):
+                        file.unlink()
+            _move(folder)
+
+
+def check_places(folder, names):
+    """Refuses a directory that has the name of a file."""
+    taken = sorted(
+        name for name in {*names, ONE, INDEX} if (folder / name).is_dir() and not (folder / name).is_symlink()
+    )
+    if taken:
+        raise ValueError(
+            f"`folder` must have no directory in the place of a file; received {short_repr(str(folder))} with "
+            f"{short_repr(taken)}."
+        )
+
+
+def _move(folder):
+    """Moves the files of a complete save to their places, in an order in which a kill anywhere does no harm."""
+    new = folder / COMPLETE
+    if not new.is_dir():
+        return
+    names = {file.name for file in new.iterdir()}
+    weights = names & {ONE, INDEX}
+    if weights and (names != {ONE} or (folder / INDEX).exists()):  # one file alone replaces another by one rename
+        _remove_weights(folder)
+    for name in sorted(names - weights) + sorted(weights):
+        os.replace(new / name, folder / name)
+    new.rmdir()
+
+
+def _remove_weights(folder):
+    """Removes the old checkpoint's shards, then the index that names them, then the file with all tensors."""
+    try:
+        shards = set(shards_of(folder / INDEX).values())
+    except ValueError:  # no index, or a broken one
+        shards = ()
+    for name in (*sorted(name for name in shards if name.endswith(".safetensors")), INDEX, ONE):
+        if os.path.lexists(folder / name) and not (folder / name).is_dir():
+            (folder / name).unlink()
+
+
+@contextlib.contextmanager
+def _lock(folder):
+    """Waits while another thread or process saves to the folder, where the system has such locks: Windows has none."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network disks have no locks either
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -7,8 +7,7 @@ import warnings
 import numpy as np
 
 from keras_txf.checkpoints.config import Config
-from keras_txf.checkpoints.family import LANGUAGE_MODELS, POOLER, modules_of
-from keras_txf.checkpoints.text_part import text_name
+from keras_txf.checkpoints.family import LANGUAGE_MODELS, POOLER, modules_of, text_name
 from keras_txf.checkpoints.weight_map import as_tensor
 from keras_txf.checks import short_repr
 

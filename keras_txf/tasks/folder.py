@@ -14,7 +14,7 @@ import keras
 
 from keras_txf import checkpoints
 from keras_txf.atomic_write import atomic_file, atomic_folder, copy_others, writing
-from keras_txf.checkpoints.origin_files import has_origin, move_origin, read_origin, share_origin, write_origin
+from keras_txf.checkpoints.checkpoint_info import has_origin, move_origin, read_origin, share_origin, write_origin
 from keras_txf.checks import short_repr
 from keras_txf.reading import check_archive, file_of, read_json, reading
 

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 
 from keras_txf import checks, models, text
-from keras_txf.checkpoints.labels import config_with_labels, labels_of, problem_type_of
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
+from keras_txf.checkpoints.saved_config import config_with_labels, labels_of, problem_type_of
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import inputs_by_name, logits_of

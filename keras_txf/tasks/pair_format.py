@@ -1,6 +1,6 @@
 """How the model of a checkpoint reads two texts: what stands between them, and whether token types tell them apart."""
 
-from keras_txf.checkpoints.token_types import has_token_types
+from keras_txf.checkpoints.building import has_token_types
 from keras_txf.reading import file_of, read_json, reading
 from keras_txf.text.folder_files import read_tokenizer_config
 

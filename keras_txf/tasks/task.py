@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_txf import checks, training
-from keras_txf.checkpoints.origin_files import has_origin
+from keras_txf.checkpoints.checkpoint_info import has_origin
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options
 from keras_txf.layers.token_input import embedded_input, inputs_by_name

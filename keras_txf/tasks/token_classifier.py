@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 from keras_txf import checks, models, text, training
-from keras_txf.checkpoints.labels import config_with_labels, labels_of
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
+from keras_txf.checkpoints.saved_config import config_with_labels, labels_of
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import logits_of

@@ -9,8 +9,8 @@ from checkpoints.test_golden import GOLDEN
 from folders import BERT, LLAMA, tensors, write
 
 import keras_txf as txf
+from keras_txf.checkpoints.checkpoint_info import read_origin, share_origin, write_origin
 from keras_txf.checkpoints.generation_config import give_generate_defaults
-from keras_txf.checkpoints.origin_files import read_origin, share_origin, write_origin
 from keras_txf.generation import (
     Beam,
     ForbiddenTokens,

@@ -10,8 +10,8 @@ from checkpoint_cases import CASES
 from safetensors.numpy import load_file, save_file
 
 import keras_txf as txf
-from keras_txf.checkpoints.loading import PROVENANCE
-from keras_txf.checkpoints.modules import find_modules
+from keras_txf.checkpoints.adapters import find_modules
+from keras_txf.checkpoints.checkpoint_info import PROVENANCE
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
