@@ -16,7 +16,7 @@ from keras_txf.layers.adapters import adapters_of
 from keras_txf.layers.projections import Projection
 
 PREFIX = "base_model.model."
-COPIED_BY_PEFT = ("lm_head",)  # adapted modules whose base peft saves beside the adapter
+COPIED_BY_PEFT = ("lm_head",)  # adapted modules whose base peft saves with the adapter
 SAVED_BY_PEFT = ("classifier", "score")  # heads that peft saves as a whole, whatever is inside
 
 
@@ -55,7 +55,7 @@ def read_tensors(tensors, config, modules):
 
 
 def _as_named(modules, paths):
-    """The modules by their names in a file, in which they may have those of another version or of the body alone."""
+    """The modules by their names in a file: the names of either version of transformers, of the class or its body."""
     namings = [{module.names[i]: module for module in modules.values()} for i in range(4)]
     return max(namings, key=lambda naming: len(naming.keys() & paths))
 
@@ -101,7 +101,7 @@ def _read(tensors, names, pair, shape):
 
 
 def _check_others(tensors, names, modules):
-    """Refuses tensors that become no weight, but for copies of the base, which peft saves beside adapted logits."""
+    """Raises ValueError for tensors without a weight, except the base's copies that peft saves with adapted logits."""
     for (path, part), name in sorted(names.items(), key=lambda item: not item[0][1].startswith("lora_")):
         module = modules.get(path.removesuffix(".base_layer"))
         if part.startswith("lora_"):
@@ -130,7 +130,7 @@ def write_tensors(modules, name, shared, skipped, dtype):
         modules: dict of `find_modules`.
         name: of the adapter.
         shared: list of other variables that are trained with it.
-        skipped: see `Provenance`.
+        skipped: see `CheckpointInfo`.
         dtype: of the tensors.
 
     Returns:
@@ -159,8 +159,8 @@ def write_tensors(modules, name, shared, skipped, dtype):
         elif path in whole:
             for part, link in module.tensors.items():
                 value = link.write([_value(variable, found[path]) for variable in link.variables])
-                if link.way.skipped and link.name in skipped:
-                    value[: link.way.skipped] = skipped[link.name]
+                if link.transform.skipped and link.name in skipped:
+                    value[: link.transform.skipped] = skipped[link.name]
                 tensors[f"{path}.{part}"] = value
     tensors = {path: value.astype(dtype) for path, value in tensors.items()} | copies
     tensors = {f"{PREFIX}{path}": np.ascontiguousarray(value) for path, value in tensors.items()}
@@ -240,7 +240,7 @@ def _check_alone(module, modules):
 
 
 def _check_held(shared, modules):
-    """Refuses trained weights that no module holds, such as those of experts, each of which has tensors of its own."""
+    """Raises ValueError for trained weights that no module holds, such as the weights of experts."""
     held = {id(v) for module in modules.values() for link in module.tensors.values() for v in link.variables}
     lost = [variable.path for variable in shared if id(variable) not in held]
     if lost:
@@ -250,7 +250,7 @@ def _check_held(shared, modules):
 
 
 def _as_peft_wraps(names, modules):
-    """Names of modules, with a head that peft saves by itself in place of all modules within it."""
+    """Names of modules, with a head that peft saves as a whole instead of all modules within the head."""
     for head in SAVED_BY_PEFT:
         within = {module.name for module in modules.values() if module.name.startswith(f"{head}.")}
         if within and within <= set(names):

@@ -14,7 +14,7 @@ from keras_txf.atomic_write import atomic_folder, copy_others, writing
 from keras_txf.checkpoints import lora_config
 from keras_txf.checkpoints.adapter_tensors import read_tensors, write_tensors
 from keras_txf.checkpoints.building import find_family, has_own_logits, table_of
-from keras_txf.checkpoints.checkpoint_info import find_origin, origin_of
+from keras_txf.checkpoints.checkpoint_info import checkpoint_info_of, find_checkpoint_info
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
 from keras_txf.checkpoints.files import find, open_file
@@ -85,7 +85,7 @@ def load_adapter(
     12
     """
     check_new_name(model, name)
-    modules = find_modules(model, _origin_of(model, config))
+    modules = find_modules(model, _info_of(model, config))
     folder = find(path, revision)
     weights, described = folder / WEIGHTS, folder / lora_config.FILE
     values = read_json(described, "path")
@@ -94,14 +94,14 @@ def load_adapter(
     with open_file(weights) as tensors, reading(weights, described):
         kinds, parts, shared = read_tensors(tensors, wanted, modules)
 
-    def fill():
+    def assign_values():
         for layer, values in parts.items():
             for part, value in values.items():
                 layer.adapters[name].variables[part].assign(value)
         for variable, value in shared:
             variable.assign(value)
 
-    insert_adapter(model, name, kinds, [variable for variable, _ in shared], fill)
+    insert_adapter(model, name, kinds, [variable for variable, _ in shared], assign_values)
 
 
 def save_adapter(
@@ -145,7 +145,7 @@ def save_adapter(
     folder = checks.path("folder", folder)
     checks.optional(checks.string, "base", base)
     checks.one_of("dtype", dtype, DTYPES)
-    origin = _origin_of(model, config)
+    info = _info_of(model, config)
     layers, shared = adapted_layers(model, name), trained_beside(model)
     if shared and not any(layer.active == name for layer in layers.values()):
         raise ValueError(
@@ -157,19 +157,19 @@ def save_adapter(
             raise ValueError(
                 f"`folder` must be new, empty or of an adapter; received {short_repr(str(folder))}, which is not."
             )
-    modules = find_modules(model, origin)
-    tensors, options, to_save, transposed = write_tensors(modules, name, shared, origin.skipped, dtype)
-    values = config_of(options, to_save, transposed, origin.task, _name_of(origin.folder) if base is None else base)
+    modules = find_modules(model, info)
+    tensors, options, to_save, transposed = write_tensors(modules, name, shared, info.skipped, dtype)
+    values = config_of(options, to_save, transposed, info.task, _name_of(info.folder) if base is None else base)
     with writing("folder", folder), atomic_folder(folder) as new:
         save_file(tensors, new / WEIGHTS, {"format": "pt"})
         (new / lora_config.FILE).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         copy_others(folder, new, (WEIGHTS, lora_config.FILE))
 
 
-def _origin_of(model, config):
-    """The `Provenance` of a model, whatever options it was loaded with: none of them changes the names of modules."""
-    known = origin_of(model) if config is None else None
-    return find_origin(model, config) if known is None else known
+def _info_of(model, config):
+    """The `CheckpointInfo` of a model with any options of `load`: no option changes the names of modules."""
+    known = checkpoint_info_of(model) if config is None else None
+    return find_checkpoint_info(model, config) if known is None else known
 
 
 def _name_of(folder):
@@ -182,7 +182,7 @@ def _name_of(folder):
     return str(folder)
 
 
-OF_INT8 = ("/kernel_scale", "/embeddings_scale")  # variables of a quantized layer, of which no checkpoint knows
+OF_INT8 = ("/kernel_scale", "/embeddings_scale")  # variables of a quantized layer, which no checkpoint has
 
 
 @dataclasses.dataclass
@@ -208,19 +208,19 @@ class Module:
         return self.names[0]
 
 
-def find_modules(model, origin):
+def find_modules(model, info):
     """Returns the modules of a model, by their names.
 
     Args:
         model: with adapters or without.
-        origin: its `Provenance`.
+        info: its `CheckpointInfo`.
     """
-    family, config = find_family(origin.config), Config(origin.config)
-    layers, task = dense_layers(model), family.tasks[origin.task]
-    beside = {id(v) for layer in layers.values() for a in adapters_of(layer).values() for v in a.variables.values()}
-    variables = [v for v in model.weights if id(v) not in beside and not v.path.endswith(OF_INT8)]
+    family, config = find_family(info.config), Config(info.config)
+    layers, task = dense_layers(model), family.tasks[info.task]
+    added = {id(v) for layer in layers.values() for a in adapters_of(layer).values() for v in a.variables.values()}
+    variables = [v for v in model.weights if id(v) not in added and not v.path.endswith(OF_INT8)]
     found = {}
-    for tensor in links(table_of(family, origin.task, config, model), variables):
+    for tensor in links(table_of(family, info.task, config, model), variables):
         if isinstance(tensor.variables[0], Expert):  # transformers 5 has a tensor of all experts, and peft no module
             continue
         prefix = family.prefix * (task.whole and tensor.inner)
@@ -229,9 +229,9 @@ def find_modules(model, origin):
             module.tensors[last] = link
             paths = [variable.path.rpartition("/")[0] for variable in link.variables]
             if all(variable.path == f"{path}/kernel" for variable, path in zip(link.variables, paths)):
-                if link.way in (SAME, TRANSPOSED) and layers.keys() >= set(paths):
-                    module.layers, module.is_transposed = {path: layers[path] for path in paths}, link.way is SAME
-    if origin.task in LANGUAGE_MODELS and (origin.task == "seq2seq" or not has_own_logits(model)):
+                if link.transform in (SAME, TRANSPOSED) and layers.keys() >= set(paths):
+                    module.layers, module.is_transposed = {path: layers[path] for path in paths}, link.transform is SAME
+    if info.task in LANGUAGE_MODELS and (info.task == "seq2seq" or not has_own_logits(model)):
         body = family.rows(config)
         for name in {as_tensor(row).name for path, row in body.items() if path.endswith("embedding/token")}:
             if name in found:
@@ -251,6 +251,6 @@ def _in_class(link, family):
     # The file has one tensor, the class a module for each of its parts.
     names = [re.sub(pattern, name, old) for name in names]
     return [
-        (name, name, last, Link(f"{name}.{last}", link.way, link.inner, [variable]))
+        (name, name, last, Link(f"{name}.{last}", link.transform, link.inner, [variable]))
         for name, variable in zip(names, link.variables, strict=True)
     ]

@@ -8,8 +8,8 @@ import keras
 from keras_txf import checks
 from keras_txf.backend.functional_graph import nodes
 from keras_txf.backend.keras_private import without_values
-from keras_txf.checkpoints.config import Config, without
-from keras_txf.checkpoints.config_schema import KINDS
+from keras_txf.checkpoints.config import Config, drop_keys
+from keras_txf.checkpoints.config_schema import VALUE_CHECKS
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.families.rotary import with_lengths
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, modules_of, text_values
@@ -20,7 +20,7 @@ from keras_txf.layers.token_input import inputs_by_name, logits_of
 
 
 def family_values(values):
-    """Returns the values of a config.json of one family: those of the text part of a model of texts and images.
+    """Returns the values of a config.json of one family; of a model of texts and images, the values of its text part.
 
     They have the `model_type` of the class in `architectures` where the file has none.
     """
@@ -95,14 +95,14 @@ def _has_logits(source, task, config):
 
 
 def table_of(family, task, config, model):
-    """The rows of body and head of a model's checkpoint; those of the body have its prefix."""
+    """The rows of body and head of a model's checkpoint; `inner` marks the rows of the body."""
     body = {path: dataclasses.replace(as_tensor(row), inner=True) for path, row in family.rows(config).items()}
     untied = family.tasks[task].untied if has_own_logits(model) else {}
     return {**body, **family.tasks[task].rows(config), **untied}
 
 
 def has_own_logits(model):
-    """Whether a layer of its own makes the logits of a language model: they are not tied to an embedding."""
+    """Whether a separate layer makes the logits of a language model: they are not tied to an embedding."""
     return not any(
         isinstance(node.operation, PositionalEmbedding) and node.arguments.kwargs.get("reverse")
         for node in nodes(model)
@@ -126,14 +126,14 @@ def build(source, task, num_classes, dtype, options):
         found["tie_embeddings"] = is_tied(source, task, config, tied)
     found = with_optional(family, task, found, source.names)
     dtype = None if dtype is None else keras.dtype_policies.get(dtype)
-    with in_words_of_config(config.values, options):
+    with errors_show_config(config.values, options):
         return family.tasks[task].build(**{**found, "dtype": dtype, **options})
 
 
 def describe(model, family, task, values):
     """Returns the model that a config.json asks for, with the head and dtype of a model; its weights have no values.
 
-    Options that the presence of a tensor decides are those of the model.
+    Options that depend on the presence of a tensor are taken from the model.
     """
     options, _ = options_of(family, task, Config(values), {})
     if "num_classes" in options and (not isinstance(model.output, dict) or "logits" in model.output):
@@ -147,7 +147,7 @@ def describe(model, family, task, values):
         names = {link.name for link in links(table, model.weights)}
     dtype = next((layer.dtype_policy for layer in model.layers if layer.weights), None)
     dtype = None if dtype == keras.config.dtype_policy() else dtype
-    with without_values(), in_words_of_config(values, {}):
+    with without_values(), errors_show_config(values, {}):
         return family.tasks[task].build(**{**with_optional(family, task, options, names), "dtype": dtype})
 
 
@@ -163,7 +163,7 @@ def options_of(family, task, config, own):
 
     `own` are the caller's options.
     """
-    with in_words_of_config(config.values, own):
+    with errors_show_config(config.values, own):
         found = with_lengths(family.options(config))
         head = family.tasks[task].options(config)
         with config.without_checks():  # the keys of the other heads are known too
@@ -187,7 +187,7 @@ def with_causality(config, family, options):
 
 
 @contextlib.contextmanager
-def in_words_of_config(values, options):
+def errors_show_config(values, options):
     """Adds the values of config.json to an error of a builder, which names its own arguments.
 
     Catches every exception: each backend has its own for sizes that no machine holds.
@@ -198,7 +198,7 @@ def in_words_of_config(values, options):
         words = str(error)
         if isinstance(error, ValueError) and "config.json" in words or any(name in words for name in options):
             raise
-        known = {key: value for key, value in values.items() if key in KINDS}
+        known = {key: value for key, value in values.items() if key in VALUE_CHECKS}
         received = ", ".join(f"{key}={short_repr(value)}" for key, value in known.items())
         raise ValueError(
             f"config.json must describe a model that can be built; received {received}: {words}"
@@ -213,7 +213,7 @@ def is_tied(source, task, config, tied):
     rows = source.family.tasks[task].rows(config)
     head = f"{rows['logits']}.weight"
     if head not in source.names:
-        return tied or not source.family.says_tied
+        return tied or not source.family.tie_key_is_for_logits
     body = source.family.rows(config)
     tables = [f"{body[path]}.weight" for path in ("target_embedding/token", "embedding/token") if path in body]
     table = next((name for name in tables if name in source.names), None)
@@ -222,5 +222,5 @@ def is_tied(source, task, config, tied):
 
 def has_token_types(values, ignore=()):
     """Whether the model of a config.json has a table of two token types or more; `ignore` as for `load`."""
-    values = family_values(without(values, ignore))
+    values = family_values(drop_keys(values, ignore))
     return (find_family(values).options(Config(values)).get("token_types") or 0) > 1

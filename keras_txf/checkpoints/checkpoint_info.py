@@ -12,14 +12,14 @@ from safetensors.numpy import load_file, save_file
 
 from keras_txf import checks
 from keras_txf.checkpoints.building import family_values, find_family, task_of
-from keras_txf.checkpoints.generation_config import give_generate_defaults
+from keras_txf.checkpoints.generation_config import load_generate_defaults
 from keras_txf.checks import short_repr
 from keras_txf.models.generate_defaults import share_generate_defaults
 from keras_txf.reading import COMPLETE, file_of, read_json, within
 
 ORIGIN, KEPT, SKIPPED = "origin.json", "kept.safetensors", "skipped.safetensors"
 # Files that are copied with the weights of a checkpoint.
-BESIDE = ("tokenizer*", "chat_template*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
+COMPANIONS = ("tokenizer*", "chat_template*", "vocab.*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
           "spiece.model", "spm.model", "sentencepiece.bpe.model", "source.spm", "target.spm", "target_vocab.json",
           "generation_config.json", "preprocessor_config.json")  # fmt: skip
 # Options of `load` without an effect on the logits, and the one that config.json holds.
@@ -29,16 +29,16 @@ FREE = {"name", "return_hidden_states", "return_attention_scores", "token_type_i
 
 
 @dataclasses.dataclass
-class Provenance:
+class CheckpointInfo:
     """The checkpoint that a model was loaded from, for `save`.
 
     Args:
         folder, config, task, options: folder, values of `config.json`, task and the caller's options of `load`.
         kept: tensors of the file that became no weight, by their names in the file.
         skipped: first rows of tables that became no weight, by the names of the tables.
-        prefix: what the names of the body begin with in a file whose class no builder makes; else None. `save` writes
+        prefix: what the names of the body begin with, in a file whose class no builder makes; else None. `save` writes
             that class again.
-        files: texts of files of the tokenizer that differ from those of the folder, by their names.
+        files: texts of the tokenizer's files that differ from the files of the folder, by their names.
     """
 
     folder: pathlib.Path
@@ -51,45 +51,50 @@ class Provenance:
     files: dict = dataclasses.field(default_factory=dict)
 
 
-PROVENANCE = weakref.WeakKeyDictionary()
+CHECKPOINT_INFO = weakref.WeakKeyDictionary()
 
 
-def set_origin(model, origin):
-    """Says what a model was loaded from, here and in the model's `.keras` files, which hold no further tensors."""
-    PROVENANCE[model] = origin
-    lost = sorted([*origin.kept, *origin.skipped])
-    model.checkpoint = json.dumps([origin.config, origin.task, sorted(origin.options), origin.prefix, lost])
+def set_checkpoint_info(model, info):
+    """Stores what a model was loaded from, here and in the model's `.keras` files, which hold no further tensors."""
+    CHECKPOINT_INFO[model] = info
+    lost = sorted([*info.kept, *info.skipped])
+    model.checkpoint = json.dumps([info.config, info.task, sorted(info.options), info.prefix, lost])
 
 
-def origin_of(model):
-    """The `Provenance` of a model that was loaded, or read from the `.keras` file of such a model; else None."""
-    if model in PROVENANCE or getattr(model, "checkpoint", None) is None:
-        return PROVENANCE.get(model)
+def checkpoint_info_of(model):
+    """The `CheckpointInfo` of a model that was loaded, or read from the `.keras` file of such a model; else None."""
+    if model in CHECKPOINT_INFO or getattr(model, "checkpoint", None) is None:
+        return CHECKPOINT_INFO.get(model)
     config, task, options, prefix, lost = json.loads(model.checkpoint)
     if lost:
         raise ValueError(
             f"`model` must have all tensors of its checkpoint, which a .keras file does not hold; it lacks "
             f"{short_repr(lost)}. Save the model that `load` returns, or pass `config`."
         )
-    return Provenance(None, config, task, dict.fromkeys(options), prefix=prefix)
+    return CheckpointInfo(None, config, task, dict.fromkeys(options), prefix=prefix)
 
 
-def find_origin(model, config):
-    """Returns the `Provenance` of the model, from its own checkpoint or from the caller's `config`."""
+def find_checkpoint_info(model, config):
+    """Returns the `CheckpointInfo` of the model, from its own checkpoint or from the caller's `config`."""
     if config is None:
-        origin = origin_of(model)
-        if origin is None:
+        info = checkpoint_info_of(model)
+        if info is None:
             raise ValueError(
                 "`config` must be a dict of config.json or a folder with one for a model that `load` did not return, "
                 "such as a clone; received None. `family` derives one for a model from a builder."
             )
-        changed = sorted(origin.options.keys() - FREE)
+        changed = sorted(info.options.keys() - FREE)
         if changed:
             raise ValueError(
                 f"`model` was loaded with options that config.json cannot hold: {short_repr(changed)}. Pass `config`."
             )
-        return origin
-    refuse_equal_paths(model)
+        return info
+    check_unique_paths(model)
+    return info_of_config(model, config)
+
+
+def info_of_config(model, config):
+    """Returns the `CheckpointInfo` of a model for a config.json: a dict, or the path of a folder."""
     folder = None if isinstance(config, dict) else checks.path("config", config)
     values = dict(config) if folder is None else read_json(file_of(folder, "config.json"), "config")
     values = family_values(values)
@@ -100,15 +105,15 @@ def find_origin(model, config):
         raise ValueError(
             f"`config` must name one of {names} in `architectures`; received {short_repr(values.get('architectures'))}."
         )
-    before = PROVENANCE.get(model)
+    before = CHECKPOINT_INFO.get(model)
     if before is None or (before.task, find_family(before.config)) != (task, find_family(values)):
-        return Provenance(folder, values, task, {})
+        return CheckpointInfo(folder, values, task, {})
     kept = before.kept if before.prefix is None else {}  # those of another class
-    return Provenance(folder or before.folder, values, task, {}, kept, before.skipped, files=before.files)
+    return CheckpointInfo(folder or before.folder, values, task, {}, kept, before.skipped, files=before.files)
 
 
-def refuse_equal_paths(model):
-    """Refuses a model of several models, as of two encoders: a checkpoint has one tensor for each path."""
+def check_unique_paths(model):
+    """Raises ValueError if two weights have one path, as in two encoders: a checkpoint has one tensor for each path."""
     counts = collections.Counter(weight.path for weight in model.weights)
     path, count = max(counts.items(), key=lambda item: item[1], default=("", 1))
     if count > 1:
@@ -118,62 +123,68 @@ def refuse_equal_paths(model):
         )
 
 
-def write_beside(folder, origin):
+def write_companion_files(folder, info):
     """Writes the files that belong to the weights of a checkpoint into a folder."""
-    for name, file in beside(origin.folder).items():
+    for name, file in companion_files(info.folder).items():
         shutil.copyfile(file, folder / name)
-    for name, text in origin.files.items():
+    for name, text in info.files.items():
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def beside(folder):
-    """Returns the files to copy with the weights of a folder: dict of names -> paths. Refuses links out of it."""
+def companion_files(folder):
+    """Returns the files to copy with the weights of a folder: dict of names -> paths.
+
+    Raises:
+        ValueError: a link that leads out of the folder.
+    """
     places = (folder, folder / COMPLETE) if folder else ()
-    files = (file for place in places for pattern in BESIDE for file in place.glob(pattern) if file.is_file())
+    files = (file for place in places for pattern in COMPANIONS for file in place.glob(pattern) if file.is_file())
     return {file.name: within(folder, file) for file in files}
 
 
-def has_origin(model: keras.Model) -> bool:
-    """Whether `load` returned the model, or `read_origin` gave the model an origin."""
-    return model in PROVENANCE
+def has_checkpoint_info(model: keras.Model) -> bool:
+    """Whether `load` returned the model, or `read_checkpoint_info` gave the model its `CheckpointInfo`."""
+    return model in CHECKPOINT_INFO
 
 
-def write_origin(model: keras.Model, folder: pathlib.Path) -> None:
+def write_checkpoint_info(model: keras.Model, folder: pathlib.Path) -> None:
     """Writes what `save` needs to know of a loaded model: config.json, the files of the tokenizer, leftover tensors.
 
     Args:
-        model: a model with an origin.
+        model: a model with a `CheckpointInfo`.
         folder: path of a new folder.
     """
-    origin = PROVENANCE[model]
+    info = CHECKPOINT_INFO[model]
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(origin.config, indent=1), encoding="utf-8")
-    content = {"task": origin.task, "options": sorted(origin.options.keys() - FREE), "prefix": origin.prefix}
+    (folder / "config.json").write_text(json.dumps(info.config, indent=1), encoding="utf-8")
+    content = {"task": info.task, "options": sorted(info.options.keys() - FREE), "prefix": info.prefix}
     (folder / ORIGIN).write_text(json.dumps(content), encoding="utf-8")
-    for name, tensors in ((KEPT, origin.kept), (SKIPPED, origin.skipped)):
+    for name, tensors in ((KEPT, info.kept), (SKIPPED, info.skipped)):
         if tensors:
             save_file(tensors, folder / name)
-    write_beside(folder, origin)
+    write_companion_files(folder, info)
 
 
-def read_origin(model: keras.Model, folder: pathlib.Path) -> None:
-    """Gives a model the origin that `write_origin` wrote, so that `save` knows the model."""
+def read_checkpoint_info(model: keras.Model, folder: pathlib.Path) -> None:
+    """Sets the `CheckpointInfo` that `write_checkpoint_info` wrote, so that `save` knows the model."""
     content = read_json(folder / ORIGIN)
     kept, skipped = (load_file(folder / name) if (folder / name).is_file() else {} for name in (KEPT, SKIPPED))
-    options = dict.fromkeys(content["options"])  # `save` refuses them by name
+    options = dict.fromkeys(content["options"])  # `save` names them in an error
     config = read_json(folder / "config.json")
-    set_origin(model, Provenance(folder, config, content["task"], options, kept, skipped, content["prefix"]))
-    give_generate_defaults(model, folder, config)
+    set_checkpoint_info(
+        model, CheckpointInfo(folder, config, content["task"], options, kept, skipped, content["prefix"])
+    )
+    load_generate_defaults(model, folder, config)
 
 
-def share_origin(model: keras.Model, other: keras.Model) -> None:
-    """Gives another model of the same weights the origin of a model."""
-    set_origin(other, PROVENANCE[model])
+def share_checkpoint_info(model: keras.Model, other: keras.Model) -> None:
+    """Gives another model with the same weights the `CheckpointInfo` of a model."""
+    set_checkpoint_info(other, CHECKPOINT_INFO[model])
     share_generate_defaults(model, other)
 
 
-def move_origin(model: keras.Model, before: pathlib.Path, after: pathlib.Path) -> None:
-    """Tells a model's origin that the files of its folder were moved, if these are what it began from."""
-    origin = PROVENANCE.get(model)
-    if origin is not None and origin.folder is not None and origin.folder.absolute() == before.absolute():
-        origin.folder = after
+def move_checkpoint_info(model: keras.Model, before: pathlib.Path, after: pathlib.Path) -> None:
+    """Updates the folder of a model's `CheckpointInfo` after the files of the folder were moved."""
+    info = CHECKPOINT_INFO.get(model)
+    if info is not None and info.folder is not None and info.folder.absolute() == before.absolute():
+        info.folder = after

@@ -155,7 +155,7 @@ SCALES = (1.0, 0.02)
 def other_outputs(described, model, length, token_types):
     """Returns a list with one message if two models compute different outputs, else an empty list.
 
-    Runs both on the same random weights, of which none is zero, and on random ids with padding at the end, at the start
+    Runs both on the same nonzero random weights, and on random ids with padding at the end, at the start
     and in the middle.
 
     Args:

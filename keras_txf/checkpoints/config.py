@@ -1,4 +1,4 @@
-"""The `config.json` of a checkpoint: which keys are read, which are passed over, and which are refused.
+"""The `config.json` of a checkpoint: which keys are read, which are passed over, and which are errors.
 
 A test compares the families with transformers: each key that a family's class there declares is read, or stands in
 `NEUTRAL`, `FIXED` or the family's `neutral`. Any other key is unknown to that class. `Config.check_all_known` raises
@@ -13,7 +13,7 @@ import json
 import pathlib
 import warnings
 
-from keras_txf.checkpoints.config_schema import KINDS, NULL
+from keras_txf.checkpoints.config_schema import NULL, VALUE_CHECKS
 from keras_txf.checks import short_repr
 
 DATA = pathlib.Path(__file__).with_name("data")  # tests/checkpoints/make_transformers_keys.py writes the files
@@ -96,23 +96,23 @@ class Config:
         self.read, self.parts, self.passed, self.checks_values = {}, {}, {}, True
 
     def __call__(self, key, default=REQUIRED):
-        """Returns the value of a key, checked by `KINDS`; null is allowed if the default is None or `NULL` has it."""
+        """Returns the checked value of a key; null is allowed if the default is None or `NULL` has the key."""
         default = default if key in self.values else self.class_defaults.get(key, default)
         value = self.read[key] = self.values.get(key, default)
         if value is REQUIRED:
             raise ValueError(f"{self.place} must have {short_repr(key)}; received {short_repr(sorted(self.values))}.")
         may_be_null = default is None or key in NULL
-        if key in KINDS and key in self.values and not (value is None and may_be_null):
+        if key in VALUE_CHECKS and key in self.values and not (value is None and may_be_null):
             try:
-                KINDS[key](key, value)
+                VALUE_CHECKS[key](key, value)
             except ValueError as error:
                 raise ValueError(f"{self.place}: {error}") from None
         return value
 
     def part(self, key):
-        """Returns the `Config` of one of the models that a file describes under a key of its own: "text_config".
+        """Returns the `Config` of one of the models that a file describes under its own key, such as "text_config".
 
-        `text_config_dict` of CLIP's first files has the say where it is there.
+        If present, `text_config_dict` (CLIP's first files) overrides `text_config`.
         """
         if key not in self.parts:
             older, values = self(f"{key}_dict", None), self(key, None)
@@ -122,7 +122,7 @@ class Config:
         return self.parts[key]
 
     def only(self, key, *allowed, hint=""):
-        """Refuses values of a key other than these; the first is the default. `hint` ends the message."""
+        """Raises ValueError if a key has another value than these, the first by default; `hint` ends the message."""
         if self(key, allowed[0]) not in allowed and self.checks_values:
             raise ValueError(
                 f"{self.place} must have {short_repr(key)} in {list(allowed)}, for which there is a model; received "
@@ -130,8 +130,8 @@ class Config:
             )
 
     def not_read(self, key, *harmless):
-        """Refuses a key that its class in transformers does not read, but for null and what the model has anyway."""
-        self.only(key, *harmless, None, hint=self.way_out([key]))
+        """Raises ValueError for a key that the class in transformers does not read, if its value asks for a change."""
+        self.only(key, *harmless, None, hint=self.ignore_hint([key]))
 
     def activation(self, key, default=REQUIRED):
         """Returns our name of the activation under a key."""
@@ -191,19 +191,19 @@ class Config:
             self.checks_values = True
 
     def check_all_known(self, neutral):
-        """Refuses keys that may change the model and values that no builder supports; warns of other unknown keys."""
+        """Raises ValueError for unsupported values and keys that may change the model; warns of other unknown keys."""
         for key, allowed in FIXED.items():
             if key not in self.read and key not in neutral:
-                self.only(key, *allowed, hint=self.way_out([key]))
+                self.only(key, *allowed, hint=self.ignore_hint([key]))
         unknown = self.values.keys() - self.read.keys() - NEUTRAL - set(neutral) - self.synonyms.keys()
         own_code = any(word in str(self.values.get("auto_map")) for word in ("AutoConfig", "AutoModel"))
-        with_meaning = unknown if own_code else unknown & (transformers_keys() | KINDS.keys() | OF_OTHER_CODE)
+        with_meaning = unknown if own_code else unknown & (transformers_keys() | VALUE_CHECKS.keys() | OF_OTHER_CODE)
         refused = sorted(key for key in with_meaning if self.values[key] is not None)
         if refused:
             code = ", or that the folder's own code (`auto_map`) may read" if own_code else ""
             raise ValueError(
                 f"{self.place} has keys that change some models{code}, so what they ask for would be missing: "
-                f"{short_repr({key: self.values[key] for key in refused})}.{self.way_out(refused)}"
+                f"{short_repr({key: self.values[key] for key in refused})}.{self.ignore_hint(refused)}"
             )
         unread = {**{key: self.values[key] for key in sorted(unknown)}, **self.passed}
         if unread:
@@ -213,8 +213,8 @@ class Config:
                 stacklevel=5,  # the caller of `load`
             )
 
-    def way_out(self, keys):
-        """Says how to leave keys out."""
+    def ignore_hint(self, keys):
+        """Returns the words of an error that say how to leave keys out."""
         keys = [f"{self.path}{key}" for key in keys]
         return f" `txf.checkpoints.load(..., ignore={short_repr(keys)})` loads the folder as if it had no such key."
 
@@ -232,23 +232,23 @@ def with_own_names(values, synonyms):
     return found
 
 
-def without(values, ignore):
+def drop_keys(values, ignore):
     """Returns the values of config.json but for the keys that the caller ignores."""
     if not isinstance(ignore, (list, tuple, set)) or not all(isinstance(key, str) for key in ignore):
         raise ValueError(f"`ignore` must be a list of keys of config.json; received {short_repr(ignore)}.")
     missing = []
     for key in ignore:
-        values, found = _without(values, key)
+        values, found = _drop_key(values, key)
         missing += [] if found else [key]
     if missing:
         raise ValueError(f"`ignore` must name keys of config.json; received {short_repr(missing)}, which it has not.")
     return values
 
 
-def _without(values, key):
+def _drop_key(values, key):
     """Returns the values without a key, such as "a" or "rope_scaling.a", and whether they had it."""
     outer, dot, inner = key.partition(".")
     if key in values or not dot or not isinstance(values.get(outer), dict):
         return {name: value for name, value in values.items() if name != key}, key in values
-    rest, found = _without(values[outer], inner)
+    rest, found = _drop_key(values[outer], inner)
     return {**values, outer: rest}, found

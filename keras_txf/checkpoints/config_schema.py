@@ -148,7 +148,7 @@ KEYS = {
         "vision_config_dict", "encoder", "decoder",
     ),
 }  # fmt: skip
-KINDS = {key: check for check, keys in KEYS.items() for key in keys}
+VALUE_CHECKS = {key: check for check, keys in KEYS.items() for key in keys}
 # Keys where null means None, and a missing key means the default.
 NULL = {
     "pad_token_id", "sliding_window", "head_dim", "attn_logit_softcapping", "final_logit_softcapping", "q_lora_rank",

@@ -15,7 +15,7 @@ from keras_txf.backend.functional_graph import is_functional
 from keras_txf.checkpoints.building import describe, has_own_logits, options_of
 from keras_txf.checkpoints.comparison import differ, differences, distance, options_in, other_outputs, shown
 from keras_txf.checkpoints.config import ACTIVATIONS, Config
-from keras_txf.checkpoints.config_schema import KINDS, NULL
+from keras_txf.checkpoints.config_schema import NULL, VALUE_CHECKS
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
 from keras_txf.checks import short_repr
@@ -142,10 +142,10 @@ def changes(key, pool, read, asked, wanted):
     for one in [*numbers, *pool]:
         if isinstance(value, float) and is_number(one):
             one = float(one)
-        if key in KINDS and fits(key, one, value):
+        if key in VALUE_CHECKS and fits(key, one, value):
             yield {key: one}
             if isinstance(one, list):
-                yield from ({key: one, flag: True} for flag in read if KINDS.get(flag) is checks.boolean)
+                yield from ({key: one, flag: True} for flag in read if VALUE_CHECKS.get(flag) is checks.boolean)
 
 
 def is_number(value):
@@ -157,7 +157,7 @@ def fits(key, value, before):
     if value is None:
         return before is None or key in NULL
     try:
-        KINDS[key](key, value)
+        VALUE_CHECKS[key](key, value)
     except ValueError:
         return False
     return not (is_number(before) and is_number(value)) or type(value) is type(before)

@@ -59,9 +59,9 @@ class Family:
         other_prefix: the prefix of the body's names in a class whose head is not built, where that class has its own.
         ignore: patterns of buffers, which become no weight.
         kept: patterns of tensors of a head that is not built, which `save` writes back.
-        aliases: dict of further names of a tensor, alone or beside it in a file -> the name of the tensor.
-        neutral: keys of the config without an effect, beside those of `config.NEUTRAL`.
-        says_tied: whether `tie_word_embeddings` is about the logits alone.
+        aliases: dict of further names of a tensor, instead of its name or next to it -> the name of the tensor.
+        neutral: keys of the config without an effect, in addition to `config.NEUTRAL`.
+        tie_key_is_for_logits: whether `tie_word_embeddings` is about the logits alone.
         renamed: patterns of names of modules in files -> what transformers 5 calls them in its own class, and with it
             peft; a tuple of names where the class has a module for each layer that the file's module concatenates.
     """
@@ -74,7 +74,7 @@ class Family:
     kept: tuple = ()
     aliases: dict = dataclasses.field(default_factory=dict)
     neutral: tuple = ()
-    says_tied: bool = True
+    tie_key_is_for_logits: bool = True
     renamed: dict = dataclasses.field(default_factory=dict)
     other_prefix: str = ""
     stored: dict = dataclasses.field(default_factory=dict)

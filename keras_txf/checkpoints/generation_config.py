@@ -77,8 +77,8 @@ class GenerateDefaults:
         return (ForcedTokens({min(limits, default=NEW_TOKENS) - 1: self.last_id}),)
 
 
-def give_generate_defaults(model, folder, config):
-    """Gives a model the defaults of its folder; a warning names keys that ask for what `generate` has not."""
+def load_generate_defaults(model, folder, config):
+    """Sets the defaults of a model's `generate` from its folder; warns of keys that `generate` does not support."""
     if not hasattr(model, "generate"):
         return
     path = file_of(folder, NAME) if folder else None
@@ -137,7 +137,7 @@ class _Reader:
                 options[name] = value
         if "max_new_tokens" in options:  # as in transformers
             options.pop("max_length", None)
-        self.refuse(WITHOUT_COUNTERPART)
+        self.note_unsupported(WITHOUT_COUNTERPART)
         last = self.single("forced_eos_token_id")
         before, first = self.processors(ends), len(chosen) + (self("forced_bos_token_id") is not None)
         later = [*self.forbidden("suppress_tokens", []), *self.forbidden("begin_suppress_tokens", [], (first,))]
@@ -158,13 +158,13 @@ class _Reader:
         return tokens[place:]
 
     def check_ids(self, tokens):
-        """Refuses what is no id, or list of ids."""
+        """Raises ValueError if a token is neither an id nor a list of ids."""
         for token in tokens:
             if not all(map(self.is_id, token if isinstance(token, list) else [token])):
                 raise ValueError(f"A token must be one of the vocabulary; received {short_repr(token)}.")
         return tokens
 
-    def refuse(self, table):
+    def note_unsupported(self, table):
         self.unknown += [key for key, harmless in table.items() if self(key) is not None and self(key) not in harmless]
 
     def sampler(self):
@@ -176,7 +176,7 @@ class _Reader:
             return self.express(keys, lambda: Beam(beams, self(keys[1], 1.0), self(keys[2], False))) or "greedy"
         if not draws:
             return "greedy"
-        self.refuse(OF_SAMPLING)
+        self.note_unsupported(OF_SAMPLING)
         keys = ("temperature", "top_k", "top_p", "min_p")
         top_p = self("top_p", 1.0)
         return (

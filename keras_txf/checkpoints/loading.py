@@ -13,11 +13,11 @@ from keras_txf import checks
 from keras_txf.backend.array_values import in_order, tensor_of
 from keras_txf.backend.keras_private import has_value, initialize, puts_values_off, without_values
 from keras_txf.checkpoints.building import build, choose_task, family_values, find_family, is_tied, table_of
-from keras_txf.checkpoints.checkpoint_info import Provenance, set_origin
-from keras_txf.checkpoints.config import Config, without
+from keras_txf.checkpoints.checkpoint_info import CheckpointInfo, set_checkpoint_info
+from keras_txf.checkpoints.config import Config, drop_keys
 from keras_txf.checkpoints.family import TEXT_PARTS
 from keras_txf.checkpoints.files import find, open_tensors, weights_of
-from keras_txf.checkpoints.generation_config import give_generate_defaults
+from keras_txf.checkpoints.generation_config import load_generate_defaults
 from keras_txf.checkpoints.option_tables import LoadOptions
 from keras_txf.checkpoints.source import (
     Source,
@@ -94,8 +94,8 @@ def load(
     keeps_dtype = isinstance(dtype, str) and dtype == "auto"
     checks.optional(checks.dtype, "dtype", None if keeps_dtype else dtype)
     folder = find(path, revision)
-    refuse_adapter(folder)
-    values = without(read_json(file_of(folder, "config.json")), ignore)
+    check_not_adapter(folder)
+    values = drop_keys(read_json(file_of(folder, "config.json")), ignore)
     kind, values = values.get("model_type"), family_values(values)
     family = find_family(values)
     with open_tensors(folder) as tensors:
@@ -113,20 +113,22 @@ def load(
         kept, skipped, prefix = {}, {}, None
         if not puts_values_off():  # the caller, such as `layout_map`, needs no values
             with reading(weights, file_of(folder, "config.json")):
-                kept, skipped, prefix = fill(model, source, task, new_head, progress, asked or new_head, options)
-            give_values(made)  # to variables without a tensor: a new head, generators of random numbers
+                kept, skipped, prefix = load_weights(
+                    model, source, task, new_head, progress, asked or new_head, options
+                )
+            initialize_missing(made)  # a new head, generators of random numbers
     if kind in TEXT_PARTS:
         warnings.warn(
             f"The folder {short_repr(str(folder))} is of a model of texts and images; its text model alone is loaded.",
             stacklevel=2,
         )
-    set_origin(model, Provenance(folder, values, task, options, kept, skipped, prefix))
-    give_generate_defaults(model, folder, values)
+    set_checkpoint_info(model, CheckpointInfo(folder, values, task, options, kept, skipped, prefix))
+    load_generate_defaults(model, folder, values)
     return model
 
 
-def refuse_adapter(folder):
-    """Refuses a folder of peft, which has an adapter and no model."""
+def check_not_adapter(folder):
+    """Raises ValueError for a folder of peft, which has an adapter and no model."""
     if os.path.isfile(file_of(folder, "adapter_config.json")) and not os.path.isfile(file_of(folder, "config.json")):
         raise ValueError(
             f"`path` must be the folder of a model; received {short_repr(str(folder))}, an adapter of peft. `load` its "
@@ -135,7 +137,7 @@ def refuse_adapter(folder):
 
 
 def check_padding(folder, pad_id):
-    """Refuses a config.json with another padding token than the tokenizer's: some copies of XLM have one."""
+    """Raises ValueError if config.json and the tokenizer have different padding tokens, as in some copies of XLM."""
     files = [file_of(folder, name) for name in ("tokenizer_config.json", "tokenizer.json")]
     if pad_id is None or not all(map(pathlib.Path.is_file, files)):
         return
@@ -151,8 +153,8 @@ def check_padding(folder, pad_id):
         )
 
 
-def fill(model, source, task, new_head, progress, asked, options):
-    """Gives each weight its tensor; refuses weights without a tensor and tensors without a weight.
+def load_weights(model, source, task, new_head, progress, asked, options):
+    """Gives each weight its tensor; raises ValueError for a weight without a tensor or a tensor without a weight.
 
     `options` are the caller's.
 
@@ -166,7 +168,7 @@ def fill(model, source, task, new_head, progress, asked, options):
         new = {path for path, row in head.items() if path.endswith("logits") or not source.has(as_tensor(row).name)}
         weights = [weight for weight in weights if weight.path.rpartition("/")[0] not in new]
         head = {path: row for path, row in head.items() if path not in new}
-    with naming(options):
+    with errors_name_options(options):
         wanted = links(table_of(family, task, config, model), weights)
         tensors = {link.name for link in wanted}
         resolve_aliases(source, tensors)
@@ -181,8 +183,8 @@ def fill(model, source, task, new_head, progress, asked, options):
     bar = keras.utils.Progbar(len(wanted), unit_name="tensor") if progress else None
     skipped, stacks = {}, {}
     for link in wanted:
-        rows = give(source, link, stacks)
-        if link.way.skipped:
+        rows = assign(source, link, stacks)
+        if link.transform.skipped:
             skipped[link.name] = rows
         if bar is not None:
             bar.add(1)
@@ -190,8 +192,8 @@ def fill(model, source, task, new_head, progress, asked, options):
 
 
 @contextlib.contextmanager
-def naming(options):
-    """Adds the caller's options to an error about tensors, of which they may be the cause."""
+def errors_name_options(options):
+    """Adds the caller's options to an error about tensors, because they may be the cause."""
     try:
         yield
     except ValueError as error:
@@ -200,25 +202,25 @@ def naming(options):
         raise ValueError(f"With the options {short_repr(sorted(options))}: {error}") from error
 
 
-def give(source, link, stacks):
+def assign(source, link, stacks):
     """Reads a tensor and gives its weights their values; returns the rows that become no weight.
 
     `stacks` collects the tensors of experts by the paths of their weights, which get their values from the last one.
     """
     tensor = source.read(link.name)
-    skipped = tensor[: link.way.skipped].copy() if link.way.skipped else None  # a scalar has no rows
+    skipped = tensor[: link.transform.skipped].copy() if link.transform.skipped else None  # a scalar has no rows
     values = link.read(tensor)
     del tensor  # so that `values` alone hold it
     for weight in link.variables:
         if isinstance(weight, Expert):
             weight = collect(stacks, weight, values)
         if weight is not None:
-            give_value(weight, values)
+            set_first_value(weight, values)
     return skipped
 
 
 def collect(stacks, expert, values):
-    """Puts the value of an expert beside those of the others; returns their weight once all are there."""
+    """Stacks the value of an expert with the values of the others; returns their weight when all are there."""
     stack = expert.stack
     array, missing = stacks.setdefault(stack.path, (np.empty(stack.shape, values[0].dtype), set(range(stack.shape[0]))))
     array[expert.number] = values.pop()
@@ -234,7 +236,7 @@ def collect(stacks, expert, values):
 # `without_values` builds the model, and the functions below give its variables their first values.
 
 
-def give_value(variable, held):
+def set_first_value(variable, held):
     """Gives a variable its first value: the first array of the list `held`, which is taken out of the list."""
     value = Converted(held, variable.dtype)
     if has_value(variable):  # a layer that was built before
@@ -246,7 +248,7 @@ def give_value(variable, held):
 class Converted:
     """An array that is converted to another dtype when a backend reads it, once.
 
-    From a plain array TensorFlow makes a copy, against changes, and then its own tensor: both beside the array of the
+    From a plain array TensorFlow makes a copy, against changes, and then its own tensor: both next to the array of the
     file would double the peak memory of loading.
     """
 
@@ -258,8 +260,8 @@ class Converted:
         return np.asarray(in_order(self.held.pop(0)), dtype or self.dtype, order="C")
 
 
-def give_values(variables):
-    """Gives variables without a value that of their layers' initializers."""
+def initialize_missing(variables):
+    """Runs the initializers of variables that have no value."""
     for variable in variables:
         if not has_value(variable):
             initialize(variable)

@@ -16,12 +16,12 @@ from keras import ops
 from keras_txf import checks
 from keras_txf.backend.keras_private import config_of_model, flatten_layers, model_of_config, without_values
 from keras_txf.checkpoints.building import find_family
-from keras_txf.checkpoints.checkpoint_info import origin_of, set_origin, write_beside
+from keras_txf.checkpoints.checkpoint_info import checkpoint_info_of, set_checkpoint_info, write_companion_files
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
-from keras_txf.checkpoints.loading import give_value, give_values
+from keras_txf.checkpoints.loading import initialize_missing, set_first_value
 from keras_txf.checkpoints.saved_config import write_json
-from keras_txf.checkpoints.saving import refuse_adapters
+from keras_txf.checkpoints.saving import check_no_adapters
 from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.models.generate_defaults import share_generate_defaults
@@ -75,13 +75,13 @@ def resize_vocabulary(model: keras.Model, tokenizer: Any, tokens: Sequence[str])
     (True, 1)
     """
     checks.built_model("model", model)
-    origin = origin_of(model)
-    if origin is None or origin.folder is None:
+    info = checkpoint_info_of(model)
+    if info is None or info.folder is None:
         raise ValueError(
             "`model` must be a model from `load`, whose folder has the files of its tokenizer; received "
             f"{short_repr(model)}."
         )
-    refuse_adapters(model)
+    check_no_adapters(model)
     if any(getattr(layer, "quantization_mode", None) for layer in flatten_layers(model)):
         raise ValueError("`model` must not be quantized: quantized tables do not grow. Quantize the new model.")
     changed = with_tokens(tokenizer, tokens)
@@ -92,16 +92,16 @@ def resize_vocabulary(model: keras.Model, tokenizer: Any, tokens: Sequence[str])
             f"{tokenizer.vocab_size}."
         )
     new_size = max(size, changed.vocab_size)
-    config = origin.config if new_size == size else new_config(origin, size, new_size)
-    files = {**origin.files, **new_files(origin, tokenizer, changed)}
-    resized = with_rows(model, origin.task, tokenizer.vocab_size, changed.vocab_size, new_size)
-    set_origin(resized, dataclasses.replace(origin, config=config, files=files))
+    config = info.config if new_size == size else resized_config(info, size, new_size)
+    files = {**info.files, **new_files(info, tokenizer, changed)}
+    resized = with_rows(model, info.task, tokenizer.vocab_size, changed.vocab_size, new_size)
+    set_checkpoint_info(resized, dataclasses.replace(info, config=config, files=files))
     share_generate_defaults(model, resized)
     return resized, changed
 
 
 def table_size(model):
-    """Returns V; refuses a model without tables of tokens, or with tables of several sizes."""
+    """Returns V; raises ValueError if the model has no tables of tokens, or tables of several sizes."""
     layers = [layer for layer in flatten_layers(model) if isinstance(layer, PositionalEmbedding)]
     sizes = {layer.vocab_size for layer in layers} - {None}
     if len(sizes) != 1:
@@ -111,41 +111,41 @@ def table_size(model):
     return sizes.pop()
 
 
-def new_config(origin, size, new_size):
-    """Returns the config.json for larger tables; refuses one whose other options change with the size."""
-    keys = [key for key in KEYS if Config(origin.config)(key, None) == size]
-    values, family = {**origin.config, **dict.fromkeys(keys, new_size)}, find_family(origin.config)
-    before, after = (family.options(Config(each)) for each in (origin.config, values))
+def resized_config(info, size, new_size):
+    """Returns the config.json for larger tables; raises ValueError if other options change with the size."""
+    keys = [key for key in KEYS if Config(info.config)(key, None) == size]
+    values, family = {**info.config, **dict.fromkeys(keys, new_size)}, find_family(info.config)
+    before, after = (family.options(Config(each)) for each in (info.config, values))
     before.update({name: new_size for name in SIZES if before.get(name) == size})
     odd = [name for name, value in before.items() if isinstance(value, (int, str, float)) and value != after[name]]
-    if not keys or odd or any(size in tensor.shape for tensor in origin.kept.values()):
+    if not keys or odd or any(size in tensor.shape for tensor in info.kept.values()):
         raise ValueError(
             f"`model` must be of a family whose tables grow with `vocab_size` of config.json, and nothing else does; "
-            f"received {short_repr(origin.config.get('model_type'))}."
+            f"received {short_repr(info.config.get('model_type'))}."
         )
     return values
 
 
-def new_files(origin, tokenizer, changed):
-    """Returns the changed files of the tokenizer; refuses files that are not those of the tokenizer."""
+def new_files(info, tokenizer, changed):
+    """Returns the changed files of the tokenizer; raises ValueError if the folder has another tokenizer."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        write_beside(folder, origin)
-        write_json(folder / "config.json", origin.config)
-        check_tokens(folder, tokenizer, origin)
+        write_companion_files(folder, info)
+        write_json(folder / "config.json", info.config)
+        check_tokens(folder, tokenizer, info)
         files = files_of_more_tokens(folder, tokenizer, changed)
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
-        check_tokens(folder, changed, origin)
+        check_tokens(folder, changed, info)
     return files
 
 
-def check_tokens(folder, tokenizer, origin):
-    """Refuses a tokenizer with other tokens than those of a folder."""
+def check_tokens(folder, tokenizer, info):
+    """Raises ValueError if the tokenizer has other tokens than the tokenizer of a folder."""
     if all_tokens(from_checkpoint(folder)) != all_tokens(tokenizer):
         raise ValueError(
             "`tokenizer` must be the one that `txf.text.from_checkpoint` makes of the model's folder, "
-            f"{short_repr(str(origin.folder))}; received one with other tokens."
+            f"{short_repr(str(info.folder))}; received one with other tokens."
         )
 
 
@@ -174,8 +174,8 @@ def with_rows(model, task, known, used, size):
             values = with_means(values, known, used, size)
         elif weight.path.partition("/")[0] in heads:
             values = with_means(values.T, known, used, size).T
-        give_value(weight, [values])
-    give_values(made)
+        set_first_value(weight, [values])
+    initialize_missing(made)
     return resized
 
 

@@ -8,7 +8,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.checkpoints.building import find_family, has_own_logits
-from keras_txf.checkpoints.checkpoint_info import find_origin
+from keras_txf.checkpoints.checkpoint_info import find_checkpoint_info
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.family import LANGUAGE_MODELS
 from keras_txf.checkpoints.generation_config import NAME
@@ -17,28 +17,28 @@ from keras_txf.layers.token_input import inputs_by_name, logits_of, target_name,
 from keras_txf.reading import file_of, read_json
 
 
-def new_config(model, origin, family, dtype):
+def new_config(model, info, family, dtype):
     """Returns the values of config.json, updated by the dtype, the classes and the tying of the model."""
-    known = family.tasks[origin.task]
-    values = {**origin.config, **({} if origin.prefix is not None else {"architectures": [known.architecture]})}
-    if "pad_id" in origin.options:
-        values = with_pad_id(values, model, origin, family)
+    known = family.tasks[info.task]
+    values = {**info.config, **({} if info.prefix is not None else {"architectures": [known.architecture]})}
+    if "pad_id" in info.options:
+        values = with_pad_id(values, model, info, family)
     values.pop("torch_dtype", None)
     values["dtype"] = dtype or dtype_of(model.weights[0])
-    if "num_classes" in known.options(Config(origin.config)):
+    if "num_classes" in known.options(Config(info.config)):
         number = logits_of(model).shape[-1]
-        if number != Config(origin.config).num_classes():
+        if number != Config(info.config).num_classes():
             values["id2label"] = {str(i): f"LABEL_{i}" for i in range(number)}
             values["label2id"] = {f"LABEL_{i}": i for i in range(number)}
             for key in ("num_labels", "_num_labels", "problem_type"):  # keys of the old head
                 values.pop(key, None)
-    elif origin.task in LANGUAGE_MODELS and family.says_tied:  # the defaults of transformers' classes differ
+    elif info.task in LANGUAGE_MODELS and family.tie_key_is_for_logits:  # the defaults of transformers' classes differ
         values["tie_word_embeddings"] = not has_own_logits(model)
     return values
 
 
-def with_pad_id(values, model, origin, family):
-    """Returns the values with the model's padding token; refuses one that config.json cannot say."""
+def with_pad_id(values, model, info, family):
+    """Adds `pad_token_id`; raises ValueError if config.json cannot express the model's padding token."""
     name = "token_ids" if "token_ids" in inputs_by_name(model) else target_name(model)
     pad_id = token_input(model, name).pad_id
     changed = {**values, "pad_token_id": pad_id}
@@ -61,12 +61,12 @@ def dtype_of(weight):
 
 
 def update_generation_config(folder, values):
-    """Gives a copied `generation_config.json` the padding token of config.json, where it has another."""
+    """Writes the padding token of config.json into a copied `generation_config.json` that has another token."""
     path = folder / NAME
     if path.is_file() and "pad_token_id" in values:
-        beside = read_json(path)
-        if beside.get("pad_token_id") not in (None, values["pad_token_id"]):
-            write_json(path, {**beside, "pad_token_id": values["pad_token_id"]})
+        copied = read_json(path)
+        if copied.get("pad_token_id") not in (None, values["pad_token_id"]):
+            write_json(path, {**copied, "pad_token_id": values["pad_token_id"]})
 
 
 def write_json(path, values):
@@ -110,9 +110,9 @@ def config_with_labels(model: keras.Model, labels: Any, problem_type: str | None
     Raises:
         ValueError: a model that `load` did not return, or whose options no config.json can hold.
     """
-    origin = find_origin(model, None)
+    info = find_checkpoint_info(model, None)
     names = [str(label) for label in labels]
-    values = {**origin.config, "architectures": [find_family(origin.config).tasks[origin.task].architecture]}
+    values = {**info.config, "architectures": [find_family(info.config).tasks[info.task].architecture]}
     for key in ("num_labels", "_num_labels", "problem_type"):
         values.pop(key, None)
     values |= {} if problem_type is None else {"problem_type": problem_type}

@@ -15,7 +15,13 @@ from keras_txf import checks
 from keras_txf.atomic_write import atomic_folder, writing
 from keras_txf.backend.keras_private import flatten_layers
 from keras_txf.checkpoints.building import describe, find_family, table_of
-from keras_txf.checkpoints.checkpoint_info import beside, find_origin, refuse_equal_paths, write_beside
+from keras_txf.checkpoints.checkpoint_info import (
+    check_unique_paths,
+    companion_files,
+    find_checkpoint_info,
+    info_of_config,
+    write_companion_files,
+)
 from keras_txf.checkpoints.comparison import differences
 from keras_txf.checkpoints.config import Config
 from keras_txf.checkpoints.derived_config import derive_config
@@ -72,33 +78,34 @@ def save(
     (1, 5)
     """
     checks.built_model("model", model)
-    refuse_adapters(model)
+    check_no_adapters(model)
     folder = checks.path("folder", folder)
     checks.optional(checks.one_of, "dtype", dtype, DTYPES)
     checks.positive_integer("max_shard_size", max_shard_size)
-    if family is not None:
+    if family is None:
+        info = find_checkpoint_info(model, config)
+    else:
         if config is not None:
             raise ValueError(f"`family` must be None with `config`; received {short_repr(family)}.")
-        refuse_equal_paths(model)
-        config = derive_config(model, family)
-    origin = find_origin(model, config)
-    table = find_family(origin.config)
-    known = table.tasks[origin.task]
-    found = links(table_of(table, origin.task, Config(origin.config), model), model.weights)
-    if config is not None and family is None:  # `derive_config` has compared
-        check_described(model, origin, table)
-    prefix = table.prefix * known.whole if origin.prefix is None else origin.prefix
+        check_unique_paths(model)
+        info = info_of_config(model, derive_config(model, family))
+    table = find_family(info.config)
+    known = table.tasks[info.task]
+    found = links(table_of(table, info.task, Config(info.config), model), model.weights)
+    if config is not None:
+        check_described(model, info, table)
+    prefix = table.prefix * known.whole if info.prefix is None else info.prefix
     tensors = {prefix * link.inner + link.name: link for link in found}
-    shards, values = split(tensors, dtype, max_shard_size), new_config(model, origin, table, dtype)
-    check_places(folder, {"config.json", *shards, *beside(origin.folder), *origin.files})
+    shards, values = split(tensors, dtype, max_shard_size), new_config(model, info, table, dtype)
+    check_places(folder, {"config.json", *shards, *companion_files(info.folder), *info.files})
     with atomic_checkpoint(folder) as new:
-        write_tensors(new, shards, origin, dtype)
+        write_tensors(new, shards, info, dtype)
         write_json(new / "config.json", values)
-        write_beside(new, origin)
+        write_companion_files(new, info)
         update_generation_config(new, values)
 
 
-def refuse_adapters(model):
+def check_no_adapters(model):
     adapted = [layer.path for layer in flatten_layers(model) if adapters_of(layer)]
     if adapted:
         raise ValueError(
@@ -107,9 +114,9 @@ def refuse_adapters(model):
         )
 
 
-def check_described(model, origin, family):
-    """Refuses a model whose weights or options differ from those of the model of a given config.json."""
-    said = differences(describe(model, family, origin.task, origin.config), model)
+def check_described(model, info, family):
+    """Raises ValueError if the model's weights or options differ from those that the given config.json describes."""
+    said = differences(describe(model, family, info.task, info.config), model)
     if said:
         raise ValueError(
             f"`config` must describe the model: it {said[0]}, and {len(said)} options and weights in all that differ."
@@ -132,15 +139,15 @@ def split(tensors, dtype, max_shard_size):
     }
 
 
-def write_tensors(folder, shards, origin, dtype):
-    """Writes the files; shards get an index, and an id of the save by which `load` refuses those of other saves."""
+def write_tensors(folder, shards, info, dtype):
+    """Writes the files; shards get an index, and an id of the save, so that `load` finds shards of other saves."""
     places = {name: file for file, shard in shards.items() for name in shard}
     first = next(iter(shards))
-    kept = {name: tensor for name, tensor in origin.kept.items() if name not in places}
+    kept = {name: tensor for name, tensor in info.kept.items() if name not in places}
     places.update(dict.fromkeys(kept, first))
     metadata = {"format": "pt", **({SAVE_ID: uuid.uuid4().hex} if len(shards) > 1 else {})}
     for file, shard in shards.items():
-        arrays = {name: values_of(link, origin.skipped.get(link.name), dtype) for name, link in shard.items()}
+        arrays = {name: values_of(link, info.skipped.get(link.name), dtype) for name, link in shard.items()}
         if file == first:
             arrays.update({name: as_dtype(tensor, dtype) for name, tensor in kept.items()})
         save_file(arrays, folder / file, metadata=metadata)
@@ -157,8 +164,8 @@ def size_of(link, dtype):
 
 def values_of(link, first_rows, dtype):
     tensor = link.write([ops.convert_to_numpy(weight) for weight in link.variables])
-    if link.way.skipped and first_rows is not None:
-        tensor[: link.way.skipped] = first_rows
+    if link.transform.skipped and first_rows is not None:
+        tensor[: link.transform.skipped] = first_rows
     return as_dtype(tensor, dtype)
 
 
@@ -185,7 +192,7 @@ def atomic_checkpoint(folder):
             _move(folder)
             with atomic_folder(folder / COMPLETE) as temporary:
                 yield temporary
-                for file in temporary.iterdir():  # so that of a fine-tuned model the one file alone changes
+                for file in temporary.iterdir():  # so that the one file of a fine-tuned model changes alone
                     known = folder / file.name
                     if file.name not in (ONE, INDEX) and known.is_file() and filecmp.cmp(file, known, shallow=False):
                         file.unlink()
@@ -193,7 +200,7 @@ def atomic_checkpoint(folder):
 
 
 def check_places(folder, names):
-    """Refuses a directory that has the name of a file."""
+    """Raises ValueError if a directory has the name of a file that `save` writes."""
     taken = sorted(
         name for name in {*names, ONE, INDEX} if (folder / name).is_dir() and not (folder / name).is_symlink()
     )

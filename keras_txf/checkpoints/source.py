@@ -1,4 +1,4 @@
-"""The tensors of an open checkpoint, and the checks that they are those of a model."""
+"""The tensors of an open checkpoint, and the checks that they fit a model."""
 
 import collections
 import re
@@ -17,14 +17,14 @@ FLOATS = {"F64": "float32", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 class Source:
     """An open checkpoint.
 
-    Each tensor has one name: without the prefix of the body, and with `weight` and `bias` in place of the older names
+    Each tensor has one name: without the prefix of the body, and with `weight` and `bias` instead of the older names
     `gamma` and `beta` of the weights of norms.
 
     Args:
         values: of the family's config.json.
         family: `Family`.
         tensors: `Tensors` of the folder.
-        kind: `model_type` of the folder, which may be that of a model of texts and images.
+        kind: `model_type` of the folder, which may name a model of texts and images.
     """
 
     def __init__(self, values, family, tensors, kind=None):
@@ -78,7 +78,7 @@ def most_common_dtype(tensors):
 
 
 def resolve_aliases(source, wanted):
-    """Takes an alias for the tensor that it stands for; refuses an alias beside that tensor with other numbers."""
+    """Renames aliases to the tensors that they stand for; raises ValueError if the two tensors in a file differ."""
     aliases = {alias: name for alias, name in source.family.aliases.items() if alias not in wanted and name in wanted}
     for alias, name in aliases.items():
         if alias not in source.names:
@@ -93,7 +93,9 @@ def resolve_aliases(source, wanted):
 
 
 def check_names(source, task, wanted, asked):
-    """Refuses missing and unknown tensors; known are also buffers, heads of other tasks and copies of a tied table.
+    """Raises ValueError for missing and unknown tensors.
+
+    Buffers, heads of other tasks and copies of a tied table are known too.
 
     Args:
         source: `Source`.
@@ -178,7 +180,7 @@ OF_HEADS = {"tie_embeddings", "head_activation", "head_norm", "head_bias", "logi
 
 
 def check_head(source, head, wanted, options, tied):
-    """Refuses options of the caller that leave out trained tensors of the head.
+    """Raises ValueError if options of the caller leave out trained tensors of the head.
 
     Args:
         source: `Source`.
@@ -200,7 +202,7 @@ def check_head(source, head, wanted, options, tied):
 
 
 def check_tensors(source, wanted):
-    """Refuses tensors whose dtype or shape does not fit their weights."""
+    """Raises ValueError if the dtype or the shape of a tensor does not fit its weight."""
     kinds = {source.names[link.name]: source.tensors.dtype(source.names[link.name]) for link in wanted}
     wrong = {name: kind for name, kind in kinds.items() if kind not in FLOATS}
     if wrong:

@@ -5,9 +5,9 @@ A family's table maps paths of our layers to modules of the checkpoint, with {i}
     "encoder_{i}/attention/query": "encoder.layer.{i}.attention.self.query"
 
 The weights of the layer follow: its kernel is `...query.weight`, transposed, its bias `...query.bias`. A path of the
-weight itself maps to the tensor of exactly that name. A `Tensor` describes other layouts: a module that several of our
-layers make up, one beside the other, and, by {e}, a weight (E, ...) of which each expert has a tensor. Each transform
-has an inverse, so one table both loads and saves.
+weight itself maps to the tensor of exactly that name. A `Tensor` describes other layouts: a module that stacks several
+of our layers, and, by {e}, a weight (E, ...) that has a tensor for each expert. Each transform has an inverse, so one
+table both loads and saves.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from keras import ops
 
 from keras_txf.checks import short_repr
 
-# The last part of our weight's path -> that of the tensor.
+# The last part of our weight's path -> the last part of the tensor's name.
 SUFFIXES = {
     "kernel": "weight",
     "embeddings": "weight",
@@ -54,7 +54,7 @@ class Tensor:
     """A module or tensor of the checkpoint, and its layout.
 
     Args:
-        name: its name, with {i} for the number of a block, {e} for that of an expert.
+        name: its name, with {i} for the number of a block, {e} for the number of an expert.
         kernel: transform of a kernel; default transposed.
         other: transform of the other weights.
         part, parts: index and number of our layers in a module that concatenates several.
@@ -75,7 +75,7 @@ def as_tensor(row):
     return row if isinstance(row, Tensor) else Tensor(row)
 
 
-def beside(name, paths, kernel=TRANSPOSED, groups=1):
+def stacked(name, paths, kernel=TRANSPOSED, groups=1):
     """Rows for layers that a module concatenates in this order, in each of its groups."""
     return {path: Tensor(name, kernel, part=part, parts=len(paths), groups=groups) for part, path in enumerate(paths)}
 
@@ -85,13 +85,13 @@ OUT_PROJ = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 
 def projections(path, name, theirs=("q_proj", "k_proj", "v_proj", "o_proj")):
-    """Rows for the four projections of an attention, each of which has a module of its own."""
+    """Rows for the four projections of an attention, each with its own module."""
     return {f"{path}/{ours}": f"{name}.{module}" for ours, module in zip(PROJECTIONS, theirs)}
 
 
 def query_key_value(name, groups=1, kernel=TRANSPOSED):
     """Rows for the projections of attention, that one module concatenates."""
-    return beside(name, [f"decoder_{{i}}/attention/{part}" for part in ("query", "key", "value")], kernel, groups)
+    return stacked(name, [f"decoder_{{i}}/attention/{part}" for part in ("query", "key", "value")], kernel, groups)
 
 
 class Expert:
@@ -111,14 +111,14 @@ class Link:
     """A tensor of the checkpoint and its weights, one for each part."""
 
     name: str
-    way: Transform
+    transform: Transform
     inner: bool
     variables: list
     groups: int = 1
 
     def shape(self):
         """Returns the shape of the tensor."""
-        like = [self.way.write(np.broadcast_to(np.float32(0), variable.shape)) for variable in self.variables]
+        like = [self.transform.write(np.broadcast_to(np.float32(0), variable.shape)) for variable in self.variables]
         if len(like) == 1:
             return like[0].shape
         shape, axis = list(like[0].shape), self._axis(like[0])
@@ -140,12 +140,12 @@ class Link:
     def read(self, tensor):
         """Converts the tensor to the values of the variables."""
         if len(self.variables) == 1:
-            return [self.way.read(tensor)]
-        return [self.way.read(part) for part in self.split(tensor, self._axis(tensor))]
+            return [self.transform.read(tensor)]
+        return [self.transform.read(part) for part in self.split(tensor, self._axis(tensor))]
 
     def write(self, values):
         """Converts the values of the variables to the tensor."""
-        parts = [self.way.write(value) for value in values]
+        parts = [self.transform.write(value) for value in values]
         return self.join(parts, self._axis(parts[0])) if len(parts) > 1 else parts[0]
 
     def split(self, array, axis):
@@ -162,7 +162,7 @@ class Link:
 
     def _axis(self, tensor):
         """Returns the axis of a layer's outputs, along which layers are concatenated."""
-        return 0 if self.way is TRANSPOSED else tensor.ndim - 1
+        return 0 if self.transform is TRANSPOSED else tensor.ndim - 1
 
 
 def _in_groups(array, axis, groups):
@@ -186,13 +186,13 @@ def links(table, variables):
         if match is None:
             unknown.append(variable.path)
             continue
-        name, way, tensor = match
+        name, transform, tensor = match
         if "{e}" in name:
             for e in range(variable.shape[0]):
                 own = name.replace("{e}", str(e))
-                found[own] = Link(own, way, tensor.inner, [Expert(variable, e)])
+                found[own] = Link(own, transform, tensor.inner, [Expert(variable, e)])
             continue
-        link = found.setdefault(name, Link(name, way, tensor.inner, [None] * tensor.parts, tensor.groups))
+        link = found.setdefault(name, Link(name, transform, tensor.inner, [None] * tensor.parts, tensor.groups))
         link.variables[tensor.part] = variable
     if unknown:
         raise ValueError(
@@ -218,6 +218,6 @@ def _find(rows, path):
         if exact or (match and weight in SUFFIXES):
             number = (exact or match).groups()
             name = tensor.name.replace("{i}", number[0]) if number else tensor.name
-            way = tensor.kernel if weight == "kernel" else tensor.other
-            return (name if exact else f"{name}.{SUFFIXES[weight]}"), way, tensor
+            transform = tensor.kernel if weight == "kernel" else tensor.other
+            return (name if exact else f"{name}.{SUFFIXES[weight]}"), transform, tensor
     return None

@@ -14,7 +14,13 @@ import keras
 
 from keras_txf import checkpoints
 from keras_txf.atomic_write import atomic_file, atomic_folder, copy_others, writing
-from keras_txf.checkpoints.checkpoint_info import has_origin, move_origin, read_origin, share_origin, write_origin
+from keras_txf.checkpoints.checkpoint_info import (
+    has_checkpoint_info,
+    move_checkpoint_info,
+    read_checkpoint_info,
+    share_checkpoint_info,
+    write_checkpoint_info,
+)
 from keras_txf.checks import short_repr
 from keras_txf.reading import check_archive, file_of, read_json, reading
 
@@ -38,11 +44,11 @@ def save(folder, task):
     with writing("folder", folder), atomic_folder(folder) as new:
         task.model.save(new / MODEL)
         _write(new / FILE, task, tokenizers=tokenizers)
-        if has_origin(task.checkpoint_model()):
-            write_origin(task.checkpoint_model(), new / CHECKPOINT)
+        if has_checkpoint_info(task.checkpoint_model()):
+            write_checkpoint_info(task.checkpoint_model(), new / CHECKPOINT)
         copy_others(folder, new, (FILE, MODEL, CHECKPOINT, *_own_files(folder)))
         write_card(new, task)
-    move_origin(task.checkpoint_model(), folder, folder / CHECKPOINT)
+    move_checkpoint_info(task.checkpoint_model(), folder, folder / CHECKPOINT)
 
 
 def save_checkpoint(folder, task):
@@ -58,7 +64,7 @@ def save_checkpoint(folder, task):
         (folder / MODEL).unlink(missing_ok=True)
         shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
         write_card(folder, task)
-    move_origin(model, folder / CHECKPOINT, folder)
+    move_checkpoint_info(model, folder / CHECKPOINT, folder)
 
 
 def holds_task(folder):
@@ -102,7 +108,7 @@ def load(folder, cls):
         }
     task = _made(cls, path, _load_model(folder / MODEL), tokenizers, content)
     if (folder / CHECKPOINT).is_dir():
-        read_origin(task.checkpoint_model(), folder / CHECKPOINT)
+        read_checkpoint_info(task.checkpoint_model(), folder / CHECKPOINT)
     return task
 
 
@@ -131,7 +137,7 @@ def _with_options(loaded, path, content):
     if "problem_type" in options:
         options = {**options, "problem_type": loaded.problem_type}
     task = _made(type(loaded), path, loaded.model, tokenizers_of(loaded), {**content, "options": options})
-    share_origin(loaded.checkpoint_model(), task.checkpoint_model())
+    share_checkpoint_info(loaded.checkpoint_model(), task.checkpoint_model())
     return task
 
 

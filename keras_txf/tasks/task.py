@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_txf import checks, training
-from keras_txf.checkpoints.checkpoint_info import has_origin
+from keras_txf.checkpoints.checkpoint_info import has_checkpoint_info
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
@@ -99,7 +99,7 @@ class Task:
         checks.one_of("format", format, ("keras", "huggingface"))
         path = checks.path("folder", folder)
         if format == "huggingface":
-            if not has_origin(self.checkpoint_model()):
+            if not has_checkpoint_info(self.checkpoint_model()):
                 raise ValueError(
                     '`format` must be "keras" for a task that did not begin from a checkpoint; received "huggingface".'
                 )

@@ -14,7 +14,7 @@ from refusals import refused
 import keras_txf as txf
 from keras_txf.checkpoints import families
 from keras_txf.checkpoints.config import NEUTRAL, OF_OTHER_CODE, Config, transformers_keys
-from keras_txf.checkpoints.config_schema import KEYS, KINDS, NULL
+from keras_txf.checkpoints.config_schema import KEYS, NULL, VALUE_CHECKS
 from keras_txf.checks import short_repr
 
 
@@ -168,9 +168,11 @@ OF_OTHER_FILES = {  # keys that loading.py, config.py and functions of families 
 
 def test_each_key_has_one_kind_and_is_asked_for():
     asked = set(keys_asked_for())
-    assert len(asked) > 80 and asked <= KINDS.keys(), f"add to kinds.KEYS: {sorted(asked - KINDS.keys())}"
-    assert sum(map(len, KEYS.values())) == len(KINDS)
-    assert NULL <= KINDS.keys() <= asked | OF_OTHER_FILES
+    assert len(asked) > 80 and asked <= VALUE_CHECKS.keys(), (
+        f"add to config_schema.KEYS: {sorted(asked - VALUE_CHECKS.keys())}"
+    )
+    assert sum(map(len, KEYS.values())) == len(VALUE_CHECKS)
+    assert NULL <= VALUE_CHECKS.keys() <= asked | OF_OTHER_FILES
 
 
 def test_null_where_there_is_no_such_thing():
@@ -289,4 +291,4 @@ def test_the_names_of_keys_are_told_apart():
     theirs = transformers_keys()
     assert len(theirs) > 1000 and not theirs & PUBLISHED.keys() - {"decoder_start_token_id", "kv_lora_rank"}
     assert not OF_OTHER_CODE & theirs and not OF_OTHER_CODE & NEUTRAL
-    assert len(KINDS.keys() - theirs) < 12  # keys of old files
+    assert len(VALUE_CHECKS.keys() - theirs) < 12  # keys of old files

@@ -16,7 +16,7 @@ from mutations import BYTES, NUMBERS, THINGS, edit_text, lengthen
 from safetensors.numpy import save
 
 import keras_txf as txf
-from keras_txf.checkpoints.config_schema import KINDS
+from keras_txf.checkpoints.config_schema import VALUE_CHECKS
 from keras_txf.checkpoints.files import open_tensors
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -127,7 +127,7 @@ VALUES = [
 def damaged_config(draw, config):
     """In half of them is one more of the keys that a reader asks for, or must refuse."""
     if draw.random() < 0.5:
-        config = {**config, draw.choice([*KINDS, "is_decoder", "pruned_heads"]): draw.choice(VALUES)}
+        config = {**config, draw.choice([*VALUE_CHECKS, "is_decoder", "pruned_heads"]): draw.choice(VALUES)}
     return edit_text(draw, json.dumps(config).encode())
 
 

@@ -9,8 +9,8 @@ from checkpoints.test_golden import GOLDEN
 from folders import BERT, LLAMA, tensors, write
 
 import keras_txf as txf
-from keras_txf.checkpoints.checkpoint_info import read_origin, share_origin, write_origin
-from keras_txf.checkpoints.generation_config import give_generate_defaults
+from keras_txf.checkpoints.checkpoint_info import read_checkpoint_info, share_checkpoint_info, write_checkpoint_info
+from keras_txf.checkpoints.generation_config import load_generate_defaults
 from keras_txf.generation import (
     Beam,
     ForbiddenTokens,
@@ -45,7 +45,7 @@ def models(llama):
 def give(model, folder, **values):
     """The model, with the defaults of such a file."""
     (folder / "generation_config.json").write_text(json.dumps(values))
-    give_generate_defaults(model, folder, {})
+    load_generate_defaults(model, folder, {})
     return model
 
 
@@ -191,10 +191,10 @@ def test_saved_and_carried_on(llama, tmp_path):
     assert defaults(load(tmp_path / "saved")) == defaults(model)
     txf.checkpoints.save(load(folder, pad_id=1), tmp_path / "padded")
     assert json.loads((tmp_path / "padded" / "generation_config.json").read_text())["pad_token_id"] == 1
-    write_origin(model, tmp_path / "origin")
+    write_checkpoint_info(model, tmp_path / "origin")
     other, third = (txf.models.decoder_generator(11, 1, 8, 2) for _ in range(2))
-    read_origin(other, tmp_path / "origin")
-    share_origin(other, third)
+    read_checkpoint_info(other, tmp_path / "origin")
+    share_checkpoint_info(other, third)
     assert defaults(third)["stop_ids"] == defaults(model)["stop_ids"] == (2,)
 
 

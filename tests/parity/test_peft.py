@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import keras_txf as txf
 from keras_txf.checkpoints.adapters import find_modules
-from keras_txf.checkpoints.checkpoint_info import PROVENANCE
+from keras_txf.checkpoints.checkpoint_info import CHECKPOINT_INFO
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -235,7 +235,7 @@ def test_modules_have_the_names_of_transformers(name, tmp_path):
     model = case.model()
     model.save_pretrained(tmp_path)
     ours = txf.checkpoints.load(tmp_path)
-    modules = find_modules(ours, PROVENANCE[ours])
+    modules = find_modules(ours, CHECKPOINT_INFO[ours])
     assert modules.keys() <= dict(model.named_modules()).keys()
     dense = {name for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D")}
     dense -= NOT_BUILT

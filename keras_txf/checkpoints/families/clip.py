@@ -5,7 +5,7 @@ import dataclasses
 from keras_txf import models
 from keras_txf.checkpoints.families.vit import ONE_VECTOR, patch, square
 from keras_txf.checkpoints.family import Family, Task, classes, encoder_task
-from keras_txf.checkpoints.weight_map import ONE_ROW, OUT_PROJ, Tensor, as_tensor, beside, projections
+from keras_txf.checkpoints.weight_map import ONE_ROW, OUT_PROJ, Tensor, as_tensor, projections, stacked
 from keras_txf.layers import AttentionPooling
 
 TOWER = {
@@ -32,8 +32,8 @@ SIGLIP_HEAD = {
     "logits/logit_scale": Tensor("logit_scale", other=ONE_ROW),
     "logits/logit_bias": Tensor("logit_bias", other=ONE_ROW),
     "image_pooling/query": Tensor(f"{POOLING}.probe", other=ONE_VECTOR),
-    **beside(f"{POOLING}.attention.in_proj_weight", [f"{part}/kernel" for part in PARTS]),
-    **beside(f"{POOLING}.attention.in_proj_bias", [f"{part}/bias" for part in PARTS]),
+    **stacked(f"{POOLING}.attention.in_proj_weight", [f"{part}/kernel" for part in PARTS]),
+    **stacked(f"{POOLING}.attention.in_proj_bias", [f"{part}/bias" for part in PARTS]),
     "image_pooling/attention/output": f"{POOLING}.attention.out_proj",
     "image_pooling/norm": f"{POOLING}.layernorm",
     "image_pooling/feed_forward/intermediate": f"{POOLING}.mlp.fc1",

@@ -5,7 +5,7 @@ import dataclasses
 from keras_txf.checkpoints.families.bert import BERT_MASKED, BODY, BUFFERS, CLASSES, body, masked, tasks
 from keras_txf.checkpoints.families.rotary_bert import PROJECTIONS
 from keras_txf.checkpoints.family import Family
-from keras_txf.checkpoints.weight_map import beside
+from keras_txf.checkpoints.weight_map import stacked
 from keras_txf.layers import Convolution, DisentangledPositions
 
 SELF = "encoder.layer.{i}.attention.self"
@@ -114,7 +114,9 @@ def family(name, options, table):
 
 FAMILIES = {
     "deberta": family(
-        "Deberta", first, lambda c: {**FIRST, **beside(f"{SELF}.in_proj", PROJECTIONS, groups=c("num_attention_heads"))}
+        "Deberta",
+        first,
+        lambda c: {**FIRST, **stacked(f"{SELF}.in_proj", PROJECTIONS, groups=c("num_attention_heads"))},
     ),
     "deberta-v2": family("DebertaV2", second, SECOND),
 }

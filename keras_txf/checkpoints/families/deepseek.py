@@ -3,7 +3,7 @@
 import dataclasses
 
 from keras_txf.checkpoints.families import llama
-from keras_txf.checkpoints.families.mixtures import PART, experts_apart, replaced
+from keras_txf.checkpoints.families.mixtures import PART, experts_apart, with_moe_layers
 from keras_txf.checkpoints.families.rotary import positions
 from keras_txf.layers import LatentAttention, MixtureOfExperts
 
@@ -46,7 +46,7 @@ def deepseek(c, top_k, dense, interleaved=True, **router):
         routed_scaling_factor=c("routed_scaling_factor"), **router,
     )  # fmt: skip
     rest = {name: value for name, value in options.items() if name not in OF_ATTENTION}
-    return {"attention": attention, **replaced(rest, [None if i < dense else experts for i in range(number)])}
+    return {"attention": attention, **with_moe_layers(rest, [None if i < dense else experts for i in range(number)])}
 
 
 def deepseek_v3(c):

@@ -2,12 +2,12 @@
 
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.llama import BODY, family
-from keras_txf.checkpoints.weight_map import beside, query_key_value
+from keras_txf.checkpoints.weight_map import query_key_value, stacked
 
 PHI3 = {
     **BODY,
     **query_key_value("layers.{i}.self_attn.qkv_proj"),
-    **beside(
+    **stacked(
         "layers.{i}.mlp.gate_up_proj", [f"decoder_{{i}}/feed_forward/{part}" for part in ("gate", "intermediate")]
     ),
 }

@@ -3,7 +3,7 @@
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.llama import BODY, family
 from keras_txf.checkpoints.families.rotary import windows
-from keras_txf.checkpoints.weight_map import TRANSPOSED, Tensor, beside
+from keras_txf.checkpoints.weight_map import TRANSPOSED, Tensor, stacked
 from keras_txf.layers import MixtureOfExperts
 
 PART = "decoder_{i}/feed_forward/"
@@ -37,7 +37,7 @@ def gpt_oss_table(c):
     halves = {
         path: tensor
         for part in ("kernel", "bias")
-        for path, tensor in beside(
+        for path, tensor in stacked(
             f"{module}.experts.gate_up_proj" + "_bias" * (part == "bias"),
             [f"{PART}gate_{part}", f"{PART}intermediate_{part}"],
             groups=width,
@@ -71,7 +71,7 @@ def experts(c, number, width, normalize=True, **options):
     )
 
 
-def replaced(options, layers):
+def with_moe_layers(options, layers):
     """The options with layers of experts in some blocks, or in all."""
     found = {**options, "feed_forward": layers, "feed_forward_bias": None}
     if None not in layers:
@@ -84,7 +84,7 @@ def sparse(c, options, layer):
     """Experts in each block but those of `mlp_only_layers`, and those between `decoder_sparse_step`."""
     dense, step = c("mlp_only_layers", None) or [], c("decoder_sparse_step", 1)
     has = [i not in dense and (i + 1) % step == 0 for i in range(options["num_layers"])]
-    return replaced(options, [layer if one else None for one in has])
+    return with_moe_layers(options, [layer if one else None for one in has])
 
 
 def mixtral(c):
@@ -97,7 +97,7 @@ def mixtral(c):
         "window": c("sliding_window", None),
     }
     layer = experts(c, c("num_local_experts"), c("intermediate_size"))
-    return replaced(options, [layer] * options["num_layers"])
+    return with_moe_layers(options, [layer] * options["num_layers"])
 
 
 def qwen2_moe(c):
@@ -137,7 +137,7 @@ def olmoe(c):
         "qk_norm": "full",
     }
     layer = experts(c, c("num_experts"), c("intermediate_size"), c("norm_topk_prob", False))
-    return replaced(options, [layer] * options["num_layers"])
+    return with_moe_layers(options, [layer] * options["num_layers"])
 
 
 def gpt_oss(c):
@@ -159,7 +159,7 @@ def gpt_oss(c):
         c, c("num_local_experts"), c("intermediate_size"), activation="gelu_sigmoid", use_bias=True, router_bias=True,
         clip=c("swiglu_limit", 7.0), offset=1.0,
     )  # fmt: skip
-    return replaced(options, [layer] * number)
+    return with_moe_layers(options, [layer] * number)
 
 
 FAMILIES = {

@@ -4,15 +4,15 @@ from keras_txf import models
 from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions, windows
 from keras_txf.checkpoints.family import Family, Task, classes, encoder_task, spans
-from keras_txf.checkpoints.weight_map import beside
+from keras_txf.checkpoints.weight_map import stacked
 
 BODY = {
     "embedding/token": "embeddings.tok_embeddings",
     "encoder_embedding_norm": "embeddings.norm",
-    **beside("layers.{i}.attn.Wqkv", [f"encoder_{{i}}/attention/{part}" for part in ("query", "key", "value")]),
+    **stacked("layers.{i}.attn.Wqkv", [f"encoder_{{i}}/attention/{part}" for part in ("query", "key", "value")]),
     "encoder_{i}/attention/output": "layers.{i}.attn.Wo",
     "encoder_{i}/attention_norm": "layers.{i}.attn_norm",
-    **beside("layers.{i}.mlp.Wi", ["encoder_{i}/feed_forward/gate", "encoder_{i}/feed_forward/intermediate"]),
+    **stacked("layers.{i}.mlp.Wi", ["encoder_{i}/feed_forward/gate", "encoder_{i}/feed_forward/intermediate"]),
     "encoder_{i}/feed_forward/output": "layers.{i}.mlp.Wo",
     "encoder_{i}/feed_forward_norm": "layers.{i}.mlp_norm",
     "encoder_norm": "final_norm",

@@ -59,7 +59,7 @@ def rotary(c, parameters, name, fraction, interleaved, paths):
         if fraction != 1.0:
             raise ValueError(
                 "config.json must have a `partial_rotary_factor` of 1.0, as its class in transformers turns "
-                f"all features; received {short_repr(fraction)}.{c.way_out([paths['partial_rotary_factor']])}"
+                f"all features; received {short_repr(fraction)}.{c.ignore_hint([paths['partial_rotary_factor']])}"
             )
     else:
         fraction = scaling.pop("partial_rotary_factor", c("partial_rotary_factor", fraction))
@@ -92,7 +92,7 @@ def check_known(c, kind, scaling, paths):
     if others:
         raise ValueError(
             f"config.json has rotary positions of type {short_repr(kind)}, which take no {short_repr(others)}."
-            + c.way_out([paths[key] for key in others])
+            + c.ignore_hint([paths[key] for key in others])
         )
 
 

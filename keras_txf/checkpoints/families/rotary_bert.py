@@ -3,7 +3,7 @@
 from keras_txf.checkpoints.families.bert import CLASSES, activation_of, body, masked, tasks
 from keras_txf.checkpoints.families.rotary import positions
 from keras_txf.checkpoints.family import POOLER, Family
-from keras_txf.checkpoints.weight_map import Tensor, beside
+from keras_txf.checkpoints.weight_map import Tensor, stacked
 
 PROJECTIONS = [f"encoder_{{i}}/attention/{part}" for part in ("query", "key", "value")]
 WIDE = ["encoder_{i}/feed_forward/intermediate", "encoder_{i}/feed_forward/gate"]
@@ -11,7 +11,7 @@ NOMIC = {
     "embedding/token": "embeddings.word_embeddings",
     "embedding/token_type": "embeddings.token_type_embeddings",
     "encoder_embedding_norm": "emb_ln",
-    **beside("encoder.layers.{i}.attn.Wqkv", PROJECTIONS),
+    **stacked("encoder.layers.{i}.attn.Wqkv", PROJECTIONS),
     "encoder_{i}/attention/output": "encoder.layers.{i}.attn.out_proj",
     "encoder_{i}/attention_norm": "encoder.layers.{i}.norm1",
     "encoder_{i}/feed_forward/intermediate": "encoder.layers.{i}.mlp.fc11",
@@ -23,10 +23,10 @@ GTE = {
     "embedding/token": "embeddings.word_embeddings",
     "embedding/token_type": "embeddings.token_type_embeddings",
     "encoder_embedding_norm": "embeddings.LayerNorm",
-    **beside("encoder.layer.{i}.attention.qkv_proj", PROJECTIONS),
+    **stacked("encoder.layer.{i}.attention.qkv_proj", PROJECTIONS),
     "encoder_{i}/attention/output": "encoder.layer.{i}.attention.o_proj",
     "encoder_{i}/attention_norm": "encoder.layer.{i}.attn_ln",
-    **beside("encoder.layer.{i}.mlp.up_gate_proj", WIDE),
+    **stacked("encoder.layer.{i}.mlp.up_gate_proj", WIDE),
     "encoder_{i}/feed_forward/output": "encoder.layer.{i}.mlp.down_proj",
     "encoder_{i}/feed_forward_norm": "encoder.layer.{i}.mlp_ln",
 }

@@ -190,7 +190,7 @@ def t5_family(name, options, tensors, prefix="transformer.", logits="lm_head", h
             "ignore": UNUSED,
             "aliases": dict.fromkeys(TABLES, "shared.weight"),
             "neutral": ("n_positions", "is_encoder_decoder", "num_hidden_layers"),
-            "says_tied": False,
+            "tie_key_is_for_logits": False,
             **others,
         },
     )
@@ -211,7 +211,7 @@ FAMILIES = {
     "mt5": t5_family("MT5", mt5, lambda c: t5_table(c, "gated-gelu"), heads=heads("MT5")),
     "umt5": t5_family("UMT5", umt5, umt5_table, heads=heads("UMT5")),
     "t5gemma": t5_family(
-        "T5Gemma", t5gemma, T5GEMMA, "model.", "lm_head.out_proj", ignore=(), aliases={}, says_tied=True,
+        "T5Gemma", t5gemma, T5GEMMA, "model.", "lm_head.out_proj", ignore=(), aliases={}, tie_key_is_for_logits=True,
         neutral=("is_encoder_decoder", "classifier_dropout_rate", "vocab_size"),
     ),
 }  # fmt: skip

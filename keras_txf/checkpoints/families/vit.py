@@ -5,7 +5,7 @@ import numpy as np
 from keras_txf import checks, models
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.family import POOLER, Family, Task, classes
-from keras_txf.checkpoints.weight_map import ONE_ROW, Tensor, Transform, beside, projections
+from keras_txf.checkpoints.weight_map import ONE_ROW, Tensor, Transform, projections, stacked
 from keras_txf.layers import AxialRotary
 
 ONE_VECTOR = Transform(lambda x: x[0, 0], lambda x: x[None, None])
@@ -89,7 +89,7 @@ def dinov2_table(c):
     inner = {"encoder_{i}/feed_forward/intermediate": f"{block}.fc1", "encoder_{i}/feed_forward/output": f"{block}.fc2"}
     if c("use_swiglu_ffn", False):
         wide = [f"encoder_{{i}}/feed_forward/{part}" for part in ("gate", "intermediate")]
-        inner = {**beside(f"{block}.weights_in", wide), "encoder_{i}/feed_forward/output": f"{block}.weights_out"}
+        inner = {**stacked(f"{block}.weights_in", wide), "encoder_{i}/feed_forward/output": f"{block}.weights_out"}
     return {**DINOV2, **patch(c), **inner}
 
 
