@@ -92,6 +92,20 @@ def modules_of(rows):
     return {as_tensor(row).name for row in rows.values()}
 
 
+# Option of the builders -> its key in the config.json of most families.
+SIZES = {
+    "vocab_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "dim": "hidden_size",
+    "num_heads": "num_attention_heads",
+}
+
+
+def sizes(c, **keys):
+    """Returns the sizes of a config; `keys` are other names of the keys, None for an option that is left out."""
+    return {option: c(key) for option, key in {**SIZES, **keys}.items() if key is not None}
+
+
 def encoder_task(architecture):
     """The task of the body alone."""
     return Task(architecture, models.encoder, whole=False)

@@ -89,9 +89,9 @@ def projections(path, name, theirs=("q_proj", "k_proj", "v_proj", "o_proj")):
     return {f"{path}/{ours}": f"{name}.{module}" for ours, module in zip(PROJECTIONS, theirs)}
 
 
-def query_key_value(name, groups=1, kernel=TRANSPOSED):
-    """Rows for the projections of attention, that one module concatenates."""
-    return stacked(name, [f"decoder_{{i}}/attention/{part}" for part in ("query", "key", "value")], kernel, groups)
+def query_key_value(name, groups=1, kernel=TRANSPOSED, path="decoder_{i}/attention"):
+    """Rows for the projections of queries, keys and values of an attention, which one module concatenates."""
+    return stacked(name, [f"{path}/{part}" for part in ("query", "key", "value")], kernel, groups)
 
 
 class Expert:

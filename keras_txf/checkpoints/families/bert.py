@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 from keras_txf import models
-from keras_txf.checkpoints.family import POOLER, Family, Task, classes, encoder_task, spans
+from keras_txf.checkpoints.family import POOLER, Family, Task, classes, encoder_task, sizes, spans
 from keras_txf.checkpoints.weight_map import Tensor, projections, skip
 from keras_txf.layers import RelativeBias
 
@@ -47,10 +47,7 @@ def body(c, skipped=0, types=2):
     if types:
         types = c("type_vocab_size", types)
     return {
-        "vocab_size": c("vocab_size"),
-        "num_layers": c("num_hidden_layers"),
-        "dim": c("hidden_size"),
-        "num_heads": c("num_attention_heads"),
+        **sizes(c),
         "intermediate_dim": c("intermediate_size"),
         "activation": c.activation("hidden_act", "gelu"),
         "norm_epsilon": c("layer_norm_eps", 1e-12),
@@ -94,10 +91,7 @@ def mpnet(c):
 def distilbert(c):
     c.only("sinusoidal_pos_embds", False, True)  # the file has them in either case
     return {
-        "vocab_size": c("vocab_size"),
-        "num_layers": c("n_layers"),
-        "dim": c("dim"),
-        "num_heads": c("n_heads"),
+        **sizes(c, num_layers="n_layers", dim="dim", num_heads="n_heads"),
         "intermediate_dim": c("hidden_dim"),
         "activation": c.activation("activation", "gelu"),
         "norm_epsilon": 1e-12,
@@ -113,9 +107,10 @@ def pooled(activation):
     return lambda c: {"pooling": "first", "head_activation": activation, "head_dropout": dropout(c)}
 
 
-def dropout(c):
-    rate = c("classifier_dropout", None)
-    return c("hidden_dropout_prob", 0.1) if rate is None else rate
+def dropout(c, key="classifier_dropout", default=0.1):
+    """Returns the rate of a head, by default the rate of the blocks."""
+    rate = c(key, None)
+    return c("hidden_dropout_prob", default) if rate is None else rate
 
 
 def masked(architecture, dense, norm, decoder, bias, activation=None):

@@ -4,7 +4,7 @@ import dataclasses
 
 from keras_txf import models
 from keras_txf.checkpoints.families.vit import ONE_VECTOR, patch, square
-from keras_txf.checkpoints.family import Family, Task, classes, encoder_task
+from keras_txf.checkpoints.family import Family, Task, classes, encoder_task, sizes
 from keras_txf.checkpoints.weight_map import ONE_ROW, OUT_PROJ, Tensor, as_tensor, projections, stacked
 from keras_txf.layers import AttentionPooling
 
@@ -61,9 +61,7 @@ def pair_table(c):
 
 def tower(c):
     return {
-        "num_layers": c("num_hidden_layers"),
-        "dim": c("hidden_size"),
-        "num_heads": c("num_attention_heads"),
+        **sizes(c, vocab_size=None),
         "intermediate_dim": c("intermediate_size"),
         "activation": c.activation("hidden_act"),
         "norm_placement": "pre",

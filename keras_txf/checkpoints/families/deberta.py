@@ -2,10 +2,9 @@
 
 import dataclasses
 
-from keras_txf.checkpoints.families.bert import BERT_MASKED, BODY, BUFFERS, CLASSES, body, masked, tasks
-from keras_txf.checkpoints.families.rotary_bert import PROJECTIONS
+from keras_txf.checkpoints.families.bert import BERT_MASKED, BODY, BUFFERS, CLASSES, body, dropout, masked, tasks
 from keras_txf.checkpoints.family import Family
-from keras_txf.checkpoints.weight_map import stacked
+from keras_txf.checkpoints.weight_map import query_key_value
 from keras_txf.layers import Convolution, DisentangledPositions
 
 SELF = "encoder.layer.{i}.attention.self"
@@ -19,7 +18,7 @@ FIRST = {
 }
 SECOND = {
     **BODY,
-    **{path: f"{SELF}.{path.rpartition('/')[2]}_proj" for path in PROJECTIONS},
+    **{f"encoder_{{i}}/attention/{part}": f"{SELF}.{part}_proj" for part in ("query", "key", "value")},
     "encoder_position": "encoder.rel_embeddings",
     "encoder_position/norm": "encoder.LayerNorm",
     "encoder_{i}/attention/position_key": f"{SELF}.pos_key_proj",
@@ -27,6 +26,8 @@ SECOND = {
     "encoder_0/convolution": "encoder.conv.conv",
     "encoder_0/convolution_norm": "encoder.conv.LayerNorm",
 }
+
+
 NEW_HEAD = masked("", *(f"lm_predictions.lm_head.{name}" for name in ("dense", "LayerNorm", "decoder", "bias")))
 TERMS = ("c2p", "p2c", "c2p|p2c", "p2c|c2p", ["c2p"], ["p2c"], ["c2p", "p2c"], ["p2c", "c2p"])
 
@@ -80,15 +81,18 @@ def second(c):
 def pooled(c):
     c.only("pooler_dropout", 0.0)
     c.only("pooler_hidden_size", c("hidden_size"))
-    rate = c("cls_dropout", None)
-    rate = c("hidden_dropout_prob", 0.1) if rate is None else rate
-    return {"pooling": "first", "head_activation": c.activation("pooler_hidden_act", "gelu"), "head_dropout": rate}
+    rate, activation = dropout(c, "cls_dropout"), c.activation("pooler_hidden_act", "gelu")
+    return {"pooling": "first", "head_activation": activation, "head_dropout": rate}
 
 
 def masked_options(c):
     if not c("legacy", True):  # the logits of the new head are always tied
         c.only("tie_word_embeddings", True)
     return BERT_MASKED.options(c)
+
+
+def first_table(c):
+    return {**FIRST, **query_key_value(f"{SELF}.in_proj", c("num_attention_heads"), path="encoder_{i}/attention")}
 
 
 def family(name, options, table):
@@ -112,11 +116,4 @@ def family(name, options, table):
     )
 
 
-FAMILIES = {
-    "deberta": family(
-        "Deberta",
-        first,
-        lambda c: {**FIRST, **stacked(f"{SELF}.in_proj", PROJECTIONS, groups=c("num_attention_heads"))},
-    ),
-    "deberta-v2": family("DebertaV2", second, SECOND),
-}
+FAMILIES = {"deberta": family("Deberta", first, first_table), "deberta-v2": family("DebertaV2", second, SECOND)}

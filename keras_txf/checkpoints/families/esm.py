@@ -2,7 +2,7 @@
 
 from keras_txf import models
 from keras_txf.checkpoints.families.bert import BODY, BUFFERS, TWO_LAYERS, tasks
-from keras_txf.checkpoints.family import POOLER, Family, Task
+from keras_txf.checkpoints.family import POOLER, Family, Task, sizes
 from keras_txf.checkpoints.weight_map import Tensor, skip
 from keras_txf.layers.stored_rotary import StoredRotary
 
@@ -36,10 +36,7 @@ def options(c):
     dim, heads, length = c("hidden_size"), c("num_attention_heads"), c("max_position_embeddings", 1026)
     base, hides = c("rope_theta", 10000.0), c("token_dropout", False)
     return {
-        "vocab_size": c("vocab_size"),
-        "num_layers": c("num_hidden_layers"),
-        "dim": dim,
-        "num_heads": heads,
+        **sizes(c),
         "intermediate_dim": c("intermediate_size"),
         "activation": "gelu",
         "norm_placement": "pre",

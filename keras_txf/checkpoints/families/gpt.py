@@ -5,7 +5,7 @@ import math
 from keras_txf import models
 from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.seq2seq import bart_side
-from keras_txf.checkpoints.family import Family, Task
+from keras_txf.checkpoints.family import Family, Task, sizes
 from keras_txf.checkpoints.weight_map import SAME, Tensor, query_key_value, skip
 
 GPT2 = {  # its kernels are (inputs, outputs), as ours
@@ -35,10 +35,7 @@ def gpt2(c):
     by_depth = c("scale_attn_by_inverse_layer_idx", False)
     c.only("embd_pdrop", c("resid_pdrop", 0.1))  # the builder has one rate for both; no published file has two
     return {
-        "vocab_size": c("vocab_size"),
-        "num_layers": number,
-        "dim": dim,
-        "num_heads": heads,
+        **sizes(c, num_layers="n_layer", dim="n_embd", num_heads="n_head"),
         "intermediate_dim": c("n_inner", None),
         "activation": c.activation("activation_function", "gelu_new"),
         "norm_placement": "pre",
@@ -58,10 +55,7 @@ def opt(c):
     dim, width, before = c("hidden_size"), c("word_embed_proj_dim", None), c("do_layer_norm_before", True)
     bias, without = c("enable_bias", True), c("_remove_final_layer_norm", False)
     return {
-        "vocab_size": c("vocab_size"),
-        "num_layers": c("num_hidden_layers"),
-        "dim": dim,
-        "num_heads": c("num_attention_heads"),
+        **sizes(c),
         "intermediate_dim": c("ffn_dim"),
         "activation": c.activation("activation_function", "relu"),
         "attention_bias": bias,

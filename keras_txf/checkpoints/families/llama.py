@@ -7,7 +7,7 @@ import math
 from keras_txf import models
 from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions, windows
-from keras_txf.checkpoints.family import Family, Task
+from keras_txf.checkpoints.family import Family, Task, sizes
 from keras_txf.checkpoints.weight_map import projections
 
 BODY = {
@@ -34,10 +34,7 @@ def options(c, base=10000.0, pad_id=None, epsilon="rms_norm_eps", fraction=None)
     number, heads = c("num_hidden_layers"), c("num_attention_heads")
     kinds, bases = ["full_attention"] * number, {"full_attention": c("rope_theta", base)}
     return {
-        "vocab_size": c("vocab_size"),
-        "num_layers": number,
-        "dim": c("hidden_size"),
-        "num_heads": heads,
+        **sizes(c),
         "num_key_value_heads": c("num_key_value_heads", None) or heads,
         "head_dim": c("head_dim", None),
         "intermediate_dim": c("intermediate_size"),

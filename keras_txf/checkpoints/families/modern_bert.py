@@ -3,13 +3,13 @@
 from keras_txf import models
 from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions, windows
-from keras_txf.checkpoints.family import Family, Task, classes, encoder_task, spans
-from keras_txf.checkpoints.weight_map import stacked
+from keras_txf.checkpoints.family import Family, Task, classes, encoder_task, sizes, spans
+from keras_txf.checkpoints.weight_map import query_key_value, stacked
 
 BODY = {
     "embedding/token": "embeddings.tok_embeddings",
     "encoder_embedding_norm": "embeddings.norm",
-    **stacked("layers.{i}.attn.Wqkv", [f"encoder_{{i}}/attention/{part}" for part in ("query", "key", "value")]),
+    **query_key_value("layers.{i}.attn.Wqkv", path="encoder_{i}/attention"),
     "encoder_{i}/attention/output": "layers.{i}.attn.Wo",
     "encoder_{i}/attention_norm": "layers.{i}.attn_norm",
     **stacked("layers.{i}.mlp.Wi", ["encoder_{i}/feed_forward/gate", "encoder_{i}/feed_forward/intermediate"]),
@@ -33,10 +33,7 @@ def options(c):
     c.only("sparse_prediction", False)
     bases = {"full_attention": c("global_rope_theta", 160000.0), "sliding_attention": c("local_rope_theta", 10000.0)}
     return {
-        "vocab_size": c("vocab_size"),
-        "num_layers": number,
-        "dim": c("hidden_size"),
-        "num_heads": c("num_attention_heads"),
+        **sizes(c),
         "intermediate_dim": c("intermediate_size"),
         "activation": c.activation("hidden_activation", "gelu"),
         "gated": True,

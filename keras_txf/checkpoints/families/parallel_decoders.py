@@ -4,7 +4,7 @@ from keras_txf import models
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions
-from keras_txf.checkpoints.family import Family, Task
+from keras_txf.checkpoints.family import Family, Task, sizes
 from keras_txf.checkpoints.weight_map import OUT_PROJ, projections, query_key_value
 from keras_txf.layers import Rotary
 
@@ -87,10 +87,7 @@ def options(c, activation="gelu", epsilon="layer_norm_eps"):
     """The options of the families whose keys are those of Llama, with layer norms."""
     return {
         **COMMON,
-        "vocab_size": c("vocab_size"),
-        "num_layers": c("num_hidden_layers"),
-        "dim": c("hidden_size"),
-        "num_heads": c("num_attention_heads"),
+        **sizes(c),
         "norm_epsilon": c(epsilon, 1e-5),
         "activation": c.activation("hidden_act", activation),
         "dropout": 0.0,
@@ -123,10 +120,7 @@ def gptj(c):
     heads, dim = c("n_head"), c("n_embd")
     return {
         **COMMON,
-        "vocab_size": c("vocab_size"),
-        "num_layers": c("n_layer"),
-        "dim": dim,
-        "num_heads": heads,
+        **sizes(c, num_layers="n_layer", dim="n_embd", num_heads="n_head"),
         "intermediate_dim": c("n_inner", None),
         "activation": c.activation("activation_function", "gelu_new"),
         "attention_bias": False,

@@ -1,17 +1,16 @@
 """Nomic BERT and GTE: post-norm encoders with rotary positions and gated feed-forward."""
 
-from keras_txf.checkpoints.families.bert import CLASSES, activation_of, body, masked, tasks
+from keras_txf.checkpoints.families.bert import CLASSES, activation_of, body, dropout, masked, tasks
 from keras_txf.checkpoints.families.rotary import positions
 from keras_txf.checkpoints.family import POOLER, Family
-from keras_txf.checkpoints.weight_map import Tensor, stacked
+from keras_txf.checkpoints.weight_map import Tensor, query_key_value, stacked
 
-PROJECTIONS = [f"encoder_{{i}}/attention/{part}" for part in ("query", "key", "value")]
 WIDE = ["encoder_{i}/feed_forward/intermediate", "encoder_{i}/feed_forward/gate"]
 NOMIC = {
     "embedding/token": "embeddings.word_embeddings",
     "embedding/token_type": "embeddings.token_type_embeddings",
     "encoder_embedding_norm": "emb_ln",
-    **stacked("encoder.layers.{i}.attn.Wqkv", PROJECTIONS),
+    **query_key_value("encoder.layers.{i}.attn.Wqkv", path="encoder_{i}/attention"),
     "encoder_{i}/attention/output": "encoder.layers.{i}.attn.out_proj",
     "encoder_{i}/attention_norm": "encoder.layers.{i}.norm1",
     "encoder_{i}/feed_forward/intermediate": "encoder.layers.{i}.mlp.fc11",
@@ -23,7 +22,7 @@ GTE = {
     "embedding/token": "embeddings.word_embeddings",
     "embedding/token_type": "embeddings.token_type_embeddings",
     "encoder_embedding_norm": "embeddings.LayerNorm",
-    **stacked("encoder.layer.{i}.attention.qkv_proj", PROJECTIONS),
+    **query_key_value("encoder.layer.{i}.attention.qkv_proj", path="encoder_{i}/attention"),
     "encoder_{i}/attention/output": "encoder.layer.{i}.attention.o_proj",
     "encoder_{i}/attention_norm": "encoder.layer.{i}.attn_ln",
     **stacked("encoder.layer.{i}.mlp.up_gate_proj", WIDE),
@@ -84,8 +83,7 @@ def gte(c):
 
 def family(name, prefix, options, table, masked_lm, rate):
     def head(c):
-        own = c("classifier_dropout", None)
-        return {"head_dropout": c("hidden_dropout_prob", rate) if own is None else own}
+        return {"head_dropout": dropout(c, default=rate)}
 
     return Family(
         options,

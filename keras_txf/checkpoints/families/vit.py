@@ -4,7 +4,7 @@ import numpy as np
 
 from keras_txf import checks, models
 from keras_txf.checkpoints.families import llama
-from keras_txf.checkpoints.family import POOLER, Family, Task, classes
+from keras_txf.checkpoints.family import POOLER, Family, Task, classes, sizes
 from keras_txf.checkpoints.weight_map import ONE_ROW, Tensor, Transform, projections, stacked
 from keras_txf.layers import AxialRotary
 
@@ -93,14 +93,12 @@ def dinov2_table(c):
     return {**DINOV2, **patch(c), **inner}
 
 
-def sizes(c):
+def images(c):
     return {
         "image_size": c("image_size", 224),
         "patch_size": c("patch_size", 16),
         "channels": c("num_channels", 3),
-        "num_layers": c("num_hidden_layers"),
-        "dim": c("hidden_size"),
-        "num_heads": c("num_attention_heads"),
+        **sizes(c, vocab_size=None),
         "activation": c.activation("hidden_act", "gelu"),
         "norm_epsilon": c("layer_norm_eps", 1e-12),
     }
@@ -108,7 +106,7 @@ def sizes(c):
 
 def body(c):
     return {
-        **sizes(c),
+        **images(c),
         "attention_bias": c("qkv_bias", True),
         "attention_output_bias": True,
         "dropout": c("hidden_dropout_prob", 0.0),
@@ -155,7 +153,7 @@ def dinov3(c):
     number = registers(c, 0)
     grid = [size // patch for size, patch in zip(*pairs(c))]
     return {
-        **sizes(c),
+        **images(c),
         "intermediate_dim": c("intermediate_size"),
         "gated": c("use_gated_mlp", False),
         "attention_bias": c("query_bias", True),
