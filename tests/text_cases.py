@@ -8,7 +8,7 @@ import sentencepiece
 from hypothesis import strategies as st
 
 from keras_txf import text
-from keras_txf.text import unicode
+from keras_txf.text import bert
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog, and the dog sleeps on.",
@@ -22,8 +22,8 @@ CORPUS = [
 # Of each of these one must do what it does to Unicode differently from the letters of English.
 HARD = "".join(
     chr(code)
-    for ranges in (unicode.WHITESPACE, unicode.CONTROL, unicode.PUNCTUATION, unicode.REORDERED, unicode.NOT_DECOMPOSED)
-    for code in unicode.code_points(ranges)[:40]
+    for ranges in (bert.WHITESPACE, bert.CONTROL, bert.PUNCTUATION, bert.REORDERED, bert.NOT_DECOMPOSED)
+    for code in bert.code_points(ranges)[:40]
 )
 HARD += "İıſẞßΣςσŉǰΐΰ\u0301\u0327\u0345\u0334\u0903\u302e\U0001d165\U0001d15e"
 HARD += "한각가힣漢\uf900\ufa0eÅÅỐﬁ\0\ufffd\U0001e94a\U0001e944\U00010570ꟋĲ𐐀"

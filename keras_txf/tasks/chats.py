@@ -2,10 +2,8 @@
 
 from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, read_json
-from keras_txf.text.chat_files import read_templates
-from keras_txf.text.chat_reader import ChatReader
-from keras_txf.text.chat_templates import ChatTemplate
-from keras_txf.text.instruction import turns
+from keras_txf.text.chat_templates import ChatTemplate, read_templates
+from keras_txf.text.instruction import ChatReader, to_messages
 
 # A new vocabulary has a special token for each role, and one that ends a message.
 ROLES = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool"))
@@ -89,7 +87,7 @@ def conversations_of(messages):
         raise ValueError(
             f"`messages` must be a text, a list of messages, or a list of such; received {short_repr(messages)}."
         )
-    many = [turns(conversation) if isinstance(conversation, str) else conversation for conversation in many]
+    many = [to_messages(conversation) if isinstance(conversation, str) else conversation for conversation in many]
     return many, (lambda answers: answers[0]) if one else (lambda answers: answers)
 
 
@@ -113,7 +111,7 @@ def end_ids(template, tokenizer):
     special, answer = tokenizer.special_tokens, "answer"
     found = {special.get(token) for token in (template.special_tokens.get("eos_token"), *tokenizer.end[:1])}
     try:
-        _, _, rest = template.render(turns("question", answer)).rpartition(answer)
+        _, _, rest = template.render(to_messages("question", answer)).rpartition(answer)
     except ValueError:  # a template that needs more messages
         rest = ""
     after = ChatReader(tokenizer)([rest]).to_list()[0]

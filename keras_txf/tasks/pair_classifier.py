@@ -22,8 +22,7 @@ from keras_txf.tasks.option_tables import SequenceTaskOptions
 from keras_txf.tasks.pair_format import pair_format
 from keras_txf.tasks.pair_task import PairTask
 from keras_txf.tasks.tokens import builder_options, rows_of, take_tokenizer, tokenizer_of
-from keras_txf.text.datasets import limit
-from keras_txf.text.truncation import joining, longer_first, pair_row, types_of_pair
+from keras_txf.text.datasets import joining, limit, longer_first, pair_row, types_of_pair
 
 
 class PairClassifier(PairTask):

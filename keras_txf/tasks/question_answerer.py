@@ -21,8 +21,7 @@ from keras_txf.tasks.pair_format import pair_format
 from keras_txf.tasks.pair_task import PairTask
 from keras_txf.tasks.squad import answers_of, is_squad, read_squad
 from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of
-from keras_txf.text.datasets import checked_tokenizer, limit
-from keras_txf.text.truncation import joining
+from keras_txf.text.datasets import checked_tokenizer, joining, limit
 
 OUTPUTS = ("start_logits", "end_logits")
 OVERLAP = 128  # tokens, of the windows of BERT on SQuAD

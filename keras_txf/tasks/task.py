@@ -22,8 +22,7 @@ from keras_txf.tasks.fit_options import check_compile_options, check_options, di
 from keras_txf.tasks.labels import class_weights
 from keras_txf.tasks.option_tables import CompileOptions
 from keras_txf.tasks.tokens import rows_of
-from keras_txf.text.datasets import checked_tokenizer, limit
-from keras_txf.text.truncation import row
+from keras_txf.text.datasets import checked_tokenizer, limit, row
 
 LONGEST = 512  # tokens of a text, where the model has no limit of its own
 
@@ -52,7 +51,7 @@ class Task:
         self.max_length = checks.size("max_length", longest)
         if positions is not None and self.max_length > positions:
             raise ValueError(f"`max_length` must be at most the model's {positions} positions; received {max_length}.")
-        limit(self.tokenizer, self.max_length, len(tokenizer.start) + len(tokenizer.end))
+        limit(self.tokenizer, self.max_length)
         self.learning_rate = checks.positive_number("learning_rate", learning_rate)
         self.record = []  # what `fit` did, for the model card
         self._is_compiled = False

@@ -29,7 +29,7 @@ from keras_txf.tasks.sentence_modules import (
 )
 from keras_txf.tasks.task import Task
 from keras_txf.tasks.tokens import builder_options, rows_of, take_tokenizer, tokenizer_of, word_pieces_or
-from keras_txf.text.truncation import row
+from keras_txf.text.datasets import row
 
 
 class TextEmbedder(Task):

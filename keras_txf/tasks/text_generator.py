@@ -19,9 +19,10 @@ from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.option_tables import GeneratorTaskOptions
 from keras_txf.tasks.task import Task
 from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of
-from keras_txf.text.chat_reader import ChatReader
-from keras_txf.text.chat_templates import find_chat_template, plain
+from keras_txf.text.chat_messages import plain
+from keras_txf.text.chat_templates import find_chat_template
 from keras_txf.text.datasets import checked_tokenizer
+from keras_txf.text.instruction import ChatReader
 from keras_txf.text.lazy_imports import tf
 
 

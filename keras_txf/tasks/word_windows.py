@@ -7,8 +7,8 @@ import numpy as np
 
 from keras_txf.checks import short_repr
 from keras_txf.text.lazy_imports import tf
-from keras_txf.text.offsets import characters_before_bytes
-from keras_txf.text.words import between, has_blanks_in_tokens, split_into_words, tokens_of_words
+from keras_txf.text.ragged import characters_before_bytes
+from keras_txf.text.tags import between, has_blanks_in_tokens, split_into_words, tokens_of_words
 
 
 class WordWindows:

@@ -7,17 +7,15 @@ SavedModel of strings.
 """
 
 from keras_txf.text.batching import batch_by_length, bucket_lengths, counted
-from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
-from keras_txf.text.characters import CharacterTokenizer
+from keras_txf.text.characters import ByteTokenizer, CharacterTokenizer
 from keras_txf.text.chat_templates import ChatTemplate, chat_template
 from keras_txf.text.checkpoint import from_checkpoint
-from keras_txf.text.contrastive import contrastive_pairs, contrastive_targets
 from keras_txf.text.export import export
 from keras_txf.text.generation import next_token, question_answering, translation
 from keras_txf.text.instruction import conversations, instruction
-from keras_txf.text.labelled import classification, sentence_pairs
-from keras_txf.text.masking import mask_tokens, masked_language_modelling, token_ids
+from keras_txf.text.labelled import classification, contrastive_pairs, contrastive_targets, sentence_pairs, token_ids
+from keras_txf.text.masking import mask_tokens, masked_language_modelling
 from keras_txf.text.packing import pack
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
 from keras_txf.text.tags import token_classification

@@ -5,17 +5,20 @@ import os
 import re
 from typing import Any, Self
 
-import numpy as np
-
 from keras_txf import checks
+from keras_txf.atomic_write import atomic_file, writing
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
+from keras_txf.reading import file_of, read_json, reading
 from keras_txf.strangers_process import MARKS
-from keras_txf.text.chat_files import read_templates, write_templates
-from keras_txf.text.chat_jinja import has_generation, rendered
+from keras_txf.text.chat_messages import _all_dicts, checked_messages, has_generation, plain, rendered
+from keras_txf.text.folder_files import content, read_config
+from keras_txf.text.vocabulary import read_text
 
-ROLES = ("system", "user", "assistant", "tool")  # of any template; it may have others, which it names
-REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing in the messages of different models
+FILE, OTHERS = "chat_template.jinja", "additional_chat_templates"
+
+
+TOKENS = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
 
 @register
@@ -211,67 +214,6 @@ def find_chat_template(folder):
     return ChatTemplate(templates, special_tokens) if templates else None
 
 
-def checked_messages(name, messages, source):
-    """Returns messages as a template reads them: a list of dicts of JSON's types, without None.
-
-    A template writes whatever it is given: it would be silent about a misspelt role, or a content that is no text.
-    """
-    messages = plain(name, messages)
-    if not isinstance(messages, list) or not messages or not _all_dicts(messages):
-        raise ValueError(f"`{name}` must be a list of dicts, at least one; received {short_repr(messages)}.")
-    found = []
-    for place, message in enumerate(messages):
-        message = {key: value for key, value in message.items() if value is not None}
-        role = message.get("role")
-        if not isinstance(role, str):
-            raise ValueError(
-                f"`{name}` must each have a string as 'role'; received {short_repr(message)} at place {place}."
-            )
-        if role not in ROLES and role not in source:
-            raise ValueError(
-                f"`{name}` must each have one of {list(ROLES)} as 'role', or one that the template names; received "
-                f"{short_repr(role)} at place {place}."
-            )
-        _check_content(name, message, place, source)
-        reasoning = next((message[key] for key in REASONING if key in message), None)
-        if reasoning is not None:
-            message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
-        found.append(message)
-    return found
-
-
-def _check_content(name, message, place, source):
-    """Refuses a content that is no text, but for the result of a tool, or none where nothing is in its place."""
-    content = message.get("content")
-    if isinstance(content, str) or content is None and message.keys() & {"tool_calls", *REASONING}:
-        return
-    if content is not None and message["role"] not in ROLES[:3]:
-        return
-    if content and _all_dicts(content) and re.search(r"""\.text\b|['"]text['"]""", source):
-        return
-    raise ValueError(
-        f"`{name}` must each have a string as 'content', or parts that the template reads; received "
-        f"{short_repr(message)} at place {place}."
-    )
-
-
-def plain(name, value):
-    """Copies a value of JSON's types or an array of NumPy; refuses objects, whose methods a template could call."""
-    if isinstance(value, np.ndarray):
-        return plain(name, value.tolist())
-    if isinstance(value, np.generic):
-        return plain(name, value.item())
-    if value is None or type(value) in (str, bool, int, float):
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, (list, tuple)):
-        return [plain(name, inner) for inner in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: plain(name, inner) for key, inner in value.items()}
-    raise ValueError(f"`{name}` must be of strings, numbers, lists and dicts; received {short_repr(value)}.")
-
-
 def _marked_parts(text, marked):
     """Returns the parts between marks, as places in the text without the marks."""
     first, last = MARKS
@@ -295,5 +237,48 @@ def _all_strings(values):
     return all(isinstance(name, str) and isinstance(value, str) for name, value in values.items())
 
 
-def _all_dicts(values):
-    return isinstance(values, list) and all(isinstance(value, dict) for value in values)
+def read_templates(folder):
+    """Returns the templates of a folder and its special tokens, dicts by name. Files go before `tokenizer_config.json`.
+
+    Raises:
+        ValueError: a damaged file.
+    """
+    config = read_config(folder)
+    templates = {file.stem: read_text("folder", file) for file in sorted((folder / OTHERS).glob("*.jinja"))}
+    if file_of(folder, FILE).is_file():
+        templates["default"] = read_text("folder", file_of(folder, FILE))
+    if not templates:
+        with reading(folder / "tokenizer_config.json"):
+            templates = by_name(config.get("chat_template"))
+    older = folder / "special_tokens_map.json"
+    tokens = {**(read_json(older) if older.is_file() else {}), **config}
+    tokens = {name: content(tokens.get(name)) for name in TOKENS}
+    return templates, {name: token for name, token in tokens.items() if isinstance(token, str)}
+
+
+def by_name(value):
+    """Returns the templates of `chat_template` of a config: a string, a list of named ones, or None."""
+    if value is None or isinstance(value, str):
+        return {"default": value} if value else {}
+    if isinstance(value, list) and value and all(map(_is_named, value)):
+        return {entry["name"]: entry["template"] for entry in value}
+    raise ValueError(
+        f"`chat_template` must be a string, or a list of dicts with `name` and `template`; received {short_repr(value)}"
+    )
+
+
+def write_templates(folder, templates):
+    """Writes templates as files, each atomically; removes those of other names, which would be read with them."""
+    with writing("folder", folder):
+        for name, template in templates.items():
+            if name != "default" and (name in ("", ".", "..") or set(name) & set("/\\\0")):
+                raise ValueError(f"`template` must have names of files; received {short_repr(name)}.")
+            with atomic_file(folder / FILE if name == "default" else folder / OTHERS / f"{name}.jinja") as temporary:
+                temporary.write_text(template, encoding="utf-8")
+        for file in (folder / OTHERS).glob("*.jinja"):
+            if file.stem not in templates:
+                file.unlink()
+
+
+def _is_named(entry):
+    return isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)

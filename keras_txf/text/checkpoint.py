@@ -11,9 +11,9 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_overrides
 from keras_txf.reading import file_of, parse_json, reading
-from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
-from keras_txf.text.chat_files import read_templates
+from keras_txf.text.characters import ByteTokenizer
+from keras_txf.text.chat_templates import read_templates
 from keras_txf.text.definitions import ENDOFTEXT, ROBERTA, byte_pair_definition, xlm_roberta_definition
 from keras_txf.text.folder_files import (
     RULES,

@@ -1,4 +1,12 @@
-"""The parts of all pipelines: read a data set of text, tokenize many texts at a time, return single examples.
+"""The parts of all pipelines from texts to examples.
+
+A pipeline reads a data set of texts (`as_dataset`), makes rows of ids of many texts at a time (`row_function`,
+`pair_function`), and returns single examples (`in_chunks`):
+
+```python
+make = row_function(tokenizer, max_length)
+return in_chunks(as_dataset(dataset, ["text"]), make)
+```
 
 Legend: C texts in a chunk, L length in tokens.
 """
@@ -8,7 +16,7 @@ import numpy as np
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.text.lazy_imports import tf
-from keras_txf.text.shapes import as_text
+from keras_txf.text.ragged import as_text, cut
 from keras_txf.text.tokenizer import Tokenizer
 
 CHUNK = 256
@@ -153,14 +161,98 @@ def checked_tokenizer(name, tokenizer, needs=()):
     return tokenizer
 
 
-def limit(tokenizer, max_length, added, texts=1):
-    """Returns the largest number of tokens of a row, or None; default the tokenizer's `length`."""
-    if max_length is None and isinstance(tokenizer.length, int):
-        max_length = tokenizer.length
-    max_length = checks.optional(checks.size, "max_length", max_length)
+def limit(tokenizer, max_length, added=None, texts=1):
+    """Returns the largest number of tokens of a row, or None; default the tokenizer's `length`.
+
+    Raises ValueError if a row has no room for `added` tokens, by default `start` and `end`, and a token of each text.
+    """
+    added = len(tokenizer.start) + len(tokenizer.end) if added is None else added
+    max_length = tokenizer._max_length if max_length is None else checks.size("max_length", max_length)
     if max_length is not None and max_length < added + texts:
         raise ValueError(
             f"`max_length` must leave room for a token of each text beside {added} special tokens; received "
             f"{max_length}."
         )
     return max_length
+
+
+def row_function(tokenizer, max_length):
+    """Returns the function `row` of texts alone. Checks the tokenizer and `max_length`."""
+    max_length = limit(checked_tokenizer("tokenizer", tokenizer), max_length)
+    return lambda texts: row(tokenizer, texts, max_length)
+
+
+def pair_function(tokenizer, separator, max_length, share):
+    """Returns the function `pair_row` of two texts alone. Checks the tokenizer, the separator and `max_length`."""
+    separator = joining(checked_tokenizer("tokenizer", tokenizer), separator)
+    max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(separator) + len(tokenizer.end), texts=2)
+    return lambda first, second: pair_row(tokenizer, first, second, separator, max_length, share)
+
+
+def row(tokenizer, texts, max_length):
+    """Makes rows of `start`, the truncated text, `end`: int32 RaggedTensor (C, L)."""
+    ids = tokenizer.tokenize(texts)
+    if max_length is not None:
+        ids = cut(ids, max_length - len(tokenizer.start) - len(tokenizer.end), tokenizer.truncation_side)
+    return tokenizer._between(ids)
+
+
+def pair_row(tokenizer, first, second, separator, max_length, share):
+    """Makes rows of `start`, the first text, the separator, the second text, `end`.
+
+    Args:
+        separator: list of special tokens.
+        share: function of the two texts' lengths (C,) and the room for both, which returns the length to keep of each.
+
+    Returns:
+        The ids, int32 RaggedTensor (C, L), and the number of tokens before the second text, int64 (C,).
+    """
+    first, second = tokenizer.tokenize(first), tokenizer.tokenize(second)
+    if max_length is not None:
+        room = tf.constant(max_length - len(tokenizer.start) - len(separator) - len(tokenizer.end), tf.int64)
+        kept = share(first.row_lengths(), second.row_lengths(), room)
+        first, second = (cut_each(*pair, tokenizer.truncation_side) for pair in zip((first, second), kept))
+    between = tf.constant([[tokenizer.special_tokens[token] for token in separator]], "int32", [1, len(separator)])
+    ids = tokenizer._between(tf.concat([first, tf.repeat(between, first.nrows(), axis=0), second], axis=1))
+    return ids, first.row_lengths() + len(tokenizer.start) + len(separator)
+
+
+def types_of_pair(ids, before):
+    """The token type ids of rows of `pair_row`: 0 up to the separator, 1 from the second text on."""
+    place = tf.ragged.range(ids.row_lengths()).flat_values
+    return ids.with_values(tf.cast(place >= tf.gather(before, ids.value_rowids()), tf.int32))
+
+
+def cut_each(rows, lengths, side):
+    """Truncates each row to its own length."""
+    place = tf.ragged.range(rows.row_lengths()).flat_values
+    first = rows.row_lengths() - lengths if side == "left" else tf.zeros_like(lengths)
+    first, last = (tf.gather(limits, rows.value_rowids()) for limits in (first, first + lengths))
+    return tf.ragged.boolean_mask(rows, rows.with_values((place >= first) & (place < last)))
+
+
+def longer_first(first, second, room):
+    """Truncates the longer text to the length of the shorter, then both.
+
+    The longer text, or the second of two equal ones, keeps an odd token.
+    """
+    shorter = tf.minimum(tf.minimum(first, second), room // 2)
+    longer = tf.minimum(tf.maximum(first, second), room - shorter)
+    return tf.where(first > second, longer, shorter), tf.where(first > second, shorter, longer)
+
+
+def second_only(first, second, room):
+    """Truncates the second text; the first only if it has no room alone."""
+    kept = tf.minimum(first, room)
+    return kept, tf.minimum(second, room - kept)
+
+
+def joining(tokenizer, separator):
+    """Returns the tokens between two texts: the caller's, else the tokenizer's `end`, as in BERT."""
+    tokens = tokenizer.end if separator is None else tokenizer._special("separator", separator)
+    if not tokens:
+        raise ValueError(
+            f"`separator` must be a special token, of {sorted(tokenizer.special_tokens)}, or a list of them, to join "
+            f"pairs of texts, for the tokenizer has no `end`; received {short_repr(separator)}."
+        )
+    return tokens

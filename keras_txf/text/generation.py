@@ -7,10 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_txf import checks
-from keras_txf.text.datasets import as_dataset, checked_tokenizer, in_chunks, limit
+from keras_txf.text.datasets import (
+    as_dataset,
+    checked_tokenizer,
+    in_chunks,
+    limit,
+    pair_function,
+    row,
+    row_function,
+    second_only,
+)  # fmt: skip
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.tokenizer import Tokenizer
-from keras_txf.text.truncation import joining, pair_row, row, second_only
 
 
 def next_token(dataset: Any, tokenizer: Tokenizer, max_length: int | None = None) -> Any:
@@ -38,15 +46,12 @@ def next_token(dataset: Any, tokenizer: Tokenizer, max_length: int | None = None
     >>> [(ids.tolist(), targets.tolist()) for ids, targets in examples.as_numpy_iterator()]
     [([100, 101, 102], [101, 102, 103]), ([103], [1])]
     """
-    checked_tokenizer("tokenizer", tokenizer)
-    max_length = limit(tokenizer, max_length, 0)
-    dataset = as_dataset(dataset, ["text"])
+    max_length = limit(checked_tokenizer("tokenizer", tokenizer), max_length, added=0)
 
     def example(texts):
-        ids, targets = shifted(row(tokenizer, texts, None))
-        return in_pieces(ids, max_length), in_pieces(targets, max_length)
+        return tuple(in_pieces(rows, max_length) for rows in shifted(row(tokenizer, texts, None)))
 
-    return in_chunks(dataset, example, same_count=False)
+    return in_chunks(as_dataset(dataset, ["text"]), example, same_count=False)
 
 
 def translation(
@@ -83,13 +88,8 @@ def translation(
     """
     checked_tokenizer("source_tokenizer", source_tokenizer)
     write = writer(source_tokenizer, target_tokenizer, max_length, start_id)
-    source_length = limit(source_tokenizer, max_length, len(source_tokenizer.start) + len(source_tokenizer.end))
-    dataset = as_dataset(dataset, ["source", "target"])
-
-    def example(source, target):
-        return write(row(source_tokenizer, source, source_length), target)
-
-    return in_chunks(dataset, example)
+    make = row_function(source_tokenizer, max_length)
+    return in_chunks(as_dataset(dataset, ["source", "target"]), lambda source, target: write(make(source), target))
 
 
 def question_answering(
@@ -129,16 +129,13 @@ def question_answering(
     >>> inputs["source_ids"].numpy().tolist(), targets.numpy().tolist()
     ([0, 100, 1, 101, 102, 1], [102, 1])
     """
-    separator = joining(checked_tokenizer("tokenizer", tokenizer), separator)
+    make_pair = pair_function(tokenizer, separator, max_length, second_only)
     write = writer(tokenizer, target_tokenizer, max_length, start_id)
-    source_length = limit(tokenizer, max_length, len(tokenizer.start) + len(separator) + len(tokenizer.end), texts=2)
-    dataset = as_dataset(dataset, ["context", "question", "answer"])
 
     def example(context, question, answer):
-        source, _ = pair_row(tokenizer, question, context, separator, source_length, second_only)
-        return write(source, answer)
+        return write(make_pair(question, context)[0], answer)
 
-    return in_chunks(dataset, example)
+    return in_chunks(as_dataset(dataset, ["context", "question", "answer"]), example)
 
 
 def writer(source_tokenizer, target_tokenizer, max_length, start_id):

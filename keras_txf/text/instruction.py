@@ -3,16 +3,19 @@
 Legend: C texts, M answers of all texts, L length in tokens.
 """
 
+import re
 from typing import Any
 
 from keras_txf.checks import short_repr
-from keras_txf.text.chat_reader import ChatReader
-from keras_txf.text.chat_templates import ChatTemplate, plain
+from keras_txf.text.chat_messages import plain
+from keras_txf.text.chat_templates import ChatTemplate
 from keras_txf.text.datasets import as_dataset, checked_tokenizer, in_chunks, limit
 from keras_txf.text.generation import shifted
 from keras_txf.text.lazy_imports import tf
-from keras_txf.text.shapes import as_text
-from keras_txf.text.tokenizer import Tokenizer, cut
+from keras_txf.text.ragged import as_text, cut
+from keras_txf.text.tokenizer import Tokenizer
+
+GUARD = "\ufdd2"  # within a special token of a message; Unicode keeps it for use within a program
 
 
 def instruction(
@@ -48,11 +51,11 @@ def instruction(
     ([100, 101, 102], [101, 102, 1], [0.0, 1.0, 1.0])
     """
     checked_tokenizer("tokenizer", tokenizer)
-    limit(tokenizer, max_length, len(tokenizer.start) + len(tokenizer.end))
+    limit(tokenizer, max_length)
     dataset = as_dataset(dataset, ["prompt", "response"])
     if template is not None:
         pairs = [[text.decode() for text in pair] for pair in dataset.as_numpy_iterator()]
-        return conversations([turns(*pair) for pair in pairs], tokenizer, template, max_length)
+        return conversations([to_messages(*pair) for pair in pairs], tokenizer, template, max_length)
 
     def example(prompts, responses):
         prompts, responses = tokenizer.tokenize(prompts), tokenizer.tokenize(responses)
@@ -112,7 +115,7 @@ def conversations(
     return in_chunks(dataset, example, same_count=False)
 
 
-def turns(prompt, response=None):
+def to_messages(prompt, response=None):
     """Returns the messages of a prompt, and of its response."""
     messages = [{"role": "user", "content": prompt}]
     return messages if response is None else [*messages, {"role": "assistant", "content": response}]
@@ -186,3 +189,53 @@ def answers_alone(tokenizer, ids, weights, max_length):
     (ids, targets), (_, weights) = shifted(ids), shifted(weights)
     has_answer = tf.reduce_any(weights > 0, axis=1)
     return tuple(tf.ragged.boolean_mask(rows, has_answer) for rows in (ids, targets, weights))
+
+
+class ChatReader:
+    """Tokenizes what a chat template rendered, without the tokenizer's `start` and `end`, which the template writes.
+
+    The special tokens of the template are whole. Those of messages are text like any other where the tokenizer has
+    `special_tokens_in_text="escape"`: `guard` breaks them up before the template sees them. A `BytePairTokenizer` then
+    takes the breaks out; of others the text on both sides of a break is tokenized apart, and a message that holds a
+    special token of one letter is refused.
+
+    Args:
+        tokenizer: a tokenizer.
+        pad_id: the id that a model takes for padding, or None.
+    """
+
+    def __init__(self, tokenizer, pad_id=None):
+        whole = {"length": None, "start": [], "end": [], "special_tokens_in_text": "keep"}
+        self.tokenizer = tokenizer.from_config({**tokenizer.get_config(), **whole})
+        self.pad_id = pad_id
+        escapes = tokenizer.special_tokens_in_text == "escape"
+        self._splits = not (escapes and tokenizer._finds_special_tokens)
+        if not self._splits:
+            self.tokenizer.keep_special_tokens_without(GUARD)
+        tokens = sorted(tokenizer.special_tokens if escapes else [], key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, tokens))) if tokens else None
+
+    def __call__(self, texts):
+        """Returns the ids of texts (C,): int32 RaggedTensor (C, L)."""
+        texts = as_text(texts)
+        if not self._splits:
+            return self.tokenizer.tokenize(texts)
+        return self.tokenizer.tokenize(tf.strings.split(texts, GUARD)).merge_dims(1, 2)
+
+    def guard(self, value):
+        """Breaks up the special tokens in the strings of messages, or of other variables of a template."""
+        if isinstance(value, str):
+            whole = value.replace(GUARD, "")
+            return whole if self._pattern is None else self._pattern.sub(self._broken, whole)
+        if isinstance(value, dict):
+            return {key: self.guard(inner) for key, inner in value.items()}
+        return [self.guard(inner) for inner in value] if isinstance(value, list) else value
+
+    def _broken(self, found):
+        token = found[0]
+        if self._splits and len(token) == 1:
+            raise ValueError(
+                f"`messages` must not hold {short_repr(token)}, a special token of one letter, which no tokenizer but "
+                f"BytePairTokenizer breaks up; received {short_repr(found.string)}."
+            )
+        return token[:1] + GUARD + token[1:]

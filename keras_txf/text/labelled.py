@@ -1,12 +1,49 @@
-"""Labelled texts, single or in pairs, as examples for a classifier."""
+"""Texts, labelled or not, and pairs of texts as examples for encoders."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import keras
+
 from keras_txf import checks
-from keras_txf.text.datasets import as_dataset, checked_labels, checked_tokenizer, has_labels, in_chunks, limit
+from keras_txf.checks import short_repr
+from keras_txf.text.datasets import (
+    as_dataset,
+    asserted,
+    checked_labels,
+    has_labels,
+    in_chunks,
+    longer_first,
+    pair_function,
+    row_function,
+    types_of_pair,
+)  # fmt: skip
+from keras_txf.text.lazy_imports import tf
 from keras_txf.text.tokenizer import Tokenizer
-from keras_txf.text.truncation import joining, longer_first, pair_row, row, types_of_pair
+
+
+def token_ids(dataset: Any, tokenizer: Tokenizer, max_length: int | None = None) -> Any:
+    """Makes the ids of each text, without padding.
+
+    Args:
+        dataset: `tf.data.Dataset` of texts, not batched; or a list of texts.
+        tokenizer: a tokenizer, which adds its `start` and `end`.
+        max_length: truncates longer texts; default the tokenizer's `length`, if that is a number.
+
+    Returns:
+        `tf.data.Dataset` of int32 (L,), in the same order.
+
+    Raises:
+        ValueError: no elements, or elements other than texts.
+
+    Example:
+
+    >>> ids = txf.text.token_ids(["ab", "c"], txf.text.ByteTokenizer(end="</s>"))
+    >>> [row.tolist() for row in ids.as_numpy_iterator()]
+    [[100, 101, 1], [102, 1]]
+    """
+    make = row_function(tokenizer, max_length)
+    return in_chunks(as_dataset(dataset, ["text"]), make)
 
 
 def classification(
@@ -35,17 +72,7 @@ def classification(
     >>> [(ids.tolist(), int(label)) for ids, label in examples.as_numpy_iterator()]
     [([100, 1], 1), ([101, 100, 103, 1], 0)]
     """
-    num_classes = checks.optional(checks.size, "num_classes", num_classes)
-    checked_tokenizer("tokenizer", tokenizer)
-    max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(tokenizer.end))
-    columns = ["text", "label"] if has_labels(dataset, texts=1) else ["text"]
-    dataset = as_dataset(dataset, columns, num_classes)
-
-    def example(texts, labels=None):
-        ids = row(tokenizer, texts, max_length)
-        return ids if labels is None else (ids, checked_labels(labels, num_classes))
-
-    return in_chunks(dataset, example)
+    return labelled(dataset, ["text"], num_classes, row_function(tokenizer, max_length))
 
 
 def sentence_pairs(
@@ -84,16 +111,96 @@ def sentence_pairs(
     >>> [(ids.tolist(), float(label)) for ids, label in examples.as_numpy_iterator()]
     [([100, 101, 1, 103, 1], 0.5)]
     """
-    num_classes = checks.optional(checks.size, "num_classes", num_classes)
-    separator = joining(checked_tokenizer("tokenizer", tokenizer), separator)
+    make_pair = pair_function(tokenizer, separator, max_length, longer_first)
     checks.boolean("token_types", token_types)
-    max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(separator) + len(tokenizer.end), texts=2)
-    columns = ["first", "second", "label"] if has_labels(dataset, texts=2) else ["first", "second"]
-    dataset = as_dataset(dataset, columns, num_classes)
 
-    def example(first, second, labels=None):
-        ids, before = pair_row(tokenizer, first, second, separator, max_length, longer_first)
-        inputs = {"token_ids": ids, "token_type_ids": types_of_pair(ids, before)} if token_types else ids
-        return inputs if labels is None else (inputs, checked_labels(labels, num_classes))
+    def make(first, second):
+        ids, before = make_pair(first, second)
+        return {"token_ids": ids, "token_type_ids": types_of_pair(ids, before)} if token_types else ids
 
-    return in_chunks(dataset, example)
+    return labelled(dataset, ["first", "second"], num_classes, make)
+
+
+def labelled(dataset, columns, num_classes, make):
+    """Makes examples of texts, with labels if the data set has them; `make` makes the inputs from the texts."""
+    num_classes = checks.optional(checks.size, "num_classes", num_classes)
+    if not has_labels(dataset, len(columns)):
+        return in_chunks(as_dataset(dataset, columns), make)
+
+    def example(*parts):
+        return make(*parts[:-1]), checked_labels(parts[-1], num_classes)
+
+    return in_chunks(as_dataset(dataset, [*columns, "label"], num_classes), example)
+
+
+def contrastive_pairs(dataset: Any, tokenizer: Tokenizer, max_length: int | None = None) -> Any:
+    """Makes examples of (anchor, positive): two texts of one meaning, or a question and its answer.
+
+    The positives of the other pairs in a batch are the negatives of a pair, see `contrastive_targets`.
+
+    Args:
+        dataset: `tf.data.Dataset` of (anchor, positive), not batched; or the two columns in memory.
+        tokenizer: a tokenizer, which adds its `start` and `end`.
+        max_length: truncates each text; default the tokenizer's `length`, if that is a number.
+
+    Returns:
+        `tf.data.Dataset` of {"anchor_ids": int32 (L,), "positive_ids": int32 (L',)}, in the same order.
+
+    Raises:
+        ValueError: no elements, or elements other than (anchor, positive).
+
+    Example:
+
+    >>> examples = txf.text.contrastive_pairs((["ab"], ["c"]), txf.text.ByteTokenizer())
+    >>> [{name: ids.tolist() for name, ids in pair.items()} for pair in examples.as_numpy_iterator()]
+    [{'anchor_ids': [100, 101], 'positive_ids': [102]}]
+    """
+    make = row_function(tokenizer, max_length)
+
+    def example(anchor, positive):
+        return {"anchor_ids": make(anchor), "positive_ids": make(positive)}
+
+    return in_chunks(as_dataset(dataset, ["anchor", "positive"]), example)
+
+
+def contrastive_targets(batch: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Returns a batch of B pairs with its targets: the class of anchor i among the positives is i.
+
+    Map it over the batches. The loss is `SparseCategoricalCrossentropy(from_logits=True)` of the similarities (B, B),
+    divided by a temperature.
+
+    Args:
+        batch: dict of "anchor_ids" (B, L) and "positive_ids" (B, L').
+
+    Returns:
+        (batch, targets int32 (B,)), the targets 0, 1, 2, ...
+
+    Raises:
+        ValueError: no batch of such pairs, ids that are no integers, different numbers of anchors and positives.
+
+    Reference:
+        [Representation Learning with Contrastive Predictive Coding](https://arxiv.org/abs/1807.03748).
+
+    Example:
+
+    >>> examples = txf.text.contrastive_pairs((["ab", "c"], ["d", "e"]), txf.text.ByteTokenizer())
+    >>> ((inputs, targets),) = examples.padded_batch(2).map(txf.text.contrastive_targets)
+    >>> targets.numpy().tolist()
+    [0, 1]
+    """
+    names = ("anchor_ids", "positive_ids")
+    if not isinstance(batch, dict) or any(len(getattr(batch.get(name), "shape", ())) < 2 for name in names):
+        raise ValueError(
+            f"`batch` must be a dict of {' and '.join(names)}, each (batch, length); received {short_repr(batch)}."
+        )
+    for name in names:
+        if "int" not in (dtype := keras.backend.standardize_dtype(batch[name].dtype)):
+            raise ValueError(f"`batch` must hold ids that are integers; received {dtype} of {name}.")
+    known = [batch[name].shape[0] for name in names]
+    if None not in known and known[0] != known[1]:
+        raise ValueError(f"`batch` must hold as many anchors as positives; received {known[0]} and {known[1]}.")
+    anchors, positives = (tf.shape(batch[name])[0] for name in names)
+    if None in known:
+        message = "`batch` must hold as many anchors as positives; received"
+        anchors = asserted(anchors, anchors == positives, message, anchors, positives)
+    return batch, tf.range(anchors)

@@ -9,24 +9,14 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.text.byte import ByteTokenizer
 from keras_txf.text.byte_pair import BytePairTokenizer
-from keras_txf.text.characters import CharacterTokenizer
-from keras_txf.text.datasets import (
-    CHUNK,
-    as_dataset,
-    asserted,
-    checked_tokenizer,
-    in_chunks,
-    limit,
-    not_empty,
-    one_by_one,
-)
+from keras_txf.text.characters import ByteTokenizer, CharacterTokenizer
+from keras_txf.text.datasets import CHUNK, asserted, checked_tokenizer, not_empty, one_by_one
+from keras_txf.text.labelled import token_ids
 from keras_txf.text.lazy_imports import tf
+from keras_txf.text.ragged import as_ragged
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
-from keras_txf.text.shapes import as_ragged
 from keras_txf.text.tokenizer import Tokenizer
-from keras_txf.text.truncation import row
 from keras_txf.text.word_piece import WordPieceTokenizer
 
 # Whether a token begins a word, in the notation of each tokenizer.
@@ -77,31 +67,6 @@ def masked_language_modelling(
     """
     ids = token_ids(dataset, tokenizer, max_length)
     return mask_tokens(ids, tokenizer, rate, whole_words, mask_token, seed)
-
-
-def token_ids(dataset: Any, tokenizer: Tokenizer, max_length: int | None = None) -> Any:
-    """Makes the ids of each text, without padding.
-
-    Args:
-        dataset: `tf.data.Dataset` of texts, not batched; or a list of texts.
-        tokenizer: a tokenizer, which adds its `start` and `end`.
-        max_length: truncates longer texts; default the tokenizer's `length`, if that is a number.
-
-    Returns:
-        `tf.data.Dataset` of int32 (L,), in the same order.
-
-    Raises:
-        ValueError: no elements, or elements other than texts.
-
-    Example:
-
-    >>> ids = txf.text.token_ids(["ab", "c"], txf.text.ByteTokenizer(end="</s>"))
-    >>> [row.tolist() for row in ids.as_numpy_iterator()]
-    [[100, 101, 1], [102, 1]]
-    """
-    checked_tokenizer("tokenizer", tokenizer)
-    max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(tokenizer.end))
-    return in_chunks(as_dataset(dataset, ["text"]), lambda texts: row(tokenizer, texts, max_length))
 
 
 def mask_tokens(

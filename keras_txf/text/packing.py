@@ -10,7 +10,7 @@ from keras_txf.checks import short_repr
 from keras_txf.text.batching import has_rows
 from keras_txf.text.datasets import asserted, not_empty
 from keras_txf.text.lazy_imports import tf
-from keras_txf.text.shapes import as_ragged
+from keras_txf.text.ragged import as_ragged
 
 
 def pack(dataset: Any, length: int | dict[str, int], window: int = 1024, pad_id: int = 0) -> Any:

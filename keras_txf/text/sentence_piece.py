@@ -14,15 +14,12 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
 from keras_txf.layers.shown_options import shows_defaults, shows_options
-from keras_txf.text.corpus import first_tokens, lines
 from keras_txf.text.lazy_imports import require_tensorflow_text, sentencepiece, tf, tf_text
-from keras_txf.text.offsets import from_bytes
 from keras_txf.text.option_tables import SentencePieceOptions
-from keras_txf.text.piece_table import PieceTable
-from keras_txf.text.sentence_piece_model import AS_IT_IS, WITH_PREFIX, WITHOUT_PREFIX, read_model
-from keras_txf.text.shapes import marked
+from keras_txf.text.ragged import from_bytes, marked
+from keras_txf.text.sentence_piece_model import AS_IT_IS, WITH_PREFIX, WITHOUT_PREFIX, PieceTable, read_model
 from keras_txf.text.tokenizer import Tokenizer
-from keras_txf.text.vocabulary import as_list, from_files, read_bytes
+from keras_txf.text.vocabulary import as_list, first_tokens, from_files, lines, read_bytes
 
 NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")
 

@@ -11,11 +11,10 @@ from keras_txf.generation.prompts import start_list
 from keras_txf.generation.step_seeds import seed_state
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.token_input import embedded_input, inputs_by_name, target_name, token_input
+from keras_txf.text.datasets import joining, longer_first, pair_row, row, types_of_pair
 from keras_txf.text.lazy_imports import tf
-from keras_txf.text.tags import checked_names
-from keras_txf.text.tokenizer import pad
-from keras_txf.text.truncation import joining, longer_first, pair_row, row, types_of_pair
-from keras_txf.text.words import between, has_blanks_in_tokens, split_into_words, tokens_of_words
+from keras_txf.text.ragged import pad
+from keras_txf.text.tags import between, checked_names, has_blanks_in_tokens, split_into_words, tokens_of_words
 
 
 def classifier(model, tokenizer, labels=None, multi_label=False):
@@ -49,7 +48,7 @@ def tagger(model, tokenizer, labels):
     pad_id, output = _checked_encoder(model, tokenizer)
     _check_labels(labels, output)
     blanks = has_blanks_in_tokens(tokenizer)
-    most = tokenizer.length if isinstance(tokenizer.length, int) else None
+    most = tokenizer._max_length
 
     def answer(text):
         words, _, _ = split_into_words(text)
@@ -84,7 +83,7 @@ def pair_classifier(model, tokenizer, labels=None, separator=None):
     if pad_id is None:
         raise ValueError("`tokenizer` must have a token of padding where `pairs` is True; received pad_id=None.")
     _check_labels(labels, output)
-    between, most = joining(tokenizer, separator), tokenizer.length if isinstance(tokenizer.length, int) else None
+    between, most = joining(tokenizer, separator), tokenizer._max_length
 
     def answer(first, second):
         rows, before = pair_row(tokenizer, first, second, between, most, longer_first)
@@ -124,7 +123,7 @@ def completer(model, tokenizer, seed=None, start_id=None, **options):
     start_ids = [] if start_id is None else start_list(start_id, prompt.vocab_size)
     options = _ending(tokenizer, options) | options
     tokenizer = tokenizer.from_config({**tokenizer.get_config(), "end": []})
-    most = tokenizer.length if isinstance(tokenizer.length, int) else None
+    most = tokenizer._max_length
     longest = most and most + len(start_ids)
     generate = model.make_generate_function(**options, longest_prompt=longest)
     seed, each = _seed(seed), options.get("num_return_sequences")
@@ -190,11 +189,11 @@ def _check_fit(name, tokenizer, tokens):
     if tokens is not None:
         _check_ids(name, tokenizer, tokens)
         pad_id, longest = tokens.pad_id, tokens.max_length
-    if pad_id is None and not isinstance(tokenizer.length, int):
+    if pad_id is None and tokenizer._max_length is None:
         raise ValueError(
             f"`{name}` must have a fixed `length`, as no token is padding; received {short_repr(tokenizer.length)}."
         )
-    if longest is not None and not (isinstance(tokenizer.length, int) and tokenizer.length <= longest):
+    if longest is not None and (tokenizer._max_length is None or tokenizer._max_length > longest):
         raise ValueError(
             f"`{name}` must have a `length` of at most the model's max_length={longest}; received "
             f"{short_repr(tokenizer.length)}."

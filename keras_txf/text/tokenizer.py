@@ -13,8 +13,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, take_options
 from keras_txf.text.lazy_imports import require_tensorflow, tf
 from keras_txf.text.option_tables import TokenizerOptions
-from keras_txf.text.shapes import as_ids, as_strings, as_text, flatten
-from keras_txf.text.special_tokens import split_at
+from keras_txf.text.ragged import as_ids, as_strings, as_text, cut, flatten, pad, split_at
 from keras_txf.text.vocabulary import Vocabulary
 
 CHOICES = {  # options of which each is one of some words
@@ -111,6 +110,11 @@ class Tokenizer(keras.layers.Layer):
         return len(self._vocabulary)
 
     @property
+    def _max_length(self):
+        """`length` if that is a number, else None."""
+        return self.length if isinstance(self.length, int) else None
+
+    @property
     def special_tokens(self):
         """A dict of the special tokens and their ids."""
         return dict(self._special_ids)
@@ -188,13 +192,12 @@ class Tokenizer(keras.layers.Layer):
         """
         texts, restore = flatten(as_text(inputs))
         rows = self._rows(texts)
-        if self.length not in (None, "longest"):
-            rows = cut(rows, self.length - len(self.start) - len(self.end), self.truncation_side)
+        if self._max_length is not None:
+            rows = cut(rows, self._max_length - len(self.start) - len(self.end), self.truncation_side)
         rows = self._between(rows)
         if self.length is None:
             return restore(rows)
-        length = None if self.length == "longest" else self.length
-        padded = restore(pad(rows, length, self.pad_id, self.padding_side))
+        padded = restore(pad(rows, self._max_length, self.pad_id, self.padding_side))
         for_tensorflow = keras.backend.backend() == "tensorflow" or not tf.executing_eagerly()
         if for_tensorflow or isinstance(padded, tf.RaggedTensor):
             return padded
@@ -205,7 +208,7 @@ class Tokenizer(keras.layers.Layer):
         return keras.KerasTensor(shape, dtype="int32", ragged=self.length is None and len(shape) > 1)
 
     def compute_output_shape(self, input_shape):
-        return (*input_shape, self.length if isinstance(self.length, int) else None)
+        return (*input_shape, self._max_length)
 
     def detokenize(self, ids: Any, skip_special_tokens: bool = True) -> Any:
         """Converts ids to text.
@@ -276,16 +279,3 @@ class Tokenizer(keras.layers.Layer):
         options = {name: getattr(self, name) for name in names}
         lists = {name: list(getattr(self, name)) for name in ("start", "end", "added_tokens")}
         return {**super().get_config(), **options, **lists}
-
-
-def cut(rows, length, side):
-    if side == "right":
-        return rows[:, :length]
-    return rows[:, ::-1][:, :length][:, ::-1]
-
-
-def pad(rows, length, pad_id, side):
-    """Pads rows to dense ids (R, length); None is the length of the longest row."""
-    if side == "right":
-        return rows.to_tensor(pad_id, shape=[None, length])
-    return rows[:, ::-1].to_tensor(pad_id, shape=[None, length])[:, ::-1]

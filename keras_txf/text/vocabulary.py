@@ -1,10 +1,17 @@
-"""Tokens and their ids, and the reading of files with them."""
+"""Vocabularies: tokens and their ids, the files of tokens, and the text that a vocabulary is learnt from."""
 
+import collections.abc
 import difflib
+import io
+import os
+import re
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
+from keras_txf.progress import bar
 from keras_txf.reading import reading, refuse_pointer
+
+LARGEST_VOCABULARY = 10**7  # of training: the package `tokenizers` takes the memory for all tokens before it reads
 
 
 class Vocabulary:
@@ -119,3 +126,98 @@ def not_utf8(name, path, error):
         f"`{name}` must be text in UTF-8; received {short_repr(str(path))}, which has "
         f"the byte 0x{error.object[error.start]:02x} at {error.start}: {error.reason}."
     )
+
+
+def lines(source, keep_ends=False, verbose=0):
+    """Yields the lines of files, or the strings of an iterable.
+
+    Args:
+        source: path of a text file in UTF-8, or a list of paths; or an iterable of str, of UTF-8 bytes, or of string
+            tensors such as a `tf.data.Dataset`. The strings of a list are paths if each is the path of a file. The
+            strings of an iterator are always text, and a `pathlib.Path` is always a file.
+        keep_ends: whether the lines of a file keep the character that ends them.
+        verbose: see `progress.bar`.
+
+    Raises:
+        ValueError: a file that is missing or not in UTF-8, an item that is no string, a list of strings that look like
+            paths of files and are none, nothing but blanks.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        found = lines_of_file(source, keep_ends)
+    elif hasattr(source, "__iter__") and not isinstance(source, (bytes, dict)):
+        found = strings(source, are_files(source), keep_ends)
+    else:
+        raise ValueError(
+            "`source` must be the path of a text file, a list of paths or an iterable of strings; received "
+            f"{short_repr(source)}."
+        )
+    blank = True
+    for line in bar(found, unit="line", name="reading", verbose=verbose):
+        blank = blank and not line.strip()
+        yield line
+    if blank:
+        raise ValueError(f"`source` must hold text to learn from; received none in {short_repr(source)}.")
+
+
+def lines_of_file(path, keep_ends):
+    """The lines of a file. Other characters that separate lines, such as U+2028, are text."""
+    found = list(io.StringIO(read_text("source", path), newline=""))
+    return found if keep_ends else [line.removesuffix("\n").removesuffix("\r") for line in found]
+
+
+def strings(source, are_paths, keep_ends):
+    for place, line in enumerate(source):
+        if are_paths or isinstance(line, os.PathLike):
+            yield from lines_of_file(line, keep_ends)
+            continue
+        line = line.numpy() if hasattr(line, "numpy") else line
+        try:
+            line = line.decode() if isinstance(line, bytes) else line
+        except UnicodeDecodeError as error:
+            raise not_utf8("source", f"the string at place {place}", error) from None
+        if not isinstance(line, str):
+            raise ValueError(f"`source` must hold strings; received {short_repr(line)} at place {place}.")
+        yield line
+
+
+def are_files(source):
+    """Whether the strings of a collection are paths of files; refuses strings that look like paths without a file."""
+    if not isinstance(source, collections.abc.Collection):
+        return False
+    any_path = any(isinstance(item, os.PathLike) for item in source)
+    missing = None
+    for item in source:
+        if not isinstance(item, (str, os.PathLike)):
+            return False
+        if not os.path.isfile(item):
+            if not any_path and not looks_like_path(item):
+                return False
+            missing = item if missing is None else missing
+    if missing is not None:
+        raise ValueError(
+            f"`source` must be paths of files that exist, or texts; received {short_repr(missing)}, which seems to "
+            f"be a path and is {'a folder' if os.path.isdir(missing) else 'no file'}. An iterator, iter(source), makes "
+            "them text."
+        )
+    return len(source) > 0
+
+
+def looks_like_path(text):
+    """Whether a text looks like a path, as "train.txt", "data/train" and "my data/train.txt" do.
+
+    "and/or we", "node.js is" and the date "3/3/2018" do not.
+    """
+    has_extension = re.search(r"[^\s.]\.[A-Za-z]\w{0,5}$", text) is not None
+    parts = re.split(r"[/\\]", text)
+    has_folder = len(parts) > 1 and (
+        parts[0] in ("", ".", "..", "~") or all(re.search(r"[^\W\d]", part) for part in parts)
+    )
+    return has_extension and has_folder if re.search(r"\s", text) else has_extension or has_folder
+
+
+def first_tokens(special_tokens):
+    """Returns the list of special tokens that a vocabulary begins with; refuses a token that occurs twice."""
+    special_tokens = checks.strings("special_tokens", special_tokens)
+    if len(set(special_tokens)) < len(special_tokens):
+        raise ValueError(f"`special_tokens` must hold each token once; received {short_repr(special_tokens)}.")
+    return special_tokens

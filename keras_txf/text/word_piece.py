@@ -13,12 +13,11 @@ from keras_txf import checks
 from keras_txf.layers.serialization import register
 from keras_txf.layers.shown_options import default_options, shows_defaults, shows_options
 from keras_txf.text import bert
-from keras_txf.text.corpus import LARGEST_VOCABULARY, first_tokens, lines
 from keras_txf.text.lazy_imports import require_tensorflow_text, tf, tf_text, tokenizers
-from keras_txf.text.offsets import of_words
 from keras_txf.text.option_tables import WordPieceOptions
+from keras_txf.text.ragged import pairs
 from keras_txf.text.tokenizer import Tokenizer
-from keras_txf.text.vocabulary import as_list, from_files, read_tokens
+from keras_txf.text.vocabulary import LARGEST_VOCABULARY, as_list, first_tokens, from_files, lines, read_tokens
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 NORMALIZATION = {  # options of the normalization of a text -> check of the value
@@ -216,3 +215,37 @@ class WordPieceTokenizer(Tokenizer):
         options = {name: getattr(self, name) for name in names}
         own = {"vocabulary": list(self._vocabulary.tokens), "special_tokens": list(self.special_tokens)}
         return {**super().get_config(), **own, **options}
+
+
+def of_words(texts, words, pieces, sizes, options):
+    """Finds the offsets of pieces of BERT's words, which are of normalised text.
+
+    Each character becomes some normalised characters, or none; the words are these, one after the other.
+
+    Args:
+        texts: list of N strings.
+        words: the result of `bert.words` of the texts.
+        pieces: for each word the ids of its pieces.
+        sizes: int, the characters of each token of the vocabulary; 0 for the unknown token, which is a whole word.
+        options: the further arguments of `bert.words`.
+
+    Returns:
+        List of N int32 (L, 2).
+    """
+    alphabet = sorted({character for text in texts for character in text})
+    _, lengths, splits = bert.words(tf.constant(alphabet, tf.string), *options)
+    ends = np.cumsum([0, *lengths.numpy()])[splits.numpy()]
+    counts = dict(zip(alphabet, ends[1:] - ends[:-1]))
+    lengths, splits = words[1].numpy(), words[2].numpy()
+    found = []
+    for text, first, last in zip(texts, splits, splits[1:]):
+        sources = np.repeat(np.arange(len(text)), [counts[character] for character in text])
+        begins, ends, place = [], [], 0
+        for length, ids in zip(lengths[first:last], pieces[first:last]):
+            limits = place + np.cumsum([0, *(sizes[ids] if sizes[ids].all() else [length])])
+            begins.append(limits[:-1])
+            ends.append(limits[1:])
+            place += length
+        begins, ends = (np.concatenate([*parts, np.zeros(0, "int64")]).astype("int64") for parts in (begins, ends))
+        found.append(pairs(sources[begins], sources[ends - 1] + 1))
+    return found

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import keras_txf as txf
 from keras_txf.tasks.columns import one_or_many, read_columns, texts
-from keras_txf.text.corpus import lines
+from keras_txf.text.vocabulary import lines
 
 TEXTS, LABELS = ['say "yes"', "NA", "007", "zwölf, null"], ["a", "b", "a", "None"]
 NAMES = {"texts": "text", "labels": "label"}

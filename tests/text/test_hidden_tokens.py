@@ -8,7 +8,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from keras_txf import text
-from keras_txf.text.chat_reader import ChatReader
+from keras_txf.text.instruction import ChatReader
 
 SPECIAL = ["</s>", "<|im_end|>", "[SEP]", "x"]
 LINES = ["hello world </s> <|im_end|> [SEP] im_end sep s S"] * 9

@@ -10,13 +10,13 @@ from hypothesis import example, given
 from text.test_word_piece import reference
 from text_cases import CORPUS, HARD, LEARN, STRINGS, learnt
 
-from keras_txf.text import unicode
+from keras_txf.text import bert
 
 TEXTS = [
     *CORPUS[:6], "", " ", "  a  fox\n\ndogs ", "naïve e\u0301te\u0301 İstanbul ﬁne", "狗🎉 fox", "x" * 101 + " dogs",
     "the [MASK] </s> ##s",
 ]  # fmt: skip
-MOVED = set(map(chr, unicode.code_points(unicode.REORDERED)))  # accents that `tokenizers` sorts without their places
+MOVED = set(map(chr, bert.code_points(bert.REORDERED)))  # accents that `tokenizers` sorts without their places
 
 
 @pytest.mark.parametrize("name", LEARN)

@@ -7,7 +7,7 @@ from refusals import refused
 from text_cases import LEARN, START_AND_END, learnt
 
 from keras_txf import text
-from keras_txf.text.words import has_blanks_in_tokens, split_into_words
+from keras_txf.text.tags import has_blanks_in_tokens, split_into_words
 
 LABELS = ["O", "B-a", "I-a", "B-b"]
 WORDS = [["The", "fox", ",", "Straße"], [], ["dogs"], ["naïve", "dogs"]]

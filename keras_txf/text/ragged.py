@@ -1,13 +1,17 @@
-"""Flattens text and ids of any shape to rows, and restores the shape of the answers.
+"""Texts and ids of any shape as rows and back; rows that are cut, padded or split; offsets of tokens.
 
-Legend: R rows, L length in tokens.
+Legend: R texts or rows, N pieces, L length in tokens.
 """
+
+import re
 
 import keras
 import numpy as np
 
 from keras_txf.checks import short_repr
 from keras_txf.text.lazy_imports import tf
+
+LIMIT = b"\xff\xfe\xff\xfe\xfe\xff\xfe\xff"  # bytes that UTF-8 does not have, and more of them than in a damaged text
 
 
 def as_text(value, name="`text`"):
@@ -133,3 +137,67 @@ def marked(splits, values):
     """Marks the first value of each row with True."""
     marks = tf.scatter_nd(splits[:, None], tf.ones_like(splits), [tf.size(values, tf.int64) + 1])
     return marks[:-1] > 0
+
+
+def cut(rows, length, side):
+    if side == "right":
+        return rows[:, :length]
+    return rows[:, ::-1][:, :length][:, ::-1]
+
+
+def pad(rows, length, pad_id, side):
+    """Pads rows to dense ids (R, length); None is the length of the longest row."""
+    if side == "right":
+        return rows.to_tensor(pad_id, shape=[None, length])
+    return rows[:, ::-1].to_tensor(pad_id, shape=[None, length])[:, ::-1]
+
+
+def split_at(texts, tokens, any_case=()):
+    """Splits texts before and after each of the tokens; where several match, takes the longest.
+
+    Args:
+        texts: string (R,).
+        tokens: dict of tokens and ids.
+        any_case: those of the tokens that are found in capital and in small letters.
+
+    Returns:
+        pieces: string (N,), empty for the tokens.
+        ids: int32 RaggedTensor (N, 0 or 1), the tokens.
+        splits: int64 (R + 1,), the pieces of each text.
+    """
+    longest_first = sorted(tokens, key=len, reverse=True)
+    pattern = "|".join(f"(?i:{re.escape(x)})" if x in any_case else re.escape(x) for x in longest_first)
+    # tensorflow-text's `regex_split` would lose what follows a NUL.
+    pieces = tf.strings.split(tf.strings.regex_replace(texts, f"({pattern})", LIMIT + rb"\1" + LIMIT), LIMIT)
+    splits, pieces = pieces.row_splits, pieces.values
+    whole = tf.strings.regex_full_match(pieces, pattern)
+    found = tf.boolean_mask(pieces, whole)
+    same = found[:, None] == tf.constant(longest_first)
+    if any_case:
+        folds = tf.constant([token in any_case for token in longest_first])
+        same |= folds & (lower(found)[:, None] == lower(tf.constant(longest_first)))
+    ids = tf.gather(tf.constant([tokens[token] for token in longest_first], "int32"), tf.argmax(same, axis=1))
+    ids = tf.RaggedTensor.from_row_lengths(ids, tf.cast(whole, tf.int64), validate=False)
+    return tf.where(whole, "", pieces), ids, splits
+
+
+def lower(texts):
+    return tf.strings.lower(texts, "utf-8")
+
+
+def characters_before_bytes(text):
+    """Returns int (bytes + 1,): how many characters of the text begin before each byte of its UTF-8, and in all."""
+    starts = (np.frombuffer(text.encode(), "uint8") & 0xC0) != 0x80
+    return np.cumsum([0, *starts])
+
+
+def from_bytes(text, begins, ends):
+    """Converts offsets in bytes of UTF-8 to offsets in characters, int32 (L, 2): a part of a character is all of it."""
+    before = characters_before_bytes(text)
+    ends = before[ends]
+    begins = np.append(before[1:] - 1, len(text))[begins]
+    return pairs(np.minimum(begins, ends), ends)
+
+
+def pairs(begins, ends):
+    return np.stack([begins, ends], axis=1).astype("int32")
