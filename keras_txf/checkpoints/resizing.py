@@ -26,7 +26,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
 from keras_txf.models.generate_defaults import share_generate_defaults
 from keras_txf.text.checkpoint import from_checkpoint
-from keras_txf.text.more_tokens import all_tokens, files_of_more_tokens, with_tokens
+from keras_txf.text.folder_files import all_tokens, files_of_more_tokens, with_tokens
 
 SIZES = ("vocab_size", "source_vocab_size", "target_vocab_size")  # options of builders
 KEYS = ("vocab_size", "decoder_vocab_size")  # of config.json

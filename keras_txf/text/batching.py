@@ -104,15 +104,8 @@ def bucket_lengths(dataset: Any, count: int = 8, verbose: int | str = "auto") ->
     checks.positive_integer("count", count)
     not_empty(dataset)
     has_rows(dataset)
-    with_end(dataset)
-    found = []
-    with bar(total=known_count(dataset), unit="example", name="bucket_lengths", verbose=verbose) as shown:
-        for rows in dataset.map(lambda *example: longest_row(example)).batch(1024).as_numpy_iterator():
-            found.append(rows)
-            shown.update(len(rows))
-    if not found:
-        raise ValueError("`dataset` must hold at least one element; received an empty one.")
-    found = np.maximum(np.concatenate(found), 1)
+    found = read_all(dataset, lambda *example: longest_row(example), "example", "bucket_lengths", verbose)
+    found = np.maximum(found, 1)
     step = -(-found.max() // 1024)  # of more than 1,024 lengths it compares a part
     lengths, examples = np.unique(np.minimum(-(-found // step) * step, found.max()), return_counts=True)
     return best(lengths, examples, min(count, len(lengths)))
@@ -145,21 +138,23 @@ def counted(dataset: Any, verbose: int | str = "auto") -> Any:
     2
     """
     not_empty(dataset)
-    with_end(dataset)
-    count = 0
-    with bar(total=known_count(dataset), unit="batch", name="counted", verbose=verbose) as shown:
-        for some in dataset.map(lambda *_: True).batch(64).as_numpy_iterator():
-            count += len(some)
-            shown.update(len(some))
-    if not count:
-        raise ValueError("`dataset` must hold at least one element; received an empty one.")
+    count = len(read_all(dataset, lambda *_: True, "batch", "counted", verbose))
     return dataset.apply(tf.data.experimental.assert_cardinality(count))
 
 
-def known_count(dataset):
-    """The number of elements, or None where it is not known."""
+def read_all(dataset, function, unit, name, verbose):
+    """Returns an array of a function's values of all elements. Raises ValueError for an empty or endless data set."""
     count = int(dataset.cardinality())
-    return count if count >= 0 else None
+    if count == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("`dataset` must have an end; received a data set that repeats without end.")
+    found = []
+    with bar(total=count if count >= 0 else None, unit=unit, name=name, verbose=verbose) as shown:
+        for values in dataset.map(function).batch(64).as_numpy_iterator():
+            found.append(values)
+            shown.update(len(values))
+    if not found:
+        raise ValueError("`dataset` must hold at least one element; received an empty one.")
+    return np.concatenate(found)
 
 
 def best(lengths, examples, count):
@@ -200,17 +195,12 @@ def bucket_list(lengths):
     return lengths
 
 
-def with_end(dataset):
-    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        raise ValueError("`dataset` must have an end; received a data set that repeats without end.")
-
-
 def longest_row(example):
     return tf.reduce_max([tf.size(part) for part in tf.nest.flatten(example) if part.shape.rank == 1])
 
 
 def has_rows(dataset):
-    """Refuses a data set whose elements are no single examples."""
+    """Raises ValueError if the elements of a data set are not single examples with rows."""
     specs = tf.nest.flatten(dataset.element_spec)
     ranks = [spec.shape.rank if isinstance(spec, tf.TensorSpec) else None for spec in specs]
     if 1 not in ranks or not set(ranks) <= {0, 1}:

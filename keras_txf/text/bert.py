@@ -207,7 +207,7 @@ AAB0 AAB2-AAB4 AAB7-AAB8 AABE-AABF AAC1 AAEC-AAED AAF6 ABE5 ABE8 ABED FB1E FE00-
 E0100-E01EF
 """
 
-# Characters that are no marks above, but have a canonical combining class: only their order changes.
+# Characters that are not among the marks above, but have a canonical combining class: only their order changes.
 REORDERED = """
 8D4-8E1 1B44 1BAA 1BF2-1BF3 1DFB 302E-302F A953 A9C0 111C0 11235 1134D 11442 11446 116B6 11C3F 1D165-1D166 1D16D-1D172
 1E000-1E006 1E008-1E018 1E01B-1E021 1E023-1E024 1E026-1E02A 1E944-1E94A

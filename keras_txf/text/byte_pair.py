@@ -30,7 +30,7 @@ PREFIX = secrets.token_hex(16)
 class BytePairTokenizer(Tokenizer):
     """Runs a `tokenizer.json`, byte-level BPE above all, by the package `tokenizers`.
 
-    For GPT-2, RoBERTa, BART, Llama 3, Qwen and others. The tokenizer runs in Python beside TensorFlow's graph: in
+    For GPT-2, RoBERTa, BART, Llama 3, Qwen and others. The tokenizer runs in Python next to TensorFlow's graph: in
     `tf.data` and in a functional model, whose `.keras` file holds it, but not in a SavedModel, nor without the package
     `tokenizers`.
 
@@ -42,7 +42,7 @@ class BytePairTokenizer(Tokenizer):
     The `added_tokens` of the file that it marks as special are the special tokens.
 
     Call arguments:
-        inputs: str, nested lists of str, or a string tensor (...), dense or ragged. Bytes that are no UTF-8 count as
+        inputs: str, nested lists of str, or a string tensor (...), dense or ragged. Bytes that are not UTF-8 count as
             U+FFFD.
 
     Returns:
@@ -50,7 +50,7 @@ class BytePairTokenizer(Tokenizer):
 
     Raises:
         ImportError: `tokenizers` is not installed.
-        ValueError: another content than that of a `tokenizer.json`, ids without a token; see also `Tokenizer`.
+        ValueError: a text that is not the content of a `tokenizer.json`, ids without a token; see also `Tokenizer`.
 
     Reference:
         [Language Models are Unsupervised Multitask Learners](https://openai.com/research/better-language-models).
@@ -68,16 +68,14 @@ class BytePairTokenizer(Tokenizer):
     def __init__(self, definition: str, **options: Unpack[BytePairOptions]):
         kernel = kernel_of(definition)
         tokens = {id: token for token, id in kernel.get_vocab().items()}
-        if len(tokens) < kernel.get_vocab_size():
+        size, missing = kernel.get_vocab_size(), sorted(set(range(len(tokens))) - set(tokens))
+        if len(tokens) < size:
             raise ValueError(
-                f"`definition` must have one token for each id; received {kernel.get_vocab_size()} tokens for "
-                f"{len(tokens)} ids."
+                f"`definition` must have one token for each id; received {size} tokens for {len(tokens)} ids."
             )
-        if sorted(tokens) != list(range(len(tokens))):
-            missing = min(set(range(len(tokens))) - set(tokens))
+        if missing:
             raise ValueError(
-                "`definition` must have a token for each id; received one without a token for id "
-                f"{short_repr(missing)}."
+                f"`definition` must have a token for each id; received one without a token for id {missing[0]}."
             )
         added = kernel.get_added_tokens_decoder()
         special = [added[id].content for id in sorted(added) if added[id].special]
@@ -167,7 +165,7 @@ class BytePairTokenizer(Tokenizer):
     def _rows(self, texts):
         """string (R,) -> int32 RaggedTensor (R, L).
 
-        The package itself finds special tokens and the spaces beside them.
+        The package itself finds special tokens and the spaces next to them.
         """
         ids, lengths = tf.numpy_function(self._encode_batch, [texts], [tf.int32, tf.int64], stateful=False)
         ids.set_shape([None])
@@ -175,7 +173,7 @@ class BytePairTokenizer(Tokenizer):
         return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
 
     def keep_special_tokens_without(self, guard):
-        """Keeps special tokens whole, but for those with the character `guard` after their first; takes `guard` out."""
+        """Keeps special tokens whole, unless the character `guard` follows their first one; removes `guard`."""
         self._encoder, names = with_secret_names(self._kernel.to_str())
         tokens = sorted(names, key=len, reverse=True)
         pattern = re.compile("|".join(f"{re.escape(token)}(?!{guard})" for token in tokens) or "(?!)")
@@ -205,7 +203,7 @@ class BytePairTokenizer(Tokenizer):
 
 
 def kernel_of(definition):
-    """Makes the tokenizer of the package `tokenizers`; refuses a definition that the package would not follow."""
+    """Makes a tokenizer of the package `tokenizers`. Raises ValueError if it would not follow the definition."""
     try:
         parts = parse_json(definition)
         kernel = tokenizers.Tokenizer.from_str(definition)

@@ -28,9 +28,9 @@ class ByteTokenizer(Tokenizer):
     For many languages, noisy text, and small vocabularies. Sequences are about four times as long as with subwords.
 
     Args:
-        special_tokens: list of str, the first ids; the bytes follow. By default those of ByT5, so that the id of a byte
+        special_tokens: list of str, the first ids; the bytes follow. The default is ByT5's, so that the id of a byte
             is its value plus 3.
-        extra_tokens: list of str, special tokens whose ids follow those of the bytes.
+        extra_tokens: list of str, special tokens whose ids follow the ids of the bytes.
         pad_token: the special token of padding, or None.
         {options}
 
@@ -104,7 +104,7 @@ class CharacterTokenizer(Tokenizer):
         {options}
 
     Call arguments:
-        inputs: str, nested lists of str, or a string tensor (...), dense or ragged. Bytes that are no UTF-8 count as
+        inputs: str, nested lists of str, or a string tensor (...), dense or ragged. Bytes that are not UTF-8 count as
             U+FFFD.
 
     Returns:
@@ -174,10 +174,8 @@ class CharacterTokenizer(Tokenizer):
         for line in lines(source, keep_ends=True, verbose=verbose):
             counts.update(line)
         frequent = sorted(counts, key=lambda character: (-counts[character], character))
-        vocabulary = (special_tokens + [character for character in frequent if character not in special_tokens])[
-            :vocab_size
-        ]
-        return cls(vocabulary, special_tokens, **options)
+        vocabulary = special_tokens + [character for character in frequent if character not in special_tokens]
+        return cls(vocabulary[:vocab_size], special_tokens, **options)
 
     def _encode(self, texts, splits=None):
         codes = tf.strings.unicode_decode(texts, "UTF-8")

@@ -18,7 +18,7 @@ REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing
 def checked_messages(name, messages, source):
     """Returns messages as a template reads them: a list of dicts of JSON's types, without None.
 
-    A template writes whatever it is given: it would be silent about a misspelt role, or a content that is no text.
+    A template writes whatever it is given, even a misspelt role or a content that is not a text.
     """
     messages = plain(name, messages)
     if not isinstance(messages, list) or not messages or not _all_dicts(messages):
@@ -45,7 +45,7 @@ def checked_messages(name, messages, source):
 
 
 def _check_content(name, message, place, source):
-    """Refuses a content that is no text, but for the result of a tool, or none where nothing is in its place."""
+    """Raises ValueError if the content is not a text that the template reads. A tool may return any content."""
     content = message.get("content")
     if isinstance(content, str) or content is None and message.keys() & {"tool_calls", *REASONING}:
         return
@@ -60,7 +60,7 @@ def _check_content(name, message, place, source):
 
 
 def plain(name, value):
-    """Copies a value of JSON's types or an array of NumPy; refuses objects, whose methods a template could call."""
+    """Copies a value of JSON's types, or a NumPy array. Raises ValueError for objects, whose methods run."""
     if isinstance(value, np.ndarray):
         return plain(name, value.tolist())
     if isinstance(value, np.generic):
@@ -82,7 +82,7 @@ def _all_dicts(values):
 
 @functools.lru_cache(maxsize=64)
 def has_generation(source):
-    """Whether a template marks answers by `{% generation %}`. Refuses a source that is no template."""
+    """Whether a template marks answers by `{% generation %}`. Raises ValueError if it is not a template."""
     try:
         return ask("check", source)
     except StrangersError as error:

@@ -12,13 +12,10 @@ from keras_txf.layers.serialization import register
 from keras_txf.reading import file_of, read_json, reading
 from keras_txf.strangers_process import MARKS
 from keras_txf.text.chat_messages import _all_dicts, checked_messages, has_generation, plain, rendered
-from keras_txf.text.folder_files import content, read_config
+from keras_txf.text.folder_files import TOKENS, content, read_config
 from keras_txf.text.vocabulary import read_text
 
 FILE, OTHERS = "chat_template.jinja", "additional_chat_templates"
-
-
-TOKENS = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
 
 @register
@@ -65,7 +62,7 @@ class ChatTemplate:
         self.templates, self.special_tokens = dict(templates), dict(special_tokens)
         if importlib.util.find_spec("jinja2"):  # a checkpoint with a template loads without it
             for source in self.templates.values():
-                has_generation(source)  # which refuses what is no template
+                has_generation(source)  # raises ValueError if it is not a template
 
     def render(
         self,
@@ -140,7 +137,7 @@ class ChatTemplate:
     def save(self, folder: str | os.PathLike) -> None:
         """Writes `chat_template.jinja`, and the other templates to `additional_chat_templates`, as transformers does.
 
-        The special tokens are not written: they are those of the tokenizer's own files.
+        The special tokens are not written: the tokenizer's own files have them.
 
         Args:
             folder: the folder of a checkpoint.
@@ -268,7 +265,7 @@ def by_name(value):
 
 
 def write_templates(folder, templates):
-    """Writes templates as files, each atomically; removes those of other names, which would be read with them."""
+    """Writes each template to a file, atomically, and removes files of other templates."""
     with writing("folder", folder):
         for name, template in templates.items():
             if name != "default" and (name in ("", ".", "..") or set(name) & set("/\\\0")):

@@ -11,23 +11,11 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_overrides
 from keras_txf.reading import file_of, parse_json, reading
+from keras_txf.text import folder_files
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.characters import ByteTokenizer
 from keras_txf.text.chat_templates import read_templates
 from keras_txf.text.definitions import ENDOFTEXT, ROBERTA, byte_pair_definition, xlm_roberta_definition
-from keras_txf.text.folder_files import (
-    RULES,
-    added_entries,
-    added_tokens,
-    content,
-    plain_tokens,
-    read_model_type,
-    read_normalizer,
-    read_tokenizer_config,
-    read_vocabulary,
-    ruled_tokens,
-    special_tokens,
-)
 from keras_txf.text.option_tables import AnyTokenizerOptions
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
 from keras_txf.text.sentence_piece_model import read_model
@@ -76,8 +64,8 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **options: 
             f"`folder` must be a folder; received {short_repr(str(folder))}. `txf.checkpoints.find` "
             "downloads a repository of the Hub."
         )
-    config = read_tokenizer_config(folder)
-    name = config.get("tokenizer_class") or CLASSES.get(read_model_type(folder))
+    config = folder_files.read_tokenizer_config(folder)
+    name = config.get("tokenizer_class") or CLASSES.get(folder_files.read_model_type(folder))
     known = (name or "").removesuffix("Fast")
     own, others = READERS.get(known), [("tokenizer.json", read_tokenizer_json), WITHOUT_JSON.get(known)]
     ruled = _active_rules(folder, config, options) if own else []
@@ -85,16 +73,15 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **options: 
     file, read = reader = next((one for one in readers if one and file_of(folder, one[0]).is_file()), (None, None))
     if read is not None:
         if ruled and reader == own:
+            rules = [name for name in folder_files.RULES if ruled[0].get(name)]
             raise ValueError(
-                f"Added tokens must have no {short_repr([name for name in RULES if ruled[0].get(name)])} for this "
-                "class of tokenizer without a tokenizer.json; received "
-                f"{short_repr(ruled[0])} in {short_repr(str(folder))}."
+                f"Added tokens must have no {short_repr(rules)} for this class of tokenizer without a tokenizer.json; "
+                f"received {short_repr(ruled[0])} in {short_repr(str(folder))}."
             )
         make, defaults = read(folder, {**config, "target": target})
         used = dict.fromkeys((file, "tokenizer_config.json", "added_tokens.json", "tokenizer.json"))
-        return from_files(
-            make, [path for path in (file_of(folder, name) for name in used) if path.is_file()], defaults, options
-        )
+        paths = [file_of(folder, name) for name in used]
+        return from_files(make, [path for path in paths if path.is_file()], defaults, options)
     found = sorted(file.name for file in folder.iterdir())
     files = {name: file for name, (file, _) in {**READERS, **WITHOUT_JSON}.items()}
     raise ValueError(
@@ -106,7 +93,7 @@ def from_checkpoint(folder: str | os.PathLike, target: bool = False, **options: 
 
 def _active_rules(folder, config, options):
     """Returns the added tokens with rules that a text can hold: special ones only where a text may hold them."""
-    ruled = ruled_tokens(folder, config)
+    ruled = folder_files.ruled_tokens(folder, config)
     plain = [entry for entry in ruled if not entry.get("special")]
     if ruled == plain or options.get("special_tokens_in_text") == "keep" or read_templates(folder)[0]:
         return ruled
@@ -115,66 +102,71 @@ def _active_rules(folder, config, options):
 
 def read_word_piece(folder, config):
     vocabulary = read_tokens("folder", file_of(folder, "vocab.txt"))
-    vocabulary += added_tokens(folder / "vocab.txt", len(vocabulary), config)
-    normalizer = read_normalizer(folder)
+    vocabulary += folder_files.added_tokens(folder, "vocab.txt", len(vocabulary), config)
+    normalizer = folder_files.read_normalizer(folder)
     options = {
         "lowercase": config.get("do_lower_case", normalizer.get("lowercase", True)),
         "strip_accents": config.get("strip_accents", normalizer.get("strip_accents")),
         "split_chinese": config.get("tokenize_chinese_chars", normalizer.get("handle_chinese_chars", True)),
-        "start": token(config, "cls_token", "[CLS]"),
-        "end": token(config, "sep_token", "[SEP]"),
-        "pad_token": token(config, "pad_token", "[PAD]"),
-        "unk_token": token(config, "unk_token", "[UNK]"),
-        "added_tokens": plain_tokens(folder, config),
+        "added_tokens": folder_files.plain_tokens(folder, config),
     }
-    special = [
-        *(options[name] for name in ("pad_token", "unk_token", "start", "end")),
-        token(config, "mask_token", "[MASK]"),
-    ]
-    special += special_tokens(config)
-    options["special_tokens"] = [name for name in dict.fromkeys(special) if name in vocabulary]
-    return functools.partial(WordPieceTokenizer, vocabulary), options
+    named = {
+        "pad_token": token(config, "pad_token", "[PAD]"), "unk_token": token(config, "unk_token", "[UNK]"),
+        "start": token(config, "cls_token", "[CLS]"), "end": token(config, "sep_token", "[SEP]"),
+    }  # fmt: skip
+    special = dict.fromkeys(
+        [*named.values(), token(config, "mask_token", "[MASK]"), *folder_files.special_tokens(config)]
+    )
+    options["special_tokens"] = [name for name in special if name in vocabulary]
+    return functools.partial(WordPieceTokenizer, vocabulary), options | named
 
 
-def read_t5(folder, config):
-    model, size = read_pieces(file_of(folder, "spiece.model"))
-    extra = added_tokens(folder / "spiece.model", size, config)
-    extra = extra or [f"<extra_id_{number}>" for number in reversed(range(config.get("extra_ids", 100)))]
-    options = {
-        "extra_tokens": extra,
-        "added_tokens": plain_tokens(folder, config),
-        "end": token(config, "eos_token", "</s>"),
-        "pad_token": token(config, "pad_token", "<pad>"),
-    }
+def read_pieces(folder, config, name, ids=None, size=None):
+    """Reads a SentencePiece model: a function that makes its tokenizer, and the options of added tokens.
+
+    Args:
+        name: the file.
+        ids, size: the file that has the ids of the tokens, and their number, where that is not the model.
+    """
+    path = file_of(folder, name)
+    model = read_bytes("folder", path)
+    with reading(path):
+        pieces = len(read_model(model).pieces)
+    extra = folder_files.added_tokens(folder, ids or name, size or pieces, config)
+    options = {"extra_tokens": extra, "added_tokens": folder_files.plain_tokens(folder, config)}
     return functools.partial(SentencePieceTokenizer, model), options
 
 
+def read_t5(folder, config):
+    make, options = read_pieces(folder, config, "spiece.model")
+    numbered = [f"<extra_id_{number}>" for number in reversed(range(config.get("extra_ids", 100)))]
+    return make, {
+        **options,
+        "extra_tokens": options["extra_tokens"] or numbered,
+        "end": token(config, "eos_token", "</s>"),
+        "pad_token": token(config, "pad_token", "<pad>"),
+    }
+
+
 def read_llama(folder, config):
-    model, size = read_pieces(file_of(folder, "tokenizer.model"))
+    make, options = read_pieces(folder, config, "tokenizer.model")
     no_prefix = config.get("add_prefix_space") is False  # null says nothing
-    options = {
-        "extra_tokens": added_tokens(folder / "tokenizer.model", size, config),
-        "added_tokens": plain_tokens(folder, config),
+    return make, {
+        **options,
         "prefix_space": "never" if no_prefix else "always" if config.get("legacy", True) else "first",
         "start": token(config, "bos_token", "<s>") if config.get("add_bos_token", True) else None,
         "end": token(config, "eos_token", "</s>") if config.get("add_eos_token", False) else None,
         "pad_token": token(config, "pad_token", None),
     }
-    return functools.partial(SentencePieceTokenizer, model), options
 
 
 def read_marian(folder, config):
     side = "target" if config["target"] else "source"
     ids = f"{side}_vocab.json" if config["target"] and config.get("separate_vocabs") else "vocab.json"
-    vocabulary = read_vocabulary(file_of(folder, ids))
-    options = {
-        "vocabulary": vocabulary,
-        "extra_tokens": added_tokens(folder / ids, len(vocabulary), config),
-        "added_tokens": plain_tokens(folder, config),
-        "end": token(config, "eos_token", "</s>"),
-        "pad_token": token(config, "pad_token", "<pad>"),
-    }
-    return functools.partial(SentencePieceTokenizer, read_pieces(file_of(folder, f"{side}.spm"))[0]), options
+    vocabulary = folder_files.read_vocabulary(file_of(folder, ids))
+    make, options = read_pieces(folder, config, f"{side}.spm", ids, len(vocabulary))
+    named = {"end": token(config, "eos_token", "</s>"), "pad_token": token(config, "pad_token", "<pad>")}
+    return make, {**options, "vocabulary": vocabulary, **named}
 
 
 def read_deberta(folder, config):
@@ -184,15 +176,14 @@ def read_deberta(folder, config):
                 f"tokenizer_config.json must have `{name}` false beside spm.model, for SentencePiece does not do it; "
                 "received true. Without spm.model a tokenizer.json is read, which may do it."
             )
-    model, size = read_pieces(file_of(folder, "spm.model"))
-    options = {
-        "extra_tokens": added_tokens(folder / "spm.model", size, config) or [token(config, "mask_token", "[MASK]")],
-        "added_tokens": plain_tokens(folder, config),
+    make, options = read_pieces(folder, config, "spm.model")
+    return make, {
+        **options,
+        "extra_tokens": options["extra_tokens"] or [token(config, "mask_token", "[MASK]")],
         "start": token(config, "cls_token", "[CLS]"),
         "end": token(config, "sep_token", "[SEP]"),
         "pad_token": token(config, "pad_token", "[PAD]"),
     }
-    return functools.partial(SentencePieceTokenizer, model), options
 
 
 def read_byt5(folder, config):
@@ -205,22 +196,14 @@ def read_tokenizer_json(folder, config):
     return of_definition(path, read_text("folder", path), config)
 
 
-def read_gpt2(folder, config):
-    return read_byte_pairs(folder, config, ENDOFTEXT)
-
-
-def read_roberta(folder, config):
-    return read_byte_pairs(folder, config, ROBERTA)
-
-
-def read_byte_pairs(folder, config, defaults):
-    config = {**config, "added_tokens_decoder": added_entries(folder, config)}
+def read_byte_pairs(defaults, folder, config):
+    config = {**config, "added_tokens_decoder": folder_files.added_entries(folder, config)}
     path, merges = file_of(folder, "vocab.json"), file_of(folder, "merges.txt")
     return of_definition(path, byte_pair_definition(path, merges, config, defaults), config, defaults)
 
 
 def read_xlm_roberta(folder, config):
-    config = {**config, "added_tokens_decoder": added_entries(folder, config)}
+    config = {**config, "added_tokens_decoder": folder_files.added_entries(folder, config)}
     path = file_of(folder, "sentencepiece.bpe.model")
     model = read_bytes("folder", path)
     with reading(path):
@@ -231,25 +214,15 @@ def read_xlm_roberta(folder, config):
 def of_definition(path, definition, config, defaults=None):
     """The class and the options for a definition of `tokenizers`, of a file."""
     with reading(path):
-        start, end = around(parse_json(definition).get("post_processor"))
+        start, end = special_token_template(parse_json(definition).get("post_processor"))
     pad_token = token(config, "pad_token", (defaults or {}).get("pad_token"))
     options = {"start": start, "end": end, "pad_token": pad_token}
     return functools.partial(BytePairTokenizer, definition), options
 
 
-def read_pieces(path):
-    """Returns the bytes of a SentencePiece model and its number of pieces."""
-    model = read_bytes("folder", path)
-    with reading(path):
-        return model, len(read_model(model).pieces)
-
-
+BERTS = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert")
 READERS = {  # class of Hugging Face -> file, function
-    "BertTokenizer": ("vocab.txt", read_word_piece),
-    "DistilBertTokenizer": ("vocab.txt", read_word_piece),
-    "ElectraTokenizer": ("vocab.txt", read_word_piece),
-    "MobileBertTokenizer": ("vocab.txt", read_word_piece),
-    "ConvBertTokenizer": ("vocab.txt", read_word_piece),
+    **{f"{name}Tokenizer": ("vocab.txt", read_word_piece) for name in BERTS},
     "T5Tokenizer": ("spiece.model", read_t5),
     "LlamaTokenizer": ("tokenizer.model", read_llama),
     "MarianTokenizer": ("source.spm", read_marian),
@@ -257,9 +230,8 @@ READERS = {  # class of Hugging Face -> file, function
     "ByT5Tokenizer": ("tokenizer_config.json", read_byt5),
 }
 WITHOUT_JSON = {  # the same, for folders without a tokenizer.json
-    "GPT2Tokenizer": ("vocab.json", read_gpt2),
-    "RobertaTokenizer": ("vocab.json", read_roberta),
-    "BartTokenizer": ("vocab.json", read_roberta),
+    "GPT2Tokenizer": ("vocab.json", functools.partial(read_byte_pairs, ENDOFTEXT)),
+    **dict.fromkeys(("RobertaTokenizer", "BartTokenizer"), ("vocab.json", functools.partial(read_byte_pairs, ROBERTA))),
     "XLMRobertaTokenizer": ("sentencepiece.bpe.model", read_xlm_roberta),
 }
 
@@ -273,11 +245,11 @@ CLASSES = {  # the tokenizer's class by `config.json`, where `tokenizer_config.j
 }  # fmt: skip
 
 
-def around(processor):
+def special_token_template(processor):
     """Returns the tokens that a post-processor of `tokenizers` puts before and after a text."""
     kind = (processor or {}).get("type")
     if kind == "Sequence":
-        found = [around(inner) for inner in processor["processors"]]
+        found = [special_token_template(inner) for inner in processor["processors"]]
         return [token for start, _ in found for token in start], [token for _, end in found for token in end]
     if kind in ("BertProcessing", "RobertaProcessing"):
         return [processor["cls"][0]], [processor["sep"][0]]
@@ -290,4 +262,4 @@ def around(processor):
 
 def token(config, name, default):
     """Returns a special token of a config; None for null."""
-    return content(config.get(name, default))
+    return folder_files.content(config.get(name, default))

@@ -48,15 +48,18 @@ def as_dataset(data, columns, num_classes=None):
     if not isinstance(specs, tuple) or len(specs) != len(columns):
         raise ValueError(f"{expected}; received elements of {short_repr(data.element_spec)}.")
     for name, spec in zip(columns, specs):
-        kind, fits = (label_kind(num_classes), fits_label) if name == "label" else ("a string", fits_text)
-        if not fits(getattr(spec, "dtype", None), num_classes) or spec.shape.rank != 0:
+        kind, dtype = "a string", getattr(spec, "dtype", tf.variant)
+        fits = dtype == tf.string
+        if name == "label":
+            kind, fits = label_kind(num_classes), dtype.is_integer or (num_classes is None and dtype.is_floating)
+        if not fits or spec.shape.rank != 0:
             raise ValueError(f"{expected}, where {name} is {kind}; received {spec}.")
     not_empty(data, look=True)
     return data
 
 
 def has_labels(data, texts):
-    """Whether a data set, or columns in memory, have labels beside so many texts in an element."""
+    """Whether the elements of a data set, or of columns in memory, have labels next to `texts` texts."""
     if isinstance(data, tf.data.Dataset):
         return (len(data.element_spec) if isinstance(data.element_spec, tuple) else 1) != texts
     if texts > 1:
@@ -95,21 +98,12 @@ def label_kind(num_classes):
     return f"an integer from 0 to {num_classes - 1}" if num_classes else "a finite number"
 
 
-def fits_label(dtype, num_classes):
-    return dtype is not None and (dtype.is_integer or (num_classes is None and dtype.is_floating))
-
-
-def fits_text(dtype, num_classes):
-    return dtype == tf.string
-
-
 def checked_labels(labels, num_classes):
     """Casts labels (C,) to int32, or float32 without classes; a label out of range stops the data set."""
     if num_classes is None:
         return tf.cast(labels, tf.float32)
-    wrong = tf.boolean_mask(labels, (labels < 0) | (labels >= num_classes))
     message = f"The labels of `dataset` must each be {label_kind(num_classes)}; received"
-    return tf.cast(asserted(labels, tf.size(wrong) == 0, message, wrong), tf.int32)
+    return tf.cast(checked(labels, (labels >= 0) & (labels < num_classes), message), tf.int32)
 
 
 def asserted(tensor, condition, *message):
@@ -118,8 +112,13 @@ def asserted(tensor, condition, *message):
         return tf.identity(tensor)
 
 
+def checked(values, fits, message):
+    """Returns values (C,); the data set stops with the message and the values that do not fit, if there are any."""
+    return asserted(values, tf.reduce_all(fits), message, tf.boolean_mask(values, ~fits))
+
+
 def not_empty(dataset, look=False):
-    """Refuses anything but a data set with elements. With `look` reads the first one where the number is unknown."""
+    """Raises ValueError if this is not a data set with elements. `look` reads an element if their number is unknown."""
     if not isinstance(dataset, tf.data.Dataset):
         raise ValueError(f"`dataset` must be a tf.data.Dataset; received {short_repr(dataset)}.")
     count = int(dataset.cardinality())
@@ -212,8 +211,8 @@ def pair_row(tokenizer, first, second, separator, max_length, share):
         room = tf.constant(max_length - len(tokenizer.start) - len(separator) - len(tokenizer.end), tf.int64)
         kept = share(first.row_lengths(), second.row_lengths(), room)
         first, second = (cut_each(*pair, tokenizer.truncation_side) for pair in zip((first, second), kept))
-    between = tf.constant([[tokenizer.special_tokens[token] for token in separator]], "int32", [1, len(separator)])
-    ids = tokenizer._between(tf.concat([first, tf.repeat(between, first.nrows(), axis=0), second], axis=1))
+    between = tokenizer._repeated(separator, first.nrows())
+    ids = tokenizer._between(tf.concat([first, between, second], axis=1))
     return ids, first.row_lengths() + len(tokenizer.start) + len(separator)
 
 

@@ -5,11 +5,10 @@ The parts are those that the class of the tokenizer in transformers puts togethe
 
 from keras_txf.checks import short_repr
 from keras_txf.reading import reading
-from keras_txf.text.folder_files import content
+from keras_txf.text.folder_files import TOKENS, content
 from keras_txf.text.lazy_imports import tokenizers
 from keras_txf.text.vocabulary import read_text
 
-NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 ENDOFTEXT = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
 ROBERTA = {
     "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "sep_token": "</s>", "pad_token": "<pad>",
@@ -26,7 +25,7 @@ def byte_pair_definition(vocabulary, merges, config, defaults):
         defaults: the special tokens of the class, by their names.
     """
     for file in (vocabulary, merges):
-        read_text("folder", file)  # says what is wrong with a file that is no text
+        read_text("folder", file)  # says what is wrong with a file that is not text
     try:
         pieces, pairs = tokenizers.models.BPE.read_file(str(vocabulary), str(merges))
         model = tokenizers.models.BPE(pieces, pairs, fuse_unk=False)
@@ -81,7 +80,7 @@ def xlm_roberta_definition(path, model, config):
 def add_tokens(kernel, config, defaults, user_defined=()):
     """Marks the special tokens and adds those beyond the vocabulary; returns the named ones by their names."""
     tokens = [(entry, bool(entry.get("special"))) for _, entry in sorted(config["added_tokens_decoder"].items())]
-    named = {name: config.get(name, defaults.get(name)) for name in NAMES}
+    named = {name: config.get(name, defaults.get(name)) for name in TOKENS}
     tokens += [(token, True) for token in (*named.values(), *(config.get("additional_special_tokens") or ()))]
     tokens += [(token, False) for token in user_defined]
     known = {}

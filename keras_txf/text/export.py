@@ -17,7 +17,7 @@ from keras_txf.layers.shown_options import shows_overrides
 from keras_txf.progress import bar
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.lazy_imports import tf
-from keras_txf.text.serving import classifier, completer, pair_classifier, tagger, translator
+from keras_txf.text.serving import classifier, completer, logits_of, pair_classifier, tagger, translator
 from keras_txf.text.tokenizer import Tokenizer
 
 
@@ -124,12 +124,10 @@ def export(
 
 
 def _check_target(folder, overwrite):
-    """Refuses a folder that exists, unless it holds a SavedModel and `overwrite` is True."""
+    """Raises ValueError if the folder exists, unless it holds a SavedModel and `overwrite` is True."""
     if folder.exists() and not (overwrite and (folder / "saved_model.pb").is_file()):
-        hint = (
-            "holds no SavedModel: remove it yourself" if overwrite else "exists: overwrite=True replaces a SavedModel"
-        )
-        raise ValueError(f"`folder` must be new; received {short_repr(str(folder))}, which {hint}.")
+        why = "holds no SavedModel: remove it yourself" if overwrite else "exists: overwrite=True replaces a SavedModel"
+        raise ValueError(f"`folder` must be new; received {short_repr(str(folder))}, which {why}.")
 
 
 def _save(answer, model, names, path, shown):
@@ -156,7 +154,7 @@ def _save(answer, model, names, path, shown):
 
 
 def _task(model, options, pairs):
-    """The function of `serving` for a model; refuses options that are for other models."""
+    """Returns the function of `serving` for a model. Raises ValueError for options of other models."""
     generates = hasattr(model, "generate")
     takes_more = {tensor.name for tensor in model.inputs if "float" in tensor.dtype or "bool" in tensor.dtype}
     if generates and takes_more:
@@ -172,12 +170,11 @@ def _task(model, options, pairs):
     elif pairs:
         make = pair_classifier
     else:
-        output = model.output.get("logits") if isinstance(model.output, dict) else model.output
-        make = tagger if "labels" in options and len(getattr(output, "shape", ())) == 3 else classifier
+        rank = len(getattr(logits_of(model.output), "shape", ()))
+        make = tagger if "labels" in options and rank == 3 else classifier
     allowed = {*ExportOptions.__annotations__} if generates else {"labels"}
-    allowed |= {"target_tokenizer"} if make is translator else set()
-    allowed |= {"separator"} if make is pair_classifier else set()
-    allowed |= {"multi_label"} if make is classifier and "labels" in options else set()
+    own = {translator: {"target_tokenizer"}, pair_classifier: {"separator"}}
+    allowed |= own.get(make, {"multi_label"} if make is classifier and "labels" in options else set())
     for name in sorted({*options} - allowed):
         raise ValueError(f"`{name}` does not go with the model {short_repr(model.name)}: {sorted(allowed)} do.")
     return make

@@ -1,13 +1,18 @@
-"""Reads the JSON files beside a vocabulary in a folder of Hugging Face, and checks the type of each value."""
+"""The JSON files next to a vocabulary in a folder of Hugging Face: read and checked, or written with more tokens."""
 
+import json
 import re
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, read_json, reading
+from keras_txf.text.byte_pair import BytePairTokenizer
+from keras_txf.text.sentence_piece import SentencePieceTokenizer
+from keras_txf.text.word_piece import WordPieceTokenizer
 
-TOKENS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
+TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 RULES = ("single_word", "lstrip", "rstrip")
+FLAGS = dict.fromkeys((*RULES, "normalized"), False)
 MOST_EXTRA = 2**16  # extra tokens, of which T5 has 100; a larger number in a broken file would fill the memory
 
 
@@ -49,16 +54,14 @@ def read_normalizer(folder):
         return _check(normalizer, NORMALIZER)
 
 
-def added_tokens(vocabulary, size, config):
-    """Reads the added tokens, whose ids follow those of the `size` tokens in the file `vocabulary`."""
-    folder = vocabulary.parent
+def added_tokens(folder, name, size, config):
+    """Reads the added tokens, whose ids follow the ids of the `size` tokens in the file `name`."""
     by_id = {id: entry["content"] for id, entry in added_entries(folder, config).items()}
     beyond = sorted(id for id in by_id if id >= size)
     if beyond != list(range(size, size + len(beyond))):
         raise ValueError(
             f"`folder` must name, in added_tokens.json or tokenizer_config.json, every token from id {size} on, which "
-            "follow those "
-            f"of {vocabulary.name}; received {short_repr(beyond)} in {short_repr(str(folder))}."
+            f"follow those of {name}; received {short_repr(beyond)} in {short_repr(str(folder))}."
         )
     return [by_id[id] for id in beyond]
 
@@ -89,7 +92,7 @@ def ruled_tokens(folder, config):
 
 
 def special_tokens(config):
-    """Returns the special tokens of a config beside padding, unknown, start and end."""
+    """Returns the special tokens of a config other than padding, unknown, start and end."""
     listed = config.get("additional_special_tokens") or []
     added = (config.get("added_tokens_decoder") or {}).values()
     return [content(token) for token in listed] + [entry["content"] for entry in added if entry.get("special")]
@@ -100,14 +103,26 @@ def content(value):
     return value.get("content") if isinstance(value, dict) else value
 
 
-def text(name, value):
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"`{name}` must be a string or null; received {short_repr(value)}")
+def check_of(is_right, expected):
+    """Returns a check of a value of a file: a function of its name and the value."""
+
+    def check(name, value):
+        if not is_right(value):
+            raise ValueError(f"`{name}` must be {expected}; received {short_repr(value)}")
+
+    return check
 
 
-def mapping(name, value):
-    if value is not None and not isinstance(value, dict):
-        raise ValueError(f"`{name}` must be a JSON object or null; received {short_repr(value)}")
+def is_token(value):
+    return isinstance(content(value), str)
+
+
+text = check_of(lambda value: value is None or isinstance(value, str), "a string or null")
+mapping = check_of(lambda value: value is None or isinstance(value, dict), "a JSON object or null")
+token = check_of(lambda value: value is None or is_token(value), "a string, a dict with it as `content`, or null")
+tokens = check_of(
+    lambda value: value is None or isinstance(value, list) and all(map(is_token, value)), "a list of tokens or null"
+)
 
 
 def flag_or_null(name, value):
@@ -119,50 +134,25 @@ def number_of_tokens(name, value):
         raise ValueError(f"`{name}` must be from 0 to {MOST_EXTRA}; received {short_repr(value)}")
 
 
-def token(name, value):
-    if value is not None and not isinstance(content(value), str):
-        raise ValueError(
-            f"`{name}` must be a string, a dict with it as `content`, or null; received {short_repr(value)}"
-        )
-
-
-def tokens(name, value):
-    if value is not None and not (isinstance(value, list) and all(isinstance(content(one), str) for one in value)):
-        raise ValueError(f"`{name}` must be a list of tokens or null; received {short_repr(value)}")
-
-
 def tokens_by_id(name, value):
     mapping(name, value)
     for id, entry in (value or {}).items():
         if not re.fullmatch("0|[1-9][0-9]{0,8}", id):
             raise ValueError(f"`{name}` must have ids of tokens as keys; received {short_repr(id)}")
-        if (
-            not isinstance(entry, dict)
-            or not isinstance(entry.get("content"), str)
-            or not isinstance(entry.get("special", False), bool)
-        ):
+        is_entry = isinstance(entry, dict) and isinstance(entry.get("content"), str)
+        if not is_entry or not isinstance(entry.get("special", False), bool):
             raise ValueError(
                 f"`{name}` must have a dict with the token as `content` for {id}; received {short_repr(entry)}"
             )
 
 
 CONFIG = {
-    "tokenizer_class": text,
-    "model_input_names": tokens,
-    "do_lower_case": checks.boolean,
-    "split_by_punct": checks.boolean,
-    "strip_accents": flag_or_null,
-    "tokenize_chinese_chars": checks.boolean,
-    "legacy": flag_or_null,
-    "add_bos_token": flag_or_null,
-    "add_eos_token": flag_or_null,
-    "extra_ids": number_of_tokens,
-    "additional_special_tokens": tokens,
-    "added_tokens_decoder": tokens_by_id,
-    "add_prefix_space": flag_or_null,
-    "separate_vocabs": checks.boolean,
+    "tokenizer_class": text, "extra_ids": number_of_tokens, "added_tokens_decoder": tokens_by_id,
+    **dict.fromkeys(("model_input_names", "additional_special_tokens"), tokens),
+    **dict.fromkeys(("do_lower_case", "split_by_punct", "tokenize_chinese_chars", "separate_vocabs"), checks.boolean),
+    **dict.fromkeys(("strip_accents", "legacy", "add_bos_token", "add_eos_token", "add_prefix_space"), flag_or_null),
     **dict.fromkeys(TOKENS, token),
-}
+}  # fmt: skip
 NORMALIZER = {"lowercase": checks.boolean, "strip_accents": flag_or_null, "handle_chinese_chars": checks.boolean}
 
 
@@ -178,3 +168,92 @@ def _check(values, kinds):
     for name in kinds.keys() & values.keys():
         kinds[name](name, values[name])
     return values
+
+
+def with_tokens(tokenizer, tokens):
+    """Returns a tokenizer with more tokens, whose ids follow the old ones.
+
+    Each is one token wherever it stands in a text; `detokenize` does not skip it.
+
+    Args:
+        tokenizer: `WordPieceTokenizer`, `SentencePieceTokenizer` or `BytePairTokenizer`.
+        tokens: list of str.
+    """
+    if type(tokenizer) not in CHANGES:
+        names = [kind.__name__ for kind in CHANGES]
+        raise ValueError(
+            f"`tokenizer` must be of a class that takes more tokens, one of {names}; received {short_repr(tokenizer)}."
+        )
+    tokens = checks.strings("tokens", tokens)
+    known = set(all_tokens(tokenizer))
+    again = [token for place, token in enumerate(tokens) if token in known or token in tokens[:place]]
+    if again or not tokens or not all(tokens):
+        raise ValueError(
+            f"`tokens` must hold strings that are not tokens yet, each once; received {short_repr(again or tokens)}."
+        )
+    config = tokenizer.get_config()
+    return type(tokenizer).from_config({**config, **CHANGES[type(tokenizer)](config, tokens)})
+
+
+def all_tokens(tokenizer):
+    """Returns the list of the tokens, in the order of their ids."""
+    return [tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)]
+
+
+def files_of_more_tokens(folder, before, after):
+    """Returns the files that change where a folder's tokenizer gets more tokens: dict of names -> texts.
+
+    Args:
+        folder: path of the folder.
+        before, after: the tokenizer, and the one that `with_tokens` returns.
+    """
+    path, config, definition = file_of(folder, "tokenizer.json"), read_tokenizer_config(folder), None
+    if isinstance(before, BytePairTokenizer):
+        definition = json.loads(before.get_config()["definition"])
+    elif path.is_file():
+        definition = read_json(path)
+    # Lowercasing WordPiece finds added tokens in capital and in small letters, as `normalized` asks for.
+    own = {**FLAGS, "normalized": isinstance(before, WordPieceTokenizer), "special": False}
+    new = {id: {"content": after.id_to_token(id), **own} for id in range(before.vocab_size, after.vocab_size)}
+    entries = {id: {"content": token, **FLAGS, "special": True} for token, id in before.special_tokens.items()}
+    listed = [] if definition is None else definition.get("added_tokens") or []
+    entries.update({entry["id"]: {name: entry[name] for name in entry if name != "id"} for entry in listed})
+    entries.update({id: {**FLAGS, "special": False, **entry} for id, entry in added_entries(folder, config).items()})
+    typed = {name: {"__type": "AddedToken", **config[name]} for name in TOKENS if isinstance(config.get(name), dict)}
+    decoder = {str(id): entry for id, entry in sorted({**entries, **new}.items())}
+    files = {"tokenizer_config.json": {**config, **typed, "added_tokens_decoder": decoder}}
+    if definition is not None:
+        more = [{"id": id, **entry} for id, entry in new.items()]
+        files["tokenizer.json"] = {**definition, "added_tokens": [*listed, *more]}
+    return {name: json.dumps(values, indent=2, ensure_ascii=False) + "\n" for name, values in files.items()}
+
+
+def _more_words(config, tokens):
+    pieces = [token for token in tokens if token.startswith("##")]
+    if pieces:
+        raise ValueError(f"`tokens` must not begin with ##, as pieces within words do; received {short_repr(pieces)}.")
+    return {"vocabulary": [*config["vocabulary"], *tokens], "added_tokens": [*config["added_tokens"], *tokens]}
+
+
+def _more_pieces(config, tokens):
+    return {"extra_tokens": [*config["extra_tokens"], *tokens], "added_tokens": [*config["added_tokens"], *tokens]}
+
+
+def _more_entries(config, tokens):
+    definition = json.loads(config["definition"])
+    first = 1 + max(_ids(definition))
+    more = [{"id": first + i, "content": token, **FLAGS, "special": False} for i, token in enumerate(tokens)]
+    definition["added_tokens"] = [*(definition.get("added_tokens") or []), *more]
+    return {"definition": json.dumps(definition, ensure_ascii=False), "added_tokens": []}
+
+
+def _ids(definition):
+    """Returns all ids of a definition of `tokenizers`: a model has its tokens by id, or in their order."""
+    pieces = definition["model"]["vocab"]
+    ids = [*pieces.values()] if isinstance(pieces, dict) else [*range(len(pieces))]
+    return ids + [entry["id"] for entry in definition.get("added_tokens") or []]
+
+
+CHANGES = {  # class -> function of a configuration and of tokens that returns what changes in the configuration
+    WordPieceTokenizer: _more_words, SentencePieceTokenizer: _more_pieces, BytePairTokenizer: _more_entries,
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Prompts and responses, and conversations, as examples whose loss is that of the answers alone.
+"""Prompts with responses, and conversations, as examples; the loss counts the answers alone.
 
 Legend: C texts, M answers of all texts, L length in tokens.
 """
@@ -197,7 +197,7 @@ class ChatReader:
     The special tokens of the template are whole. Those of messages are text like any other where the tokenizer has
     `special_tokens_in_text="escape"`: `guard` breaks them up before the template sees them. A `BytePairTokenizer` then
     takes the breaks out; of others the text on both sides of a break is tokenized apart, and a message that holds a
-    special token of one letter is refused.
+    special token of one letter raises ValueError.
 
     Args:
         tokenizer: a tokenizer.

@@ -1,4 +1,4 @@
-"""Texts, labelled or not, and pairs of texts as examples for encoders."""
+"""Texts and pairs of texts, with labels or without, as examples for encoders."""
 
 from collections.abc import Sequence
 from typing import Any

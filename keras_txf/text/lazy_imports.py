@@ -18,44 +18,30 @@ class Package:
 
 
 def require_tensorflow():
-    """Imports TensorFlow.
-
-    Raises:
-        ImportError: TensorFlow is not installed; the message says how to install it.
-    """
-    try:
-        with without_startup_lines():
-            import tensorflow
-    except ModuleNotFoundError as error:
-        if error.name != "tensorflow":
-            raise
-        raise ImportError(
-            f"Tokenizers, pipelines and tasks need TensorFlow, on every backend: {INSTALL.format('tensorflow')}."
-        ) from error
-    return tensorflow
+    """Imports TensorFlow. Raises ImportError, which says how to install it, if it is missing."""
+    needed = f"Tokenizers, pipelines and tasks need TensorFlow, on every backend: {INSTALL.format('tensorflow')}."
+    with without_startup_lines():
+        return _required("tensorflow", needed)
 
 
 def require_tensorflow_text():
-    """Imports TensorFlow, then tensorflow-text.
-
-    Raises:
-        ImportError: one of them is not installed; the message says how to install it.
-    """
+    """Imports TensorFlow, then tensorflow-text. Raises ImportError, which says how to install it, if one is missing."""
     require_tensorflow()
-    try:
-        import tensorflow_text
-    except ModuleNotFoundError as error:
-        if error.name != "tensorflow_text":
-            raise
-        raise ImportError(
-            "WordPiece, SentencePiece and the splitting into words need tensorflow-text: pip install tensorflow-text; "
-            "Windows has none."
-        ) from error
-    return tensorflow_text
+    needed = "WordPiece, SentencePiece and the splitting into words need tensorflow-text: "
+    return _required("tensorflow_text", f"{needed}pip install tensorflow-text; Windows has none.")
 
 
 def require_jinja2():
     return _optional("jinja2")
+
+
+def _required(name, needed):
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ImportError(needed) from error
 
 
 def _optional(name):

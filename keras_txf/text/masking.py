@@ -11,7 +11,7 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.characters import ByteTokenizer, CharacterTokenizer
-from keras_txf.text.datasets import CHUNK, asserted, checked_tokenizer, not_empty, one_by_one
+from keras_txf.text.datasets import CHUNK, checked, checked_tokenizer, not_empty, one_by_one
 from keras_txf.text.labelled import token_ids
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import as_ragged
@@ -26,10 +26,8 @@ BEGINS_WORD = {
     ByteTokenizer: lambda token: token in ("<0x20>", "<0x0A>", "<0x09>", "<0x0D>"),
     CharacterTokenizer: str.isspace,
 }
-BLANKS = (
-    ("▁",),
-    ("Ġ", "Ċ", "ĉ", "č"),
-)  # at the beginning of the pieces of a `tokenizer.json`: those of SentencePiece, those of bytes
+# Characters at the beginning of words in a `tokenizer.json`: of SentencePiece, and of bytes.
+BLANKS = (("▁",), ("Ġ", "Ċ", "ĉ", "č"))
 
 
 def masked_language_modelling(
@@ -153,7 +151,8 @@ def masker(tokenizer, rate, whole_words, mask_id, at_least_one):
 
     def mask(rows, seed):
         rows = as_ragged(rows)
-        ids = tf.cast(checked_ids(rows.flat_values, len(tokens)), tf.int32)
+        ids, message = rows.flat_values, f"`dataset` must hold token ids from 0 to {len(tokens) - 1}; received"
+        ids = tf.cast(checked(ids, (ids >= 0) & (ids < len(tokens)), message), tf.int32)
         is_special = tf.gather(special, ids)
         word = tf.range(tf.size(ids))
         if whole_words:
@@ -173,12 +172,6 @@ def masker(tokenizer, rate, whole_words, mask_id, at_least_one):
         return tuple(rows.with_flat_values(values) for values in answers)
 
     return mask
-
-
-def checked_ids(ids, vocab_size):
-    wrong = tf.boolean_mask(ids, (ids < 0) | (ids >= vocab_size))
-    message = f"`dataset` must hold token ids from 0 to {vocab_size - 1}; received"
-    return asserted(ids, tf.size(wrong) == 0, message, wrong)
 
 
 def word_rule(tokenizer, tokens):

@@ -1,4 +1,4 @@
-"""The options of tokenizers: type, default and meaning of each, said once; see `layers.shown_options`."""
+"""The options of tokenizers: the type, default and meaning of each; see `layers.shown_options`."""
 
 from typing import Annotated
 

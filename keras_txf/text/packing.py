@@ -8,7 +8,7 @@ from typing import Any
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.text.batching import has_rows
-from keras_txf.text.datasets import asserted, not_empty
+from keras_txf.text.datasets import asserted, checked, not_empty
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import as_ragged
 
@@ -107,9 +107,9 @@ def first_fit(sizes, lengths):
         counts: int64 (R,), the number of examples in each row.
     """
     room = tf.constant(list(lengths.values()), "int64")
-    too_long = tf.boolean_mask(sizes, tf.reduce_any(sizes > room, axis=1))
     message = f"`length` must be that of each example or more, not {lengths}; received examples of the lengths"
-    count = asserted(tf.shape(sizes)[0], tf.size(too_long) == 0, message, too_long)
+    sizes = checked(sizes, tf.reduce_all(sizes <= room, axis=1), message)
+    count = tf.shape(sizes)[0]
 
     def place(index, room, rows):
         row = tf.argmax(tf.reduce_all(room >= sizes[index], axis=1))
@@ -171,12 +171,11 @@ def row_lengths(length, inputs):
 
 
 def as_int32(rows, name):
-    """Casts ids to int32; refuses ids of more than 31 bits."""
+    """Casts ids to int32; the data set stops at ids of more than 31 bits."""
     ids = rows.values
     fits = (ids >= 0) & (ids <= tf.cast(min(ids.dtype.max, 2**31 - 1), ids.dtype))
     message = f"`dataset` must have ids from 0 to 2**31 - 1; received in {name}"
-    ids = asserted(ids, tf.reduce_all(fits), message, tf.boolean_mask(ids, ~fits)[:5])
-    return rows.with_values(tf.cast(ids, tf.int32))
+    return rows.with_values(tf.cast(checked(ids, fits, message), tf.int32))
 
 
 def for_each_token(values, rows):

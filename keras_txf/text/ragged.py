@@ -158,7 +158,7 @@ def split_at(texts, tokens, any_case=()):
     Args:
         texts: string (R,).
         tokens: dict of tokens and ids.
-        any_case: those of the tokens that are found in capital and in small letters.
+        any_case: the tokens that are found in capital and in small letters.
 
     Returns:
         pieces: string (N,), empty for the tokens.

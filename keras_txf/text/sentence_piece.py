@@ -198,11 +198,8 @@ class SentencePieceTokenizer(Tokenizer):
         if self.prefix_space == "always" or splits is None:
             return self._ids(WITH_PREFIX, texts)
         first = marked(splits, texts)
-        parts = {
-            WITH_PREFIX: tf.where(first, texts, ""),
-            WITHOUT_PREFIX: tf.where(first, "", texts),
-        }  # one of the two is empty
-        return tf.concat([self._ids(setting, part) for setting, part in parts.items()], axis=1)
+        with_prefix, without = tf.where(first, texts, ""), tf.where(first, "", texts)  # one of the two is empty
+        return tf.concat([self._ids(WITH_PREFIX, with_prefix), self._ids(WITHOUT_PREFIX, without)], axis=1)
 
     def _ids(self, setting, texts):
         if self._table is None:
@@ -267,30 +264,20 @@ class SentencePieceTokenizer(Tokenizer):
         return tf.constant(list(shown.values()), "int32"), tf.constant(list(shown), "string")
 
     def get_config(self):
-        own = {"model": base64.b64encode(self._model).decode(), "extra_tokens": list(self._extra_tokens)}
-        return {
-            **super().get_config(),
-            **own,
-            "prefix_space": self.prefix_space,
-            "pad_token": self.pad_token,
-            "vocabulary": None
-            if self._table is None
-            else list(self._vocabulary.tokens[: -len(self._extra_tokens) or None]),
-        }
+        model, extra = base64.b64encode(self._model).decode(), list(self._extra_tokens)
+        tokens = self._vocabulary.tokens[: len(self._vocabulary) - len(extra)]
+        own = {"model": model, "vocabulary": None if self._table is None else list(tokens), "extra_tokens": extra}
+        return {**super().get_config(), **own, "prefix_space": self.prefix_space, "pad_token": self.pad_token}
 
 
 def as_bytes(model):
     """Returns the bytes of a model, which a configuration holds in base64."""
+    expected = "`model` must be the bytes of a SentencePiece model, or these in base64"
     if isinstance(model, str):
         try:
             return base64.b64decode(model, validate=True)
         except (binascii.Error, ValueError):
-            raise ValueError(
-                f"`model` must be the bytes of a SentencePiece model, or these in base64 (`from_file` reads a file); "
-                f"received {short_repr(model[:40])}."
-            ) from None
+            raise ValueError(f"{expected} (`from_file` reads a file); received {short_repr(model[:40])}.") from None
     if not isinstance(model, (bytes, bytearray)):
-        raise ValueError(
-            f"`model` must be the bytes of a SentencePiece model, or these in base64; received {short_repr(model)}."
-        )
+        raise ValueError(f"{expected}; received {short_repr(model)}.")
     return bytes(model)

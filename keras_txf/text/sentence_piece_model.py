@@ -69,7 +69,7 @@ def read_model(content):
 
 
 def check_characters(rules):
-    """Refuses normalisation rules with which TensorFlow's kernels would read beyond the rules' memory.
+    """Raises ValueError if TensorFlow's kernels would read beyond the memory of these normalisation rules.
 
     Rules are the size of a double array of `darts-clone`, the array, and the texts to which its values point.
     """
@@ -136,7 +136,7 @@ class PieceTable:
         self.of_pieces = [vocabulary.index.get(piece, unknown) for piece in model.pieces]
         self.unknown_piece = model.pieces.index(model.unk_token)
         self.codes = [token for token in vocabulary.tokens if token.startswith(">>") and token.endswith("<<")]
-        # An unknown piece is a run of characters that are no pieces; the vocabulary may know it for another model.
+        # An unknown piece is a run of characters that are not pieces; the vocabulary may have it, for another model.
         characters = {piece for piece in model.pieces if len(piece) == 1}
         self.known_runs = [x for x in vocabulary.tokens if x not in special_tokens and not characters & {*x}]
         self.ids_of = {token: vocabulary.index[token] for token in (*self.codes, *self.known_runs)}
@@ -158,7 +158,7 @@ class PieceTable:
         return tf.concat([first, pieces.with_values(ids)], axis=1)
 
     def _look_up(self, strings, tokens):
-        """The ids of strings (U,) among some tokens; that of the unknown token for others."""
+        """Returns the ids of strings (U,) among some tokens; the id of the unknown token for other strings."""
         unknown = self.of_pieces[self.unknown_piece]
         same = strings[:, None] == tf.constant([*tokens, ""])
         ids = tf.constant([*(self.ids_of[token] for token in tokens), unknown], "int32")

@@ -29,16 +29,14 @@ def classifier(model, tokenizer, labels=None, multi_label=False):
     _check_labels(labels, output)
 
     def answer(text):
-        vectors = model(_padded(tokenizer(text), pad_id), training=False)
-        vectors = tf.cast(vectors["logits"] if isinstance(vectors, dict) else vectors, tf.float32)
+        vectors = tf.cast(logits_of(model(_padded(tokenizer(text), pad_id), training=False)), tf.float32)
         if labels is None:
             return {"logits" if named else "embeddings": vectors}
         if multi_label:
             probabilities = tf.nn.sigmoid(vectors)
             names = tf.where(probabilities > 0.5, tf.constant(labels), "")
             return {"labels": names, "probabilities": probabilities, "logits": vectors}
-        label = tf.gather(tf.constant(labels), tf.argmax(vectors, axis=1))
-        return {"label": label, "probabilities": tf.nn.softmax(vectors), "logits": vectors}
+        return _most_probable(vectors, labels)
 
     return answer
 
@@ -54,8 +52,7 @@ def tagger(model, tokenizer, labels):
         words, _, _ = split_into_words(text)
         ids, places, first = tokens_of_words(tokenizer, words, blanks)
         ids, [places, first] = between(tokenizer, ids, [(places, -1), (first, False)], most)
-        logits = model(_padded(ids, pad_id), training=False)
-        logits = logits["logits"] if isinstance(logits, dict) else logits
+        logits = logits_of(model(_padded(ids, pad_id), training=False))
         probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
         at = tf.where(first.to_tensor(False))  # the first tokens of words
         own = tf.gather_nd(probabilities, at)
@@ -72,8 +69,7 @@ def tagger(model, tokenizer, labels):
 
 def pair_classifier(model, tokenizer, labels=None, separator=None):
     """Returns the function for a model that reads two texts in one row: logits, labels and probabilities, or scores."""
-    names = {*inputs_by_name(model)}
-    output = model.output.get("logits") if isinstance(model.output, dict) else model.output
+    names, output = {*inputs_by_name(model)}, logits_of(model.output)
     if names not in ({"token_ids"}, {"token_ids", "token_type_ids"}) or len(getattr(output, "shape", ())) != 2:
         raise ValueError(
             "`model` must turn token ids, and token type ids, into logits (B, C) where `pairs` is True; received a "
@@ -90,25 +86,35 @@ def pair_classifier(model, tokenizer, labels=None, separator=None):
         inputs = {"token_ids": _padded(rows, pad_id), "token_type_ids": types_of_pair(rows, before).to_tensor(0)}
         inputs = {name: inputs[name] for name in inputs if name in names}
         logits = model(inputs if isinstance(model.input, dict) else inputs["token_ids"], training=False)
-        logits = tf.cast(logits["logits"] if isinstance(logits, dict) else logits, tf.float32)
+        logits = tf.cast(logits_of(logits), tf.float32)
         if labels is None:
             scores = {"score": tf.sigmoid(logits[:, 0])} if logits.shape[-1] == 1 else {}
             return {"logits": logits, **scores}
-        label = tf.gather(tf.constant(labels), tf.argmax(logits, axis=1))
-        return {"label": label, "probabilities": tf.nn.softmax(logits), "logits": logits}
+        return _most_probable(logits, labels)
 
     return answer
 
 
+def _most_probable(logits, labels):
+    """The answer of a classifier of one label."""
+    label = tf.gather(tf.constant(labels), tf.argmax(logits, axis=1))
+    return {"label": label, "probabilities": tf.nn.softmax(logits), "logits": logits}
+
+
+def logits_of(output):
+    """The logits of a model's output, which may be a dict of several; None for a dict without logits."""
+    return output.get("logits") if isinstance(output, dict) else output
+
+
 def _checked_encoder(model, tokenizer):
-    """Refuses a model of other inputs than token ids; returns the id of padding and the symbolic output."""
+    """Returns the id of padding and the symbolic output. Raises ValueError if a model takes more than token ids."""
     if len(model.inputs) != 1 or len(model.inputs[0].shape) != 2 or "int" not in model.inputs[0].dtype:
         raise ValueError(
             f"`model` must take token ids (B, L), and nothing else; received a model of {short_repr(model.input)}."
         )
     [name] = inputs_by_name(model)
     pad_id = _check_fit("tokenizer", tokenizer, embedded_input(model, name))
-    return pad_id, model.output.get("logits") if isinstance(model.output, dict) else model.output
+    return pad_id, logits_of(model.output)
 
 
 def _check_labels(labels, output):
@@ -171,7 +177,7 @@ def _ending(tokenizer, options):
 
 
 def _check_ids(name, tokenizer, tokens):
-    """Refuses a tokenizer with ids that the model does not have, or with another padding."""
+    """Raises ValueError if a tokenizer has ids that the model does not have, or another padding."""
     if tokenizer.vocab_size > tokens.vocab_size:
         raise ValueError(
             f"`{name}` must have at most the model's {tokens.vocab_size} tokens; received a tokenizer of "
@@ -184,7 +190,7 @@ def _check_ids(name, tokenizer, tokens):
 
 
 def _check_fit(name, tokenizer, tokens):
-    """Refuses a tokenizer whose rows an encoder cannot read; returns the id of padding."""
+    """Returns the id of padding. Raises ValueError if an encoder cannot read the tokenizer's rows."""
     pad_id, longest = tokenizer.pad_id, None
     if tokens is not None:
         _check_ids(name, tokenizer, tokens)
@@ -226,10 +232,8 @@ def _text(rows, tokenizer):
 
 def _result(text, scores, each):
     scores = tf.where(scores > -5e8, scores, float("-inf"))  # beams without a sequence
-    return {
-        name: value if each is None else tf.reshape(value, [-1, each])
-        for name, value in (("text", text), ("scores", scores))
-    }
+    shaped = (value if each is None else tf.reshape(value, [-1, each]) for value in (text, scores))
+    return dict(zip(("text", "scores"), shaped))
 
 
 def _seed(seed):

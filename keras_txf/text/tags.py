@@ -8,12 +8,21 @@ from typing import Any
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.text.datasets import CHUNK, asserted, checked_tokenizer, limit, not_empty, one_by_one, same_length
+from keras_txf.text.datasets import (
+    CHUNK,
+    asserted,
+    checked,
+    checked_tokenizer,
+    limit,
+    not_empty,
+    one_by_one,
+    same_length,
+)
 from keras_txf.text.lazy_imports import tf, tf_text
 from keras_txf.text.ragged import as_ragged, cut
 from keras_txf.text.tokenizer import Tokenizer
 
-# Of letters, marks and digits a word consists; any other character that is no blank is a word of its own.
+# A word consists of letters, marks and digits; any other character that is not a blank is its own word.
 ALONE = r"[^\s\p{Z}\p{L}\p{M}\p{N}_]"
 EXPECTED = "`dataset` must be two columns, lists of words and lists of tags, or a tf.data.Dataset of (words, tags)"
 
@@ -142,11 +151,9 @@ def _numbers(tags, labels):
     """Tags (W,), strings or numbers -> int32 numbers; another tag stops the data set."""
     message = f"The tags of `dataset` must be of the labels {short_repr(labels)}; received"
     if tags.dtype == tf.string:
-        same = tags[:, None] == tf.constant(labels)
-        wrong = tf.boolean_mask(tags, ~tf.reduce_any(same, axis=1))
-        return tf.argmax(asserted(same, tf.size(wrong) == 0, message, wrong), axis=1, output_type=tf.int32)
-    wrong = tf.boolean_mask(tags, (tags < 0) | (tags >= len(labels)))
-    return tf.cast(asserted(tags, tf.size(wrong) == 0, message, wrong), tf.int32)
+        tags = checked(tags, tf.reduce_any(tags[:, None] == tf.constant(labels), axis=1), message)
+        return tf.argmax(tags[:, None] == tf.constant(labels), axis=1, output_type=tf.int32)
+    return tf.cast(checked(tags, (tags >= 0) & (tags < len(labels)), message), tf.int32)
 
 
 def split_into_words(texts):

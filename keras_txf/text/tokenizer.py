@@ -16,7 +16,7 @@ from keras_txf.text.option_tables import TokenizerOptions
 from keras_txf.text.ragged import as_ids, as_strings, as_text, cut, flatten, pad, split_at
 from keras_txf.text.vocabulary import Vocabulary
 
-CHOICES = {  # options of which each is one of some words
+CHOICES = {  # options and their values
     "special_tokens_in_text": ("escape", "keep"), "padding_side": ("right", "left"),
     "truncation_side": ("right", "left"),
 }  # fmt: skip
@@ -56,23 +56,15 @@ class Tokenizer(keras.layers.Layer):
         self._convert_input_args = False  # strings are not tensors on every backend
         self._allow_non_tensor_positional_args = True
         self._vocabulary = Vocabulary(vocabulary)
-        ids = {
-            token: self._vocabulary.id_of("special_tokens", token)
-            for token in checks.strings("special_tokens", special_tokens)
-        }
-        self._special_ids = tuple(ids.items())
-        self.added_tokens = {
-            token: self._vocabulary.id_of("added_tokens", token)
-            for token in checks.strings("added_tokens", own["added_tokens"])
-        }
-        both = sorted(ids.keys() & self.added_tokens)
+        self._special_ids = tuple(self._ids_of("special_tokens", special_tokens).items())
+        self.added_tokens = self._ids_of("added_tokens", own["added_tokens"])
+        both = sorted(self.special_tokens.keys() & self.added_tokens)
         if both:
             raise ValueError(f"`added_tokens` must not be special; received {short_repr(both)}, which are.")
-        self.pad_token = pad_token
-        self.unk_token = unk_token
+        self.pad_token, self.unk_token = pad_token, unk_token
         self._special("pad_token", [pad_token] if pad_token is not None else [])
-        self.pad_id = checks.optional(self._id_of, "pad_token", pad_token)
-        self.unk_id = checks.optional(self._id_of, "unk_token", unk_token)
+        self.pad_id = checks.optional(self._vocabulary.id_of, "pad_token", pad_token)
+        self.unk_id = checks.optional(self._vocabulary.id_of, "unk_token", unk_token)
         length = own["length"]
         is_number = length is not None and not (isinstance(length, str) and length == "longest")
         self.length = checks.size("length", length) if is_number else length
@@ -91,8 +83,8 @@ class Tokenizer(keras.layers.Layer):
             )
         self.built = True
 
-    def _id_of(self, name, token):
-        return self._vocabulary.id_of(name, token)
+    def _ids_of(self, name, tokens):
+        return {token: self._vocabulary.id_of(name, token) for token in checks.strings(name, tokens)}
 
     def _special(self, name, tokens):
         tokens = tokens if isinstance(tokens, (list, tuple)) else [] if tokens is None else [tokens]
@@ -121,7 +113,7 @@ class Tokenizer(keras.layers.Layer):
 
     def token_to_id(self, token: str) -> int:
         """Returns the id of a token; ValueError for a string that is not in the vocabulary."""
-        return self._id_of("token", token)
+        return self._vocabulary.id_of("token", token)
 
     def id_to_token(self, id: int) -> str:
         """Returns the token of an id; ValueError for an id outside of the vocabulary."""
@@ -182,7 +174,7 @@ class Tokenizer(keras.layers.Layer):
         return self._with_offsets(texts) if texts else []
 
     def __call__(self, *args, **kwargs):
-        require_tensorflow()  # here, for Keras adds lines to an error inside of `call`
+        require_tensorflow()  # here, because Keras adds lines to an error inside of `call`
         return super().__call__(*args, **kwargs)
 
     def call(self, inputs):
@@ -229,17 +221,16 @@ class Tokenizer(keras.layers.Layer):
         if checks.boolean("skip_special_tokens", skip_special_tokens):
             added = {self.pad_token, *self.start, *self.end}
             skipped = [id for token, id in self._special_ids if token != self.unk_token or token in added]
-            shown = (
-                ~tf.scatter_nd([[id] for id in skipped], [True] * len(skipped), [self.vocab_size]) if skipped else None
-            )
-            rows = rows if shown is None else tf.ragged.boolean_mask(rows, tf.gather(shown, rows))
+            if skipped:
+                hidden = tf.scatter_nd([[id] for id in skipped], [True] * len(skipped), [self.vocab_size])
+                rows = tf.ragged.boolean_mask(rows, ~tf.gather(hidden, rows))
         text = restore(self._decode(rows))
         return as_strings(text) if tf.executing_eagerly() else text
 
     def _rows(self, texts):
         """string (R,) -> int32 RaggedTensor (R, L)."""
-        whole = self.special_tokens if self.special_tokens_in_text == "keep" else {}
-        whole = {**whole, **self.added_tokens}
+        special = self.special_tokens if self.special_tokens_in_text == "keep" else {}
+        whole = special | self.added_tokens
         if not whole:
             return self._encode(texts)
         pieces, found, splits = split_at(texts, whole, self.added_tokens if self._folds_case else ())
@@ -266,13 +257,13 @@ class Tokenizer(keras.layers.Layer):
         """Puts `start` before the rows and `end` after them."""
         if not self.start + self.end:
             return rows
-        count = rows.nrows()
-        start, end = (
-            tf.constant([self.special_tokens[token] for token in tokens], "int32", [len(tokens)])
-            for tokens in (self.start, self.end)
-        )
-        parts = [tf.repeat(start[None], count, axis=0), rows, tf.repeat(end[None], count, axis=0)]
-        return tf.concat(parts, axis=1)
+        start, end = (self._repeated(tokens, rows.nrows()) for tokens in (self.start, self.end))
+        return tf.concat([start, rows, end], axis=1)
+
+    def _repeated(self, tokens, count):
+        """The ids of special tokens as rows (count, number of tokens)."""
+        ids = tf.constant([[self.special_tokens[token] for token in tokens]], "int32", [1, len(tokens)])
+        return tf.repeat(ids, count, axis=0)
 
     def get_config(self):
         names = ("length", "special_tokens_in_text", "padding_side", "truncation_side")

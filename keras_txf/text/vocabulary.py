@@ -52,7 +52,7 @@ class Vocabulary:
         return len(self.tokens)
 
     def id_of(self, name, token):
-        """Returns the id of a token; refuses a token that is not in the vocabulary."""
+        """Returns the id of a token. Raises ValueError if it is not in the vocabulary."""
         if not isinstance(token, str) or token not in self.index:
             near = difflib.get_close_matches(token, self.tokens, 1) if isinstance(token, str) else []
             hint = f" Did you mean {short_repr(near[0])}?" if near else ""
@@ -76,7 +76,7 @@ def from_files(make, files, options, kwargs):
 
 
 def as_list(tokens):
-    """Returns the list of tokens; refuses values without an order."""
+    """Returns the list of tokens. Raises ValueError for values without an order."""
     if isinstance(tokens, (str, bytes, dict, set)) or not hasattr(tokens, "__iter__"):
         raise ValueError(
             f"`vocabulary` must be a list of tokens (`from_file` reads one); received {short_repr(tokens)}."
@@ -85,13 +85,11 @@ def as_list(tokens):
 
 
 def read_bytes(name, path):
-    """Reads a file; refuses a missing or empty one."""
+    """Reads a file. Raises ValueError if it is missing or empty."""
     path = checks.path(name, path)
     if not path.is_file():
-        raise ValueError(
-            f"`{name}` must be a file; received {short_repr(str(path))}, which is "
-            f"{'a folder' if path.is_dir() else 'missing'}."
-        )
+        what = "a folder" if path.is_dir() else "missing"
+        raise ValueError(f"`{name}` must be a file; received {short_repr(str(path))}, which is {what}.")
     refuse_pointer(path)
     content = path.read_bytes()
     if not content:
@@ -109,10 +107,7 @@ def read_text(name, path):
 
 def read_tokens(name, path):
     """Reads the lines of a vocabulary file: one token in each line, as in BERT's `vocab.txt`."""
-    lines = read_text(name, path).split("\n")
-    if not lines[-1]:
-        lines.pop()
-    lines = [line.removesuffix("\r") for line in lines]
+    lines = [line.removesuffix("\r") for line in read_text(name, path).removesuffix("\n").split("\n")]
     if "" in lines:
         raise ValueError(
             f"`{name}` must hold one token a line; received {short_repr(str(path))}, whose line {lines.index('') + 1} "
@@ -139,8 +134,8 @@ def lines(source, keep_ends=False, verbose=0):
         verbose: see `progress.bar`.
 
     Raises:
-        ValueError: a file that is missing or not in UTF-8, an item that is no string, a list of strings that look like
-            paths of files and are none, nothing but blanks.
+        ValueError: a file that is missing or not in UTF-8, an item that is no string, strings that look like paths of
+            missing files, nothing but blanks.
     """
     if isinstance(source, (str, os.PathLike)):
         found = lines_of_file(source, keep_ends)
@@ -181,7 +176,7 @@ def strings(source, are_paths, keep_ends):
 
 
 def are_files(source):
-    """Whether the strings of a collection are paths of files; refuses strings that look like paths without a file."""
+    """Whether the strings of a collection are paths. Raises ValueError if they look like paths of missing files."""
     if not isinstance(source, collections.abc.Collection):
         return False
     any_path = any(isinstance(item, os.PathLike) for item in source)
@@ -216,7 +211,7 @@ def looks_like_path(text):
 
 
 def first_tokens(special_tokens):
-    """Returns the list of special tokens that a vocabulary begins with; refuses a token that occurs twice."""
+    """Returns the special tokens that a vocabulary begins with. Raises ValueError if a token occurs twice."""
     special_tokens = checks.strings("special_tokens", special_tokens)
     if len(set(special_tokens)) < len(special_tokens):
         raise ValueError(f"`special_tokens` must hold each token once; received {short_repr(special_tokens)}.")

@@ -41,7 +41,7 @@ class WordPieceTokenizer(Tokenizer):
         {options}
 
     Call arguments:
-        inputs: str, nested lists of str, or a string tensor (...), dense or ragged. Bytes that are no UTF-8 count as
+        inputs: str, nested lists of str, or a string tensor (...), dense or ragged. Bytes that are not UTF-8 count as
             U+FFFD.
 
     Returns:
@@ -71,9 +71,8 @@ class WordPieceTokenizer(Tokenizer):
         special_tokens, pad_token, unk_token = map(options.pop, ("special_tokens", "pad_token", "unk_token"))
         if special_tokens is None:
             known = {token for token in vocabulary if isinstance(token, str)}
-            special_tokens = [
-                token for token in (*SPECIAL_TOKENS, pad_token, unk_token) if isinstance(token, str) and token in known
-            ]
+            usual = (*SPECIAL_TOKENS, pad_token, unk_token)
+            special_tokens = [token for token in usual if isinstance(token, str) and token in known]
         super().__init__(vocabulary, special_tokens, pad_token, unk_token, **options)
         for name, check in NORMALIZATION.items():
             setattr(self, name, check(name, normalization[name]))
@@ -135,25 +134,21 @@ class WordPieceTokenizer(Tokenizer):
         own = inspect.signature(cls).parameters.values()  # a subclass may have other defaults
         own = {parameter.name: parameter.default for parameter in own if parameter.default is not parameter.empty}
         used = {**default_options(WordPieceOptions), **own, **options}
-        special_tokens = used["special_tokens"]
-        special_tokens = options["special_tokens"] = first_tokens(
-            SPECIAL_TOKENS if special_tokens is None else special_tokens
-        )
+        special_tokens = SPECIAL_TOKENS if used["special_tokens"] is None else used["special_tokens"]
+        special_tokens = options["special_tokens"] = first_tokens(special_tokens)
         if vocab_size <= len(special_tokens):
             raise ValueError(
                 f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}."
             )
-        learner = tokenizers.Tokenizer(
-            tokenizers.models.WordPiece(unk_token=checks.string("unk_token", used["unk_token"]))
-        )
+        model = tokenizers.models.WordPiece(unk_token=checks.string("unk_token", used["unk_token"]))
+        learner = tokenizers.Tokenizer(model)
         lowercase, strip_accents, split_chinese, clean = (
             check(name, used[name]) for name, check in NORMALIZATION.items()
         )
         learner.normalizer = tokenizers.normalizers.BertNormalizer(clean, split_chinese, strip_accents, lowercase)
         learner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-        train = functools.partial(
-            tokenizers.trainers.WordPieceTrainer, min_frequency=min_frequency, show_progress=False
-        )
+        trainer = tokenizers.trainers.WordPieceTrainer
+        train = functools.partial(trainer, min_frequency=min_frequency, show_progress=False)
         texts = list(lines(source, verbose=verbose))
         if any(re.search(rf"\S{{{LONGEST_WORD + 1}}}", text) for text in texts):
             # Words that are unknown whatever the vocabulary holds: a repeated blob of base64 would fill it.
@@ -173,9 +168,8 @@ class WordPieceTokenizer(Tokenizer):
         within = [token for token in within if token.startswith("##") and len(token) == 3]
         learner.train_from_iterator(texts, train(vocab_size=vocab_size, special_tokens=[*special_tokens, *within]))
         ids = learner.get_vocab()
-        vocabulary = [
-            token for token in sorted(ids, key=ids.get) if len(token.removeprefix("##").encode()) <= LONGEST_TOKEN
-        ]
+        in_order = sorted(ids, key=ids.get)
+        vocabulary = [token for token in in_order if len(token.removeprefix("##").encode()) <= LONGEST_TOKEN]
         return cls(vocabulary, **options)
 
     def _encode(self, texts, splits=None):
@@ -206,13 +200,11 @@ class WordPieceTokenizer(Tokenizer):
     def _decode(self, rows):
         tokens = self._vocabulary.tokens
         strings = [token[2:] if token.startswith("##") and len(token) > 2 else f" {token}" for token in tokens]
-        return tf.strings.regex_replace(
-            tf.strings.reduce_join(tf.gather(tf.constant(strings), rows), axis=-1), "^ ", ""
-        )
+        texts = tf.strings.reduce_join(tf.gather(tf.constant(strings), rows), axis=-1)
+        return tf.strings.regex_replace(texts, "^ ", "")
 
     def get_config(self):
-        names = ("lowercase", "strip_accents", "split_chinese", "clean", "pad_token", "unk_token")
-        options = {name: getattr(self, name) for name in names}
+        options = {name: getattr(self, name) for name in (*NORMALIZATION, "pad_token", "unk_token")}
         own = {"vocabulary": list(self._vocabulary.tokens), "special_tokens": list(self.special_tokens)}
         return {**super().get_config(), **own, **options}
 
