@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from keras_txf import text
 from keras_txf.text import bert
+from keras_txf.text.lazy_imports import tf
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog, and the dog sleeps on.",
@@ -60,6 +61,30 @@ START_AND_END = {
     "WordPiece": ("[CLS]", "[SEP]"), "bytes": ("</s>", "</s>"), "characters": ("[START]", "[END]"),
     **dict.fromkeys(["unigram", "bpe", "byte pairs"], ("<s>", "</s>")),
 }  # fmt: skip
+
+
+def columns(*parts):
+    """A data set of tuples, or of the values of one column."""
+    return tf.data.Dataset.from_tensor_slices(parts if len(parts) > 1 else parts[0])
+
+
+PIPELINES = {  # the names of the columns, and a function of a data set, a tokenizer and a length
+    "classification": ("text, label", lambda data, ids, *most: text.classification(data, ids, 3, *most)),
+    "sentence pairs": ("first, second, label", lambda data, ids, *most: text.sentence_pairs(data, ids, 3, *most)),
+    "next token": ("text", text.next_token),
+    "translation": ("source, target", lambda data, ids, *most: text.translation(data, ids, None, *most)),
+    "question answering":
+        ("context, question, answer", lambda data, ids, *most: text.question_answering(data, ids, None, *most)),
+    "masking": ("text", text.masked_language_modelling),
+    "contrastive": ("anchor, positive", text.contrastive_pairs),
+}  # fmt: skip
+
+
+def columns_of(name, texts, others=None, labels=None):
+    """The columns of a pipeline: its texts, the others in the second column, the labels."""
+    names = PIPELINES[name][0].split(", ")
+    others, labels = others or texts, labels or [0] * len(texts)
+    return [labels if column == "label" else others if i == 1 else texts for i, column in enumerate(names)]
 
 
 def piece_model(lines=CORPUS, **options):

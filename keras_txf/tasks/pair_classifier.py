@@ -22,7 +22,7 @@ from keras_txf.tasks.option_tables import SequenceTaskOptions
 from keras_txf.tasks.pair_format import pair_format
 from keras_txf.tasks.pair_task import PairTask
 from keras_txf.tasks.tokens import builder_options, rows_of, take_tokenizer, tokenizer_of
-from keras_txf.text.datasets import joining, limit, longer_first, pair_row, types_of_pair
+from keras_txf.text.datasets import limit, longest_first, pair_row, separator_tokens, types_of_pair
 
 
 class PairClassifier(PairTask):
@@ -63,7 +63,7 @@ class PairClassifier(PairTask):
     ):
         super().__init__(model, tokenizer, max_length, learning_rate)
         self.labels = None if labels is None else label_list(labels)
-        between = joining(self.tokenizer, separator)  # which refuses what is no special token
+        between = separator_tokens(self.tokenizer, separator)  # which refuses what is no special token
         limit(tokenizer, self.max_length, len(tokenizer.start) + len(between) + len(tokenizer.end), texts=2)
         self.separator = separator
         classes, needed = logits_of(self.model).shape[-1], 1 if labels is None else len(self.labels)
@@ -245,8 +245,8 @@ class PairClassifier(PairTask):
 
     def _pairs(self, first, second):
         """The inputs of the model for each pair, as `sentence_pairs` makes them."""
-        separator = joining(self.tokenizer, self.separator)
-        rows, before = pair_row(self.tokenizer, first, second, separator, self.max_length, longer_first)
+        separator = separator_tokens(self.tokenizer, self.separator)
+        rows, before = pair_row(self.tokenizer, first, second, separator, self.max_length, longest_first)
         ids = rows_of(rows)
         if not self._token_types:
             return ids

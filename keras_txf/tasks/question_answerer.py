@@ -21,7 +21,7 @@ from keras_txf.tasks.pair_format import pair_format
 from keras_txf.tasks.pair_task import PairTask
 from keras_txf.tasks.squad import answers_of, is_squad, read_squad
 from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of
-from keras_txf.text.datasets import checked_tokenizer, joining, limit
+from keras_txf.text.datasets import checked_tokenizer, limit, separator_tokens
 
 OUTPUTS = ("start_logits", "end_logits")
 OVERLAP = 128  # tokens, of the windows of BERT on SQuAD
@@ -85,7 +85,7 @@ class QuestionAnswerer(PairTask):
                 f"{short_repr(sorted(outputs) if isinstance(outputs, dict) else outputs)}."
             )
         checked_tokenizer("tokenizer", tokenizer, needs=("start", "end"))
-        between = joining(tokenizer, separator)
+        between = separator_tokens(tokenizer, separator)
         special = len(tokenizer.start) + len(between) + len(tokenizer.end)
         limit(tokenizer, self.max_length, special, texts=2)
         self.separator = separator
@@ -222,7 +222,7 @@ class QuestionAnswerer(PairTask):
         return {**{name: getattr(self, name) for name in names}, **super().get_config()}
 
     def _windows(self):
-        separator = joining(self.tokenizer, self.separator)
+        separator = separator_tokens(self.tokenizer, self.separator)
         return AnswerWindows(self.tokenizer, self.max_length, self.overlap, separator, self._token_types)
 
     def _outputs(self, inputs):

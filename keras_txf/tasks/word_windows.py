@@ -8,7 +8,7 @@ import numpy as np
 from keras_txf.checks import short_repr
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import characters_before_bytes
-from keras_txf.text.tags import between, has_blanks_in_tokens, split_into_words, tokens_of_words
+from keras_txf.text.tags import has_blanks_in_tokens, split_into_words, tokens_of_words
 
 
 class WordWindows:
@@ -47,7 +47,7 @@ class WordWindows:
                 owners.append((text, tokens + len(self.tokenizer.start), places[start:stop][tokens] - before[text]))
         lengths = [stop - start for start, stop in parts]
         rows = tf.RaggedTensor.from_row_lengths(ids.flat_values, lengths)  # the windows hold all tokens, in order
-        rows, _ = between(self.tokenizer, rows, [], None)
+        rows = self.tokenizer._add_special_tokens(rows)
         return np.split(rows.flat_values.numpy(), rows.row_splits.numpy()[1:-1]) if parts else [], owners
 
     def split(self, texts):

@@ -10,8 +10,6 @@ from keras_txf.strangers import StrangersError, ask
 from keras_txf.text.lazy_imports import require_jinja2
 
 ROLES = ("system", "user", "assistant", "tool")  # of any template; it may have others, which it names
-
-
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing in the messages of different models
 
 
@@ -21,7 +19,7 @@ def checked_messages(name, messages, source):
     A template writes whatever it is given, even a misspelt role or a content that is not a text.
     """
     messages = plain(name, messages)
-    if not isinstance(messages, list) or not messages or not _all_dicts(messages):
+    if not isinstance(messages, list) or not messages or not all_dicts(messages):
         raise ValueError(f"`{name}` must be a list of dicts, at least one; received {short_repr(messages)}.")
     found = []
     for place, message in enumerate(messages):
@@ -51,7 +49,7 @@ def _check_content(name, message, place, source):
         return
     if content is not None and message["role"] not in ROLES[:3]:
         return
-    if content and _all_dicts(content) and re.search(r"""\.text\b|['"]text['"]""", source):
+    if content and all_dicts(content) and re.search(r"""\.text\b|['"]text['"]""", source):
         return
     raise ValueError(
         f"`{name}` must each have a string as 'content', or parts that the template reads; received "
@@ -76,7 +74,7 @@ def plain(name, value):
     raise ValueError(f"`{name}` must be of strings, numbers, lists and dicts; received {short_repr(value)}.")
 
 
-def _all_dicts(values):
+def all_dicts(values):
     return isinstance(values, list) and all(isinstance(value, dict) for value in values)
 
 

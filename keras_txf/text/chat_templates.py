@@ -11,7 +11,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
 from keras_txf.reading import file_of, read_json, reading
 from keras_txf.strangers_process import MARKS
-from keras_txf.text.chat_messages import _all_dicts, checked_messages, has_generation, plain, rendered
+from keras_txf.text.chat_messages import all_dicts, checked_messages, has_generation, plain, rendered
 from keras_txf.text.folder_files import TOKENS, content, read_config
 from keras_txf.text.vocabulary import read_text
 
@@ -162,7 +162,7 @@ class ChatTemplate:
     def _render(self, source, messages, options, marks=False):
         variables = {name: plain(name, value) for name, value in options.items()}
         for name in ("tools", "documents"):
-            if variables[name] is not None and not _all_dicts(variables[name]):
+            if variables[name] is not None and not all_dicts(variables[name]):
                 raise ValueError(f"`{name}` must be a list of dicts; received {short_repr(options[name])}.")
         messages = checked_messages("messages", messages, source)
         return rendered(source, {**self.special_tokens, **variables, "messages": messages}, marks)

@@ -16,7 +16,7 @@ import numpy as np
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.text.lazy_imports import tf
-from keras_txf.text.ragged import as_text, cut
+from keras_txf.text.ragged import as_text
 from keras_txf.text.tokenizer import Tokenizer
 
 CHUNK = 256
@@ -133,7 +133,9 @@ def in_chunks(dataset, function, same_count=True):
 
     Tokenizing texts one by one would take many times as long. Keeps the order.
     """
-    chunks = dataset.batch(CHUNK).map(function, num_parallel_calls=tf.data.AUTOTUNE)
+    has_rows = any(spec.shape.rank for spec in tf.nest.flatten(dataset.element_spec))
+    chunks = dataset.ragged_batch(CHUNK) if has_rows else dataset.batch(CHUNK)
+    chunks = chunks.map(function, num_parallel_calls=tf.data.AUTOTUNE)
     return one_by_one(chunks, dataset.cardinality() if same_count else tf.data.UNKNOWN_CARDINALITY)
 
 
@@ -181,27 +183,24 @@ def row_function(tokenizer, max_length):
     return lambda texts: row(tokenizer, texts, max_length)
 
 
-def pair_function(tokenizer, separator, max_length, share):
+def pair_function(tokenizer, separator, max_length, strategy):
     """Returns the function `pair_row` of two texts alone. Checks the tokenizer, the separator and `max_length`."""
-    separator = joining(checked_tokenizer("tokenizer", tokenizer), separator)
+    separator = separator_tokens(checked_tokenizer("tokenizer", tokenizer), separator)
     max_length = limit(tokenizer, max_length, len(tokenizer.start) + len(separator) + len(tokenizer.end), texts=2)
-    return lambda first, second: pair_row(tokenizer, first, second, separator, max_length, share)
+    return lambda first, second: pair_row(tokenizer, first, second, separator, max_length, strategy)
 
 
 def row(tokenizer, texts, max_length):
     """Makes rows of `start`, the truncated text, `end`: int32 RaggedTensor (C, L)."""
-    ids = tokenizer.tokenize(texts)
-    if max_length is not None:
-        ids = cut(ids, max_length - len(tokenizer.start) - len(tokenizer.end), tokenizer.truncation_side)
-    return tokenizer._between(ids)
+    return tokenizer._add_special_tokens(tokenizer.tokenize(texts), max_length)
 
 
-def pair_row(tokenizer, first, second, separator, max_length, share):
+def pair_row(tokenizer, first, second, separator, max_length, strategy):
     """Makes rows of `start`, the first text, the separator, the second text, `end`.
 
     Args:
         separator: list of special tokens.
-        share: function of the two texts' lengths (C,) and the room for both, which returns the length to keep of each.
+        strategy: function of both lengths (C,) and the room for both texts, which returns the lengths to keep.
 
     Returns:
         The ids, int32 RaggedTensor (C, L), and the number of tokens before the second text, int64 (C,).
@@ -209,10 +208,10 @@ def pair_row(tokenizer, first, second, separator, max_length, share):
     first, second = tokenizer.tokenize(first), tokenizer.tokenize(second)
     if max_length is not None:
         room = tf.constant(max_length - len(tokenizer.start) - len(separator) - len(tokenizer.end), tf.int64)
-        kept = share(first.row_lengths(), second.row_lengths(), room)
-        first, second = (cut_each(*pair, tokenizer.truncation_side) for pair in zip((first, second), kept))
-    between = tokenizer._repeated(separator, first.nrows())
-    ids = tokenizer._between(tf.concat([first, between, second], axis=1))
+        kept = strategy(first.row_lengths(), second.row_lengths(), room)
+        first, second = (truncate_each(*pair, tokenizer.truncation_side) for pair in zip((first, second), kept))
+    between = tokenizer._repeated(separator, first)
+    ids = tokenizer._add_special_tokens(tf.concat([first, between, second], axis=1))
     return ids, first.row_lengths() + len(tokenizer.start) + len(separator)
 
 
@@ -222,7 +221,7 @@ def types_of_pair(ids, before):
     return ids.with_values(tf.cast(place >= tf.gather(before, ids.value_rowids()), tf.int32))
 
 
-def cut_each(rows, lengths, side):
+def truncate_each(rows, lengths, side):
     """Truncates each row to its own length."""
     place = tf.ragged.range(rows.row_lengths()).flat_values
     first = rows.row_lengths() - lengths if side == "left" else tf.zeros_like(lengths)
@@ -230,7 +229,7 @@ def cut_each(rows, lengths, side):
     return tf.ragged.boolean_mask(rows, rows.with_values((place >= first) & (place < last)))
 
 
-def longer_first(first, second, room):
+def longest_first(first, second, room):
     """Truncates the longer text to the length of the shorter, then both.
 
     The longer text, or the second of two equal ones, keeps an odd token.
@@ -240,13 +239,13 @@ def longer_first(first, second, room):
     return tf.where(first > second, longer, shorter), tf.where(first > second, shorter, longer)
 
 
-def second_only(first, second, room):
+def only_second(first, second, room):
     """Truncates the second text; the first only if it has no room alone."""
     kept = tf.minimum(first, room)
     return kept, tf.minimum(second, room - kept)
 
 
-def joining(tokenizer, separator):
+def separator_tokens(tokenizer, separator):
     """Returns the tokens between two texts: the caller's, else the tokenizer's `end`, as in BERT."""
     tokens = tokenizer.end if separator is None else tokenizer._special("separator", separator)
     if not tokens:

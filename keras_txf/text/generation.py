@@ -12,10 +12,10 @@ from keras_txf.text.datasets import (
     checked_tokenizer,
     in_chunks,
     limit,
+    only_second,
     pair_function,
     row,
     row_function,
-    second_only,
 )  # fmt: skip
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.tokenizer import Tokenizer
@@ -87,9 +87,13 @@ def translation(
     ([100, 101], [0, 102], [102, 1])
     """
     checked_tokenizer("source_tokenizer", source_tokenizer)
-    write = writer(source_tokenizer, target_tokenizer, max_length, start_id)
+    make_example = seq2seq_function(source_tokenizer, target_tokenizer, max_length, start_id)
     make = row_function(source_tokenizer, max_length)
-    return in_chunks(as_dataset(dataset, ["source", "target"]), lambda source, target: write(make(source), target))
+
+    def example(source, target):
+        return make_example(make(source), target)
+
+    return in_chunks(as_dataset(dataset, ["source", "target"]), example)
 
 
 def question_answering(
@@ -129,16 +133,16 @@ def question_answering(
     >>> inputs["source_ids"].numpy().tolist(), targets.numpy().tolist()
     ([0, 100, 1, 101, 102, 1], [102, 1])
     """
-    make_pair = pair_function(tokenizer, separator, max_length, second_only)
-    write = writer(tokenizer, target_tokenizer, max_length, start_id)
+    make_pair = pair_function(tokenizer, separator, max_length, only_second)
+    make_example = seq2seq_function(tokenizer, target_tokenizer, max_length, start_id)
 
     def example(context, question, answer):
-        return write(make_pair(question, context)[0], answer)
+        return make_example(make_pair(question, context)[0], answer)
 
     return in_chunks(as_dataset(dataset, ["context", "question", "answer"]), example)
 
 
-def writer(source_tokenizer, target_tokenizer, max_length, start_id):
+def seq2seq_function(source_tokenizer, target_tokenizer, max_length, start_id):
     """Returns a function of source rows and target texts that makes an encoder-decoder's inputs and targets."""
     name = "source_tokenizer" if target_tokenizer is None else "target_tokenizer"
     tokenizer = source_tokenizer if target_tokenizer is None else target_tokenizer
@@ -148,14 +152,14 @@ def writer(source_tokenizer, target_tokenizer, max_length, start_id):
     length = limit(tokenizer, max_length, added - 1)
     length = None if length is None else length + (start_id is None)  # the last token is a target only
 
-    def write(source, target):
+    def make_example(source, target):
         rows = row(tokenizer, target, length)
         if start_id is not None:
             rows = tf.concat([tf.fill([rows.nrows(), 1], tf.constant(start_id, rows.dtype)), rows], axis=1)
         ids, targets = shifted(rows)
         return {"source_ids": source, "target_ids": ids}, targets
 
-    return write
+    return make_example
 
 
 def shifted(rows):

@@ -12,7 +12,7 @@ from keras_txf.text.chat_templates import ChatTemplate
 from keras_txf.text.datasets import as_dataset, checked_tokenizer, in_chunks, limit
 from keras_txf.text.generation import shifted
 from keras_txf.text.lazy_imports import tf
-from keras_txf.text.ragged import as_text, cut
+from keras_txf.text.ragged import as_text, truncate
 from keras_txf.text.tokenizer import Tokenizer
 
 GUARD = "\ufdd2"  # within a special token of a message; Unicode keeps it for use within a program
@@ -59,7 +59,7 @@ def instruction(
 
     def example(prompts, responses):
         prompts, responses = tokenizer.tokenize(prompts), tokenizer.tokenize(responses)
-        ids = tokenizer._between(tf.concat([prompts, responses], axis=1))
+        ids = tokenizer._add_special_tokens(tf.concat([prompts, responses], axis=1))
         before = prompts.row_lengths() + len(tokenizer.start)
         place = tf.ragged.range(ids.row_lengths()).flat_values
         weights = ids.with_values(tf.cast(place >= tf.gather(before, ids.value_rowids()), tf.float32))
@@ -185,7 +185,7 @@ def answers_alone(tokenizer, ids, weights, max_length):
     """Returns inputs, targets and weights of rows (C, L), without those that have no weight."""
     length = limit(tokenizer, max_length, 0)
     if length is not None:  # the last token is a target only
-        ids, weights = (cut(rows, length + 1, tokenizer.truncation_side) for rows in (ids, weights))
+        ids, weights = (truncate(rows, length + 1, tokenizer.truncation_side) for rows in (ids, weights))
     (ids, targets), (_, weights) = shifted(ids), shifted(weights)
     has_answer = tf.reduce_any(weights > 0, axis=1)
     return tuple(tf.ragged.boolean_mask(rows, has_answer) for rows in (ids, targets, weights))

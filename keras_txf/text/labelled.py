@@ -13,7 +13,7 @@ from keras_txf.text.datasets import (
     checked_labels,
     has_labels,
     in_chunks,
-    longer_first,
+    longest_first,
     pair_function,
     row_function,
     types_of_pair,
@@ -111,7 +111,7 @@ def sentence_pairs(
     >>> [(ids.tolist(), float(label)) for ids, label in examples.as_numpy_iterator()]
     [([100, 101, 1, 103, 1], 0.5)]
     """
-    make_pair = pair_function(tokenizer, separator, max_length, longer_first)
+    make_pair = pair_function(tokenizer, separator, max_length, longest_first)
     checks.boolean("token_types", token_types)
 
     def make(first, second):

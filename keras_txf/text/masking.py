@@ -134,7 +134,7 @@ def mask_tokens(
     not_empty(dataset)
     checks.boolean("whole_words", whole_words)
     checks.boolean("at_least_one", at_least_one)
-    mask = masker(tokenizer, rate, whole_words, tokenizer.token_to_id(mask_token), at_least_one)
+    mask = mask_function(tokenizer, rate, whole_words, tokenizer.token_to_id(mask_token), at_least_one)
     seeds = tf.data.Dataset.random(
         checks.integer_between("seed", seed, -(2**63), 2**63 - 1), rerandomize_each_iteration=True
     ).batch(2, drop_remainder=True)
@@ -142,7 +142,7 @@ def mask_tokens(
     return one_by_one(chunks.map(mask, num_parallel_calls=tf.data.AUTOTUNE), dataset.cardinality())
 
 
-def masker(tokenizer, rate, whole_words, mask_id, at_least_one):
+def mask_function(tokenizer, rate, whole_words, mask_id, at_least_one):
     """Returns a function of rows (C, L) and a seed int64 (2,) that makes masked rows and targets."""
     tokens = [tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size)]
     special = np.array([token in tokenizer.special_tokens for token in tokens])

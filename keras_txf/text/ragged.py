@@ -1,4 +1,4 @@
-"""Texts and ids of any shape as rows and back; rows that are cut, padded or split; offsets of tokens.
+"""Texts and ids of any shape as rows and back; rows truncated, padded or split; offsets of tokens.
 
 Legend: R texts or rows, N pieces, L length in tokens.
 """
@@ -139,7 +139,7 @@ def marked(splits, values):
     return marks[:-1] > 0
 
 
-def cut(rows, length, side):
+def truncate(rows, length, side):
     if side == "right":
         return rows[:, :length]
     return rows[:, ::-1][:, :length][:, ::-1]

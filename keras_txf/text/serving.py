@@ -11,10 +11,10 @@ from keras_txf.generation.prompts import start_list
 from keras_txf.generation.step_seeds import seed_state
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.token_input import embedded_input, inputs_by_name, target_name, token_input
-from keras_txf.text.datasets import joining, longer_first, pair_row, row, types_of_pair
+from keras_txf.text.datasets import longest_first, pair_row, row, separator_tokens, types_of_pair
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import pad
-from keras_txf.text.tags import between, checked_names, has_blanks_in_tokens, split_into_words, tokens_of_words
+from keras_txf.text.tags import checked_names, has_blanks_in_tokens, split_into_words, tokens_of_words
 
 
 def classifier(model, tokenizer, labels=None, multi_label=False):
@@ -51,7 +51,10 @@ def tagger(model, tokenizer, labels):
     def answer(text):
         words, _, _ = split_into_words(text)
         ids, places, first = tokens_of_words(tokenizer, words, blanks)
-        ids, [places, first] = between(tokenizer, ids, [(places, -1), (first, False)], most)
+        ids = tokenizer._add_special_tokens(ids, most)
+        places, first = (
+            tokenizer._add_special_tokens(rows, most, fill) for rows, fill in ((places, -1), (first, False))
+        )
         logits = logits_of(model(_padded(ids, pad_id), training=False))
         probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
         at = tf.where(first.to_tensor(False))  # the first tokens of words
@@ -79,10 +82,10 @@ def pair_classifier(model, tokenizer, labels=None, separator=None):
     if pad_id is None:
         raise ValueError("`tokenizer` must have a token of padding where `pairs` is True; received pad_id=None.")
     _check_labels(labels, output)
-    between, most = joining(tokenizer, separator), tokenizer._max_length
+    separator, most = separator_tokens(tokenizer, separator), tokenizer._max_length
 
     def answer(first, second):
-        rows, before = pair_row(tokenizer, first, second, between, most, longer_first)
+        rows, before = pair_row(tokenizer, first, second, separator, most, longest_first)
         inputs = {"token_ids": _padded(rows, pad_id), "token_type_ids": types_of_pair(rows, before).to_tensor(0)}
         inputs = {name: inputs[name] for name in inputs if name in names}
         logits = model(inputs if isinstance(model.input, dict) else inputs["token_ids"], training=False)
@@ -135,15 +138,15 @@ def completer(model, tokenizer, seed=None, start_id=None, **options):
     seed, each = _seed(seed), options.get("num_return_sequences")
 
     def answer(text):
-        rows = _real(row(tokenizer, text, most), prompt.pad_id)
+        rows = _without_padding(row(tokenizer, text, most), prompt.pad_id)
         if start_ids:
             rows = tf.concat([tf.tile([start_ids], [rows.nrows(), 1]), rows], axis=1)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         tokens, _, scores = generate(_padded(pad(rows, None, 0, "left"), 0), lengths, seed())
         owners = tf.repeat(tf.range(rows.nrows()), each or 1)
         text = _text(tf.concat([tf.gather(rows, owners), _until_end(tokens)], axis=1), tokenizer)
-        said = tf.gather(lengths > 0, owners)
-        return _result(tf.where(said, text, ""), tf.where(said, scores, 0.0), each)
+        has_prompt = tf.gather(lengths > 0, owners)
+        return _result(tf.where(has_prompt, text, ""), tf.where(has_prompt, scores, 0.0), each)
 
     return answer
 
@@ -215,7 +218,7 @@ def _padded(ids, pad_id):
     return tf.pad(ids, [[0, 0], [missing, 0]], constant_values=pad_id or 0)
 
 
-def _real(rows, pad_id):
+def _without_padding(rows, pad_id):
     """Ragged ids (B, L) without the model's padding."""
     return rows if pad_id is None else tf.ragged.boolean_mask(rows, rows != pad_id)
 

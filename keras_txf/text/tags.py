@@ -8,18 +8,9 @@ from typing import Any
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.text.datasets import (
-    CHUNK,
-    asserted,
-    checked,
-    checked_tokenizer,
-    limit,
-    not_empty,
-    one_by_one,
-    same_length,
-)
+from keras_txf.text.datasets import asserted, checked, checked_tokenizer, in_chunks, limit, not_empty, same_length
 from keras_txf.text.lazy_imports import tf, tf_text
-from keras_txf.text.ragged import as_ragged, cut
+from keras_txf.text.ragged import as_ragged
 from keras_txf.text.tokenizer import Tokenizer
 
 # A word consists of letters, marks and digits; any other character that is not a blank is its own word.
@@ -89,11 +80,10 @@ def token_classification(
         own = tf.gather(numbers, places.flat_values)
         other = tf.gather(tf.constant(following), own) if label_all_tokens else tf.fill(tf.shape(own), ignore_label)
         targets = ids.with_flat_values(tf.where(first.flat_values, own, other))
-        ids, [targets] = between(tokenizer, ids, [(targets, ignore_label)], max_length)
-        return ids, targets
+        targets = tokenizer._add_special_tokens(targets, max_length, fill=ignore_label)
+        return tokenizer._add_special_tokens(ids, max_length), targets
 
-    chunks = dataset.ragged_batch(CHUNK).map(example, num_parallel_calls=tf.data.AUTOTUNE)
-    return one_by_one(chunks, dataset.cardinality())
+    return in_chunks(dataset, example)
 
 
 def checked_names(labels):
@@ -196,27 +186,3 @@ def tokens_of_words(tokenizer, words, blanks):
     ids = tf.RaggedTensor.from_row_splits(pieces, words.row_splits).merge_dims(1, 2)
     first = tf.ragged.range(pieces.row_lengths()).flat_values == 0
     return ids, ids.with_flat_values(pieces.value_rowids()), ids.with_flat_values(first)
-
-
-def between(tokenizer, ids, others, max_length):
-    """Truncates rows, and puts `start` and `end` around them.
-
-    Args:
-        ids: RaggedTensor (N, L).
-        others: list of (RaggedTensor (N, L), the value for `start` and `end`).
-        max_length: number of tokens, or None.
-
-    Returns:
-        The rows of ids, and a list of the rows of the others.
-    """
-    start, end = len(tokenizer.start), len(tokenizer.end)
-    if max_length is not None:
-        room = max_length - start - end
-        ids = cut(ids, room, tokenizer.truncation_side)
-        others = [(cut(rows, room, tokenizer.truncation_side), value) for rows, value in others]
-
-    def filled(rows, value):
-        parts = [tf.fill([rows.nrows(), count], tf.cast(value, rows.dtype)) for count in (start, end)]
-        return tf.concat([parts[0], rows, parts[1]], axis=1)
-
-    return tokenizer._between(ids), [filled(*pair) for pair in others]

@@ -13,7 +13,7 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, take_options
 from keras_txf.text.lazy_imports import require_tensorflow, tf
 from keras_txf.text.option_tables import TokenizerOptions
-from keras_txf.text.ragged import as_ids, as_strings, as_text, cut, flatten, pad, split_at
+from keras_txf.text.ragged import as_ids, as_strings, as_text, flatten, pad, split_at, truncate
 from keras_txf.text.vocabulary import Vocabulary
 
 CHOICES = {  # options and their values
@@ -183,10 +183,7 @@ class Tokenizer(keras.layers.Layer):
         Outside of a graph dense ids are a tensor of Keras' backend.
         """
         texts, restore = flatten(as_text(inputs))
-        rows = self._rows(texts)
-        if self._max_length is not None:
-            rows = cut(rows, self._max_length - len(self.start) - len(self.end), self.truncation_side)
-        rows = self._between(rows)
+        rows = self._add_special_tokens(self._rows(texts), self._max_length)
         if self.length is None:
             return restore(rows)
         padded = restore(pad(rows, self._max_length, self.pad_id, self.padding_side))
@@ -253,17 +250,22 @@ class Tokenizer(keras.layers.Layer):
         """Converts ids, RaggedTensor (R, L), special tokens included, to texts, string (R,)."""
         raise NotImplementedError
 
-    def _between(self, rows):
-        """Puts `start` before the rows and `end` after them."""
+    def _add_special_tokens(self, rows, max_length=None, fill=None):
+        """Truncates ragged rows (R, L), and puts `start` before them and `end` after them.
+
+        With `fill` each of the tokens of `start` and `end` is this value: for rows that are not ids, but belong to ids.
+        """
+        if max_length is not None:
+            rows = truncate(rows, max_length - len(self.start) - len(self.end), self.truncation_side)
         if not self.start + self.end:
             return rows
-        start, end = (self._repeated(tokens, rows.nrows()) for tokens in (self.start, self.end))
+        start, end = (self._repeated(tokens, rows, fill) for tokens in (self.start, self.end))
         return tf.concat([start, rows, end], axis=1)
 
-    def _repeated(self, tokens, count):
-        """The ids of special tokens as rows (count, number of tokens)."""
-        ids = tf.constant([[self.special_tokens[token] for token in tokens]], "int32", [1, len(tokens)])
-        return tf.repeat(ids, count, axis=0)
+    def _repeated(self, tokens, rows, fill=None):
+        """The ids of special tokens, or as many values `fill`, for each of the rows: (R, number of tokens)."""
+        values = [self.special_tokens[token] if fill is None else fill for token in tokens]
+        return tf.repeat(tf.constant([values], rows.dtype, [1, len(tokens)]), rows.nrows(), axis=0)
 
     def get_config(self):
         names = ("length", "special_tokens_in_text", "padding_side", "truncation_side")

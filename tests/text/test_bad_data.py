@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from refusals import refused
-from text_cases import learnt
+from text_cases import PIPELINES, columns, columns_of, learnt
 
 from keras_txf import text
 from keras_txf.text.lazy_imports import tf
@@ -15,10 +15,6 @@ TEXTS = ["a fox", "the dog"]
 PAIRS = (TEXTS, TEXTS)
 
 
-def columns(*parts):
-    return tf.data.Dataset.from_tensor_slices(parts if len(parts) > 1 else parts[0])
-
-
 def rows(*sizes):
     return tf.data.Dataset.from_generator(
         lambda: (np.ones(size, "int32") for size in sizes), output_signature=tf.TensorSpec([None], "int32")
@@ -27,50 +23,39 @@ def rows(*sizes):
 
 NONE = tf.data.Dataset.from_tensor_slices(np.ones((2, 3), "int32")).take(0)
 
-TASKS = {
-    "classification": (lambda data: text.classification(data, WORD, 3), "(text, label)"),
-    "sentence pairs": (lambda data: text.sentence_pairs(data, WORD, 3), "(first, second, label)"),
-    "next token": (lambda data: text.next_token(data, WORD), "texts"),
-    "translation": (lambda data: text.translation(data, WORD), "(source, target)"),
-    "question answering": (lambda data: text.question_answering(data, WORD), "(context, question, answer)"),
-    "masking": (lambda data: text.masked_language_modelling(data, WORD), "texts"),
-    "contrastive": (lambda data: text.contrastive_pairs(data, WORD), "(anchor, positive)"),
-}
-every_task = pytest.mark.parametrize("task", TASKS)
-COUNT = {"classification": 2, "sentence pairs": 3, "translation": 2, "question answering": 3, "contrastive": 2}
+every_task = pytest.mark.parametrize("task", PIPELINES)
 STRUCTURES = [3, None, "a fox", {"text": TEXTS}, np.zeros((2, 2)), (TEXTS,) * 5, columns(*[TEXTS] * 5)]
+
+
+def called(task, data):
+    return lambda: PIPELINES[task][1](data, WORD)
 
 
 @every_task
 def test_structure(task):
-    call, expected = TASKS[task]
+    names = PIPELINES[task][0]
+    expected = "texts" if names == "text" else f"({names})"
     for data in STRUCTURES:
-        refused(lambda: call(data), ["`dataset`", expected])
-    parts = [TEXTS] * COUNT.get(task, 1)
-    refused(lambda: call(columns(*parts).batch(2)), ["`dataset`", expected, "not batched", "(None,)"])
-
-
-def with_labels(task, texts):
-    count = COUNT.get(task, 1)
-    labels = [0] * len(texts)
-    return [texts] * (count - 1) + [labels] if task in ("classification", "sentence pairs") else [texts] * count
+        refused(called(task, data), ["`dataset`", expected])
+    parts = [TEXTS] * (names.count(",") + 1)
+    refused(called(task, columns(*parts).batch(2)), ["`dataset`", expected, "not batched", "(None,)"])
 
 
 @every_task
 def test_empty(task):
-    call, _ = TASKS[task]
-    parts = with_labels(task, [])
-    refused(lambda: call(tuple(parts) if len(parts) > 1 else []), ["`dataset`", "empty"])
-    full = columns(*with_labels(task, TEXTS))
-    refused(lambda: call(full.take(0)), ["`dataset`", "empty"])
-    refused(lambda: call(full.filter(lambda *element: False)), ["`dataset`", "empty"])  # of a number not known
+    parts, full = columns_of(task, []), columns(*columns_of(task, TEXTS))
+    for data in (
+        tuple(parts) if len(parts) > 1 else [],
+        full.take(0),
+        full.filter(lambda *element: False),  # of a number not known
+    ):
+        refused(called(task, data), ["`dataset`", "empty"])
 
 
-@pytest.mark.parametrize("task", COUNT)
+@pytest.mark.parametrize("task", [name for name, (names, _) in PIPELINES.items() if "," in names])
 def test_columns_of_other_lengths(task):
-    parts = with_labels(task, TEXTS)
-    parts[0] = ["a"]
-    refused(lambda: TASKS[task][0](tuple(parts)), ["`dataset`", "one length", "1 of", "2 of"])
+    parts = (["a"], *columns_of(task, TEXTS)[1:])
+    refused(called(task, parts), ["`dataset`", "one length", "1 of", "2 of"])
 
 
 @pytest.mark.parametrize("labels, words", [

@@ -4,7 +4,7 @@ import collections
 
 import numpy as np
 import pytest
-from text_cases import CORPUS, LEARN, learnt
+from text_cases import CORPUS, LEARN, PIPELINES, columns, columns_of, learnt
 
 from keras_txf import text
 from keras_txf.models import encoder_classifier
@@ -20,23 +20,13 @@ def word_piece(**options):
     return learnt("WordPiece", **{"start": "[CLS]", "end": "[SEP]", **options})
 
 
-def columns(*parts):
-    return tf.data.Dataset.from_tensor_slices(parts if len(parts) > 1 else parts[0])
-
-
 BYTES = text.ByteTokenizer(["<pad>", "</s>", "<s>"], ["[MASK]"], start="<s>", end="</s>")  # quick to trace
-PIPELINES = {
-    "classification": lambda *how: text.classification(columns(LINES, LABELS), how[0], 3, *how[1:]),
-    "sentence pairs": lambda *how: text.sentence_pairs(columns(LINES, OTHERS, LABELS), how[0], 3, *how[1:]),
-    "next token": lambda *how: text.next_token(columns(LINES), *how),
-    "translation": lambda *how: text.translation(columns(LINES, OTHERS), how[0], None, *how[1:]),
-    "question answering": lambda *how: text.question_answering(columns(LINES, OTHERS, LINES), how[0], None, *how[1:]),
-    "masking": lambda *how: text.masked_language_modelling(columns(LINES), *how),
-    "contrastive": lambda *how: text.contrastive_pairs(columns(LINES, OTHERS), *how),
-}
-
-
 every_pipeline = pytest.mark.parametrize("name", PIPELINES)
+
+
+def run(name, *how):
+    """The examples of a pipeline."""
+    return PIPELINES[name][1](columns(*columns_of(name, LINES, OTHERS, LABELS)), *how)
 
 
 def plain(element):
@@ -85,7 +75,7 @@ EXAMPLES = {  # at most 9 tokens a row
 @pytest.mark.drawn(2)
 @every_pipeline
 def test_shapes_and_numbers(name):
-    examples = PIPELINES[name](BYTES, 9)
+    examples = run(name, BYTES, 9)
     for spec in tf.nest.flatten(examples.element_spec):
         assert isinstance(spec, tf.TensorSpec) and spec.shape.rank in (0, 1) and spec.dtype == tf.int32
     found = elements(examples)
@@ -177,7 +167,7 @@ def test_question_answering_cuts_the_context():
 
 @pytest.mark.slow
 def test_targets_of_contrastive_pairs():
-    batches = PIPELINES["contrastive"](BYTES, 9).padded_batch(5).map(text.contrastive_targets).as_numpy_iterator()
+    batches = run("contrastive", BYTES, 9).padded_batch(5).map(text.contrastive_targets).as_numpy_iterator()
     assert [targets.tolist() for _, targets in batches] == [[0, 1, 2, 3, 4]] * 3 + [[0, 1, 2]]
 
 
@@ -224,7 +214,7 @@ ENDS = {
 @every_pipeline
 @pytest.mark.parametrize("end", ENDS)
 def test_resumed_in_the_middle_of_an_epoch(name, end, tmp_path):
-    first, rest, again = resumed(lambda: ENDS[end](PIPELINES[name](BYTES, 60)).prefetch(2), 2, tmp_path)
+    first, rest, again = resumed(lambda: ENDS[end](run(name, BYTES, 60)).prefetch(2), 2, tmp_path)
     assert first and rest and rest == again
     if end == "alone" and name != "masking":
-        assert collections.Counter(first + rest) == collections.Counter(elements(PIPELINES[name](BYTES, 60)))
+        assert collections.Counter(first + rest) == collections.Counter(elements(run(name, BYTES, 60)))
