@@ -11,7 +11,6 @@ import typing
 
 from keras import ops
 
-from keras_txf import checks
 from keras_txf.backend.random import uniform
 from keras_txf.checks import short_repr
 from keras_txf.generation.dynamic_parameters import split_parameters, with_parameters
@@ -51,14 +50,13 @@ class Assisted:
         return (key, self.assistant, self.draft_tokens), floats
 
 
-def check_assisted(sampler, draft_tokens):
-    """The number of tokens of a draft; refuses a sampler whose distribution is not known."""
+def check_assisted(sampler):
+    """Raises ValueError for a sampler whose distribution is not known."""
     if not isinstance(sampler, (Greedy, Sampling)):
         raise ValueError(
             '`assistant` needs the sampler "greedy" or "sampling", whose distribution is known; received '
             f"{short_repr(sampler)}."
         )
-    return checks.size("draft_tokens", draft_tokens)
 
 
 class Pair:

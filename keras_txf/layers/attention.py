@@ -273,11 +273,11 @@ class CrossAttention(Layer):
         self, inputs, context, context_mask, attention_mask, segment_ids, context_segment_ids, attention_bias
     ):
         check_context(context)
+        check_masks(self, inputs, context, attention_mask, segment_ids=segment_ids)
         check_same_length(self, inputs, context)
         check_bias_and_prefix(self, inputs, context, attention_bias)
         if (segment_ids is None) != (context_segment_ids is None):
             raise ValueError("`segment_ids` and `context_segment_ids` must be passed together; received one.")
-        check_masks(self, inputs, context, attention_mask, segment_ids=segment_ids)
         check_conditions(None, segment_ids, context_segment_ids)
         if context_mask is not None:
             checks.mask("context_mask", context_mask, (2, "(batch, length)"))

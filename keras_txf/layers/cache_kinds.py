@@ -92,7 +92,7 @@ def cache_kind(cache):
     """The class of the cache that the caller asks for: None, "int8" or a subclass of `Cache`."""
     if cache is None:
         return Cache
-    if cache == "int8":
+    if isinstance(cache, str) and cache == "int8":
         return Int8Cache
     if not isinstance(cache, type) or not issubclass(cache, Cache):
         raise ValueError(

@@ -78,7 +78,7 @@ def run_generate(
     return_state=False,
 ):
     """Runs `generate` of any model; `prefixes` are the ids that the result has before the new ones, for each prompt."""
-    kind = cache_kind(cache)
+    kind, draft_tokens = cache_kind(cache), checks.size("draft_tokens", draft_tokens)
     engine = _engine(model, tokens, kind)
     if state is not None:
         check_state(state).check(engine, len(prompts))
@@ -96,7 +96,8 @@ def run_generate(
     if assistant is not None:
         check_state_options(options[0], state, return_state, stream, stop_strings, assistant)
         decoder = _assistant(assistant, tokens, inputs, [*map(len, prompts)], limits)
-        options = Assisted(options[0], decoder, check_assisted(options[0], draft_tokens)), *options[1:]
+        check_assisted(options[0])
+        options = Assisted(options[0], decoder, draft_tokens), *options[1:]
     else:
         check_state_options(options[0], state, return_state, stream, stop_strings)
     if not kind.keeps_all and (hasattr(options[0], "decoding_loop") or state is not None or return_state):

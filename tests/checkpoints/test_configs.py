@@ -15,6 +15,7 @@ import keras_txf as txf
 from keras_txf.checkpoints import families
 from keras_txf.checkpoints.config import NEUTRAL, OF_OTHER_CODE, Config, transformers_keys
 from keras_txf.checkpoints.config_schema import KEYS, NULL, VALUE_CHECKS
+from keras_txf.checkpoints.family import SIZES
 from keras_txf.checks import short_repr
 
 
@@ -150,7 +151,8 @@ def test_what_published_files_say(folders, config, changed):
 
 
 def keys_asked_for():
-    """The keys in calls of a `Config`, wherever a family makes them."""
+    """The keys in calls of a `Config`, wherever a family makes them, and in calls of `sizes`."""
+    yield from SIZES.values()
     for file in pathlib.Path(families.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
@@ -158,6 +160,8 @@ def keys_asked_for():
                 caller = node.func.value if method in ("each", "activation", "part") else node.func
                 if isinstance(caller, ast.Name) and caller.id == "c":
                     yield node.args[0].value
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "sizes":
+                yield from (k.value.value for k in node.keywords if k.value.value is not None)
 
 
 OF_OTHER_FILES = {  # keys that loading.py, config.py and functions of families ask for by other means
