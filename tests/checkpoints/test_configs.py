@@ -166,7 +166,7 @@ def keys_asked_for():
 
 OF_OTHER_FILES = {  # keys that loading.py, config.py and functions of families ask for by other means
     "model_type", "architectures", "id2label", "num_labels", "tie_word_embeddings", "text_config", "vision_config",
-    "text_config_dict", "vision_config_dict", "rotary_emb_base", "bos_token_id", "value_bias",
+    "text_config_dict", "vision_config_dict", "rotary_emb_base", "bos_token_id", "value_bias", "cls_dropout",
 }  # fmt: skip
 
 
