@@ -10,14 +10,10 @@ import numpy as np
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.reading import parse_json
+from keras_txf.tasks.errors import bad_argument
 
 LARGEST = float(np.finfo("float32").max)
-# TSV has no quotes: a quotation mark is text.
-READERS = {
-    ".csv": ("read_csv", {}),
-    ".tsv": ("read_csv", {"sep": "\t", "quoting": 3}),
-    ".parquet": ("read_parquet", {}),
-}
+SEPARATED = {".csv": {}, ".tsv": {"sep": "\t", "quoting": 3}}  # TSV has no quotes: a quotation mark is text
 
 
 def read_columns(data, others, columns):
@@ -35,51 +31,42 @@ def read_columns(data, others, columns):
         ValueError: a file that is missing or of another kind, a column that is missing, columns of different lengths or
             none, both a table and further columns.
     """
-    table = _table(next(iter(columns)), data, columns)
+    first = next(iter(columns))
+    table = _table(first, data, columns)
     if table is None:
         found = dict(zip(columns, [data, *others]))
         absent = [name for name, values in found.items() if values is None]
         if absent and hasattr(data, "__iter__"):
-            raise ValueError(
-                f"`{absent[0]}` must be given where `{next(iter(columns))}` is no table (a file, a data frame, a data "
-                f"set, a dict of columns) with {short_repr(list(columns.values()))}; received None."
+            table = (
+                f"a table (a file, a data frame, a data set, a dict of columns) with {short_repr([*columns.values()])}"
             )
-        for name, values in found.items():
-            found[name] = _as_list(name, values)
+            raise bad_argument(absent[0], f"be given where `{first}` is not {table}", None)
+        found = {name: _as_list(name, values) for name, values in found.items()}
     else:
         given = [name for name, values in zip(list(columns)[1:], others) if values is not None]
         if given:
-            raise ValueError(
-                f"`{given[0]}` must be left out where `{next(iter(columns))}` is a table of all columns; received both."
-            )
+            raise ValueError(f"`{given[0]}` must be left out where `{first}` is a table of all columns; received both.")
         found = {name: _without_gaps(name, column, table(column)) for name, column in columns.items()}
     is_path = isinstance(data, (str, os.PathLike))
     if "labels" in found and is_path and os.fspath(data).lower().endswith((".csv", ".tsv")):
         found["labels"] = _integers(found["labels"])
     lengths = {name: len(values) for name, values in found.items()}
     if len(set(lengths.values())) > 1 or not all(lengths.values()):
-        raise ValueError(
-            f"{', '.join(f'`{name}`' for name in columns)} must be of one length, at least 1; received {lengths}."
-        )
+        raise ValueError(f"{_quoted(columns)} must be of one length, at least 1; received {lengths}.")
     return list(found.values())
 
 
 def texts(name, values):
-    """Returns a list of str; refuses another value, such as a missing one of a table."""
+    """Returns a list of str. Raises ValueError for another value, such as a missing one of a table."""
     values = _as_list(name, values)
     for place, value in enumerate(values):
         if isinstance(value, list):
-            raise ValueError(
-                f"`{name}` must hold one string at each place (`dataset.unbatch()` makes them of a batched data set); "
-                f"received {short_repr(value)} at place {place}."
-            )
+            must = "hold one string at each place (`dataset.unbatch()` makes them of a batched data set)"
+            raise bad_argument(name, must, value, place)
         if not isinstance(value, str):
-            raise ValueError(f"`{name}` must hold strings; received {short_repr(value)} at place {place}.")
+            raise bad_argument(name, "hold strings", value, place)
         if not value.isascii() and re.search("[\ud800-\udfff]", value):
-            raise ValueError(
-                f"`{name}` must hold Unicode, without half of a surrogate pair; received {short_repr(value)} at place "
-                f"{place}."
-            )
+            raise bad_argument(name, "hold Unicode, without half of a surrogate pair", value, place)
     return values
 
 
@@ -92,7 +79,7 @@ def numbers(name, values):
         except (TypeError, ValueError, OverflowError):
             number = float("nan")
         if not abs(number) <= LARGEST:
-            raise ValueError(f"`{name}` must hold finite numbers; received {short_repr(value)} at place {place}.")
+            raise bad_argument(name, "hold finite numbers", value, place)
         found.append(number)
     return found
 
@@ -108,7 +95,7 @@ def _as_list(name, values):
     is_table = any(hasattr(values, names) for names in ("columns", "column_names"))
     is_table |= isinstance(getattr(values, "element_spec", None), (tuple, dict))
     if is_table or isinstance(values, (str, bytes, dict)) or not hasattr(values, "__iter__"):
-        raise ValueError(f"`{name}` must be a list or a column of values; received {short_repr(values)}.")
+        raise bad_argument(name, "be a list or a column of values", values)
     if hasattr(values, "element_spec"):
         values = values.as_numpy_iterator()
     values = values.tolist() if hasattr(values, "tolist") else list(values)
@@ -117,29 +104,24 @@ def _as_list(name, values):
         try:
             found.append(_plain(value))
         except UnicodeDecodeError:
-            raise ValueError(
-                f"`{name}` must hold text in UTF-8; received {short_repr(value)} at place {place}."
-            ) from None
+            raise bad_argument(name, "hold text in UTF-8", value, place) from None
     return found
 
 
 def _integers(values):
-    """Integers, where all values are written as such: "007" is none."""
-    return (
-        [int(value) for value in values] if all(re.fullmatch("0|-?[1-9][0-9]*", value) for value in values) else values
-    )
+    """Converts to int if every value is a canonical integer ("007" is not)."""
+    are_integers = all(re.fullmatch("0|-?[1-9][0-9]*", value) for value in values)
+    return [int(value) for value in values] if are_integers else values
 
 
 def _without_gaps(name, column, values):
-    """The list of a table's column; refuses a row without a value."""
+    """Returns the list of a table's column. Raises ValueError for a row without a value."""
     values = _as_list(name, values)
     for place, value in enumerate(values):
         missing = isinstance(value, float) and math.isnan(value) or type(value).__name__ in ("NAType", "NaTType")
         if value is None or missing:
-            raise ValueError(
-                f"`{name}` must have a value in each row; received none in the column {short_repr(column)}, row "
-                f"{place + 1} (the first of the data is 1)."
-            )
+            where = f"the column {short_repr(column)}, row {place + 1} (the first of the data is 1)"
+            raise ValueError(f"`{name}` must have a value in each row; received none in {where}.")
     return values
 
 
@@ -175,35 +157,35 @@ def _table(argument, data, columns):
 
 
 def check_names(argument, known, columns):
-    """Refuses names of columns that a table does not have, or has twice."""
+    """Raises ValueError for names of columns that a table does not have, or has twice."""
     wanted = list(columns.values())
     missing = [name for name in wanted if name not in known]
     if missing:
         raise ValueError(
             f"`columns` must name columns of the table `{argument}`, {short_repr(known)} (of a file the first line), "
-            f"for {', '.join(f'`{name}`' for name in columns)}; received {short_repr(wanted)}, and there is no "
+            f"for {_quoted(columns)}; received {short_repr(wanted)}, and there is no "
             f"{', '.join(map(short_repr, missing))}."
         )
-    twice = [name for name in wanted if known.count(name) > 1]
-    if twice:
-        raise ValueError(
-            f"`{argument}` must be a table that has each column of {short_repr(wanted)} once; received "
-            f"{short_repr(known)}."
-        )
+    if any(known.count(name) > 1 for name in wanted):
+        raise bad_argument(argument, f"be a table that has each column of {short_repr(wanted)} once", known)
+
+
+def _quoted(names):
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _read(argument, path, columns):
-    known = sorted([*READERS, ".jsonl", *[".txt"] * (len(columns) == 1)])
-    suffix = path.suffix.lower()
+    known = sorted([*SEPARATED, ".parquet", ".jsonl", *[".txt"] * (len(columns) == 1)])
+    suffix, shown = path.suffix.lower(), str(path)
     if path.is_dir():
         raise ValueError(
-            f"`{argument}` must be data, or a file of {known}; received the folder {short_repr(str(path))}. Read its "
+            f"`{argument}` must be data, or a file of {known}; received the folder {short_repr(shown)}. Read its "
             "files, such as [path.read_text() for path in pathlib.Path(folder).glob('*.txt')]."
         )
     if suffix not in known:
-        raise ValueError(f"`{argument}` must be data, or a file of {known}; received {short_repr(str(path))}.")
+        raise bad_argument(argument, f"be data, or a file of {known}", shown)
     if not path.is_file():
-        raise ValueError(f"`{argument}` must be a file that exists; received {short_repr(str(path))}.")
+        raise bad_argument(argument, "be a file that exists", shown)
     if suffix == ".txt":
         return {next(iter(columns.values())): _lines(path)}
     if suffix == ".jsonl":
@@ -212,17 +194,16 @@ def _read(argument, path, columns):
         pandas = importlib.import_module("pandas")
     except ImportError as error:
         raise ImportError("Files of data need pandas: pip install 'keras_txf[tasks]'.") from error
-    name, options = READERS[suffix]
-    if name == "read_csv":  # "NA" and "null" are texts, and a text of digits is no number
-        options = {**options, "keep_default_na": False, "dtype": dict.fromkeys(columns.values(), str)}
     try:
-        table = getattr(pandas, name)(path, **options)
-        if name == "read_csv":  # of two columns of one name pandas would call the second another
-            first = pandas.read_csv(path, **{**options, "dtype": str, "header": None, "nrows": 1})
+        if suffix == ".parquet":
+            return pandas.read_parquet(path)
+        # "NA" and "null" are texts, and a text of digits is not a number.
+        options = {**SEPARATED[suffix], "keep_default_na": False, "dtype": dict.fromkeys(columns.values(), str)}
+        table = pandas.read_csv(path, **options)
+        # Of two columns with one name pandas would rename the second.
+        first = pandas.read_csv(path, **{**options, "dtype": str, "header": None, "nrows": 1})
     except (ValueError, OSError) as error:
         raise _unreadable(path, error) from error
-    if name != "read_csv":
-        return table
     check_names(argument, first.iloc[0].tolist(), columns)
     if not isinstance(table.index, pandas.RangeIndex):  # pandas takes the first cells for an index
         raise ValueError(
@@ -245,12 +226,9 @@ def _lines(path):
 
 
 def _unreadable(path, error):
-    """The error of a file that is no table or no text, in one line."""
-    advice = (
-        ". Save it as UTF-8, or read it yourself (`encoding='latin-1'`, 'cp1252', 'utf-16') and pass the columns"
-        if isinstance(error, UnicodeError)
-        else ""
-    )
+    """The error of a file that is not a table or not text, in one line."""
+    advice = ". Save it as UTF-8, or read it yourself (`encoding='latin-1'`, 'cp1252', 'utf-16') and pass the columns"
+    advice = advice if isinstance(error, UnicodeError) else ""
     return ValueError(f"{short_repr(str(path))} cannot be read: {' '.join(str(error).split())}{advice}.")
 
 
@@ -272,7 +250,7 @@ def _dataset(argument, data, columns):
     if elements and isinstance(elements[0], dict):
         known = sorted(elements[0])
         if not set(columns) <= set(known):
-            raise ValueError(f"`columns` must name parts of the elements, {known}; received {short_repr(columns)}.")
+            raise bad_argument("columns", f"name parts of the elements, {known}", columns)
         return lambda name: [element[name] for element in elements]
     elements = [element if isinstance(element, tuple) else (element,) for element in elements]
     if elements and len(elements[0]) != len(columns):

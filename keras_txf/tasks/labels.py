@@ -1,36 +1,36 @@
-"""The labels of a classifier: names and numbers, weights, and the macro F1 of each epoch."""
+"""The labels of a classifier: names and numbers, weights, the head of a checkpoint, and the macro F1."""
 
+import re
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_txf import checks
+from keras_txf import checkpoints, checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
+from keras_txf.tasks.errors import bad_argument
 
 
 def label_list(labels: Any) -> list:
     """The different labels: of a list without repetition in its order, of a column sorted."""
     if isinstance(labels, (str, bytes)) or not hasattr(labels, "__iter__"):
-        raise ValueError(f"`labels` must be a list of the labels, or a column of them; received {short_repr(labels)}.")
+        raise bad_argument("labels", "be a list of the labels, or a column of them", labels)
     labels = labels.tolist() if hasattr(labels, "tolist") else list(labels)
     for label in labels:
         if not isinstance(label, (str, int)):
-            raise ValueError(f"`labels` must be strings, integers or booleans; received {short_repr(label)}.")
+            raise bad_argument("labels", "be strings, integers or booleans", label)
         if label == "":
             raise ValueError("`labels` must not be empty; received '', such as of an empty cell of a file.")
     different = list(dict.fromkeys(labels))
     if len({type(label) for label in labels}) != 1 or len(different) < 2:
-        raise ValueError(
-            f"`labels` must be two different ones at least, of one type; received {short_repr(different)}."
-        )
+        raise bad_argument("labels", "be two different ones at least, of one type", different)
     return different if len(different) == len(labels) else sorted(different)
 
 
 def numbers_of(name, values, labels, row=None):
-    """The place of each value among the labels; `row` is the place of the text whose words the values are of.
+    """The place of each value among the labels; `row` is the place of the text that the values belong to.
 
     Files may hold integers and booleans as text, and integers where the labels are their text.
     """
@@ -41,11 +41,8 @@ def numbers_of(name, values, labels, row=None):
         own = _converted(value, kind)
         is_label = isinstance(own, kind) and isinstance(own, bool) == (kind is bool)
         if not is_label or own not in places:
-            where = "" if row is None else f" of the text at place {row}"
-            raise ValueError(
-                f"`{name}` must be of the labels {short_repr(labels)}; received {short_repr(value)} at place "
-                f"{place}{where}."
-            )
+            where = place if row is None else f"{place} of the text at place {row}"
+            raise bad_argument(name, f"be of the labels {short_repr(labels)}", value, where)
         numbers.append(places[own])
     return numbers
 
@@ -64,12 +61,41 @@ def class_weights(class_weight, labels, numbers):
         counts = np.bincount(numbers, minlength=len(labels))
         return (len(numbers) / (len(labels) * np.maximum(counts, 1))).astype("float32")
     if not isinstance(class_weight, dict) or not set(class_weight) <= set(labels):
-        raise ValueError(
-            f"`class_weight` must be 'balanced' or a dict of weights by labels of {short_repr(labels)}; received "
-            f"{short_repr(class_weight)}."
-        )
+        must = f"be 'balanced' or a dict of weights by labels of {short_repr(labels)}"
+        raise bad_argument("class_weight", must, class_weight)
     weights = {label: checks.positive_number("class_weight", weight) for label, weight in class_weight.items()}
     return np.array([weights.get(label, 1.0) for label in labels], "float32")
+
+
+def load_classifier(folder, task, known, labels, options):
+    """Loads a classifier whose logits are in the order of `labels`.
+
+    Args:
+        folder: the folder of the checkpoint.
+        task: "sequence_classification" or "token_classification".
+        known: the labels of the checkpoint, or None.
+        labels: list of the C labels, or None for a score.
+        options: of `checkpoints.load`.
+    """
+    classes = 1 if labels is None else len(labels)
+    model = checkpoints.load(folder, task, num_classes=classes, **options)
+    names = None if labels is None else [str(label) for label in labels]
+    if names is None or known is None or len(known) != classes or known == names or not any(map(has_name, known)):
+        return model
+    layer = model.get_layer("logits")
+    if sorted(known) == sorted(names):
+        order = [known.index(name) for name in names]
+        layer.set_weights([np.take(values, order, axis=-1) for values in layer.get_weights()])
+    else:
+        layer.kernel.assign(layer.kernel_initializer(layer.kernel.shape, layer.kernel.dtype))
+        if layer.bias is not None:
+            layer.bias.assign(layer.bias_initializer(layer.bias.shape, layer.bias.dtype))
+    return model
+
+
+def has_name(label):
+    """Whether a checkpoint names a class: transformers writes "LABEL_0" for a class without a name."""
+    return re.fullmatch("LABEL_[0-9]+", label) is None
 
 
 @register
@@ -97,7 +123,7 @@ class MacroF1(keras.metrics.F1Score):
 class MacroF1OfSets(keras.metrics.F1Score):
     """The mean of the F1 scores of all labels, of targets 0 or 1 and logits, both (B, C).
 
-    As in scikit-learn the score of a label that no example has and none got is 0.
+    As in scikit-learn the score is 0 for a label that no example has or gets.
     """
 
     def __init__(self, average="macro", threshold=0.5, name="f1", **kwargs):

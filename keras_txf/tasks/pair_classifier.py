@@ -14,13 +14,12 @@ from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import inputs_by_name, logits_of
 from keras_txf.tasks.columns import numbers, one_or_many
 from keras_txf.tasks.columns import texts as strings
-from keras_txf.tasks.epoch_scores import correlations
 from keras_txf.tasks.fit_options import FitOptions
-from keras_txf.tasks.label_heads import load_classifier
-from keras_txf.tasks.labels import MacroF1, label_list, numbers_of
+from keras_txf.tasks.labels import MacroF1, label_list, load_classifier, numbers_of
 from keras_txf.tasks.option_tables import SequenceTaskOptions
 from keras_txf.tasks.pair_format import pair_format
 from keras_txf.tasks.pair_task import PairTask
+from keras_txf.tasks.problems import correlations
 from keras_txf.tasks.tokens import builder_options, rows_of, take_tokenizer, tokenizer_of
 from keras_txf.text.datasets import limit, longest_first, pair_row, separator_tokens, types_of_pair
 

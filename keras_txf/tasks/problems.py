@@ -3,14 +3,15 @@
 Legend: N texts, C labels.
 """
 
+import importlib
+
 import keras
 import numpy as np
 
 from keras_txf import checks, text
-from keras_txf.checks import short_repr
 from keras_txf.tasks.batches import FIXED
 from keras_txf.tasks.columns import numbers
-from keras_txf.tasks.epoch_scores import correlations
+from keras_txf.tasks.errors import bad_argument
 from keras_txf.tasks.labels import MacroF1, MacroF1OfSets, label_list, numbers_of
 from keras_txf.text.lazy_imports import tf
 
@@ -96,7 +97,7 @@ class Number(OneLabel):
 
     def checked_labels(self, labels):
         if labels is not None:
-            raise ValueError(f'`labels` must be None for `problem_type="regression"`; received {short_repr(labels)}.')
+            raise bad_argument("labels", 'be None for `problem_type="regression"`', labels)
 
     def known_labels(self, known):
         return None
@@ -131,7 +132,20 @@ def problem_of(problem_type):
 
 def _one_list(value, place):
     if not isinstance(value, (list, tuple)):
-        raise ValueError(
-            f"`labels` must be a list of labels of each text; received {short_repr(value)} at place {place}."
-        )
+        raise bad_argument("labels", "be a list of labels of each text", value, place)
     return value
+
+
+def correlations(first, second):
+    """Spearman's rank correlation and Pearson's, NaN where one side is constant."""
+    try:
+        stats = importlib.import_module("scipy.stats")
+    except ImportError as error:
+        raise ImportError("Correlations need scipy: pip install 'keras_txf[tasks]'.") from error
+    first, second = ([float(value) for value in values] for values in (first, second))
+    if min(len(set(first)), len(set(second))) < 2:
+        return {"spearman": float("nan"), "pearson": float("nan")}
+    return {
+        "spearman": float(stats.spearmanr(first, second).statistic),
+        "pearson": float(stats.pearsonr(first, second).statistic),
+    }

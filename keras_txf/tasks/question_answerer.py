@@ -11,16 +11,16 @@ from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import inputs_by_name
-from keras_txf.tasks.answer_windows import AnswerWindows, best_spans, targets, tokens_of
 from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import one_or_many
 from keras_txf.tasks.columns import texts as strings
+from keras_txf.tasks.data_files import SQUAD, answers_of, is_file, read_squad
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.option_tables import SpanTaskOptions
 from keras_txf.tasks.pair_format import pair_format
 from keras_txf.tasks.pair_task import PairTask
-from keras_txf.tasks.squad import answers_of, is_squad, read_squad
 from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of
+from keras_txf.tasks.windows import AnswerWindows, best_spans, targets, tokens_of
 from keras_txf.text.datasets import checked_tokenizer, limit, separator_tokens
 
 OUTPUTS = ("start_logits", "end_logits")
@@ -231,7 +231,7 @@ class QuestionAnswerer(PairTask):
 
     @classmethod
     def _read(cls, data, others, columns, known=None):
-        if not is_squad(data):
+        if not is_file(data, SQUAD):
             return super()._read(data, others, columns, known)
         if columns is not None or any(other is not None for other in others):
             raise ValueError(

@@ -4,12 +4,14 @@ import json
 import pathlib
 
 import keras
+from safetensors.numpy import save_file
 
 from keras_txf import checks, layers
-from keras_txf.checkpoints.files import ONE
+from keras_txf.checkpoints.building import family_values, find_family
+from keras_txf.checkpoints.config import Config
+from keras_txf.checkpoints.files import ONE, open_tensors
 from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, read_json, reading, within
-from keras_txf.tasks.dense_modules import check_dense, read_dense, write_dense
 
 KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")
 KINDS = {"mean": "mean", "cls": "first", "max": "max", "lasttoken": "last"}  # mode of theirs -> kind of `Pooling`
@@ -17,6 +19,17 @@ KINDS = {"mean": "mean", "cls": "first", "max": "max", "lasttoken": "last"}  # m
 KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max",
         "pooling_mode_lasttoken": "lasttoken"}  # fmt: skip
 MODULES, POOLING, TRANSFORMER = "modules.json", "1_Pooling", "sentence_bert_config.json"
+ACTIVATIONS = {  # class of PyTorch -> name of Keras
+    "torch.nn.modules.linear.Identity": "linear", "torch.nn.modules.activation.Tanh": "tanh",
+    "torch.nn.modules.activation.ReLU": "relu", "torch.nn.modules.activation.GELU": "gelu",
+    "torch.nn.modules.activation.Sigmoid": "sigmoid", "torch.nn.modules.activation.SiLU": "silu",
+}  # fmt: skip
+KERNEL, BIAS = "linear.weight", "linear.bias"
+# Keys with the values that the layer has, first the default.
+FIXED = {
+    "module_input_name": ("sentence_embedding",), "module_output_name": (None, "sentence_embedding"),
+    "use_residual": (False,),
+}  # fmt: skip
 
 
 def read_pooling(folder, tokenizer):
@@ -51,7 +64,7 @@ def read_pooling(folder, tokenizer):
 
 
 def read_dense_layers(folder, width):
-    """Returns the Dense layers that follow the pooling of a folder; `width` is that of its vectors."""
+    """Returns the Dense layers that follow the pooling of a folder, whose vectors have `width` numbers."""
     found = []
     for kind, path in _modules(folder):
         if kind == "Dense":
@@ -69,26 +82,32 @@ def read_max_length(folder):
 
 
 def check_modules(model):
-    """Returns the pooling, the Dense layers after it, and whether vectors have length 1; refuses other models."""
+    """Returns the pooling, the Dense layers after it, and whether vectors have length 1.
+
+    Raises:
+        ValueError: another model, which a folder of sentence-transformers cannot hold.
+    """
     places = [place for place, layer in enumerate(model.layers) if isinstance(layer, layers.Pooling)]
     after = model.layers[places[0] + 1 :] if len(places) == 1 else []
     is_unit = bool(after) and isinstance(after[-1], keras.layers.UnitNormalization) and after[-1].axis == -1
     dense = after[:-1] if is_unit else after
     if len(places) != 1 or any(type(layer) is not keras.layers.Dense for layer in dense):
-        raise ValueError(
-            '`format` must be "keras" for a model other than an encoder, `Pooling`, Dense layers and '
-            '`UnitNormalization`; received "huggingface" for one that ends in '
-            f"{[layer.name for layer in model.layers[-3:]]}."
-        )
+        last = [layer.name for layer in model.layers[-3:]]
+        parts = "an encoder, `Pooling`, Dense layers and `UnitNormalization`"
+        raise _keras_only(f"a model other than {parts}", f"a model that ends in {last}")
     for layer in dense:
-        check_dense(layer)
+        name = activation_of(layer)
+        if name not in ACTIVATIONS.values():
+            others = f"a Dense layer with an activation other than {sorted(ACTIVATIONS.values())}"
+            raise _keras_only(others, short_repr(name))
     pooling = model.layers[places[0]]
     if pooling.kind not in KINDS.values():
-        raise ValueError(
-            f'`format` must be "keras" for a pooling other than {list(KINDS.values())}; received "huggingface" for '
-            f"{short_repr(pooling.kind)}."
-        )
+        raise _keras_only(f"a pooling other than {list(KINDS.values())}", short_repr(pooling.kind))
     return pooling, dense, is_unit
+
+
+def _keras_only(what, received):
+    return ValueError(f'`format` must be "keras" for {what}; received "huggingface" for {received}.')
 
 
 def write_modules(folder, model, max_length):
@@ -141,3 +160,88 @@ def _kind(path):
     if mode not in KINDS:
         raise ValueError(f"{path.parent.name}/config.json must ask for one of {list(KINDS)}; received {chosen}.")
     return KINDS[mode]
+
+
+def read_dense(folder, path, width):
+    """Returns the layer of a Dense module, with its weights.
+
+    Args:
+        folder: of the checkpoint.
+        path: of the module in it, such as "2_Dense".
+        width: of the vectors that come in.
+
+    Raises:
+        ValueError: a damaged file; an activation outside `ACTIVATIONS`; tensors whose shapes do not fit the vectors.
+    """
+    place = file_of(folder, pathlib.PurePath(path, "config.json"))
+    values = read_json(place)
+    activation = values.get("activation_function", "torch.nn.modules.activation.Tanh")
+    checks.one_of(f"activation_function of {path}/config.json", activation, ACTIVATIONS)
+    for key, allowed in FIXED.items():
+        checks.one_of(f"{key} of {path}/config.json", values.get(key, allowed[0]), allowed)
+    with open_tensors(place.parent) as tensors:
+        names = {KERNEL, BIAS} if values.get("bias", True) else {KERNEL}
+        if set(tensors) != names:
+            raise ValueError(
+                f"{path}/{ONE} must have the tensors {sorted(names)}; received {short_repr(sorted(tensors))}."
+            )
+        with reading(place):
+            kernel, *bias = (tensors.read(name).astype("float32") for name in (KERNEL, BIAS) if name in names)
+    if kernel.ndim != 2 or kernel.shape[1] != width or any(one.shape != kernel.shape[:1] for one in bias):
+        raise ValueError(
+            f"{path}/{ONE} must hold a kernel (outputs, {width}) and a bias of the same outputs; received shapes "
+            f"{[one.shape for one in (kernel, *bias)]}."
+        )
+    layer = keras.layers.Dense(len(kernel), ACTIVATIONS[activation], use_bias=bool(bias), name=path.strip("/").lower())
+    layer.build((None, width))
+    layer.set_weights([kernel.T, *bias])
+    return layer
+
+
+def write_dense(folder, path, layer):
+    """Writes a Dense layer as a module."""
+    classes = {name: module for module, name in ACTIVATIONS.items()}
+    values = {
+        "in_features": layer.kernel.shape[0], "out_features": layer.units, "bias": layer.use_bias,
+        "activation_function": classes[activation_of(layer)],
+    }  # fmt: skip
+    (folder / path / "config.json").write_text(json.dumps(values, indent=2), encoding="utf-8")
+    weights = [keras.ops.convert_to_numpy(keras.ops.cast(weight, "float32")) for weight in layer.weights]
+    weights[0] = weights[0].T.copy()
+    save_file(dict(zip((KERNEL, BIAS), weights)), folder / path / ONE, metadata={"format": "pt"})
+
+
+def activation_of(layer):
+    """The name of the activation of a layer, or its configuration if it has no name."""
+    return keras.activations.serialize(layer.activation)
+
+
+def padding_of_decoder(folder, ids, size):
+    """Returns the option `pad_id` of `load` for a folder; an empty dict if no text has the model's own padding.
+
+    Many decoders have no token of padding, or a token that also ends texts. Transformers gets a mask from its
+    tokenizer; our models hide a token, so no text may have it.
+
+    Args:
+        folder: folder of a checkpoint.
+        ids: ids of a text, with the tokens that the tokenizer puts before and after it.
+        size: number of the tokenizer's tokens.
+
+    Raises:
+        ValueError: the vocabulary of the model has no token that the tokenizer lacks.
+    """
+    values = family_values(read_json(file_of(folder, "config.json")))
+    if "causal_lm" not in find_family(values).tasks:
+        return {}
+    config = Config(values)
+    pad_id = config.pad_id_of_decoder(None)
+    if pad_id is not None and pad_id not in ids:
+        return {}
+    last = config("vocab_size") - 1
+    if last < size:
+        found = short_repr(values.get("pad_token_id"))
+        raise ValueError(
+            "`pad_id` must be a token that no text has, such as the unknown token: config.json has "
+            f"pad_token_id={found}, and the tokenizer has all {size} tokens."
+        )
+    return {"pad_id": last}

@@ -14,7 +14,7 @@ from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.columns import one_or_many, texts
 from keras_txf.tasks.fit_options import FitOptions
-from keras_txf.tasks.label_heads import load_classifier
+from keras_txf.tasks.labels import load_classifier
 from keras_txf.tasks.option_tables import SequenceTaskOptions
 from keras_txf.tasks.problems import problem_of
 from keras_txf.tasks.task import Task

@@ -16,12 +16,12 @@ from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
 from keras_txf.tasks.batches import in_batches
 from keras_txf.tasks.columns import numbers, one_or_many, texts
-from keras_txf.tasks.decoder_padding import padding_of_decoder
-from keras_txf.tasks.epoch_scores import correlations
 from keras_txf.tasks.fit_options import FitOptions
 from keras_txf.tasks.option_tables import EmbedderOptions
+from keras_txf.tasks.problems import correlations
 from keras_txf.tasks.sentence_modules import (
     check_modules,
+    padding_of_decoder,
     read_dense_layers,
     read_max_length,
     read_pooling,

@@ -14,14 +14,13 @@ from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.columns import one_or_many
-from keras_txf.tasks.conll import is_conll, read_conll
+from keras_txf.tasks.data_files import CONLL, is_file, read_conll
 from keras_txf.tasks.fit_options import FitOptions
-from keras_txf.tasks.label_heads import load_classifier
-from keras_txf.tasks.labels import label_list, numbers_of
+from keras_txf.tasks.labels import label_list, load_classifier, numbers_of
 from keras_txf.tasks.option_tables import TokenTaskOptions
 from keras_txf.tasks.task import Task
 from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of, word_pieces_or
-from keras_txf.tasks.word_windows import WordWindows, words_of
+from keras_txf.tasks.windows import WordWindows, words_of
 from keras_txf.text.tags import checked_names
 
 IGNORED = -100  # target of tokens that do not count
@@ -246,7 +245,7 @@ class TokenClassifier(Task):
 
     @classmethod
     def _read(cls, data, others, columns, known=None):
-        if not is_conll(data):
+        if not is_file(data, CONLL):
             return super()._read(data, others, columns, known)
         if others[0] is not None:
             raise ValueError("`tags` must be left out where `words` is a file of both; received both.")

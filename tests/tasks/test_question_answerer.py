@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 import keras_txf as txf
-from keras_txf.tasks.answer_windows import AnswerWindows, Window, best_spans, starts, targets, tokens_of
+from keras_txf.tasks.windows import AnswerWindows, Window, best_spans, starts, targets, tokens_of
 
 NAMES = ["Ada", "Bo", "Cem", "Dee"]
 PAIRS = [(one, other) for one in NAMES for other in NAMES if one != other]

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import keras_txf as txf
-from keras_txf.tasks.conll import read_conll
+from keras_txf.tasks.data_files import read_conll
 
 WORDS = [["Ada", "Lovelace", "is", "here"], ["Who", "saw", "Bo", "in", "Rome", "?"], ["Rome", "is", "old"]] * 4
 TAGS = [["B-PER", "I-PER", "O", "O"], ["O", "O", "B-PER", "O", "B-LOC", "O"], ["B-LOC", "O", "O"]] * 4
