@@ -3,11 +3,11 @@
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
 from keras_txf.generation.stop_strings import REPLACEMENT, StopStrings, before_open_stop, before_stop, string_list
 from keras_txf.models.generate_defaults import default_stop_strings
 from keras_txf.tasks.batches import batch_bar
 from keras_txf.tasks.columns import one_or_many
+from keras_txf.tasks.errors import bad_argument
 
 
 class Answers:
@@ -33,10 +33,12 @@ class Answers:
         self.starts = len(start) if isinstance(start, (list, tuple)) else int(start is not None)  # `generate` checks it
         for name in ("padded", "stream", "return_scores", "top_logprobs", "num_return_sequences", "tokenizer"):
             if name in options:
-                raise ValueError(
-                    f"`{name}` must not be given, as a task returns texts alone: pass it with token ids to "
-                    f"`task.model.generate`; received {short_repr(options[name])}."
-                )
+                call = "pass it with token ids to `task.model.generate`"
+                raise bad_argument(name, f"not be given, as a task returns texts alone: {call}", options[name])
+
+    def __call__(self, texts, batch_size, stream, verbose):
+        """The answers, or an iterator of their pieces if `stream` is True."""
+        return self.stream(texts) if checks.boolean("stream", stream) else self.all(texts, batch_size, verbose)
 
     def all(self, texts, batch_size, verbose):
         """The answer to a text, or a list of answers. For `verbose` see `batch_bar`."""
@@ -92,9 +94,7 @@ class Answers:
         rows = [[token for token in row if token != self.reader.pad_id] for row in rows]  # as `generate` returns them
         for place, row in enumerate(rows):
             if not row:
-                raise ValueError(
-                    f"`texts` must each have a token; received {short_repr(texts[place])} at place {place}."
-                )
+                raise bad_argument("texts", "each have a token", texts[place], place)
         return rows
 
     def _write(self, ids, prompt, more=False):

@@ -127,3 +127,9 @@ def batch_bar(batches, verbose):
     """The batches of a list, with a progress bar where they are ten at least."""
     checks.verbosity("verbose", verbose)
     return bar(batches, unit="batch", verbose=verbose if len(batches) >= 10 else 0)
+
+
+def rows_of(ragged):
+    """The rows of a ragged tensor, as NumPy arrays. A data set would take a second to make."""
+    splits = ragged.row_splits.numpy()
+    return np.split(ragged.flat_values.numpy(), splits[1:-1]) if len(splits) > 1 else []

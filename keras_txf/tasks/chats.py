@@ -1,7 +1,7 @@
 """What `TextGenerator` needs to chat: a template, the messages of a call, the tokens that end an answer."""
 
-from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, read_json
+from keras_txf.tasks.errors import bad_argument
 from keras_txf.text.chat_templates import ChatTemplate, read_templates
 from keras_txf.text.instruction import ChatReader, to_messages
 
@@ -24,26 +24,22 @@ def template_of(value, tokenizer):
         try:
             return ChatTemplate.from_config(value)
         except TypeError as error:
-            raise ValueError(
-                f"`chat_template` must be of `get_config` where it is a dict; received {short_repr(value)}."
-            ) from error
+            raise bad_argument("chat_template", "be of `get_config` where it is a dict", value) from error
     if not isinstance(value, str):
-        raise ValueError(
-            f"`chat_template` must be a txf.text.ChatTemplate, a Jinja template or None; received {short_repr(value)}."
-        )
+        raise bad_argument("chat_template", "be a txf.text.ChatTemplate, a Jinja template or None", value)
     tokens = {"bos_token": [*tokenizer.start, None][0], "eos_token": [*tokenizer.end, None][0],
               "pad_token": tokenizer.pad_token, "unk_token": tokenizer.unk_token}  # fmt: skip
     return ChatTemplate(value, {name: token for name, token in tokens.items() if token is not None})
 
 
 def needed(template):
-    """Returns a template; refuses None."""
+    """Returns a template. Raises ValueError for None."""
     if template is None:
-        raise ValueError(
-            "`chat_template` must be given to the task, or be in the folder of its checkpoint, for conversations: pass "
-            "chat_template=, a Jinja template or `txf.text.chat_template(folder)`, to from_scratch, from_checkpoint or "
-            "TextGenerator; received None."
+        must = (
+            "be given to the task, or be in the folder of its checkpoint, for conversations: pass chat_template=, a "
+            "Jinja template or `txf.text.chat_template(folder)`, to from_scratch, from_checkpoint or TextGenerator"
         )
+        raise bad_argument("chat_template", must, None)
     return template
 
 
@@ -60,15 +56,9 @@ def contents(values):
     for place, conversation in enumerate(values):
         messages = conversation.get("messages") if isinstance(conversation, dict) else conversation
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-            raise ValueError(
-                f"`texts` must hold strings, or lists of messages; received {short_repr(conversation)} at place "
-                f"{place}."
-            )
+            raise bad_argument("texts", "hold strings, or lists of messages", conversation, place)
         if not all("role" in message for message in messages):
-            raise ValueError(
-                f"`texts` must hold messages with 'role' and 'content'; received {short_repr(messages)} at place "
-                f"{place}."
-            )
+            raise bad_argument("texts", "hold messages with 'role' and 'content'", messages, place)
         found += [message["content"] for message in messages if isinstance(message.get("content"), str)]
     return found
 
@@ -79,14 +69,11 @@ def conversations_of(messages):
     Args:
         messages: a text of a user, a list of messages; or a list of such texts or lists.
     """
-    one = isinstance(messages, str) or (
-        isinstance(messages, (list, tuple)) and bool(messages) and isinstance(messages[0], dict)
-    )
+    is_list = isinstance(messages, (list, tuple)) and bool(messages)
+    one = isinstance(messages, str) or (is_list and isinstance(messages[0], dict))
+    if not one and not is_list:
+        raise bad_argument("messages", "be a text, a list of messages, or a list of such", messages)
     many = [messages] if one else messages
-    if not isinstance(many, (list, tuple)) or not many:
-        raise ValueError(
-            f"`messages` must be a text, a list of messages, or a list of such; received {short_repr(messages)}."
-        )
     many = [to_messages(conversation) if isinstance(conversation, str) else conversation for conversation in many]
     return many, (lambda answers: answers[0]) if one else (lambda answers: answers)
 
@@ -100,9 +87,8 @@ def rendered(render, conversations):
         except ValueError as error:
             if len(conversations) == 1:
                 raise
-            raise ValueError(
-                f"`messages` has a conversation at place {place} that cannot be rendered: {error}"
-            ) from error
+            message = f"`messages` has a conversation at place {place} that cannot be rendered: {error}"
+            raise ValueError(message) from error
     return texts
 
 

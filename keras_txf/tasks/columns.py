@@ -56,7 +56,16 @@ def read_columns(data, others, columns):
     return list(found.values())
 
 
-def texts(name, values):
+def named_columns(columns, known):
+    """The dict `columns` of `read_columns`, of the caller's names of columns instead of the names in `known`."""
+    names = list(known.values()) if columns is None else [columns] if isinstance(columns, str) else columns
+    if not isinstance(names, (list, tuple)) or len(names) != len(known):
+        must = f"be the names of {len(known)} columns, for {list(known)} in this order"
+        raise bad_argument("columns", must, columns)
+    return dict(zip(known, checks.strings("columns", list(names))))
+
+
+def strings(name, values):
     """Returns a list of str. Raises ValueError for another value, such as a missing one of a table."""
     values = _as_list(name, values)
     for place, value in enumerate(values):
@@ -87,8 +96,8 @@ def numbers(name, values):
 def one_or_many(name, values):
     """Returns a list of texts, and a function that gives the answer to one text alone where there was one."""
     if isinstance(values, str) or getattr(values, "shape", None) == ():  # a tensor of one string
-        return texts(name, [values]), lambda answers: answers[0]
-    return texts(name, values), lambda answers: answers
+        return strings(name, [values]), lambda answers: answers[0]
+    return strings(name, values), lambda answers: answers
 
 
 def _as_list(name, values):
@@ -256,8 +265,3 @@ def _dataset(argument, data, columns):
     if elements and len(elements[0]) != len(columns):
         raise ValueError(f"`{argument}` must have elements of {columns}; received {len(elements[0])} parts.")
     return lambda name: [element[columns.index(name)] for element in elements]
-
-
-def is_tuple_of_columns(values):
-    """Whether a tuple holds columns, and not strings."""
-    return isinstance(values, tuple) and not all(isinstance(value, str) for value in values)

@@ -1,7 +1,7 @@
 """The folder of a task: model.keras, task.json with tokenizer and labels, README.md, the model card.
 
 Of a task that began from a checkpoint, the folder "checkpoint" holds what saving in the format of Hugging Face needs.
-In that format itself task.json stands beside the files of transformers, with the task's options and the names of these.
+In that format itself task.json, next to the files of transformers, has the task's options and the names of these files.
 """
 
 import json
@@ -23,6 +23,7 @@ from keras_txf.checkpoints.checkpoint_info import (
 )
 from keras_txf.checks import short_repr
 from keras_txf.reading import check_archive, file_of, read_json, reading
+from keras_txf.tasks.errors import bad_argument
 
 FILE, MODEL, CARD, CHECKPOINT = "task.json", "model.keras", "README.md", "checkpoint"
 
@@ -32,14 +33,10 @@ def save(folder, task):
     folder = pathlib.Path(os.path.abspath(folder))
     here = pathlib.Path.cwd()
     if pathlib.Path(os.path.realpath(folder)) in (here, *here.parents):
-        raise ValueError(
-            "`folder` must be another than the current folder and those around it, since it is replaced as a whole; "
-            f"received {short_repr(str(folder))}."
-        )
+        must = "be another than the current folder and those around it, since it is replaced as a whole"
+        raise bad_argument("folder", must, str(folder))
     if folder.is_dir() and any(folder.iterdir()) and not (folder / FILE).is_file():
-        raise ValueError(
-            f"`folder` must be new, empty or of a task; received {short_repr(str(folder))} with other files."
-        )
+        raise bad_argument("folder", "be new, empty or of a task, without other files", str(folder))
     tokenizers = {name: keras.saving.serialize_keras_object(one) for name, one in tokenizers_of(task).items()}
     with writing("folder", folder), atomic_folder(folder) as new:
         task.model.save(new / MODEL)
@@ -68,38 +65,36 @@ def save_checkpoint(folder, task):
 
 
 def holds_task(folder):
-    """Whether a folder is of a task, or else of a checkpoint; refuses another."""
+    """Whether a folder is of a task, or else of a checkpoint. Raises ValueError for another folder."""
+    shown = short_repr(str(folder))
     if not folder.is_dir():
-        raise ValueError(f"`folder` must be the folder of a task; there is none at {short_repr(str(folder))}.")
+        raise ValueError(f"`folder` must be the folder of a task; there is none at {shown}.")
     if not (folder / FILE).is_file() and not file_of(folder, "config.json").is_file():
-        raise ValueError(
-            f"`folder` must hold {FILE}, which `save` writes, or config.json of a checkpoint; received "
-            f"{short_repr(str(folder))} with {short_repr(sorted(path.name for path in folder.iterdir()))}."
-        )
+        found = short_repr(sorted(path.name for path in folder.iterdir()))
+        must = f"hold {FILE}, which `save` writes, or config.json of a checkpoint"
+        raise ValueError(f"`folder` must {must}; received {shown} with {found}.")
     return (folder / FILE).is_file()
 
 
 def load(folder, cls):
+    """Loads a task of class `cls`, or makes one of a checkpoint."""
     if not holds_task(folder):
         return cls.from_checkpoint(folder)
-    path = folder / FILE
+    path, shown = folder / FILE, short_repr(str(folder))
     content = read_json(path)
     of_checkpoint = "files" in content
     if not of_checkpoint and not (folder / MODEL).is_file():
-        raise ValueError(f"`folder` must hold {MODEL} beside {FILE}; received {short_repr(str(folder))} without.")
+        raise ValueError(f"`folder` must hold {MODEL} next to {FILE}; received {shown} without.")
     if content.get("task") != cls.__name__:
         if of_checkpoint:
             return cls.from_checkpoint(folder)
-        raise ValueError(
-            f"`folder` must hold a {cls.__name__}; received {short_repr(str(folder))} of "
-            f"{short_repr(content.get('task'))}."
-        )
+        found = short_repr(content.get("task"))
+        raise ValueError(f"`folder` must hold a {cls.__name__}; received {shown} of {found}.")
     for name, kind in (("options", dict), ("record", list), *([] if of_checkpoint else [("tokenizers", dict)])):
         if not isinstance(content.get(name), kind):
-            raise ValueError(
-                f"`folder` must hold a {FILE} with a {kind.__name__} as {name}; received "
-                f"{short_repr(content.get(name))} in {short_repr(str(path))}."
-            )
+            must = f"hold a {FILE} with a {kind.__name__} as {name}"
+            found = short_repr(content.get(name))
+            raise ValueError(f"`folder` must {must}; received {found} in {short_repr(str(path))}.")
     if of_checkpoint:
         return _with_options(cls.from_checkpoint(folder), path, content)
     with reading(path):
@@ -131,7 +126,7 @@ def _load_model(path):
 def _with_options(loaded, path, content):
     """A task of a checkpoint with the options that its folder cannot hold, such as `max_length`."""
     options = content["options"]
-    labels = getattr(loaded, "labels", None)
+    labels = loaded.labels
     if labels is not None and list(map(str, options.get("labels") or ())) != labels:
         options = {**options, "labels": labels}  # of a checkpoint that another program changed
     if "problem_type" in options:
@@ -155,7 +150,7 @@ def _write(path, task, **more):
 
 
 def _own_files(folder):
-    """The names of the files that `save_checkpoint` made in a folder, beside task.json."""
+    """The names of the files that `save_checkpoint` made in a folder, next to task.json."""
     try:
         names = read_json(folder / FILE).get("files")
     except ValueError:  # there is none, or it is damaged
@@ -180,7 +175,7 @@ def write_card(folder, task):
         f"A model of {task.model.count_params():,} parameters and a tokenizer of {task.tokenizer.vocab_size:,} tokens, "
         f"for texts of up to {task.max_length} tokens.", "",
     ]  # fmt: skip
-    if getattr(task, "labels", None):
+    if task.labels:
         lines += ["Labels: " + ", ".join(map(str, task.labels)) + ".", ""]
     for run in task.record:
         by = f" by `{run['script']}`" if run.get("script", "").endswith(".py") else ""
@@ -190,11 +185,6 @@ def write_card(folder, task):
             "| score of the last epoch | |", "| --- | --- |", scores,
         ]  # fmt: skip
     lines += [
-        "```python",
-        "import keras_txf as txf",
-        "",
-        f'task = txf.tasks.{name}.load("path/of/this/folder")',
-        "```",
-        "",
-    ]
+        "```python", "import keras_txf as txf", "", f'task = txf.tasks.{name}.load("path/of/this/folder")', "```", "",
+    ]  # fmt: skip
     (folder / CARD).write_text("\n".join(lines), encoding="utf-8")

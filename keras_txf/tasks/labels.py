@@ -55,9 +55,13 @@ def _converted(value, kind):
     return str(value) if kind is str and type(value) is int else value
 
 
-def class_weights(class_weight, labels, numbers):
-    """The weight of each label: of a dict of labels, or "balanced", so that all labels weigh the same."""
+def class_weights(class_weight, labels, targets):
+    """The weight of each label: of a dict of labels, or "balanced", so that all labels weigh the same.
+
+    `targets` are the number of the label of each text, or lists of the numbers of its words' labels.
+    """
     if isinstance(class_weight, str) and class_weight == "balanced":
+        numbers = [number for target in targets for number in np.ravel(target)]
         counts = np.bincount(numbers, minlength=len(labels))
         return (len(numbers) / (len(labels) * np.maximum(counts, 1))).astype("float32")
     if not isinstance(class_weight, dict) or not set(class_weight) <= set(labels):

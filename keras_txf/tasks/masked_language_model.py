@@ -1,6 +1,5 @@
 """MaskedLanguageModel: fills in hidden words."""
 
-import os
 from typing import Any, Self, Unpack
 
 import keras
@@ -10,12 +9,12 @@ from keras_txf import checkpoints, checks, models, text, training
 from keras_txf.checkpoints.option_tables import CheckpointOptions
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
-from keras_txf.tasks.batches import in_batches, probabilities
-from keras_txf.tasks.columns import one_or_many, texts
-from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.batches import in_batches, probabilities, rows_of
+from keras_txf.tasks.columns import one_or_many, strings
+from keras_txf.tasks.errors import bad_argument
+from keras_txf.tasks.fitting import FitOptions
 from keras_txf.tasks.option_tables import MaskedTaskOptions
-from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import builder_options, rows_of, take_tokenizer, tokenizer_of, word_pieces_or
+from keras_txf.tasks.task import Path, Task
 from keras_txf.text.datasets import row
 
 
@@ -49,15 +48,12 @@ class MaskedLanguageModel(Task):
         learning_rate: float = 1e-3,
     ):
         super().__init__(model, tokenizer, max_length, learning_rate)
-        found = [token for token in tokenizer.special_tokens if "mask" in token.lower()]
+        known = list(tokenizer.special_tokens)
+        found = [token for token in known if "mask" in token.lower()]
         if mask_token is None and len(found) != 1:
-            raise ValueError(f"`mask_token` must be one of the special tokens {short_repr(found)}; received None.")
-        known = tokenizer.special_tokens
+            raise bad_argument("mask_token", f"be one of the special tokens {short_repr(found)}", None)
         if mask_token is not None and (not isinstance(mask_token, str) or mask_token not in known):
-            raise ValueError(
-                f"`mask_token` must be one of the special tokens {short_repr(list(known))}; received "
-                f"{short_repr(mask_token)}."
-            )
+            raise bad_argument("mask_token", f"be one of the special tokens {short_repr(known)}", mask_token)
         self.mask_token = found[0] if mask_token is None else mask_token
         self._reader = tokenizer.from_config({**tokenizer.get_config(), "special_tokens_in_text": "keep"})
 
@@ -70,17 +66,12 @@ class MaskedLanguageModel(Task):
             texts, columns: the texts to train on, see `fit`.
             {options}
         """
-        tokenizer, vocab_size, max_length = take_tokenizer(options)
         [texts] = cls._read(texts, [], columns)
-        tokenizer = word_pieces_or(tokenizer, lambda: _checked(texts), vocab_size)
-        model = models.masked_language_model(tokenizer.vocab_size, **builder_options(options, tokenizer, max_length))
-        return cls(model, tokenizer, max_length=max_length)
+        return cls._from_scratch(models.masked_language_model, options, lambda: strings("texts", texts))
 
     @classmethod
     @shows_overrides
-    def from_checkpoint(
-        cls, path: str | os.PathLike, max_length: int | None = None, **options: Unpack[CheckpointOptions]
-    ) -> Self:
+    def from_checkpoint(cls, path: Path, max_length: int | None = None, **options: Unpack[CheckpointOptions]) -> Self:
         """Makes a model of a Hugging Face checkpoint.
 
         Args:
@@ -88,14 +79,14 @@ class MaskedLanguageModel(Task):
             max_length: truncates longer texts.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path, options)
+        folder, tokenizer = cls._find(path, options)
         return cls(checkpoints.load(folder, "masked_lm", **options), tokenizer, None, max_length, learning_rate=5e-5)
 
     @shows_options
     def fit(self, texts: Any, **options: Unpack[FitOptions]) -> keras.callbacks.History:
         """Trains on texts; 15 % of the tokens are hidden, others in each epoch. The logs have accuracy and perplexity.
 
-        Of each text one token at least is hidden, of those that are no special tokens.
+        At least one token of each text is hidden, never a special token.
 
         Args:
             texts: list or column of strings, the path of a .txt file, of which each line is a text, or a table with
@@ -135,10 +126,8 @@ class MaskedLanguageModel(Task):
         rows = rows_of(row(self._reader, texts, self.max_length))
         for one, ids in zip(texts, rows):
             if (ids == mask).sum() != 1:
-                raise ValueError(
-                    f"`texts` must each have {self.mask_token!s} once, in the first {self.max_length} tokens; received "
-                    f"{short_repr(one)}."
-                )
+                must = f"each have {self.mask_token} once, in the first {self.max_length} tokens"
+                raise bad_argument("texts", must, one)
 
         def guess(ids):
             return probabilities(self.model, ids)[ids == mask]
@@ -152,9 +141,6 @@ class MaskedLanguageModel(Task):
     def get_config(self) -> dict[str, Any]:
         return {"mask_token": self.mask_token, **super().get_config()}
 
-    def _checked(self, values):
-        return [_checked(values[0])]
-
     def _examples(self, values):
         ids = text.token_ids(values[0], self.tokenizer, self.max_length).cache()
         return text.mask_tokens(ids, self.tokenizer, mask_token=self.mask_token, at_least_one=True)
@@ -162,10 +148,7 @@ class MaskedLanguageModel(Task):
     def _batches(self, values, *options, **more):
         batches = super()._batches(values, *options, **more)
         if not any((targets != self.tokenizer.pad_id).any() for _, targets in batches.examples):
-            raise ValueError(
-                "`texts` must have a token to hide, of those that are no special tokens; received "
-                f"{short_repr(values[0])}."
-            )
+            raise bad_argument("texts", "have a token to hide, other than the special tokens", values[0])
         return batches
 
     def _padding(self):
@@ -175,7 +158,3 @@ class MaskedLanguageModel(Task):
         pad_id = self.tokenizer.pad_id
         metrics = [training.TokenAccuracy(pad_id=pad_id), training.Perplexity(pad_id=pad_id)]
         return training.TokenCrossEntropy(pad_id=pad_id), metrics
-
-
-def _checked(values):
-    return texts("texts", values)

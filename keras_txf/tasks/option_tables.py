@@ -1,12 +1,13 @@
-"""The options of tasks, beside those of `fit`: of their builders, and of checkpoints; see `layers.shown_options`.
+"""The options of `from_scratch`, of each task; see `layers.shown_options`.
 
-Left out are options that a task knows itself, such as the id of padding.
+Options that a task decides itself, such as the id of padding, are left out.
 """
 
 from typing import Annotated, Any, TypedDict
 
+from keras_txf.layers.embeddings import TABLES
 from keras_txf.layers.option_tables import BlockOptions, CausalOptions, ConvolutionOptions, Each
-from keras_txf.layers.shown_options import meaning
+from keras_txf.layers.shown_options import default_options, meaning
 from keras_txf.models.option_tables import (
     ClassHeadOptions,
     GeneratorHeadOptions,
@@ -15,6 +16,7 @@ from keras_txf.models.option_tables import (
     PositionedEmbeddingOptions,
     SequenceHeadOptions,
 )
+from keras_txf.models.stack import each_value
 
 VOCAB_SIZE = "the largest number of tokens of a new tokenizer."
 MAX_LENGTH = "truncates longer texts: the largest number of tokens of an example."
@@ -25,7 +27,7 @@ class ScratchOptions(TypedDict, total=False):
     """Options of `from_scratch`, whatever the builder."""
 
     vocab_size: Annotated[int, 8000, VOCAB_SIZE]
-    tokenizer: Annotated[Any, None, "a tokenizer in place of a new one."]
+    tokenizer: Annotated[Any, None, "a tokenizer instead of a new one."]
     max_length: Annotated[int, 256, MAX_LENGTH]
     num_layers: Annotated[int, 2, NUM_LAYERS]
     dim: Annotated[int, 128, DIM]
@@ -90,12 +92,15 @@ class TextToTextOptions(LargerScratchOptions, BlockOptions, PositionedEmbeddingO
     decoder_options: Annotated[dict[str, Any] | None, None, "options of the decoder alone."]
 
 
-class CompileOptions(TypedDict, total=False):
-    """Options of Keras' `compile`."""
+def builder_options(options, tokenizer, max_length, position=None):
+    """The options of a builder with the options that the examples decide: padding, and the number of learned positions.
 
-    loss_weights: Annotated[Any, None, "factors on the losses of a model with several."]
-    weighted_metrics: Annotated[Any, None, "metrics that the weights of the examples count for."]
-    run_eagerly: Annotated[bool, False, "whether steps run in Python, to debug them."]
-    steps_per_execution: Annotated[int, 1, "steps of a compiled call."]
-    jit_compile: Annotated[bool | str, "auto", "whether XLA compiles the step."]
-    auto_scale_loss: Annotated[bool, True, "whether the loss is scaled under float16."]
+    A layer that is passed as `attention` has its own heads and its own `position`: it replaces the defaults of the
+    task, `num_heads` and `position`.
+    """
+    learned = {"max_length": max_length} if options["position_encoding"] in TABLES else {}
+    options = {**options, "pad_id": tokenizer.pad_id, **learned}
+    if all(layer is not None for layer in each_value(options["attention"])):
+        defaults = {"num_heads": default_options(ScratchOptions)["num_heads"], "position": position}
+        options.update({name: None for name, default in defaults.items() if options[name] == default})
+    return options

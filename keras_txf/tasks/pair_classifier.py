@@ -1,6 +1,6 @@
 """PairClassifier: one label or score for a pair of texts, read together."""
 
-import os
+import functools
 from typing import Any, Self, Unpack
 
 import keras
@@ -8,23 +8,21 @@ import numpy as np
 
 from keras_txf import checks, models, text
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
-from keras_txf.checkpoints.saved_config import config_with_labels, labels_of, problem_type_of
-from keras_txf.checks import short_repr
+from keras_txf.checkpoints.saved_config import labels_of, problem_type_of
 from keras_txf.layers.shown_options import shows_options, shows_overrides
-from keras_txf.layers.token_input import inputs_by_name, logits_of
-from keras_txf.tasks.columns import numbers, one_or_many
-from keras_txf.tasks.columns import texts as strings
-from keras_txf.tasks.fit_options import FitOptions
-from keras_txf.tasks.labels import MacroF1, label_list, load_classifier, numbers_of
+from keras_txf.layers.token_input import inputs_by_name
+from keras_txf.tasks import pairs
+from keras_txf.tasks.batches import rows_of
+from keras_txf.tasks.classifier import Classifier, OneLabel, Score
+from keras_txf.tasks.columns import one_or_many, strings
+from keras_txf.tasks.fitting import FitOptions
+from keras_txf.tasks.labels import label_list, load_classifier
 from keras_txf.tasks.option_tables import SequenceTaskOptions
-from keras_txf.tasks.pair_format import pair_format
-from keras_txf.tasks.pair_task import PairTask
-from keras_txf.tasks.problems import correlations
-from keras_txf.tasks.tokens import builder_options, rows_of, take_tokenizer, tokenizer_of
-from keras_txf.text.datasets import limit, longest_first, pair_row, separator_tokens, types_of_pair
+from keras_txf.tasks.task import Path
+from keras_txf.text.datasets import longest_first, pair_row, separator_tokens, types_of_pair
 
 
-class PairClassifier(PairTask):
+class PairClassifier(Classifier):
     """Reads two texts together, a cross-encoder: entailment, paraphrase, and how well a text answers a query.
 
     Args:
@@ -60,16 +58,10 @@ class PairClassifier(PairTask):
         max_length: int | None = None,
         learning_rate: float = 1e-3,
     ):
-        super().__init__(model, tokenizer, max_length, learning_rate)
-        self.labels = None if labels is None else label_list(labels)
-        between = separator_tokens(self.tokenizer, separator)  # which refuses what is no special token
-        limit(tokenizer, self.max_length, len(tokenizer.start) + len(between) + len(tokenizer.end), texts=2)
+        problem = Score() if labels is None else OneLabel()
+        super().__init__(model, tokenizer, labels, problem, max_length, learning_rate)
+        pairs.special_tokens(self.tokenizer, separator, self.max_length)
         self.separator = separator
-        classes, needed = logits_of(self.model).shape[-1], 1 if labels is None else len(self.labels)
-        if classes != needed:
-            raise ValueError(
-                f"`labels` must be one for each class of the model, {classes}; received {short_repr(labels)}."
-            )
         self._token_types = "token_type_ids" in inputs_by_name(model)
 
     @classmethod
@@ -89,24 +81,16 @@ class PairClassifier(PairTask):
             labels: list of the labels; None for a score.
             {options}
         """
-        tokenizer, vocab_size, max_length = take_tokenizer(options)
-        tokenizer = cls._tokenizer_or(tokenizer, first, second, columns, vocab_size)
+        texts = pairs.texts_of_pairs(cls, first, second, columns)
         labels = None if labels is None else label_list(labels)
-        classes = 1 if labels is None else len(labels)
-        model = models.encoder_classifier(
-            tokenizer.vocab_size,
-            classes,
-            token_type_ids=True,
-            token_types=2,
-            **builder_options(options, tokenizer, max_length),
-        )
-        return cls(model, tokenizer, labels, max_length=max_length)
+        build = functools.partial(models.encoder_classifier, **pairs.TOKEN_TYPES)
+        return cls._from_scratch(build, options, lambda: texts, len(labels or [None]), labels=labels)
 
     @classmethod
     @shows_overrides
     def from_checkpoint(
         cls,
-        path: str | os.PathLike,
+        path: Path,
         labels: Any = None,
         max_length: int | None = None,
         **options: Unpack[ClassifierCheckpointOptions],
@@ -120,13 +104,13 @@ class PairClassifier(PairTask):
             max_length: truncates longer pairs.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path, options)
+        folder, tokenizer = cls._find(path, options)
         known = labels_of(folder, "SequenceClassification")
         if labels is None and problem_type_of(folder, "SequenceClassification") == "multi_label_classification":
             raise ValueError("`labels` must be given: the checkpoint gives a text several labels; received None.")
         labels = known if labels is None else label_list(labels)
         labels = None if labels is not None and len(labels) == 1 else labels
-        options, separator = pair_format(folder, options)
+        options, separator = pairs.pair_format(folder, options)
         model = load_classifier(folder, "sequence_classification", known, labels, options)
         return cls(model, tokenizer, labels, separator, max_length, learning_rate=5e-5)
 
@@ -154,8 +138,6 @@ class PairClassifier(PairTask):
         Raises:
             ValueError: columns of different lengths, another label than those of the task, weights for a score.
         """
-        if class_weight is not None and self.labels is None:
-            raise ValueError(f"`class_weight` must be None for a score; received {short_repr(class_weight)}.")
         return self._fit(first, [second, labels], options, class_weight)
 
     def evaluate(
@@ -172,7 +154,7 @@ class PairClassifier(PairTask):
         Args:
             first, second: a text each, or a list of texts each.
             batch_size: pairs in a batch.
-            return_probabilities: whether to return the probabilities float32 (N, C) in place of the labels.
+            return_probabilities: whether to return the probabilities float32 (N, C) instead of the labels.
             verbose: 0 shows no progress bar; it comes from ten batches on.
 
         Returns:
@@ -180,13 +162,7 @@ class PairClassifier(PairTask):
         """
         checks.boolean("return_probabilities", return_probabilities)
         first, second, back = _pairs_of(first, second)
-        activation = keras.ops.sigmoid if self.labels is None else keras.ops.softmax
-        rows = self._probabilities(self._pairs(first, second), batch_size, verbose, activation)
-        if self.labels is None:
-            return back(np.reshape(rows, -1).astype("float32"))
-        if return_probabilities:
-            return back(np.reshape(rows, (-1, len(self.labels))).astype("float32"))
-        return back([self.labels[int(row.argmax())] for row in rows])
+        return back(self._answers(self._pairs(first, second), batch_size, return_probabilities, verbose))
 
     def rank(
         self, query: str, texts: Any, batch_size: int = 32, verbose: int | str = "auto"
@@ -210,13 +186,9 @@ class PairClassifier(PairTask):
         scores = scores if self.labels is None else scores[:, -1]
         return [(texts[i], float(scores[i])) for i in np.argsort(-scores, kind="stable")]
 
-    def export(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
+    def export(self, folder: Path, overwrite: bool = False) -> None:
         """Writes a SavedModel from two texts to labels and probabilities, or to scores, see `txf.text.export`."""
-        tokenizer = self.tokenizer.from_config({**self.tokenizer.get_config(), "length": self.max_length})
-        names = None if self.labels is None else list(map(str, self.labels))
-        text.export(
-            self.model, tokenizer, folder, labels=names, overwrite=overwrite, pairs=True, separator=self.separator
-        )
+        self._export(folder, overwrite, pairs=True, separator=self.separator)
 
     def inputs(self, first: Any, second: Any) -> Any:
         """Returns what the model reads of pairs, for `model.predict` or `txf.visualize.attention_scores`.
@@ -232,12 +204,10 @@ class PairClassifier(PairTask):
         if not first:
             raise ValueError("`first` must hold a text at least; received none.")
         rows, padding = self._pairs(first, second), self._input_padding()
+        pad = functools.partial(keras.utils.pad_sequences, padding="post")
         if not self._token_types:
-            return keras.utils.pad_sequences(rows, value=padding, padding="post")
-        return {
-            name: keras.utils.pad_sequences([row[name] for row in rows], value=value, padding="post")
-            for name, value in padding.items()
-        }
+            return pad(rows, value=padding)
+        return {name: pad([row[name] for row in rows], value=value) for name, value in padding.items()}
 
     def get_config(self) -> dict[str, Any]:
         return {"labels": self.labels, "separator": self.separator, **super().get_config()}
@@ -252,40 +222,11 @@ class PairClassifier(PairTask):
         types = rows_of(types_of_pair(rows, before))
         return [{"token_ids": row, "token_type_ids": kind} for row, kind in zip(ids, types)]
 
-    def _checked(self, values):
-        first, second, labels = strings("first", values[0]), strings("second", values[1]), values[2]
-        if self.labels is not None:
-            return [first, second, numbers_of("labels", labels, self.labels)]
-        try:
-            scores = numbers("labels", labels)
-        except ValueError as error:
-            raise ValueError(f"{error} The task has no labels of its own, and learns a score.") from None
-        if not 0 <= min(scores) <= max(scores) <= 1:
-            raise ValueError(f"`labels` must be scores from 0 to 1; received {min(scores)} to {max(scores)}.")
-        return [first, second, scores]
-
     def _examples(self, values):
         classes = None if self.labels is None else len(self.labels)
         return text.sentence_pairs(
             tuple(values), self.tokenizer, classes, self.max_length, self.separator, token_types=self._token_types
         )
-
-    def _padding(self):
-        return self._input_padding(), 0
-
-    def _compilation(self):
-        if self.labels is None:
-            return keras.losses.BinaryCrossentropy(from_logits=True), []
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy", MacroF1()]
-
-    def _scores(self, values, batch_size):
-        if self.labels is not None:
-            return {}
-        first, second, scores = values
-        return correlations(self.predict(first, second, batch_size, verbose=0), scores)
-
-    def _checkpoint_config(self):
-        return None if self.labels is None else config_with_labels(self.model, self.labels)
 
 
 def _pairs_of(first, second):

@@ -1,6 +1,6 @@
 """QuestionAnswerer: the part of a text that answers a question."""
 
-import os
+import functools
 from typing import Any, Self, Unpack
 
 import keras
@@ -11,23 +11,22 @@ from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import inputs_by_name
+from keras_txf.tasks import pairs
 from keras_txf.tasks.batches import in_batches
-from keras_txf.tasks.columns import one_or_many
-from keras_txf.tasks.columns import texts as strings
+from keras_txf.tasks.columns import one_or_many, strings
 from keras_txf.tasks.data_files import SQUAD, answers_of, is_file, read_squad
-from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.errors import bad_argument
+from keras_txf.tasks.fitting import FitOptions
 from keras_txf.tasks.option_tables import SpanTaskOptions
-from keras_txf.tasks.pair_format import pair_format
-from keras_txf.tasks.pair_task import PairTask
-from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of
+from keras_txf.tasks.task import Path, Task
 from keras_txf.tasks.windows import AnswerWindows, best_spans, targets, tokens_of
-from keras_txf.text.datasets import checked_tokenizer, limit, separator_tokens
+from keras_txf.text.datasets import checked_tokenizer, separator_tokens
 
 OUTPUTS = ("start_logits", "end_logits")
 OVERLAP = 128  # tokens, of the windows of BERT on SQuAD
 
 
-class QuestionAnswerer(PairTask):
+class QuestionAnswerer(Task):
     """Finds the answer of a question in a text: extractive question answering, as on SQuAD.
 
     A long context is read in windows that overlap. The answer is the span, in any window, with the largest sum of the
@@ -80,14 +79,10 @@ class QuestionAnswerer(PairTask):
         super().__init__(model, tokenizer, max_length, learning_rate)
         outputs = self.model.output
         if not isinstance(outputs, dict) or not {*OUTPUTS} <= {*outputs}:
-            raise ValueError(
-                f"`model` must return a dict of {' and '.join(OUTPUTS)}, as that of `span_classifier`; received "
-                f"{short_repr(sorted(outputs) if isinstance(outputs, dict) else outputs)}."
-            )
+            must = f"return a dict of {' and '.join(OUTPUTS)}, as a model of `span_classifier` does"
+            raise bad_argument("model", must, sorted(outputs) if isinstance(outputs, dict) else outputs)
         checked_tokenizer("tokenizer", tokenizer, needs=("start", "end"))
-        between = separator_tokens(tokenizer, separator)
-        special = len(tokenizer.start) + len(between) + len(tokenizer.end)
-        limit(tokenizer, self.max_length, special, texts=2)
+        special = pairs.special_tokens(tokenizer, separator, self.max_length)
         self.separator = separator
         most = (self.max_length - special + 1) // 2 - 1
         self.overlap = min(OVERLAP, self.max_length // 4, most) if overlap is None else overlap
@@ -115,18 +110,16 @@ class QuestionAnswerer(PairTask):
             overlap, max_answer_length, null_threshold: of the constructor.
             {options}
         """
-        tokenizer, vocab_size, max_length = take_tokenizer(options)
-        tokenizer = cls._tokenizer_or(tokenizer, questions, contexts, columns, vocab_size)
-        model = models.span_classifier(
-            tokenizer.vocab_size, token_type_ids=True, token_types=2, **builder_options(options, tokenizer, max_length)
-        )
-        return cls(model, tokenizer, None, max_length, overlap, max_answer_length, null_threshold)
+        texts = pairs.texts_of_pairs(cls, questions, contexts, columns)
+        build = functools.partial(models.span_classifier, **pairs.TOKEN_TYPES)
+        own = {"overlap": overlap, "max_answer_length": max_answer_length, "null_threshold": null_threshold}
+        return cls._from_scratch(build, options, lambda: texts, **own)
 
     @classmethod
     @shows_overrides
     def from_checkpoint(
         cls,
-        path: str | os.PathLike,
+        path: Path,
         max_length: int | None = None,
         overlap: int | None = None,
         max_answer_length: int = 30,
@@ -141,8 +134,8 @@ class QuestionAnswerer(PairTask):
                 0.0, to a checkpoint that was trained on SQuAD 2.0.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path, options)
-        options, separator = pair_format(folder, options)
+        folder, tokenizer = cls._find(path, options)
+        options, separator = pairs.pair_format(folder, options)
         model = checkpoints.load(folder, "question_answering", **options)
         return cls(model, tokenizer, separator, max_length, overlap, max_answer_length, null_threshold, 5e-5)
 
@@ -207,7 +200,7 @@ class QuestionAnswerer(PairTask):
         for place, (context, tokens, parts) in enumerate(zip(contexts, offsets, of_question)):
             best = best_spans(*parts, context, tokens, self.max_answer_length, k or 1, self.null_threshold)
             if not best:
-                raise ValueError(f"`contexts` must each have a token; received {short_repr(context)} at place {place}.")
+                raise bad_argument("contexts", "each have a token", context, place)
             answers.append(best[0] if k is None else best)
         return back(answers)
 
@@ -257,14 +250,12 @@ class QuestionAnswerer(PairTask):
         for place, (tokens, known) in enumerate(zip(offsets, answers)):
             span = tokens_of(tokens, known[0][1], known[0][1] + len(known[0][0])) if known else None
             if known and span is None:
-                raise ValueError(
-                    f"`answers` must each have a token; received {short_repr(known[0][0])} at place {place}."
-                )
+                raise bad_argument("answers", "each have a token", known[0][0], place)
             spans.append(span)
         return _Rows([(row, targets(window, spans[window.example])) for row, window in zip(rows, windows)])
 
     def _padding(self):
-        return self._input_padding(), dict.fromkeys(OUTPUTS, 0)
+        return self._input_padding(), dict.fromkeys(OUTPUTS, 0)  # of the places of the answer
 
     def _compilation(self):
         return {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in OUTPUTS}, None
@@ -277,7 +268,7 @@ class QuestionAnswerer(PairTask):
 
 
 class _Rows(list):
-    """Examples in memory, in the place of a data set."""
+    """Examples in memory, with the method of a data set that a task calls."""
 
     def as_numpy_iterator(self):
         return iter(self)

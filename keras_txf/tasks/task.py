@@ -1,36 +1,40 @@
-"""Task: what all tasks share, a model and a tokenizer, training on columns of text, files."""
+"""Task: the base of all tasks: a model and a tokenizer, training on columns of text, files."""
 
 import functools
 import os
-import pathlib
-import sys
 from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
 
-from keras_txf import checks, training
+from keras_txf import checkpoints, checks, text
 from keras_txf.checkpoints.checkpoint_info import has_checkpoint_info
-from keras_txf.checks import short_repr
+from keras_txf.checkpoints.saved_config import config_with_labels
 from keras_txf.layers.shown_options import shows_options
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
+from keras_txf.tasks import fitting
 from keras_txf.tasks import folder as task_folder
-from keras_txf.tasks.batches import Batches, in_batches, probabilities
-from keras_txf.tasks.columns import is_tuple_of_columns, read_columns
-from keras_txf.tasks.epoch_scores import EpochScores
-from keras_txf.tasks.fit_options import check_compile_options, check_options, divide
+from keras_txf.tasks.batches import Batches, in_batches, probabilities, rows_of
+from keras_txf.tasks.columns import named_columns, read_columns, strings
+from keras_txf.tasks.errors import bad_argument
+from keras_txf.tasks.fitting import CompileOptions
 from keras_txf.tasks.labels import class_weights
-from keras_txf.tasks.option_tables import CompileOptions
-from keras_txf.tasks.tokens import rows_of
+from keras_txf.tasks.option_tables import builder_options
 from keras_txf.text.datasets import checked_tokenizer, limit, row
 
-LONGEST = 512  # tokens of a text, where the model has no limit of its own
+Path = str | os.PathLike
+LONGEST = 512  # tokens of a text, for a model without a limit
+
+
+def word_pieces(lines, vocab_size, **options):
+    """Trains a WordPiece tokenizer with the special tokens of BERT."""
+    return text.WordPieceTokenizer.train(lines, vocab_size, start="[CLS]", end="[SEP]", **options)
 
 
 class Task:
-    """A model, a tokenizer, and what joins them.
+    """A model and a tokenizer, joined. A subclass says how columns become examples, and logits become answers.
 
-    Everything beneath stays usable: `model` is a functional Keras model, `tokenizer` a tokenizer of `txf.text`.
+    Both stay usable alone: `model` is a functional Keras model, `tokenizer` a tokenizer of `txf.text`.
 
     Args:
         model: the model of the task's builder.
@@ -41,7 +45,9 @@ class Task:
 
     columns = {"texts": "text"}  # of `fit`: the names of its arguments, and of the columns of a table
     renews = False  # whether each epoch has other examples
+    labels = None  # of a task that has labels
     _metrics = "metrics"  # of Keras' `compile`
+    _token_types = False  # whether the model has the input `token_type_ids`
 
     def __init__(self, model, tokenizer, max_length=None, learning_rate=1e-3):
         self.model = checks.built_model("model", model)
@@ -68,23 +74,14 @@ class Task:
             {options}
 
         Raises:
-            ValueError: an optimizer, a loss or metrics that are none.
+            ValueError: a value that Keras' `compile` cannot have.
         """
-        try:
-            found = keras.optimizers.get(optimizer)
-        except Exception as error:
-            raise ValueError(f"`optimizer` must be one of Keras; received {short_repr(optimizer)}.") from error
-        if found is None:
-            raise ValueError("`optimizer` must be one of Keras; received None.")
-        if loss is not None and not isinstance(loss, (str, list, tuple, dict)) and not callable(loss):
-            raise ValueError(f"`loss` must be a loss of Keras or a function; received {short_repr(loss)}.")
-        if metrics is not None and not isinstance(metrics, (list, tuple, dict)):
-            raise ValueError(f"`metrics` must be a list of metrics of Keras; received {short_repr(metrics)}.")
-        check_compile_options(options)
+        found = fitting.optimizer_of(optimizer)
+        fitting.check_compile_options(loss, metrics, options)
         self._compile(found, loss, metrics, **options)
         self._is_compiled = True
 
-    def save(self, folder: str | os.PathLike, format: str = "keras") -> None:
+    def save(self, folder: Path, format: str = "keras") -> None:
         """Writes the task to a folder: the model, the tokenizer, the labels and a model card, without pickle.
 
         Args:
@@ -93,22 +90,21 @@ class Task:
             format: "keras", for `load`; or "huggingface", a folder that transformers loads, for a task of a checkpoint.
 
         Raises:
-            ValueError: "huggingface" for a model that is of no checkpoint, a disk that is full or read-only.
+            ValueError: "huggingface" for a model that was not loaded from a checkpoint; a disk that is full or
+                read-only.
         """
         checks.one_of("format", format, ("keras", "huggingface"))
         path = checks.path("folder", folder)
         if format == "huggingface":
             if not has_checkpoint_info(self.checkpoint_model()):
-                raise ValueError(
-                    '`format` must be "keras" for a task that did not begin from a checkpoint; received "huggingface".'
-                )
+                raise bad_argument("format", 'be "keras" for a task that did not begin from a checkpoint', format)
             self._check_format()
             task_folder.save_checkpoint(path, self)
         else:
             task_folder.save(path, self)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike) -> Self:
+    def load(cls, folder: Path) -> Self:
         """Loads a task that `save` wrote, or a checkpoint in the format of Hugging Face.
 
         Raises:
@@ -117,12 +113,40 @@ class Task:
         return task_folder.load(checks.path("folder", folder), cls)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor beside model and tokenizer, of JSON's types."""
+        """The arguments of the constructor without model and tokenizer, of JSON's types."""
         return {"max_length": self.max_length, "learning_rate": self.learning_rate}
 
     @classmethod
-    def from_checkpoint(cls, path: str | os.PathLike) -> Self:
+    def from_checkpoint(cls, path: Path) -> Self:
         raise NotImplementedError
+
+    @classmethod
+    def _from_scratch(cls, build, options, texts, *sizes, train=word_pieces, position=None, **own):
+        """Makes a task of an untrained model, and of the caller's tokenizer or a new one.
+
+        Args:
+            build: the builder of the model.
+            options: the options of `from_scratch`, for the builder.
+            texts: a function that returns the texts of a new vocabulary.
+            sizes: arguments of the builder after the number of tokens, such as the number of classes.
+            train: the function that makes a new tokenizer.
+            position: the task's default of the option `position`.
+            own: arguments of the constructor.
+        """
+        tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
+        if tokenizer is None:
+            tokenizer = train(texts(), vocab_size)
+        options = builder_options(options, checked_tokenizer("tokenizer", tokenizer), max_length, position)
+        return cls(build(tokenizer.vocab_size, *sizes, **options), tokenizer, max_length=max_length, **own)
+
+    @staticmethod
+    def _find(path, options):
+        """The folder of a checkpoint, and its tokenizer; takes the `revision` out of the options."""
+        found = checkpoints.find(path, options.pop("revision", None))
+        try:
+            return found, text.from_checkpoint(found)
+        except ValueError as error:
+            raise ValueError(f"`path` must be a checkpoint with a tokenizer: {error}") from error
 
     def _limit(self):
         """The number of positions of the model, or None."""
@@ -136,68 +160,43 @@ class Task:
 
     @classmethod
     def _read(cls, data, others, columns, known=None):
-        """Reads the columns of `fit`, those of the task unless `known` has others."""
+        """Reads the columns of `fit`: the columns of the task, or of `known`."""
         known = known or cls.columns
-        names = list(known.values()) if columns is None else [columns] if isinstance(columns, str) else columns
-        if not isinstance(names, (list, tuple)) or len(names) != len(known):
-            raise ValueError(
-                f"`columns` must be the names of {len(known)} columns, for {list(known)} in this order; received "
-                f"{short_repr(columns)}."
-            )
-        names = checks.strings("columns", list(names))
-        return read_columns(data, others[: len(known) - 1], dict(zip(known, names)))
+        return read_columns(data, others[: len(known) - 1], named_columns(columns, known))
 
     def _fit(self, data, others, options, class_weight=None, names=None):
-        """Trains on columns, of other `names` than the task's; with a `class_weight` the last column has labels."""
-        check_options(options)
-        epochs, batch_size, seed = options["epochs"], options["batch_size"], options["seed"]
-        names = names or self.columns
-        values = self._checked(self._read(data, others, options["columns"], names))
-        held = options["validation_data"]
+        """Trains on the columns of the task, or on columns of other `names`. `class_weight` is for the last column."""
+        fitting.check_fit_options(options)
+        values, held = self._examples_of_fit(data, others, options, names or self.columns)
+        batch_size, seed, callbacks = options["batch_size"], options["seed"], options["callbacks"]
+        weights = None if class_weight is None else class_weights(class_weight, self.labels, values[-1])
+        batches, validation = self._batches(values, batch_size, weights, shuffle=True, seed=seed), None
         if held is not None:
-            if not isinstance(held, (list, tuple)) or len(names) == 1 and not is_tuple_of_columns(held):
-                held = (held,)
-            if len(held) > len(names):
-                raise ValueError(
-                    f"`validation_data` must be a tuple of {list(names)} at most, without weights; received "
-                    f"{len(held)} parts."
-                )
-            others = [*held[1:], *[None] * (len(names) - len(held))]
-            try:
-                held = self._checked(self._read(held[0] if held else [], others, options["columns"], names))
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"`validation_data` must be as the data of `fit`: {error}") from error
-        elif options["validation_split"]:
-            values, held = divide(values, options["validation_split"], seed)
-        initial_epoch = options["initial_epoch"]
-        weights = None
-        if class_weight is not None:
-            numbers = [number for target in values[-1] for number in np.ravel(target)]
-            weights = class_weights(class_weight, self.labels, numbers)
-        batches = self._batches(values, batch_size, weights, shuffle=True, seed=seed)
-        validation = None if held is None else self._batches(held, batch_size)
-        self._prepare(options["learning_rate"], epochs * len(batches))
-        for _ in range(initial_epoch):
+            validation = self._batches(held, batch_size)
+            callbacks = [fitting.EpochScores(lambda: self._scores(held, batch_size)), *callbacks]
+        self._prepare(options["learning_rate"], options["epochs"] * len(batches))
+        for _ in range(options["initial_epoch"]):
             batches.on_epoch_end()
+        passed = {name: options[name] for name in ("epochs", "initial_epoch", "verbose")}
+        # Keras' shuffling would not depend on `seed`.
         history = self._trained().fit(
-            batches,
-            epochs=epochs,
-            initial_epoch=initial_epoch,
-            shuffle=False,  # Keras' order would be none of `seed`
-            validation_data=validation,
-            callbacks=[*([] if held is None else [self._epoch_scores(held, batch_size)]), *options["callbacks"]],
-            verbose=options["verbose"],
+            batches, shuffle=False, validation_data=validation, callbacks=[*callbacks], **passed
         )
-        scores = {name: float(found[-1]) for name, found in history.history.items()}
-        self.record.append(
-            {
-                "examples": len(values[0]),
-                "epochs": len(history.epoch) + initial_epoch,
-                "scores": scores,
-                "script": pathlib.Path(sys.argv[0]).name,  # alone: its arguments may hold secrets
-            }
-        )
+        self.record.append(fitting.record_of(history, len(values[0]), options["initial_epoch"]))
         return history
+
+    def _examples_of_fit(self, data, others, options, names):
+        """The columns to train on, and the columns to hold out or None."""
+        columns, held = options["columns"], options["validation_data"]
+        values = self._checked(self._read(data, others, columns, names))
+        if held is None:
+            share = options["validation_split"]
+            return fitting.divide(values, share, options["seed"]) if share else (values, None)
+        first, rest = fitting.columns_of(held, names)
+        try:
+            return values, self._checked(self._read(first, rest, columns, names))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`validation_data` must be as the data of `fit`: {error}") from error
 
     def _evaluate(self, data, others, columns, batch_size, names=None):
         """Returns the loss, the metrics of `_compilation` and the further scores of columns."""
@@ -215,10 +214,7 @@ class Task:
         def make():
             found = list(examples.as_numpy_iterator())
             if not found:
-                raise ValueError(
-                    f"`max_length` must leave a token to learn in an example at least; received {self.max_length}, and "
-                    "no example has one."
-                )
+                raise bad_argument("max_length", "leave a token to learn in at least one example", self.max_length)
             # No loss counts the targets below 0.
             return found if weights is None else [(*one, weights[np.maximum(one[1], 0)]) for one in found]
 
@@ -231,18 +227,13 @@ class Task:
                 raise ValueError("`learning_rate` must be left out where you compiled the task; received both.")
             return
         peak = self.learning_rate if learning_rate is None else checks.positive_number("learning_rate", learning_rate)
-        if steps < 10:  # the first rate of a warm-up is 0: of few steps it would waste one
-            schedule = keras.optimizers.schedules.CosineDecay(peak, steps)
-        else:
-            schedule = training.warmup_cosine(peak, steps // 10, steps)
-        optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.01, global_clipnorm=1.0)
-        self._compile(optimizer)
+        self._compile(fitting.default_optimizer(peak, steps))
 
-    # What a task says of itself.
+    # A subclass overrides the methods below.
 
     def _checked(self, values):
         """The columns of `fit`, checked."""
-        return values
+        return [strings(name, column) for name, column in zip(self.columns, values)]
 
     def _examples(self, values):
         """A `tf.data.Dataset` of (inputs, targets)."""
@@ -250,7 +241,12 @@ class Task:
 
     def _padding(self):
         """The value that fills up each part of an example."""
-        return self._pad_id(), 0
+        return self._input_padding(), 0
+
+    def _input_padding(self):
+        """The value that fills up each input of the model."""
+        ids = self._pad_id()
+        return {"token_ids": ids, "token_type_ids": 0} if self._token_types else ids
 
     _finish = None  # a function of a batch
 
@@ -259,12 +255,8 @@ class Task:
         raise NotImplementedError
 
     def _scores(self, values, batch_size):
-        """Scores of columns beside those of `_compilation`, by their names."""
+        """Scores of columns next to the metrics of `_compilation`, by their names."""
         return {}
-
-    def _epoch_scores(self, values, batch_size):
-        """The callback that adds scores of the held-out columns to the logs."""
-        return EpochScores(lambda: self._scores(values, batch_size))
 
     def _trained(self):
         """The model that `fit` trains."""
@@ -273,7 +265,7 @@ class Task:
     def _probabilities(self, examples, batch_size, verbose, activation=keras.ops.softmax):
         """The activation of the logits of each example, float32."""
         function = functools.partial(probabilities, self.model, activation=activation)
-        return in_batches(function, examples, self._padding()[0], batch_size, self.max_length, verbose)
+        return in_batches(function, examples, self._input_padding(), batch_size, self.max_length, verbose)
 
     def _pad_id(self):
         return 0 if self.tokenizer.pad_id is None else self.tokenizer.pad_id
@@ -282,16 +274,22 @@ class Task:
         """Ids of each text, with `start` and `end`, truncated."""
         return rows_of(row(self.tokenizer, texts, self.max_length))
 
+    def _export(self, folder, overwrite, **options):
+        """Writes a SavedModel that truncates its texts as the task does."""
+        tokenizer = self.tokenizer.from_config({**self.tokenizer.get_config(), "length": self.max_length})
+        names = None if self.labels is None else list(map(str, self.labels))
+        text.export(self.model, tokenizer, folder, labels=names, overwrite=overwrite, **options)
+
     def _checkpoint_config(self):
-        """The values of config.json of a Hugging Face folder; None: those of the checkpoint."""
-        return None
+        """The values of config.json of a Hugging Face folder; None: the values of the checkpoint."""
+        return None if self.labels is None else config_with_labels(self.model, self.labels)
 
     def checkpoint_model(self) -> keras.Model:
-        """Returns the model that a Hugging Face folder holds: the task's, or the part without what stands on it."""
+        """Returns the model that a Hugging Face folder holds: the task's model, or its encoder."""
         return self.model
 
     def _check_format(self):
-        """Refuses what a Hugging Face folder cannot hold."""
+        """Raises ValueError for a model that a Hugging Face folder cannot hold."""
 
     def _save_beside(self, folder):
         """Writes further files of a Hugging Face folder."""

@@ -1,27 +1,22 @@
 """TextClassifier: a label for a text, several labels, or a number."""
 
-import os
 from typing import Any, Self, Unpack
 
 import keras
-import numpy as np
 
-from keras_txf import checks, models, text
+from keras_txf import checks, models
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checkpoints.saved_config import config_with_labels, labels_of, problem_type_of
-from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
-from keras_txf.layers.token_input import logits_of
-from keras_txf.tasks.columns import one_or_many, texts
-from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.classifier import Classifier, problem_of
+from keras_txf.tasks.columns import one_or_many, strings
+from keras_txf.tasks.fitting import FitOptions
 from keras_txf.tasks.labels import load_classifier
 from keras_txf.tasks.option_tables import SequenceTaskOptions
-from keras_txf.tasks.problems import problem_of
-from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of, word_pieces_or
+from keras_txf.tasks.task import Path
 
 
-class TextClassifier(Task):
+class TextClassifier(Classifier):
     """Gives each text one of the labels: sentiment, topic, spam; or several of the labels; or a number.
 
     Args:
@@ -57,13 +52,8 @@ class TextClassifier(Task):
         learning_rate: float = 1e-3,
         problem_type: str = "single_label_classification",
     ):
-        super().__init__(model, tokenizer, max_length, learning_rate)
-        self._problem = problem_of(problem_type)
+        super().__init__(model, tokenizer, labels, problem_of(problem_type), max_length, learning_rate)
         self.problem_type = problem_type
-        self.labels = self._problem.checked_labels(labels)
-        classes, needed = logits_of(self.model).shape[-1], len(self.labels or [None])
-        if needed != classes:
-            raise ValueError(f"`labels` must be {classes}, one for each class of the model; received {needed}.")
 
     @classmethod
     @shows_options
@@ -83,20 +73,16 @@ class TextClassifier(Task):
             {options}
         """
         problem = problem_of(problem_type)
-        tokenizer, vocab_size, max_length = take_tokenizer(options)
         texts, labels = cls._read(texts, [labels], columns)
-        tokenizer = word_pieces_or(tokenizer, lambda: _checked(texts), vocab_size)
-        labels = problem.labels(labels)
-        model = models.encoder_classifier(
-            tokenizer.vocab_size, len(labels or [None]), **builder_options(options, tokenizer, max_length)
-        )
-        return cls(model, tokenizer, labels, max_length, problem_type=problem_type)
+        labels, corpus = problem.labels(labels), lambda: strings("texts", texts)
+        own = {"labels": labels, "problem_type": problem_type}
+        return cls._from_scratch(models.encoder_classifier, options, corpus, len(labels or [None]), **own)
 
     @classmethod
     @shows_overrides
     def from_checkpoint(
         cls,
-        path: str | os.PathLike,
+        path: Path,
         labels: Any = None,
         max_length: int | None = None,
         problem_type: str | None = None,
@@ -113,7 +99,7 @@ class TextClassifier(Task):
                 "regression", else "single_label_classification".
             {options}
         """
-        folder, tokenizer = tokenizer_of(path, options)
+        folder, tokenizer = cls._find(path, options)
         known = labels_of(folder, "SequenceClassification")
         if problem_type is None:
             is_number = labels is None and known is not None and len(known) == 1
@@ -147,11 +133,6 @@ class TextClassifier(Task):
             ValueError: columns of different lengths, another label than those of the task, weights for several labels
                 or numbers.
         """
-        if class_weight is not None and not self._problem.has_class_weight:
-            raise ValueError(
-                f'`class_weight` must be None for `problem_type="{self.problem_type}"`; received '
-                f"{short_repr(class_weight)}."
-            )
         return self._fit(texts, [labels], options, class_weight)
 
     def predict(
@@ -162,7 +143,7 @@ class TextClassifier(Task):
         Args:
             texts: a text, or a list of texts.
             batch_size: texts in a batch.
-            return_probabilities: whether to return the probabilities float32 (N, C) in place of the labels.
+            return_probabilities: whether to return the probabilities float32 (N, C) instead of the labels.
             verbose: 0 shows no progress bar; it comes from ten batches on.
 
         Returns:
@@ -175,7 +156,7 @@ class TextClassifier(Task):
         if checks.boolean("return_probabilities", return_probabilities) and self.labels is None:
             raise ValueError('`return_probabilities` must be False for `problem_type="regression"`; received True.')
         texts, back = one_or_many("texts", texts)
-        return self._answers(self._ids(texts), batch_size, return_probabilities, verbose, back)
+        return back(self._answers(self._ids(texts), batch_size, return_probabilities, verbose))
 
     def evaluate(self, texts: Any, labels: Any = None, columns: Any = None, batch_size: int = 32) -> dict[str, float]:
         """Returns scores on labelled texts, see `fit`.
@@ -185,44 +166,18 @@ class TextClassifier(Task):
         """
         return self._evaluate(texts, [labels], columns, batch_size)
 
-    def export(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
+    def export(self, folder: Path, overwrite: bool = False) -> None:
         """Writes a SavedModel from strings to labels and probabilities, or logits (B, 1) that are numbers.
 
         See `txf.text.export`.
         """
-        config = {**self.tokenizer.get_config(), "length": self.max_length}
-        names = None if self.labels is None else list(map(str, self.labels))
-        multi_label = self.problem_type == "multi_label_classification"
-        tokenizer = self.tokenizer.from_config(config)
-        text.export(self.model, tokenizer, folder, labels=names, overwrite=overwrite, multi_label=multi_label)
+        self._export(folder, overwrite, multi_label=self.problem_type == "multi_label_classification")
 
     def get_config(self) -> dict[str, Any]:
         return {"labels": self.labels, "problem_type": self.problem_type, **super().get_config()}
 
-    def _answers(self, examples, batch_size, return_probabilities, verbose, back):
-        rows = self._probabilities(examples, batch_size, verbose, self._problem.activation)
-        if return_probabilities:
-            return back(np.stack(rows) if rows else np.zeros((0, len(self.labels)), "float32"))
-        return back(self._problem.answers(rows, self.labels))
-
-    def _checked(self, values):
-        return [_checked(values[0]), self._problem.targets(values[1], self.labels)]
-
     def _examples(self, values):
         return self._problem.examples(*values, self.tokenizer, self.labels, self.max_length)
 
-    def _padding(self):
-        return self._pad_id(), self._problem.padding
-
-    def _compilation(self):
-        return self._problem.compilation()
-
-    def _scores(self, values, batch_size):
-        return self._problem.scores(lambda: self.predict(values[0], batch_size, verbose=0), values[1])
-
     def _checkpoint_config(self):
         return config_with_labels(self.model, self.labels or ["LABEL_0"], self.problem_type)
-
-
-def _checked(values):
-    return texts("texts", values)

@@ -1,6 +1,5 @@
 """TextEmbedder: a vector for each text, and search by meaning."""
 
-import os
 from typing import Any, Self, Unpack
 
 import keras
@@ -9,26 +8,18 @@ from keras import ops
 
 from keras_txf import checkpoints, checks, layers, models, text
 from keras_txf.checkpoints.option_tables import CheckpointOptions
-from keras_txf.checks import short_repr
 from keras_txf.layers.heads import POOLINGS
 from keras_txf.layers.norms import UnitNormalization
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
-from keras_txf.tasks.batches import in_batches
-from keras_txf.tasks.columns import numbers, one_or_many, texts
-from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks import sentence_modules
+from keras_txf.tasks.batches import in_batches, rows_of
+from keras_txf.tasks.classifier import correlations
+from keras_txf.tasks.columns import numbers, one_or_many, strings
+from keras_txf.tasks.errors import bad_argument
+from keras_txf.tasks.fitting import FitOptions
 from keras_txf.tasks.option_tables import EmbedderOptions
-from keras_txf.tasks.problems import correlations
-from keras_txf.tasks.sentence_modules import (
-    check_modules,
-    padding_of_decoder,
-    read_dense_layers,
-    read_max_length,
-    read_pooling,
-    write_modules,
-)
-from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import builder_options, rows_of, take_tokenizer, tokenizer_of, word_pieces_or
+from keras_txf.tasks.task import Path, Task
 from keras_txf.text.datasets import row
 
 
@@ -66,7 +57,7 @@ class TextEmbedder(Task):
     ):
         super().__init__(model, tokenizer, max_length, learning_rate)
         if len(getattr(model.output, "shape", ())) != 2 or len(inputs_by_name(model)) != 1:
-            raise ValueError(f"`model` must turn ids (B, T) into vectors (B, D); received {short_repr(model.output)}.")
+            raise bad_argument("model", "turn ids (B, T) into vectors (B, D)", model.output)
         self.temperature = checks.positive_number("temperature", temperature)
         self._towers = self._encoder = None
         self.texts, self.embeddings = [], None
@@ -82,21 +73,14 @@ class TextEmbedder(Task):
             anchors, positives, columns: the texts to train on, see `fit`.
             {options}
         """
-        tokenizer, vocab_size, max_length = take_tokenizer(options)
         read = cls._read(anchors, [positives], columns)
-        known = [one for name, column in zip(cls.columns, read) for one in texts(name, column)]
-        tokenizer = word_pieces_or(tokenizer, lambda: known, vocab_size)
-        encoder = models.encoder(tokenizer.vocab_size, **builder_options(options, tokenizer, max_length))
-        return cls(_pooled(encoder, "mean"), tokenizer, max_length)
+        texts = [one for name, column in zip(cls.columns, read) for one in strings(name, column)]
+        return cls._from_scratch(_mean_encoder, options, lambda: texts)
 
     @classmethod
     @shows_overrides
     def from_checkpoint(
-        cls,
-        path: str | os.PathLike,
-        pooling: str | None = None,
-        max_length: int | None = None,
-        **options: Unpack[CheckpointOptions],
+        cls, path: Path, pooling: str | None = None, max_length: int | None = None, **options: Unpack[CheckpointOptions]
     ) -> Self:
         """Makes an embedder of a Hugging Face checkpoint, such as those of sentence-transformers.
 
@@ -118,16 +102,16 @@ class TextEmbedder(Task):
         """
         checks.optional(checks.one_of, "pooling", pooling, sorted(POOLINGS))
         own = pooling is None
-        folder, tokenizer = tokenizer_of(path, options)
-        pooling = read_pooling(folder, tokenizer) if own else pooling
+        folder, tokenizer = cls._find(path, options)
+        pooling = sentence_modules.read_pooling(folder, tokenizer) if own else pooling
         if "pad_id" not in options:
             [ids] = rows_of(row(tokenizer, ["a"], None))
-            options.update(padding_of_decoder(folder, ids, tokenizer.vocab_size))
+            options.update(sentence_modules.padding_of_decoder(folder, ids, tokenizer.vocab_size))
         encoder = checkpoints.load(folder, "encoder", **options)
-        dense = read_dense_layers(folder, encoder.output.shape[-1]) if own else []
+        dense = sentence_modules.read_dense_layers(folder, encoder.output.shape[-1]) if own else []
         task = cls(_pooled(encoder, pooling, dense), tokenizer, max_length, learning_rate=2e-5)
         task._encoder = encoder
-        longest = read_max_length(folder)
+        longest = sentence_modules.read_max_length(folder)
         if max_length is None and longest is not None:
             task.max_length = min(longest, task._limit() or longest)
         return task
@@ -230,7 +214,7 @@ class TextEmbedder(Task):
             found += [[(self.texts[i], float(row[i])) for i in places] for row, places in zip(similarity, best)]
         return back(found)
 
-    def export(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
+    def export(self, folder: Path, overwrite: bool = False) -> None:
         """Writes a SavedModel from strings to embeddings, see `txf.text.export`.
 
         Raises:
@@ -241,8 +225,7 @@ class TextEmbedder(Task):
                 f"`export` needs a model with the padding of its tokenizer, {super()._pad_id()}; received one with "
                 f"pad_id={self._pad_id()}."
             )
-        tokenizer = self.tokenizer.from_config({**self.tokenizer.get_config(), "length": self.max_length})
-        text.export(self.model, tokenizer, folder, overwrite=overwrite)
+        self._export(folder, overwrite)
 
     def get_config(self) -> dict[str, Any]:
         return {"temperature": self.temperature, **super().get_config()}
@@ -264,10 +247,7 @@ class TextEmbedder(Task):
 
     def _prepare(self, learning_rate, steps):
         super()._prepare(learning_rate, steps)
-        self.embeddings = None  # they are of the weights before
-
-    def _checked(self, values):
-        return [texts("anchors", values[0]), texts("positives", values[1])]
+        self.embeddings = None  # which the old weights made
 
     def _examples(self, values):
         pairs = text.contrastive_pairs(tuple(values), self.tokenizer, self.max_length)
@@ -290,11 +270,15 @@ class TextEmbedder(Task):
         return self._encoder
 
     def _check_format(self):
-        check_modules(self.model)
+        sentence_modules.check_modules(self.model)
 
     def _save_beside(self, folder):
         """Writes the modules of sentence-transformers."""
-        write_modules(folder, self.model, self.max_length)
+        sentence_modules.write_modules(folder, self.model, self.max_length)
+
+
+def _mean_encoder(vocab_size, **options):
+    return _pooled(models.encoder(vocab_size, **options), "mean")
 
 
 def _pooled(encoder, pooling, dense=()):

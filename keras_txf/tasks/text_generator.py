@@ -1,27 +1,24 @@
 """TextGenerator: continues texts, follows instructions, chats."""
 
 import functools
-import os
 from typing import Any, Self, Unpack
 
 import keras
 
 from keras_txf import checkpoints, checks, models, text, training
 from keras_txf.checkpoints.option_tables import CheckpointOptions
-from keras_txf.checks import short_repr
 from keras_txf.generation.option_tables import ExportOptions, TextOptions
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import target_name, token_input
 from keras_txf.tasks import chats
 from keras_txf.tasks.answers import Answers, stop_ids_of
-from keras_txf.tasks.columns import texts as texts_of
-from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.columns import strings
+from keras_txf.tasks.errors import bad_argument
+from keras_txf.tasks.fitting import FitOptions
 from keras_txf.tasks.option_tables import GeneratorTaskOptions
-from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of
+from keras_txf.tasks.task import Path, Task
 from keras_txf.text.chat_messages import plain
 from keras_txf.text.chat_templates import find_chat_template
-from keras_txf.text.datasets import checked_tokenizer
 from keras_txf.text.instruction import ChatReader
 from keras_txf.text.lazy_imports import tf
 
@@ -78,42 +75,31 @@ class TextGenerator(Task):
                 special token for each role.
             {options}
         """
-        tokenizer, vocab_size, max_length = take_tokenizer(options)
         read = cls._read(texts, [responses], columns, columns_of(responses, columns))
         for column in read[1:]:
-            texts_of("responses", column)
-        if tokenizer is None:
-            chat = chats.is_conversations(read[0]) and chat_template is None
-            chat_template = chats.PLAIN if chat else chat_template
-            special = ("<pad>", "<unk>", "<s>", "</s>", *((*chats.ROLES, chats.END) if chat else ()))
-            lines = [line for column in read for line in chats.contents(column)]
-            tokenizer = text.SentencePieceTokenizer.train(
-                _checked(lines), vocab_size, special_tokens=special, start="<s>", end="</s>", pad_token="<pad>"
-            )
-        checked_tokenizer("tokenizer", tokenizer)
-        model = models.decoder_generator(
-            tokenizer.vocab_size, **builder_options(options, tokenizer, max_length, "rotary")
-        )
-        return cls(model, tokenizer, max_length, chat_template=chat_template)
+            strings("responses", column)
+        special = ("<pad>", "<unk>", "<s>", "</s>")
+        if options["tokenizer"] is None and chat_template is None and chats.is_conversations(read[0]):
+            chat_template, special = chats.PLAIN, (*special, *chats.ROLES, chats.END)
+        ends = {"start": "<s>", "end": "</s>", "pad_token": "<pad>"}
+        train = functools.partial(text.SentencePieceTokenizer.train, special_tokens=special, **ends)
+        more = {"train": train, "position": "rotary", "chat_template": chat_template}
+        return cls._from_scratch(models.decoder_generator, options, lambda: lines_of(read), **more)
 
     @classmethod
     @shows_overrides
     def from_checkpoint(
-        cls,
-        path: str | os.PathLike,
-        max_length: int | None = None,
-        chat_template: Any = None,
-        **options: Unpack[CheckpointOptions],
+        cls, path: Path, max_length: int | None = None, chat_template: Any = None, **options: Unpack[CheckpointOptions]
     ) -> Self:
         """Makes a generator of a Hugging Face checkpoint, with the chat template and the end token of its folder.
 
         Args:
             path: folder, or the name of a repository on the Hub.
             max_length: the largest number of tokens of an example.
-            chat_template: a template in place of the folder's, see `TextGenerator`.
+            chat_template: a template instead of the folder's, see `TextGenerator`.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path, options)
+        folder, tokenizer = cls._find(path, options)
         tokenizer = chats.with_end(tokenizer, folder)
         model = checkpoints.load(folder, "causal_lm", **options)
         template = find_chat_template(folder) if chat_template is None else chat_template
@@ -186,7 +172,7 @@ class TextGenerator(Task):
         options = {**stop_ids_of(self.tokenizer), "max_new_tokens": max_new_tokens, "sampler": sampler, **options}
         checks.boolean("return_prompt", return_prompt)
         answers = Answers(self.model, self._prompt_tokenizer, self.tokenizer, options, return_prompt)
-        return answers.stream(texts) if checks.boolean("stream", stream) else answers.all(texts, batch_size, verbose)
+        return answers(texts, batch_size, stream, verbose)
 
     @shows_overrides
     def chat(
@@ -233,24 +219,21 @@ class TextGenerator(Task):
         template = chats.needed(self.chat_template)
         reader = ChatReader(self.tokenizer, token_input(self.model, target_name(self.model)).pad_id)
         conversations, back = chats.conversations_of(messages)
-        if tools is not None and not (
-            isinstance(tools, (list, tuple)) and all(isinstance(tool, dict) for tool in tools)
-        ):
-            raise ValueError(f"`tools` must be a list of dicts; received {short_repr(tools)}.")
+        are_dicts = isinstance(tools, (list, tuple)) and all(isinstance(tool, dict) for tool in tools)
+        if tools is not None and not are_dicts:
+            raise bad_argument("tools", "be a list of dicts", tools)
         if variables is not None and not isinstance(variables, dict):
-            raise ValueError(f"`variables` must be a dict or None; received {short_repr(variables)}.")
+            raise bad_argument("variables", "be a dict or None", variables)
         variables = reader.guard(plain("variables", {**(variables or {}), "tools": tools}))
         render = functools.partial(template.render, add_generation_prompt=True, **variables)
         prompts = back(chats.rendered(lambda turns: render(reader.guard(plain("messages", turns))), conversations))
         ends = {"stop_ids": ids} if (ids := chats.end_ids(template, self.tokenizer)) else {}
         options = {**ends, "max_new_tokens": max_new_tokens, "sampler": sampler, **options}
         answers = Answers(self.model, reader, self.tokenizer, options, False, joins=False)
-        return (
-            answers.stream(prompts) if checks.boolean("stream", stream) else answers.all(prompts, batch_size, verbose)
-        )
+        return answers(prompts, batch_size, stream, verbose)
 
     @shows_overrides
-    def export(self, folder: str | os.PathLike, overwrite: bool = False, **options: Unpack[ExportOptions]) -> None:
+    def export(self, folder: Path, overwrite: bool = False, **options: Unpack[ExportOptions]) -> None:
         """Writes a SavedModel from texts to what follows them.
 
         Args:
@@ -264,12 +247,10 @@ class TextGenerator(Task):
         return {**super().get_config(), "chat_template": template}
 
     def _checked(self, values):
-        if len(values) == 2:
-            return [_checked(values[0]), texts_of("responses", values[1])]
-        if chats.is_conversations(values[0]):
+        if len(values) == 1 and chats.is_conversations(values[0]):
             chats.needed(self.chat_template)
             return values
-        return [_checked(values[0])]
+        return [strings(name, column) for name, column in zip(("texts", "responses"), values)]
 
     def _examples(self, values):
         if len(values) == 2:
@@ -291,11 +272,12 @@ class TextGenerator(Task):
             self.chat_template.save(folder)
 
 
+def lines_of(columns):
+    """The texts of columns, for a vocabulary."""
+    return strings("texts", [line for column in columns for line in chats.contents(column)])
+
+
 def columns_of(responses, columns):
     """The names of the columns of `fit`: of texts or conversations, or of prompts and responses."""
     pairs = responses is not None or (isinstance(columns, (list, tuple)) and len(columns) == 2)
     return {"texts": "prompt", "responses": "response"} if pairs else {"texts": "text"}
-
-
-def _checked(values):
-    return texts_of("texts", values)

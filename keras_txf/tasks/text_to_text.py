@@ -1,22 +1,21 @@
 """TextToText: answers a text with a text."""
 
-import os
+import functools
 from typing import Any, Self, Unpack
 
 import keras
 
-from keras_txf import checkpoints, checks, models, text, training
+from keras_txf import checkpoints, models, text, training
 from keras_txf.checkpoints.option_tables import CheckpointOptions
 from keras_txf.generation.option_tables import ExportOptions, TextOptions
 from keras_txf.layers.decoder_start import Start
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.reading import file_of
 from keras_txf.tasks.answers import Answers, stop_ids_of
-from keras_txf.tasks.columns import texts
-from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.columns import strings
+from keras_txf.tasks.fitting import FitOptions
 from keras_txf.tasks.option_tables import TextToTextOptions
-from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of, tokenizer_or
+from keras_txf.tasks.task import Path, Task
 from keras_txf.text.datasets import checked_tokenizer, limit
 
 
@@ -69,34 +68,25 @@ class TextToText(Task):
 
         Args:
             sources, targets, columns: the texts to train on, see `fit`.
-            target_tokenizer: a tokenizer of the targets in place of a new one.
+            target_tokenizer: a tokenizer of the targets instead of a new one.
             {options}
         """
-        tokenizer, vocab_size, max_length = take_tokenizer(options)
         read = cls._read(sources, [targets], columns)
-        sources, targets = (texts(name, column) for name, column in zip(cls.columns, read))
-        train = text.SentencePieceTokenizer.train
-        tokenizer = tokenizer_or(tokenizer, lambda: train(sources, vocab_size, end="</s>"))
-        start_and_end = dict(start="<s>", end="</s>")
-        target_tokenizer = tokenizer_or(
-            target_tokenizer, lambda: train(targets, vocab_size, **start_and_end), "target_tokenizer"
-        )
+        sources, targets = (strings(name, column) for name, column in zip(cls.columns, read))
+        train = functools.partial(text.SentencePieceTokenizer.train, end="</s>")
+        if target_tokenizer is None:
+            target_tokenizer = train(targets, options["vocab_size"], start="<s>")
+        size = checked_tokenizer("target_tokenizer", target_tokenizer).vocab_size
         own = options["decoder_options"]
         if own is None or isinstance(own, dict):
             options["decoder_options"] = {"pad_id": target_tokenizer.pad_id, **(own or {})}
-        model = models.encoder_decoder(
-            tokenizer.vocab_size,
-            target_tokenizer.vocab_size,
-            share_embeddings=False,
-            **builder_options(options, tokenizer, max_length),
-        )
-        return cls(model, tokenizer, target_tokenizer, max_length)
+        build = functools.partial(models.encoder_decoder, share_embeddings=False)
+        more = {"train": train, "target_tokenizer": target_tokenizer}
+        return cls._from_scratch(build, options, lambda: sources, size, **more)
 
     @classmethod
     @shows_overrides
-    def from_checkpoint(
-        cls, path: str | os.PathLike, max_length: int | None = None, **options: Unpack[CheckpointOptions]
-    ) -> Self:
+    def from_checkpoint(cls, path: Path, max_length: int | None = None, **options: Unpack[CheckpointOptions]) -> Self:
         """Makes a model of a Hugging Face checkpoint, with its tokenizer for both sides, or Marian's pair.
 
         Args:
@@ -104,7 +94,7 @@ class TextToText(Task):
             max_length: truncates longer texts.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path, options)
+        folder, tokenizer = cls._find(path, options)
         model = checkpoints.load(folder, "seq2seq", **options)
         target = text.from_checkpoint(folder, target=True) if file_of(folder, "target.spm").is_file() else None
         return cls(model, tokenizer, target, max_length, learning_rate=5e-5)
@@ -150,11 +140,10 @@ class TextToText(Task):
             The answer to a text, or a list of answers, without special tokens.
         """
         options = {"max_new_tokens": max_new_tokens, "sampler": sampler, **self._ends(), **options}
-        answers = Answers(self.model, self._reader(), self.target_tokenizer, options)
-        return answers.stream(texts) if checks.boolean("stream", stream) else answers.all(texts, batch_size, verbose)
+        return Answers(self.model, self._reader(), self.target_tokenizer, options)(texts, batch_size, stream, verbose)
 
     @shows_overrides
-    def export(self, folder: str | os.PathLike, overwrite: bool = False, **options: Unpack[ExportOptions]) -> None:
+    def export(self, folder: Path, overwrite: bool = False, **options: Unpack[ExportOptions]) -> None:
         """Writes a SavedModel from texts to answers.
 
         Args:
@@ -175,9 +164,6 @@ class TextToText(Task):
     def _reader(self):
         length = self.max_length if self.tokenizer.pad_id is not None else None
         return self.tokenizer.from_config({**self.tokenizer.get_config(), "length": length})
-
-    def _checked(self, values):
-        return [texts("sources", values[0]), texts("targets", values[1])]
 
     def _examples(self, values):
         start_id = self._start_id()

@@ -1,6 +1,6 @@
 """TokenClassifier: a tag for each word, and the entities that the tags make."""
 
-import os
+import functools
 import pathlib
 from typing import Any, Self, Unpack
 
@@ -9,17 +9,18 @@ import numpy as np
 
 from keras_txf import checks, models, text, training
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
-from keras_txf.checkpoints.saved_config import config_with_labels, labels_of
+from keras_txf.checkpoints.saved_config import labels_of
 from keras_txf.checks import short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import logits_of
+from keras_txf.tasks.classifier import OneLabel
 from keras_txf.tasks.columns import one_or_many
 from keras_txf.tasks.data_files import CONLL, is_file, read_conll
-from keras_txf.tasks.fit_options import FitOptions
+from keras_txf.tasks.errors import bad_argument
+from keras_txf.tasks.fitting import FitOptions
 from keras_txf.tasks.labels import label_list, load_classifier, numbers_of
 from keras_txf.tasks.option_tables import TokenTaskOptions
-from keras_txf.tasks.task import Task
-from keras_txf.tasks.tokens import builder_options, take_tokenizer, tokenizer_of, word_pieces_or
+from keras_txf.tasks.task import Path, Task, word_pieces
 from keras_txf.tasks.windows import WordWindows, words_of
 from keras_txf.text.tags import checked_names
 
@@ -95,23 +96,18 @@ class TokenClassifier(Task):
             label_all_tokens: of the constructor.
             {options}
         """
-        tokenizer, vocab_size, max_length = take_tokenizer(options)
         words, tags = cls._read(words, [tags], columns)
-        words = words_of("words", words)
-        cased = dict(lowercase=False, strip_accents=False)
-        tokenizer = word_pieces_or(tokenizer, lambda: [" ".join(row) for row in words], vocab_size, **cased)
-        tags = words_of("tags", tags) if labels is None else tags
-        labels = label_list([tag for row in tags for tag in row] if labels is None else labels)
-        model = models.token_classifier(
-            tokenizer.vocab_size, len(labels), **builder_options(options, tokenizer, max_length)
-        )
-        return cls(model, tokenizer, labels, label_all_tokens, max_length)
+        lines = [" ".join(row) for row in words_of("words", words)]
+        labels = label_list([tag for row in words_of("tags", tags) for tag in row] if labels is None else labels)
+        own = {"labels": labels, "label_all_tokens": label_all_tokens}
+        cased = functools.partial(word_pieces, lowercase=False, strip_accents=False)
+        return cls._from_scratch(models.token_classifier, options, lambda: lines, len(labels), train=cased, **own)
 
     @classmethod
     @shows_overrides
     def from_checkpoint(
         cls,
-        path: str | os.PathLike,
+        path: Path,
         labels: Any = None,
         label_all_tokens: bool = False,
         max_length: int | None = None,
@@ -125,11 +121,9 @@ class TokenClassifier(Task):
             label_all_tokens, max_length: of the constructor.
             {options}
         """
-        folder, tokenizer = tokenizer_of(path, options)
+        folder, tokenizer = cls._find(path, options)
         known = labels_of(folder, "TokenClassification")
-        labels = known if labels is None else label_list(labels)
-        if labels is None:
-            raise ValueError("`labels` must be given: the checkpoint has no names of classes; received None.")
+        labels = OneLabel().known_labels(known) if labels is None else label_list(labels)
         model = load_classifier(folder, "token_classification", known, labels, options)
         return cls(model, tokenizer, labels, label_all_tokens, max_length, learning_rate=5e-5)
 
@@ -198,31 +192,22 @@ class TokenClassifier(Task):
         if not self._makes_entities():
             raise ValueError(f"`entities` needs labels like 'B-PER'; received a task of {short_repr(self.labels)}.")
         words, places = self._windows.split(texts)
-        answers = []
-        for whole, spans, row in zip(texts, places, self._word_probabilities(words, batch_size, verbose)):
-            answers.append(
-                [
-                    {
-                        "text": whole[spans[first][0] : spans[last - 1][1]],
-                        "label": kind,
-                        "start": spans[first][0],
-                        "end": spans[last - 1][1],
-                        "score": float(row[first:last].max(axis=1).mean()),
-                    }
-                    for kind, first, last in training.entities(self._tags(row))
-                ]
-            )
+        answers = [[] for _ in texts]
+        for answer, whole, spans, row in zip(
+            answers, texts, places, self._word_probabilities(words, batch_size, verbose)
+        ):
+            for label, first, last in training.entities(self._tags(row)):
+                start, end, score = spans[first][0], spans[last - 1][1], float(row[first:last].max(axis=1).mean())
+                answer.append({"text": whole[start:end], "label": label, "start": start, "end": end, "score": score})
         return back(answers)
 
     def evaluate(self, words: Any, tags: Any = None, columns: Any = None, batch_size: int = 32) -> dict[str, float]:
         """Returns loss, accuracy of words, and precision, recall and F1 of entities, on tagged words, see `fit`."""
         return self._evaluate(words, [tags], columns, batch_size)
 
-    def export(self, folder: str | os.PathLike, overwrite: bool = False) -> None:
+    def export(self, folder: Path, overwrite: bool = False) -> None:
         """Writes a SavedModel from strings to words, tags and scores, see `txf.text.export`."""
-        config = {**self.tokenizer.get_config(), "length": self.max_length}
-        tokenizer = self.tokenizer.from_config(config)
-        text.export(self.model, tokenizer, folder, labels=self.labels, overwrite=overwrite)
+        self._export(folder, overwrite)
 
     def get_config(self) -> dict[str, Any]:
         return {"labels": self.labels, "label_all_tokens": self.label_all_tokens, **super().get_config()}
@@ -235,7 +220,7 @@ class TokenClassifier(Task):
         return [self.labels[int(row.argmax())] if row.any() else outside for row in probabilities]
 
     def _word_probabilities(self, words, batch_size, verbose):
-        """For each text float32 (W, C); 0 for a word without a token."""
+        """Returns float32 (W, C) for each text; 0 for a word without a token."""
         rows, owners = self._windows.rows(words)
         found = self._probabilities(rows, batch_size, verbose)
         answers = [np.zeros((len(row), len(self.labels)), "float32") for row in words]
@@ -256,14 +241,9 @@ class TokenClassifier(Task):
         numbers = []
         for place, (row, tags) in enumerate(zip(words, values[1])):
             if not isinstance(tags, list) or len(tags) != len(row):
-                raise ValueError(
-                    f"`tags` must hold a list of a tag for each word; received {short_repr(tags)} for {len(row)} words "
-                    f"at place {place}."
-                )
-            numbers.append(
-                tags if all(type(tag) is int and 0 <= tag < len(self.labels) for tag in tags)
-                else numbers_of("tags", tags, self.labels, place)
-            )  # fmt: skip
+                raise bad_argument("tags", f"hold a list of a tag for each of {len(row)} words", tags, place)
+            are_numbers = all(type(tag) is int and 0 <= tag < len(self.labels) for tag in tags)
+            numbers.append(tags if are_numbers else numbers_of("tags", tags, self.labels, place))
         return [words, numbers]
 
     def _examples(self, values):
@@ -284,6 +264,3 @@ class TokenClassifier(Task):
         right = [one == other for pair in zip(true, found) for one, other in zip(*pair)]
         scores = {"accuracy": float(np.mean(right))}
         return {**scores, **training.entity_scores(true, found)} if self._makes_entities() else scores
-
-    def _checkpoint_config(self):
-        return config_with_labels(self.model, self.labels)

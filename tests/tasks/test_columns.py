@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_txf as txf
-from keras_txf.tasks.columns import one_or_many, read_columns, texts
+from keras_txf.tasks.columns import one_or_many, read_columns, strings
 from keras_txf.text.vocabulary import lines
 
 TEXTS, LABELS = ['say "yes"', "NA", "007", "zwölf, null"], ["a", "b", "a", "None"]
@@ -140,10 +140,10 @@ BATCHED = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(2)
 
 
 @pytest.mark.parametrize("call, words", [
-    (lambda: texts("texts", read_columns(BATCHED, [None], NAMES)[0]),
+    (lambda: strings("texts", read_columns(BATCHED, [None], NAMES)[0]),
      r"`texts` must hold one string.*`dataset.unbatch\(\)`.*at place 0"),
-    (lambda: texts("texts", ["\U0001f408", "a\ud800"]), "`texts` must hold Unicode.*at place 1"),
-    (lambda: texts("texts", pandas.Series(["a", float("nan")])), "`texts` must hold strings; received nan at place 1"),
+    (lambda: strings("texts", ["\U0001f408", "a\ud800"]), "`texts` must hold Unicode.*at place 1"),
+    (lambda: strings("texts", pandas.Series(["a", float("nan")])), "`texts` must hold strings; received nan at place"),
     (lambda: one_or_many("texts", FRAME), "`texts` must be a list or a column"),
     (lambda: one_or_many("texts", BATCHED), "`texts` must be a list or a column"),
     (lambda: read_columns(["a", "b"], [["x", b"\xff"]], NAMES),

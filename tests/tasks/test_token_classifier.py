@@ -142,7 +142,7 @@ def test_labels_that_make_no_entities(task):
 
 
 @pytest.mark.parametrize("call, words", [
-    (lambda task: task.fit(WORDS, [["O"]] * 12), ["`tags`", "4 words at place 0"]),
+    (lambda task: task.fit(WORDS, [["O"]] * 12), ["`tags`", "each of 4 words", "at place 0"]),
     (lambda task: task.fit(WORDS, [["O"] * len(row) for row in WORDS[:2]]), ["`words`, `tags`", "one length"]),
     (lambda task: task.fit(["a b"], [["O"]]), ["`words`", "'a b'"]),
     (lambda task: task.fit([["a"], ["b"]], [["O"], ["B-X"]]), ["`tags`", "'B-X'", "at place 1"]),

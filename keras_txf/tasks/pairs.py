@@ -1,9 +1,12 @@
-"""How the model of a checkpoint reads two texts: what stands between them, and whether token types tell them apart."""
+"""Two texts in one row: what stands between them, and whether token types tell them apart."""
 
 from keras_txf.checkpoints.building import has_token_types
 from keras_txf.reading import file_of, read_json, reading
+from keras_txf.tasks.columns import strings
+from keras_txf.text.datasets import limit, separator_tokens
 from keras_txf.text.folder_files import read_tokenizer_config
 
+TOKEN_TYPES = {"token_type_ids": True, "token_types": 2}  # options of a new model
 # Classes of tokenizers whose models were trained with token types. Transformers 4 gave them for all of these classes,
 # transformers 5 leaves out those of ALBERT and RemBERT.
 TYPED = {
@@ -67,3 +70,18 @@ def of_pair(processor):
     first = names.index(None)
     second = names.index(None, first + 1)
     return names[first + 1 : second], processor["pair"][second]["Sequence"]["type_id"]
+
+
+def special_tokens(tokenizer, separator, max_length):
+    """Returns the number of special tokens of a pair. Raises ValueError if `max_length` leaves no room for texts."""
+    number = len(tokenizer.start) + len(separator_tokens(tokenizer, separator)) + len(tokenizer.end)
+    limit(tokenizer, max_length, number, texts=2)
+    return number
+
+
+def texts_of_pairs(task, first, second, columns):
+    """The texts of the first two columns of a task's class."""
+    columns = columns[:2] if isinstance(columns, (list, tuple)) and len(columns) == 3 else columns
+    names = dict([*task.columns.items()][:2])
+    read = task._read(first, [second], columns, names)
+    return [one for name, column in zip(names, read) for one in strings(name, column)]

@@ -1,4 +1,4 @@
-"""The kinds of classification, in the words of transformers: one label of a text, several, or a number.
+"""Classifier: the base of tasks that label texts, and what a label may be, in the words of transformers.
 
 Legend: N texts, C labels.
 """
@@ -9,16 +9,59 @@ import keras
 import numpy as np
 
 from keras_txf import checks, text
+from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.batches import FIXED
 from keras_txf.tasks.columns import numbers
 from keras_txf.tasks.errors import bad_argument
 from keras_txf.tasks.labels import MacroF1, MacroF1OfSets, label_list, numbers_of
+from keras_txf.tasks.task import Task
 from keras_txf.text.lazy_imports import tf
+
+
+class Classifier(Task):
+    """A task whose model gives a text, or a pair of texts, one row of logits (C,).
+
+    Args:
+        model, tokenizer, max_length, learning_rate: see `Task`.
+        labels: list of the C labels; None for a number.
+        problem: what a text has: `OneLabel()`, `SeveralLabels()`, `Number()` or `Score()`.
+    """
+
+    def __init__(self, model, tokenizer, labels, problem, max_length, learning_rate):
+        super().__init__(model, tokenizer, max_length, learning_rate)
+        self._problem = problem
+        self.labels = problem.checked_labels(labels)
+        classes, needed = logits_of(self.model).shape[-1], len(self.labels or [None])
+        if needed != classes:
+            raise ValueError(f"`labels` must be {classes}, one for each class of the model; received {needed}.")
+
+    def _fit(self, data, others, options, class_weight=None, names=None):
+        if class_weight is not None and not self._problem.has_class_weight:
+            raise bad_argument("class_weight", f"be None for {self._problem.name}", class_weight)
+        return super()._fit(data, others, options, class_weight, names)
+
+    def _answers(self, examples, batch_size, return_probabilities, verbose):
+        rows = self._probabilities(examples, batch_size, verbose, self._problem.activation)
+        answers = self._problem.probabilities if return_probabilities else self._problem.answers
+        return answers(rows, self.labels)
+
+    def _checked(self, values):
+        return [*super()._checked(values[:-1]), self._problem.targets(values[-1], self.labels)]
+
+    def _padding(self):
+        return self._input_padding(), self._problem.padding
+
+    def _compilation(self):
+        return self._problem.compilation()
+
+    def _scores(self, values, batch_size):
+        return self._problem.scores(lambda: self.predict(*values[:-1], batch_size=batch_size, verbose=0), values[-1])
 
 
 class OneLabel:
     """One of the labels for each text."""
 
+    name = '`problem_type="single_label_classification"`'  # in messages
     activation = staticmethod(keras.ops.softmax)
     padding = 0  # of the targets
     has_class_weight = True
@@ -49,6 +92,10 @@ class OneLabel:
         """Loss and metrics."""
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy", MacroF1()]
 
+    def probabilities(self, rows, labels):
+        """The probabilities (N, C), float32."""
+        return np.reshape(rows, (-1, len(labels))).astype("float32")
+
     def answers(self, rows, labels):
         """The answers to probabilities (N, C)."""
         return [labels[int(row.argmax())] for row in rows]
@@ -59,8 +106,9 @@ class OneLabel:
 
 
 class SeveralLabels(OneLabel):
-    """Any number of the labels for each text, none too; each label has a probability of its own."""
+    """Any number of the labels for each text, perhaps zero; each label has its own probability."""
 
+    name = '`problem_type="multi_label_classification"`'
     activation = staticmethod(keras.ops.sigmoid)
     padding = FIXED
     has_class_weight = False
@@ -89,6 +137,7 @@ class SeveralLabels(OneLabel):
 class Number(OneLabel):
     """A number for each text."""
 
+    name = '`problem_type="regression"`'
     activation = staticmethod(lambda logits: logits)
     has_class_weight = False
 
@@ -114,8 +163,29 @@ class Number(OneLabel):
     def answers(self, rows, labels):
         return np.reshape(rows, -1).astype("float32")
 
+    probabilities = answers
+
     def scores(self, predict, targets):
         return correlations(predict(), targets)
+
+
+class Score(Number):
+    """A number from 0 to 1 for each pair of texts: the sigmoid of the logit."""
+
+    name = "a score"
+    activation = staticmethod(keras.ops.sigmoid)
+
+    def targets(self, values, labels):
+        try:
+            scores = numbers("labels", values)
+        except ValueError as error:
+            raise ValueError(f"{error} The task has no labels of its own, and learns a score.") from None
+        if not 0 <= min(scores) <= max(scores) <= 1:
+            raise ValueError(f"`labels` must be scores from 0 to 1; received {min(scores)} to {max(scores)}.")
+        return scores
+
+    def compilation(self):
+        return keras.losses.BinaryCrossentropy(from_logits=True), []
 
 
 PROBLEMS = {
