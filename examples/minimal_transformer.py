@@ -8,11 +8,12 @@ what the layers `EncoderBlock` and `DecoderBlock` do; `--blocks` puts these in t
 
 import argparse
 
+import keras_txf as txf  # before Keras: the package keeps TensorFlow's start-up lines away
+
+# isort: split
 import keras
 import numpy as np
 from keras import layers, ops
-
-import keras_txf as txf
 
 TOKENS = ["<pad>", "<start>", "<end>", "+", *"0123456789"]  # ids are places in this list
 PAD, START, END = 0, 1, 2

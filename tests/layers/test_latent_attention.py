@@ -127,7 +127,7 @@ def test_long_sequences_in_blocks_are_the_whole(width, monkeypatch):
     whole = run()
     used, blocks = [], kernel.blockwise_attention
     monkeypatch.setattr(kernel, "LONG", 1)
-    monkeypatch.setattr(kernel, "_fuses_long", lambda *_: False)
+    monkeypatch.setattr(kernel, "fuses_long", lambda *_: False)
     in_blocks = functools.partial(blocks, block_lengths=(3, 4))
     monkeypatch.setattr(kernel, "blockwise_attention", lambda *args: used.append(1) or in_blocks(*args))
     for one, other in zip(run(), whole):

@@ -49,7 +49,7 @@ def test_the_bias_and_its_gradient_are_the_same_in_blocks(monkeypatch):
     layer.build(X.shape)
     for threshold in (kernel.LONG, 1):
         monkeypatch.setattr(kernel, "LONG", threshold)
-        monkeypatch.setattr(kernel, "_fuses_long", lambda *_: False)
+        monkeypatch.setattr(kernel, "fuses_long", lambda *_: False)
         results.append((drawing.array(layer(X)), drawing.gradient(lambda x: ops.sum(layer(x) ** 2), X)))
     for whole, blocks in zip(*results):
         drawing.assert_same(blocks, whole, 1e-4)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 import keras_txf as txf
+from keras_txf.backend import attention_kernel
 from keras_txf.ops import attention as kernel
 from keras_txf.ops.blockwise_attention import blockwise_attention
 from keras_txf.ops.dropout import WeightDropout
@@ -180,7 +181,7 @@ def test_a_layer_gives_the_same_on_both_sides_of_the_threshold(name, dtype, leng
     results = []
     for threshold in (kernel.LONG, 1):
         monkeypatch.setattr(kernel, "LONG", threshold)
-        monkeypatch.setattr(kernel, "_fuses_long", lambda *_: False)
+        monkeypatch.setattr(kernel, "fuses_long", lambda *_: False)
         found = gradient(lambda x: ops.sum(ops.cast(layer(x, mask=mask), "float32") ** 2), x)
         results.append((array(layer(x, mask=mask))[mask], found[mask]))
     with_scores, scores = layer(x, mask=mask, return_attention_scores=True)
@@ -195,7 +196,7 @@ def test_a_layer_gives_the_same_on_both_sides_of_the_threshold(name, dtype, leng
 @pytest.mark.parametrize("position", [None, "rotary"])
 def test_rotary_positions_keep_the_fused_kernel_and_its_causal_hint(position, monkeypatch):
     monkeypatch.setattr(kernel, "LONG", 1)
-    monkeypatch.setattr(kernel, "_fuses_long", lambda *_: True)
+    monkeypatch.setattr(kernel, "fuses_long", lambda *_: True)
     calls, original = [], kernel._fused
     monkeypatch.setattr(kernel, "_fused", lambda *arguments: calls.append(arguments) or original(*arguments))
     txf.layers.MultiHeadSelfAttention(num_heads=N, causal=True, position=position)(normal(B, T, 16))
@@ -221,7 +222,7 @@ def test_large_masks_and_windows_go_through_blocks_on_pytorch(monkeypatch):
     }
     windows = {"window": AttentionMask(window=3), "window of earlier keys": AttentionMask(causal=True, window=3)}
     for limit, in_blocks in ((B * T * T + 1, windows), (B * T * T, {**windows, **pairs})):
-        monkeypatch.setattr(kernel, "LARGE_MASK", limit)
+        monkeypatch.setattr(attention_kernel, "LARGE_MASK", limit)
         for name, mask in {**small, **pairs, **windows}.items():
             calls.clear()
             found = kernel.attention(query, key, value, mask=mask)
