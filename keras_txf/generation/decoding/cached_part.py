@@ -6,7 +6,8 @@ Legend: see `layout`.
 import keras
 from keras import ops
 
-from keras_txf.backend.functional_graph import call_operation, drop_mask, mask_of, set_mask, symbols_in, with_values
+from keras_txf.backend.flat_graph import call_operation, symbols_in, with_values
+from keras_txf.backend.functional_graph import drop_mask, mask_of, set_mask
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.keras_layers import KERAS_ATTENTION, read_attention, read_hub_block
 from keras_txf.generation.decoding.layout import move_slots

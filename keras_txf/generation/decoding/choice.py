@@ -5,7 +5,7 @@ Legend: see `layout`.
 
 import keras
 
-from keras_txf.backend.functional_graph import Symbol, concatenation_axis, sequence_start
+from keras_txf.backend.flat_graph import Symbol, concatenation_axis, sequence_start
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.cached_part import CachedPart, attends_to_itself
 from keras_txf.generation.decoding.keras_layers import keras_reader

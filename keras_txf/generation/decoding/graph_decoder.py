@@ -13,7 +13,8 @@ import functools
 import keras
 from keras import ops
 
-from keras_txf.backend.functional_graph import flat_graph, mask_of, set_mask
+from keras_txf.backend.flat_graph import flat_graph
+from keras_txf.backend.functional_graph import mask_of, set_mask
 from keras_txf.generation.decoding.cached_part import CachedPart
 from keras_txf.generation.decoding.choice import make_part
 from keras_txf.generation.decoding.layout import OrderedLayout, PromptLayout, StepLayout

@@ -6,7 +6,7 @@ Legend: B batch, T new tokens, D width of the inputs, H columns that a convoluti
 import keras
 from keras import ops
 
-from keras_txf.backend.functional_graph import call_operation, symbols_in
+from keras_txf.backend.flat_graph import call_operation, symbols_in
 from keras_txf.backend.keras_private import attend_with, read_sequence
 from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.values import arguments_of

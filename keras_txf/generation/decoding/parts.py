@@ -8,7 +8,8 @@ import dataclasses
 import keras
 from keras import ops
 
-from keras_txf.backend.functional_graph import drop_mask, mask_of, set_mask, with_values
+from keras_txf.backend.flat_graph import with_values
+from keras_txf.backend.functional_graph import drop_mask, mask_of, set_mask
 from keras_txf.layers.decoder_start import Start, StartPositions
 from keras_txf.layers.embeddings import PositionalEmbedding
 

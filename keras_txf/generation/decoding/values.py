@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from keras_txf.backend.functional_graph import Symbol, mask_of, set_mask
+from keras_txf.backend.flat_graph import Symbol
+from keras_txf.backend.functional_graph import mask_of, set_mask
 from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import call_parameters
 
