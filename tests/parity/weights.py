@@ -95,7 +95,7 @@ def paired_blocks(
                     bias=bias, batch_first=True),
     )  # fmt: skip
     ours = our_class(
-        3, 20, activation=activation, norm_epsilon=epsilon, use_bias=bias, name="block",
+        3, intermediate_dim=20, activation=activation, norm_epsilon=epsilon, use_bias=bias, name="block",
         norm_placement="pre" if norm_first else "post", **own,
     )  # fmt: skip
     ours.build(*shapes)
