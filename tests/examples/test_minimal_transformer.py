@@ -5,6 +5,7 @@ import re
 import keras
 import minimal_transformer as minimal
 import numpy as np
+import pytest
 from script_cases import run
 
 NAMES = [(r"(coder_\d)_", r"\1/"), ("feed_forward_hidden", "feed_forward/intermediate"),
@@ -37,6 +38,7 @@ def test_the_loss_leaves_padding_out():
     np.testing.assert_allclose(minimal.loss(np.array(targets), logits), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_trains_and_adds():
     done = run("minimal_transformer", "--epochs", 1, "--held-out", 9900)
     assert done.returncode == 0, done.stderr
