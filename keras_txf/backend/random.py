@@ -10,7 +10,9 @@ def uniform(rows, seed):
         rows: how many, an integer or a scalar tensor.
         seed: a seed of `keras.random`.
     """
-    return (_tensorflow_uniform if keras.backend.backend() == "tensorflow" else _keras_uniform)(rows, seed)
+    if keras.backend.backend() != "tensorflow" or not hasattr(seed, "value"):  # a seed of Keras, no `StepSeed`
+        return keras.random.uniform((rows, 1), dtype="float32", seed=seed)
+    return _hashed_uniform(rows, seed)
 
 
 def dropout(x, rate, seed):
@@ -60,16 +62,10 @@ def set_generator_states(states):
         torch.cuda.set_rng_state(state, i - 1) if i else torch.set_rng_state(state)
 
 
-def _keras_uniform(rows, seed):
-    return keras.random.uniform((rows, 1), dtype="float32", seed=seed)
-
-
-def _tensorflow_uniform(rows, seed):
+def _hashed_uniform(rows, seed):
     """A hash of the seed and the row: TensorFlow's own random numbers differ between XLA and its graphs."""
     import tensorflow as tf
 
-    if not hasattr(seed, "value"):  # a seed of Keras, no `StepSeed`
-        return _keras_uniform(rows, seed)
     first, second = tf.unstack(tf.cast(tf.bitwise.bitwise_and(seed.next(), 0xFFFFFFFF), "uint32"))
     x = tf.cast(tf.range(rows)[:, None], "uint32")
     for word in (first, second):

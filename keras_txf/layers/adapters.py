@@ -16,10 +16,10 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.backend.keras_private import flatten_layers, float_kernel, kernel_shape, unlocked, untrack
+from keras_txf.backend.random import dropout
 from keras_txf.checks import short_repr
 from keras_txf.layers.class_change import Changed, change_class
 from keras_txf.layers.saved_state import CHANGES
-from keras_txf.ops.dropout import dropout
 
 QUANTIZED = (None, "int8", "int4")  # the modes of a base that may have adapters
 ADAPTED = (keras.layers.Dense, keras.layers.EinsumDense)

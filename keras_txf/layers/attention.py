@@ -111,22 +111,18 @@ class MultiHeadSelfAttention(Layer):
             allowed, added = cache.pairs(attention_mask, attention_bias, prefix_length, self.window)
             query, key, value = self._project(inputs, token_positions(inputs, positions, cache))
             key, value = cache.update(key, value)
-            own = self._bias(query, key, cache.positions, cache.key_positions)
+            own, training = self._bias(query, key, cache.positions, cache.key_positions), False
             check_positions_with_cache(self, positions, own)
-            bias = add_bias(own, added)
-            any_hidden = attention_mask is not None
-            return attend(
-                self, query, key, value, allowed, bias, any_hidden, return_attention_scores, scale=self.logit_scale()
+        else:
+            padding = inputs_mask if mask is None else mask
+            self._check_call(inputs, padding, attention_mask, segment_ids, positions, attention_bias, prefix_length)
+            positions = token_positions(inputs, positions)
+            query, key, value = self._project(inputs, positions)
+            allowed = AttentionMask(
+                self.causal, self.window, padding, segment_ids, segment_ids, attention_mask, prefix=prefix_length
             )
-        padding = inputs_mask if mask is None else mask
-        self._check_call(inputs, padding, attention_mask, segment_ids, positions, attention_bias, prefix_length)
-        positions = token_positions(inputs, positions)
-        query, key, value = self._project(inputs, positions)
-        allowed = AttentionMask(
-            self.causal, self.window, padding, segment_ids, segment_ids, attention_mask, prefix=prefix_length
-        )
-        bias = add_bias(self._bias(query, key, positions, positions, training), attention_bias)
-        any_hidden = attention_mask is not None
+            own, added = self._bias(query, key, positions, positions, training), attention_bias
+        bias, any_hidden = add_bias(own, added), attention_mask is not None
         return attend(
             self, query, key, value, allowed, bias, any_hidden, return_attention_scores, training, self.logit_scale()
         )

@@ -58,9 +58,7 @@ class Layer(KeepsState, keras.layers.Layer):
     def get_config(self):
         return {**{name: serialize(value) for name, value in self.get_options().items()}, **super().get_config()}
 
-    def check_argument(self, name, value):
-        """Returns an argument of `call` as a tensor; raises ValueError with its name where that is not possible."""
-        return check_argument(self, name, value)
+    check_argument = check_argument  # a layer that takes other arguments than tensors overrides it
 
     def __call__(self, *args, **kwargs):
         if _inside.get():

@@ -2,14 +2,14 @@
 
 import keras
 
+from keras_txf.backend.random import dropout
 from keras_txf.layers.base import Layer
 from keras_txf.layers.serialization import register
-from keras_txf.ops.dropout import dropout
 
 
 @register
 class Dropout(keras.layers.Dropout, Layer):
-    """Keras' Dropout without `noise_shape`; see `ops.dropout` for what differs on TensorFlow."""
+    """Keras' Dropout without `noise_shape`; see `backend.random` for what differs on TensorFlow."""
 
     def __init__(self, rate, seed=None, **kwargs):
         super().__init__(rate, seed=seed, **kwargs)

@@ -1,25 +1,12 @@
-"""Dropout, of a tensor and of attention weights."""
+"""Dropout of attention weights."""
 
 import dataclasses
 from typing import Any
 
 from keras import ops
 
-from keras_txf.backend import random
 from keras_txf.backend.keras_private import seed_of_words
-
-
-def dropout(x, rate, seed):
-    """Sets a share `rate` of x to zero and divides the rest by the share that is kept.
-
-    On TensorFlow `rate` is rounded to a multiple of 1 / 65,536.
-
-    Args:
-        x: float tensor.
-        rate: share in [0, 1).
-        seed: a `keras.random.SeedGenerator`.
-    """
-    return random.dropout(x, rate, seed)
+from keras_txf.backend.random import dropout
 
 
 @dataclasses.dataclass

@@ -82,7 +82,7 @@ def load(folder, task):
     config = model.get_config()
     del config["checkpoint"]  # config.json itself
     config = json.dumps(config, sort_keys=True)
-    config = re.sub(r'"(shared_object_id|name)": ("\w+"|\d+)', "", config)  # which differ from model to model
+    config = re.sub(r'"name": "\w+"', "", config)  # which differ from model to model
     return model, re.sub(r'("keras_history": \["\w+?)(_\d+)?"', r'\1"', config)
 
 

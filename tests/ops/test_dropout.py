@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_txf.ops.dropout import dropout
+from keras_txf.backend.random import dropout
 
 
 def drop(x, rate, seed=1):
