@@ -66,7 +66,7 @@ def model_of_config(cls, config):
 
 
 def keeps_shared_layers():
-    """Whether the code runs in a scope of Keras' whose configurations say which layers share a layer."""
+    """Whether Keras saves or loads an object whose configuration marks shared layers."""
     return global_state.get_global_attribute("shared_objects/id_to_config_map") is not None
 
 

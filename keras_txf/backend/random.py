@@ -1,4 +1,4 @@
-"""Random numbers that `keras.random` does not draw as needed, and the states of a backend's generators."""
+"""Random numbers that `keras.random` cannot draw, and the states of a backend's generators."""
 
 import keras
 
@@ -18,9 +18,9 @@ def uniform(rows, seed):
 def dropout(x, rate, seed):
     """Sets a share `rate` of x to zero and divides the rest by the share that is kept.
 
-    On JAX and PyTorch this is Keras' own. TensorFlow's draws a 32-bit float for each number, and on a CPU dropout is
-    then a sixth of a training step. Here each 32-bit word serves two numbers, and `rate` is rounded to a multiple of
-    1 / 65,536.
+    JAX and PyTorch run Keras' dropout. On TensorFlow Keras' dropout draws a 32-bit float for each number, and takes a
+    sixth of a training step on a CPU. Here each 32-bit word serves two numbers, and TensorFlow rounds `rate` to a
+    multiple of 1 / 65,536.
 
     Args:
         x: float tensor.

@@ -1,4 +1,4 @@
-"""What a public layer is called on: each argument is a tensor, or is refused by its name before Keras looks at it."""
+"""The arguments of a layer's call: tensors, switches and caches. The check of an argument runs before Keras' own."""
 
 import functools
 import inspect
@@ -25,7 +25,7 @@ def check_argument(layer, name, value):
 
 @functools.cache
 def _own_parameters(cls):
-    """The parameters that `call` has in this package. A subclass of the user's may take others, of any kind."""
+    """The parameters that `call` has in this package. A user's subclass may take further ones, of any kind."""
     return call_parameters(next(owner for owner in cls.__mro__ if owner.__module__.startswith("keras_txf.")))
 
 

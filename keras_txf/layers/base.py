@@ -23,11 +23,11 @@ class Layer(KeepsState, keras.layers.Layer):
     - `get_config` returns the arguments of the constructor, which are attributes of the same names.
     - The outermost layer checks the arguments of its call, by name, before Keras converts them.
     - A class with a `compute_output_spec` is not traced to learn its output; a subclass with another `call` is.
-    - A `.keras` file keeps what was done to a built layer: quantization, adapters, frozen variables.
+    - A `.keras` file keeps quantization, adapters and frozen variables of a built layer.
     - A layer whose policy is float64 computes in float64 on every backend.
 
-    A constructor that ends in `**options: Unpack[Table]` shows the options of the table in its signature, and in place
-    of the line `{options}` of the docstring of the class.
+    The signature of a constructor that ends in `**options: Unpack[Table]` lists the options of the table. The docstring
+    of the class lists them at its line `{options}`.
     """
 
     def __init_subclass__(cls, **kwargs):
@@ -47,8 +47,8 @@ class Layer(KeepsState, keras.layers.Layer):
     def get_options(self):
         """The arguments of the constructor by name, for `get_config`.
 
-        A subclass of the user's with another constructor gets the values that its constructor was called with: an
-        attribute may hold the value that the subclass passed on instead.
+        For a user's subclass with its own constructor these are the values that this constructor received. An attribute
+        may hold another value, which the subclass passed on.
         """
         if self._arguments is None:
             return {name: getattr(self, name) for name in option_names(type(self))}

@@ -34,7 +34,7 @@ def rematerialization_scope(rematerialize):
 
 
 def nothing_computed_again(layer):
-    """The scope in which the shapes of a layer's outputs are inferred."""
+    """The scope in which Keras infers the shapes of a layer's outputs: the layers inside compute nothing again."""
     if remat_mode(layer) is None:
         return contextlib.nullcontext()
     _adopt_inner(layer)

@@ -49,7 +49,7 @@ def shows_options(thing: Thing) -> Thing:
 
 
 def show_constructor(cls):
-    """Has the constructor of a class show the options of its `**options: Unpack[Table]`; see `take_options`."""
+    """Lists the options of a constructor's `**options: Unpack[Table]` in its signature and in the class's docstring."""
     constructor = vars(cls).get("__init__")
     hints = getattr(constructor, "__annotations__", {}).values()
     if not any(typing.get_origin(hint) is typing.Unpack for hint in hints) or not option_table(constructor):
@@ -61,9 +61,9 @@ def show_constructor(cls):
 
 
 def take_options(cls, options):
-    """Takes the options of a class's table out of all that its constructor was given, or their defaults.
+    """Removes the options of a class's table from keyword arguments, and returns them, with defaults for missing ones.
 
-    What is left is Keras' own.
+    The arguments of Keras' own layers stay.
     """
     return {name: options.pop(name, default) for name, default in _defaults(option_table(cls.__init__)).items()}
 
