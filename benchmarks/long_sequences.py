@@ -109,11 +109,15 @@ def gradient_of(function, values):
 
 
 def training_step(layers, rows, length, rematerialize=False):
+    import keras
+
     import keras_txf as txf
 
-    model = txf.models.decoder_generator(
-        8192, layers, 256, 4, dropout=0.0, norm_placement="pre", activation="gelu_tanh", rematerialize=rematerialize
-    )
+    blocks = [f"decoder_{i}" for i in range(layers)] if rematerialize else []
+    with keras.RematScope("list_of_layers", layer_names=blocks):
+        model = txf.models.decoder_generator(
+            8192, layers, 256, 4, dropout=0.0, norm_placement="pre", activation="gelu_tanh"
+        )
     model.compile("adam", txf.training.TokenCrossEntropy())
     ids = np.random.default_rng(0).integers(1, 8192, (rows, length + 1)).astype("int32")
     return lambda: model.fit(ids[:, :-1], ids[:, 1:], batch_size=rows, verbose=0)

@@ -8,21 +8,31 @@ import keras_txf as txf
 
 
 def ours(size):
+    def attention(cls=txf.layers.MultiHeadSelfAttention, **options):
+        return cls(size["heads"], dropout=size["dropout"], **options)
+
     common = dict(
         dim=size["dim"],
-        num_heads=size["heads"],
         intermediate_dim=4 * size["dim"],
         dropout=size["dropout"],
-        attention_dropout=size["dropout"],
         position_encoding="learned",
         max_length=size["length"],
     )
     if size["task"] == "classifier":
+        common["attention"] = attention()
         return txf.models.encoder_classifier(size["vocab"], 2, size["layers"], activation="relu", **common)
     if size["task"] == "gpt":
-        gpt = dict(activation="gelu", norm_placement="pre", pad_id=None)
+        gpt = dict(activation="gelu", norm_placement="pre", pad_id=None, attention=attention(causal=True))
         return txf.models.decoder_generator(size["vocab"], size["layers"], **gpt, **common)
-    return txf.models.encoder_decoder(size["vocab"], size["vocab"], size["layers"], activation="relu", **common)
+    sides = {
+        "encoder_options": {"attention": attention()},
+        "decoder_options": {
+            "attention": attention(causal=True),
+            "cross_attention": attention(txf.layers.CrossAttention),
+        },
+    }
+    sizes = size["vocab"], size["vocab"], size["layers"]
+    return txf.models.encoder_decoder(*sizes, activation="relu", **common, **sides)
 
 
 def keras_hub(size):

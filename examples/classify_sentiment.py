@@ -84,8 +84,9 @@ def tone(ids, labels, vocab_size):
 
 def build(tones, options, steps):
     model = txf.models.encoder_classifier(
-        len(tones), num_classes=2, num_layers=1, dim=64, num_heads=4, intermediate_dim=128,
-        position_encoding=None, scale_embedding=False, dropout=0.3, feed_forward_dropout=0.3,
+        len(tones), num_classes=2, num_layers=1, dim=64, num_heads=4,
+        feed_forward=txf.layers.FeedForward(128, activation="relu", dropout=0.3),
+        position_encoding=None, scale_embedding=False, dropout=0.3,
     )  # fmt: skip
     table = model.get_layer("embedding").token.embeddings
     table.assign(np.concatenate([tones[:, None], table.numpy()[:, 1:]], axis=1))

@@ -25,9 +25,9 @@ SIZES = {
 }
 # Learned positions end with the context. Rotary ones see distances only, and with the window none is new, so that the
 # model writes on and on.
-POSITIONS = {
-    "rotary": lambda context: dict(position="rotary", window=context),
-    "learned": lambda context: dict(position_encoding="learned", max_length=context),
+POSITIONS = {  # options of the attention, and of the model
+    "rotary": lambda context: (dict(position="rotary", window=context), {}),
+    "learned": lambda context: ({}, dict(position_encoding="learned", max_length=context)),
 }
 EVALUATE_EVERY = 500  # steps
 
@@ -75,16 +75,19 @@ def train(options):
 
 def build(vocab_size, size, steps, positions):
     """GPT-2, compiled with nanoGPT's optimizer (whose decay spares the norms, and here does not)."""
+    of_attention, of_model = POSITIONS[positions](size.context)
     model = txf.models.decoder_generator(
-        vocab_size, size.layers, size.dim, size.heads,
+        vocab_size, size.layers, size.dim,
+        attention=txf.layers.MultiHeadSelfAttention(
+            size.heads, causal=True, use_bias=False, dropout=size.dropout, **of_attention
+        ),
         activation="gelu",
         norm_placement="pre",
         use_bias=False,
         dropout=size.dropout,
-        attention_dropout=size.dropout,
         scale_embedding=False,
         pad_id=None,  # every character is text
-        **POSITIONS[positions](size.context),
+        **of_model,
     )  # fmt: skip
     rate = txf.training.warmup_cosine(1e-3, warmup_steps=min(100, steps // 2 + 1), total_steps=steps + 1, final=1e-4)
     optimizer = keras.optimizers.AdamW(rate, beta_2=0.99, weight_decay=0.1, global_clipnorm=1.0)

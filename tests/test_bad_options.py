@@ -30,7 +30,6 @@ NEEDS = {
     answer: {"sources": [[1]]},
 }
 BLOCK_SIZES = "num_heads intermediate_dim head_dim num_key_value_heads window"
-BLOCK_RATES = "dropout attention_dropout feed_forward_dropout stochastic_depth"
 IMAGE_SIZES = "image_size patch_size num_layers dim num_heads channels intermediate_dim window"
 OUTPUTS = "return_hidden_states return_attention_scores"
 MODEL_SIZES = "num_layers dim num_heads intermediate_dim max_length window"
@@ -52,29 +51,31 @@ KINDS = {
     ]),
     "in [0, 1)": ((1.0, -0.1, True, "0.5", float("nan")), [
         *((layer, "dropout") for layer in (Attention, Cross, layers.FeedForward, *IMAGES)),
-        *((block, BLOCK_RATES) for block in BLOCKS), *((build, "dropout stochastic_depth") for build in SEQUENCES),
+        *((block, "dropout") for block in BLOCKS), *((build, "dropout") for build in SEQUENCES),
+        (layers.Residual, "stochastic_depth"),
         (training.TokenCrossEntropy, "label_smoothing"),
     ]),
     "positive number": ((0, -1.0, True, "1", float("inf")), [
-        *((layer, "scale logit_soft_cap norm_epsilon") for layer in (Attention, Cross, *BLOCKS)),
-        *((block, "residual_scale") for block in BLOCKS), (layers.Rotary, "base fraction"),
+        *((layer, "scale logit_soft_cap norm_epsilon") for layer in (Attention, Cross)),
+        *((block, "norm_epsilon") for block in BLOCKS), (layers.Rotary, "base fraction"),
+        (layers.Residual, "scale layer_scale"),
         (training.InverseSquareRoot, "scale"), (training.warmup_cosine, "peak"),
     ]),
     "True, False or a positive number": ((0, -1.0, "yes"), [
         (Embedding, "scale"), (generator, "scale_embedding"),
     ]),
     "True or False": ((1, "yes", None), [
-        (Attention, "causal use_bias sinks output_projection"), (Encoder, "causal gated use_bias sinks"),
-        (Decoder, "gated use_bias sinks cross_attention"), (layers.FeedForward, "gated"),
-        *((function, "output_projection") for function in (Cross, *BLOCKS)),
+        (Attention, "causal use_bias sinks output_projection"), (Encoder, "causal gated use_bias"),
+        (Decoder, "gated use_bias cross_attention"), (layers.FeedForward, "gated"), (Cross, "output_projection"),
         (layers.Rotary, "interleaved"), (layers.RelativeBias, "bidirectional"), (decoder, "context_mask"),
-        (generator, "output_projection tie_embeddings packed"),
+        (generator, "tie_embeddings packed"),
         (Patches, "class_token interpolate_positions use_bias"), *((build, OUTPUTS) for build in (*SEQUENCES, *IMAGES)),
         *((build, "class_token interpolate_positions patch_bias") for build in IMAGES),
     ]),
     "one of": (("no such", 7), [
         (Embedding, "position_encoding combine"), (layers.Pooling, "kind"), (Attention, "position"),
-        *((block, "norm norm_placement position residual qk_norm") for block in BLOCKS), (classifier, "pooling"),
+        *((block, "norm norm_placement position residual") for block in BLOCKS), (classifier, "pooling"),
+        (Attention, "qk_norm"), (layers.Residual, "kind"),
         (Patches, "position_encoding"), (image_classifier, "pooling position_encoding norm norm_placement position"),
         (generator, "position_encoding norm position"), (generate, "sampler"), (answer, "sampler"),
     ]),

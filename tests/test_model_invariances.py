@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keras_txf as txf
+from keras_txf.checkpoints.parts import with_parts
 
 VOCABULARY, DIM, PAD = 11, drawing.DIM, 0
 KINDS = ("encoder", "decoder_generator", "encoder_decoder")
@@ -17,11 +18,12 @@ SOURCES = [[2, 9], [6, 1, 8, 3, 5], [10, 4, 4]]
 def make(kind, options, num_layers=2):
     """A builder's model with random weights."""
     options = dict(options)
-    num_heads = options.pop("num_heads")
     if kind != "encoder":
         options["tie_embeddings"] = options.get("combine") != "concat"
     sizes = (VOCABULARY, VOCABULARY) if kind == "encoder_decoder" else (VOCABULARY,)
-    model = getattr(txf.models, kind)(*sizes, num_layers, DIM, num_heads, **options)
+    build = getattr(txf.models, kind)
+    options = with_parts(build, {"num_layers": num_layers, "dim": DIM, **options})
+    model = build(*sizes, **options)
     return drawing.randomize(model)
 
 

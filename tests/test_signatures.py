@@ -55,13 +55,16 @@ def test_no_signature_hides_its_options_and_no_docstring_keeps_its_place_holder(
 def test_options_of_a_task_are_those_of_its_builder():
     shown = inspect.signature(txf.tasks.TextClassifier.from_scratch).parameters
     known = inspect.signature(txf.models.encoder_classifier).parameters
-    assert shown["attention_dropout"].default == known["attention_dropout"].default == 0.0
+    assert shown["dropout"].default == known["dropout"].default == 0.1
     # Left out: what a tokenizer decides, other inputs and outputs than those of the task, and arguments of the task.
     assert {*known} - {*shown} == {
         "num_classes", "pad_id", "token_types", "token_type_ids", "masked_id", "input_dim", "input_embedding",
         "return_hidden_states", "return_attention_scores", "name",
     }  # fmt: skip
-    assert "attention_dropout: rate on the attention weights." in txf.tasks.TextClassifier.from_scratch.__doc__
+    assert (
+        "dropout: rate on what each sublayer adds to the residual stream."
+        in txf.tasks.TextClassifier.from_scratch.__doc__
+    )
 
 
 def test_options_of_load_are_those_of_builders_and_show_that_the_file_has_their_defaults():
@@ -72,7 +75,8 @@ def test_options_of_load_are_those_of_builders_and_show_that_the_file_has_their_
         for build in ("encoder_classifier", "token_classifier", "encoder_decoder", "decoder_generator", "image_encoder")
         for name in inspect.signature(getattr(txf.models, build)).parameters
     }
-    assert {*parameters} - known == {"path", "task", "ignore", "revision", "progress"}
+    words = {"attention_dropout", "feed_forward_dropout", "stochastic_depth"}  # of the family's parts
+    assert {*parameters} - known == {"path", "task", "ignore", "revision", "progress"} | words
 
 
 def test_a_type_is_shown_without_the_list_of_each_block_alone():

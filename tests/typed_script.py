@@ -32,10 +32,11 @@ def use_layers() -> None:
     layers.FeedForward(10, activation="silu", gated=True)(HIDDEN)
     experts = layers.MixtureOfExperts(3, top_k=2, intermediate_dim=6, num_shared_experts=1, load_balancing=None)
     layers.EncoderBlock(2, norm="rms", norm_placement="pre", residual="parallel", feed_forward=experts)(HIDDEN)
-    layers.DecoderBlock(2, layer_scale=0.1, cross_attention=True, position=layers.ALiBi(2))(HIDDEN, CONTEXT)
+    stream = layers.Residual("sequential", scale=0.5, layer_scale=0.1, stochastic_depth=0.1)
+    layers.DecoderBlock(2, residual=stream, cross_attention=True, position=layers.ALiBi(2))(HIDDEN, CONTEXT)
     layers.EncoderBlock(2, position=layers.RelativeBias(2, num_buckets=8), trainable=False)(HIDDEN)
     positions = layers.DisentangledPositions(8, max_distance=9, num_buckets=8, share_projections=True, norm=True)
-    layers.EncoderBlock(2, position=positions, convolution=layers.Convolution(3, "gelu"))(HIDDEN)
+    layers.EncoderBlock(2, position=positions)(HIDDEN)
     layers.PositionalEmbedding(11, 8, position_encoding="learned", max_length=9)(IDS)
     layers.PatchEmbedding((2, 3), 8, image_size=(4, 6), register_tokens=2)(IMAGES)
     layers.EncoderBlock(2, position=layers.AxialRotary((2, 2), base=50.0))(HIDDEN)
@@ -66,7 +67,7 @@ def use_models() -> None:
     )  # fmt: skip
     for loss in (txf.training.SoftmaxContrastiveLoss(), txf.training.SigmoidContrastiveLoss(name="pairs")):
         pair.compile("adam", loss={"logits": loss})
-    models.decoder(11, 2, 8, [2, 4], context_dim=6, stochastic_depth=0.1)
+    models.decoder(11, 2, 8, [2, 4], context_dim=6, residual=txf.layers.Residual(stochastic_depth=0.1))
     generator = models.decoder_generator(11, 2, 8, 2, window=[None, 3], norm_placement="pre")  # a value a block
     generator.generate([[5, 6], [7]], max_new_tokens=2, stop_ids=[2], seed=3)
     models.prefill_model(generator)

@@ -10,11 +10,12 @@ from keras_txf.models import option_tables as models
 PAGE = pathlib.Path(__file__).parents[1] / "options.md"
 SECTIONS = {  # heading on the page -> tables whose options are listed, and those whose options are not
     "Attention": ([layers.HeadOptions, layers.PlaceOptions, layers.CausalOptions], []),
-    "Blocks": ([layers.BlockOptions, layers.ConvolutionOptions], [layers.HeadOptions, layers.PlaceOptions]),
+    "Attention as a part": ([layers.AttentionOptions], [layers.HeadOptions]),
+    "Blocks": ([layers.BlockOptions], [layers.HeadOptions, layers.PlaceOptions]),
     "The whole model": ([models.StackOptions], []),
     "Tokens and positions": (
         [models.EmbeddingOptions, models.EncoderOptions],
-        [layers.BlockOptions, layers.CausalOptions, layers.ConvolutionOptions, models.StackOptions],
+        [layers.BlockOptions, layers.CausalOptions, models.StackOptions],
     ),
     "Float vectors": ([models.SequenceEncoderOptions], [models.EncoderOptions]),
     "Heads of classes": ([models.SequenceHeadOptions], []),

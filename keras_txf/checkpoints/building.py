@@ -13,6 +13,7 @@ from keras_txf.checkpoints.config_schema import VALUE_CHECKS
 from keras_txf.checkpoints.families import FAMILIES
 from keras_txf.checkpoints.families.rotary import with_lengths
 from keras_txf.checkpoints.family import LANGUAGE_MODELS, modules_of, text_values
+from keras_txf.checkpoints.parts import with_parts
 from keras_txf.checkpoints.weight_map import as_tensor, links
 from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
@@ -126,8 +127,9 @@ def build(source, task, num_classes, dtype, options):
         found["tie_embeddings"] = is_tied(source, task, config, tied)
     found = with_optional(family, task, found, source.names)
     dtype = None if dtype is None else keras.dtype_policies.get(dtype)
+    builder = family.tasks[task].build
     with errors_show_config(config.values, options):
-        return family.tasks[task].build(**{**found, "dtype": dtype, **options})
+        return builder(**with_parts(builder, {**found, "dtype": dtype, **options}))
 
 
 def describe(model, family, task, values):
@@ -147,8 +149,9 @@ def describe(model, family, task, values):
         names = {link.name for link in links(table, model.weights)}
     dtype = next((layer.dtype_policy for layer in model.layers if layer.weights), None)
     dtype = None if dtype == keras.config.dtype_policy() else dtype
+    builder, options = family.tasks[task].build, {**with_optional(family, task, options, names), "dtype": dtype}
     with without_values(), errors_show_config(values, {}):
-        return family.tasks[task].build(**{**with_optional(family, task, options, names), "dtype": dtype})
+        return builder(**with_parts(builder, options))
 
 
 def with_optional(family, task, options, names):

@@ -9,16 +9,17 @@ from keras import ops
 
 from keras_txf.backend.functional_graph import nodes, operations_inside, optional_inputs
 from keras_txf.checks import short_repr
-from keras_txf.layers import PatchEmbedding, PositionalEmbedding
+from keras_txf.layers import PatchEmbedding, PositionalEmbedding, Residual
 from keras_txf.layers.parts import OPTIONS
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
 
 # Options without an effect on the outputs, those that the shapes of weights show, and parts, which have options.
 UNCOMPARED = re.compile(
-    r"(.*/)?(units|.*max_length|.*dropout|.*initializer|stochastic_depth|layer_scale|rematerialize|attention|"
-    r"feed_forward|norm_bias|load_balancing|.*drop_remainder|.*interpolate_positions)(_of_\w+)?"
+    r"(.*/)?(units|.*max_length|.*dropout|.*initializer|stochastic_depth|layer_scale|attention|feed_forward|norm_bias|"
+    r"load_balancing|.*drop_remainder|.*interpolate_positions)(_of_\w+)?"
 )
 OF_PARTS = {*OPTIONS["attention"], *OPTIONS["feed_forward"], "attention", "feed_forward", "use_bias"}
+NORMS = {"LayerNormalization": "layer", "RMSNormalization": "rms", "ZeroCenteredRMSNormalization": "rms_zero_centered"}
 
 
 def options_in(model):
@@ -69,6 +70,11 @@ def of_block(block):
         attention_dropout=getattr(attention, "dropout", 0), feed_forward_dropout=getattr(network, "dropout", 0)
     )
     found["position"] = shown(getattr(attention, "position_layer", None))
+    found["residual"] = shown(block.stream)
+    found["residual_scale"] = block.stream.scale
+    norm = block.feed_forward_norm if hasattr(block, "feed_forward_norm") else block.attention_norm
+    found["norm"], found["norm_epsilon"] = NORMS.get(type(norm).__name__, shown(norm)), getattr(norm, "epsilon", None)
+    found["norm_bias"] = getattr(norm, "center", False)
     if hasattr(attention, "query") and hasattr(attention, "num_key_value_heads"):
         heads = attention.num_key_value_heads or attention.num_heads
         head_dim, biased = attention.key.units // heads, attention.query.use_bias
@@ -93,7 +99,11 @@ def plain(layer, prefix=""):
 
 
 def shown(option):
-    """Returns the class and the options of a layer that is an option; other options as they are."""
+    """Returns the class and the options of a layer or a `Residual` that is an option; other options as they are."""
+    if type(option) is Residual:
+        return option.kind
+    if isinstance(option, Residual):
+        return {"class": type(option).__name__, **option.get_config()}
     if isinstance(option, (list, tuple)):
         each = {id(one): shown(one) for one in option}  # blocks may share a layer
         return [each[id(one)] for one in option]

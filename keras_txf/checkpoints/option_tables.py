@@ -38,11 +38,15 @@ class CheckpointOptions(TypedDict, total=False):
     revision: Annotated[str | None, None, "branch, tag or commit on the Hub."]
     progress: Annotated[bool | None, None, "whether to show a progress bar; default: for large files."]
     dropout: Annotated[Each[float], 0.1, meaning(BlockOptions, "dropout")]
-    attention_dropout: Annotated[Each[float], 0.0, meaning(BlockOptions, "attention_dropout")]
-    feed_forward_dropout: Annotated[Each[float], 0.0, meaning(BlockOptions, "feed_forward_dropout")]
+    attention_dropout: Annotated[Each[float], 0.0, "rate on the attention weights."]
+    feed_forward_dropout: Annotated[Each[float], 0.0, "rate inside the feed-forward network."]
     embedding_dropout: Annotated[float | None, None, "rate after the embedding."]
-    stochastic_depth: Annotated[Each[float], 0.0, meaning(BlockOptions, "stochastic_depth")]
-    rematerialize: Annotated[Each[bool], False, meaning(BlockOptions, "rematerialize")]
+    stochastic_depth: Annotated[
+        Each[float],
+        0.0,
+        "rate at which training leaves out a sublayer, sample by sample; one number is the last block's, and grows "
+        "from block to block.",
+    ]
     position: Annotated[Each[Any], None, meaning(BlockOptions, "position")]
     causal: Annotated[Each[bool], False, meaning(CausalOptions, "causal")]
     window: Annotated[Each[int | None], None, meaning(BlockOptions, "window")]

@@ -216,7 +216,7 @@ def takes_no_arguments(name, function):
 
 # Names of Hugging Face and of Keras -> our names of the same options.
 OTHER_NAMES = {
-    "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout", "torch_dtype": "dtype",
+    "hidden_dropout_prob": "dropout", "torch_dtype": "dtype",
     "num_labels": "num_classes", "hidden_size": "dim", "num_hidden_layers": "num_layers", "hidden_act": "activation",
     "num_attention_heads": "num_heads", "intermediate_size": "intermediate_dim", "pad_token_id": "pad_id",
     "max_position_embeddings": "max_length", "key_dim": "head_dim", "sliding_window": "window",
@@ -227,6 +227,20 @@ OTHER_NAMES = {
     "suppress_tokens": "processors", "min_length": "processors", "do_sample": "sampler",
 }  # fmt: skip
 
+# Options of parts -> how a block or builder receives them.
+ATTENTION = "attention=MultiHeadSelfAttention(..., {}=...)"
+OF_PARTS = {
+    **dict.fromkeys(("qk_norm", "logit_soft_cap", "scale", "sinks", "output_projection"), ATTENTION),
+    "attention_probs_dropout_prob": ATTENTION.format("dropout"),
+    "attention_dropout": ATTENTION.format("dropout"),
+    "attention_bias": ATTENTION.format("use_bias"),
+    "feed_forward_dropout": "feed_forward=FeedForward(..., dropout=...)",
+    "feed_forward_bias": "feed_forward=FeedForward(..., use_bias=...)",
+    "stochastic_depth": "residual=Residual(stochastic_depth=...)",
+    "layer_scale": "residual=Residual(layer_scale=...)",
+    "residual_scale": "residual=Residual(scale=...)",
+}
+
 
 def known_names(kind, names, known, hints=()):
     """Refuses misspelt option names and offers the nearest one. A builder has too many options to list.
@@ -235,12 +249,15 @@ def known_names(kind, names, known, hints=()):
     """
     for name in names:
         if name not in known:
+            if name in OF_PARTS and "attention" in known:
+                part = OF_PARTS[name].format(name)
+                raise ValueError(f"{short_repr(name)} is not {kind}, but of one of its parts: pass {part}.")
             others = [x for x in (*known, *hints) if x != name]
             near = (
                 [OTHER_NAMES[name]] if OTHER_NAMES.get(name) in others else difflib.get_close_matches(name, others, 1)
             )
             hint = f" Did you mean {short_repr(near[0])}?" if near else ""
-            options = f"Known: {sorted(known)}." if len(known) <= 40 else "Its docstring lists all."
+            options = f"Known: {sorted(known)}." if len(known) <= 24 else "Its docstring lists all."
             raise ValueError(f"{short_repr(name)} is not {kind}.{hint} {options}")
 
 

@@ -7,7 +7,6 @@ from keras_txf.layers.axial_rotary import AxialRotary
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.cache_kinds import Int8Cache, SinkCache
 from keras_txf.layers.caches import Cache
-from keras_txf.layers.convolution import Convolution
 from keras_txf.layers.disentangled import DisentangledPositions
 from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.features import FeatureEmbedding
@@ -20,6 +19,7 @@ from keras_txf.layers.mixture_of_experts import MixtureOfExperts
 from keras_txf.layers.patches import PatchEmbedding
 from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary
 from keras_txf.layers.recurrent import RecurrentDecoder
+from keras_txf.layers.residual import Residual
 from keras_txf.layers.short_convolution import ShortConvolution
 from keras_txf.layers.soft_prompt import SoftPrompt
 
@@ -29,7 +29,6 @@ __all__ = [
     "AudioEmbedding",
     "AxialRotary",
     "Cache",
-    "Convolution",
     "CrossAttention",
     "DecoderBlock",
     "DisentangledPositions",
@@ -47,6 +46,7 @@ __all__ = [
     "PositionalEmbedding",
     "RecurrentDecoder",
     "RelativeBias",
+    "Residual",
     "Rotary",
     "ShortConvolution",
     "SinkCache",

@@ -7,21 +7,10 @@ from keras_txf import checks
 from keras_txf.layers.base import Layer, call_on_symbols
 from keras_txf.layers.multi_head import check_attention_mask
 from keras_txf.layers.option_tables import DecoderBlockOptions, EncoderBlockOptions
-from keras_txf.layers.parts import build_part, call_part
-from keras_txf.layers.rematerialization import rematerialization_scope
-from keras_txf.layers.residual import add_to_stream
+from keras_txf.layers.parts import call_part
 from keras_txf.layers.serialization import register
 from keras_txf.layers.shown_options import take_options
-from keras_txf.layers.sublayers import (
-    add_convolution,
-    add_cross_attention,
-    add_sublayers,
-    build_norms,
-    build_sublayers,
-    cache_spec,
-    options_of_parts,
-    set_options,
-)
+from keras_txf.layers.sublayers import add_sublayers, build_sublayers, cache_spec, options_of_parts, set_options
 
 
 @register
@@ -44,13 +33,12 @@ class EncoderBlock(Layer):
         (B, T, D), and the scores (B, N, T, T) if asked for.
 
     Raises:
-        ValueError: an option out of range or unknown, D not divisible by `num_heads`, `output_projection=False` with
-            `attention_output_bias` or with heads that are not D wide together.
+        ValueError: an option out of range or unknown, D not divisible by `num_heads`, a part that does not return D
+            features.
 
     Reference:
         [Attention Is All You Need](https://arxiv.org/abs/1706.03762), section 3.1;
-        [On Layer Normalization](https://arxiv.org/abs/2002.04745) for "pre";
-        [Deep Networks with Stochastic Depth](https://arxiv.org/abs/1603.09382).
+        [On Layer Normalization](https://arxiv.org/abs/2002.04745) for "pre".
 
     Example:
 
@@ -61,18 +49,13 @@ class EncoderBlock(Layer):
 
     def __init__(self, num_heads: int | None = None, **options: Unpack[EncoderBlockOptions]):
         own = take_options(EncoderBlock, options)
-        with rematerialization_scope(own["rematerialize"]):
-            super().__init__(**options)
+        super().__init__(**options)
         set_options(self, num_heads, own)
         self.causal = checks.boolean("causal", self.causal)
         add_sublayers(self, self.causal)
-        add_convolution(self)
 
     def build(self, inputs_shape):
         build_sublayers(self, inputs_shape)
-        if self.convolution is not None:
-            build_part(self.convolution, inputs_shape)
-            build_norms(self, "convolution", inputs_shape)
 
     def call(
         self,
@@ -105,11 +88,7 @@ class EncoderBlock(Layer):
 
         feed = functools.partial(call_part, "feed_forward", self.feed_forward, mask=padding)
         sublayers = {"attention": attend, "feed_forward": feed}
-        if self.convolution is not None:
-            if segment_ids is not None:
-                raise ValueError("`segment_ids` does not go with `convolution`, which sees other segments.")
-            sublayers["convolution"] = lambda _: call_part("convolution", self.convolution, inputs, mask=padding)
-        x, scores = add_to_stream(self, inputs, sublayers)
+        x, scores = self.stream.run(self, inputs, sublayers, padding, segment_ids)
         return (x, *scores) if return_attention_scores else x
 
     cache_spec = cache_spec
@@ -163,24 +142,18 @@ class DecoderBlock(Layer):
 
     def __init__(self, num_heads: int | None = None, **options: Unpack[DecoderBlockOptions]):
         own = take_options(DecoderBlock, options)
-        with rematerialization_scope(own["rematerialize"]):
-            super().__init__(**options)
+        super().__init__(**options)
         set_options(self, num_heads, own)
-        add_sublayers(self, causal=True)
+        add_sublayers(self, True, self.cross_attention)
         if getattr(self.attention, "causal", True) is False:
             raise ValueError(
                 f"`attention` must be causal in a DecoderBlock; received the layer {self.attention.name!s} with "
                 "causal=False."
             )
-        if self.cross_attention:
-            add_cross_attention(self)
 
     def build(self, inputs_shape, context_shape=None):
         self._check_context(context_shape)
-        build_sublayers(self, inputs_shape)
-        if self.cross_attention:
-            build_part(self.cross_attention_layer, inputs_shape, context_shape)
-            build_norms(self, "cross_attention", inputs_shape)
+        build_sublayers(self, inputs_shape, context_shape)
 
     def _check_context(self, context, **others):
         if self.cross_attention and context is None:
@@ -252,7 +225,7 @@ class DecoderBlock(Layer):
         if self.cross_attention:
             sublayers["cross_attention"] = attend_to_context
         sublayers["feed_forward"] = functools.partial(call_part, "feed_forward", self.feed_forward, mask=padding)
-        x, scores = add_to_stream(self, inputs, sublayers)
+        x, scores = self.stream.run(self, inputs, sublayers, padding, segment_ids)
         return (x, *scores) if return_attention_scores else x
 
     def project_context(self, context):

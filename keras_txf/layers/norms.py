@@ -53,7 +53,7 @@ def make_norm(norm, epsilon, dtype, name, use_bias=True):
     checks.positive_number("norm_epsilon", epsilon)
     norm = check_norm(norm)
     if isinstance(norm, Pattern):
-        return copy_layer(norm.layer, name)
+        return copy_layer(norm.layer, name, dtype=dtype)
     return NORMS[norm](use_bias, epsilon=epsilon, dtype=dtype, name=name)
 
 

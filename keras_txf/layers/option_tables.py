@@ -37,28 +37,6 @@ class HeadOptions(TypedDict, total=False):
         None,
         "number K of key-value heads, a divisor of N: 1 is multi-query, between is grouped-query attention. Default N.",
     ]
-    qk_norm: Annotated[
-        Each[bool | str],
-        False,
-        'whether queries and keys go through an RMS norm before rotation: "head", or True, head by head (Qwen 3); '
-        '"head_zero_centered" with factors of 1 + scale (Gemma 3); "full" over all heads together '
-        '(OLMo 2). Or through a layer norm head by head: "layer" (Phi), or "layer_per_head", with factors of each '
-        "head's own and without bias (StableLM 2 12B, Command R+).",
-    ]
-    logit_soft_cap: Annotated[Each[float | None], None, "c bends the logits of attention to c · tanh(logits / c)."]
-    scale: Annotated[Each[float | None], None, "factor on the logits of attention; default 1 / sqrt(H)."]
-    sinks: Annotated[
-        Each[bool],
-        False,
-        "whether each head has a learned logit beside those of the keys, to which a query may give weight instead of "
-        "to a key (gpt-oss). It begins as 0.",
-    ]
-    output_projection: Annotated[
-        Each[bool], True,
-        "whether the output projection W^O follows the heads. The paper's attention is Concat(heads) W^O; with False "
-        "the heads are concatenated alone, (B, T, N * H), as in graph attention networks. A block then needs "
-        "N * H = D.",
-    ]  # fmt: skip
     kernel_initializer: Annotated[
         Any,
         "glorot_uniform",
@@ -90,9 +68,36 @@ class AttentionOptions(HeadOptions, LayerOptions, total=False):
 
     dropout: Annotated[float, 0.0, "rate on the attention weights."]
     use_bias: Annotated[bool, True, "whether the projections have a bias."]
-    output_bias: Annotated[bool | None, None, "whether the last of them has one; default as `use_bias`."]
-    key_bias: Annotated[bool | None, None, "whether that of the keys has one; default as `use_bias`."]
+    output_bias: Annotated[bool | None, None, "whether the output projection has a bias; default `use_bias`."]
+    key_bias: Annotated[
+        bool | None,
+        None,
+        "whether the projection of the keys has a bias; default `use_bias`. BEiT and Whisper have none: the bias adds "
+        "the same to all logits of a query.",
+    ]
+    qk_norm: Annotated[
+        bool | str,
+        False,
+        'whether queries and keys go through an RMS norm before rotation: "head", or True, head by head (Qwen 3); '
+        '"head_zero_centered" with factors of 1 + scale (Gemma 3); "full" over all heads together '
+        '(OLMo 2). Or through a layer norm head by head: "layer" (Phi), or "layer_per_head", with factors of each '
+        "head's own and without bias (StableLM 2 12B, Command R+).",
+    ]
     norm_epsilon: Annotated[float, 1e-6, "of the norms of `qk_norm`."]
+    logit_soft_cap: Annotated[float | None, None, "c bends the logits of attention to c · tanh(logits / c) (Gemma 2)."]
+    scale: Annotated[float | None, None, "factor on the logits of attention; default 1 / sqrt(H)."]
+    sinks: Annotated[
+        bool,
+        False,
+        "whether each head has a learned logit next to the logits of the keys, to which a query may give weight "
+        "instead of to a key (gpt-oss). The logit is 0 at first.",
+    ]
+    output_projection: Annotated[
+        bool,
+        True,
+        "whether the output projection W^O follows the heads. The paper's attention is Concat(heads) W^O; with False "
+        "the heads are concatenated alone, (B, T, N * H), as in graph attention networks.",
+    ]
 
 
 class SelfAttentionOptions(AttentionOptions, PlaceOptions, CausalOptions, total=False):
@@ -121,31 +126,12 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
     gated: Annotated[
         Each[bool], False, 'whether a second projection gates the first: SwiGLU with "silu", GEGLU with "gelu".'
     ]
-    use_bias: Annotated[
-        Each[bool],
-        True,
-        "whether projections and layer norms have a bias; options such as `attention_bias` say where that differs.",
-    ]
-    attention_bias: Annotated[Each[bool | None], None, "of queries, keys and values; default `use_bias`."]
-    attention_output_bias: Annotated[
-        Each[bool | None], None, "of the projection after the heads; default `attention_bias`."
-    ]
-    attention_key_bias: Annotated[
-        Each[bool | None],
-        None,
-        "of the keys alone; default `attention_bias`. BEiT and Whisper have none: it adds the same to all logits of a "
-        "query.",
-    ]
-    feed_forward_bias: Annotated[Each[bool | None], None, "of the feed-forward network; default `use_bias`."]
-    feed_forward_output_bias: Annotated[
-        Each[bool | None], None, "of the last projection of the feed-forward network; default `feed_forward_bias`."
-    ]
-    norm_bias: Annotated[Each[bool | None], None, "of layer norms; default `use_bias`."]
+    use_bias: Annotated[Each[bool], True, "whether projections and layer norms have a bias."]
     norm: Annotated[
         Norm,
         "layer",
         '"layer", "rms", which has no bias, "rms_zero_centered", which multiplies by 1 + scale (Gemma), or a layer, of '
-        "which each norm is a copy.",
+        "which each norm is a copy; `norm_epsilon` then keeps its default.",
     ]
     norm_placement: Annotated[
         Each[str], "post",
@@ -154,62 +140,31 @@ class BlockOptions(WidthOptions, HeadOptions, PlaceOptions, total=False):
         'norm(f(x)) (OLMo 2, Swin v2).',
     ]  # fmt: skip
     residual: Annotated[
-        Each[str],
+        Each[Any],
         "sequential",
         '"sequential", or "parallel": all sublayers read the stream as it enters the block, '
         'x + f(norm(x)) + g(norm(x)) (GPT-NeoX), but not with the norms "post"; "parallel_one_norm": the same with '
-        'one norm for all, which needs the norms "pre" (GPT-J, Phi, Cohere).',
-    ]
-    residual_scale: Annotated[
-        Each[float | None], None, "factor on what each sublayer adds to the residual stream (Granite)."
-    ]
-    layer_scale: Annotated[
-        Each[float | None],
-        None,
-        "initial value of learned factors, one a feature, on what each sublayer adds to the stream (CaiT).",
-    ]
-    norm_attention: Annotated[
-        Each[bool],
-        True,
-        'whether self-attention has its norm; False needs "pre" (ModernBERT\'s first block, whose inputs come from a '
-        "norm).",
+        'one norm for all, which needs the norms "pre" (GPT-J, Phi, Cohere). Or a `Residual`, for stochastic depth, '
+        "layer scale or a factor.",
     ]
     norm_epsilon: Annotated[Each[float], 1e-5, "of every norm."]
     dropout: Annotated[Each[float], 0.1, "rate on what each sublayer adds to the residual stream."]
-    attention_dropout: Annotated[Each[float], 0.0, "rate on the attention weights."]
-    feed_forward_dropout: Annotated[Each[float], 0.0, "rate inside the feed-forward network."]
-    stochastic_depth: Annotated[Each[float], 0.0, "rate at which training leaves out a sublayer, sample by sample."]
-    rematerialize: Annotated[
-        Each[bool],
-        False,
-        "whether training keeps the block's inputs alone, and computes its inside again for the gradient: less memory, "
-        "about a third more time (Chen et al. 2016).",
-    ]
     attention: Annotated[
         Any, None,
-        "a layer in place of the self-attention; the options of attention then keep their defaults. It is called with "
+        "a layer instead of the self-attention, such as a `MultiHeadSelfAttention` with options that a block does not "
+        "have; the block's options of attention then keep their defaults. The layer is called with "
         "those of `mask`, `attention_mask`, `segment_ids`, `positions`, `cache`, `return_attention_scores` that are "
         "given; with `cache` among the arguments of its `call` it decodes, see `Cache`.",
     ]  # fmt: skip
     feed_forward: Annotated[
         Any,
         None,
-        "a layer in place of the feed-forward network, called on (B, T, D) and, if it takes it, `mask`; those options "
-        "then keep their defaults.",
+        "a layer instead of the feed-forward network, such as a `FeedForward` with dropout inside, called on (B, T, D) "
+        "and, if it takes it, `mask`; `intermediate_dim`, `activation` and `gated` then keep their defaults.",
     ]
 
 
-class ConvolutionOptions(TypedDict, total=False):
-    convolution: Annotated[
-        Any,
-        None,
-        "of encoders: a layer such as `Convolution`, called on the block's inputs (B, T, D) and, if it takes it, "
-        "`mask`. What it returns is added after the feed-forward network, and a norm follows (DeBERTa v2's first "
-        'block). Needs norm_placement="post" and causal=False.',
-    ]
-
-
-class EncoderBlockOptions(BlockOptions, CausalOptions, ConvolutionOptions, LayerOptions, total=False):
+class EncoderBlockOptions(BlockOptions, CausalOptions, LayerOptions, total=False):
     """Options of `EncoderBlock`."""
 
 

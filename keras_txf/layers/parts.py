@@ -10,26 +10,14 @@ import keras
 
 from keras_txf.checks import short_repr
 from keras_txf.layers.arguments import call_parameters
-from keras_txf.layers.option_tables import CausalOptions, HeadOptions, PlaceOptions
 from keras_txf.layers.serialization import own_initializer, revive
-from keras_txf.layers.shown_options import default_options
 
-OPTIONS = {  # part of a block -> the options of the block that a layer in place of the part replaces
-    "attention": (
-        "num_heads", "attention_bias", "attention_output_bias", "attention_key_bias", "attention_dropout",
-        *(name for table in (HeadOptions, PlaceOptions, CausalOptions) for name in default_options(table)
-          if name != "kernel_initializer"),
-    ),
-    "feed_forward": (
-        "intermediate_dim", "activation", "gated", "feed_forward_bias", "feed_forward_output_bias",
-        "feed_forward_dropout",
-    ),
-    "norm": ("norm_bias",),
-    "convolution": (),
+OPTIONS = {  # part of a block -> the options of the block that a layer instead of the part replaces
+    "attention": ("num_heads", "num_key_value_heads", "head_dim", "window", "position", "causal"),
+    "feed_forward": ("intermediate_dim", "activation", "gated"),
+    "norm": ("norm_epsilon",),
     "cross_attention": (),
-}  # fmt: skip
-
-
+}
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -74,15 +62,20 @@ def refuse_replaced(part, given, defaults, keep=()):
             )
 
 
-def copy_layer(layer, name, owner_name="", dtype=None):
+def copy_layer(layer, name, owner_name="", dtype=None, **changed):
     """A layer made from the configuration of another, with weights of its own.
 
-    An initializer with a seed is mixed with the name of the owner, so that copies do not begin alike. `dtype` is the
-    policy of the copy; by default it is that of the layer.
+    An initializer with a seed is mixed with the name of the owner, so that copies do not begin alike. A position
+    layer is shared by the copies. `dtype` is the policy of the copy, unless the layer has another one than Keras' own;
+    `changed` are other options of the copy.
     """
     try:
-        policy = {} if dtype is None else {"dtype": dtype}
-        copy = type(layer).from_config({**layer.get_config(), "name": name, **policy})
+        given = {"name": name, **changed}
+        if dtype is not None and layer.dtype_policy == keras.config.dtype_policy():
+            given["dtype"] = dtype
+        if isinstance(getattr(layer, "position", None), keras.layers.Layer):
+            given.setdefault("position", layer.position)
+        copy = type(layer).from_config({**layer.get_config(), **given})
     except Exception as error:  # of the layer's own
         raise ValueError(
             f"`{name}` must be a layer that `from_config(get_config())` makes again, for each block gets a copy: its "
@@ -94,6 +87,14 @@ def copy_layer(layer, name, owner_name="", dtype=None):
     if owner_name and isinstance(kernel_initializer, keras.initializers.Initializer):
         copy.kernel_initializer = own_initializer(copy.kernel_initializer, copy, owner_name)
     return copy
+
+
+def set_policy(layer, dtype):
+    """Gives a layer without weights yet a dtype policy, unless the layer was made with another one than Keras' own."""
+    if dtype is None or not isinstance(layer, keras.layers.Layer) or layer.built:
+        return
+    if layer.dtype_policy == keras.config.dtype_policy():
+        layer.dtype_policy = dtype
 
 
 def build_part(layer, *shapes):

@@ -14,7 +14,6 @@ import math
 import keras
 from keras import ops, tree
 
-from keras_txf import checks
 from keras_txf.backend.functional_graph import give_mask, mask_of
 from keras_txf.backend.keras_private import (
     flatten_layers,
@@ -26,11 +25,6 @@ from keras_txf.backend.keras_private import (
 )
 
 _inside = contextvars.ContextVar("whether an outer layer is computed again as a whole", default=False)
-
-
-def rematerialization_scope(rematerialize):
-    """The scope in which a layer is made that computes its activations again as a whole, or none of its own."""
-    return keras.RematScope("full") if checks.boolean("rematerialize", rematerialize) else contextlib.nullcontext()
 
 
 def nothing_computed_again(layer):

@@ -1,10 +1,16 @@
 """The residual stream of a block: what each sublayer reads of it and adds to it."""
 
+import keras
+
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.layers.parts import check_width
+from keras_txf.layers.dropout import Dropout
+from keras_txf.layers.layer_scale import LayerScale
+from keras_txf.layers.norms import make_norm
+from keras_txf.layers.parts import build_part, check_width
+from keras_txf.layers.serialization import register
 
-RESIDUALS = {  # option -> which stream a sublayer reads: as it entered the block, or as it is now
+KINDS = {  # kind -> which stream a sublayer reads: as it entered the block, or as it is now
     "sequential": lambda entered, now: now,
     "parallel": lambda entered, now: entered,
     "parallel_one_norm": lambda entered, now: entered,
@@ -17,30 +23,128 @@ PLACEMENTS = {  # option -> what has a norm: a sublayer's input, its output, the
 }
 
 
-def add_to_stream(block, x, sublayers):
-    """Adds to the stream what each sublayer of a block returns, a function of (B, T, D) by its name.
+@register
+class Residual:
+    """How the sublayers of a block read the residual stream x, and what they add to it.
 
-    Returns:
-        The stream (B, T, D), and a list of the attention scores that the sublayers return.
+    With the kind "sequential" and the norms "pre", each sublayer f in turn changes the stream to
+    x + drop(scale · gamma · f(norm(x))). Pass it as `residual` to a block or a builder.
+
+    Args:
+        kind: "sequential", "parallel" or "parallel_one_norm", see `EncoderBlock`.
+        scale: factor on what each sublayer adds (Granite), or None.
+        layer_scale: initial value of gamma, learned factors for each feature (CaiT); None: there are none.
+        stochastic_depth: rate at which training leaves out a sublayer, sample by sample. On a builder the rate is that
+            of the last block, and grows from block to block.
+
+    Raises:
+        ValueError: an unknown kind, a factor that is not a positive number, a rate outside [0, 1).
+
+    Reference:
+        [Going deeper with Image Transformers](https://arxiv.org/abs/2103.17239) for `layer_scale`;
+        [Deep Networks with Stochastic Depth](https://arxiv.org/abs/1603.09382).
+
+    Example:
+
+    >>> residual = txf.layers.Residual(layer_scale=1e-5, stochastic_depth=0.1)
+    >>> block = txf.layers.EncoderBlock(num_heads=4, norm_placement="pre", residual=residual)
+    >>> block(keras.random.normal((2, 7, 32))).shape
+    (2, 7, 32)
     """
-    normed, all_scores = PLACEMENTS[block.norm_placement], []
-    one_norm = block.residual == "parallel_one_norm"
-    entered = block.attention_norm(x) if one_norm else x
-    for name, sublayer in sublayers.items():
-        norm = getattr(block, f"{name}_norm", lambda x: x)
-        read = RESIDUALS[block.residual](entered, x)
-        result = sublayer(norm(read) if "input" in normed and not one_norm else read)
-        update, *scores = result if isinstance(result, tuple) else (result,)
-        all_scores += scores
-        check_width(name, layer_of(block, name), tuple(update.shape), x.shape)
-        if "output" in normed:
-            update = getattr(block, f"{name}_post_norm", norm)(update)
-        update = getattr(block, f"{name}_scale", lambda x: x)(update)
-        update = update if block.residual_scale is None else update * block.residual_scale
-        x = x + block.stochastic_depth_layer(block.dropout_layer(update))
-        if "sum" in normed:
-            x = norm(x)
-    return x, all_scores
+
+    def __init__(
+        self,
+        kind: str = "sequential",
+        scale: float | None = None,
+        layer_scale: float | None = None,
+        stochastic_depth: float = 0.0,
+    ):
+        self.kind = checks.one_of("kind", kind, KINDS)
+        self.scale = checks.optional(checks.positive_number, "scale", scale)
+        self.layer_scale = checks.optional(checks.positive_number, "layer_scale", layer_scale)
+        self.stochastic_depth = checks.rate("stochastic_depth", stochastic_depth)
+
+    def get_config(self):
+        return {
+            "kind": self.kind,
+            "scale": self.scale,
+            "layer_scale": self.layer_scale,
+            "stochastic_depth": self.stochastic_depth,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+    def of_block(self, index, number):
+        """A copy for one of a number of blocks: the deeper a block, the likelier it is left out (a linear rule)."""
+        config = self.get_config()
+        return self.from_config({**config, "stochastic_depth": self.stochastic_depth * (index + 1) / number})
+
+    def norms_of(self, block, sublayer):
+        """The names of the norms of a sublayer."""
+        own = sublayer == "attention" or self.kind != "parallel_one_norm"
+        return [f"{sublayer}_norm"] * own + [f"{sublayer}_post_norm"] * (block.norm_placement == "sandwich")
+
+    def add_layers(self, block, sublayers):
+        """Makes the norms, factors and dropouts of a block; `sublayers` are the names of the block's sublayers."""
+        check_placement(self.kind, block.norm_placement)
+        dtype = block.dtype_policy
+        for name in sublayers:
+            if self.layer_scale is not None:
+                setattr(block, f"{name}_scale", LayerScale(self.layer_scale, dtype=dtype, name=f"{name}_scale"))
+            for norm_name in self.norms_of(block, name):
+                norm = make_norm(block.norm, block.norm_epsilon, dtype, norm_name, block.use_bias)
+                norm.supports_masking = True  # the block keeps the mask: Keras would warn that the layer loses it
+                setattr(block, norm_name, norm)
+        block.dropout_layer = Dropout(block.dropout, dtype=dtype, name="dropout")
+        block.stochastic_depth_layer = keras.layers.Dropout(
+            self.stochastic_depth, noise_shape=(None, 1, 1), dtype=dtype, name="stochastic_depth"
+        )
+
+    def build(self, block, sublayers, shape):
+        """Builds what `add_layers` made; `shape` is (B, T, D)."""
+        for name in sublayers:
+            if self.layer_scale is not None:
+                getattr(block, f"{name}_scale").build(shape)
+            for norm_name in self.norms_of(block, name):
+                build_part(getattr(block, norm_name), shape)
+
+    def run(self, block, x, sublayers, mask=None, segment_ids=None):
+        """Adds to the stream what each sublayer of a block returns.
+
+        Args:
+            block: the block, with the layers of `add_layers`.
+            x: the stream (B, T, D) as it enters the block.
+            sublayers: dict of the names of sublayers -> functions of (B, T, D).
+            mask, segment_ids: bool and int (B, T) that the block received, or None.
+
+        Returns:
+            The stream (B, T, D), and a list of the attention scores that the sublayers return.
+        """
+        normed, all_scores = PLACEMENTS[block.norm_placement], []
+        one_norm = self.kind == "parallel_one_norm"
+        entered = block.attention_norm(x) if one_norm else x
+        for name, sublayer in sublayers.items():
+            norm = getattr(block, f"{name}_norm", lambda x: x)
+            read = KINDS[self.kind](entered, x)
+            result = sublayer(norm(read) if "input" in normed and not one_norm else read)
+            update, *scores = result if isinstance(result, tuple) else (result,)
+            all_scores += scores
+            check_width(name, layer_of(block, name), tuple(update.shape), x.shape)
+            if "output" in normed:
+                update = getattr(block, f"{name}_post_norm", norm)(update)
+            update = getattr(block, f"{name}_scale", lambda x: x)(update)
+            update = update if self.scale is None else update * self.scale
+            x = x + block.stochastic_depth_layer(block.dropout_layer(update))
+            if "sum" in normed:
+                x = norm(x)
+        return x, all_scores
+
+
+def as_residual(value):
+    """The `Residual` that an option of a block stands for: a kind, or a `Residual`."""
+    return value if isinstance(value, Residual) else Residual(checks.one_of("residual", value, KINDS))
 
 
 def layer_of(block, name):
@@ -48,29 +152,11 @@ def layer_of(block, name):
     return block.cross_attention_layer if name == "cross_attention" else getattr(block, name)
 
 
-def norm_names(block, name):
-    """The names of the norms of a sublayer."""
-    if name == "attention" and not block.norm_attention:
-        return []
-    own = name == "attention" or block.residual != "parallel_one_norm"
-    return [f"{name}_norm"] * own + [f"{name}_post_norm"] * (block.norm_placement == "sandwich")
-
-
-def check_residual(block):
-    """Refuses unknown options of the residual stream, and those that do not go together."""
-    checks.one_of("norm_placement", block.norm_placement, PLACEMENTS)
-    checks.one_of("residual", block.residual, RESIDUALS)
-    block.residual_scale = checks.optional(checks.positive_number, "residual_scale", block.residual_scale)
-    if block.residual == "parallel" and block.norm_placement == "post":
+def check_placement(kind, placement):
+    """Raises ValueError for a placement of the norms that does not go with a kind of residual stream."""
+    if kind == "parallel" and placement == "post":
         raise ValueError("residual='parallel' needs another norm_placement than 'post'; received 'post'.")
-    pre = block.norm_placement == "pre" and block.norm_attention
-    if block.residual == "parallel_one_norm" and not pre:
+    if kind == "parallel_one_norm" and placement != "pre":
         raise ValueError(
-            "residual='parallel_one_norm' needs norm_placement='pre' and norm_attention=True; received "
-            f"norm_placement={short_repr(block.norm_placement)} and norm_attention={block.norm_attention}."
-        )
-    if not block.norm_attention and block.norm_placement != "pre":
-        raise ValueError(
-            "norm_attention=False needs norm_placement='pre'; received "
-            f"norm_placement={short_repr(block.norm_placement)}."
+            f"residual='parallel_one_norm' needs norm_placement='pre'; received norm_placement={short_repr(placement)}."
         )

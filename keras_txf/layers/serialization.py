@@ -73,12 +73,12 @@ def own_initializer(initializer, layer, name=""):
 
 def serialize(value):
     """An argument of a constructor as a configuration has it."""
-    if isinstance(value, keras.initializers.Initializer):
-        return keras.saving.serialize_keras_object(value)
     if isinstance(value, keras.layers.Layer):
         config = serialize_layer(value)
         config.pop("build_config", None)  # its owner builds it, under a path within its own
         return config
+    if hasattr(value, "get_config") and not isinstance(value, type):  # an initializer, or a `Residual`
+        return keras.saving.serialize_keras_object(value)
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -41,8 +41,8 @@ def decoder(
     Inputs are a dict of `target_ids`, int (B, T), and `context`, float (B, S, context_dim), such as
     the output of an `encoder` or any of its hidden states. Its Keras mask hides padding.
 
-    Of an option of the blocks a list or tuple holds one value for each block; one number for `stochastic_depth` is the
-    last block's, and grows from block to block.
+    Of an option of the blocks a list or tuple holds one value for each block; the `stochastic_depth`
+    of one `Residual` is the last block's, and grows from block to block.
 
     Args:
         vocab_size: number V of tokens.

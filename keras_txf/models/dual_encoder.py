@@ -109,9 +109,11 @@ def dual_encoder(
     checks.size("vocab_size", vocab_size)
     checks.optional(checks.id_below, "end_id", end_id, vocab_size)
     sizes = dict(zip(SIZES, (num_layers, dim, num_heads), strict=True))
-    image_sizes, image = _tower("image_options", image_options, sizes, {**default_options(ImageOptions), **options})
-    text_defaults = {**default_options(EncoderOptions), "causal": True, **options}
-    text_sizes, text = _tower("text_options", text_options, sizes, text_defaults)
+    of_both = default_options(DualEncoderOptions)
+    image_defaults = {**default_options(ImageOptions), **of_both}
+    text_defaults = {**default_options(EncoderOptions), **of_both, "causal": True}
+    image_sizes, image = _tower("image_options", image_options, sizes, options, image_defaults)
+    text_sizes, text = _tower("text_options", text_options, sizes, options, text_defaults)
     image_pool = _pool("image_pooling", image_pooling, image["dtype"])
     text_pool = _pool("text_pooling", text_pooling, text["dtype"])
     width = dim if checks.optional(checks.size, "projection_dim", projection_dim) is None else projection_dim
@@ -150,12 +152,14 @@ def dual_encoder(
     return stack.make_model({"images": images, "token_ids": token_ids}, outputs, name, "dual_encoder")
 
 
-def _tower(argument, own, sizes, options):
-    """The sizes of a tower, and its options: those of both towers with its own in their places."""
+def _tower(argument, own, sizes, options, defaults):
+    """The sizes of a tower, and its options: its own, then the options of both towers, then the tower's defaults."""
     if own is not None and not isinstance(own, dict):
         raise ValueError(f"`{argument}` must be a dict of options; received {short_repr(own)}.")
-    checks.known_names(f"an option of `{argument}`", own or {}, {**sizes, **options})
-    found = {**sizes, **options, **(own or {})}
+    checks.known_names(f"an option of `{argument}`", own or {}, {**sizes, **defaults})
+    heads = stack.heads_for(sizes["num_heads"], (own or {}).get("attention"))
+    found = {**sizes, "num_heads": heads, **defaults, **options, **(own or {})}
+    found = {"num_heads": None, **stack.without_replaced(found, defaults)}
     return [found.pop(name) for name in SIZES], found
 
 

@@ -29,8 +29,8 @@ def encoder(
 ) -> keras.Model:
     """Builds an encoder: token ids (B, T), or float vectors (B, T, F), -> hidden states (B, T, dim).
 
-    Of an option of the blocks a list or tuple holds one value for each block; one number for `stochastic_depth` is the
-    last block's, and grows from block to block.
+    Of an option of the blocks a list or tuple holds one value for each block; the `stochastic_depth`
+    of one `Residual` is the last block's, and grows from block to block.
 
     Args:
         vocab_size: number of tokens; None with `input_dim`, or left out where all arguments are named.

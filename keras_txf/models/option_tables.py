@@ -4,7 +4,7 @@ from typing import Annotated, Any, TypedDict
 
 import keras
 
-from keras_txf.layers.option_tables import BlockOptions, CausalOptions, ConvolutionOptions, Each
+from keras_txf.layers.option_tables import BlockOptions, CausalOptions, Each
 
 
 class StackOptions(TypedDict, total=False):
@@ -66,7 +66,7 @@ class EmbeddingOptions(PositionedEmbeddingOptions, total=False):
     pad_id: Annotated[int | None, 0, "the token of padding; None: no token is padding."]
 
 
-class EncoderOptions(BlockOptions, CausalOptions, ConvolutionOptions, EmbeddingOptions, total=False):
+class EncoderOptions(BlockOptions, CausalOptions, EmbeddingOptions, total=False):
     """Options of the masked language model, which reads tokens alone."""
 
     masked_id: Annotated[

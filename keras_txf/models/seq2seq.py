@@ -42,8 +42,8 @@ def encoder_decoder(
     Inputs are a dict of `source_ids`, int (B, S), and `target_ids`, int (B, T), the answer that
     starts with its start token. `encoder_decoder(37000, 37000, 6, 512, 8)` is the paper's base model.
 
-    Of an option of the blocks a list or tuple holds one value for each block; one number for `stochastic_depth` is the
-    last block's, and grows from block to block.
+    Of an option of the blocks a list or tuple holds one value for each block; the `stochastic_depth`
+    of one `Residual` is the last block's, and grows from block to block.
 
     Args:
         source_vocab_size: number of source tokens; None with `input_dim`, or left out where all arguments are named.
@@ -181,12 +181,11 @@ def encode_and_decode(
             f"attends to later tokens; received {short_repr(shared)} for both."
         )
     # A layer as `attention` brings heads of its own; the decoder needs `num_heads` unless its cross-attention does too.
-    encoder_heads = None if isinstance((encoder_options or {}).get("attention"), keras.layers.Layer) else num_heads
+    encoder_heads = stack.heads_for(num_heads, (encoder_options or {}).get("attention"))
     of_encoder = {name: value for name, value in options.items() if name != "cross_attention"}
     encoder_options = {"num_heads": encoder_heads, "dim": dim, **of_encoder, **(encoder_options or {})}
     decoder_options = {**options, **(decoder_options or {})}
-    both = [decoder_options.get(part) for part in ("attention", "cross_attention")]
-    decoder_heads = None if all(isinstance(layer, keras.layers.Layer) for layer in both) else num_heads
+    decoder_heads = stack.heads_for(num_heads, decoder_options.get("attention"), decoder_options.get("cross_attention"))
     decoder_options = {"num_heads": decoder_heads, "dim": dim, **decoder_options}
     encoder_heads, decoder_heads = encoder_options.pop("num_heads"), decoder_options.pop("num_heads")
     encoder_dim, decoder_dim = (checks.size("dim", one.pop("dim")) for one in (encoder_options, decoder_options))

@@ -11,11 +11,11 @@ from keras_txf.layers.arguments import call_parameters
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.norms import KeepMask, make_norm
-from keras_txf.layers.parts import OPTIONS, copy_layer
+from keras_txf.layers.parts import OPTIONS, copy_layer, set_policy
 from keras_txf.layers.projections import Projection
+from keras_txf.layers.residual import as_residual
 from keras_txf.layers.serialization import option_names
 from keras_txf.layers.shown_options import ARGUMENTS, default_options
-from keras_txf.layers.sublayers import has_bias
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.embeddings import EMBEDDING_OPTIONS, given
 
@@ -46,14 +46,7 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
     """
     defaults = default_options(table)
     checks.known_names(f"an option of {builder}", options, defaults, ARGUMENTS.get(builder, ()))
-    # Defaults of the builder are no options of the caller's: a layer may replace what they are for.
-    replaced = [
-        name
-        for part, names in OPTIONS.items()
-        if all(isinstance(layer, keras.layers.Layer) for layer in each_value(options.get(part)))
-        for name in names
-    ]
-    options = {name: value for name, value in options.items() if name not in replaced or value != defaults.get(name)}
+    options = without_replaced(options, defaults)
     block_names = set(option_names(block_class)) & defaults.keys()
     if "scale_embedding" in options:
         checks.switch_or_factor("scale_embedding", options["scale_embedding"])
@@ -73,6 +66,17 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
     )
 
 
+def without_replaced(options, defaults):
+    """Options without the defaults of what a layer replaces: the caller did not choose them."""
+    replaced = [
+        name
+        for part, names in OPTIONS.items()
+        if all(isinstance(layer, keras.layers.Layer) for layer in each_value(options.get(part)))
+        for name in names
+    ]
+    return {name: value for name, value in options.items() if name not in replaced or value != defaults.get(name)}
+
+
 def resolve_encoding(options, absolute="sinusoidal"):
     """The caller's `position_encoding`; by default the paper's, unless attention has positions of its own."""
     own = [
@@ -84,6 +88,12 @@ def resolve_encoding(options, absolute="sinusoidal"):
         "position_encoding", options.get("position_encoding", "auto"), (*ENCODINGS, "auto", None)
     )
     return auto if position_encoding == "auto" else position_encoding
+
+
+def heads_for(num_heads, *attentions):
+    """`num_heads` of one side of a model, or None if a layer replaces each attention in all blocks."""
+    layers = [layer for attention in attentions for layer in each_value(attention)]
+    return None if all(isinstance(layer, keras.layers.Layer) for layer in layers) else num_heads
 
 
 def each_value(value):
@@ -189,20 +199,23 @@ def _takes_positions(block):
 
 def like_norm(block, name, dtype):
     """A norm as the block's own."""
-    norm = make_norm(block.norm, block.norm_epsilon, dtype, name, has_bias(block, "norm_bias"))
+    norm = make_norm(block.norm, block.norm_epsilon, dtype, name, block.use_bias)
     return norm if norm.supports_masking else KeepMask(norm, dtype=norm.dtype_policy, name=name)
 
 
 def make_blocks(block_class, number, num_heads, options, name):
     shared = {"num_heads": num_heads, **options.block}
-    if (
-        isinstance(shared.get("position"), str) and shared["position"] == "relative"
-    ):  # T5: one table of biases for all blocks
-        shared["position"] = _shared_bias(block_class, num_heads, shared, options.dtype, f"{name}_position")
-    if not isinstance(shared.get("stochastic_depth", 0.0), (list, tuple)):
-        # The deeper a block, the likelier it is left out: the paper's linear rule.
-        last = checks.rate("stochastic_depth", shared.get("stochastic_depth", 0.0))
-        shared["stochastic_depth"] = [last * (i + 1) / number for i in range(number)]
+    if _is_relative(shared.get("position")):
+        causal = set(each_value(shared.get("causal", block_class is not EncoderBlock)))
+        shared["position"] = _shared_bias(num_heads, causal, options.dtype, name)
+    relative = [layer for layer in each_value(shared.get("attention")) if _is_relative(getattr(layer, "position", 0))]
+    of_attention = {}
+    if relative:
+        causal = {layer.causal for layer in relative}
+        of_attention["position"] = _shared_bias(relative[0].num_heads, causal, options.dtype, name)
+    if not isinstance(shared.get("residual", "sequential"), (str, list, tuple)):
+        residual = as_residual(shared["residual"])
+        shared["residual"] = [residual.of_block(i, number) for i in range(number)]
     for option, value in shared.items():
         if isinstance(value, (list, tuple)) and len(value) != number:
             raise ValueError(
@@ -211,45 +224,45 @@ def make_blocks(block_class, number, num_heads, options, name):
                 "values."
             )
     for layer in each_value(shared.get("position")):
-        if isinstance(layer, keras.layers.Layer) and not layer.built:  # it is shared and not copied
-            layer.dtype_policy = _dtype_of_copy(layer, options.dtype) or layer.dtype_policy
+        set_policy(layer, options.dtype)  # it is shared and not copied
     blocks = []
     for i in range(number):
         own = {key: value[i] if isinstance(value, (list, tuple)) else value for key, value in shared.items()}
-        blocks.append(_make_block(block_class, own, shared, options.dtype, f"{name}_{i}"))
+        blocks.append(_make_block(block_class, own, shared, options.dtype, f"{name}_{i}", of_attention))
     return blocks
 
 
-def _make_block(block_class, own, shared, dtype, name):
-    """A block with parts of its own: layers among the options are patterns, of which each block gets a copy.
+def _make_block(block_class, own, shared, dtype, name, of_attention):
+    """A block with its own parts: layers among the options are patterns, of which each block gets a copy.
 
-    A block copies a norm itself, for each place.
+    A block copies a norm itself, for each sublayer. `of_attention` are options of an attention whose position is
+    "relative".
     """
     parts = {part: own[part] for part in OPTIONS if isinstance(own.get(part), keras.layers.Layer)}
     for part in parts:
         if any(value is None for value in each_value(shared[part])):  # of other blocks, which the options are for
             own = {option: value for option, value in own.items() if option not in OPTIONS.get(part, ())}
-    copies = {
-        part: copy_layer(layer, part, name, _dtype_of_copy(layer, dtype))
-        for part, layer in parts.items()
-        if part != "norm"
-    }
+    copies = {}
+    for part, layer in parts.items():
+        changed = of_attention if part == "attention" and _is_relative(getattr(layer, "position", None)) else {}
+        if part != "norm":
+            copies[part] = copy_layer(layer, part, name, dtype, **changed)
     return block_class(**{**own, **copies}, dtype=dtype, name=name)
 
 
-def _dtype_of_copy(layer, dtype):
-    """The builder's policy, unless the layer was made with another one than Keras' own; None: that of the layer."""
-    return dtype if layer.dtype_policy == keras.config.dtype_policy() else None
+def _is_relative(position):
+    """Whether a position is T5's: one table of biases for all blocks."""
+    return isinstance(position, str) and position == "relative"
 
 
-def _shared_bias(block_class, num_heads, shared, dtype, name):
-    causal = set(each_value(shared.get("causal", block_class is not EncoderBlock)))
+def _shared_bias(num_heads, causal, dtype, name):
+    """The table of biases of all blocks; `causal` is the set of their values."""
     if len(causal) > 1:
         raise ValueError(
             "position='relative' is one table for all blocks, and does not go with a `causal` that differs: "
-            f"received causal={shared['causal']}."
+            f"received causal={sorted(causal)}."
         )
-    return RelativeBias(num_heads, bidirectional=causal == {False}, dtype=dtype, name=name)
+    return RelativeBias(num_heads, bidirectional=causal == {False}, dtype=dtype, name=f"{name}_position")
 
 
 def make_model(inputs, outputs, name, builder, model_class=CheckedModel):

@@ -50,8 +50,8 @@ def image_encoder(
 
     Images are floats of about unit size; integers from 0 to 255 are not scaled here.
 
-    Of an option of the blocks a list or tuple holds one value for each block; one number for `stochastic_depth` is the
-    last block's, and grows from block to block.
+    Of an option of the blocks a list or tuple holds one value for each block; the `stochastic_depth`
+    of one `Residual` is the last block's, and grows from block to block.
 
     Args:
         image_size: height and width of the images in pixels, a pair or one number for both. None

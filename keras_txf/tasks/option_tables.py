@@ -6,7 +6,7 @@ Options that a task decides itself, such as the id of padding, are left out.
 from typing import Annotated, Any, TypedDict
 
 from keras_txf.layers.embeddings import TABLES
-from keras_txf.layers.option_tables import BlockOptions, CausalOptions, ConvolutionOptions, Each
+from keras_txf.layers.option_tables import BlockOptions, CausalOptions, Each
 from keras_txf.layers.shown_options import default_options, meaning
 from keras_txf.models.option_tables import (
     ClassHeadOptions,
@@ -41,7 +41,7 @@ class LargerScratchOptions(ScratchOptions, total=False):
     dim: Annotated[int, 256, DIM]
 
 
-class EncoderTaskOptions(BlockOptions, CausalOptions, ConvolutionOptions, PositionedEmbeddingOptions, total=False):
+class EncoderTaskOptions(BlockOptions, CausalOptions, PositionedEmbeddingOptions, total=False):
     """Options of an encoder."""
 
 

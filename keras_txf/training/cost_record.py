@@ -199,7 +199,8 @@ class _Run:
 
     def is_computed_again(self, layer):
         if self.rematerialize is None:
-            return remat_mode(layer) is not None and remat_mode(layer).mode == "full"
+            scope = remat_mode(layer)
+            return scope is not None and (scope.mode == "full" or layer.name in (scope.layer_names or ()))
         return self.rematerialize and isinstance(layer, (EncoderBlock, DecoderBlock))
 
     def on_loop(self, length, step):

@@ -10,6 +10,7 @@ from checkpoints.test_saving import through_file
 from refusals import refused
 
 import keras_txf as txf
+from keras_txf.checkpoints.parts import with_parts
 from keras_txf.layers import RelativeBias, Rotary
 
 save = txf.checkpoints.save
@@ -61,7 +62,8 @@ CASES = {
 
 def build(builder="decoder_generator", **options):
     sizes = {} if "image" in builder else {f"{'source_' * (builder == 'encoder_decoder')}vocab_size": 90}
-    model = getattr(txf.models, builder)(**{**sizes, "num_layers": 2, "dim": 24, "num_heads": 4, **options})
+    make = getattr(txf.models, builder)
+    model = make(**with_parts(make, {**sizes, "num_layers": 2, "dim": 24, "num_heads": 4, **options}))
     random = np.random.default_rng(0)
     for weight in model.weights:
         weight.assign(weight + 0.1 * random.normal(size=weight.shape))

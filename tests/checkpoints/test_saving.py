@@ -168,7 +168,8 @@ def test_arguments_of_another_kind(wrong, tmp_path):
     (dict(position="alibi"), ["position='Rotary'", "position='ALiBi'"]),
     (dict(norm_placement="post", final_norm=True), ["norm_placement='pre'", "norm_placement='post'"]),
     (dict(scale_embedding=True), ["scale_embedding"]), (dict(window=2), ["window=None", "window=2"]),
-    (dict(scale=1.0), ["scale=0.353553", "scale=1.0"]),
+    (dict(attention=txf.layers.MultiHeadSelfAttention(4, causal=True, position="rotary", use_bias=False, scale=1.0),
+          num_heads=None, position=None, position_encoding=None), ["scale=0.353553", "scale=1.0"]),
     (dict(position=None, position_encoding="sinusoidal"), ["position_encoding=None", "position_encoding='sinusoidal'"]),
 ], ids=str)  # fmt: skip
 def test_options_without_weights_that_are_not_those_of_the_config_are_refused(options, words, tmp_path):

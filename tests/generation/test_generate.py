@@ -9,6 +9,7 @@ import pytest
 from keras import ops
 
 import keras_txf as txf
+from keras_txf.checkpoints.parts import with_parts
 from keras_txf.generation import ForbiddenTokens, ForcedTokens
 from keras_txf.layers.token_input import target_name, token_input
 
@@ -26,8 +27,8 @@ OPTIONS = {
     "learned": {"position_encoding": "learned", "max_length": 9, "norm_placement": "pre", "token_dim": 6},
     "concat": {"combine": "concat", "tie_embeddings": False, "embedding_norm": True, "embedding_dim": 6},
     "without padding": {"pad_id": None, "position": "rotary"},
-    "heads alone": {"num_layers": 2, "position": "rotary", "norm_placement": "pre", "num_key_value_heads": 1,
-                    "output_projection": False, "norm_attention": [False, True]},
+    "sinks": {"num_layers": 2, "position": "rotary", "norm_placement": "pre", "num_key_value_heads": 1,
+                    "sinks": True},
     "scores too": {"return_attention_scores": True, "return_hidden_states": True},
 }  # fmt: skip
 on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow")
@@ -40,7 +41,8 @@ FEWER = ["decoder_generator", pytest.param("encoder_decoder", marks=pytest.mark.
 def make(kind, name="defaults", **more):
     sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
     options = {"num_layers": 1, "dim": 8, "num_heads": 2, **OPTIONS[name], **more}
-    return enliven(getattr(txf.models, kind)(*sizes, **options), 8 if kind == "encoder_decoder" else 4)
+    build = getattr(txf.models, kind)
+    return enliven(build(*sizes, **with_parts(build, options)), 8 if kind == "encoder_decoder" else 4)
 
 
 def enliven(model, seed):

@@ -9,6 +9,7 @@ from keras import ops
 
 import keras_txf as txf
 from keras_txf.backend.compilers import compiled
+from keras_txf.checkpoints.parts import with_parts
 from keras_txf.models import prefill_model, step_model
 
 VOCABULARY, STEPS = 11, 6
@@ -74,10 +75,11 @@ def callable_model(model):
 
 def make(kind, options):
     options = dict(options)
-    num_heads = options.pop("num_heads", 2)
+    options.setdefault("num_heads", 2)
     options.setdefault("tie_embeddings", options.get("combine") != "concat")
     sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
-    return drawing.randomize(getattr(txf.models, kind)(*sizes, 2, drawing.DIM, num_heads, **options))
+    build = getattr(txf.models, kind)
+    return drawing.randomize(build(*sizes, **with_parts(build, {"num_layers": 2, "dim": drawing.DIM, **options})))
 
 
 def assert_cached_equals_uncached(model):

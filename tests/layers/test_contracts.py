@@ -8,6 +8,7 @@ from cases import Case, floats, places, segments, token_ids, visible
 from contracts import parameters
 
 import keras_txf as txf
+from keras_txf.checkpoints.families.deberta import ConvolutionResidual
 
 # Dim 12 and 3 heads of 4 by default; contexts are 10 wide.
 INPUTS = {"inputs": floats("target", 12)}
@@ -43,13 +44,13 @@ def shared_blocks(dtype):
     x = keras.layers.Masking(dtype=dtype)(inputs)
     shared = relative(dtype)
     for _ in range(2):
-        x = txf.layers.EncoderBlock(3, position=shared, stochastic_depth=0.4, dtype=dtype)(x)
+        x = txf.layers.EncoderBlock(3, position=shared, dtype=dtype)(x)
     return keras.Model(inputs, x)
 
 
 attention, cross = txf.layers.MultiHeadSelfAttention, txf.layers.CrossAttention
 encoder, decoder = txf.layers.EncoderBlock, txf.layers.DecoderBlock
-latent = txf.layers.LatentAttention
+latent, feed_forward = txf.layers.LatentAttention, txf.layers.FeedForward
 embedding, pooling = txf.layers.PositionalEmbedding, txf.layers.Pooling
 patches, recurrent = txf.layers.PatchEmbedding, txf.layers.RecurrentDecoder
 features, audio, log_mel = txf.layers.FeatureEmbedding, txf.layers.AudioEmbedding, txf.layers.LogMelSpectrogram
@@ -96,19 +97,24 @@ CASES = [
          router_activation="sigmoid", e_score_correction_bias=True, n_group=3, topk_group=2, routed_scaling_factor=1.5,
          load_balancing=None, fullest=True),
     case("encoder", encoder, INPUTS, 3, scores=SELF_SCORES, core=True),
-    case("encoder-many", encoder, INPUTS, 6, intermediate_dim=14, **MANY, window=3, position="rotary", norm="rms",
-         norm_placement="pre", activation="silu", gated=True, attention_dropout=0.2, feed_forward_dropout=0.3,
+    case("encoder-many", encoder, INPUTS, norm="rms", norm_placement="pre", use_bias=False,
+         attention=lambda dtype: attention(6, **MANY, window=3, position="rotary", dropout=0.2, dtype=dtype),
+         feed_forward=lambda dtype: feed_forward(14, "silu", gated=True, dropout=0.3, use_bias=False, dtype=dtype),
          scores={1: (6, "target", "target")}, fullest=True),
-    case("encoder-sandwich", encoder, INPUTS, 3, norm_placement="sandwich", position="alibi", logit_soft_cap=4.0,
+    case("encoder-sandwich", encoder, INPUTS, 3, norm_placement="sandwich", position="alibi", head_dim=8, gated=True,
          causal=True, scores=SELF_SCORES, fullest=True),
     Case("encoder-shared", shared_blocks, INPUTS, shares=True, fullest=True),
     case("decoder", decoder, INPUTS, 3, scores=SELF_SCORES),
     case("decoder-cross", decoder, WITH_CONTEXT, 3, cross_attention=True, core=True,
          scores={**SELF_SCORES, 2: (3, "target", "source")}),
-    case("decoder-cross-many", decoder, WITH_CONTEXT, 6, intermediate_dim=14, **MANY, cross_attention=True, window=3,
-         position="rotary", norm="rms", norm_placement="sandwich", activation="silu", gated=True, stochastic_depth=0.4,
-         attention_dropout=0.2, scores={1: (6, "target", "target"), 2: (6, "target", "source")}, fullest=True),
-    case("decoder-cross-heads-alone", decoder, WITH_CONTEXT, 3, cross_attention=True, output_projection=False,
+    case("decoder-cross-many", decoder, WITH_CONTEXT, intermediate_dim=14, norm="rms", norm_placement="sandwich",
+         activation="silu", gated=True, residual=txf.layers.Residual(stochastic_depth=0.4, layer_scale=0.5),
+         attention=lambda dtype: attention(6, **MANY, causal=True, window=3, position="rotary", dtype=dtype),
+         cross_attention=lambda dtype: cross(6, **MANY, dropout=0.2, dtype=dtype),
+         scores={1: (6, "target", "target"), 2: (6, "target", "source")}, fullest=True),
+    case("decoder-cross-heads-alone", decoder, WITH_CONTEXT,
+         attention=lambda dtype: attention(3, causal=True, output_projection=False, dtype=dtype),
+         cross_attention=lambda dtype: cross(3, output_projection=False, dtype=dtype),
          scores={**SELF_SCORES, 2: (3, "target", "source")}, fullest=True),
     case("embedding", embedding, {"inputs": token_ids("target", 11)}, 11, 12, core=True),
     case("features", features, INPUTS, 10),
@@ -140,9 +146,8 @@ CASES = [
     case("rotary", txf.layers.Rotary, {"x": floats("target", 3, 4), "positions": places("target")}, **POSITION),
     case("rotary-scaled", txf.layers.Rotary, {"x": floats("target", 3, 8), "positions": places("target")}, fraction=0.5,
          scaling={"type": "linear", "factor": 4.0}, **POSITION, fullest=True),
-    case("convolution", txf.layers.Convolution, INPUTS, 3, "gelu", quantizes=False, fullest=True),
-    case("convolution-in-a-block", encoder, INPUTS, 3, scores=SELF_SCORES,
-         convolution=lambda dtype: txf.layers.Convolution(5, dtype=dtype), fullest=True),
+    case("convolution-in-a-block", encoder, INPUTS, 3, scores=SELF_SCORES, residual=ConvolutionResidual(5),
+         fullest=True),
     case("attention-disentangled", attention, INPUTS, 3, scores=SELF_SCORES, position=disentangled),
     case("disentangled-positions", txf.layers.DisentangledPositions, DISTANCE, 5, 6, 8, norm=True, dropout=0.3,
          **POSITION, fullest=True),
@@ -162,4 +167,4 @@ def test_contract(check, case, tmp_path):
 
 def test_every_layer_has_a_case():
     tried = {type(inner).__name__ for case in CASES for inner in case.make(dtype=None)._flatten_layers()}
-    assert tried >= set(txf.layers.__all__) - {"Cache", "Int8Cache", "SinkCache"}  # no layers
+    assert tried >= set(txf.layers.__all__) - {"Cache", "Int8Cache", "Residual", "SinkCache"}  # no layers

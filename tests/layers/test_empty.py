@@ -44,7 +44,8 @@ def test_attention(options, batch, length, source):
 @pytest.mark.parametrize("batch, length, source", EMPTY)
 def test_blocks(batch, length, source):
     encoder = layers.EncoderBlock(4, dropout=0.5, gated=True)
-    decoder = layers.DecoderBlock(4, cross_attention=True, attention_dropout=0.5)
+    attention = layers.MultiHeadSelfAttention(4, causal=True, dropout=0.5)
+    decoder = layers.DecoderBlock(attention=attention, cross_attention=layers.CrossAttention(4, dropout=0.5))
     for training in (False, True):
         assert_shapes(encoder(x(batch, length), training=training), (batch, length, 8))
         assert_shapes(decoder(x(batch, length), x(batch, source, 6), training=training), (batch, length, 8))

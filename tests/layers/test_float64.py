@@ -86,10 +86,12 @@ def softmax(x):
 
 def test_a_block_is_that_of_numpy():
     x = np.random.default_rng(0).normal(size=(5, 8))
-    options = dict(norm="rms", norm_placement="pre", position="rotary", qk_norm="layer_per_head", logit_soft_cap=2.0)
-    block = txf.layers.EncoderBlock(
-        2, intermediate_dim=6, gated=True, activation="silu", causal=True, **options, dtype="float64"
-    )
+    attention = txf.layers.MultiHeadSelfAttention(
+        2, causal=True, position="rotary", qk_norm="layer_per_head", norm_epsilon=1e-5, logit_soft_cap=2.0,
+        name="attention", dtype="float64",
+    )  # fmt: skip
+    options = dict(attention=attention, norm="rms", norm_placement="pre", dtype="float64")
+    block = txf.layers.EncoderBlock(intermediate_dim=6, gated=True, activation="silu", **options)
     found = arrays(drawing.built(block, x[None])(x[None]))[0][0]
     weights = {weight.path.split("/", 1)[1]: ops.convert_to_numpy(weight) for weight in block.weights}
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keras_txf as txf
+from keras_txf.checkpoints.parts import block_parts
 from keras_txf.ops import attention as kernel
 
 B, T, S, DIM = 2, 7, 5, drawing.DIM
@@ -80,7 +81,12 @@ def test_inference_knows_no_dropout(options, kind):
         options["cross_attention"] = True
     rates = dict.fromkeys(["dropout", "attention_dropout", "feed_forward_dropout", "stochastic_depth"], 0.5)
     none = dict.fromkeys(rates, 0.0)
-    block, still = (drawing.built(cls(**{**options, **each}), *inputs) for each in (rates, none))
+
+    def build(rates):
+        own = block_parts({**options, **rates}, cls is txf.layers.DecoderBlock, "cross" in kind)
+        return drawing.built(cls(**own), *inputs)
+
+    block, still = map(build, (rates, none))
     expected, *expected_scores = still(*inputs, return_attention_scores=True)
     for call in ({}, {"training": False}):
         output, *scores = block(*inputs, return_attention_scores=True, **call)
@@ -89,13 +95,14 @@ def test_inference_knows_no_dropout(options, kind):
             drawing.assert_same(own, other, 1e-6)
         drawing.assert_same(block(*inputs, **call), expected)
     for name in rates:
-        alone = drawing.built(cls(**{**options, **none, name: 0.5}), *inputs)
+        alone = build({**none, name: 0.5})
         differences = [drawing.difference(alone(*inputs, training=True), expected) for _ in range(4)]
         assert max(differences) > 1e-3, name  # a depth of one or two rows may stay as it is
 
 
 def test_stochastic_depth_leaves_out_whole_sublayers_sample_by_sample():
-    block = txf.layers.EncoderBlock(2, norm_placement="pre", dropout=0.0, stochastic_depth=0.5)
+    residual = txf.layers.Residual(stochastic_depth=0.5)
+    block = txf.layers.EncoderBlock(2, norm_placement="pre", dropout=0.0, residual=residual)
     x = np.repeat(drawing.normal(1, 5, 8), 64, axis=0)
     rows = drawing.array(block(x, training=True)).reshape(64, -1)
     assert len(np.unique(rows.round(4), axis=0)) == 4  # both sublayers, either, none
@@ -107,7 +114,8 @@ def test_inference_takes_the_fused_kernel(monkeypatch, attention_dropout):
     taken = []
     original = kernel._fused
     monkeypatch.setattr(kernel, "_fused", lambda *args: taken.append(1) or original(*args))
-    block = txf.layers.DecoderBlock(2, cross_attention=True, attention_dropout=attention_dropout, position="rotary")
+    options = dict(num_heads=2, attention_dropout=attention_dropout, position="rotary", cross_attention=True)
+    block = txf.layers.DecoderBlock(**block_parts(options, causal=True, cross_attention=True))
     context = drawing.normal(B, S, 6)
     block(HIDDEN, context)
     block(HIDDEN, context, mask=MASK, context_mask=CONTEXT_MASK, training=False)
@@ -133,7 +141,7 @@ def test_dropout_leaves_the_scores_and_the_mean():
 
 @pytest.mark.parametrize("cls, options", [
     (txf.layers.MultiHeadSelfAttention, {"position": "rotary"}), (txf.layers.EncoderBlock, {"position": "relative"}),
-    (txf.layers.EncoderBlock, {"convolution": txf.layers.Convolution(3)}), (txf.layers.DecoderBlock, {}),
+    (txf.layers.DecoderBlock, {}),
 ])  # fmt: skip
 def test_build_makes_every_weight(cls, options):
     layer = cls(2, **options)

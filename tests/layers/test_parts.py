@@ -137,8 +137,8 @@ def test_all_builders_take_parts():
 LAYERS = {"attention": DifferentialAttention, "feed_forward": SquaredReLU, "norm": lambda _: Center()}
 REPLACED = [
     ("attention", "num_heads", 2), ("attention", "window", 3), ("attention", "position", "rotary"),
-    ("attention", "qk_norm", True), ("feed_forward", "intermediate_dim", 5), ("feed_forward", "gated", True),
-    ("feed_forward", "activation", "gelu"), ("norm", "norm_bias", True),
+    ("attention", "head_dim", 4), ("feed_forward", "intermediate_dim", 5), ("feed_forward", "gated", True),
+    ("feed_forward", "activation", "gelu"), ("norm", "norm_epsilon", 0.5),
 ]  # fmt: skip
 
 
@@ -161,7 +161,7 @@ two_sides = {"encoder_options": {"num_heads": 2}, "decoder_options": {"attention
     (lambda: encoder(), "`num_heads` must be given"),
     (lambda: decoder(attention=txf.layers.MultiHeadSelfAttention(2)), "`attention` must be causal"),
     (lambda: pair(11, 11, 1, 8, 2, attention=[causal()]), "`attention` must be given for one side"),
-    (lambda: pair(11, 11, 1, 8, **two_sides), "`num_heads` must be given for the cross-attention"),
+    (lambda: pair(11, 11, 1, 8, **two_sides), "`num_heads` must be given, unless .* as `cross_attention`"),
     (lambda: encoder(attention=DifferentialAttention(2))(X, segment_ids=np.zeros((2, 5), "int32")),
      "`segment_ids` must be an argument of the `call` of the layer"),
     (lambda: encoder(2, feed_forward=keras.layers.Dense(5))(X), "`feed_forward` must return the width .* 8; .* 5"),

@@ -147,8 +147,8 @@ def test_an_encoder_drops_masked_tokens():
 
 
 def test_keys_may_lack_the_bias_of_queries():
-    layer = txf.layers.EncoderBlock(HEADS, attention_key_bias=False)
+    layer = txf.layers.MultiHeadSelfAttention(HEADS, key_bias=False)
     layer(X)
-    names = {weight.path.rpartition("attention/")[2] for weight in layer.attention.weights}
+    names = {weight.path.removeprefix(f"{layer.name}/") for weight in layer.weights}
     assert "key/bias" not in names and {"query/bias", "value/bias", "key/kernel"} <= names
-    refused(lambda: txf.layers.EncoderBlock(HEADS, attention_key_bias=1), ["`attention_key_bias`", "1"])
+    refused(lambda: txf.layers.MultiHeadSelfAttention(HEADS, key_bias=1), ["`key_bias`", "1"])

@@ -58,7 +58,6 @@ def test_base_model_has_the_papers_size():
     ({"num_key_value_heads": 1, "use_bias": False}, (2 * 12 + 2 * 4) * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12),
     ({"head_dim": 6, "use_bias": False}, 4 * 12 * 18 + 2 * 12 * 48 + 2 * 12, 11 * 12),
     ({"gated": True, "intermediate_dim": 14, "use_bias": False}, 4 * 12 * 12 + 3 * 12 * 14 + 2 * 12, 11 * 12),
-    ({"qk_norm": True, "use_bias": False}, 4 * 12 * 12 + 2 * 4 + 2 * 12 * 48 + 2 * 12, 11 * 12),
     ({"norm_placement": "pre", "norm": "rms", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 24, 11 * 12 + 12),
     ({"norm_placement": "sandwich", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 4 * 12, 11 * 12 + 12),
     ({"norm_placement": "res_post", "use_bias": False}, 4 * 12 * 12 + 2 * 12 * 48 + 2 * 12, 11 * 12 + 12),
@@ -74,7 +73,8 @@ def test_parameters_add_up(options, block, outside):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_generator_may_have_a_head(bias, uncompiled):
-    options = dict(head_activation="silu", head_bias=bias, norm_epsilon=0.1, norm_bias=False, logit_scale=0.5)
+    options = dict(head_activation="silu", head_bias=bias, logit_scale=0.5)
+    options["norm"] = keras.layers.LayerNormalization(epsilon=0.1, center=False)
     model = drawing.randomize(txf.models.decoder_generator(11, 1, 12, 3, norm_placement="pre", **options))
     ids = np.array([[5, 6, 7, 2]])
     hidden = drawing.array(keras.Model(model.input, model.get_layer("decoder_norm").output)(ids)).astype("float64")
@@ -128,9 +128,8 @@ def test_deeper_blocks_and_heads_are_named_by_number():
     assert images[0] == images[1]
 
 
-# These do not go with the others: see "apart" and "heads-alone" among the contracts, and of encoders alone
-# layers/test_stored_positions.py and layers/test_convolution.py.
-APART = {"norm_attention", "token_dim", "masked_id", "convolution", "output_projection", "attention", "feed_forward"}
+# These do not go with the others: see "apart" among the contracts, and layers/test_stored_positions.py.
+APART = {"token_dim", "masked_id", "attention", "feed_forward"}
 ONE_SIDED = {"causal": True}  # what encoders alone can choose
 EMBEDDING_OPTIONS = {
     "position_encoding": "learned", "max_length": 9, "combine": "concat", "position_dim": 5, "pad_id": 2,
@@ -235,8 +234,11 @@ def test_float16_predicts_in_a_compiled_function():
 
 
 def test_stochastic_depth_grows_with_depth():
-    blocks = blocks_of(txf.models.encoder(11, 3, 12, 3, stochastic_depth=0.3))
-    np.testing.assert_allclose([block.stochastic_depth for block in blocks], [0.1, 0.2, 0.3])
+    residual = txf.layers.Residual(stochastic_depth=0.3)
+    blocks = blocks_of(txf.models.encoder(11, 3, 12, 3, residual=residual))
+    np.testing.assert_allclose([block.residual.stochastic_depth for block in blocks], [0.1, 0.2, 0.3])
+    blocks = blocks_of(txf.models.encoder(11, 2, 12, 3, residual=[residual, "sequential"]))
+    assert [block.stochastic_depth_layer.rate for block in blocks] == [0.3, 0.0]
 
 
 def test_the_two_sides_have_their_own_options():

@@ -1,12 +1,14 @@
 """Every builder's model keeps the contract, plain, with many options, packed, and with everything returned."""
 
 import functools
+import inspect
 
 import pytest
 from cases import Case, floats, places, segments, token_ids, token_types, visible
 from contracts import parameters
 
 import keras_txf as txf
+from keras_txf.checkpoints.parts import with_parts
 
 # Dim 12, 3 or 6 heads; 11 tokens, 13 on the target's side, 4 classes. One layer where two show no more.
 TOKENS = {"token_ids": token_ids("target", 11)}
@@ -20,6 +22,12 @@ MANY = dict(
     norm_placement="pre", activation="silu", gated=True, intermediate_dim=14, attention_dropout=0.2,
     feed_forward_dropout=0.3, stochastic_depth=0.4, layer_scale=0.5,
 )  # fmt: skip
+ALONE = dict(num_heads=3, output_projection=False)
+HEADS_ALONE = {
+    "encoder_options": {"attention": txf.layers.MultiHeadSelfAttention(**ALONE)},
+    "decoder_options": {"attention": txf.layers.MultiHeadSelfAttention(**ALONE, causal=True),
+                        "cross_attention": txf.layers.CrossAttention(**ALONE)},
+}  # fmt: skip
 OTHERS = dict(
     position="alibi", norm_placement="sandwich", logit_soft_cap=4.0, scale=0.3, qk_norm="full", sinks=True,
     residual="parallel", position_encoding="learned", max_length=10,
@@ -29,7 +37,8 @@ OTHERS = dict(
 def case(name, builder, tensors, *args, **options):
     """A case whose own fields are told from the builder's options by their names."""
     fields = {k: options.pop(k) for k in ("mask", "scores", "shares", "core", "fullest") if k in options}
-    return Case(name, functools.partial(builder, *args, **options), tensors, **fields)
+    named = dict(zip(inspect.signature(builder).parameters, args))
+    return Case(name, functools.partial(builder, **with_parts(builder, {**named, **options})), tensors, **fields)
 
 
 def packed(*prefixes):
@@ -85,12 +94,12 @@ CASES = [
          scores=scores("attention_scores", (6, "target", "target"), 2)),
     case("generator", decoder_generator, TOKENS, 11, 2, 12, 3, core=True),
     case("generator-many", decoder_generator, TOKENS, 11, 1, 12, 6, **MANY, tie_embeddings=False),
-    case("generator-apart", decoder_generator, TOKENS, 11, 2, 12, 3, norm_placement="pre", norm_attention=[False, True],
+    case("generator-apart", decoder_generator, TOKENS, 11, 2, 12, 3, norm_placement="pre",
          token_dim=8, logit_scale=0.5, logit_bias=True, final_logit_soft_cap=3.0, attention_bias=True, norm_bias=False,
          attention_output_bias=False, feed_forward_bias=False, embedding_norm=True,
          position_encoding="sinusoidal_halves", fullest=True),
-    case("generator-heads-alone", decoder_generator, TOKENS, 11, 2, 12, 3, output_projection=False, position="rotary",
-         norm_placement="pre", fullest=True),
+    case("generator-heads-alone", decoder_generator, TOKENS, 11, 2, 12, norm_placement="pre", fullest=True,
+         attention=txf.layers.MultiHeadSelfAttention(3, causal=True, output_projection=False, position="rotary")),
     case("generator-packed", decoder_generator, {**TOKENS, **packed("")}, 11, 1, 12, 3, packed=True),
     case("generator-everything", decoder_generator, TOKENS, 11, 1, 12, 3, **OTHERS, **EVERYTHING,
          scores=scores("attention_scores", SELF)),
@@ -106,7 +115,7 @@ CASES = [
     case("seq2seq-apart", encoder_decoder, {**PAIR, "source_ids": token_ids("source", 13)}, 13, 13, 1, 12, 3,
          start_id=0, share_embeddings="tokens", position_encoding="learned", max_length=10, embedding_norm=True,
          logit_bias=True, decoder_options={"num_heads": 6, "intermediate_dim": 14}, fullest=True),
-    case("seq2seq-heads-alone", encoder_decoder, PAIR, 11, 13, 1, 12, 3, output_projection=False, fullest=True),
+    case("seq2seq-heads-alone", encoder_decoder, PAIR, 11, 13, 1, 12, fullest=True, **HEADS_ALONE),
     case("seq2seq-packed", encoder_decoder, {**PAIR, **packed("source_", "target_")}, 11, 13, 1, 12, 3, packed=True),
     case("seq2seq-everything", encoder_decoder, {**PAIR, "source_ids": token_ids("source", 13)}, 13, 13, 2, 12, 3,
          **EVERYTHING, position="relative", shares=True,

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_txf as txf
+from keras_txf.checkpoints.families.deberta import ConvolutionResidual
 
 pytestmark = [
     pytest.mark.slow, pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports from TensorFlow"),
@@ -15,7 +16,7 @@ FEATURES = {"features": np.ones((1, 4, 5), "float32"), "features_mask": np.array
 CASES = {
     "mean": (31, IDS, {"pooling": "mean"}), "attention": (31, IDS, {"pooling": "attention"}),
     "experts": (31, IDS, {"feed_forward": txf.layers.MixtureOfExperts(4, 2), "intermediate_dim": None}),
-    "convolution": (31, IDS, {"convolution": txf.layers.Convolution(3)}),
+    "convolution": (31, IDS, {"residual": ConvolutionResidual(3)}),
     "short convolution": (31, IDS, {"num_heads": None, "attention": txf.layers.ShortConvolution()}),
     "float vectors": (None, FEATURES, {"input_dim": 5, "pooling": "mean"}),
 }  # fmt: skip

@@ -22,17 +22,22 @@ TARGETS = RANDOM.integers(1, 13, (4, 5)).astype("int32")
 NEXT = RANDOM.integers(1, 11, (4, 6)).astype("int32")
 LABELS = RANDOM.integers(0, 3, 4)
 IMAGES = RANDOM.normal(size=(4, 8, 8, 3)).astype("float32")
-DROPOUT = {"dropout": 0.2, "attention_dropout": 0.1, "feed_forward_dropout": 0.1, "stochastic_depth": 0.2}
+DROPOUT = {"dropout": 0.2, "feed_forward": txf.layers.FeedForward(activation="relu", dropout=0.1),
+           "residual": txf.layers.Residual(stochastic_depth=0.2)}  # fmt: skip
 
 MODELS = {
-    "encoder_classifier": (lambda **k: txf.models.encoder_classifier(11, 3, 1, 12, 3, **k), SOURCES, LABELS),
-    "decoder_generator": (lambda **k: txf.models.decoder_generator(11, 1, 12, 3, **k), SOURCES, NEXT),
+    "encoder_classifier": (lambda **k: txf.models.encoder_classifier(11, 3, 1, 12, **k), SOURCES, LABELS),
+    "decoder_generator": (lambda **k: txf.models.decoder_generator(11, 1, 12, **k), SOURCES, NEXT),
     "encoder_decoder": (lambda **k: txf.models.encoder_decoder(11, 13, 1, 12, 3, position="relative", **k),
                         {"source_ids": SOURCES, "target_ids": TARGETS}, TARGETS),
     "image_classifier": (lambda **k: txf.models.image_classifier(8, 4, 3, 1, 12, 3, **k), IMAGES, LABELS),
-    "own attention": (lambda **k: txf.models.encoder_classifier(11, 3, 1, 12, **{**k, "attention_dropout": 0.0}),
-                      SOURCES, LABELS),
+    "own attention": (lambda **k: txf.models.encoder_classifier(11, 3, 1, 12, **k), SOURCES, LABELS),
 }  # fmt: skip
+SELF = txf.layers.MultiHeadSelfAttention
+PARTS = {name: {} for name in MODELS} | {
+    "encoder_classifier": {"attention": SELF(3, dropout=0.1)},
+    "decoder_generator": {"attention": SELF(3, causal=True, dropout=0.1)},
+}
 SCOPES = {
     "full": {"mode": "full"},
     "activations": {"mode": "activations"},
@@ -47,7 +52,7 @@ def train(name, scope, run_eagerly=False, jit_compile="auto", **options):
     make, inputs, targets = MODELS[name]
     keras.utils.set_random_seed(5)
     with keras.RematScope(**scope) if scope else contextlib.nullcontext():
-        model = make(**{**DROPOUT, **options})
+        model = make(**{**DROPOUT, **PARTS[name], **options})
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss, run_eagerly=run_eagerly, jit_compile=jit_compile)
     losses = model.fit(inputs, targets, epochs=3, shuffle=False, verbose=0).history["loss"]
@@ -108,12 +113,12 @@ def test_training_is_the_same(name, mode, options):
 @pytest.mark.parametrize("options", [
     {"run_eagerly": True}, *(pytest.param(options, marks=pytest.mark.slow) for options in ({}, {"jit_compile": True}))
 ], ids=str)  # fmt: skip
-def test_the_option_of_builders_trains_the_same_in_blocks_of_attention_too(options, monkeypatch):
+def test_a_builder_in_a_scope_trains_the_same_in_blocks_of_attention_too(options, monkeypatch):
     if "jit_compile" in options and BACKEND == "torch":
         pytest.skip("PyTorch compiles in a way of its own")
     monkeypatch.setattr(attention, "LONG", 1)
-    options = {"position": "relative", **options}
-    again = train("decoder_generator", None, rematerialize=True, **options)
+    options = {"attention": SELF(3, causal=True, position="relative", dropout=0.1), **options}
+    again = train("decoder_generator", SCOPES["full"], **options)
     assert_same(again, train("decoder_generator", None, **options))
 
 
@@ -143,19 +148,15 @@ class AttentionOfKeras(keras.layers.Layer):
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_an_attention_that_reads_the_mask_of_its_input_trains_the_same(dropout):
     options = {"attention": AttentionOfKeras(dropout), "run_eagerly": True}
-    again = train("own attention", None, rematerialize=True, **options)
+    again = train("own attention", SCOPES["full"], **options)
     assert_same(again, train("own attention", None, **options))
 
 
-def test_the_option_is_kept_by_files_and_holds_for_single_blocks(tmp_path):
-    options = dict(vocab_size=11, num_layers=2, dim=12, num_heads=3)
-    model = txf.models.decoder_generator(**options, rematerialize=[True, False])
-    model.save(tmp_path / "model.keras")
-    for found in (model, keras.models.load_model(tmp_path / "model.keras")):
-        modes = [remat_mode(found.get_layer(f"decoder_{i}")) for i in range(2)]
-        assert modes[0].mode == "full" and modes[1] is None
-    with pytest.raises(ValueError, match="`rematerialize` must be True or False; received 'yes'"):
-        txf.models.decoder_generator(**options, rematerialize="yes")
+def test_a_scope_may_name_single_blocks():
+    with keras.RematScope("list_of_layers", layer_names=["decoder_0"]):
+        model = txf.models.decoder_generator(vocab_size=11, num_layers=2, dim=12, num_heads=3)
+    names = [remat_mode(model.get_layer(f"decoder_{i}")).layer_names for i in range(2)]
+    assert names == [["decoder_0"]] * 2
 
 
 def test_layers_alone_have_the_same_gradients():

@@ -13,7 +13,9 @@ LLAMA = dict(norm="rms", gated=True, activation="silu", position="rotary", posit
 OPTIONS = {
     "as GPT-2": dict(position_encoding="learned", max_length=128, activation="gelu_tanh"),
     "as Llama": dict(num_key_value_heads=1, tie_embeddings=False, **LLAMA),
-    "a window, a soft cap, computed again": dict(window=16, logit_soft_cap=20.0, rematerialize=True),
+    "a window and a soft cap": dict(
+        attention=txf.layers.MultiHeadSelfAttention(2, causal=True, window=16, logit_soft_cap=20.0), num_heads=None
+    ),
 }
 
 
@@ -23,7 +25,7 @@ def lowered(**options):
     import jax.export
 
     sizes = dict(num_layers=2, dim=128, num_heads=2, norm_placement="pre", dropout=0.1)
-    model = txf.models.decoder_generator(64, **sizes, dtype="mixed_bfloat16", **options)
+    model = txf.models.decoder_generator(64, **{**sizes, **options}, dtype="mixed_bfloat16")
     optimizer = keras.optimizers.Adam(1e-3)
     optimizer.build(model.trainable_variables)
     cross_entropy = txf.training.TokenCrossEntropy(pad_id=None)

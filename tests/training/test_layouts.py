@@ -42,9 +42,12 @@ def columns(*names):
 
 
 def test_a_decoder_of_all_options():
+    attention = txf.layers.MultiHeadSelfAttention(
+        8, causal=True, num_key_value_heads=4, qk_norm="full", sinks=True, position=txf.layers.RelativeBias(8)
+    )
     model = txf.models.decoder_generator(
-        32, **SOME, gated=True, num_key_value_heads=4, qk_norm="full", sinks=True, position=txf.layers.RelativeBias(8),
-        position_encoding="learned", max_length=9, layer_scale=0.1, token_types=None, logit_bias=True,
+        32, **{**SOME, "num_heads": None}, gated=True, attention=attention, position_encoding="learned", max_length=9,
+        residual=txf.layers.Residual(layer_scale=0.1), logit_bias=True,
     )  # fmt: skip
     rows = axes(model)
     assert set(rows) == {variable.path for variable in model.weights}

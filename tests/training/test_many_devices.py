@@ -18,13 +18,16 @@ import pytest
 import keras_txf as txf
 
 BATCH, LENGTH, VOCABULARY = 24, 5, 32
-TEXT, DECODER = (VOCABULARY, 1, 16, 8), {
-    "gated": True, "norm": "rms", "position": "rotary", "qk_norm": "full", "sinks": True,
-}  # fmt: skip
+TEXT = (VOCABULARY, 1, 16, 8)
+ATTENTION = dict(
+    num_heads=8, causal=True, num_key_value_heads=4, position="rotary", qk_norm="full", sinks=True,
+)  # fmt: skip
 EXPERTS = {"num_experts": 4, "intermediate_dim": 6, "use_bias": True, "num_shared_experts": 2}
 BUILDERS = {
     # With 8 devices along the model axis its key-value heads are cut.
-    "decoder": lambda: txf.models.decoder_generator(*TEXT, num_key_value_heads=4, **DECODER),
+    "decoder": lambda: txf.models.decoder_generator(
+        *TEXT[:3], gated=True, norm="rms", attention=txf.layers.MultiHeadSelfAttention(**ATTENTION)
+    ),
     "experts": lambda: txf.models.decoder_generator(*TEXT, feed_forward=txf.layers.MixtureOfExperts(**EXPERTS)),
     "translator": lambda: txf.models.encoder_decoder(40, VOCABULARY, 1, 16, 8, position=txf.layers.RelativeBias(8),
                                                      tie_embeddings=False),

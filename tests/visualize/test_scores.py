@@ -9,6 +9,7 @@ from drawing import normal
 from keras import ops
 
 import keras_txf as txf
+from keras_txf.checkpoints.parts import with_parts
 
 IDS = np.array([[5, 6, 7, 8, 0], [9, 3, 0, 0, 0]])
 SOURCES = np.array([[4, 8, 2, 10, 3, 9, 0], [7, 6, 5, 0, 0, 0, 0]])
@@ -28,7 +29,7 @@ BUILDERS = {
 }
 OPTIONS = {
     "plain": {},
-    "many": {"norm_placement": "pre", "norm_attention": [False, True], "num_key_value_heads": 3, "head_dim": 4,
+    "many": {"norm_placement": "pre", "num_key_value_heads": 3, "head_dim": 4,
              "position": "relative", "window": [2, None], "dropout": 0.5, "attention_dropout": 0.5, "qk_norm": True,
              "stochastic_depth": 0.5},
 }  # fmt: skip
@@ -39,6 +40,7 @@ OPTIONS = {
 @pytest.mark.parametrize("build, inputs", BUILDERS.values(), ids=BUILDERS)
 def test_scores_are_those_of_a_model_built_to_return_them(build, inputs, options):
     options = dict(num_layers=2, dim=12, num_heads=6, **options)
+    options = with_parts(build, options)
     model, twin = build(**options), build(**options, return_attention_scores=True)
     twin.set_weights(model.get_weights())
     expected = {name: ops.convert_to_numpy(x) for name, x in twin(inputs).items() if "attention_scores" in name}

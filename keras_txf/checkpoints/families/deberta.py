@@ -2,10 +2,18 @@
 
 import dataclasses
 
+import keras
+from keras import ops
+
+from keras_txf import checks
 from keras_txf.checkpoints.families.bert import BERT_MASKED, BODY, BUFFERS, CLASSES, body, dropout, masked, tasks
 from keras_txf.checkpoints.family import Family
 from keras_txf.checkpoints.weight_map import query_key_value
-from keras_txf.layers import Convolution, DisentangledPositions
+from keras_txf.checks import short_repr
+from keras_txf.layers import DisentangledPositions, Residual
+from keras_txf.layers.activations import get_activation
+from keras_txf.layers.base import Layer
+from keras_txf.layers.serialization import register
 
 SELF = "encoder.layer.{i}.attention.self"
 FIRST = {
@@ -74,8 +82,10 @@ def second(c):
         norm_epsilon=c("layer_norm_eps", 1e-12),
     )
     # In training transformers drops the inputs of the convolution's activation, not its outputs.
-    convolution = [Convolution(size, activation)] + [None] * (c("num_hidden_layers") - 1) if size else None
-    return {**options, "attention_key_bias": None, "convolution": convolution}
+    if size:
+        others = ["sequential"] * (c("num_hidden_layers") - 1)
+        options["residual"] = [ConvolutionResidual(size, activation), *others]
+    return {**options, "attention_key_bias": None}
 
 
 def pooled(c):
@@ -117,3 +127,102 @@ def family(name, options, table):
 
 
 FAMILIES = {"deberta": family("Deberta", first, first_table), "deberta-v2": family("DebertaV2", second, SECOND)}
+
+
+@register
+class Convolution(Layer):
+    """A convolution over tokens, with an activation: each token sees as many neighbours on either side.
+
+    Padding counts as zeros, as what lies beyond the ends
+    does, so a row does not depend on its padding.
+
+    Args:
+        kernel_size: number of tokens that one sees, itself in their middle: odd.
+        activation: any Keras activation, see `FeedForward`.
+
+    Call arguments:
+        inputs: float (B, T, D).
+        mask: bool (B, T), True at real tokens.
+
+    Returns:
+        (B, T, D).
+
+    Raises:
+        ValueError: an even `kernel_size`, inputs of another rank or of unknown D.
+
+    """
+
+    def __init__(self, kernel_size=3, activation="tanh", **kwargs):
+        super().__init__(**kwargs)
+        self.kernel_size = checks.size("kernel_size", kernel_size)
+        if kernel_size % 2 == 0:
+            raise ValueError(f"`kernel_size` must be odd, with the token in the middle; received {kernel_size}.")
+        self.activation = activation
+        self.activation_function = get_activation("activation", activation)
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        dim = inputs_shape[-1]
+        if len(inputs_shape) != 3 or dim is None:
+            raise ValueError(
+                f"`inputs` must have shape (batch, length, dim) with a known dim; received shape {tuple(inputs_shape)}."
+            )
+        self.kernel = self.add_weight(name="kernel", shape=(self.kernel_size, dim, dim), initializer="glorot_uniform")
+        self.bias = self.add_weight(name="bias", shape=(dim,), initializer="zeros")
+        if isinstance(self.activation_function, keras.layers.Layer):
+            self.activation_function.build(inputs_shape)
+
+    def compute_output_spec(self, inputs, mask=None):
+        self._check_call(inputs, mask)
+        return keras.KerasTensor(inputs.shape, self.compute_dtype)
+
+    def _check_call(self, inputs, mask):
+        checks.rank("inputs", inputs, (3, "(batch, length, dim)"))
+        checks.padding_mask(mask, inputs)
+
+    def call(self, inputs, mask=None):
+        self._check_call(inputs, mask)
+        if mask is not None:
+            inputs = inputs * ops.expand_dims(ops.cast(mask, inputs.dtype), -1)
+        outputs = ops.conv(inputs, self.kernel, padding="same", data_format="channels_last")
+        return self.activation_function(outputs + self.bias)
+
+
+@register
+class ConvolutionResidual(Residual):
+    """Adds a convolution of the block's inputs after the feed-forward network; a norm follows, as for each sublayer.
+
+    Args:
+        kernel_size, activation: see `Convolution`.
+        options: options of `Residual`.
+    """
+
+    def __init__(self, kernel_size=3, activation="tanh", **options):
+        super().__init__(**options)
+        self.kernel_size, self.activation = kernel_size, activation
+
+    def get_config(self):
+        return {"kernel_size": self.kernel_size, "activation": self.activation, **super().get_config()}
+
+    def add_layers(self, block, sublayers):
+        causal = getattr(block.attention, "causal", False)
+        if block.norm_placement != "post" or causal:
+            raise ValueError(
+                "`ConvolutionResidual` needs norm_placement='post' and causal=False; received norm_placement="
+                f"{short_repr(block.norm_placement)} and causal={causal}."
+            )
+        dtype = block.dtype_policy
+        block.convolution = Convolution(self.kernel_size, self.activation, dtype=dtype, name="convolution")
+        block.sublayers = [*sublayers, "convolution"]
+        super().add_layers(block, block.sublayers)
+
+    def build(self, block, sublayers, shape):
+        block.convolution.build(shape)
+        super().build(block, sublayers, shape)
+
+    def run(self, block, x, sublayers, mask=None, segment_ids=None):
+        if segment_ids is not None:
+            raise ValueError("`segment_ids` does not go with `ConvolutionResidual`, which mixes the segments.")
+        inputs = x
+        convolve = {"convolution": lambda _: block.convolution(inputs, mask=mask)}
+        return super().run(block, x, {**sublayers, **convolve}, mask)

@@ -5,6 +5,8 @@ from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions, windows
 from keras_txf.checkpoints.family import Family, Task, classes, encoder_task, sizes, spans
 from keras_txf.checkpoints.weight_map import query_key_value, stacked
+from keras_txf.layers import Residual
+from keras_txf.layers.serialization import register
 
 BODY = {
     "embedding/token": "embeddings.tok_embeddings",
@@ -26,6 +28,14 @@ LOGITS = {"logits": "decoder", "logit_adjustment/bias": "decoder.bias"}
 CLASSES = {**HEAD, "logits": "classifier"}
 
 
+@register
+class FirstResidual(Residual):
+    """The residual stream of the first block, whose attention has no norm: a norm follows the embedding."""
+
+    def norms_of(self, block, sublayer):
+        return [] if sublayer == "attention" else super().norms_of(block, sublayer)
+
+
 def options(c):
     number, every = c("num_hidden_layers"), c("global_attn_every_n_layers", 3)
     kinds = ["sliding_attention" if i % every else "full_attention" for i in range(number)]
@@ -38,7 +48,7 @@ def options(c):
         "activation": c.activation("hidden_activation", "gelu"),
         "gated": True,
         "norm_placement": "pre",
-        "norm_attention": [i > 0 for i in range(number)],  # the inputs of the first block are normed
+        "residual": [FirstResidual(), *["sequential"] * (number - 1)],
         "norm_epsilon": c("norm_eps", 1e-5),
         "norm_bias": c("norm_bias", False),
         "attention_bias": c("attention_bias", False),

@@ -1,4 +1,4 @@
-"""Convolution and the blocks that have one, against slow loops in float64."""
+"""The convolution of DeBERTa v2 and the blocks that have one, against slow loops in float64."""
 
 import drawing
 import numpy as np
@@ -6,6 +6,7 @@ import pytest
 from refusals import refused
 
 import keras_txf as txf
+from keras_txf.checkpoints.families.deberta import Convolution, ConvolutionResidual
 
 B, T, D = 2, 6, 8
 X = drawing.normal(B, T, D)
@@ -26,7 +27,7 @@ def slow_convolution(layer, x, real):
 
 @pytest.mark.parametrize("size", [1, 3, 5])
 def test_a_token_sees_as_many_neighbours_on_either_side(size):
-    layer = drawing.built(txf.layers.Convolution(size), X)
+    layer = drawing.built(Convolution(size), X)
     drawing.assert_same(layer(X), slow_convolution(layer, X, np.ones((B, T), bool)))
     found, expected = drawing.array(layer(X, mask=REAL)), slow_convolution(layer, X, REAL)
     drawing.assert_same(found[REAL], expected[REAL])
@@ -35,7 +36,7 @@ def test_a_token_sees_as_many_neighbours_on_either_side(size):
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 def test_a_block_adds_the_convolution_of_its_inputs_and_a_norm(norm):
     options = dict(num_heads=2, intermediate_dim=10, norm=norm)
-    block = drawing.built(txf.layers.EncoderBlock(**options, convolution=txf.layers.Convolution(3)), X)
+    block = drawing.built(txf.layers.EncoderBlock(**options, residual=ConvolutionResidual(3)), X)
     plain = txf.layers.EncoderBlock(**options)
     plain(X)
     plain.set_weights([weight for weight in block.weights if "/convolution" not in weight.path])
@@ -48,8 +49,8 @@ def test_a_block_adds_the_convolution_of_its_inputs_and_a_norm(norm):
 
 @drawing.not_on_jax
 def test_each_block_of_an_encoder_has_its_own_or_none():
-    layer = txf.layers.Convolution(3, "gelu")
-    model = txf.models.encoder(11, 3, D, 2, convolution=[layer, None, layer])
+    residual = ConvolutionResidual(3, "gelu")
+    model = txf.models.encoder(11, 3, D, 2, residual=[residual, "sequential", residual])
     kernels = [weight.path for weight in model.weights if "convolution/kernel" in weight.path]
     assert kernels == ["encoder_0/convolution/kernel", "encoder_2/convolution/kernel"]
     drawing.randomize(model)
@@ -58,11 +59,10 @@ def test_each_block_of_an_encoder_has_its_own_or_none():
 
 
 def test_bad_convolutions_are_refused():
-    layer = txf.layers.Convolution()
+    residual = ConvolutionResidual()
     for options, words in (({"norm_placement": "pre"}, ["'post'", "'pre'"]), ({"causal": True}, ["causal=False"])):
-        refused(lambda: txf.layers.EncoderBlock(2, convolution=layer, **options), ["`convolution`", *words])
-    refused(lambda: txf.layers.Convolution(4), ["`kernel_size`", "odd", "4"])
-    refused(lambda: txf.layers.EncoderBlock(2, convolution="nonsense"), ["`convolution`", "nonsense"])
-    refused(lambda: layer(X[0]), ["`inputs`", "(batch, length, dim)", "(6, 8)"])
-    block = txf.layers.EncoderBlock(2, convolution=layer)
-    refused(lambda: block(X, segment_ids=np.ones((B, T), "int32")), ["`segment_ids`", "`convolution`"])
+        refused(lambda: txf.layers.EncoderBlock(2, residual=residual, **options), ["`ConvolutionResidual`", *words])
+    refused(lambda: txf.layers.EncoderBlock(2, residual=ConvolutionResidual(4)), ["`kernel_size`", "odd", "4"])
+    refused(lambda: Convolution()(X[0]), ["`inputs`", "(batch, length, dim)", "(6, 8)"])
+    block = txf.layers.EncoderBlock(2, residual=residual)
+    refused(lambda: block(X, segment_ids=np.ones((B, T), "int32")), ["`segment_ids`", "`ConvolutionResidual`"])
