@@ -70,7 +70,7 @@ def train(options):
 
 def build(folder, options):
     # The mean of all tokens is what sentence embeddings are made of; the head on it is new.
-    head = dict(pooling="mean", head_activation=None, head_norm=False, head_bias=True, head_dropout=0.1)
+    head = dict(pooling="mean", head=None, head_dropout=0.1)
     model = txf.checkpoints.load(folder, "sequence_classification", num_classes=2, **head)
     if options.lora:
         rank = RANK if options.rank is None else options.rank

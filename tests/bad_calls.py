@@ -86,6 +86,7 @@ def add_layers():
     layer_case("DecoderBlock", layers.DecoderBlock, decoded, num_heads=2, cross_attention=True)
     layer_case("FeedForward", layers.FeedForward, tokens)
     case("layers.Residual", layers.Residual)
+    layer_case("LogitAdjustment", layers.LogitAdjustment, tokens)
     layer_case("MixtureOfExperts", layers.MixtureOfExperts, tokens, num_experts=3)
     case("layers.Cache.of_prompt", layers.Cache.of_prompt, attention_mask=np.ones((2, 5), bool), length=5)
     layer_case("Pooling", layers.Pooling, tokens)

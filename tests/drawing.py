@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
+import keras_txf as txf
+
 DIM = 8
 # Of what Python decides on every backend alike.
 not_on_jax = pytest.mark.skipif(
@@ -76,6 +78,15 @@ ENCODINGS = (
     {"position_encoding": "sinusoidal", "combine": "concat"},
     {"position_encoding": None},
 )
+
+
+def with_embedding(options, vocab_size):
+    """Options of a builder in which an embedding replaces the options that a builder does not have."""
+    if "combine" not in options:
+        return options
+    names = ("position_encoding", "max_length", "combine", "position_dim")
+    embedding = txf.layers.PositionalEmbedding(vocab_size, DIM, **{x: options[x] for x in names if x in options})
+    return {**{name: value for name, value in options.items() if name not in names}, "embedding": embedding}
 
 
 @st.composite

@@ -22,6 +22,7 @@ def make(kind, options, num_layers=2):
         options["tie_embeddings"] = options.get("combine") != "concat"
     sizes = (VOCABULARY, VOCABULARY) if kind == "encoder_decoder" else (VOCABULARY,)
     build = getattr(txf.models, kind)
+    options = drawing.with_embedding(options, VOCABULARY)
     options = with_parts(build, {"num_layers": num_layers, "dim": DIM, **options})
     model = build(*sizes, **options)
     return drawing.randomize(model)

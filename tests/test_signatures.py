@@ -58,7 +58,7 @@ def test_options_of_a_task_are_those_of_its_builder():
     assert shown["dropout"].default == known["dropout"].default == 0.1
     # Left out: what a tokenizer decides, other inputs and outputs than those of the task, and arguments of the task.
     assert {*known} - {*shown} == {
-        "num_classes", "pad_id", "token_types", "token_type_ids", "masked_id", "input_dim", "input_embedding",
+        "num_classes", "pad_id", "token_types", "token_type_ids", "input_dim", "embedding",
         "return_hidden_states", "return_attention_scores", "name",
     }  # fmt: skip
     assert (
@@ -75,7 +75,14 @@ def test_options_of_load_are_those_of_builders_and_show_that_the_file_has_their_
         for build in ("encoder_classifier", "token_classifier", "encoder_decoder", "decoder_generator", "image_encoder")
         for name in inspect.signature(getattr(txf.models, build)).parameters
     }
-    words = {"attention_dropout", "feed_forward_dropout", "stochastic_depth"}  # of the family's parts
+    words = {
+        "attention_dropout",
+        "feed_forward_dropout",
+        "stochastic_depth",
+        "embedding_dropout",
+        "masked_id",
+        "final_logit_soft_cap",
+    }  # of the family's parts
     assert {*parameters} - known == {"path", "task", "ignore", "revision", "progress"} | words
 
 

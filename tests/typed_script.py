@@ -43,6 +43,7 @@ def use_layers() -> None:
     layers.FeatureEmbedding(8, position_encoding="learned", max_length=9)(CONTEXT)
     layers.AudioEmbedding(8, strides=(1, 2), activation="relu")(layers.LogMelSpectrogram(6, num_samples=800)(SOUNDS))
     layers.Pooling("attention")(HIDDEN)
+    layers.LogitAdjustment(0.5, use_bias=True, soft_cap=30.0)(HIDDEN)
     layers.SoftPrompt(3, initializer="zeros")(HIDDEN)
     layers.AttentionPooling(2, intermediate_dim=6)(HIDDEN)
     layers.RecurrentDecoder(4, cell="gru", attention="additive")(HIDDEN, HIDDEN[:, 0, :4], CONTEXT[:, :, :4])
@@ -52,13 +53,15 @@ def use_models() -> None:
     models = txf.models
     encoder: keras.Model = models.encoder(11, 2, 8, 2, share_blocks=1, activation="gelu", return_hidden_states=True)
     encoder.predict(IDS)
-    models.encoder_classifier(11, 3, 2, 8, 2, pooling="first", head_activation="tanh", head_dropout=0.1)
+    models.encoder_classifier(11, 3, 2, 8, 2, pooling="first", head="tanh", head_dropout=0.1)
     models.token_classifier(11, 3, 2, 8, 2, packed=True)
-    speech = models.encoder_decoder(None, 9, 1, 8, 2, input_dim=6, input_embedding=txf.layers.AudioEmbedding(8))
+    speech = models.encoder_decoder(
+        None, 9, 1, 8, 2, input_dim=6, encoder_options={"embedding": txf.layers.AudioEmbedding(8)}
+    )
     speech.generate(inputs={"source_features": CONTEXT}, max_new_tokens=2, start_id=[1, 3])
-    models.span_classifier(11, 2, 8, 2, head_activation="gelu", token_types=2, token_type_ids=True)
+    models.span_classifier(11, 2, 8, 2, head="gelu", token_types=2, token_type_ids=True)
     models.encoder_decoder_classifier(11, None, 2, 8, 2, spans=True, start_id=2, head_dropout=0.1)
-    models.masked_language_model(11, 2, 8, 2, next_sentence=True, token_types=2, token_type_ids=True, embedding_dim=4)
+    models.masked_language_model(11, 2, 8, 2, next_sentence=True, embedding=txf.layers.PositionalEmbedding(11, 4))
     models.image_encoder((4, 6), (2, 3), 2, 8, 2, class_token=False)
     models.image_classifier(4, 2, 3, 2, 8, 2, channels=1)
     pair: keras.Model = models.dual_encoder(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 
 from keras_txf.layers.option_tables import BlockOptions, CausalOptions, Each
 from keras_txf.layers.shown_options import meaning
-from keras_txf.models.option_tables import ImageOptions, LogitOptions, SequenceEncoderOptions, SequenceHeadOptions
+from keras_txf.models.option_tables import ImageOptions, SequenceEncoderOptions, SequenceHeadOptions
 
 
 class CheckpointOptions(TypedDict, total=False):
@@ -40,7 +40,7 @@ class CheckpointOptions(TypedDict, total=False):
     dropout: Annotated[Each[float], 0.1, meaning(BlockOptions, "dropout")]
     attention_dropout: Annotated[Each[float], 0.0, "rate on the attention weights."]
     feed_forward_dropout: Annotated[Each[float], 0.0, "rate inside the feed-forward network."]
-    embedding_dropout: Annotated[float | None, None, "rate after the embedding."]
+    embedding_dropout: Annotated[float | None, None, "rate after the embedding; default `dropout`."]
     stochastic_depth: Annotated[
         Each[float],
         0.0,
@@ -50,7 +50,7 @@ class CheckpointOptions(TypedDict, total=False):
     position: Annotated[Each[Any], None, meaning(BlockOptions, "position")]
     causal: Annotated[Each[bool], False, meaning(CausalOptions, "causal")]
     window: Annotated[Each[int | None], None, meaning(BlockOptions, "window")]
-    masked_id: Annotated[int | None, None, meaning(SequenceEncoderOptions, "masked_id")]
+    masked_id: Annotated[int | None, None, "of ESM: the token that hides others; None: it is a token as others are."]
 
 
 class ClassifierCheckpointOptions(CheckpointOptions, SequenceHeadOptions, total=False):
@@ -61,7 +61,7 @@ class LoadOptions(ClassifierCheckpointOptions, total=False):
     """Options of `load` for every task."""
 
     max_length: Annotated[int | None, None, meaning(SequenceEncoderOptions, "max_length")]
-    final_logit_soft_cap: Annotated[float | None, None, meaning(LogitOptions, "final_logit_soft_cap")]
+    final_logit_soft_cap: Annotated[float | None, None, "of decoders: c bends the logits to c · tanh(logits / c)."]
     start_id: Annotated[int | None, None, "of encoder-decoders: the token that every target begins with."]
     token_type_ids: Annotated[bool, False, "of encoders: whether there is an input of token types."]
     packed: Annotated[bool, False, "whether rows hold several sequences."]

@@ -8,11 +8,13 @@ import inspect
 
 import keras
 
+from keras_txf.checkpoints.families.esm import TokenDropoutEmbedding
 from keras_txf.checks import short_repr
-from keras_txf.layers import CrossAttention, FeedForward, MultiHeadSelfAttention
+from keras_txf.layers import CrossAttention, FeedForward, LogitAdjustment, MultiHeadSelfAttention, PositionalEmbedding
 from keras_txf.layers.parts import OPTIONS, set_policy
 from keras_txf.layers.residual import as_residual
-from keras_txf.models.stack import each_value
+from keras_txf.models.embeddings import EMBEDDING_OPTIONS
+from keras_txf.models.stack import each_value, resolve_encoding
 
 WORDS = {  # part -> words of a table -> options of the part
     "attention": {
@@ -31,9 +33,17 @@ WORDS = {  # part -> words of a table -> options of the part
         "feed_forward_dropout": "dropout",
     },
     "norm": {"norm_bias": "center"},
+    "logit_adjustment": {"logit_scale": "scale", "logit_bias": "use_bias", "final_logit_soft_cap": "soft_cap"},
+    "embedding": {
+        "embedding_dim": "dim",
+        "token_dim": "token_dim",
+        "masked_id": "masked_id",
+        "embedding_dropout": "dropout",
+    },
     "residual": {"residual_scale": "scale", "layer_scale": "layer_scale", "stochastic_depth": "stochastic_depth"},
 }
-OF_PARTS = {word for words in WORDS.values() for word in words}
+PARTS = "attention", "feed_forward", "norm", "residual"  # of a block
+OF_BLOCKS = {word for part in PARTS for word in WORDS[part]}
 
 
 def with_parts(builder, options):
@@ -47,19 +57,48 @@ def with_parts(builder, options):
         for position in each_value(side.get("position")):
             set_policy(position, options.get("dtype"))  # an attention builds its position layer at once
     taken = inspect.signature(builder).parameters
+    if "logit_adjustment" in taken:
+        options = _with_adjustment(options)
     for sides in (("encoder_options", "decoder_options"), ("image_options", "text_options")):
         if sides[0] in taken:
             return _with_sides(options, *sides)
+    if "embedding" in taken:
+        options = _with_embedding(options)
     return block_parts(options, getattr(builder, "func", builder).__name__ == "decoder_generator")
+
+
+def _with_adjustment(options):
+    """The options in which a `LogitAdjustment` replaces the words about it."""
+    words = WORDS["logit_adjustment"]
+    given = {ours: options[word] for word, ours in words.items() if options.get(word)}
+    rest = {name: value for name, value in options.items() if name not in words}
+    return {**rest, "logit_adjustment": LogitAdjustment(**given)} if given else rest
+
+
+def _with_embedding(options):
+    """The options in which a `PositionalEmbedding` replaces words that a builder does not have."""
+    words = WORDS["embedding"]
+    given = {ours: options[word] for word, ours in words.items() if options.get(word) is not None}
+    rest = {name: value for name, value in options.items() if name not in words}
+    if not given:
+        return rest
+    own = {ours: rest.pop(name) for name, ours in EMBEDDING_OPTIONS.items() if name in rest}
+    own["position_encoding"] = resolve_encoding(options)
+    cls = TokenDropoutEmbedding if "masked_id" in given else PositionalEmbedding
+    layer = cls(options["vocab_size"], **{"dim": options["dim"], "scale": True, **own, **given})
+    return {**rest, "embedding": layer}
 
 
 def _with_sides(options, *sides):
     """The options of a model of two sides, whose parts stand in the options of each side."""
+    for word in WORDS["embedding"]:
+        if options.get(word) is not None:
+            raise ValueError(f"`{word}` is for models of one side; received {short_repr(options[word])}.")
     own = {side: options.get(side) or {} for side in sides}
     rest = {name: value for name, value in options.items() if name not in sides}
-    if not OF_PARTS & {name for one in (rest, *own.values()) for name in one}:
+    if not OF_BLOCKS & {name for one in (rest, *own.values()) for name in one}:
         return options
-    of_blocks = OF_PARTS.union(*OPTIONS.values(), WORDS, ("use_bias", "norm_epsilon"))
+    of_blocks = OF_BLOCKS.union(*OPTIONS.values(), PARTS, ("use_bias", "norm_epsilon"))
     shared = {name: rest.pop(name) for name in of_blocks & rest.keys()}
     for side in sides:
         causal = {"causal": True} if side == "text_options" else {}
@@ -84,7 +123,7 @@ def block_parts(options, causal=False, cross_attention=False):
         "residual": _residual(options),
     }
     parts = {name: part for name, part in parts.items() if part is not None}
-    replaced = OF_PARTS.union(*(OPTIONS.get(name, ()) for name in parts))
+    replaced = OF_BLOCKS.union(*(OPTIONS.get(name, ()) for name in parts))
     return {**{name: value for name, value in options.items() if name not in replaced}, **parts}
 
 

@@ -176,7 +176,7 @@ def names_of_other_class(source, task, wanted):
 
 
 # Options that decide which tensors a head has.
-OF_HEADS = {"tie_embeddings", "head_activation", "head_norm", "head_bias", "logit_bias"}
+OF_HEADS = {"tie_embeddings", "head", "logit_bias"}
 
 
 def check_head(source, head, wanted, options, tied):

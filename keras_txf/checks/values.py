@@ -229,6 +229,7 @@ OTHER_NAMES = {
 
 # Options of parts -> how a block or builder receives them.
 ATTENTION = "attention=MultiHeadSelfAttention(..., {}=...)"
+EMBEDDING = "embedding=PositionalEmbedding(..., {}=...)"
 OF_PARTS = {
     **dict.fromkeys(("qk_norm", "logit_soft_cap", "scale", "sinks", "output_projection"), ATTENTION),
     "attention_probs_dropout_prob": ATTENTION.format("dropout"),
@@ -239,6 +240,11 @@ OF_PARTS = {
     "stochastic_depth": "residual=Residual(stochastic_depth=...)",
     "layer_scale": "residual=Residual(layer_scale=...)",
     "residual_scale": "residual=Residual(scale=...)",
+    "logit_scale": "logit_adjustment=LogitAdjustment(scale=...)",
+    "logit_bias": "logit_adjustment=LogitAdjustment(use_bias=...)",
+    "final_logit_soft_cap": "logit_adjustment=LogitAdjustment(soft_cap=...)",
+    "embedding_dim": "embedding=PositionalEmbedding(vocab_size, embedding_dim)",
+    **dict.fromkeys(("combine", "position_dim", "token_dim", "embeddings_initializer"), EMBEDDING),
 }
 
 
@@ -249,8 +255,8 @@ def known_names(kind, names, known, hints=()):
     """
     for name in names:
         if name not in known:
-            if name in OF_PARTS and "attention" in known:
-                part = OF_PARTS[name].format(name)
+            part = OF_PARTS.get(name, "").format(name)
+            if part and part.partition("=")[0] in known:
                 raise ValueError(f"{short_repr(name)} is not {kind}, but of one of its parts: pass {part}.")
             others = [x for x in (*known, *hints) if x != name]
             near = (

@@ -12,7 +12,7 @@ from keras_txf.layers.embeddings import PositionalEmbedding
 from keras_txf.layers.features import FeatureEmbedding
 from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.gated_delta_net import GatedDeltaNet
-from keras_txf.layers.heads import Pooling
+from keras_txf.layers.heads import LogitAdjustment, Pooling
 from keras_txf.layers.latent_attention import LatentAttention
 from keras_txf.layers.log_mel import LogMelSpectrogram
 from keras_txf.layers.mixture_of_experts import MixtureOfExperts
@@ -39,6 +39,7 @@ __all__ = [
     "Int8Cache",
     "LatentAttention",
     "LogMelSpectrogram",
+    "LogitAdjustment",
     "MixtureOfExperts",
     "MultiHeadSelfAttention",
     "PatchEmbedding",

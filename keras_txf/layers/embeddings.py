@@ -11,10 +11,10 @@ from keras_txf import checks
 from keras_txf.backend.variables import current_value
 from keras_txf.checks import short_repr
 from keras_txf.layers.base import Layer
+from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.fixed_table import FixedTable
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import get_initializer, own_initializer, register
-from keras_txf.layers.token_dropout import drop_masked
 from keras_txf.ops.logit_factors import note_factors
 from keras_txf.ops.masks import padding_positions
 from keras_txf.ops.numbers import nan_unless, wide_dtype
@@ -53,10 +53,9 @@ class PositionalEmbedding(Layer):
             back in reverse (OPT). Default `dim`.
         token_types: number of kinds of tokens, each with a learned vector to add (BERT's sentences A and B), or None.
         pad_id: the token of padding, or None: no mask, and every token counts.
-        masked_id: the token that hides others in an encoder, whose vector is then zeros; the other vectors of a row are
-            scaled by how many it hides (ESM). Default None: it is a token as others are.
         scale: whether token embeddings are multiplied by sqrt(dim), or another factor (Granite). Default: with
             sinusoids, as in the paper; sinusoids of amplitude 1 would hide smaller tokens.
+        dropout: rate on the output, as in the paper. None: no dropout here; a builder then drops by its own `dropout`.
         embeddings_initializer: default normal, with standard deviation 1 / sqrt(dim) where `scale` multiplies tokens,
             otherwise 0.02 (BERT, GPT-2).
 
@@ -98,8 +97,8 @@ class PositionalEmbedding(Layer):
         token_dim: int | None = None,
         token_types: int | None = None,
         pad_id: int | None = 0,
-        masked_id: int | None = None,
         scale: bool | float | None = None,
+        dropout: float | None = None,
         embeddings_initializer: Any = None,
         **kwargs: Unpack[LayerOptions],
     ):
@@ -113,9 +112,11 @@ class PositionalEmbedding(Layer):
         self.token_dim = token_dim = checks.optional(checks.size, "token_dim", token_dim)
         self.token_types = token_types = checks.optional(checks.size, "token_types", token_types)
         self.pad_id = checks.optional(checks.id_below, "pad_id", pad_id, vocab_size)
-        self.masked_id = checks.optional(checks.id_below, "masked_id", masked_id, vocab_size)
         self.scale = checks.optional(checks.switch_or_factor, "scale", scale)
+        self.dropout = checks.optional(checks.rate, "dropout", dropout)
         self.embeddings_initializer = get_initializer("embeddings_initializer", embeddings_initializer)
+        if self.dropout:
+            self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         with_waves = vocab_size is not None and position_encoding in WAVES
         self.token_scale = with_waves if self.scale is None else self.scale
         self.autocast = False  # ids that come as floats would be rounded
@@ -154,7 +155,7 @@ class PositionalEmbedding(Layer):
             raise ValueError(
                 "vocab_size=None leaves the positions alone: it needs a `position_encoding`, and combine='add'."
             )
-        for name in ("token_dim", "token_types", "masked_id"):
+        for name in ("token_dim", "token_types"):
             if self.vocab_size is None and getattr(self, name) is not None:
                 raise ValueError(f"`{name}` does not go with vocab_size=None: there are no tokens.")
         if self.vocab_size is None and self.scale:
@@ -202,17 +203,15 @@ class PositionalEmbedding(Layer):
         self._check_call(inputs, positions, token_type_ids, reverse)
         if reverse:
             return self._logits(inputs)
+        x = self._vectors(inputs, positions, token_type_ids)
+        return self.dropout_layer(x) if self.dropout else x
+
+    def _vectors(self, inputs, positions, token_type_ids):
         inputs = ops.cast(inputs, "int32")
         if self.vocab_size is None:
             vectors = ops.cast(self._position_vectors(inputs, positions), self.compute_dtype)
             return ops.broadcast_to(vectors, (*ops.shape(inputs), self.dim))
-        x = self.token(inputs)
-        if self.token_dim is not None:
-            x = self.projection(x)
-        if self.token_scale:
-            x = x * (math.sqrt(self.dim) if self.token_scale is True else self.token_scale)
-        if self.masked_id is not None:
-            x = drop_masked(x, inputs, self.masked_id, self.pad_id)
+        x = self.token_vectors(inputs)
         if self.token_types is not None:
             types = ops.zeros((1,), "int32") if token_type_ids is None else ops.cast(token_type_ids, "int32")
             x = x + self.token_type(types)
@@ -223,6 +222,15 @@ class PositionalEmbedding(Layer):
             return x + vectors
         vectors = ops.broadcast_to(vectors, (*ops.shape(inputs), self._position_width))
         return ops.concatenate([x, vectors], axis=-1)
+
+    def token_vectors(self, ids):
+        """The vectors (B, T, D) of tokens alone, without types and positions; a subclass may change them."""
+        x = self.token(ids)
+        if self.token_dim is not None:
+            x = self.projection(x)
+        if self.token_scale:
+            x = x * (math.sqrt(self.dim) if self.token_scale is True else self.token_scale)
+        return x
 
     def compute_output_spec(self, inputs, positions=None, token_type_ids=None, reverse=False):
         self._check_call(inputs, positions, token_type_ids, reverse)

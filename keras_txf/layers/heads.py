@@ -75,6 +75,8 @@ class Pooling(Layer):
 class LogitAdjustment(Layer):
     """What some models do to the logits over a vocabulary: c · tanh((scale · logits + bias) / c), at least in float32.
 
+    Pass it as `logit_adjustment` to a builder.
+
     Args:
         scale: factor on the logits (T5's 1 / sqrt(dim)), or None.
         use_bias: whether each token of the vocabulary has a bias (BERT, Marian).
@@ -91,11 +93,17 @@ class LogitAdjustment(Layer):
 
     Example:
 
-    >>> LogitAdjustment(soft_cap=30.0)(np.array([[-1000.0, 0.0, 1000.0]])).numpy().tolist()
+    >>> txf.layers.LogitAdjustment(soft_cap=30.0)(np.array([[-1000.0, 0.0, 1000.0]])).numpy().tolist()
     [[-30.0, 0.0, 30.0]]
     """
 
-    def __init__(self, scale=None, use_bias=False, soft_cap=None, **kwargs):
+    def __init__(
+        self,
+        scale: float | None = None,
+        use_bias: bool = False,
+        soft_cap: float | None = None,
+        **kwargs: Unpack[LayerOptions],
+    ):
         super().__init__(**kwargs)
         self.scale = checks.optional(checks.positive_number, "scale", scale)
         self.use_bias = checks.boolean("use_bias", use_bias)

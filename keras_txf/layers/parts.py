@@ -73,9 +73,10 @@ def copy_layer(layer, name, owner_name="", dtype=None, **changed):
         given = {"name": name, **changed}
         if dtype is not None and layer.dtype_policy == keras.config.dtype_policy():
             given["dtype"] = dtype
-        if isinstance(getattr(layer, "position", None), keras.layers.Layer):
+        config = layer.get_config()
+        if "position" in config and isinstance(layer.position, keras.layers.Layer):
             given.setdefault("position", layer.position)
-        copy = type(layer).from_config({**layer.get_config(), **given})
+        copy = type(layer).from_config({**config, **given})
     except Exception as error:  # of the layer's own
         raise ValueError(
             f"`{name}` must be a layer that `from_config(get_config())` makes again, for each block gets a copy: its "

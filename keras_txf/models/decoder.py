@@ -176,12 +176,7 @@ def decode(
     """
     checks.boolean("packed", packed)
     if make_logits is not None:
-        make_logits.check(options)
-    if make_logits is not None and make_logits.tie_embeddings and options.get("embedding_dim") is not None:
-        raise ValueError(
-            "`tie_embeddings` does not go with `embedding_dim`, which makes the table narrower than `dim`; pass "
-            "tie_embeddings=False, or `token_dim`."
-        )
+        make_logits.check(options.get("embedding"))
     options = stack.sort_options(builder, DecoderBlock, options, DecoderOptions if context is None else ContextOptions)
     prefix = "" if context is None else "target_"
     ids_name = "token_ids" if context is None else "target_ids"
@@ -191,6 +186,11 @@ def decode(
     if embedding is None:
         checks.size("vocab_size", vocab_size)
         embedding = embeddings.make_embedding(vocab_size, dim, options, f"{prefix}embedding")
+    if make_logits is not None and make_logits.tie_embeddings and embedding.dim != dim:
+        raise ValueError(
+            f"`tie_embeddings` needs an `embedding` as wide as the decoder, {dim}; received {embedding.dim}. Pass "
+            "tie_embeddings=False, or an embedding with `token_dim`."
+        )
     options.block["cross_attention"] = context is not None and _cross_attention(options.block.get("cross_attention"))
     x = embeddings.embed(
         embedding, ids, options, "decoder", positions, position_embedding=position_embedding, start_id=start_id

@@ -6,17 +6,15 @@ import keras
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.layers import Pooling
 from keras_txf.layers.end_of_text import MaskAfterEnd
-from keras_txf.layers.heads import POOLINGS
 from keras_txf.layers.norms import UnitNormalization
 from keras_txf.layers.option_tables import Each
-from keras_txf.layers.parts import copy_layer
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.shown_options import default_options, shows_options
 from keras_txf.layers.similarity import SimilarityLogits
 from keras_txf.models import stack
 from keras_txf.models.encoder import encode
+from keras_txf.models.head_layers import make_pooling
 from keras_txf.models.option_tables import DualEncoderOptions, EncoderOptions, ImageOptions
 from keras_txf.models.vision import encode_images, token_for_pooling, without_registers
 
@@ -114,8 +112,8 @@ def dual_encoder(
     text_defaults = {**default_options(EncoderOptions), **of_both, "causal": True}
     image_sizes, image = _tower("image_options", image_options, sizes, options, image_defaults)
     text_sizes, text = _tower("text_options", text_options, sizes, options, text_defaults)
-    image_pool = _pool("image_pooling", image_pooling, image["dtype"])
-    text_pool = _pool("text_pooling", text_pooling, text["dtype"])
+    image_pool = make_pooling("image_pooling", image_pooling, "image_pooling", image["dtype"])
+    text_pool = make_pooling("text_pooling", text_pooling, "text_pooling", text["dtype"])
     width = dim if checks.optional(checks.size, "projection_dim", projection_dim) is None else projection_dim
 
     image["class_token"] = token_for_pooling("image_pooling", getattr(image_pool, "kind", None), image)
@@ -161,13 +159,6 @@ def _tower(argument, own, sizes, options, defaults):
     found = {**sizes, "num_heads": heads, **defaults, **options, **(own or {})}
     found = {"num_heads": None, **stack.without_replaced(found, defaults)}
     return [found.pop(name) for name in SIZES], found
-
-
-def _pool(argument, pooling, dtype):
-    """The layer of a pooling, named for the argument: one of `Pooling`, or a copy of a layer."""
-    if isinstance(pooling, keras.layers.Layer):
-        return copy_layer(pooling, argument, dtype=dtype)
-    return Pooling(checks.one_of(argument, pooling, POOLINGS), dtype=dtype, name=argument)
 
 
 def _project(name, width, bias, dtype):

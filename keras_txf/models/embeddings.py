@@ -18,23 +18,25 @@ from keras_txf.layers.shown_options import default_options
 EMBEDDING_OPTIONS = {
     "position_encoding": "position_encoding",
     "max_length": "max_length",
-    "combine": "combine",
-    "position_dim": "position_dim",
-    "token_dim": "token_dim",
     "token_types": "token_types",
     "pad_id": "pad_id",
-    "masked_id": "masked_id",
     "scale_embedding": "scale",
-    "embeddings_initializer": "embeddings_initializer",
 }
 
 # The embedding options of float vectors, with their names on FeatureEmbedding. The others are for tokens alone.
-FEATURE_OPTIONS = {name: name for name in ("position_encoding", "max_length", "embeddings_initializer")}
+FEATURE_OPTIONS = {name: name for name in ("position_encoding", "max_length")}
 
 
 def make_embedding(vocab_size, dim, options, name):
-    dim = options.embedding_dim or dim
-    return PositionalEmbedding(vocab_size, dim, **options.embedding, dtype=options.dtype, name=name)
+    """The embedding of tokens: of the options, or a copy of the layer among them."""
+    if options.embedding_layer is None:
+        return PositionalEmbedding(vocab_size, dim, **options.embedding, dtype=options.dtype, name=name)
+    layer = options.embedding_layer
+    if not isinstance(layer, PositionalEmbedding):
+        raise ValueError(f"`embedding` of tokens must be a PositionalEmbedding; received {type(layer).__name__}.")
+    if layer.vocab_size != vocab_size:
+        raise ValueError(f"`embedding` must have vocab_size={vocab_size}; received vocab_size={layer.vocab_size}.")
+    return copy_layer(layer, name, dtype=options.dtype)
 
 
 Builder = typing.TypeVar("Builder", bound=typing.Callable)
@@ -70,19 +72,20 @@ def refuse_token_options(options, table):
             )
 
 
-def check_input_embedding(input_embedding, input_dim, packed, options, defaults):
-    """Refuses a layer as `input_embedding` that goes without float vectors, or beside what the layer replaces."""
-    if input_embedding is None:
+def check_embedding(layer, options, names):
+    """Raises ValueError for a value as `embedding` that is not a layer, or next to options that the layer replaces.
+
+    Args:
+        layer: the value.
+        options: those that the caller chose, of which no default is left.
+        names: the options that a layer replaces.
+    """
+    if take_layer("embedding", layer) is None:
         return
-    take_layer("input_embedding", input_embedding)
-    if input_dim is None:
-        raise ValueError("`input_embedding` needs `input_dim`, the width of the float vectors that it reads.")
-    if packed:
-        raise ValueError("`input_embedding` does not go with `packed`: it would mix the sequences of a row.")
-    for name in FEATURE_OPTIONS:
-        if name in options and (name not in defaults or options[name] != defaults[name]):
+    for name in names:
+        if name in options:
             raise ValueError(
-                f"`{name}` does not go with `input_embedding`, which brings its own; received "
+                f"`{name}` does not go with a layer as `embedding`, which brings its own; received "
                 f"{short_repr(options[name])}."
             )
 
@@ -94,26 +97,23 @@ def float_input(shape, dtype, name):
     return keras.Input(shape, dtype="float64" if wide else None, name=name)
 
 
-def embed_features(input_dim, dim, options, packed, name, prefix="", input_embedding=None):
-    """The inputs for float vectors by name, the vectors (B, T, dim), segment ids and positions (None unless packed).
-
-    `input_embedding` is the pattern of a layer in place of a `FeatureEmbedding`, or None.
-    """
+def embed_features(input_dim, dim, options, packed, name, prefix=""):
+    """The inputs for float vectors by name, the vectors (B, T, dim), segment ids and positions (None unless packed)."""
     features_name = f"{prefix}features"
     features = float_input((None, checks.size("input_dim", input_dim)), options.dtype, features_name)
     places, segment_ids, positions = packed_inputs(packed, prefix)
-    width = options.embedding_dim or dim
     masked = MaskedVectors(dtype=options.dtype, name=f"{features_name}_masked")(features)
     inputs = {features_name: features, **places}
-    if input_embedding is not None:
-        x = copy_layer(input_embedding, name, dtype=options.dtype)(masked)
-        if len(x.shape) != 3 or x.shape[-1] != width:
+    if options.embedding_layer is not None:
+        if packed:
             raise ValueError(
-                f"`input_embedding` must return (batch, length, {width}), the width of the model; received a layer "
-                f"that returns {tuple(x.shape)}."
+                "`embedding` of float vectors does not go with `packed`: it would mix the sequences of a row."
             )
+        x = copy_layer(options.embedding_layer, name, dtype=options.dtype)(masked)
+        if len(x.shape) != 3 or x.shape[-1] is None:
+            raise ValueError(f"`embedding` must return (batch, length, width); received {tuple(x.shape)}.")
         return inputs, x, None, None
-    embedding = FeatureEmbedding(width, **options.embedding, dtype=options.dtype, name=name)
+    embedding = FeatureEmbedding(dim, **options.embedding, dtype=options.dtype, name=name)
     own = {} if embedding.position_encoding is None else given(positions=positions)
     return inputs, embedding(masked, **own), segment_ids, positions
 
@@ -132,14 +132,10 @@ def resolve_sharing(share_embeddings, source_vocab_size, target_vocab_size):
 
 def separate_positions(dim, options):
     """The positions of the source and of the target, each a layer of its own; the embedding is left without."""
-    if options.embedding_dim is not None:
-        raise ValueError("share_embeddings='tokens' does not go with `embedding_dim`.")
-    if options.embedding["position_encoding"] is None or options.embedding.get("combine", "add") != "add":
-        raise ValueError(
-            "share_embeddings='tokens' needs positions that are added: a `position_encoding`, and combine='add'; "
-            f"received position_encoding={short_repr(options.embedding['position_encoding'])}, "
-            f"combine={short_repr(options.embedding.get('combine', 'add'))}."
-        )
+    if options.embedding_layer is not None:
+        raise ValueError("share_embeddings='tokens' does not go with a layer as `embedding`.")
+    if options.embedding["position_encoding"] is None:
+        raise ValueError("share_embeddings='tokens' needs positions that are added: a `position_encoding`.")
     own = {
         name: options.embedding[name]
         for name in ("position_encoding", "max_length", "pad_id")

@@ -7,7 +7,7 @@ import keras
 from keras_txf import checks
 from keras_txf.layers import EncoderBlock
 from keras_txf.layers.option_tables import Each
-from keras_txf.layers.shown_options import default_options, shows_options
+from keras_txf.layers.shown_options import shows_options
 from keras_txf.models import embeddings, stack
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.option_tables import EncoderOptions, SequenceEncoderOptions
@@ -88,13 +88,10 @@ def encode(
     `prefix` is of the names of the layers.
     """
     checks.boolean("packed", packed)
-    if checks.boolean("token_type_ids", token_type_ids) and options.get("token_types") is None:
+    types = getattr(options.get("embedding"), "token_types", options.get("token_types"))
+    if checks.boolean("token_type_ids", token_type_ids) and types is None:
         raise ValueError("`token_type_ids` needs `token_types`, the number of kinds of tokens; received None.")
-    input_dim = input_embedding = None
-    if table is SequenceEncoderOptions:
-        input_dim, input_embedding = (options.pop(name, None) for name in ("input_dim", "input_embedding"))
-        defaults = default_options(SequenceEncoderOptions)
-        embeddings.check_input_embedding(input_embedding, input_dim, packed, options, defaults)
+    input_dim = options.pop("input_dim", None) if table is SequenceEncoderOptions else None
     if table is EncoderOptions:
         checks.size("vocab_size", vocab_size)
     else:
@@ -111,9 +108,7 @@ def encode(
     else:
         embeddings.refuse_token_options(options, EncoderOptions)
         options = stack.sort_options(builder, EncoderBlock, options, EncoderOptions, embeddings.FEATURE_OPTIONS)
-        inputs, x, segment_ids, positions = embeddings.embed_features(
-            input_dim, dim, options, packed, "embedding", input_embedding=input_embedding
-        )
+        inputs, x, segment_ids, positions = embeddings.embed_features(input_dim, dim, options, packed, "embedding")
     result = stack.run(
         EncoderBlock,
         x,

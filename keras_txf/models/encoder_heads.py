@@ -5,14 +5,13 @@ from typing import Unpack
 import keras
 
 from keras_txf import checks
-from keras_txf.layers import Pooling
-from keras_txf.layers.heads import POOLINGS, SpanLogits
+from keras_txf.layers.heads import LogitAdjustment, SpanLogits
 from keras_txf.layers.option_tables import Each
 from keras_txf.layers.shown_options import shows_options, take
 from keras_txf.models import embeddings, stack
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.encoder import encode
-from keras_txf.models.head_layers import class_logits, head_transform, next_sentence_logits
+from keras_txf.models.head_layers import apply_head, class_logits, make_pooling, next_sentence_logits
 from keras_txf.models.lm_head import Logits
 from keras_txf.models.option_tables import (
     ClassHeadOptions,
@@ -62,9 +61,7 @@ def encoder_classifier(
     """
     checks.size("num_classes", num_classes)
     head = take(SequenceHeadOptions, options)
-    pooling, pool_after_head, activation = head["pooling"], head["pool_after_head"], head["head_activation"]
     checks.boolean("logit_bias", head["logit_bias"])
-    checks.one_of("pooling", pooling, POOLINGS)
     inputs, result, _, options = encode(
         "encoder_classifier",
         vocab_size,
@@ -76,12 +73,8 @@ def encoder_classifier(
         return_attention_scores,
         options,
     )
-    if checks.boolean("pool_after_head", pool_after_head) and activation is None:
-        raise ValueError("pool_after_head=True needs `head_activation`, which makes the layer to pool after.")
-    pool = Pooling(pooling, dtype=options.dtype, name="pooling")
-    x = result.output if pool_after_head else pool(result.output)
-    after = pool if pool_after_head else None
-    logits = class_logits(x, num_classes, dim, head, result.blocks[0], options.dtype, after)
+    x = make_pooling("pooling", head["pooling"], "pooling", options.dtype)(result.output)
+    logits = class_logits(x, num_classes, dim, head, options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, outputs, name, "encoder_classifier", CheckedModel)
 
@@ -134,7 +127,7 @@ def token_classifier(
         return_attention_scores,
         options,
     )
-    logits = class_logits(result.output, num_classes, dim, head, result.blocks[0], options.dtype)
+    logits = class_logits(result.output, num_classes, dim, head, options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, outputs, name, "token_classifier", CheckedModel)
 
@@ -192,7 +185,7 @@ def span_classifier(
         return_attention_scores,
         options,
     )
-    logits = class_logits(result.output, 2, dim, head, result.blocks[0], options.dtype)
+    logits = class_logits(result.output, 2, dim, head, options.dtype)
     spans = SpanLogits(dtype=options.dtype, name="span_logits")(logits)
     outputs = {**spans, **result.requested(return_hidden_states, return_attention_scores)}
     return stack.make_model(inputs, outputs, name, "span_classifier", CheckedModel)
@@ -240,9 +233,9 @@ def masked_language_model(
     (1, 4, 100)
     """
     head = take(MaskedHeadOptions, options)
-    activation, bias = head["head_activation"], head["head_bias"]
-    make_logits = Logits(head["tie_embeddings"], logit_bias=head["logit_bias"])
-    make_logits.check(options)
+    adjustment = LogitAdjustment(use_bias=True) if checks.boolean("logit_bias", head["logit_bias"]) else None
+    make_logits = Logits(head["tie_embeddings"], adjustment)
+    make_logits.check(options.get("embedding"))
     inputs, result, embedding, options = encode(
         "masked_language_model",
         vocab_size,
@@ -255,15 +248,7 @@ def masked_language_model(
         options,
         EncoderOptions,
     )
-    x = result.output
-    if activation is not None:
-        width = options.embedding_dim or dim
-        x = head_transform(x, width, activation, bias, True, result.blocks[0], options.dtype)
-    elif options.embedding_dim is not None or not checks.boolean("head_bias", bias):
-        raise ValueError(
-            "`head_activation` must be given with `embedding_dim` or head_bias=False: it makes the layer that they are "
-            "about; received None."
-        )
+    x = apply_head(result.output, head["head"], embedding.dim, options.dtype, result.blocks[0])
     logits = make_logits(x, embedding, vocab_size, options.dtype)
     extra = result.requested(return_hidden_states, return_attention_scores)
     if checks.boolean("next_sentence", next_sentence):

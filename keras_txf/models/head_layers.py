@@ -9,6 +9,8 @@ from keras_txf import checks
 from keras_txf.layers import Pooling
 from keras_txf.layers.activations import get_activation
 from keras_txf.layers.dropout import Dropout
+from keras_txf.layers.heads import POOLINGS
+from keras_txf.layers.parts import copy_layer
 from keras_txf.layers.projections import Projection
 from keras_txf.models import stack
 
@@ -24,36 +26,44 @@ def next_sentence_logits(x, dim, dtype):
     return Projection(2, dtype=dtype, name="next_sentence_logits")(x)
 
 
-def head_transform(x, width, activation, bias, norm, block, dtype):
-    """Dense, activation and perhaps a norm of the blocks' kind."""
-    checks.boolean("head_bias", bias)
-    activation = get_activation("head_activation", activation)
-    x = Projection(width, use_bias=bias, dtype=dtype, name="head")(x)
-    x = keras.layers.Activation(activation, dtype=dtype, name="head_activation")(x)
-    if not norm:
+def apply_head(x, head, width, dtype, block=None):
+    """What stands before logits: a Dense layer by its activation, or a copy of a layer.
+
+    Args:
+        x: (B, D) or (B, T, D).
+        head: an activation, a layer, or None.
+        width: of the Dense layer.
+        dtype: dtype policy of all layers.
+        block: a block whose kind of norm follows the Dense layer, or None.
+    """
+    if head is None:
         return x
-    return stack.like_norm(block, "head_norm", dtype)(x)
+    if isinstance(head, keras.layers.Layer) and not isinstance(head, keras.layers.Activation):
+        return copy_layer(head, "head", dtype=dtype)(x)
+    activation = get_activation("head", head)
+    x = Projection(width, dtype=dtype, name="head")(x)
+    x = keras.layers.Activation(activation, dtype=dtype, name="head_activation")(x)
+    return x if block is None else stack.like_norm(block, "head_norm", dtype)(x)
 
 
-def class_logits(x, num_classes, width, head, block, dtype, pool=None):
-    """The logits of classes, (B, C), or (B, T, C) where x is (B, T, D) and `pool` is None.
+def class_logits(x, num_classes, width, head, dtype):
+    """The logits of classes, (B, C) of (B, D), or (B, T, C) of (B, T, D).
 
     Args:
         x: (B, D) or (B, T, D).
         num_classes: number C.
         width: of a dense layer before the logits.
-        head: `ClassHeadOptions` or `SequenceHeadOptions`; without `head_activation` there is no such layer.
-        block: a block, whose kind of norm that layer has.
+        head: `ClassHeadOptions` or `SequenceHeadOptions`.
         dtype: dtype policy of all layers.
-        pool: layer between the dense layer and the logits, or None.
     """
-    activation, bias, norm, dropout = (head[f"head_{name}"] for name in ("activation", "bias", "norm", "dropout"))
-    if activation is not None:
-        x = head_transform(x, width, activation, bias, checks.boolean("head_norm", norm), block, dtype)
-    elif checks.boolean("head_norm", norm) or not checks.boolean("head_bias", bias):
-        raise ValueError("`head_norm` and `head_bias` need `head_activation`, which makes the layer that has them.")
-    if pool is not None:
-        x = pool(x)
-    if checks.rate("head_dropout", dropout):
-        x = Dropout(dropout, dtype=dtype, name="head_dropout")(x)
+    x = apply_head(x, head["head"], width, dtype)
+    if checks.rate("head_dropout", head["head_dropout"]):
+        x = Dropout(head["head_dropout"], dtype=dtype, name="head_dropout")(x)
     return Projection(num_classes, use_bias=head.get("logit_bias", True), dtype=dtype, name="logits")(x)
+
+
+def make_pooling(argument, pooling, name, dtype):
+    """The layer of a pooling: a `Pooling` by its kind, or a copy of a layer."""
+    if isinstance(pooling, keras.layers.Layer):
+        return copy_layer(pooling, name, dtype=dtype)
+    return Pooling(checks.one_of(argument, pooling, POOLINGS), dtype=dtype, name=name)

@@ -21,7 +21,6 @@ class StackOptions(TypedDict, total=False):
         bool | None, None, 'whether a norm follows the last block; default: unless the norms are "post".'
     ]
     embedding_norm: Annotated[bool, False, "whether a norm follows the embedding, as in BERT and CLIP's image encoder."]
-    embedding_dropout: Annotated[float | None, None, "rate after the embedding; default `dropout` of the first block."]
     dtype: Annotated[Any, None, "dtype policy of all layers; default Keras' own."]
 
 
@@ -34,25 +33,8 @@ class PositionedEmbeddingOptions(StackOptions, total=False):
         '"sinusoidal_fairseq" (M2M100), "sinusoidal_whisper", "learned", "fixed" (a table that is not trained), or '
         'None. "auto" is the paper\'s, or None where `position` has attention see to it.',
     ]  # fmt: skip
-    combine: Annotated[str, "add", '"add", or "concat": the last `position_dim` features are the position\'s.']
-    position_dim: Annotated[int | None, None, 'width of the positions under "concat"; default half of `dim`.']
-    token_dim: Annotated[
-        int | None,
-        None,
-        "width of the table of tokens alone: a projection takes tokens to `dim` before positions are added, and "
-        "another one takes the output back for tied logits (OPT).",
-    ]
     scale_embedding: Annotated[
         bool | float, True, "whether token embeddings are multiplied by sqrt(dim), as in the paper; or another factor."
-    ]
-    embeddings_initializer: Annotated[
-        Any,
-        None,
-        "of all tables; default normal, with standard deviation 1 / sqrt(dim) where `scale_embedding` multiplies "
-        "tokens, otherwise 0.02 (BERT, GPT-2).",
-    ]
-    embedding_dim: Annotated[
-        int | None, None, "width of tokens and positions, whose sum a projection takes to `dim` (ELECTRA)."
     ]
 
 
@@ -60,20 +42,21 @@ class EmbeddingOptions(PositionedEmbeddingOptions, total=False):
     """Options of every builder that reads token ids."""
 
     max_length: Annotated[int | None, None, "longest input, and the number of learned or fixed positions."]
-    token_types: Annotated[
-        int | None, None, "number of kinds of tokens, each with a learned vector to add (BERT's sentences A and B)."
-    ]
     pad_id: Annotated[int | None, 0, "the token of padding; None: no token is padding."]
+    embedding: Annotated[
+        keras.layers.Layer | None,
+        None,
+        "a `PositionalEmbedding` instead of the one that these options describe, for what a builder has no option for. "
+        "The model gets a copy. A projection follows if its width is not `dim` (ELECTRA). The options of the embedding "
+        "then keep their defaults.",
+    ]
 
 
 class EncoderOptions(BlockOptions, CausalOptions, EmbeddingOptions, total=False):
     """Options of the masked language model, which reads tokens alone."""
 
-    masked_id: Annotated[
-        int | None,
-        None,
-        "of encoders: the token that hides others, whose vector is then zeros, and the other vectors of a row are "
-        "scaled by how many it hides (ESM). Default: it is a token as others are.",
+    token_types: Annotated[
+        int | None, None, "number of kinds of tokens, each with a learned vector to add (BERT's sentences A and B)."
     ]
 
 
@@ -87,22 +70,25 @@ class SequenceEncoderOptions(EncoderOptions, total=False):
         "F). Padding is told by a Keras mask, such as that of `keras.layers.Masking`, or in a dict of `features` and "
         "`features_mask`, bool (B, T), True at real vectors.",
     ]
-    input_embedding: Annotated[
+    embedding: Annotated[
         keras.layers.Layer | None,
         None,
-        "layer that takes the float vectors of `input_dim` to (B, S, dim), such as `AudioEmbedding`; the model gets a "
-        "copy. It brings its own positions. Default: a `FeatureEmbedding`.",
+        "a `PositionalEmbedding` instead of the one that the options describe, or with `input_dim` a layer that takes "
+        "the float vectors to (B, S, width) and brings its own positions, such as `AudioEmbedding`. The model gets a "
+        "copy. A projection follows if its width is not `dim` (ELECTRA). The options of the embedding then keep their "
+        "defaults.",
     ]
 
 
 class ClassHeadOptions(TypedDict, total=False):
     """Options of what makes logits of classes."""
 
-    head_activation: Annotated[
-        Any, None, 'of a Dense layer of width `dim` before the logits, "tanh" in BERT; default: no such layer.'
+    head: Annotated[
+        Any,
+        None,
+        'what stands before the logits: the activation of a Dense layer of width `dim`, "tanh" in BERT, or a layer, of '
+        "which the model gets a copy. Default: nothing.",
     ]
-    head_norm: Annotated[bool, False, "whether a norm follows that layer (ModernBERT)."]
-    head_bias: Annotated[bool, True, "whether that layer has a bias."]
     head_dropout: Annotated[float, 0.0, "rate on what the logits are made of."]
 
 
@@ -110,19 +96,23 @@ class SequenceHeadOptions(ClassHeadOptions, total=False):
     """Options of what makes logits of a whole sequence."""
 
     pooling: Annotated[
-        str, "mean", 'how a sequence becomes one vector: "mean", "first", "last" or another `kind` of `Pooling`.'
+        Any,
+        "mean",
+        'how a sequence becomes one vector: "mean", "first", "last" or another `kind` of `Pooling`; or a layer, called '
+        "on (B, T, D) and, if it takes it, `mask`, of which the model gets a copy.",
     ]
-    pool_after_head: Annotated[bool, False, "whether that layer stands before the pooling, on each token (EuroBERT)."]
     logit_bias: Annotated[bool, True, "whether each class has a bias."]
 
 
 class MaskedHeadOptions(TypedDict, total=False):
     """Options of what makes logits of hidden tokens."""
 
-    head_activation: Annotated[
-        Any, "gelu", "of the Dense layer; None: there is no such layer, nor its norm (EuroBERT)."
+    head: Annotated[
+        Any,
+        "gelu",
+        "what stands before the logits: the activation of a Dense layer as wide as the embedding, which a norm "
+        "follows, or a layer, of which the model gets a copy. None: nothing (EuroBERT).",
     ]
-    head_bias: Annotated[bool, True, "whether that layer has a bias."]
     tie_embeddings: Annotated[
         bool, True, "whether the logits use the transposed embedding or a Dense layer of their own."
     ]
@@ -135,21 +125,23 @@ class LogitOptions(TypedDict, total=False):
     tie_embeddings: Annotated[
         bool, True, "whether the logits use the transposed embedding (the paper does) or a Dense layer of their own."
     ]
-    logit_scale: Annotated[float | None, None, "factor on the logits, such as T5's 1 / sqrt(dim)."]
-    logit_bias: Annotated[bool, False, "whether each token of the vocabulary has a bias."]
-    final_logit_soft_cap: Annotated[float | None, None, "c bends the logits to c · tanh(logits / c)."]
+    logit_adjustment: Annotated[
+        keras.layers.Layer | None,
+        None,
+        "a `LogitAdjustment` after the logits, of which the model gets a copy: a factor (T5), a bias for each token "
+        "(BART) or a soft cap (Gemma 2).",
+    ]
 
 
 class GeneratorHeadOptions(LogitOptions, total=False):
-    """Options of what makes the logits of the next token, and of a layer before the logits."""
+    """Options of what makes the logits of the next token, and of what stands before the logits."""
 
-    head_activation: Annotated[
+    head: Annotated[
         Any,
         None,
-        "of a Dense layer of width `dim` before the logits, which a norm follows; default: no such layer (ModernBERT's "
-        "decoder has it).",
+        "what stands before the logits: the activation of a Dense layer of width `dim`, which a norm follows, or a "
+        "layer, of which the model gets a copy (ModernBERT's decoder). Default: nothing.",
     ]
-    head_bias: Annotated[bool, True, "whether that layer has a bias."]
 
 
 class DecoderOptions(BlockOptions, EmbeddingOptions, total=False):

@@ -33,7 +33,6 @@ def encoder_decoder(
     encoder_options: dict[str, Any] | None = None,
     decoder_options: dict[str, Any] | None = None,
     input_dim: int | None = None,
-    input_embedding: keras.layers.Layer | None = None,
     name: str | None = None,
     **options: Unpack[ContextDecoderOptions],
 ) -> Seq2Seq:
@@ -62,13 +61,12 @@ def encoder_decoder(
         return_attention_scores: adds outputs `encoder_attention_scores_0`, ...,
             `decoder_attention_scores_0`, ... and `decoder_cross_attention_scores_0`, ...
         encoder_options, decoder_options: dicts of options that differ between the two; `num_heads` may be one of them,
-            and so may `dim`, with share_embeddings=False.
+            and so may `dim` and `embedding`, with share_embeddings=False.
         input_dim: width F of float vectors in place of source tokens, such as audio frames. The input `source_ids` is
             then replaced by `source_features`, float (B, S, F). `source_features_mask`, bool (B, S), True at real
-            vectors, may come beside it, or else the Keras mask of the features counts.
-        input_embedding: layer that takes these vectors to (B, S, dim), such as `AudioEmbedding`; the model gets a copy.
-            It brings its own positions: `position_encoding` and `max_length` are then those of the decoder. Default: a
-            `FeatureEmbedding`.
+            vectors, may come with it, or else the Keras mask of the features counts. An `embedding` in
+            `encoder_options`, such as `AudioEmbedding`, takes the vectors to (B, S, width); `position_encoding` and
+            `max_length` are then those of the decoder.
         name: name of the model; default that of the function, and a number from the second model on.
         {options}
 
@@ -110,7 +108,6 @@ def encoder_decoder(
         options,
         make_logits,
         input_dim,
-        input_embedding,
     )
     extra = requested_of_both(encoded, decoded, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, stack.with_extra("logits", logits, extra), name, "encoder_decoder", Seq2Seq)
@@ -140,7 +137,6 @@ def encode_and_decode(
     options,
     make_logits=None,
     input_dim=None,
-    input_embedding=None,
     target_of=None,
 ):
     """Symbolic inputs, the source ids, the `stack.Result` of each side, the logits.
@@ -152,7 +148,6 @@ def encode_and_decode(
     """
     embeddings.check_source("source_vocab_size", source_vocab_size, input_dim)
     own = encoder_options if isinstance(encoder_options, dict) else {}
-    embeddings.check_input_embedding(input_embedding, input_dim, packed, own, {})
     checks.optional(checks.size, "source_vocab_size", source_vocab_size)
     checks.size("target_vocab_size", target_vocab_size)
     checks.optional(checks.size, "num_decoder_layers", num_decoder_layers)
@@ -168,7 +163,7 @@ def encode_and_decode(
     for argument, value in (("encoder_options", encoder_options), ("decoder_options", decoder_options)):
         if value is not None and not isinstance(value, dict):
             raise ValueError(f"`{argument}` must be a dict of options; received {short_repr(value)}.")
-    for option in (*embeddings.EMBEDDING_OPTIONS, "embedding_dim") if share_embeddings else ():
+    for option in (*embeddings.EMBEDDING_OPTIONS, "embedding") if share_embeddings else ():
         if option in (encoder_options or {}) or option in (decoder_options or {}):
             raise ValueError(
                 f"`{option}` of one side alone does not go with `share_embeddings`, which gives both sides "
@@ -183,8 +178,8 @@ def encode_and_decode(
     # A layer as `attention` brings heads of its own; the decoder needs `num_heads` unless its cross-attention does too.
     encoder_heads = stack.heads_for(num_heads, (encoder_options or {}).get("attention"))
     of_encoder = {name: value for name, value in options.items() if name != "cross_attention"}
-    encoder_options = {"num_heads": encoder_heads, "dim": dim, **of_encoder, **(encoder_options or {})}
-    decoder_options = {**options, **(decoder_options or {})}
+    encoder_options = {"num_heads": encoder_heads, "dim": dim, **_for_side(of_encoder, encoder_options)}
+    decoder_options = _for_side(options, decoder_options)
     decoder_heads = stack.heads_for(num_heads, decoder_options.get("attention"), decoder_options.get("cross_attention"))
     decoder_options = {"num_heads": decoder_heads, "dim": dim, **decoder_options}
     encoder_heads, decoder_heads = encoder_options.pop("num_heads"), decoder_options.pop("num_heads")
@@ -217,7 +212,7 @@ def encode_and_decode(
     else:
         source_ids = None
         source, x, segment_ids, positions = embeddings.embed_features(
-            input_dim, encoder_dim, sorted_options, packed, "source_embedding", "source_", input_embedding
+            input_dim, encoder_dim, sorted_options, packed, "source_embedding", "source_"
         )
     encoded = stack.run(
         EncoderBlock,
@@ -249,3 +244,10 @@ def encode_and_decode(
         context_segment_ids=segment_ids,
     )
     return {**source, **target}, source_ids, encoded, decoded, logits
+
+
+def _for_side(options, own):
+    """The options of one side: its own in place of those of both. An embedding of its own has its own options."""
+    own = own or {}
+    replaced = embeddings.EMBEDDING_OPTIONS if own.get("embedding") is not None else ()
+    return {**{name: value for name, value in options.items() if name not in replaced}, **own}

@@ -79,7 +79,8 @@ def encoder_decoder_classifier(
     for argument, value in (("start_id", start_id), ("end_id", end_id)):
         checks.optional(checks.id_below, argument, value, vocab_size)
     checks.one_of("share_embeddings", share_embeddings, (True, False, "tokens"))
-    head, pad_id = take(ClassHeadOptions, options), options.get("pad_id", 0)
+    head = take(ClassHeadOptions, options)
+    pad_id = getattr(options.get("embedding"), "pad_id", options.get("pad_id", 0))
     for argument, own in (("encoder_options", encoder_options), ("decoder_options", decoder_options)):
         if isinstance(own, dict) and own.get("pad_id", pad_id) != pad_id:
             raise ValueError(f"`{argument}` must have no `pad_id` of its own: both sides read the same text.")
@@ -101,12 +102,12 @@ def encoder_decoder_classifier(
         options,
         target_of=shift,
     )
-    block, dtype = decoded.blocks[0], options.get("dtype")
+    dtype = options.get("dtype")
     mask = MaskAfterLastEnd(None if spans else end_id, pad_id, dtype=dtype, name="text_end")
     x = mask([decoded.output, ids])
     if not spans:
         x = Pooling("last", dtype=dtype, name="pooling")(x)
-    logits = class_logits(x, classes, decoded.output.shape[-1], head, block, dtype)
+    logits = class_logits(x, classes, decoded.output.shape[-1], head, dtype)
     extra = requested_of_both(encoded, decoded, return_hidden_states, return_attention_scores)
     if spans:
         outputs = {**SpanLogits(dtype=dtype, name="span_logits")(logits), **extra}

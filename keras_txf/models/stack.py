@@ -16,6 +16,7 @@ from keras_txf.layers.projections import Projection
 from keras_txf.layers.residual import as_residual
 from keras_txf.layers.serialization import option_names
 from keras_txf.layers.shown_options import ARGUMENTS, default_options
+from keras_txf.models import embeddings
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.embeddings import EMBEDDING_OPTIONS, given
 
@@ -26,12 +27,11 @@ class Options:
 
     embedding: dict
     embedding_norm: bool
-    embedding_dim: int | None
     block: dict
     final_norm: bool
     dtype: object
     share_blocks: int | None = None
-    embedding_dropout: float | None = None
+    embedding_layer: object = None
 
 
 def sort_options(builder, block_class, options, table, embedding_options=EMBEDDING_OPTIONS):
@@ -51,6 +51,9 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
     if "scale_embedding" in options:
         checks.switch_or_factor("scale_embedding", options["scale_embedding"])
     block = {name: options[name] for name in block_names & options.keys()}
+    layer = options.get("embedding")
+    chosen = {name: value for name, value in options.items() if value != defaults.get(name, value)}
+    embeddings.check_embedding(layer, chosen, embedding_options)
     embedding = {ours: options[name] for name, ours in embedding_options.items() if name in options}
     embedding["position_encoding"] = resolve_encoding(options)
     final_norm = checks.optional(checks.boolean, "final_norm", options.get("final_norm"))
@@ -58,12 +61,8 @@ def sort_options(builder, block_class, options, table, embedding_options=EMBEDDI
         placement = each_value(block.get("norm_placement", "post"))[-1]
         final_norm = not isinstance(placement, str) or placement != "post"
     embedding_norm = checks.boolean("embedding_norm", options.get("embedding_norm", False))
-    embedding_dim = checks.optional(checks.size, "embedding_dim", options.get("embedding_dim"))
     share_blocks = checks.optional(checks.size, "share_blocks", options.get("share_blocks"))
-    rate = checks.optional(checks.rate, "embedding_dropout", options.get("embedding_dropout"))
-    return Options(
-        embedding, embedding_norm, embedding_dim, block, final_norm, options.get("dtype"), share_blocks, rate
-    )
+    return Options(embedding, embedding_norm, block, final_norm, options.get("dtype"), share_blocks, layer)
 
 
 def without_replaced(options, defaults):
@@ -83,6 +82,9 @@ def resolve_encoding(options, absolute="sinusoidal"):
         *each_value(options.get("position")),
         *(getattr(x, "position_layer", None) for x in each_value(options.get("attention"))),
     ]
+    embedding = options.get("embedding")
+    if isinstance(embedding, keras.layers.Layer):
+        return getattr(embedding, "position_encoding", None)
     auto = absolute if all(x is None for x in own) else None
     position_encoding = checks.one_of(
         "position_encoding", options.get("position_encoding", "auto"), (*ENCODINGS, "auto", None)
@@ -169,9 +171,9 @@ def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False,
 
     if options.embedding_norm:
         x = like_norm(first, f"{name}_embedding_norm", options.dtype)(x)
-    rate = first.dropout if options.embedding_dropout is None else options.embedding_dropout
-    x = Dropout(rate, dtype=options.dtype, name=f"{name}_dropout")(x)
-    if options.embedding_dim is not None:
+    own_rate = getattr(options.embedding_layer, "dropout", None)  # of a layer that drops its outputs itself
+    x = Dropout(first.dropout if own_rate is None else 0.0, dtype=options.dtype, name=f"{name}_dropout")(x)
+    if x.shape[-1] != dim:
         x = Projection(dim, dtype=options.dtype, name=f"{name}_embedding_projection")(x)
     result = Result(blocks, None, [x], [], [])
     for block in (blocks[i * number // num_layers] for i in range(num_layers)):

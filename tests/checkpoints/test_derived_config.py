@@ -32,12 +32,12 @@ BART = dict(position_encoding="learned", max_length=16, pad_id=1, start_id=5, em
             share_embeddings="tokens", activation="relu", logit_bias=True, target_vocab_size=90)  # fmt: skip
 IMAGES = dict(image_size=(8, 12), patch_size=4)
 CASES = {
-    "gpt2": ("decoder_generator", GPT2), "bert": ("masked_language_model", {**BERT, "head_activation": "gelu"}),
+    "gpt2": ("decoder_generator", GPT2), "bert": ("masked_language_model", {**BERT, "head": "gelu"}),
     "gpt2 body": ("encoder", {**GPT2, "causal": True}), "bert tokens": ("token_classifier", {**BERT, "num_classes": 3}),
     "bert spans": ("span_classifier", BERT), "electra": ("encoder", {**BERT, "embedding_dim": 10}),
     "bert classes": ("encoder_classifier",
-                     {**BERT, "num_classes": 3, "pooling": "first", "head_activation": "tanh"}),
-    "roberta": ("masked_language_model", {**BERT, "head_activation": "gelu", "pad_id": 1, "token_types": 1}),
+                     {**BERT, "num_classes": 3, "pooling": "first", "head": "tanh"}),
+    "roberta": ("masked_language_model", {**BERT, "head": "gelu", "pad_id": 1, "token_types": 1}),
     "albert": ("encoder", {**BERT, "embedding_dim": 10, "share_blocks": 1}),
     "llama": ("decoder_generator", {**LLAMA, "num_layers": 4, "num_heads": 6, "num_key_value_heads": 2}),
     "llama long": ("decoder_generator", {**LLAMA, "position": LINEAR, "pad_id": 3, "attention_bias": True}),

@@ -87,8 +87,7 @@ def test_tasks_and_options_that_do_not_go_with_the_file_are_refused():
         ("llama", None, {"num_classes": 3}, ["`num_classes` is for classifiers"]),
         ("bert", "question_answering", {"num_classes": 3}, ["num_classes"]),
         ("llama", None, {"tie_embeddings": True}, ["With the options ['tie_embeddings']: "]),
-        ("bert", None, {"head_activation": None}, ["With the options ['head_activation']: "]),
-        ("bert", None, {"head_bias": False}, ["With the options ['head_bias']: "]),
+        ("bert", None, {"head": None}, ["With the options ['head']: "]),
         ("llama", None, {"sinks": True}, ["With the options ['sinks']: The model has weights"]),
     ):
         refused(lambda: load(GOLDEN / family, task, **options), words)

@@ -24,13 +24,15 @@ OPTIONS = {
     "gemma": {"num_layers": 2, "position": "rotary", "norm_placement": "sandwich", "qk_norm": True,
               "logit_soft_cap": 2.0, "window": [2, None], "head_dim": 6, "final_logit_soft_cap": 2.0,
               "logit_scale": 0.5, "logit_bias": True},
-    "learned": {"position_encoding": "learned", "max_length": 9, "norm_placement": "pre", "token_dim": 6},
-    "concat": {"combine": "concat", "tie_embeddings": False, "embedding_norm": True, "embedding_dim": 6},
+    "learned": {"position_encoding": "learned", "max_length": 9, "norm_placement": "pre", "embedding_norm": True},
+    "concat": {"embedding": txf.layers.PositionalEmbedding(VOCABULARY, 6, combine="concat"), "tie_embeddings": False,
+               "embedding_norm": True},
     "without padding": {"pad_id": None, "position": "rotary"},
     "sinks": {"num_layers": 2, "position": "rotary", "norm_placement": "pre", "num_key_value_heads": 1,
                     "sinks": True},
     "scores too": {"return_attention_scores": True, "return_hidden_states": True},
 }  # fmt: skip
+BIASED = {"logit_adjustment": txf.layers.LogitAdjustment(use_bias=True)}
 on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow")
 KINDS = ("decoder_generator", "encoder_decoder")
 # An encoder-decoder takes three times as long to build: in the short run it answers for itself, not for each option.
@@ -174,8 +176,7 @@ def test_a_stop_that_is_the_pad_token_ends_the_row(kind):
 def test_padding_is_chosen_where_it_is_allowed_alone(sampler):
     """The likeliest token by far is padding. Later tokens see a padding token that is forced, as every other one."""
     model, unpadded = (
-        enliven(txf.models.decoder_generator(VOCABULARY, 1, 8, 2, logit_bias=True, pad_id=pad_id), 4)
-        for pad_id in (0, None)
+        enliven(txf.models.decoder_generator(VOCABULARY, 1, 8, 2, **BIASED, pad_id=pad_id), 4) for pad_id in (0, None)
     )
     for one in (model, unpadded):
         (bias,) = [weight for weight in one.weights if tuple(weight.shape) == (VOCABULARY,)]

@@ -91,7 +91,13 @@ def two_encoders():
 def ensemble():
     """The mean of two language models whose layers have the same names, with tied tables and a mask each."""
     ids = ids_input()
-    sizes = dict(vocab_size=VOCABULARY, num_layers=1, dim=8, num_heads=2, logit_bias=True)
+    sizes = dict(
+        vocab_size=VOCABULARY,
+        num_layers=1,
+        dim=8,
+        num_heads=2,
+        logit_adjustment=txf.layers.LogitAdjustment(use_bias=True),
+    )
     members = [txf.models.decoder_generator(**sizes, norm=norm, name=f"of_{norm}") for norm in ("layer", "rms")]
     return keras.Model(ids, keras.layers.Average()([member(ids) for member in members]), name="ensemble"), {}
 

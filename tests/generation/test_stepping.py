@@ -78,7 +78,7 @@ def make(kind, options):
     options.setdefault("num_heads", 2)
     options.setdefault("tie_embeddings", options.get("combine") != "concat")
     sizes = (VOCABULARY,) * (2 if kind == "encoder_decoder" else 1)
-    build = getattr(txf.models, kind)
+    build, options = getattr(txf.models, kind), drawing.with_embedding(options, VOCABULARY)
     return drawing.randomize(build(*sizes, **with_parts(build, {"num_layers": 2, "dim": drawing.DIM, **options})))
 
 

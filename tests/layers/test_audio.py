@@ -61,7 +61,7 @@ def test_positions(encoding):
 
 
 def model():
-    return txf.models.encoder_decoder(None, 11, 1, 8, 2, input_dim=5, input_embedding=audio(8))
+    return txf.models.encoder_decoder(None, 11, 1, 8, 2, input_dim=5, encoder_options={"embedding": audio(8)})
 
 
 def test_a_builder_copies_the_layer():
@@ -126,8 +126,8 @@ def test_log_mel(bins, rate, frame, hop):
 audio, log_mel, encoder = txf.layers.AudioEmbedding, txf.layers.LogMelSpectrogram, txf.models.encoder
 
 
-def embedded_by(input_embedding, **options):
-    return encoder(None, 1, 8, 2, input_dim=5, input_embedding=input_embedding, **options)
+def embedded_by(embedding, **options):
+    return encoder(None, 1, 8, 2, input_dim=5, embedding=embedding, **options)
 
 
 @pytest.mark.parametrize("make, words", [
@@ -142,14 +142,13 @@ def embedded_by(input_embedding, **options):
     (lambda: log_mel(num_samples=159, frame_length=16), ["`num_samples`", "at least 160", "received 159"]),
     (lambda: log_mel()(np.zeros((2, 900), "int16")), ["`inputs`", "floats", "32768", "int16"]),
     (lambda: log_mel()(np.zeros(900, "float32")), ["`inputs`", "(batch, samples)"]),
-    (lambda: encoder(9, 1, 8, 2, input_embedding=audio(8)), ["`input_embedding`", "`input_dim`"]),
-    (lambda: embedded_by(audio(6)), ["`input_embedding`", "8", "6"]),
-    (lambda: embedded_by("audio"), ["`input_embedding`", "'audio'"]),
-    (lambda: embedded_by(audio(8), packed=True), ["`input_embedding`", "`packed`"]),
-    (lambda: embedded_by(audio(8), max_length=4), ["`max_length`", "`input_embedding`", "4"]),
-    (lambda: txf.models.encoder_decoder(None, 9, 1, 8, 2, input_dim=5, input_embedding=audio(8),
-                                        encoder_options={"position_encoding": None}),
-     ["`position_encoding`", "`input_embedding`", "None"]),
+    (lambda: encoder(9, 1, 8, 2, embedding=audio(8)), ["`embedding`", "PositionalEmbedding", "AudioEmbedding"]),
+    (lambda: embedded_by("audio"), ["`embedding`", "'audio'"]),
+    (lambda: embedded_by(audio(8), packed=True), ["`embedding`", "`packed`"]),
+    (lambda: embedded_by(audio(8), max_length=4), ["`max_length`", "`embedding`", "4"]),
+    (lambda: txf.models.encoder_decoder(None, 9, 1, 8, 2, input_dim=5,
+                                        encoder_options={"position_encoding": None, "embedding": audio(8)}),
+     ["`position_encoding`", "`embedding`", "None"]),
     (lambda: model().generate(inputs={"source_features": X}, start_id=[1, 99]), ["`start_id`", "99"]),
     (lambda: model().generate(inputs={"source_features": X}, start_id=[]), ["`start_id`", "[]"]),
 ])  # fmt: skip

@@ -122,6 +122,7 @@ CASES = [
     case("audio", audio, INPUTS, 10, strides=(1, 1), quantizes=False),
     case("audio-learned", audio, INPUTS, 10, 5, (1,), "relu", "learned", 10, use_bias=False, fullest=True),
     case("log-mel", log_mel, {"inputs": floats(40)}, 6, 400, 16, 5, mask="none", quantizes=False),
+    case("logits", txf.layers.LogitAdjustment, INPUTS, 0.5, True, 3.0, quantizes=False, fullest=True),
     case("embedding-learned", embedding, {"inputs": token_ids("target", 11)}, 11, 12, "learned", 10, scale=True,
          fullest=True),
     case("embedding-concat", embedding, {"inputs": token_ids("target", 11), "positions": places("target")}, 11, 12,

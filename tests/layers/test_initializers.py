@@ -8,11 +8,25 @@ import keras_txf as txf
 
 models, layers = txf.models, txf.layers
 SIZES = dict(num_layers=2, dim=8, num_heads=2)
+
+
+def tables(options, *encoding, **of_embedding):
+    """Options in which an embedding has the initializer of tables."""
+    initializer = options.pop("embeddings_initializer", None)
+    embedding = layers.PositionalEmbedding(11, 8, *encoding, embeddings_initializer=initializer, **of_embedding)
+    return {**options, "embedding": embedding}
+
+
 BUILDERS = {
-    "encoder": lambda **options: models.encoder(11, **SIZES, gated=True, position_encoding="learned", max_length=11,
-                                                token_types=11, **options),
-    "decoder_generator": lambda **options: models.decoder_generator(11, **SIZES, norm_placement="pre", **options),
-    "encoder_decoder": lambda **options: models.encoder_decoder(11, 11, **SIZES, share_embeddings=False, **options),
+    "encoder": lambda **options: models.encoder(
+        11, **SIZES, gated=True, **tables(options, "learned", 11, token_types=11)
+    ),
+    "decoder_generator": lambda **options: models.decoder_generator(
+        11, **SIZES, norm_placement="pre", **tables(options, "sinusoidal")
+    ),
+    "encoder_decoder": lambda **options: models.encoder_decoder(
+        11, 11, **SIZES, share_embeddings=False, **tables(options, "sinusoidal")
+    ),
     "image_encoder": lambda **options: models.image_encoder((2, 2), 1, **SIZES, channels=8, class_token=True,
                                                             **options),
 }  # fmt: skip

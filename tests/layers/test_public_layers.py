@@ -59,6 +59,7 @@ LAYERS = {
     "AudioEmbedding": (dict(dim=8, kernel_size=5, strides=(2, 1)), {"position_encoding": None}, TOKENS),
     "LogMelSpectrogram": (dict(num_mel_bins=3, frame_length=4, hop_length=2), {"sampling_rate": 400},
                           {"inputs": X[0]}),
+    "LogitAdjustment": ({"use_bias": True, "scale": 0.5}, {"soft_cap": 2.0}, {"inputs": X}),
     "PatchEmbedding": (dict(patch_size=2, dim=8, image_size=(4, 6)), {"class_token": False},
                        {"inputs": RANDOM.random((2, 4, 6, 3), "float32")}),
     "RecurrentDecoder": (dict(dim=4, cell="lstm", dropout=0.2), {"attention": "additive"},

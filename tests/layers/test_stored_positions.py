@@ -8,9 +8,9 @@ from keras import ops
 from refusals import refused
 
 import keras_txf as txf
+from keras_txf.checkpoints.families.esm import TokenDropoutEmbedding, drop_masked
 from keras_txf.layers.grid_bias import GridBias
 from keras_txf.layers.stored_rotary import StoredRotary
-from keras_txf.layers.token_dropout import drop_masked
 from keras_txf.ops import attention as kernel
 
 GRID, HEADS = (2, 3), 2
@@ -137,13 +137,14 @@ def test_masked_tokens_are_dropped_as_in_training(pad_id):
 
 
 def test_an_encoder_drops_masked_tokens():
-    model = txf.models.encoder(11, 1, 8, 2, masked_id=9, position_encoding="learned", max_length=6)
+    layer = TokenDropoutEmbedding(11, 8, masked_id=9, position_encoding="learned", max_length=6, scale=True)
+    model = txf.models.encoder(11, 1, 8, 2, embedding=layer)
     ids, embedding = np.array([[5, 9, 4, 0]]), model.get_layer("embedding")
     positions = drawing.array(embedding.position.embeddings)[:3]
     tokens = drawing.array(embedding.token.embeddings)[ids[0, :3]] * 8**0.5
     expected = tokens * np.array([1, 0, 1])[:, None] * 0.88 / (1 - 1 / 3) + positions
     np.testing.assert_allclose(drawing.array(embedding(ids))[0, :3], expected, atol=1e-5)
-    refused(lambda: txf.models.encoder(11, 1, 8, 2, masked_id=11), ["`masked_id`", "11"])
+    refused(lambda: TokenDropoutEmbedding(11, 8, masked_id=11), ["`masked_id`", "11"])
 
 
 def test_keys_may_lack_the_bias_of_queries():

@@ -16,9 +16,9 @@ def block(**options):
     return txf.layers.EncoderBlock(3, position="relative", **options)
 
 
+TABLES = txf.layers.PositionalEmbedding(11, 12, "learned", 9, token_dim=8)
 MODELS = {  # what stands alone, and within another layer, where paths begin otherwise
-    "builder": (lambda: txf.models.decoder_generator(11, 1, 12, 3, token_dim=8, position_encoding="learned",
-                                                     max_length=9), IDS),
+    "builder": (lambda: txf.models.decoder_generator(11, 1, 12, 3, embedding=TABLES), IDS),
     "sequential": (lambda: keras.Sequential([keras.Input((None, 12)), block(name="block")]), HIDDEN),
     "wrapper": (lambda: keras.Sequential([keras.Input((2, 5, 12)), keras.layers.TimeDistributed(block())]),
                 np.stack([HIDDEN, -HIDDEN], axis=1)),

@@ -71,16 +71,15 @@ def test_parameters_add_up(options, block, outside):
     assert txf.models.decoder_generator(11, 2, 12, 3, **options).count_params() == 2 * block + outside
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_generator_may_have_a_head(bias, uncompiled):
-    options = dict(head_activation="silu", head_bias=bias, logit_scale=0.5)
+def test_a_generator_may_have_a_head(uncompiled):
+    options = dict(head="silu", logit_adjustment=txf.layers.LogitAdjustment(0.5))
     options["norm"] = keras.layers.LayerNormalization(epsilon=0.1, center=False)
     model = drawing.randomize(txf.models.decoder_generator(11, 1, 12, 3, norm_placement="pre", **options))
     ids = np.array([[5, 6, 7, 2]])
     hidden = drawing.array(keras.Model(model.input, model.get_layer("decoder_norm").output)(ids)).astype("float64")
     head, norm = model.get_layer("head"), model.get_layer("head_norm")
-    assert head.use_bias == bias and norm.center is False
-    x = hidden @ drawing.array(head.kernel) + (drawing.array(head.bias) if bias else 0)
+    assert norm.center is False
+    x = hidden @ drawing.array(head.kernel) + drawing.array(head.bias)
     x = x / (1 + np.exp(-x))
     x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 0.1) * drawing.array(norm.gamma)
     logits = 0.5 * x @ drawing.array(model.get_layer("embedding").token.embeddings).T
@@ -89,8 +88,8 @@ def test_a_generator_may_have_a_head(bias, uncompiled):
     for length in (4, 5):
         logits = drawing.array(model(answer[:, :length]))[0, -1]
         assert answer[0, length] == 1 + logits[1:].argmax()  # 0 is padding
-    with pytest.raises(ValueError, match="head_bias=False needs `head_activation`"):
-        txf.models.decoder_generator(11, 1, 12, 3, head_bias=False)
+    with pytest.raises(ValueError, match="`head` must return the width of the embedding, 12"):
+        txf.models.decoder_generator(11, 1, 12, 3, head=keras.layers.Dense(8))
 
 
 def test_both_sides_may_have_a_width_of_their_own(uncompiled):
@@ -129,11 +128,11 @@ def test_deeper_blocks_and_heads_are_named_by_number():
 
 
 # These do not go with the others: see "apart" among the contracts, and layers/test_stored_positions.py.
-APART = {"token_dim", "masked_id", "attention", "feed_forward"}
+APART = {"attention", "feed_forward"}
+OF_EMBEDDING = {"combine", "position_dim", "token_dim", "dropout", "embeddings_initializer", "scale"}  # alone
 ONE_SIDED = {"causal": True}  # what encoders alone can choose
 EMBEDDING_OPTIONS = {
-    "position_encoding": "learned", "max_length": 9, "combine": "concat", "position_dim": 5, "pad_id": 2,
-    "token_types": 3, "embeddings_initializer": "zeros",
+    "position_encoding": "learned", "max_length": 9, "pad_id": 2, "token_types": 3,
 }  # fmt: skip
 
 
@@ -154,6 +153,8 @@ def test_every_option_reaches_every_builder(name):
     options, embedding_options = dict(BLOCK_OPTIONS), dict(EMBEDDING_OPTIONS)
     if name not in ("decoder_generator", "decoder", "encoder_decoder"):
         options.update(ONE_SIDED)
+    else:
+        del embedding_options["token_types"]
     if name in IMAGE_BUILDERS:
         embedding_options, more = IMAGE_OPTIONS, {"dtype": "mixed_bfloat16"}
     else:
@@ -173,7 +174,7 @@ def test_every_option_reaches_every_builder(name):
     for embedding in embeddings:
         if name not in IMAGE_BUILDERS:
             parameters = inspect.signature(type(embedding)).parameters
-            assert parameters.keys() - {"vocab_size", "dim", "scale", "kwargs", *APART} == EMBEDDING_OPTIONS.keys()
+            assert parameters.keys() - {"vocab_size", "dim", "kwargs", *OF_EMBEDDING} == EMBEDDING_OPTIONS.keys()
             assert embedding.scale is False
         for option, value in embedding_options.items():
             assert plain(getattr(embedding, {"patch_bias": "use_bias"}.get(option, option))) == value, option

@@ -8,6 +8,7 @@ from cases import Case, floats, places, segments, token_ids, token_types, visibl
 from contracts import parameters
 
 import keras_txf as txf
+from keras_txf.checkpoints.families.modern_bert import NormedHead
 from keras_txf.checkpoints.parts import with_parts
 
 # Dim 12, 3 or 6 heads; 11 tokens, 13 on the target's side, 4 classes. One layer where two show no more.
@@ -73,9 +74,9 @@ CASES = [
          mask="consumed", scores=scores("attention_scores", (6, "target", "target")), fullest=True),
     case("encoder-types", encoder, {**TOKENS, "token_type_ids": token_types("target", 2)}, 11, 1, 12, 3, token_types=2,
          token_type_ids=True, embedding_norm=True, embedding_dim=10, fullest=True),
-    case("classifier-head", encoder_classifier, TOKENS, 11, 4, 1, 12, 3, pooling="first", head_activation="gelu_tanh",
-         head_norm=True, head_bias=False, head_dropout=0.1, token_types=2, mask="consumed", fullest=True),
-    case("token-classifier", token_classifier, TOKENS, 11, 4, 1, 12, 3, head_activation="tanh", head_dropout=0.1,
+    case("classifier-head", encoder_classifier, TOKENS, 11, 4, 1, 12, 3, pooling="first", head=NormedHead("gelu_tanh"),
+         head_dropout=0.1, token_types=2, mask="consumed", fullest=True),
+    case("token-classifier", token_classifier, TOKENS, 11, 4, 1, 12, 3, head="tanh", head_dropout=0.1,
          fullest=True),
     case("texts", txf.models.encoder_decoder_classifier, TOKENS, 11, 4, 1, 12, 3, mask="consumed"),
     case("texts-everything", txf.models.encoder_decoder_classifier, TOKENS, 11, None, 1, 12, 3, spans=True, start_id=1,
@@ -83,14 +84,14 @@ CASES = [
          scores={**scores("encoder_attention_scores", SELF), **scores("decoder_attention_scores", SELF),
                  **scores("decoder_cross_attention_scores", SELF)}),
     case("spans", txf.models.span_classifier, TOKENS, 11, 1, 12, 3, mask="consumed"),
-    case("spans-many", txf.models.span_classifier, TOKENS, 11, 2, 12, 6, **MANY, **EVERYTHING, head_activation="tanh",
+    case("spans-many", txf.models.span_classifier, TOKENS, 11, 2, 12, 6, **MANY, **EVERYTHING, head="tanh",
          head_dropout=0.1, mask="consumed", scores=scores("attention_scores", (6, "target", "target"), 2),
          fullest=True),
     case("next-sentence", masked_language_model, TOKENS, 11, 1, 12, 3, next_sentence=True),
     case("classifier-unbiased", encoder_classifier, TOKENS, 11, 4, 1, 12, 3, logit_bias=False, mask="consumed"),
-    case("masked", masked_language_model, TOKENS, 11, 1, 12, 3, head_activation="gelu_sigmoid"),
+    case("masked", masked_language_model, TOKENS, 11, 1, 12, 3, head="gelu_sigmoid"),
     case("masked-many", masked_language_model, {**TOKENS, **packed("")}, 11, 2, 12, 6, **MANY, **EVERYTHING,
-         packed=True, tie_embeddings=False, head_bias=False, logit_bias=False, fullest=True,
+         packed=True, tie_embeddings=False, head=NormedHead(), logit_bias=False, fullest=True,
          scores=scores("attention_scores", (6, "target", "target"), 2)),
     case("generator", decoder_generator, TOKENS, 11, 2, 12, 3, core=True),
     case("generator-many", decoder_generator, TOKENS, 11, 1, 12, 6, **MANY, tie_embeddings=False),

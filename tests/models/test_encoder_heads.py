@@ -8,6 +8,7 @@ from cases import numpy
 from refusals import refused
 
 import keras_txf as txf
+from keras_txf.checkpoints.families.eurobert import LatePooling
 
 IDS = np.array([[5, 6, 7, 3, 9], [4, 8, 0, 0, 0]])
 SIZES = dict(vocab_size=11, num_layers=1, dim=8, num_heads=2)
@@ -18,12 +19,10 @@ def weights(model, name):
 
 
 def test_a_head_before_the_pooling_reads_each_token():
-    model = txf.models.encoder_classifier(
-        **SIZES, num_classes=3, head_activation="tanh", pool_after_head=True, pooling="mean"
-    )
+    model = txf.models.encoder_classifier(**SIZES, num_classes=3, pooling=LatePooling("tanh"))
     drawing.randomize(model)
     hidden = numpy(keras.Model(model.input, model.get_layer("encoder_0").output)(IDS))[0].astype("float64")
-    kernel, bias = weights(model, "head")
+    kernel, bias = weights(model, "pooling")
     each = np.tanh(hidden @ kernel + bias)
     real = (IDS != 0)[..., None]
     kernel, bias = weights(model, "logits")
@@ -32,7 +31,7 @@ def test_a_head_before_the_pooling_reads_each_token():
 
 
 def test_a_masked_language_model_without_head_has_the_logits_of_its_states():
-    model = txf.models.masked_language_model(**SIZES, head_activation=None, logit_bias=False)
+    model = txf.models.masked_language_model(**SIZES, head=None, logit_bias=False)
     drawing.randomize(model)
     names = [layer.name for layer in model.layers]
     assert "head" not in names and "head_norm" not in names
@@ -41,13 +40,23 @@ def test_a_masked_language_model_without_head_has_the_logits_of_its_states():
     np.testing.assert_allclose(numpy(model(IDS))[0], hidden @ table.T, atol=1e-5)
 
 
-def test_options_of_a_head_that_is_not_there():
+def test_heads_that_do_not_fit_are_refused():
     build = txf.models.masked_language_model
-    refused(lambda: build(**SIZES, head_activation=None, embedding_dim=6), ["`head_activation`", "`embedding_dim`"])
-    refused(lambda: build(**SIZES, head_activation=None, head_bias=False), ["`head_activation`", "head_bias=False"])
+    refused(lambda: build(**SIZES, head=keras.layers.Dense(5)), ["`head`", "5"])
+    refused(lambda: build(**SIZES, head="no such"), ["`head`", "'no such'"])
     build = txf.models.encoder_classifier
-    refused(lambda: build(**SIZES, num_classes=3, pool_after_head=True), ["pool_after_head=True", "`head_activation`"])
-    refused(lambda: build(**SIZES, num_classes=3, head_activation="tanh", pool_after_head=1), ["`pool_after_head`"])
+    refused(lambda: build(**SIZES, num_classes=3, pooling="no such"), ["`pooling`", "'no such'"])
+
+
+def test_a_head_and_a_pooling_may_be_layers():
+    options = dict(head=keras.layers.Dense(5, "tanh"), pooling=keras.layers.GlobalAveragePooling1D())
+    model = drawing.randomize(txf.models.encoder_classifier(**SIZES, num_classes=3, **options))
+    hidden = numpy(keras.Model(model.input, model.get_layer("encoder_0").output)(IDS))[0].astype("float64")
+    real = (IDS != 0)[..., None]
+    kernel, bias = weights(model, "head")
+    x = np.tanh((hidden * real).sum(1) / real.sum(1) @ kernel + bias)
+    kernel, bias = weights(model, "logits")
+    np.testing.assert_allclose(numpy(model(IDS))[0], x @ kernel + bias, atol=1e-5)
 
 
 def arrays(outputs):

@@ -175,7 +175,7 @@ def test_a_source_of_vectors_is_answered_as_the_naive_loop_does(options, uncompi
     (lambda: txf.models.encoder(num_layers=1, dim=8, num_heads=2), ["`vocab_size`", "`input_dim`"]),
     (lambda: encoder()({"features": X, "features_mask": MASK}, mask=MASK), ["`mask`", "features_mask"]),
     (lambda: txf.models.encoder(None, 1, 8, 2, input_dim=0), ["`input_dim`", "0"]),
-    (lambda: encoder(token_dim=4), ["`token_dim`", "`input_dim`", "4"]),
+    (lambda: encoder(token_types=4), ["`token_types`", "`input_dim`", "4"]),
     (lambda: encoder(position_encoding="learned"), ["`max_length`"]),
     (lambda: encoder(token_type_ids=True), ["`token_types`"]),
     (lambda: encoder(max_length=4)(X), ["`inputs`", "max_length=4", "5"]),

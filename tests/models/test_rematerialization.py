@@ -90,8 +90,8 @@ COUNTING = Counting()
 GENERATOR = [  # the mode, and options
     *((mode, {}) for mode in ("activations", "larger_than", "list_of_layers")),
     *(("full", options) for options in ({"run_eagerly": True}, {"jit_compile": True})),
-    ("full", {"embedding_dim": 8, "tie_embeddings": False}),
-    ("full", {"token_dim": 8}),
+    ("full", {"embedding": txf.layers.PositionalEmbedding(11, 8), "tie_embeddings": False}),
+    ("full", {"embedding": txf.layers.PositionalEmbedding(11, 12, token_dim=8)}),
     ("full", {"dtype": "mixed_bfloat16"}),
     *((mode, {"activation": COUNTING}) for mode in ("full", "activations", "larger_than")),
 ]

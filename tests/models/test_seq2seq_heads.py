@@ -33,7 +33,7 @@ def dense(layer, x):
 @pytest.mark.parametrize("start_id, end_id, places",
                          [(3, 2, [4, 2, 3]), (None, None, [5, 2, 3]), (0, 2, [4, 2, 3])])  # fmt: skip
 def test_logits_are_of_the_state_at_the_last_end_token(start_id, end_id, places):
-    model = BUILD(11, 3, **SIZES, start_id=start_id, end_id=end_id, head_activation="tanh")
+    model = BUILD(11, 3, **SIZES, start_id=start_id, end_id=end_id, head="tanh")
     pooled = states(model, start_id)[np.arange(3), places]
     hidden = np.tanh(dense(model.get_layer("head"), pooled))
     expected = dense(model.get_layer("logits"), hidden)

@@ -61,13 +61,14 @@ def with_lora():
     return drawing.randomize(model)
 
 
-ADJUSTED = dict(logit_scale=0.3, logit_bias=True, final_logit_soft_cap=2.0)
+ADJUSTED = dict(logit_adjustment=txf.layers.LogitAdjustment(0.3, use_bias=True, soft_cap=2.0))
+CAPPED = dict(logit_adjustment=txf.layers.LogitAdjustment(soft_cap=2.0))
 MODELS = {
     "tied": generator,
     "adjusted": lambda: generator(**ADJUSTED),
     "untied": lambda: generator(tie_embeddings=False),
-    "untied, adjusted": lambda: generator(tie_embeddings=False, final_logit_soft_cap=2.0),
-    "narrow table": lambda: generator(token_dim=4),
+    "untied, adjusted": lambda: generator(tie_embeddings=False, **CAPPED),
+    "narrow table": lambda: generator(embedding=txf.layers.PositionalEmbedding(V, 8, token_dim=4)),
     "frozen table": frozen,
     "LoRA on the head": with_lora,
     "cloned": lambda: drawing.randomize(keras.models.clone_model(generator(tie_embeddings=False))),
@@ -131,7 +132,7 @@ def test_two_draws_of_dropout_give_the_same(pad_id, eagerly, monkeypatch, chunke
 
     def make():
         keras.utils.set_random_seed(7)  # of the model's dropout
-        return generator(dropout=0.3, logit_bias=True, final_logit_soft_cap=2.0)
+        return generator(dropout=0.3, **ADJUSTED)
 
     def fit(model):
         model.compile(keras.optimizers.SGD(0.1), loss, run_eagerly=eagerly)

@@ -138,7 +138,7 @@ def test_depths():
     assert mine.rates["decoder_0/attention/query/kernel"] == 1 / 8
     assert mine.rates["source_embedding/token/embeddings"] == 1.0
     # As ELECTRA's: its norm and projection lie below the blocks too.
-    small = build(num_layers=3, embedding_norm=True, embedding_dim=6)
+    small = build(num_layers=3, embedding_norm=True, embedding=txf.layers.PositionalEmbedding(11, 6))
     optimizer = layerwise_decay(keras.optimizers.SGD(0.1), 0.5)
     optimizer.build(small.trainable_variables)
     outside = {path.split("/")[0] for path, rate in optimizer.rates.items() if rate == 1 / 16}

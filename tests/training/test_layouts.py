@@ -47,7 +47,8 @@ def test_a_decoder_of_all_options():
     )
     model = txf.models.decoder_generator(
         32, **{**SOME, "num_heads": None}, gated=True, attention=attention, position_encoding="learned", max_length=9,
-        residual=txf.layers.Residual(layer_scale=0.1), logit_bias=True,
+        residual=txf.layers.Residual(layer_scale=0.1),
+        logit_adjustment=txf.layers.LogitAdjustment(use_bias=True),
     )  # fmt: skip
     rows = axes(model)
     assert set(rows) == {variable.path for variable in model.weights}
@@ -121,7 +122,7 @@ def test_each_weight_of_each_builder_has_a_row_that_fits(name):
     builders = {
         **BUILDERS, **IMAGE_BUILDERS,
         "masked_language_model": lambda: txf.models.masked_language_model(
-            12, 1, 8, 4, token_types=2, token_type_ids=True, embedding_dim=4
+            12, 1, 8, 4, embedding=txf.layers.PositionalEmbedding(12, 4, token_types=2), token_type_ids=True
         ),
         "token_classifier": lambda: txf.models.token_classifier(None, 3, 1, 8, 4, input_dim=6),
         "recurrent": lambda: txf.models.recurrent_encoder_decoder(12, 8, 1, 8, attention="additive"),

@@ -49,7 +49,7 @@ FAMILIES = {
                 "predictions.bias", activation_of("hidden_act", "gelu_new"),
             ),
             {"head": Tensor("pooler", inner=True), **CLASSES},
-            lambda c: {"pooling": "first", "head_activation": "tanh", **head(c)},
+            lambda c: {"pooling": "first", "head": "tanh", **head(c)},
             head,
         ),
         "albert.",

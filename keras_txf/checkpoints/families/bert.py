@@ -104,7 +104,7 @@ def distilbert(c):
 
 
 def pooled(activation):
-    return lambda c: {"pooling": "first", "head_activation": activation, "head_dropout": dropout(c)}
+    return lambda c: {"pooling": "first", "head": activation, "head_dropout": dropout(c)}
 
 
 def dropout(c, key="classifier_dropout", default=0.1):
@@ -144,7 +144,7 @@ def tasks(
 
 
 def activation_of(key, default="gelu"):
-    return lambda c: {"head_activation": c.activation(key, default)}
+    return lambda c: {"head": c.activation(key, default)}
 
 
 BUFFERS = (r"embeddings\.position_ids", r"embeddings\.token_type_ids")
@@ -213,7 +213,7 @@ FAMILIES = {
             "MPNet",
             masked("MPNetForMaskedLM", "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
             TWO_LAYERS,
-            lambda c: {"pooling": "first", "head_activation": "tanh", "head_dropout": c("hidden_dropout_prob", 0.1)},
+            lambda c: {"pooling": "first", "head": "tanh", "head_dropout": c("hidden_dropout_prob", 0.1)},
             lambda c: {"head_dropout": c("hidden_dropout_prob", 0.1)},
         ),
         "mpnet.",
@@ -256,7 +256,7 @@ FAMILIES = {
                 "vocab_projector.bias", activation_of("activation"),
             ),
             {"head": "pre_classifier", **CLASSES},
-            lambda c: {"pooling": "first", "head_activation": "relu", "head_dropout": c("seq_classif_dropout", 0.2)},
+            lambda c: {"pooling": "first", "head": "relu", "head_dropout": c("seq_classif_dropout", 0.2)},
             lambda c: {"head_dropout": c("dropout", 0.1)},
             lambda c: {"head_dropout": c("qa_dropout", 0.1)},
         ),

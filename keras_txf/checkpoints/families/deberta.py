@@ -92,7 +92,7 @@ def pooled(c):
     c.only("pooler_dropout", 0.0)
     c.only("pooler_hidden_size", c("hidden_size"))
     rate, activation = dropout(c, "cls_dropout"), c.activation("pooler_hidden_act", "gelu")
-    return {"pooling": "first", "head_activation": activation, "head_dropout": rate}
+    return {"pooling": "first", "head": activation, "head_dropout": rate}
 
 
 def masked_options(c):

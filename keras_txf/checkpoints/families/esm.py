@@ -1,10 +1,16 @@
 """ESM: pre-norm encoders of proteins, with rotary or learned positions."""
 
-from keras_txf import models
+from keras import ops
+
+from keras_txf import checks, models
 from keras_txf.checkpoints.families.bert import BODY, BUFFERS, TWO_LAYERS, tasks
 from keras_txf.checkpoints.family import POOLER, Family, Task, sizes
 from keras_txf.checkpoints.weight_map import Tensor, skip
+from keras_txf.layers import PositionalEmbedding
+from keras_txf.layers.serialization import option_names, register
 from keras_txf.layers.stored_rotary import StoredRotary
+from keras_txf.ops.masks import real_tokens
+from keras_txf.ops.numbers import wide_dtype
 
 TABLE = {
     **BODY,
@@ -71,7 +77,7 @@ FAMILIES = {
             "Esm",
             Task("EsmForMaskedLM", models.masked_language_model, HEAD),
             TWO_LAYERS,
-            lambda c: {"pooling": "first", "head_activation": "tanh"},
+            lambda c: {"pooling": "first", "head": "tanh"},
             lambda c: {},
         ),
         "esm.",
@@ -81,3 +87,54 @@ FAMILIES = {
         ("classifier_dropout", "vocab_list"),
     )
 }
+
+
+@register
+class TokenDropoutEmbedding(PositionalEmbedding):
+    """An embedding in which the vectors of masked tokens are zeros, and the vectors of the others make up for it.
+
+    Args:
+        masked_id: the token that hides another.
+        options: options of `PositionalEmbedding`.
+    """
+
+    def __init__(self, vocab_size, dim, masked_id=None, **options):
+        super().__init__(vocab_size, dim, **options)
+        self.masked_id = checks.optional(checks.id_below, "masked_id", masked_id, vocab_size)
+
+    def get_options(self):
+        options = {name: getattr(self, name) for name in option_names(PositionalEmbedding)}
+        return {"masked_id": self.masked_id, **options}
+
+    def token_vectors(self, ids):
+        x = super().token_vectors(ids)
+        return x if self.masked_id is None else drop_masked(x, ids, self.masked_id, self.pad_id)
+
+
+TRAINED = 0.15 * 0.8  # share of masked tokens in the training of every ESM
+
+
+def drop_masked(x, ids, masked_id, pad_id):
+    """Zeros at masked tokens; at the others x times (1 - their share in training) / (1 - their share in the row).
+
+    Args:
+        x: float (B, T, D), the vectors of tokens.
+        ids: int (B, T).
+        masked_id: the token that hides another.
+        pad_id: the token of padding, which does not count, or None.
+
+    Returns:
+        (B, T, D).
+
+    Reference:
+        [Language models of protein sequences](https://doi.org/10.1126/science.ade2574).
+    """
+    masked = ops.equal(ids, masked_id)
+    real = real_tokens(ids, pad_id)
+    masked_count, count = (
+        ops.sum(ops.cast(each, wide_dtype(x.dtype)), axis=1, keepdims=True) for each in (masked, real)
+    )
+    left = 1 - masked_count / ops.maximum(count, 1.0)
+    factor = (1 - TRAINED) / ops.where(left > 0, left, 1.0)  # no vector is left of a row that is masked throughout
+    factor = ops.where(masked, 0.0, factor)
+    return x * ops.expand_dims(ops.cast(factor, x.dtype), -1)

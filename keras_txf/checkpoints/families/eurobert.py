@@ -3,6 +3,11 @@
 from keras_txf import models
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.family import Family, Task, classes, encoder_task
+from keras_txf.layers import Pooling
+from keras_txf.layers.activations import get_activation
+from keras_txf.layers.base import Layer
+from keras_txf.layers.projections import Projection
+from keras_txf.layers.serialization import register
 
 BODY = {path.replace("decoder_", "encoder_"): name for path, name in llama.BODY.items()}
 POOLINGS = {"late": "mean", "mean": "mean", "bos": "first"}  # `classifier_pooling` -> the kind of `Pooling`
@@ -22,7 +27,35 @@ def pooled(c):
     c.only("classifier_pooling", *POOLINGS)
     pooling = c("classifier_pooling", "late")
     c.not_read("clf_pooling", pooling)  # its name in the code of the first folders
-    return {"pooling": POOLINGS.get(pooling), "head_activation": "gelu", "pool_after_head": pooling == "late"}
+    if pooling == "late":
+        return {"pooling": LatePooling("gelu")}
+    return {"pooling": POOLINGS.get(pooling), "head": "gelu"}
+
+
+def class_table(c):
+    late = c("classifier_pooling", "late") == "late"
+    return {"pooling/dense" if late else "head": "dense", "logits": "classifier"}
+
+
+@register
+class LatePooling(Layer):
+    """The mean of all tokens after a Dense layer and its activation, (B, T, D) -> (B, D)."""
+
+    def __init__(self, activation, **kwargs):
+        super().__init__(**kwargs)
+        self.activation = activation
+        self.pooling = Pooling("mean", dtype=self.dtype_policy, name="pooling")
+
+    def build(self, inputs_shape):
+        self.dense = Projection(inputs_shape[-1], dtype=self.dtype_policy, name="dense")
+        self.dense.build(inputs_shape)
+        self.activation_function = get_activation("activation", self.activation)
+
+    def call(self, inputs, mask=None):
+        return self.pooling(self.activation_function(self.dense(inputs)), mask=mask)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return None
 
 
 FAMILIES = {
@@ -35,13 +68,10 @@ FAMILIES = {
                 "EuroBertForMaskedLM",
                 models.masked_language_model,
                 {"logits": "lm_head", "logit_adjustment/bias": "lm_head.bias"},
-                lambda c: {"head_activation": None, "logit_bias": c("mlp_bias", False)},
+                lambda c: {"head": None, "logit_bias": c("mlp_bias", False)},
             ),
             "sequence_classification": classes(
-                "EuroBertForSequenceClassification",
-                models.encoder_classifier,
-                {"head": "dense", "logits": "classifier"},
-                pooled,
+                "EuroBertForSequenceClassification", models.encoder_classifier, class_table, pooled
             ),
             "token_classification": classes(
                 "EuroBertForTokenClassification", models.token_classifier, {"logits": "classifier"}

@@ -6,6 +6,10 @@ from keras_txf.checkpoints.families.rotary import positions, windows
 from keras_txf.checkpoints.family import Family, Task, classes, encoder_task, sizes, spans
 from keras_txf.checkpoints.weight_map import query_key_value, stacked
 from keras_txf.layers import Residual
+from keras_txf.layers.activations import get_activation
+from keras_txf.layers.base import Layer
+from keras_txf.layers.norms import make_norm
+from keras_txf.layers.projections import Projection
 from keras_txf.layers.serialization import register
 
 BODY = {
@@ -23,7 +27,7 @@ DECODER = {
     **{path.replace("encoder_", "decoder_"): row for path, row in BODY.items()},
     **{f"decoder_{{i}}/attention/{part}": f"layers.{{i}}.attn.{part[0]}_proj" for part in ("query", "key", "value")},
 }
-HEAD = {"head": "head.dense", "head_norm": "head.norm"}
+HEAD = {"head/dense": "head.dense", "head/norm": "head.norm"}
 LOGITS = {"logits": "decoder", "logit_adjustment/bias": "decoder.bias"}
 CLASSES = {**HEAD, "logits": "classifier"}
 
@@ -34,6 +38,28 @@ class FirstResidual(Residual):
 
     def norms_of(self, block, sublayer):
         return [] if sublayer == "attention" else super().norms_of(block, sublayer)
+
+
+@register
+class NormedHead(Layer):
+    """A Dense layer with an activation and a layer norm, (..., D) -> (..., D)."""
+
+    def __init__(self, activation="gelu", use_bias=False, norm_epsilon=1e-5, norm_bias=False, **kwargs):
+        super().__init__(**kwargs)
+        self.activation, self.use_bias = activation, use_bias
+        self.norm_epsilon, self.norm_bias = norm_epsilon, norm_bias
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        dtype = self.dtype_policy
+        self.dense = Projection(inputs_shape[-1], use_bias=self.use_bias, dtype=dtype, name="dense")
+        self.norm = make_norm("layer", self.norm_epsilon, dtype, "norm", self.norm_bias)
+        self.dense.build(inputs_shape)
+        self.norm.build(inputs_shape)
+        self.activation_function = get_activation("activation", self.activation)
+
+    def call(self, inputs):
+        return self.norm(self.activation_function(self.dense(inputs)))
 
 
 def options(c):
@@ -74,11 +100,12 @@ def decoder(c):
 
 
 def head(c):
-    return {"head_activation": c.activation("classifier_activation", "gelu"), "head_bias": c("classifier_bias", False)}
+    own = c("classifier_bias", False), c("norm_eps", 1e-5), c("norm_bias", False)
+    return {"head": NormedHead(c.activation("classifier_activation", "gelu"), *own)}
 
 
 def class_head(c):
-    return {**head(c), "head_norm": True, "head_dropout": c("classifier_dropout", 0.0)}
+    return {**head(c), "head_dropout": c("classifier_dropout", 0.0)}
 
 
 def pooling(c):
@@ -124,7 +151,7 @@ FAMILIES = {
             Task(
                 "ModernBertDecoderForCausalLM",
                 models.decoder_generator,
-                {"head": "lm_head.dense", "head_norm": "lm_head.norm", **LOGITS},
+                {"head/dense": "lm_head.dense", "head/norm": "lm_head.norm", **LOGITS},
                 lambda c: {**head(c), "logit_bias": c("decoder_bias", True)},
             ),
             sequences=(CLASSES, lambda c: {**class_head(c), "logit_bias": c("classifier_bias", False)}),

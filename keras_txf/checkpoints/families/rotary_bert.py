@@ -92,7 +92,7 @@ def family(name, prefix, options, table, masked_lm, rate):
             name,
             masked_lm,
             {"head": Tensor("pooler.dense", inner=True), **CLASSES},
-            lambda c: {"pooling": "first", "head_activation": "tanh", **head(c)},
+            lambda c: {"pooling": "first", "head": "tanh", **head(c)},
             head,
             span_options=None,
         ),

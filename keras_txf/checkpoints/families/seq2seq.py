@@ -104,13 +104,13 @@ def blocks_of_both(c, placement):
 
 def whisper(c):
     c.only("apply_spec_augment", False)  # masks of the spectrogram in training
+    options = blocks_of_both(c, "pre")
+    embedding = AudioEmbedding(c("d_model"), max_length=c("max_source_positions", 1500), name="source_embedding")
     return {
-        **blocks_of_both(c, "pre"),
+        **options,
         "source_vocab_size": None,
         "input_dim": c("num_mel_bins", 80),
-        "input_embedding": AudioEmbedding(
-            c("d_model"), max_length=c("max_source_positions", 1500), name="source_embedding"
-        ),
+        "encoder_options": {**options["encoder_options"], "embedding": embedding},
         "attention_key_bias": False,
         "position_encoding": "learned",
         "max_length": c("max_target_positions", 448),
@@ -133,8 +133,9 @@ def with_positions(options):
 
 
 def whisper_with_positions(options):
-    embedding = options["input_embedding"].get_config()
-    return {**options, "input_embedding": AudioEmbedding.from_config({**embedding, "position_encoding": "fixed"})}
+    of_encoder = options["encoder_options"]
+    config = {**of_encoder["embedding"].get_config(), "position_encoding": "fixed"}
+    return {**options, "encoder_options": {**of_encoder, "embedding": AudioEmbedding.from_config(config)}}
 
 
 def mbart(c):
@@ -177,7 +178,7 @@ def classifiers(name, end_id, whole=True, head=lambda c: {}):
         models.encoder_decoder_classifier,
         rows,
         lambda c: {
-            "end_id": c.end_id(end_id), "head_activation": "tanh", "head_dropout": c("classifier_dropout", 0.0),
+            "end_id": c.end_id(end_id), "head": "tanh", "head_dropout": c("classifier_dropout", 0.0),
             **head(c),
         },
     )  # fmt: skip
