@@ -42,9 +42,6 @@ class MixtureOfExperts(Layer):
             are expert e, k times, and P_e the mean softmax of the router: it is least, k, where all experts are used
             alike. None: no such loss.
         use_bias: whether experts have biases.
-        router_bias: whether the router has one (gpt-oss).
-        clip: the gate's projection is at most this, that of `intermediate` at most this on either side of 0 (gpt-oss).
-        offset: is added to the projection that the gate multiplies, 1 in gpt-oss.
         kernel_initializer: of every expert and the router.
         e_score_correction_bias: whether each expert has a number that is added to its score for the choice alone, not
             for the weights (DeepSeek-V3). It is 0 at first and training does not change it.
@@ -94,9 +91,6 @@ class MixtureOfExperts(Layer):
         kernel_initializer: Any = "glorot_uniform",
         shared_intermediate_dim: int | None = None,
         shared_gate: bool = False,
-        router_bias: bool = False,
-        clip: float | None = None,
-        offset: float = 0.0,
         e_score_correction_bias: bool = False,
         n_group: int | None = None,
         topk_group: int | None = None,
@@ -125,11 +119,6 @@ class MixtureOfExperts(Layer):
         self.shared_gate = checks.boolean("shared_gate", shared_gate)
         if not num_shared_experts and (shared_gate or shared_intermediate_dim is not None):
             raise ValueError("`shared_gate` and `shared_intermediate_dim` need `num_shared_experts`; received 0.")
-        self.router_bias = checks.boolean("router_bias", router_bias)
-        self.clip = checks.optional(checks.positive_number, "clip", clip)
-        self.offset = checks.finite_number("offset", offset)
-        if not gated and (clip is not None or offset):
-            raise ValueError(f"`clip` and `offset` need gated=True; received clip={clip} and offset={offset}.")
         self.e_score_correction_bias = checks.boolean("e_score_correction_bias", e_score_correction_bias)
         self.routed_scaling_factor = checks.positive_number("routed_scaling_factor", routed_scaling_factor)
         self._set_groups(n_group, topk_group, top_k_in_group)
@@ -158,10 +147,6 @@ class MixtureOfExperts(Layer):
         self.input_spec = keras.layers.InputSpec(ndim=3, axes={-1: dim})
         router = own_initializer(self.kernel_initializer, self, "router")
         self.router = self.add_weight(name="router", shape=(dim, self.num_experts), initializer=router, autocast=False)
-        if self.router_bias:
-            self.router_bias_weight = self.add_weight(
-                name="router_bias", shape=(self.num_experts,), initializer="zeros", autocast=False
-            )
         if self.e_score_correction_bias:
             self.correction_bias = self.add_weight(
                 name="e_score_correction_bias", shape=(self.num_experts,), initializer="zeros", trainable=False,
@@ -220,9 +205,15 @@ class MixtureOfExperts(Layer):
         if not self.gated:
             return self.activation_function(x)
         gate = _project(inputs, self.gate, self.gate_bias)
-        if self.clip is not None:
-            gate, x = ops.minimum(gate, self.clip), ops.clip(x, -self.clip, self.clip)
-        return self.activation_function(gate) * (x + self.offset if self.offset else x)
+        return self.apply_gate(gate, x)
+
+    def apply_gate(self, gate, x):
+        """The product of both projections (B, T, E, F); a subclass may bend them."""
+        return self.activation_function(gate) * x
+
+    def router_logits(self, inputs):
+        """The scores of experts before the softmax or sigmoid, (B, T, E)."""
+        return ops.matmul(widen(inputs), widen(self.router))
 
     def _shared(self, inputs):
         outputs = self.shared_experts(inputs)
@@ -230,9 +221,7 @@ class MixtureOfExperts(Layer):
 
     def _route(self, inputs):
         """The router's weights, choices (0 or 1) and logits for each token and expert, all wide (B, T, E)."""
-        logits = ops.matmul(widen(inputs), widen(self.router))
-        if self.router_bias:
-            logits = logits + widen(self.router_bias_weight)
+        logits = self.router_logits(inputs)
         scores = SCORES[self.router_activation](logits)
         _, best = ops.top_k(self._preferences(scores), self.top_k)
         chosen = ops.sum(ops.one_hot(best, self.num_experts, dtype=scores.dtype), axis=-2)

@@ -9,6 +9,7 @@ from contracts import parameters
 
 import keras_txf as txf
 from keras_txf.checkpoints.families.deberta import ConvolutionResidual
+from keras_txf.checkpoints.families.mixtures import ClippedExperts
 
 # Dim 12 and 3 heads of 4 by default; contexts are 10 wide.
 INPUTS = {"inputs": floats("target", 12)}
@@ -91,8 +92,10 @@ CASES = [
          fullest=True),
     case("experts", txf.layers.MixtureOfExperts, INPUTS, 3, load_balancing=None),
     case("experts-shared", txf.layers.MixtureOfExperts, INPUTS, 4, 3, 14, num_shared_experts=1,
-         shared_intermediate_dim=9, shared_gate=True, router_activation="sigmoid", router_bias=True, clip=3.0,
-         offset=0.5, use_bias=True, load_balancing=None, fullest=True),
+         shared_intermediate_dim=9, shared_gate=True, router_activation="sigmoid", use_bias=True,
+         load_balancing=None, fullest=True),
+    case("experts-clipped", ClippedExperts, INPUTS, 3, limit=3.0, use_bias=True, load_balancing=None,
+         quantizes=False, fullest=True),
     case("experts-in-groups", txf.layers.MixtureOfExperts, INPUTS, 6, 3, 14, num_shared_experts=2,
          router_activation="sigmoid", e_score_correction_bias=True, n_group=3, topk_group=2, routed_scaling_factor=1.5,
          load_balancing=None, fullest=True),

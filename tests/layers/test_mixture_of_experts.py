@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import keras_txf as txf
+from keras_txf.checkpoints.families.mixtures import ClippedExperts
 
 X = drawing.normal(2, 5, 6)
 OPTIONS = [
@@ -13,7 +14,7 @@ OPTIONS = [
     {"gated": False, "activation": "relu", "use_bias": True}, {"num_shared_experts": 2, "router_activation": "sigmoid"},
     {"top_k": 3, "use_bias": True},
     {"num_shared_experts": 1, "shared_intermediate_dim": 7, "shared_gate": True},
-    {"router_bias": True, "use_bias": True, "clip": 0.4, "offset": 1.0, "activation": "gelu_sigmoid"},
+    {"limit": 0.4, "use_bias": True, "activation": "gelu_sigmoid"},  # gpt-oss
     {"routed_scaling_factor": 1.7, "normalize": False}, {"e_score_correction_bias": True},
     {
         "num_experts": 8, "top_k": 3, "router_activation": "sigmoid", "e_score_correction_bias": True, "n_group": 4,
@@ -26,7 +27,8 @@ OPTIONS = [
 
 
 def make(**options):
-    layer = txf.layers.MixtureOfExperts(**{"num_experts": 3, "intermediate_dim": 4, **options})
+    cls = ClippedExperts if "limit" in options else txf.layers.MixtureOfExperts
+    layer = cls(**{"num_experts": 3, "intermediate_dim": 4, **options})
     layer(X)
     return drawing.randomize(layer, seed=2)
 
@@ -46,9 +48,9 @@ def slow(layer, x):
         inner = dense(token, own, "intermediate", between)
         if layer.gated:
             gate = dense(token, own, "gate", between)
-            if layer.clip:
-                gate, inner = np.minimum(gate, layer.clip), np.clip(inner, -layer.clip, layer.clip)
-            inner = act(gate) * (inner + layer.offset)
+            if limit := getattr(layer, "limit", None):
+                gate, inner = np.minimum(gate, limit), np.clip(inner, -limit, limit) + 1
+            inner = act(gate) * inner
         else:
             inner = act(inner)
         return dense(inner, own, "output", between)
@@ -124,10 +126,9 @@ def test_an_activation_layer_with_weights_is_built_with_the_layer():
 @pytest.mark.parametrize("options, words", [
     ({"num_experts": 0}, "`num_experts`"), ({"top_k": 4}, "`top_k` must be an integer from 1 to 3"),
     ({"router_activation": "tanh"}, "`router_activation`"), ({"num_shared_experts": -1}, "`num_shared_experts`"),
-    ({"load_balancing": -0.1}, "`load_balancing`"), ({"clip": 0.0}, "`clip`"),
-    ({"offset": "1"}, "`offset`"),
-    ({"shared_gate": True}, "`shared_gate` .* `num_shared_experts`"), ({"router_bias": 1}, "`router_bias`"),
-    ({"gated": False, "offset": 1.0}, "`offset` need gated=True"), ({"shared_intermediate_dim": 0}, "`shared_i"),
+    ({"load_balancing": -0.1}, "`load_balancing`"),
+    ({"shared_gate": True}, "`shared_gate` .* `num_shared_experts`"),
+    ({"shared_intermediate_dim": 0}, "`shared_i"),
     ({"activation": "no"}, "`activation`"), ({"routed_scaling_factor": 0}, "`routed_scaling_factor`"),
     ({"e_score_correction_bias": 1}, "`e_score_correction_bias`"), ({"n_group": 2}, "`n_group`"),
     ({"topk_group": 1}, "`topk_group` needs `n_group`"), ({"n_group": 3, "topk_group": 4}, "`topk_group` .* 1 to 3"),

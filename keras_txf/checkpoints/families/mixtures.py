@@ -1,10 +1,17 @@
 """Mixtral, Qwen 2 and 3 MoE, OLMoE and gpt-oss: kin of Llama with experts in place of the feed-forward."""
 
+import functools
+
+from keras import ops
+
+from keras_txf import checks
 from keras_txf.checkpoints.families import llama
 from keras_txf.checkpoints.families.llama import BODY, family
 from keras_txf.checkpoints.families.rotary import windows
 from keras_txf.checkpoints.weight_map import TRANSPOSED, Tensor, stacked
 from keras_txf.layers import MixtureOfExperts
+from keras_txf.layers.serialization import option_names, register
+from keras_txf.ops.numbers import widen
 
 PART = "decoder_{i}/feed_forward/"
 
@@ -54,13 +61,43 @@ def gpt_oss_table(c):
     }
 
 
-def experts(c, number, width, normalize=True, **options):
+@register
+class ClippedExperts(MixtureOfExperts):
+    """gpt-oss's experts: act(min(gate, limit)) * (clip(x, -limit, limit) + 1), and a router with a bias.
+
+    Args:
+        sizes, options: see `MixtureOfExperts`; the experts are gated.
+        limit: the largest value of both projections.
+    """
+
+    def __init__(self, *sizes, limit=7.0, **options):
+        super().__init__(*sizes, **options)
+        self.limit = checks.positive_number("limit", limit)
+
+    def get_options(self):
+        return {"limit": self.limit, **{name: getattr(self, name) for name in option_names(MixtureOfExperts)}}
+
+    def build(self, inputs_shape):
+        super().build(inputs_shape)
+        self.router_bias = self.add_weight(
+            name="router_bias", shape=(self.num_experts,), initializer="zeros", autocast=False
+        )
+
+    def apply_gate(self, gate, x):
+        gate, x = ops.minimum(gate, self.limit), ops.clip(x, -self.limit, self.limit)
+        return self.activation_function(gate) * (x + 1.0)
+
+    def router_logits(self, inputs):
+        return super().router_logits(inputs) + widen(self.router_bias)
+
+
+def experts(c, number, width, normalize=True, make=MixtureOfExperts, **options):
     """The layer of experts.
 
     Where the config asks for the router's loss, each layer has its share: transformers has one loss, of all layers.
     """
     loss = c("router_aux_loss_coef", 0.001) / c("num_hidden_layers")
-    return MixtureOfExperts(
+    return make(
         number,
         c("num_experts_per_tok", 2),
         width,
@@ -156,8 +193,8 @@ def gpt_oss(c):
         "sinks": True,
     }
     layer = experts(
-        c, c("num_local_experts"), c("intermediate_size"), activation="gelu_sigmoid", use_bias=True, router_bias=True,
-        clip=c("swiglu_limit", 7.0), offset=1.0,
+        c, c("num_local_experts"), c("intermediate_size"), activation="gelu_sigmoid", use_bias=True,
+        make=functools.partial(ClippedExperts, limit=c("swiglu_limit", 7.0)),
     )  # fmt: skip
     return with_moe_layers(options, [layer] * number)
 
