@@ -2,7 +2,7 @@
 
 from keras_txf.layers.attention import CrossAttention, MultiHeadSelfAttention
 from keras_txf.layers.attention_pooling import AttentionPooling
-from keras_txf.layers.audio import AudioEmbedding
+from keras_txf.layers.audio import AudioEmbedding, LogMelSpectrogram
 from keras_txf.layers.axial_rotary import AxialRotary
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.cache_kinds import Int8Cache, SinkCache
@@ -14,7 +14,6 @@ from keras_txf.layers.feed_forward import FeedForward
 from keras_txf.layers.gated_delta_net import GatedDeltaNet
 from keras_txf.layers.heads import LogitAdjustment, Pooling
 from keras_txf.layers.latent_attention import LatentAttention
-from keras_txf.layers.log_mel import LogMelSpectrogram
 from keras_txf.layers.mixture_of_experts import MixtureOfExperts
 from keras_txf.layers.patches import PatchEmbedding
 from keras_txf.layers.positions import ALiBi, RelativeBias, Rotary

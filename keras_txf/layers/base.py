@@ -1,6 +1,7 @@
 """Layer: the base of all layers of this package, and what it adds to Keras' own."""
 
 import contextvars
+import functools
 import inspect
 
 import keras
@@ -8,7 +9,6 @@ from keras import tree
 
 from keras_txf import checks
 from keras_txf.backend.keras_private import computing_in, flatten_layers, unless_overridden
-from keras_txf.layers.arguments import check_argument, positional_names
 from keras_txf.layers.rematerialization import nothing_computed_again, rematerialized_call
 from keras_txf.layers.saved_state import KeepsState
 from keras_txf.layers.serialization import option_names, serialize
@@ -58,7 +58,18 @@ class Layer(KeepsState, keras.layers.Layer):
     def get_config(self):
         return {**{name: serialize(value) for name, value in self.get_options().items()}, **super().get_config()}
 
-    check_argument = check_argument  # a layer that takes other arguments than tensors overrides it
+    def check_argument(self, name, value):
+        """Returns an argument of `call`, or raises a ValueError that names it. A layer may take other arguments."""
+        parameter = _own_parameters(type(self)).get(name)
+        if name == "training":  # Keras takes 0 and 1 too, and tensors
+            return value if value is None or hasattr(value, "dtype") or value in (0, 1) else checks.boolean(name, value)
+        if parameter is None:
+            return value
+        if name in SWITCHES:
+            return checks.boolean(name, value)
+        if name in CACHES:
+            return checks.optional(_cache, name, value)
+        return value if value is None and parameter.default is not parameter.empty else checks.dense_tensor(name, value)
 
     def __call__(self, *args, **kwargs):
         if _inside.get():
@@ -137,3 +148,47 @@ def _without_history(x):
 def _waits(layer):
     """Whether the first call of a layer will build it."""
     return not layer.built and type(layer).build is not keras.layers.Layer.build
+
+
+SWITCHES = ("return_attention_scores", "reverse")  # the arguments that are True or False
+CACHES = ("cache", "context_cache")  # the arguments that are a `Cache`
+
+
+@functools.cache
+def _own_parameters(cls):
+    """The parameters that `call` has in this package. A user's subclass may take further ones, of any kind."""
+    return call_parameters(next(owner for owner in cls.__mro__ if owner.__module__.startswith("keras_txf.")))
+
+
+def _cache(name, value):
+    if not all(hasattr(value, method) for method in ("update", "read")):
+        raise ValueError(
+            f"`{name}` must be None or a Cache, with the methods `update` and `read`; received "
+            f"{checks.short_repr(value)}."
+        )
+    return value
+
+
+@functools.cache
+def call_parameters(cls):
+    """The parameters of the `call` of a class, by name and in order, without `self`; none where it has no `call`.
+
+    A `call` that takes `**kwargs` has those of the class above too, to which it passes them on.
+    """
+    found = {}
+    for owner in cls.__mro__:
+        if "call" not in vars(owner):
+            continue
+        own = list(inspect.signature(owner.call).parameters.values())[1:]
+        for p in own:
+            found.setdefault(p.name, p)
+        if all(p.kind is not p.VAR_KEYWORD for p in own):
+            # What stands for others is known by now.
+            return {p.name: p for p in found.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    return found
+
+
+@functools.cache
+def positional_names(cls):
+    """The names of the arguments of the `call` of a class that may be given by position."""
+    return [p.name for p in call_parameters(cls).values() if p.kind is p.POSITIONAL_OR_KEYWORD]

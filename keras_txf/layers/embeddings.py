@@ -12,9 +12,9 @@ from keras_txf.backend.variables import current_value
 from keras_txf.checks import short_repr
 from keras_txf.layers.base import Layer
 from keras_txf.layers.dropout import Dropout
-from keras_txf.layers.fixed_table import FixedTable
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import get_initializer, own_initializer, register
+from keras_txf.layers.tables import FixedTable
 from keras_txf.ops.logit_factors import note_factors
 from keras_txf.ops.masks import padding_positions
 from keras_txf.ops.numbers import nan_unless, wide_dtype

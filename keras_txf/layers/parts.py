@@ -9,7 +9,7 @@ import inspect
 import keras
 
 from keras_txf.checks import short_repr
-from keras_txf.layers.arguments import call_parameters
+from keras_txf.layers.base import call_parameters
 from keras_txf.layers.serialization import own_initializer, revive
 
 OPTIONS = {  # part of a block -> the options of the block that a layer instead of the part replaces

@@ -29,7 +29,7 @@ from keras_txf.layers.base import Layer
 from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import register
-from keras_txf.layers.table_bias import TableBias, build_named
+from keras_txf.layers.tables import TableBias, build_named
 from keras_txf.ops import positions as mathematics
 from keras_txf.ops import rotary
 from keras_txf.ops.numbers import wide_dtype

@@ -11,7 +11,7 @@ from keras_txf.layers.parts import take_layer
 from keras_txf.layers.shown_options import shows_options, take
 from keras_txf.models import embeddings, stack
 from keras_txf.models.generative import ContextDecoder, Generator
-from keras_txf.models.lm_head import Logits
+from keras_txf.models.head_layers import Logits
 from keras_txf.models.option_tables import (
     ContextDecoderOptions,
     ContextOptions,

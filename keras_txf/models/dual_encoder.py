@@ -6,12 +6,12 @@ import keras
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.layers.end_of_text import MaskAfterEnd
+from keras_txf.layers.heads import SimilarityLogits
 from keras_txf.layers.norms import UnitNormalization
 from keras_txf.layers.option_tables import Each
 from keras_txf.layers.projections import Projection
+from keras_txf.layers.sequence_ends import MaskAfterEnd
 from keras_txf.layers.shown_options import default_options, shows_options
-from keras_txf.layers.similarity import SimilarityLogits
 from keras_txf.models import stack
 from keras_txf.models.encoder import encode
 from keras_txf.models.head_layers import make_pooling

@@ -9,9 +9,9 @@ import keras
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers import PositionalEmbedding
-from keras_txf.layers.decoder_start import Start, StartPositions
 from keras_txf.layers.features import FeatureEmbedding, MaskedVectors
 from keras_txf.layers.parts import copy_layer, take_layer
+from keras_txf.layers.sequence_ends import Start, StartPositions
 from keras_txf.layers.shown_options import default_options
 
 # Embedding options of the builders, by the name they have there -> their name on PositionalEmbedding.

@@ -11,8 +11,7 @@ from keras_txf.layers.shown_options import shows_options, take
 from keras_txf.models import embeddings, stack
 from keras_txf.models.checked_model import CheckedModel
 from keras_txf.models.encoder import encode
-from keras_txf.models.head_layers import apply_head, class_logits, make_pooling, next_sentence_logits
-from keras_txf.models.lm_head import Logits
+from keras_txf.models.head_layers import Logits, apply_head, class_logits, make_pooling, next_sentence_logits
 from keras_txf.models.option_tables import (
     ClassHeadOptions,
     EncoderOptions,

@@ -25,7 +25,7 @@ from keras_txf.generation.top_logprobs import check_top_logprobs
 from keras_txf.layers.adapters import active_adapters
 from keras_txf.layers.cache_kinds import cache_kind
 from keras_txf.layers.caches import Cache
-from keras_txf.layers.decoder_start import Start
+from keras_txf.layers.sequence_ends import Start
 from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
 from keras_txf.models.decoding_models import check_decodable, decoding_models
 from keras_txf.models.generate_defaults import is_loaded, with_defaults

@@ -10,7 +10,7 @@ from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.recurrent import LAYERS
 from keras_txf.layers.recurrent_attention import OrthogonalInFloat32
 from keras_txf.models import embeddings, stack
-from keras_txf.models.lm_head import Logits
+from keras_txf.models.head_layers import Logits
 from keras_txf.models.seq2seq_model import Seq2Seq
 
 

@@ -11,7 +11,7 @@ from keras_txf.layers.option_tables import Each
 from keras_txf.layers.shown_options import shows_options, take
 from keras_txf.models import embeddings, stack
 from keras_txf.models.decoder import decode
-from keras_txf.models.lm_head import Logits
+from keras_txf.models.head_layers import Logits
 from keras_txf.models.option_tables import ContextDecoderOptions, DecoderOptions, LogitOptions
 from keras_txf.models.seq2seq_model import Seq2Seq
 

@@ -7,10 +7,9 @@ import keras
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers import Pooling
-from keras_txf.layers.decoder_start import ShiftRight
-from keras_txf.layers.end_of_text import MaskAfterLastEnd
 from keras_txf.layers.heads import SpanLogits
 from keras_txf.layers.option_tables import Each
+from keras_txf.layers.sequence_ends import MaskAfterLastEnd, ShiftRight
 from keras_txf.layers.shown_options import shows_options, take
 from keras_txf.models import stack
 from keras_txf.models.checked_model import CheckedModel

@@ -7,7 +7,7 @@ import keras
 from keras_txf import checks
 from keras_txf.backend.functional_graph import name_operations
 from keras_txf.layers import EncoderBlock, RelativeBias
-from keras_txf.layers.arguments import call_parameters
+from keras_txf.layers.base import call_parameters
 from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.embeddings import ENCODINGS
 from keras_txf.layers.norms import KeepMask, make_norm

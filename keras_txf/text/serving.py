@@ -9,7 +9,7 @@ import keras
 from keras_txf.checks import short_repr
 from keras_txf.generation.prompts import start_list
 from keras_txf.generation.step_seeds import seed_state
-from keras_txf.layers.decoder_start import Start
+from keras_txf.layers.sequence_ends import Start
 from keras_txf.layers.token_input import embedded_input, inputs_by_name, target_name, token_input
 from keras_txf.text.datasets import longest_first, pair_row, row, separator_tokens, types_of_pair
 from keras_txf.text.lazy_imports import tf

@@ -8,9 +8,8 @@ from keras import ops
 from refusals import refused
 
 import keras_txf as txf
-from keras_txf.checkpoints.families.esm import TokenDropoutEmbedding, drop_masked
-from keras_txf.layers.grid_bias import GridBias
-from keras_txf.layers.stored_rotary import StoredRotary
+from keras_txf.checkpoints.families.beit import GridBias
+from keras_txf.checkpoints.families.esm import StoredRotary, TokenDropoutEmbedding, drop_masked
 from keras_txf.ops import attention as kernel
 
 GRID, HEADS = (2, 3), 2

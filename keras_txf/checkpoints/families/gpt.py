@@ -3,9 +3,8 @@
 import math
 
 from keras_txf import models
-from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.seq2seq import bart_side
-from keras_txf.checkpoints.family import Family, Task, sizes
+from keras_txf.checkpoints.family import Family, Task, decoder_tasks, for_both, sizes
 from keras_txf.checkpoints.weight_map import SAME, Tensor, query_key_value, skip
 
 GPT2 = {  # its kernels are (inputs, outputs), as ours

@@ -5,9 +5,8 @@ positions, groups of heads and gated feed-forward.
 import math
 
 from keras_txf import models
-from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions, windows
-from keras_txf.checkpoints.family import Family, Task, sizes
+from keras_txf.checkpoints.family import Family, Task, decoder_tasks, for_both, sizes
 from keras_txf.checkpoints.weight_map import projections
 
 BODY = {

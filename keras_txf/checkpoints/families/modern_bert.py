@@ -1,9 +1,8 @@
 """ModernBERT and its decoder: pre-norm, with rotary positions, gated feed-forward and windows."""
 
 from keras_txf import models
-from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions, windows
-from keras_txf.checkpoints.family import Family, Task, classes, encoder_task, sizes, spans
+from keras_txf.checkpoints.family import Family, Task, classes, decoder_tasks, encoder_task, for_both, sizes, spans
 from keras_txf.checkpoints.weight_map import query_key_value, stacked
 from keras_txf.layers import Residual
 from keras_txf.layers.activations import get_activation

@@ -2,9 +2,8 @@
 
 from keras_txf import models
 from keras_txf.checkpoints.families import llama
-from keras_txf.checkpoints.families.decoder_heads import decoder_tasks, for_both
 from keras_txf.checkpoints.families.rotary import positions
-from keras_txf.checkpoints.family import Family, Task, sizes
+from keras_txf.checkpoints.family import Family, Task, decoder_tasks, for_both, sizes
 from keras_txf.checkpoints.weight_map import OUT_PROJ, projections, query_key_value
 from keras_txf.layers import Rotary
 

@@ -13,7 +13,7 @@ from keras_txf.generation.decoding.keras_layers import KERAS_ATTENTION, read_att
 from keras_txf.generation.decoding.layout import move_slots
 from keras_txf.generation.decoding.parts import Part
 from keras_txf.generation.decoding.values import arguments_of
-from keras_txf.layers.arguments import call_parameters
+from keras_txf.layers.base import call_parameters
 from keras_txf.layers.blocks import DecoderBlock, EncoderBlock
 from keras_txf.layers.cache_slots import cache_slots
 from keras_txf.layers.caches import Cache

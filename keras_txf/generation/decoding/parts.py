@@ -10,8 +10,8 @@ from keras import ops
 
 from keras_txf.backend.flat_graph import with_values
 from keras_txf.backend.functional_graph import drop_mask, mask_of, set_mask
-from keras_txf.layers.decoder_start import Start, StartPositions
 from keras_txf.layers.embeddings import PositionalEmbedding
+from keras_txf.layers.sequence_ends import Start, StartPositions
 
 EMBEDDINGS = (PositionalEmbedding, keras.layers.Embedding, Start)  # whose masks say which tokens are padding
 

@@ -6,7 +6,7 @@ from keras import ops
 from keras_txf.backend.flat_graph import Symbol
 from keras_txf.backend.functional_graph import mask_of, set_mask
 from keras_txf.checks import short_repr
-from keras_txf.layers.arguments import call_parameters
+from keras_txf.layers.base import call_parameters
 
 
 def logits_of(outputs):

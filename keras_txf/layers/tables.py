@@ -1,9 +1,13 @@
 """TableBias: a bias for each head that is looked up in a table, by the places of a query and a key."""
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_txf.backend.variables import current_value
 from keras_txf.layers.base import Layer
+from keras_txf.layers.serialization import register
+from keras_txf.ops.positions import sinusoid
 
 
 class TableBias(Layer):
@@ -51,3 +55,31 @@ def build_named(position):
     """Builds a position layer whose weights are named for itself: a shared one is not named for its first user."""
     if getattr(position, "names_own_weights", False) and not position.built:
         position.build()
+
+
+@register
+class FixedTable(Layer):
+    """A table of vectors that is not trained: the paper's sinusoids at first.
+
+    Files of Whisper and Pegasus hold their sinusoids, often rounded to half precision.
+
+    Args:
+        rows: number of vectors.
+        width: number of features of a vector.
+    """
+
+    def __init__(self, rows, width, **kwargs):
+        super().__init__(**kwargs)
+        self.rows = rows
+        self.width = width
+
+    def build(self, *shapes):
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.rows, self.width),
+            initializer=lambda shape, dtype=None: ops.cast(sinusoid(np.arange(shape[0]), shape[1]), dtype),
+            trainable=False,
+        )
+
+    def call(self, positions):
+        return ops.take(current_value(self.embeddings), positions, axis=0)
