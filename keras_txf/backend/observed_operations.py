@@ -10,7 +10,7 @@ import math
 import keras
 from keras.src import backend
 
-from keras_txf.backend import loops
+from keras_txf.backend import compilers
 from keras_txf.backend.keras_private import flatten_layers, infer_spec
 
 # Functions of one tensor whose gradient needs it (or their result, which is as large).
@@ -82,7 +82,7 @@ def observe(model, function, symbols, observer, others=()):
     ]
     changes += [
         (backend, "rnn", watched(backend.rnn, loop)),
-        (loops, "scan_states", watched(loops.scan_states, states)),
+        (compilers, "scan_states", watched(compilers.scan_states, states)),
         (backend, "lstm", _no_kernel),
         (backend, "gru", _no_kernel),
         (keras, "remat", lambda function: function),  # for shapes nothing needs to be computed again

@@ -10,8 +10,8 @@ import keras
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.backend.array_values import in_order, tensor_of
 from keras_txf.backend.keras_private import has_value, initialize, puts_values_off, without_values
+from keras_txf.backend.tensors import in_order, tensor_of
 from keras_txf.checkpoints.building import build, choose_task, family_values, find_family, is_tied, table_of
 from keras_txf.checkpoints.checkpoint_info import CheckpointInfo, set_checkpoint_info
 from keras_txf.checkpoints.config import Config, drop_keys

@@ -20,7 +20,7 @@ from keras_txf.generation.samplers import Greedy, Sampling
 from keras_txf.generation.step_seeds import StepSeed
 from keras_txf.generation.top_k import gather_rows
 from keras_txf.ops.masks import put_slice
-from keras_txf.ops.numbers import LOWEST
+from keras_txf.ops.tensors import LOWEST
 
 DRAFT, ACCEPT, REPLACE = range(3)  # what random numbers are for, each with a seed of its own
 

@@ -18,7 +18,7 @@ from keras_txf.generation.dynamic_parameters import is_finite, number, set_field
 from keras_txf.generation.loop import ends_with_stop, latest_tokens, process_logits, run_steps, write_column
 from keras_txf.generation.top_k import gather_rows, top_k
 from keras_txf.generation.top_logprobs import empty_tables, top_results, top_tokens
-from keras_txf.ops.numbers import LOWEST, at_least, minus_infinity_unless
+from keras_txf.ops.tensors import LOWEST, at_least, minus_infinity_unless
 
 NOT_RUNNING = -1e9  # score of a running beam that does not exist
 NOT_FINISHED = LOWEST  # score of a finished beam that does not exist

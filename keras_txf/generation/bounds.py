@@ -5,7 +5,7 @@ Legend: R rows, V vocabulary.
 
 from keras import ops
 
-from keras_txf.ops.numbers import LOWEST
+from keras_txf.ops.tensors import LOWEST
 
 LARGEST_LOGIT = 1e30  # the sum of as many logits as a text has tokens is finite
 

@@ -15,7 +15,7 @@ from keras_txf.generation.loop import ends_with_stop, latest_tokens, process_log
 from keras_txf.generation.top_k import top_k
 from keras_txf.generation.top_logprobs import empty_tables, top_results, top_tokens
 from keras_txf.ops.masks import put_slice
-from keras_txf.ops.numbers import LOWEST
+from keras_txf.ops.tensors import LOWEST
 
 
 @dataclasses.dataclass(frozen=True)

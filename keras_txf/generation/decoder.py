@@ -11,9 +11,8 @@ from keras_txf.checks import short_repr
 from keras_txf.generation.decoding.graph_decoder import GraphDecoder
 from keras_txf.layers.cache_kinds import cache_kind
 from keras_txf.layers.token_input import token_input
-from keras_txf.ops.heads import batch_size
 from keras_txf.ops.masks import real_tokens
-from keras_txf.ops.numbers import nan_unless
+from keras_txf.ops.tensors import batch_size, nan_unless
 
 
 class Decoder:

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_txf.backend.random import uniform
-from keras_txf.ops.numbers import LOWEST
+from keras_txf.ops.tensors import LOWEST
 
 
 def draw(logits, seed):

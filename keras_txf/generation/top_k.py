@@ -4,7 +4,7 @@ import math
 
 from keras import ops
 
-from keras_txf.ops.numbers import LOWEST, minus_infinity_unless
+from keras_txf.ops.tensors import LOWEST, minus_infinity_unless
 
 MISSING = LOWEST / 2  # stands for -inf: above the padding of groups, which is never among the k largest
 

@@ -29,7 +29,7 @@ from keras_txf.layers.serialization import register, revive
 from keras_txf.layers.shown_options import take_options
 from keras_txf.layers.tables import build_named
 from keras_txf.ops.masks import AttentionMask, check_conditions
-from keras_txf.ops.position_bias import PositionBias, add_bias
+from keras_txf.ops.positions import PositionBias, add_bias
 
 
 @register

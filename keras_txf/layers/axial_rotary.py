@@ -10,7 +10,7 @@ from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.serialization import register
 from keras_txf.ops import rotary as mathematics
-from keras_txf.ops.numbers import wide_dtype
+from keras_txf.ops.tensors import wide_dtype
 
 
 @register

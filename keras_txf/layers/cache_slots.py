@@ -6,7 +6,7 @@ Legend: see `caches`.
 from keras import ops
 
 from keras_txf.ops.masks import combine_masks, put_slice
-from keras_txf.ops.numbers import at_least
+from keras_txf.ops.tensors import at_least
 
 
 def take_columns(x, columns):

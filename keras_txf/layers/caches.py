@@ -17,9 +17,8 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.layers.cache_slots import first_real, prompt_mask, prompt_slots, put_columns, take_columns
-from keras_txf.ops.heads import swap_heads
 from keras_txf.ops.masks import as_rank_four, prefix_mask
-from keras_txf.ops.numbers import at_least, at_most, nan_unless
+from keras_txf.ops.tensors import at_least, at_most, nan_unless, swap_heads
 
 
 class Cache:

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.backend.variables import current_value
+from keras_txf.backend.tensors import current_value
 from keras_txf.checks import short_repr
 from keras_txf.layers.base import Layer
 from keras_txf.layers.dropout import Dropout
@@ -17,8 +17,8 @@ from keras_txf.layers.serialization import get_initializer, own_initializer, reg
 from keras_txf.layers.tables import FixedTable
 from keras_txf.ops.logit_factors import note_factors
 from keras_txf.ops.masks import padding_positions
-from keras_txf.ops.numbers import nan_unless, wide_dtype
 from keras_txf.ops.positions import fairseq_sinusoid, sinusoid
+from keras_txf.ops.tensors import nan_unless, wide_dtype
 
 WAVES = {  # position_encoding -> the vectors of positions, of a width
     "sinusoidal": sinusoid,

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.backend import loops
+from keras_txf.backend import compilers
 from keras_txf.layers.base import Layer
 from keras_txf.layers.multi_head import split_heads
 from keras_txf.layers.norms import make_norm
@@ -19,8 +19,7 @@ from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_initializer, register
 from keras_txf.layers.short_convolution import add_convolution_kernel, check_tokens, convolve, known_dim, rows_of
-from keras_txf.ops.heads import batch_size, swap_heads
-from keras_txf.ops.numbers import widen
+from keras_txf.ops.tensors import batch_size, swap_heads, widen
 
 CHUNK = 64  # tokens of a chunk, a power of 2
 SMALL = 16  # blocks up to this size are inverted by a few large products, others in halves: 4 % faster
@@ -246,7 +245,7 @@ def _read_chunks(tokens, state):
     def next_state(state, change):
         return ops.matmul(change[..., :split], state) + change[..., split:]
 
-    state, before = loops.scan_states(next_state, state, changes)
+    state, before = compilers.scan_states(next_state, state, changes)
     before = ops.transpose(before, (1, 2, 0, 3, 4))  # (B, N, M, K, V), the state before each chunk
     new = both[..., :width] - ops.matmul(both[..., width:], before)
     scores = ops.where(seen, ops.matmul(query, keys) * between, 0.0)

@@ -7,13 +7,13 @@ import keras
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.backend.variables import current_value
+from keras_txf.backend.tensors import current_value
 from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.serialization import register
 from keras_txf.ops.logit_factors import adjust_logits, note_adjustment
-from keras_txf.ops.numbers import widen
+from keras_txf.ops.tensors import widen
 
 
 @register

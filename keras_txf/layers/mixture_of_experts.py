@@ -11,9 +11,8 @@ from keras_txf.layers.feed_forward import FeedForward, network_widths, set_netwo
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import own_initializer, register
-from keras_txf.ops.heads import batch_size
 from keras_txf.ops.masks import HIDDEN
-from keras_txf.ops.numbers import widen
+from keras_txf.ops.tensors import batch_size, widen
 
 SCORES = {"softmax": lambda logits: ops.softmax(logits, axis=-1), "sigmoid": ops.sigmoid}
 

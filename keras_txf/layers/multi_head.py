@@ -12,11 +12,9 @@ from keras_txf.layers.dropout import Dropout
 from keras_txf.layers.norms import make_norm
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_initializer, register
-from keras_txf.ops.attention import attention
-from keras_txf.ops.dropout import WeightDropout
-from keras_txf.ops.heads import batch_size
+from keras_txf.ops.attention import WeightDropout, attention
 from keras_txf.ops.masks import ATTENTION_MASKS
-from keras_txf.ops.numbers import widen
+from keras_txf.ops.tensors import batch_size, widen
 
 
 def set_attention_options(layer, num_heads, options):

@@ -7,7 +7,7 @@ from keras_txf import checks
 from keras_txf.layers.base import Layer
 from keras_txf.layers.parts import Pattern, build_part, copy_layer, is_layer, take_layer
 from keras_txf.layers.serialization import register
-from keras_txf.ops.numbers import widen
+from keras_txf.ops.tensors import widen
 
 
 @register

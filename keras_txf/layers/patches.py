@@ -11,9 +11,8 @@ from keras_txf.layers.base import Layer
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.projections import make_projection
 from keras_txf.layers.serialization import get_initializer, own_initializer, register
-from keras_txf.ops.interpolation import interpolate_grid
-from keras_txf.ops.numbers import wide_dtype, widen
-from keras_txf.ops.positions import sinusoid
+from keras_txf.ops.positions import interpolate_grid, sinusoid
+from keras_txf.ops.tensors import wide_dtype, widen
 
 
 @register

@@ -32,7 +32,7 @@ from keras_txf.layers.serialization import register
 from keras_txf.layers.tables import TableBias, build_named
 from keras_txf.ops import positions as mathematics
 from keras_txf.ops import rotary
-from keras_txf.ops.numbers import wide_dtype
+from keras_txf.ops.tensors import wide_dtype
 
 
 @register

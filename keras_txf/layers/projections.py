@@ -3,8 +3,8 @@
 import keras
 
 from keras_txf import checks
-from keras_txf.backend.one_row import is_one_row, multiply_one_row
-from keras_txf.backend.variables import current_value
+from keras_txf.backend.compilers import is_one_row, multiply_one_row
+from keras_txf.backend.tensors import current_value
 from keras_txf.checks import short_repr
 from keras_txf.layers.base import Layer
 from keras_txf.layers.serialization import own_initializer, register

@@ -14,7 +14,7 @@ from keras_txf.layers.base import Layer
 from keras_txf.layers.projections import Projection
 from keras_txf.layers.serialization import register
 from keras_txf.ops.attention import softmax
-from keras_txf.ops.numbers import widen
+from keras_txf.ops.tensors import widen
 
 ATTENTIONS = (None, "additive", "multiplicative")
 STATES_OF = {keras.layers.LSTMCell: 2, keras.layers.GRUCell: 1}

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_txf.backend.variables import current_value
+from keras_txf.backend.tensors import current_value
 from keras_txf.layers.base import Layer
 from keras_txf.layers.serialization import register
 from keras_txf.ops.positions import sinusoid

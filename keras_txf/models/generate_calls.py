@@ -29,7 +29,7 @@ from keras_txf.layers.sequence_ends import Start
 from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
 from keras_txf.models.decoding_models import check_decodable, decoding_models
 from keras_txf.models.generate_defaults import is_loaded, with_defaults
-from keras_txf.ops.numbers import at_most
+from keras_txf.ops.tensors import at_most
 
 Call = typing.TypeVar("Call", bound=typing.Callable)
 

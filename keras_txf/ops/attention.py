@@ -1,19 +1,22 @@
-"""The attention kernel; all attention layers call `attention`.
+"""The attention kernel, which all attention layers call, and the dropout of its weights.
 
 Legend: B batch, T query length, S key length, N heads, K key-value heads, H head dim, V head dim of values.
 """
 
+import dataclasses
 import math
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_txf.backend.attention_kernel import fuses_long, has_kernel, takes_one_width
+from keras_txf.backend.keras_private import seed_of_words
+from keras_txf.backend.random import dropout
 from keras_txf.ops.blockwise_attention import blockwise_attention
-from keras_txf.ops.heads import group_heads, swap_heads, ungroup_heads
 from keras_txf.ops.masks import HIDDEN, AttentionMask
-from keras_txf.ops.numbers import widen
-from keras_txf.ops.position_bias import PositionBias
+from keras_txf.ops.positions import PositionBias
+from keras_txf.ops.tensors import group_heads, swap_heads, ungroup_heads, widen
 
 
 def attention(
@@ -154,3 +157,35 @@ def _last_axis(padding):
 def _hide(bias, mask):
     half = keras.backend.standardize_dtype(bias.dtype) == "float16"
     return bias if mask is None else ops.where(mask, bias, ops.cast(-3e4 if half else HIDDEN, bias.dtype))
+
+
+@dataclasses.dataclass
+class WeightDropout:
+    """Dropout of attention weights: of all at once, or of a block by its number, as often as it is computed."""
+
+    rate: float
+    seed: Any  # a `keras.random.SeedGenerator`
+
+    def __call__(self, weights):
+        return dropout(weights, self.rate, self.seed)
+
+    def in_blocks(self):
+        """A function of weights and the number of their block, which drops the same weights in each call."""
+        return BlockDropout(self.rate, self.seed.next())
+
+
+@dataclasses.dataclass
+class BlockDropout:
+    """Dropout of a block of attention weights, which drops the same weights whenever the block is computed."""
+
+    rate: float
+    words: Any  # the two integers of a seed
+
+    def __call__(self, weights, number):
+        return dropout(weights, self.rate, seed_of_words(_move(self.words, number)))
+
+
+def _move(words, number):
+    """The first of a seed's two words is moved by a multiple of 2³² divided by the golden ratio."""
+    moved = words[0] + ops.cast(number + 1, words.dtype) * 1640531527
+    return ops.stack([moved, words[1]])

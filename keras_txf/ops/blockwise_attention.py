@@ -17,11 +17,10 @@ import math
 import keras
 from keras import ops
 
+from keras_txf.backend.compilers import sequential_loop
 from keras_txf.backend.keras_private import computing_in
-from keras_txf.backend.loops import sequential_loop
-from keras_txf.ops.heads import group_heads, ungroup_heads
 from keras_txf.ops.masks import HIDDEN, AttentionMask, pad_to, put_slice, slice_axis
-from keras_txf.ops.numbers import wide_dtype
+from keras_txf.ops.tensors import group_heads, ungroup_heads, wide_dtype
 
 # Numbers in a block of logits, 32 MB of float32. For each block TensorFlow copies the gradient of all queries, so
 # smaller blocks cost time there.

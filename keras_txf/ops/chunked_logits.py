@@ -11,11 +11,11 @@ Reference:
 import keras
 from keras import ops
 
-from keras_txf.backend.loops import records_gradients, sequential_loop
+from keras_txf.backend.compilers import records_gradients, sequential_loop
 from keras_txf.ops.divergence import divergences, divergences_with_gradients, halves, twice
 from keras_txf.ops.logit_factors import adjust_logits
 from keras_txf.ops.masks import pad_to, put_slice, slice_axis
-from keras_txf.ops.numbers import LOWEST, nan_unless
+from keras_txf.ops.tensors import LOWEST, nan_unless
 
 # Numbers in a chunk of logits, 128 MB of float32. Each chunk adds to the gradient of the whole table, so smaller chunks
 # cost time: 5.6 s with 2**24, 5.0 with 2**25, 4.7 with 2**26, whose peak was up to 1,470 MB in place of 1,170

@@ -11,9 +11,9 @@ from typing import Any
 
 from keras import ops
 
-from keras_txf.backend.loops import records_gradients
-from keras_txf.backend.tensor_notes import find_note, set_note
-from keras_txf.ops.numbers import widen
+from keras_txf.backend.compilers import records_gradients
+from keras_txf.backend.tensors import find_note, set_note
+from keras_txf.ops.tensors import widen
 
 # From this vocabulary on the head of a model notes the factors. With 8,192 a step took 1.05 s
 # with whole logits and 1.11 in chunks, 814 and 677 MB (benchmarks/large_vocabulary.py, TensorFlow, 2 cores).

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_txf import checks
-from keras_txf.ops.numbers import at_least
+from keras_txf.ops.tensors import at_least
 
 HIDDEN = -1e30  # added to hidden logits: finite, so that a row in which everything is hidden stays free of NaN
 

@@ -1,14 +1,17 @@
-"""Sinusoids, ALiBi and T5 buckets; `rotary` has rotary positions. Constants are float64.
+"""Sinusoids, ALiBi, T5 buckets and biases of positions; `rotary` has rotary positions. Constants are float64.
 
 Legend: B batch, T length, N heads, H head dim.
 """
 
+import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 from keras import ops
 
-from keras_txf.ops.numbers import at_least, at_most
+from keras_txf.ops.masks import pad_to, slice_axis
+from keras_txf.ops.tensors import at_least, at_most, wide_dtype, widen
 
 
 def sinusoid(positions, dim, interleaved=True, dtype="float32"):
@@ -147,3 +150,109 @@ def _bucket_of_length(lengths, exact, max_distance):
     ratio = np.maximum(lengths, 1).astype("float32") / np.float32(exact)
     steps = np.log(ratio) / np.log(np.float32((max_distance - 1) / exact)) * np.float32(exact - 1)
     return np.where(lengths <= exact, lengths, np.ceil(steps) + exact)
+
+
+_SHARPNESS = -0.75  # of the cubic, as PyTorch and OpenCV have it
+
+
+def interpolate_grid(grid, rows, columns):
+    """Resizes a grid as PyTorch's `interpolate(mode="bicubic", align_corners=False)` does an image.
+
+    A grid of the same size stays as it is. Smaller ones are sampled, without smoothing first.
+
+    Args:
+        grid: (height, width, dim), of known sizes.
+        rows, columns: the new height and width, integers or scalar tensors.
+
+    Returns:
+        (rows, columns, dim), float32, or float64 for a grid of it.
+
+    Reference:
+        [Cubic convolution interpolation](https://doi.org/10.1109/TASSP.1981.1163711).
+    """
+    height, width, dim = grid.shape
+    flat, dtype = ops.reshape(widen(grid), (height, width * dim)), wide_dtype(grid.dtype)
+    tall = ops.reshape(ops.matmul(_weights(height, rows, dtype), flat), (rows, width, dim))
+    return ops.matmul(_weights(width, columns, dtype), tall)
+
+
+def _weights(old, new, dtype):
+    """(new, old): how much each old place counts at each new one."""
+    centre = ops.cast(ops.arange(new, dtype="int32"), dtype) + 0.5
+    place = centre * (old / ops.cast(new, dtype)) - 0.5
+    before = ops.floor(place)
+    beyond = place - before
+    total = 0.0
+    for offset, cubic in ((-1, _far), (0, _near), (1, _near), (2, _far)):
+        index = ops.clip(ops.cast(before, "int32") + offset, 0, old - 1)  # the edge goes on outside
+        total = total + cubic(ops.abs(beyond - offset))[:, None] * ops.one_hot(index, old, dtype=dtype)
+    return total
+
+
+def _near(x):
+    """The cubic at distances up to 1."""
+    return ((_SHARPNESS + 2) * x - (_SHARPNESS + 3)) * x * x + 1
+
+
+def _far(x):
+    """The cubic at distances from 1 to 2."""
+    return _SHARPNESS * (((x - 5) * x + 8) * x - 4)
+
+
+@dataclasses.dataclass
+class PositionBias:
+    """The bias of a position layer for queries and keys.
+
+    Attributes:
+        layer: has a method `bias(query_positions, key_positions)`. A layer whose bias has weights has `bias_weights()`,
+            `bias_of(weights, query_positions, key_positions)` and `gradient_of_bias(upstream, query_positions,
+            key_positions)` too, or long sequences hold the whole bias.
+        query_positions: int (T,) or (B, T).
+        key_positions: int (S,) or (B, S).
+    """
+
+    layer: Any
+    query_positions: Any
+    key_positions: Any
+
+    def __post_init__(self):
+        self.weights = self.layer.bias_weights() if hasattr(self.layer, "bias_weights") else None
+        self.in_blocks = self.weights is not None or not getattr(self.layer, "trainable_variables", ())
+
+    def whole(self):
+        """(B or 1, N, T, S), or None."""
+        return self.layer.bias(self.query_positions, self.key_positions)
+
+    def padded(self, queries, keys):
+        """The same bias for more queries and keys, up to whole blocks."""
+        axis = len(self.query_positions.shape) - 1
+        return dataclasses.replace(
+            self,
+            query_positions=pad_to(self.query_positions, queries, axis),
+            key_positions=pad_to(self.key_positions, keys, axis),
+        )
+
+    def block(self, weights, first_query, first_key, queries, keys):
+        """The bias of so many queries and keys from the first ones on, or None; `weights` are those of the layer."""
+        positions = self._positions(first_query, first_key, queries, keys)
+        return self.layer.bias(*positions) if weights is None else self.layer.bias_of(weights, *positions)
+
+    def gradient(self, upstream, first_query, first_key):
+        """The gradient of the weights, from that of a block of logits (B, N, queries, keys)."""
+        positions = self._positions(first_query, first_key, upstream.shape[2], upstream.shape[3])
+        return self.layer.gradient_of_bias(upstream, *positions)
+
+    def _positions(self, first_query, first_key, queries, keys):
+        axis = len(self.query_positions.shape) - 1
+        return (
+            ops.cast(slice_axis(self.query_positions, first_query, queries, axis), "int32"),
+            ops.cast(slice_axis(self.key_positions, first_key, keys, axis), "int32"),
+        )
+
+
+def add_bias(bias, more):
+    """The sum of a `PositionBias`, a tensor or None and of a tensor or None."""
+    if more is None:
+        return bias
+    bias = bias.whole() if isinstance(bias, PositionBias) else bias
+    return more if bias is None else bias + ops.cast(more, bias.dtype)

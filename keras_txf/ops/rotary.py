@@ -10,8 +10,8 @@ from keras import ops
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.ops.numbers import wide_dtype, widen
 from keras_txf.ops.positions import angles_of
+from keras_txf.ops.tensors import wide_dtype, widen
 
 
 def rotate(x, positions, frequencies, magnitude=1.0, interleaved=False):

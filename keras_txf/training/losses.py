@@ -8,7 +8,7 @@ from keras_txf.backend.compilers import trains_unfused
 from keras_txf.layers.serialization import register
 from keras_txf.ops.chunked_logits import weighted_cross_entropy
 from keras_txf.ops.logit_factors import logit_factors
-from keras_txf.ops.numbers import LOWEST, nan_unless
+from keras_txf.ops.tensors import LOWEST, nan_unless
 from keras_txf.training import class_weights
 
 

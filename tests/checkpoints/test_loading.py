@@ -13,7 +13,7 @@ from refusals import refused
 from safetensors.numpy import load_file
 
 import keras_txf as txf
-from keras_txf.backend.array_values import ROWS, in_order
+from keras_txf.backend.tensors import ROWS, in_order
 
 load = txf.checkpoints.load
 WTE, HEAD = "transformer.wte.weight", "lm_head.weight"

@@ -17,7 +17,7 @@ import keras_txf as txf
 from keras_txf.backend.compilers import compiled
 from keras_txf.generation import logits_warpers, samplers
 from keras_txf.generation.step_seeds import StepSeed
-from keras_txf.ops.numbers import LOWEST
+from keras_txf.ops.tensors import LOWEST
 
 Greedy, Sampling = txf.generation.Greedy, txf.generation.Sampling
 VOCABULARY = 6

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_txf.backend import one_row
+from keras_txf.backend import compilers
 from keras_txf.layers.projections import Projection
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() == "torch", reason="XLA compiles on TensorFlow and JAX")
@@ -23,7 +23,7 @@ def compiled(function):
 @pytest.mark.parametrize("use_bias", [True, False])
 def test_a_product_of_one_row_in_parts_equals_numpy(use_bias, monkeypatch):
     taken = []
-    multiply = one_row.multiply_one_row
+    multiply = compilers.multiply_one_row
     patched = "keras_txf.layers.projections.multiply_one_row"
     monkeypatch.setattr(patched, lambda *args: taken.append(1) or multiply(*args))
     layer = Projection(512, use_bias=use_bias, bias_initializer="glorot_normal")
@@ -34,7 +34,7 @@ def test_a_product_of_one_row_in_parts_equals_numpy(use_bias, monkeypatch):
         expected = expected + keras.ops.convert_to_numpy(layer.bias)
     result = compiled(layer)(keras.ops.convert_to_tensor(x))
     np.testing.assert_allclose(keras.ops.convert_to_numpy(result), expected, rtol=1e-5, atol=1e-5)
-    assert taken == ([1] if keras.backend.backend() == "tensorflow" or one_row._jax() else [])
+    assert taken == ([1] if keras.backend.backend() == "tensorflow" or compilers._jax() else [])
 
 
 @pytest.mark.parametrize("shape, units, dtype", [
@@ -42,4 +42,4 @@ def test_a_product_of_one_row_in_parts_equals_numpy(use_bias, monkeypatch):
     ((1, 1, 8), 8, "float32"), ((1, 1, 256), 512, "bfloat16"),
 ])  # fmt: skip
 def test_other_products_stay_whole(shape, units, dtype):
-    assert not one_row.is_one_row(keras.ops.zeros(shape, dtype), keras.ops.zeros((shape[-1], units), dtype))
+    assert not compilers.is_one_row(keras.ops.zeros(shape, dtype), keras.ops.zeros((shape[-1], units), dtype))

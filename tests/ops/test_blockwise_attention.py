@@ -14,10 +14,10 @@ from keras import ops
 import keras_txf as txf
 from keras_txf.backend import attention_kernel
 from keras_txf.ops import attention as kernel
+from keras_txf.ops.attention import WeightDropout
 from keras_txf.ops.blockwise_attention import blockwise_attention
-from keras_txf.ops.dropout import WeightDropout
 from keras_txf.ops.masks import AttentionMask
-from keras_txf.ops.position_bias import PositionBias
+from keras_txf.ops.positions import PositionBias
 
 B, T, N, H = 2, 13, 4, 6
 RNG = np.random.default_rng(5)

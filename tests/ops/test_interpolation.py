@@ -6,7 +6,7 @@ import drawing
 import numpy as np
 import pytest
 
-from keras_txf.ops.interpolation import interpolate_grid
+from keras_txf.ops.positions import interpolate_grid
 
 
 def cubic(distance):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_txf.ops.mel import to_hertz, to_mel
+from keras_txf.layers.audio import to_hertz, to_mel
 
 
 @pytest.mark.parametrize("hertz, mels", [(0, 0), (200, 3), (1000, 15), (6400, 42), (40960, 69)])

@@ -10,7 +10,7 @@ from parity.weights import normal, to_numpy
 from transformers.generation import logits_process as theirs
 
 from keras_txf.generation import Sampling
-from keras_txf.ops.numbers import LOWEST
+from keras_txf.ops.tensors import LOWEST
 
 pytestmark = pytest.mark.parity
 

@@ -12,7 +12,7 @@ import pytest
 from keras import ops
 
 import keras_txf as txf
-from keras_txf.backend import tensor_notes
+from keras_txf.backend import tensors
 from keras_txf.ops import chunked_logits, logit_factors
 
 V = 11
@@ -120,7 +120,7 @@ def test_fit_gives_the_same_on_both_sides(name, options, monkeypatch, chunked):
     if name == "tied":
         keras.backend.clear_session()
         gc.collect()
-        assert not tensor_notes._NOTES  # notes die with their tensors
+        assert not tensors._NOTES  # notes die with their tensors
 
 
 @pytest.mark.drawn(4)
@@ -264,11 +264,11 @@ def test_a_note_is_of_one_tensor_though_another_has_its_id(monkeypatch):
         __slots__ = ("__weakref__",)
 
     first, other = Slots(), Slots()
-    tensor_notes.set_note(first, "note")
-    assert tensor_notes.find_note(first) == "note" and tensor_notes.find_note(other) is None
-    monkeypatch.setitem(tensor_notes._NOTES, id(other), tensor_notes._NOTES[id(first)])
-    assert tensor_notes.find_note(other) is None
+    tensors.set_note(first, "note")
+    assert tensors.find_note(first) == "note" and tensors.find_note(other) is None
+    monkeypatch.setitem(tensors._NOTES, id(other), tensors._NOTES[id(first)])
+    assert tensors.find_note(other) is None
     monkeypatch.undo()
     del first
     gc.collect()
-    assert not tensor_notes._NOTES
+    assert not tensors._NOTES

@@ -3,7 +3,7 @@
 from keras import ops
 
 from keras_txf import checks, models
-from keras_txf.backend.variables import current_value
+from keras_txf.backend.tensors import current_value
 from keras_txf.checkpoints.families.bert import BODY, BUFFERS, TWO_LAYERS, tasks
 from keras_txf.checkpoints.family import POOLER, Family, Task, sizes
 from keras_txf.checkpoints.weight_map import Tensor, skip
@@ -12,7 +12,7 @@ from keras_txf.layers.base import Layer
 from keras_txf.layers.serialization import option_names, register
 from keras_txf.ops import rotary as mathematics
 from keras_txf.ops.masks import real_tokens
-from keras_txf.ops.numbers import wide_dtype
+from keras_txf.ops.tensors import wide_dtype
 
 TABLE = {
     **BODY,

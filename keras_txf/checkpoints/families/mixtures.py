@@ -11,7 +11,7 @@ from keras_txf.checkpoints.families.rotary import windows
 from keras_txf.checkpoints.weight_map import TRANSPOSED, Tensor, stacked
 from keras_txf.layers import MixtureOfExperts
 from keras_txf.layers.serialization import option_names, register
-from keras_txf.ops.numbers import widen
+from keras_txf.ops.tensors import widen
 
 PART = "decoder_{i}/feed_forward/"
 

@@ -24,7 +24,7 @@ from keras_txf.generation.decoding.values import entered, finds_padding, last_co
 from keras_txf.layers.caches import Cache
 from keras_txf.layers.features import masks_of_inputs
 from keras_txf.layers.token_input import inputs_by_name, target_name, token_input
-from keras_txf.ops.heads import batch_size
+from keras_txf.ops.tensors import batch_size
 
 
 class GraphDecoder:
