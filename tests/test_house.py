@@ -115,6 +115,26 @@ def test_backends_and_private_names_of_keras_stand_in_one_folder(name):
         assert not imported & BACKENDS
 
 
+# The mathematics, which no family of checkpoints has a name in.
+CORE = ("ops", "layers", "generation", "models", "training", "visualize", "backend")
+FAMILY = re.compile(
+    r"bert|gpt|llama|qwen|gemma|mistral|mixtral|deepseek|whisper|bart|pegasus|t5|dino|electra|siglip", re.I
+)
+OTHER_WORDS = {
+    "llama3",
+    "_llama3",
+    "gptq",
+}  # a scaling of rotary positions by its name in the field, and Keras' quantization
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[1:2] and name.split(".")[1] in CORE])
+def test_no_family_has_a_name_in_the_core(name):
+    """Identifiers and strings of one word. Docstrings and the meanings of options say who uses what."""
+    found = [getattr(node, key, None) for node in nodes(name) for key in ("id", "attr", "name", "arg", "value")]
+    words = {text for text in found if isinstance(text, str) and " " not in text.strip()}
+    assert not [text for text in words - OTHER_WORDS if FAMILY.search(text)]
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_files_are_short_and_messages_show_a_line_of_data_at_most(name):
     """Values that come from a caller or a file go into a message through `short_repr`."""

@@ -34,7 +34,7 @@ class AudioEmbedding(Layer):
         kernel_size: number of frames that a convolution reads, odd.
         strides: stride of each convolution; their number is that of the convolutions.
         activation: after each convolution.
-        position_encoding: "sinusoidal_whisper", "sinusoidal", "learned" or another one of `PositionalEmbedding`, or
+        position_encoding: "sinusoidal_inclusive", "sinusoidal", "learned" or another one of `PositionalEmbedding`, or
             None.
         max_length: number of positions after the convolutions; longer input is refused.
         use_bias: whether the convolutions have a bias.
@@ -69,7 +69,7 @@ class AudioEmbedding(Layer):
         kernel_size: int = 3,
         strides: Sequence[int] = (1, 2),
         activation: Any = "gelu",
-        position_encoding: str | None = "sinusoidal_whisper",
+        position_encoding: str | None = "sinusoidal_inclusive",
         max_length: int | None = None,
         use_bias: bool = True,
         kernel_initializer: Any = "glorot_uniform",

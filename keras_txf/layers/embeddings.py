@@ -17,14 +17,14 @@ from keras_txf.layers.serialization import get_initializer, own_initializer, reg
 from keras_txf.layers.tables import FixedTable
 from keras_txf.ops.logit_factors import note_factors
 from keras_txf.ops.masks import padding_positions
-from keras_txf.ops.positions import fairseq_sinusoid, sinusoid
+from keras_txf.ops.positions import inclusive_sinusoid, sinusoid
 from keras_txf.ops.tensors import nan_unless, wide_dtype
 
 WAVES = {  # position_encoding -> the vectors of positions, of a width
     "sinusoidal": sinusoid,
     "sinusoidal_halves": functools.partial(sinusoid, interleaved=False),
-    "sinusoidal_fairseq": fairseq_sinusoid,
-    "sinusoidal_whisper": functools.partial(fairseq_sinusoid, first=0),
+    "sinusoidal_inclusive_from_2": inclusive_sinusoid,
+    "sinusoidal_inclusive": functools.partial(inclusive_sinusoid, first=0),
 }
 TABLES = ("learned", "fixed")  # position_encoding with a table of `max_length` rows
 ENCODINGS = (*WAVES, *TABLES)
@@ -41,10 +41,10 @@ class PositionalEmbedding(Layer):
         vocab_size: number V of tokens, or None: the positions alone, to be added to the tokens of another layer.
         dim: width of the output.
         position_encoding: "sinusoidal" (the paper's: sines at even, cosines at odd features), "sinusoidal_halves" (all
-            sines, then all cosines: Marian), "sinusoidal_fairseq" (halves too, of slightly other wavelengths, from
-            position 2 on: M2M100), "sinusoidal_whisper" (the same from position 0 on), "learned", "fixed" (a table that
-            is not trained: the paper's at first, those of the file after `load`), or None where attention has its own
-            positions.
+            sines, then all cosines: Marian), "sinusoidal_inclusive" (halves too, whose longest wavelength is exactly
+            10,000 · 2π: Whisper), "sinusoidal_inclusive_from_2" (the same from position 2 on: M2M100), "learned",
+            "fixed" (a table that is not trained: the paper's at first, the file's after `load`), or None where
+            attention has its own positions.
         max_length: number of positions of a table; longer input is refused whatever `position_encoding`. Inside a
             compiled function that knows no lengths, what lies beyond has NaN for positions instead, where it has any.
         combine: "add", or "concat": the last `position_dim` features are the position's.
@@ -125,7 +125,7 @@ class PositionalEmbedding(Layer):
         token_width = dim - self._position_width if combine == "concat" else dim
         if not 0 < self._position_width <= dim or not token_width:
             raise ValueError(f"`dim` must hold the token and its position under combine='concat'; received dim={dim}.")
-        if position_encoding in ("sinusoidal_fairseq", "sinusoidal_whisper") and self._position_width < 4:
+        if position_encoding in ("sinusoidal_inclusive_from_2", "sinusoidal_inclusive") and self._position_width < 4:
             raise ValueError(
                 f"`dim` must have at least 4 features for the position under position_encoding='{position_encoding}'; "
                 f"received {self._position_width}."

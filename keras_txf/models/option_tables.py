@@ -30,8 +30,8 @@ class PositionedEmbeddingOptions(StackOptions, total=False):
     position_encoding: Annotated[
         str | None, "auto",
         'absolute positions at the embedding: "sinusoidal" (the paper\'s), "sinusoidal_halves" (Marian), '
-        '"sinusoidal_fairseq" (M2M100), "sinusoidal_whisper", "learned", "fixed" (a table that is not trained), or '
-        'None. "auto" is the paper\'s, or None where `position` has attention see to it.',
+        '"sinusoidal_inclusive" (Whisper), "sinusoidal_inclusive_from_2" (M2M100), "learned", "fixed" (a table that is '
+        'not trained), or None. "auto" is the paper\'s, or None where `position` has attention see to it.',
     ]  # fmt: skip
     scale_embedding: Annotated[
         bool | float, True, "whether token embeddings are multiplied by sqrt(dim), as in the paper; or another factor."

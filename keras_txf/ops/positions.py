@@ -39,8 +39,8 @@ def sinusoid(positions, dim, interleaved=True, dtype="float32"):
     return waves[..., :dim]
 
 
-def fairseq_sinusoid(positions, dim, first=2, dtype="float32"):
-    """The positions of fairseq: as the paper's, but the longest wavelength is 10,000 · 2π exactly, and 2 is the first.
+def inclusive_sinusoid(positions, dim, first=2, dtype="float32"):
+    """Sinusoids whose longest wavelength is 10,000 · 2π exactly, as in fairseq, where 2 is the first position.
 
     All sines stand before all cosines; the last feature of an odd number is 0.
 

@@ -46,7 +46,7 @@ def test_padding_on_the_right_changes_nothing():
     np.testing.assert_array_equal(array(layer.compute_mask(X, MASK)), MASK[:, ::2])
 
 
-@pytest.mark.parametrize("encoding", ["sinusoidal_whisper", "learned"])
+@pytest.mark.parametrize("encoding", ["sinusoidal_inclusive", "learned"])
 def test_positions(encoding):
     layer = made(activation="relu", position_encoding=encoding, max_length=6)
     if encoding == "learned":

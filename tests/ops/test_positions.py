@@ -28,7 +28,7 @@ def fairseqs(places, feature, dim):
 
 @pytest.mark.parametrize("function, formula, dim", [
     *((positions.sinusoid, papers, dim) for dim in (1, 5, 8)),
-    *((positions.fairseq_sinusoid, fairseqs, dim) for dim in (4, 7, 8)),
+    *((positions.inclusive_sinusoid, fairseqs, dim) for dim in (4, 7, 8)),
 ])  # fmt: skip
 def test_sinusoids_are_their_formulas(function, formula, dim):
     for places in (np.arange(7), np.array([[0, 3, 90], [5, 5, 0]]), np.array([0.5, 2.25])):

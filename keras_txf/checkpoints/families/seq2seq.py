@@ -154,7 +154,7 @@ def m2m_100(c):
             "received 1 for both."
         )
     return {
-        **bart(c, placement="pre", positions="sinusoidal_fairseq", embedding_norm=False, scaled=True),
+        **bart(c, placement="pre", positions="sinusoidal_inclusive_from_2", embedding_norm=False, scaled=True),
         "activation": c.activation("activation_function", "relu"),
         "attention_dropout": c("attention_dropout", 0.1),
     }
