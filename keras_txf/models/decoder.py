@@ -85,18 +85,10 @@ def decoder(
     if checks.boolean("packed", packed):
         segments = keras.Input((None,), dtype="int32", name="context_segment_ids")
         inputs["context_segment_ids"] = call["context_segment_ids"] = segments
+    make_logits, sizes = Logits(**take(LogitOptions, options)), stack.Sizes(num_layers, dim, num_heads)
+    scores = return_attention_scores
     own, result, logits = decode(
-        "decoder",
-        vocab_size,
-        num_layers,
-        dim,
-        num_heads,
-        Logits(**take(LogitOptions, options)),
-        packed,
-        return_attention_scores,
-        options,
-        context=context,
-        **call,
+        "decoder", vocab_size, sizes, options, make_logits, packed, scores, context=context, **call
     )
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     return stack.make_model({**inputs, **own}, outputs, name, "decoder", ContextDecoder)
@@ -137,16 +129,9 @@ def decoder_generator(
     >>> model.generate([[5, 6, 7], [8]], max_new_tokens=4).shape
     (2, 7)
     """
+    make_logits, sizes = Logits(**take(GeneratorHeadOptions, options)), stack.Sizes(num_layers, dim, num_heads)
     inputs, result, logits = decode(
-        "decoder_generator",
-        vocab_size,
-        num_layers,
-        dim,
-        num_heads,
-        Logits(**take(GeneratorHeadOptions, options)),
-        packed,
-        return_attention_scores,
-        options,
+        "decoder_generator", vocab_size, sizes, options, make_logits, packed, return_attention_scores
     )
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
     inputs = inputs if packed else inputs["token_ids"]
@@ -156,13 +141,11 @@ def decoder_generator(
 def decode(
     builder,
     vocab_size,
-    num_layers,
-    dim,
-    num_heads,
-    make_logits,
-    packed,
-    scores,
+    sizes,
     options,
+    make_logits=None,
+    packed=False,
+    scores=False,
     context=None,
     embedding=None,
     position_embedding=None,
@@ -185,30 +168,18 @@ def decode(
         inputs, ids, segment_ids, positions = embeddings.token_inputs(packed, ids_name, prefix)
     if embedding is None:
         checks.size("vocab_size", vocab_size)
-        embedding = embeddings.make_embedding(vocab_size, dim, options, f"{prefix}embedding")
-    if make_logits is not None and make_logits.tie_embeddings and embedding.dim != dim:
+        embedding = embeddings.make_embedding(vocab_size, sizes.dim, options, f"{prefix}embedding")
+    if make_logits is not None and make_logits.tie_embeddings and embedding.dim != sizes.dim:
         raise ValueError(
-            f"`tie_embeddings` needs an `embedding` as wide as the decoder, {dim}; received {embedding.dim}. Pass "
-            "tie_embeddings=False, or an embedding with `token_dim`."
+            f"`tie_embeddings` needs an `embedding` as wide as the decoder, {sizes.dim}; received {embedding.dim}. "
+            "Pass tie_embeddings=False, or an embedding with `token_dim`."
         )
     options.block["cross_attention"] = context is not None and _cross_attention(options.block.get("cross_attention"))
     x = embeddings.embed(
         embedding, ids, options, "decoder", positions, position_embedding=position_embedding, start_id=start_id
     )
-    result = stack.run(
-        DecoderBlock,
-        x,
-        num_layers,
-        dim,
-        num_heads,
-        options,
-        "decoder",
-        scores,
-        context,
-        positions=positions,
-        segment_ids=segment_ids,
-        **call,
-    )
+    call.update(positions=positions, segment_ids=segment_ids)
+    result = stack.run(DecoderBlock, x, sizes, options, "decoder", scores, context, **call)
     if make_logits is None:
         return inputs, result, None
     return inputs, result, make_logits(result.output, embedding, vocab_size, options.dtype, result.blocks[0])

@@ -118,7 +118,7 @@ def dual_encoder(
 
     image["class_token"] = token_for_pooling("image_pooling", getattr(image_pool, "kind", None), image)
     images, seen, image = encode_images(
-        "dual_encoder", image_size, patch_size, *image_sizes, channels, return_attention_scores, image, "image_"
+        "dual_encoder", image_size, patch_size, channels, image_sizes, image, return_attention_scores, "image_"
     )
     image_vector = image_pool(without_registers(seen.output, image))
     if image_projection:
@@ -128,8 +128,9 @@ def dual_encoder(
             f"image_projection=False needs an image tower as wide as projection_dim={width}; received a vector of "
             f"width {image_vector.shape[-1]}."
         )
+    scores, table = return_attention_scores, EncoderOptions
     token_ids, read, _, text = encode(
-        "dual_encoder", vocab_size, *text_sizes, False, False, return_attention_scores, text, EncoderOptions, "text_"
+        "dual_encoder", vocab_size, text_sizes, text, scores=scores, table=table, prefix="text_"
     )
     tokens = read.output
     if end_id is not None:
@@ -158,7 +159,7 @@ def _tower(argument, own, sizes, options, defaults):
     heads = stack.heads_for(sizes["num_heads"], (own or {}).get("attention"))
     found = {**sizes, "num_heads": heads, **defaults, **options, **(own or {})}
     found = {"num_heads": None, **stack.without_replaced(found, defaults)}
-    return [found.pop(name) for name in SIZES], found
+    return stack.Sizes(**{name: found.pop(name) for name in SIZES}), found
 
 
 def _project(name, width, bias, dtype):

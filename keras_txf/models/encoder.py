@@ -63,9 +63,8 @@ def encoder(
     >>> model(keras.random.normal((2, 5, 6))).shape
     (2, 5, 32)
     """
-    inputs, result, *_ = encode(
-        "encoder", vocab_size, num_layers, dim, num_heads, packed, token_type_ids, return_attention_scores, options
-    )
+    sizes = stack.Sizes(num_layers, dim, num_heads)
+    inputs, result, *_ = encode("encoder", vocab_size, sizes, options, packed, token_type_ids, return_attention_scores)
     outputs = result.outputs("output", result.output, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, outputs, name, "encoder", CheckedModel)
 
@@ -73,13 +72,11 @@ def encoder(
 def encode(
     builder,
     vocab_size,
-    num_layers,
-    dim,
-    num_heads,
-    packed,
-    token_type_ids,
-    scores,
+    sizes,
     options,
+    packed=False,
+    token_type_ids=False,
+    scores=False,
     table=SequenceEncoderOptions,
     prefix="",
 ):
@@ -103,22 +100,16 @@ def encode(
         types = None
         if token_type_ids:
             types = inputs["token_type_ids"] = embeddings.integer_input("token_type_ids")
-        embedding = embeddings.make_embedding(checks.size("vocab_size", vocab_size), dim, options, f"{prefix}embedding")
+        embedding = embeddings.make_embedding(
+            checks.size("vocab_size", vocab_size), sizes.dim, options, f"{prefix}embedding"
+        )
         x = embeddings.embed(embedding, ids, options, f"{prefix}encoder", positions, types)
     else:
         embeddings.refuse_token_options(options, EncoderOptions)
         options = stack.sort_options(builder, EncoderBlock, options, EncoderOptions, embeddings.FEATURE_OPTIONS)
-        inputs, x, segment_ids, positions = embeddings.embed_features(input_dim, dim, options, packed, "embedding")
-    result = stack.run(
-        EncoderBlock,
-        x,
-        num_layers,
-        dim,
-        num_heads,
-        options,
-        f"{prefix}encoder",
-        scores,
-        positions=positions,
-        segment_ids=segment_ids,
-    )
+        inputs, x, segment_ids, positions = embeddings.embed_features(
+            input_dim, sizes.dim, options, packed, "embedding"
+        )
+    call = {"positions": positions, "segment_ids": segment_ids}
+    result = stack.run(EncoderBlock, x, sizes, options, f"{prefix}encoder", scores, **call)
     return (inputs if len(inputs) > 1 else next(iter(inputs.values()))), result, embedding, options

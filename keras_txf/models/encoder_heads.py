@@ -61,16 +61,9 @@ def encoder_classifier(
     checks.size("num_classes", num_classes)
     head = take(SequenceHeadOptions, options)
     checks.boolean("logit_bias", head["logit_bias"])
+    sizes = stack.Sizes(num_layers, dim, num_heads)
     inputs, result, _, options = encode(
-        "encoder_classifier",
-        vocab_size,
-        num_layers,
-        dim,
-        num_heads,
-        False,
-        token_type_ids,
-        return_attention_scores,
-        options,
+        "encoder_classifier", vocab_size, sizes, options, token_type_ids=token_type_ids, scores=return_attention_scores
     )
     x = make_pooling("pooling", head["pooling"], "pooling", options.dtype)(result.output)
     logits = class_logits(x, num_classes, dim, head, options.dtype)
@@ -115,16 +108,15 @@ def token_classifier(
     """
     checks.size("num_classes", num_classes)
     head = take(ClassHeadOptions, options)
+    sizes = stack.Sizes(num_layers, dim, num_heads)
     inputs, result, _, options = encode(
         "token_classifier",
         vocab_size,
-        num_layers,
-        dim,
-        num_heads,
-        packed,
-        token_type_ids,
-        return_attention_scores,
+        sizes,
         options,
+        packed=packed,
+        token_type_ids=token_type_ids,
+        scores=return_attention_scores,
     )
     logits = class_logits(result.output, num_classes, dim, head, options.dtype)
     outputs = result.outputs("logits", logits, return_hidden_states, return_attention_scores)
@@ -173,16 +165,9 @@ def span_classifier(
     (1, 4)
     """
     head = take(ClassHeadOptions, options)
+    sizes = stack.Sizes(num_layers, dim, num_heads)
     inputs, result, _, options = encode(
-        "span_classifier",
-        vocab_size,
-        num_layers,
-        dim,
-        num_heads,
-        False,
-        token_type_ids,
-        return_attention_scores,
-        options,
+        "span_classifier", vocab_size, sizes, options, token_type_ids=token_type_ids, scores=return_attention_scores
     )
     logits = class_logits(result.output, 2, dim, head, options.dtype)
     spans = SpanLogits(dtype=options.dtype, name="span_logits")(logits)
@@ -235,17 +220,16 @@ def masked_language_model(
     adjustment = LogitAdjustment(use_bias=True) if checks.boolean("logit_bias", head["logit_bias"]) else None
     make_logits = Logits(head["tie_embeddings"], adjustment)
     make_logits.check(options.get("embedding"))
+    sizes = stack.Sizes(num_layers, dim, num_heads)
     inputs, result, embedding, options = encode(
         "masked_language_model",
         vocab_size,
-        num_layers,
-        dim,
-        num_heads,
-        packed,
-        token_type_ids,
-        return_attention_scores,
+        sizes,
         options,
-        EncoderOptions,
+        packed=packed,
+        token_type_ids=token_type_ids,
+        scores=return_attention_scores,
+        table=EncoderOptions,
     )
     x = apply_head(result.output, head["head"], embedding.dim, options.dtype, result.blocks[0])
     logits = make_logits(x, embedding, vocab_size, options.dtype)

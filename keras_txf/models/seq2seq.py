@@ -93,21 +93,17 @@ def encoder_decoder(
         raise ValueError("`start_id` does not go with `packed`, where a row has several starts.")
     inputs, _, encoded, decoded, logits = encode_and_decode(
         "encoder_decoder",
-        source_vocab_size,
-        target_vocab_size,
-        num_layers,
-        dim,
-        num_heads,
-        num_decoder_layers,
-        share_embeddings,
-        start_id,
-        packed,
-        return_attention_scores,
-        encoder_options,
-        decoder_options,
+        (source_vocab_size, target_vocab_size),
+        stack.Sizes(num_layers, dim, num_heads),
         options,
-        make_logits,
-        input_dim,
+        num_decoder_layers=num_decoder_layers,
+        own_options=(encoder_options, decoder_options),
+        share_embeddings=share_embeddings,
+        start_id=start_id,
+        packed=packed,
+        scores=return_attention_scores,
+        make_logits=make_logits,
+        input_dim=input_dim,
     )
     extra = requested_of_both(encoded, decoded, return_hidden_states, return_attention_scores)
     return stack.make_model(inputs, stack.with_extra("logits", logits, extra), name, "encoder_decoder", Seq2Seq)
@@ -122,19 +118,15 @@ def requested_of_both(encoded, decoded, hidden_states, attention_scores):
 
 def encode_and_decode(
     builder,
-    source_vocab_size,
-    target_vocab_size,
-    num_layers,
-    dim,
-    num_heads,
-    num_decoder_layers,
-    share_embeddings,
-    start_id,
-    packed,
-    scores,
-    encoder_options,
-    decoder_options,
+    vocab_sizes,
+    sizes,
     options,
+    num_decoder_layers=None,
+    own_options=(None, None),
+    share_embeddings=None,
+    start_id=None,
+    packed=False,
+    scores=False,
     make_logits=None,
     input_dim=None,
     target_of=None,
@@ -142,10 +134,16 @@ def encode_and_decode(
     """Symbolic inputs, the source ids, the `stack.Result` of each side, the logits.
 
     Args:
+        vocab_sizes: the numbers of source and of target tokens.
+        sizes: the `stack.Sizes` of both sides, unless their own options have others.
+        own_options: the caller's `encoder_options` and `decoder_options`.
         target_of: function of the symbolic source ids that returns those of the target, where the decoder has no input
             of its own; the source is then called `token_ids`.
         others: see `encoder_decoder`.
     """
+    source_vocab_size, target_vocab_size = vocab_sizes
+    encoder_options, decoder_options = own_options
+    num_heads = sizes.num_heads
     embeddings.check_source("source_vocab_size", source_vocab_size, input_dim)
     own = encoder_options if isinstance(encoder_options, dict) else {}
     checks.optional(checks.size, "source_vocab_size", source_vocab_size)
@@ -178,10 +176,10 @@ def encode_and_decode(
     # A layer as `attention` brings heads of its own; the decoder needs `num_heads` unless its cross-attention does too.
     encoder_heads = stack.heads_for(num_heads, (encoder_options or {}).get("attention"))
     of_encoder = {name: value for name, value in options.items() if name != "cross_attention"}
-    encoder_options = {"num_heads": encoder_heads, "dim": dim, **_for_side(of_encoder, encoder_options)}
+    encoder_options = {"num_heads": encoder_heads, "dim": sizes.dim, **_for_side(of_encoder, encoder_options)}
     decoder_options = _for_side(options, decoder_options)
     decoder_heads = stack.heads_for(num_heads, decoder_options.get("attention"), decoder_options.get("cross_attention"))
-    decoder_options = {"num_heads": decoder_heads, "dim": dim, **decoder_options}
+    decoder_options = {"num_heads": decoder_heads, "dim": sizes.dim, **decoder_options}
     encoder_heads, decoder_heads = encoder_options.pop("num_heads"), decoder_options.pop("num_heads")
     encoder_dim, decoder_dim = (checks.size("dim", one.pop("dim")) for one in (encoder_options, decoder_options))
     if share_embeddings and encoder_dim != decoder_dim:
@@ -214,28 +212,17 @@ def encode_and_decode(
         source, x, segment_ids, positions = embeddings.embed_features(
             input_dim, encoder_dim, sorted_options, packed, "source_embedding", "source_"
         )
-    encoded = stack.run(
-        EncoderBlock,
-        x,
-        num_layers,
-        encoder_dim,
-        encoder_heads,
-        sorted_options,
-        "encoder",
-        scores,
-        positions=positions,
-        segment_ids=segment_ids,
-    )
+    of_encoder = stack.Sizes(sizes.num_layers, encoder_dim, encoder_heads)
+    call = {"positions": positions, "segment_ids": segment_ids}
+    encoded = stack.run(EncoderBlock, x, of_encoder, sorted_options, "encoder", scores, **call)
     target, decoded, logits = decode(
         builder,
         target_vocab_size,
-        num_decoder_layers or num_layers,
-        decoder_dim,
-        decoder_heads,
+        stack.Sizes(num_decoder_layers or sizes.num_layers, decoder_dim, decoder_heads),
+        decoder_options,
         make_logits,
         packed,
         scores,
-        decoder_options,
         context=encoded.output,
         embedding=embedding if share_embeddings else None,
         position_embedding=own_positions[1],

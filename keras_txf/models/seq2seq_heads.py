@@ -86,19 +86,14 @@ def encoder_decoder_classifier(
     shift = ShiftRight(start_id, pad_id, dtype=options.get("dtype"), name="shift_right")
     inputs, ids, encoded, decoded, _ = encode_and_decode(
         "encoder_decoder_classifier",
-        vocab_size,
-        vocab_size,
-        num_layers,
-        dim,
-        num_heads,
-        num_decoder_layers,
-        share_embeddings,
-        start_id,
-        False,
-        return_attention_scores,
-        encoder_options,
-        decoder_options,
+        (vocab_size, vocab_size),
+        stack.Sizes(num_layers, dim, num_heads),
         options,
+        num_decoder_layers=num_decoder_layers,
+        own_options=(encoder_options, decoder_options),
+        share_embeddings=share_embeddings,
+        start_id=start_id,
+        scores=return_attention_scores,
         target_of=shift,
     )
     dtype = options.get("dtype")

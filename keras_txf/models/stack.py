@@ -34,6 +34,15 @@ class Options:
     embedding_layer: object = None
 
 
+@dataclasses.dataclass
+class Sizes:
+    """How many blocks there are, and how wide they are; `num_heads` may be a list with a number for each block."""
+
+    num_layers: int
+    dim: int
+    num_heads: object = None
+
+
 def sort_options(builder, block_class, options, table, embedding_options=EMBEDDING_OPTIONS):
     """Splits a builder's options; refuses names that its table does not have.
 
@@ -139,7 +148,7 @@ def _numbered(name, tensors):
     return {f"{name}_{index}": tensor for index, tensor in enumerate(tensors)}
 
 
-def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False, context=None, positions=None, **call):
+def run(block_class, x, sizes, options, name, scores=False, context=None, positions=None, **call):
     """Embedded tokens or patches -> dropout, the blocks `name`_0, `name`_1, ..., final norm.
 
     With `share_blocks` there are fewer blocks than layers, and each stands at several places, one after the other.
@@ -147,6 +156,7 @@ def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False,
     Args:
         block_class: EncoderBlock or DecoderBlock.
         x: (B, T, embedding's dim).
+        sizes: the `Sizes`.
         options: from `sort_options`. A list or tuple holds one value for each block.
         scores: whether the blocks return their attention scores.
         context: (B, S, D) for cross-attention, or None.
@@ -156,14 +166,14 @@ def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False,
     Returns:
         Result.
     """
-    number = checks.size("num_layers", num_layers)
+    number = num_layers = checks.size("num_layers", sizes.num_layers)
     if options.share_blocks is not None:
         number = options.share_blocks
         if number > num_layers:
             raise ValueError(
                 f"`share_blocks` must be at most the {num_layers} blocks of the {name}; received {number}."
             )
-    blocks = make_blocks(block_class, number, num_heads, options, name)
+    blocks = make_blocks(block_class, number, sizes.num_heads, options, name)
     first = blocks[0]
     call = given(**call)
     if checks.boolean("return_attention_scores", scores):
@@ -173,8 +183,8 @@ def run(block_class, x, num_layers, dim, num_heads, options, name, scores=False,
         x = like_norm(first, f"{name}_embedding_norm", options.dtype)(x)
     own_rate = getattr(options.embedding_layer, "dropout", None)  # of a layer that drops its outputs itself
     x = Dropout(first.dropout if own_rate is None else 0.0, dtype=options.dtype, name=f"{name}_dropout")(x)
-    if x.shape[-1] != dim:
-        x = Projection(dim, dtype=options.dtype, name=f"{name}_embedding_projection")(x)
+    if x.shape[-1] != sizes.dim:
+        x = Projection(sizes.dim, dtype=options.dtype, name=f"{name}_embedding_projection")(x)
     result = Result(blocks, None, [x], [], [])
     for block in (blocks[i * number // num_layers] for i in range(num_layers)):
         own = {} if positions is None or not _takes_positions(block) else {"positions": positions}

@@ -84,14 +84,15 @@ def image_encoder(
     >>> model(keras.random.normal((2, 24, 24, 3))).shape
     (2, 10, 32)
     """
+    sizes = stack.Sizes(num_layers, dim, num_heads)
     images, result, _ = encode_images(
-        "image_encoder", image_size, patch_size, num_layers, dim, num_heads, channels, return_attention_scores, options
+        "image_encoder", image_size, patch_size, channels, sizes, options, return_attention_scores
     )
     outputs = result.outputs("output", result.output, return_hidden_states, return_attention_scores)
     return stack.make_model(images, outputs, name, "image_encoder")
 
 
-def encode_images(builder, image_size, patch_size, num_layers, dim, num_heads, channels, scores, options, prefix=""):
+def encode_images(builder, image_size, patch_size, channels, sizes, options, scores=False, prefix=""):
     """Symbolic images, stack.Result and sorted options of an encoder of images; `prefix` is of the layers' names."""
     checks.size("channels", channels)
     checks.boolean("patch_bias", options["patch_bias"])
@@ -99,11 +100,11 @@ def encode_images(builder, image_size, patch_size, num_layers, dim, num_heads, c
     options["class_token"] = _class_token(options, True)
     options = stack.sort_options(builder, EncoderBlock, options, ImageOptions, EMBEDDING_OPTIONS)
     embedding = PatchEmbedding(
-        patch_size, dim, image_size, **options.embedding, dtype=options.dtype, name=f"{prefix}embedding"
+        patch_size, sizes.dim, image_size, **options.embedding, dtype=options.dtype, name=f"{prefix}embedding"
     )
     fixed = None if embedding.interpolate_positions else embedding.image_size
     images = float_input((*(fixed or (None, None)), channels), options.dtype, "images")
-    result = stack.run(EncoderBlock, embedding(images), num_layers, dim, num_heads, options, f"{prefix}encoder", scores)
+    result = stack.run(EncoderBlock, embedding(images), sizes, options, f"{prefix}encoder", scores)
     return images, result, options
 
 
@@ -168,16 +169,9 @@ def image_classifier(
     options["class_token"] = token_for_pooling("pooling", pooling, options)
     if checks.boolean("distillation_head", distillation_head) and not options["distillation_token"]:
         raise ValueError("distillation_head=True needs distillation_token=True, the token that it judges.")
+    sizes = stack.Sizes(num_layers, dim, num_heads)
     images, result, options = encode_images(
-        "image_classifier",
-        image_size,
-        patch_size,
-        num_layers,
-        dim,
-        num_heads,
-        channels,
-        return_attention_scores,
-        options,
+        "image_classifier", image_size, patch_size, channels, sizes, options, return_attention_scores
     )
     tokens = without_registers(result.output, options)
     pooled = Pooling(pooling, dtype=options.dtype, name="pooling")(tokens)
