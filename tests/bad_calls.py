@@ -27,7 +27,7 @@ import text_cases
 from refusals import BUILDERS, CONTEXT, IDS, IMAGE_BUILDERS, IMAGES, X, built
 
 from keras_txf import checkpoints, generation, layers, models, tasks, text, training, visualize
-from keras_txf.tasks.fitting import FitOptions
+from keras_txf.tasks.option_tables import FitOptions
 
 
 class Wrong:

@@ -25,6 +25,12 @@ def short_repr(value):
     return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
 
 
+def bad_argument(name, must, received, index=None):
+    """Returns the ValueError "`name` must ...; received ...", with the index of the value in a list of values."""
+    where = "" if index is None else f" at index {index}"
+    return ValueError(f"`{name}` must {must}; received {short_repr(received)}{where}.")
+
+
 def in_one_line(error):
     """Returns what an error of a layer says, without the lines that Keras puts around it."""
     while str(error).startswith("Exception encountered when calling") and error.__context__ is not None:

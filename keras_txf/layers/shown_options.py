@@ -31,11 +31,7 @@ Thing = typing.TypeVar("Thing")
 
 
 def shows_options(thing: Thing) -> Thing:
-    """Has a class or function show the options of its `**options: Unpack[Table]`, and fills in their defaults."""
-    if isinstance(thing, type):
-        thing.__doc__ = describe(thing.__doc__, option_table(thing.__init__))
-        thing.__init__ = _constructor_with_defaults(thing.__init__)
-        return thing
+    """Has a function show the options of its `**options: Unpack[Table]`, and fills in their defaults."""
     own, defaults = [p.name for p in _own_parameters(thing)], _defaults(option_table(thing))
     ARGUMENTS[thing.__name__] = [*own, *defaults]
 
@@ -55,8 +51,7 @@ def show_constructor(cls):
     if not any(typing.get_origin(hint) is typing.Unpack for hint in hints) or not option_table(constructor):
         return
     table, keras_own = option_table(constructor), inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
-    by_name = inspect.Parameter.KEYWORD_ONLY
-    constructor.__signature__ = _signature(constructor, table, _defaults(table), by_name, [keras_own])
+    constructor.__signature__ = _signature(constructor, table, _defaults(table), [keras_own])
     cls.__doc__ = describe(cls.__doc__, table)
 
 
@@ -95,7 +90,7 @@ def shows_defaults(function: Thing) -> Thing:
 def _show(function, defaults):
     """Gives a function the signature and the docstring in which its options stand."""
     table = option_table(function)
-    function.__signature__ = _signature(function, table, defaults, inspect.Parameter.KEYWORD_ONLY)
+    function.__signature__ = _signature(function, table, defaults)
     function.__doc__ = describe(function.__doc__, table)
     return function
 
@@ -140,27 +135,10 @@ def fields(table):
     }
 
 
-def _constructor_with_defaults(constructor):
-    own, table = _own_parameters(constructor), option_table(constructor)
-    defaults = _defaults(table)
-
-    @functools.wraps(constructor)
-    def call(*args, **kwargs):
-        if len(args) > len(own):
-            call.__signature__.bind(*args, **kwargs)  # refuses too many, and what is given twice
-        more = dict(zip(table, args[len(own) :]))  # options in the order of the table
-        return constructor(*args[: len(own)], **{**defaults, **more, **kwargs})
-
-    keras_own = [inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)]  # what every Keras layer takes
-    by_place = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    call.__signature__ = _signature(constructor, table, defaults, by_place, keras_own)
-    return call
-
-
-def _signature(function, table, defaults, kind, rest=()):
+def _signature(function, table, defaults, rest=()):
     """The signature of a function, in which the options of a table stand for its `**options`."""
     shown = [
-        inspect.Parameter(name, kind, default=defaults[name], annotation=_of_one(type_))
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=_of_one(type_))
         for name, (type_, _, _) in table.items()
     ]
     return inspect.signature(function).replace(parameters=[*_own_parameters(function), *shown, *rest])

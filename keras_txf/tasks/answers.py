@@ -1,13 +1,26 @@
-"""Texts in, generated texts out: in batches of similar length, or as a stream of whole characters."""
+"""Generated answers to texts and to conversations, in batches of similar length or as a stream."""
 
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.checks import bad_argument
 from keras_txf.generation.stop_strings import REPLACEMENT, StopStrings, before_open_stop, before_stop, string_list
 from keras_txf.models.generate_defaults import default_stop_strings
-from keras_txf.tasks.batches import batch_bar
+from keras_txf.reading import file_of, read_json
 from keras_txf.tasks.columns import one_or_many
-from keras_txf.tasks.errors import bad_argument
+from keras_txf.tasks.fitting import batch_bar
+from keras_txf.text.chat_templates import ChatTemplate, read_templates
+from keras_txf.text.instruction import ChatReader, to_messages
+
+# A new vocabulary has a special token for each role, and one that ends a message.
+ROLE_TOKENS = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool"))
+END_OF_MESSAGE = "<|end|>"
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message.role + '|>' }}"
+    "{% if message.role == 'assistant' %}{% generation %}{{ message.content }}<|end|>{% endgeneration %}"
+    "{% else %}{{ message.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
 
 
 class Answers:
@@ -47,11 +60,11 @@ class Answers:
         rows, answers = self._read(texts), [None] * len(texts)
         order = np.argsort([len(row) for row in rows], kind="stable")
         for start in batch_bar(range(0, len(rows), batch_size), verbose):
-            places = order[start : start + batch_size]
-            found = self._generate([rows[i] for i in places], padded=False)
-            for place, ids in zip(places, found):
-                read = (self.starts + len(rows[place])) * self.continues
-                answers[place] = self._write(list(ids[read:]), rows[place])
+            indices = order[start : start + batch_size]
+            found = self._generate([rows[i] for i in indices], padded=False)
+            for index, ids in zip(indices, found):
+                read = (self.starts + len(rows[index])) * self.continues
+                answers[index] = self._write(list(ids[read:]), rows[index])
         return back(answers)
 
     def stream(self, texts):
@@ -84,7 +97,7 @@ class Answers:
 
     def _generate(self, rows, **form):
         """The model's answers to rows of ids, which end at the stop strings too."""
-        stops = StopStrings(self.stops, lambda places, ids: self._texts(ids, [rows[place] for place in places])[1])
+        stops = StopStrings(self.stops, lambda indices, ids: self._texts(ids, [rows[index] for index in indices])[1])
         options = {**self.options, "stop_strings": stops} if self.stops else self.options
         return self.model.generate(rows, **form, **options)
 
@@ -92,9 +105,9 @@ class Answers:
         ids = self.reader(texts)
         rows = ids.to_list() if hasattr(ids, "to_list") else np.asarray(ids).tolist()
         rows = [[token for token in row if token != self.reader.pad_id] for row in rows]  # as `generate` returns them
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             if not row:
-                raise bad_argument("texts", "each have a token", texts[place], place)
+                raise bad_argument("texts", "each have a token", texts[index], index)
         return rows
 
     def _write(self, ids, prompt, more=False):
@@ -137,3 +150,107 @@ def whole_characters(text):
 def stop_ids_of(tokenizer):
     """The option `stop_ids` of `generate`: the token that ends a text."""
     return {"stop_ids": tokenizer.token_to_id(tokenizer.end[0])} if tokenizer.end else {}
+
+
+def template_of(value, tokenizer):
+    """Returns the `ChatTemplate` of an argument: one as it is, its `get_config`, a Jinja template, or None."""
+    if value is None or isinstance(value, ChatTemplate):
+        return value
+    if isinstance(value, dict):
+        try:
+            return ChatTemplate.from_config(value)
+        except TypeError as error:
+            raise bad_argument("chat_template", "be of `get_config` where it is a dict", value) from error
+    if not isinstance(value, str):
+        raise bad_argument("chat_template", "be a txf.text.ChatTemplate, a Jinja template or None", value)
+    tokens = {"bos_token": [*tokenizer.start, None][0], "eos_token": [*tokenizer.end, None][0],
+              "pad_token": tokenizer.pad_token, "unk_token": tokenizer.unk_token}  # fmt: skip
+    return ChatTemplate(value, {name: token for name, token in tokens.items() if token is not None})
+
+
+def required_template(template):
+    """Returns a template. Raises ValueError for None."""
+    if template is None:
+        must = (
+            "be given to the task, or be in the folder of its checkpoint, for conversations: pass chat_template=, a "
+            "Jinja template or `txf.text.chat_template(folder)`, to from_scratch, from_checkpoint or TextGenerator"
+        )
+        raise bad_argument("chat_template", must, None)
+    return template
+
+
+def is_conversations(values):
+    """Whether a column holds conversations: lists of messages, or dicts of them."""
+    return bool(values) and isinstance(values[0], (list, dict))
+
+
+def message_texts(values):
+    """The texts of a column of texts or of conversations, from which a vocabulary is made."""
+    if not is_conversations(values):
+        return values
+    found = []
+    for index, conversation in enumerate(values):
+        messages = conversation.get("messages") if isinstance(conversation, dict) else conversation
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise bad_argument("texts", "hold strings, or lists of messages", conversation, index)
+        if not all("role" in message for message in messages):
+            raise bad_argument("texts", "hold messages with 'role' and 'content'", messages, index)
+        found += [message["content"] for message in messages if isinstance(message.get("content"), str)]
+    return found
+
+
+def conversations_of(messages):
+    """Returns a list of conversations, and a function that gives the answer to one alone where there was one.
+
+    Args:
+        messages: a text of a user, a list of messages; or a list of such texts or lists.
+    """
+    is_list = isinstance(messages, (list, tuple)) and bool(messages)
+    one = isinstance(messages, str) or (is_list and isinstance(messages[0], dict))
+    if not one and not is_list:
+        raise bad_argument("messages", "be a text, a list of messages, or a list of such", messages)
+    many = [messages] if one else messages
+    many = [to_messages(conversation) if isinstance(conversation, str) else conversation for conversation in many]
+    return many, (lambda answers: answers[0]) if one else (lambda answers: answers)
+
+
+def render_each(render, conversations):
+    """Renders conversations; an error names the conversation where there are several."""
+    texts = []
+    for index, conversation in enumerate(conversations):
+        try:
+            texts.append(render(conversation))
+        except ValueError as error:
+            if len(conversations) == 1:
+                raise
+            message = f"`messages` has a conversation at index {index} that cannot be rendered: {error}"
+            raise ValueError(message) from error
+    return texts
+
+
+def end_ids(template, tokenizer):
+    """The ids that end an answer: the special token after it in the template, `eos_token`, the tokenizer's `end`."""
+    special, answer = tokenizer.special_tokens, "answer"
+    found = {special.get(token) for token in (template.special_tokens.get("eos_token"), *tokenizer.end[:1])}
+    try:
+        _, _, rest = template.render(to_messages("question", answer)).rpartition(answer)
+    except ValueError:  # a template that needs more messages
+        rest = ""
+    after = ChatReader(tokenizer)([rest]).to_list()[0]
+    found.update([id for id in after if id in special.values()][:1])
+    return sorted(found - {None})
+
+
+def with_end(tokenizer, folder):
+    """Returns a tokenizer that ends a text, with the end token of a checkpoint's folder where it has none."""
+    if tokenizer.end:
+        return tokenizer
+    _, tokens = read_templates(folder)
+    config = file_of(folder, "config.json")
+    id = read_json(config).get("eos_token_id") if config.is_file() else None
+    id = id[0] if isinstance(id, list) and id else id
+    known = isinstance(id, int) and 0 <= id < tokenizer.vocab_size
+    token = tokens.get("eos_token", tokenizer.id_to_token(id) if known else None)
+    if token not in tokenizer.special_tokens:
+        return tokenizer
+    return tokenizer.from_config({**tokenizer.get_config(), "end": [token]})

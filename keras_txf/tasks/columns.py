@@ -3,14 +3,14 @@
 import importlib
 import math
 import os
+import pathlib
 import re
 
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.reading import parse_json
-from keras_txf.tasks.errors import bad_argument
 
 LARGEST = float(np.finfo("float32").max)
 SEPARATED = {".csv": {}, ".tsv": {"sep": "\t", "quoting": 3}}  # TSV has no quotes: a quotation mark is text
@@ -65,30 +65,35 @@ def named_columns(columns, known):
     return dict(zip(known, checks.strings("columns", list(names))))
 
 
+def is_file(data, suffixes):
+    """Whether `data` is the path of a file that ends in one of `suffixes`."""
+    return isinstance(data, (str, os.PathLike)) and pathlib.Path(data).suffix.lower() in suffixes
+
+
 def strings(name, values):
     """Returns a list of str. Raises ValueError for another value, such as a missing one of a table."""
     values = _as_list(name, values)
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         if isinstance(value, list):
-            must = "hold one string at each place (`dataset.unbatch()` makes them of a batched data set)"
-            raise bad_argument(name, must, value, place)
+            must = "hold one string at each index (`dataset.unbatch()` makes them of a batched data set)"
+            raise bad_argument(name, must, value, index)
         if not isinstance(value, str):
-            raise bad_argument(name, "hold strings", value, place)
+            raise bad_argument(name, "hold strings", value, index)
         if not value.isascii() and re.search("[\ud800-\udfff]", value):
-            raise bad_argument(name, "hold Unicode, without half of a surrogate pair", value, place)
+            raise bad_argument(name, "hold Unicode, without half of a surrogate pair", value, index)
     return values
 
 
 def numbers(name, values):
     """Returns a list of floats that are finite in float32; a file may hold numbers as text."""
     found = []
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         try:
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             number = float("nan")
         if not abs(number) <= LARGEST:
-            raise bad_argument(name, "hold finite numbers", value, place)
+            raise bad_argument(name, "hold finite numbers", value, index)
         found.append(number)
     return found
 
@@ -109,11 +114,11 @@ def _as_list(name, values):
         values = values.as_numpy_iterator()
     values = values.tolist() if hasattr(values, "tolist") else list(values)
     found = []
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         try:
             found.append(_plain(value))
         except UnicodeDecodeError:
-            raise bad_argument(name, "hold text in UTF-8", value, place) from None
+            raise bad_argument(name, "hold text in UTF-8", value, index) from None
     return found
 
 
@@ -126,10 +131,10 @@ def _integers(values):
 def _without_gaps(name, column, values):
     """Returns the list of a table's column. Raises ValueError for a row without a value."""
     values = _as_list(name, values)
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         missing = isinstance(value, float) and math.isnan(value) or type(value).__name__ in ("NAType", "NaTType")
         if value is None or missing:
-            where = f"the column {short_repr(column)}, row {place + 1} (the first of the data is 1)"
+            where = f"the column {short_repr(column)}, row {index + 1} (the first of the data is 1)"
             raise ValueError(f"`{name}` must have a value in each row; received none in {where}.")
     return values
 

@@ -1,45 +1,142 @@
-"""Training of a task: the options of `fit`, the examples that it holds out, their scores, the learning rate."""
+"""Training and predicting: batches of examples of similar length, and what `fit` does around Keras' `fit`.
 
+Legend: B batch, L length in tokens.
+"""
+
+import itertools
 import pathlib
 import sys
-from typing import Annotated, Any, TypedDict
 
 import keras
 import numpy as np
 
 from keras_txf import checks, training
-from keras_txf.tasks.errors import bad_argument
+from keras_txf.checks import bad_argument, short_repr
+from keras_txf.progress import bar
+from keras_txf.tasks.option_tables import FitOptions
+from keras_txf.text.batching import bucket_list
+
+WINDOW = 64  # batches within which examples are sorted by length
+FIXED = "fixed"  # in place of a value of padding
 
 
-class FitOptions(TypedDict, total=False):
-    """Options of every task's `fit`."""
+class Batches(keras.utils.PyDataset):
+    """Pads examples of similar length to the length of their bucket: few shapes, little padding.
 
-    columns: Annotated[Any, None, "names of the columns, where the first argument is a table or a file of all of them."]
-    validation_data: Annotated[Any, None, "a tuple of such columns, or a table, for the scores of each epoch."]
-    validation_split: Annotated[float, 0.0, "share of the examples, drawn by `seed`, to hold out for these scores."]
-    epochs: Annotated[int, 3, "passes over the data."]
-    initial_epoch: Annotated[int, 0, "the number of complete epochs, such as `epoch` of `txf.training.Resume`."]
-    batch_size: Annotated[int, 32, "examples in a batch. They are of similar length, so that little is padding."]
-    learning_rate: Annotated[
-        float | None,
-        None,
-        "peak of the learning rate of AdamW, which grows for a tenth of the steps and falls by a cosine to 0. Default "
-        "5e-5 for a checkpoint, else 1e-3. Not with a task that you compiled.",
-    ]
-    callbacks: Annotated[Any, (), "Keras callbacks, which find the scores in the logs."]
-    seed: Annotated[int, 0, "of the random choice of held-out examples, and of the order of the rest."]
-    verbose: Annotated[Any, "auto", "as in `keras.Model.fit`."]
+    Shuffled batches are drawn anew for each epoch: rows are sorted by length within windows of `WINDOW` batches, and
+    then the batches are shuffled, but for the shortest, which is the first.
+
+    Args:
+        make: a function that returns the examples, a list of one structure: (inputs, targets) or (inputs, targets,
+            weight), of NumPy arrays of ranks 0 and 1. It is called again for each epoch where `renew`.
+        padding: the value that fills up the rows, of the structure of an example; "fixed" for rows of one length.
+        batch_size: number B of rows.
+        limit: the largest length, or None.
+        shuffle: whether to shuffle; else the order is that of the examples' lengths, see `order`.
+        renew: whether each epoch has other examples.
+        seed: of the order.
+        finish: a function of a batch, or None.
+    """
+
+    def __init__(self, make, padding, batch_size, limit, shuffle=False, renew=False, seed=0, finish=None):
+        super().__init__()
+        self.make, self.padding, self.batch_size, self.limit = make, padding, batch_size, limit
+        self.finish = finish
+        self.shuffle, self.renew, self.random = shuffle, renew, np.random.default_rng(seed)
+        self.examples = make()
+        self._arrange()
+        self._widths = keras.tree.map_structure(_width, self._padded(0)) if self.batches else None
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        # Keras reads the shapes of all batches off the first two, and fixes an axis in which these do not differ. The
+        # second batch is longer than the first; where the first has the largest length, all batches have it.
+        batch = self._padded(index, lambda width: width + 1 if index == 1 else width if width == self.limit else 0)
+        return batch if self.finish is None else self.finish(batch)
+
+    def on_epoch_end(self):
+        if self.renew:
+            self.examples = self.make()
+        if self.shuffle:
+            self._arrange()
+
+    def _padded(self, index, least=None):
+        least = None if least is None else keras.tree.map_structure(least, self._widths)
+        return pad([self.examples[i] for i in self.batches[index]], self.padding, self.limit, least)
+
+    def _arrange(self):
+        padded = [value != FIXED for value in keras.tree.flatten(self.padding)]
+        leaves = (itertools.compress(keras.tree.flatten(example), padded) for example in self.examples)
+        lengths = np.array([max(map(np.size, found)) for found in leaves])
+        order = self.random.permutation(len(lengths)) if self.shuffle else np.arange(len(lengths))
+        window = WINDOW * self.batch_size if self.shuffle else len(order)
+        parts = [order[start : start + window] for start in range(0, len(order), window)]
+        parts = [part[np.argsort(lengths[part], kind="stable")] for part in parts]
+        batches = [part[i : i + self.batch_size] for part in parts for i in range(0, len(part), self.batch_size)]
+        if self.shuffle:
+            batches = [batches[i] for i in self.random.permutation(len(batches))]
+            shortest = min(range(len(batches)), key=lambda place: lengths[batches[place][-1]], default=0)
+            batches[:1], batches[shortest : shortest + 1] = batches[shortest : shortest + 1], batches[:1]
+        self.batches = batches
 
 
-class CompileOptions(TypedDict, total=False):
-    """Options of Keras' `compile`."""
+def pad(examples, padding, limit, least=None):
+    """Stacks the leaves of B examples; rows (L,) become (B, bucket's L), of the lengths `least` at least."""
 
-    loss_weights: Annotated[Any, None, "factors on the losses of a model with several."]
-    weighted_metrics: Annotated[Any, None, "metrics that the weights of the examples count for."]
-    run_eagerly: Annotated[bool, False, "whether steps run in Python, to debug them."]
-    steps_per_execution: Annotated[int, 1, "steps of a compiled call."]
-    jit_compile: Annotated[bool | str, "auto", "whether XLA compiles the step."]
-    auto_scale_loss: Annotated[bool, True, "whether the loss is scaled under float16."]
+    def stack(value, least, *leaves):
+        if np.ndim(leaves[0]) == 0 or value == FIXED:
+            return np.stack(leaves)
+        longest = max(*map(len, leaves), min(least, limit or least))
+        length = next(length for length in bucket_list(limit or 2 * longest + 8) if length >= longest)
+        rows = np.full((len(leaves), length), value, leaves[0].dtype)
+        for row, leaf in zip(rows, leaves):
+            row[: len(leaf)] = leaf
+        return rows
+
+    least = keras.tree.map_structure(lambda _: 0, padding) if least is None else least
+    return keras.tree.map_structure(stack, padding, least, *examples)
+
+
+def _width(batch):
+    return batch.shape[1] if batch.ndim == 2 else 0
+
+
+def in_batches(function, examples, padding, batch_size, limit, verbose=1):
+    """Applies a function to batches of examples of similar length; returns its rows in the order of the examples.
+
+    Shows a progress bar from ten batches on, see `batch_bar`.
+    """
+    checks.size("batch_size", batch_size)
+    checks.verbosity("verbose", verbose)
+    if not examples:
+        return []
+    batches = Batches(lambda: examples, padding, batch_size, limit)
+    answers = [None] * len(examples)
+    for index, places in enumerate(batch_bar(batches.batches, verbose)):
+        for place, answer in zip(places, function(batches[index])):
+            answers[place] = answer
+    return answers
+
+
+def probabilities(model, inputs, activation=keras.ops.softmax):
+    """Returns the activation of the logits of a batch, float32."""
+    logits = model.predict_on_batch(inputs)
+    logits = keras.ops.cast(logits["logits"] if isinstance(logits, dict) else logits, "float32")
+    return keras.ops.convert_to_numpy(activation(logits))
+
+
+def batch_bar(batches, verbose):
+    """The batches of a list, with a progress bar where they are ten at least."""
+    checks.verbosity("verbose", verbose)
+    return bar(batches, unit="batch", verbose=verbose if len(batches) >= 10 else 0)
+
+
+def rows_of(ragged):
+    """The rows of a ragged tensor, as NumPy arrays. A data set would take a second to make."""
+    splits = ragged.row_splits.numpy()
+    return np.split(ragged.flat_values.numpy(), splits[1:-1]) if len(splits) > 1 else []
 
 
 class EpochScores(keras.callbacks.Callback):
@@ -138,3 +235,19 @@ def columns_of(data, names):
         raise ValueError(f"`validation_data` must {must}; received {len(data)} parts.")
     first, *others = [*(data or [[]]), *[None] * (len(names) - len(data))]
     return first, others
+
+
+def class_weights(class_weight, labels, targets):
+    """The weight of each label: of a dict of labels, or "balanced", so that all labels weigh the same.
+
+    `targets` are the number of the label of each text, or lists of the numbers of its words' labels.
+    """
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        numbers = [number for target in targets for number in np.ravel(target)]
+        counts = np.bincount(numbers, minlength=len(labels))
+        return (len(numbers) / (len(labels) * np.maximum(counts, 1))).astype("float32")
+    if not isinstance(class_weight, dict) or not set(class_weight) <= set(labels):
+        must = f"be 'balanced' or a dict of weights by labels of {short_repr(labels)}"
+        raise bad_argument("class_weight", must, class_weight)
+    weights = {label: checks.positive_number("class_weight", weight) for label, weight in class_weight.items()}
+    return np.array([weights.get(label, 1.0) for label in labels], "float32")

@@ -21,9 +21,8 @@ from keras_txf.checkpoints.checkpoint_info import (
     share_checkpoint_info,
     write_checkpoint_info,
 )
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.reading import check_archive, file_of, read_json, reading
-from keras_txf.tasks.errors import bad_argument
 
 FILE, MODEL, CARD, CHECKPOINT = "task.json", "model.keras", "README.md", "checkpoint"
 

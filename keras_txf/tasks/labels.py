@@ -1,5 +1,9 @@
-"""The labels of a classifier: names and numbers, weights, the head of a checkpoint, and the macro F1."""
+"""What a classifier tells of a text: a label, several labels, a number or a score, in the words of transformers.
 
+Legend: N texts, C labels.
+"""
+
+import importlib
 import re
 from typing import Any
 
@@ -7,10 +11,175 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_txf import checkpoints, checks
-from keras_txf.checks import short_repr
+from keras_txf import checkpoints, checks, text
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.layers.serialization import register
-from keras_txf.tasks.errors import bad_argument
+from keras_txf.tasks.columns import numbers
+from keras_txf.tasks.fitting import FIXED
+from keras_txf.text.lazy_imports import tf
+
+
+class OneLabel:
+    """One of the labels for each text."""
+
+    name = '`problem_type="single_label_classification"`'  # in messages
+    activation = staticmethod(keras.ops.softmax)
+    padding = 0  # of the targets
+    has_class_weight = True
+
+    def labels(self, values):
+        """The different labels of a column."""
+        return label_list(values)
+
+    def checked_labels(self, labels):
+        """The labels of a task, in the order of the logits."""
+        return label_list(labels)
+
+    def known_labels(self, known):
+        """The labels of a checkpoint, or None."""
+        if known is None:
+            raise ValueError("`labels` must be given: the checkpoint has no names of classes; received None.")
+        return known
+
+    def targets(self, values, labels):
+        """The targets of a column of labels, checked."""
+        return numbers_of("labels", values, labels)
+
+    def examples(self, texts, targets, tokenizer, labels, max_length):
+        """A `tf.data.Dataset` of (ids, target)."""
+        return text.classification((texts, targets), tokenizer, len(labels), max_length)
+
+    def compilation(self):
+        """Loss and metrics."""
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy", MacroF1()]
+
+    def probabilities(self, rows, labels):
+        """The probabilities (N, C), float32."""
+        return np.reshape(rows, (-1, len(labels))).astype("float32")
+
+    def answers(self, rows, labels):
+        """The answers to probabilities (N, C)."""
+        return [labels[int(row.argmax())] for row in rows]
+
+    def scores(self, predict, targets):
+        """Scores of the answers of `predict()` next to the metrics."""
+        return {}
+
+
+class SeveralLabels(OneLabel):
+    """Any number of the labels for each text, perhaps zero; each label has its own probability."""
+
+    name = '`problem_type="multi_label_classification"`'
+    activation = staticmethod(keras.ops.sigmoid)
+    padding = FIXED
+    has_class_weight = False
+
+    def labels(self, values):
+        return label_list([label for index, value in enumerate(values) for label in _one_list(value, index)])
+
+    def targets(self, values, labels):
+        """Rows float32 (C,): 1 where the text has the label."""
+        rows = np.zeros((len(values), len(labels)), "float32")
+        for index, value in enumerate(values):
+            rows[index, numbers_of("labels", _one_list(value, index), labels, index)] = 1
+        return list(rows)
+
+    def examples(self, texts, targets, tokenizer, labels, max_length):
+        ids = text.classification(texts, tokenizer, max_length=max_length)
+        return tf.data.Dataset.zip((ids, tf.data.Dataset.from_tensor_slices(np.stack(targets))))
+
+    def compilation(self):
+        return keras.losses.BinaryCrossentropy(from_logits=True), [MacroF1OfSets()]
+
+    def answers(self, rows, labels):
+        return [[label for label, probability in zip(labels, row) if probability > 0.5] for row in rows]
+
+
+class Number(OneLabel):
+    """A number for each text."""
+
+    name = '`problem_type="regression"`'
+    activation = staticmethod(lambda logits: logits)
+    has_class_weight = False
+
+    def labels(self, values):
+        numbers("labels", values)
+
+    def checked_labels(self, labels):
+        if labels is not None:
+            raise bad_argument("labels", 'be None for `problem_type="regression"`', labels)
+
+    def known_labels(self, known):
+        return None
+
+    def targets(self, values, labels):
+        return numbers("labels", values)
+
+    def examples(self, texts, targets, tokenizer, labels, max_length):
+        return text.classification((texts, targets), tokenizer, max_length=max_length)
+
+    def compilation(self):
+        return keras.losses.MeanSquaredError(), []
+
+    def answers(self, rows, labels):
+        return np.reshape(rows, -1).astype("float32")
+
+    probabilities = answers
+
+    def scores(self, predict, targets):
+        return correlations(predict(), targets)
+
+
+class Score(Number):
+    """A number from 0 to 1 for each pair of texts: the sigmoid of the logit."""
+
+    name = "a score"
+    activation = staticmethod(keras.ops.sigmoid)
+
+    def targets(self, values, labels):
+        try:
+            scores = numbers("labels", values)
+        except ValueError as error:
+            raise ValueError(f"{error} The task has no labels of its own, and learns a score.") from None
+        if not 0 <= min(scores) <= max(scores) <= 1:
+            raise ValueError(f"`labels` must be scores from 0 to 1; received {min(scores)} to {max(scores)}.")
+        return scores
+
+    def compilation(self):
+        return keras.losses.BinaryCrossentropy(from_logits=True), []
+
+
+PROBLEMS = {
+    "single_label_classification": OneLabel(),
+    "multi_label_classification": SeveralLabels(),
+    "regression": Number(),
+}
+
+
+def problem_of(problem_type):
+    """The problem of a name."""
+    return PROBLEMS[checks.one_of("problem_type", problem_type, tuple(PROBLEMS))]
+
+
+def _one_list(value, index):
+    if not isinstance(value, (list, tuple)):
+        raise bad_argument("labels", "be a list of labels of each text", value, index)
+    return value
+
+
+def correlations(first, second):
+    """Spearman's rank correlation and Pearson's, NaN where one side is constant."""
+    try:
+        stats = importlib.import_module("scipy.stats")
+    except ImportError as error:
+        raise ImportError("Correlations need scipy: pip install 'keras_txf[tasks]'.") from error
+    first, second = ([float(value) for value in values] for values in (first, second))
+    if min(len(set(first)), len(set(second))) < 2:
+        return {"spearman": float("nan"), "pearson": float("nan")}
+    return {
+        "spearman": float(stats.spearmanr(first, second).statistic),
+        "pearson": float(stats.pearsonr(first, second).statistic),
+    }
 
 
 def label_list(labels: Any) -> list:
@@ -30,20 +199,20 @@ def label_list(labels: Any) -> list:
 
 
 def numbers_of(name, values, labels, row=None):
-    """The place of each value among the labels; `row` is the place of the text that the values belong to.
+    """The index of each value among the labels; `row` is the index of the text that the values belong to.
 
     Files may hold integers and booleans as text, and integers where the labels are their text.
     """
-    places = {label: i for i, label in enumerate(labels)}
+    number_of = {label: i for i, label in enumerate(labels)}
     kind = type(labels[0])
     numbers = []
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         own = _converted(value, kind)
         is_label = isinstance(own, kind) and isinstance(own, bool) == (kind is bool)
-        if not is_label or own not in places:
-            where = place if row is None else f"{place} of the text at place {row}"
+        if not is_label or own not in number_of:
+            where = index if row is None else f"{index} of the text at index {row}"
             raise bad_argument(name, f"be of the labels {short_repr(labels)}", value, where)
-        numbers.append(places[own])
+        numbers.append(number_of[own])
     return numbers
 
 
@@ -53,22 +222,6 @@ def _converted(value, kind):
     if kind is bool and isinstance(value, str):
         return {"True": True, "False": False}.get(value, value)
     return str(value) if kind is str and type(value) is int else value
-
-
-def class_weights(class_weight, labels, targets):
-    """The weight of each label: of a dict of labels, or "balanced", so that all labels weigh the same.
-
-    `targets` are the number of the label of each text, or lists of the numbers of its words' labels.
-    """
-    if isinstance(class_weight, str) and class_weight == "balanced":
-        numbers = [number for target in targets for number in np.ravel(target)]
-        counts = np.bincount(numbers, minlength=len(labels))
-        return (len(numbers) / (len(labels) * np.maximum(counts, 1))).astype("float32")
-    if not isinstance(class_weight, dict) or not set(class_weight) <= set(labels):
-        must = f"be 'balanced' or a dict of weights by labels of {short_repr(labels)}"
-        raise bad_argument("class_weight", must, class_weight)
-    weights = {label: checks.positive_number("class_weight", weight) for label, weight in class_weight.items()}
-    return np.array([weights.get(label, 1.0) for label in labels], "float32")
 
 
 def load_classifier(folder, task, known, labels, options):

@@ -7,13 +7,11 @@ import numpy as np
 
 from keras_txf import checkpoints, checks, models, text, training
 from keras_txf.checkpoints.option_tables import CheckpointOptions
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
-from keras_txf.tasks.batches import in_batches, probabilities, rows_of
 from keras_txf.tasks.columns import one_or_many, strings
-from keras_txf.tasks.errors import bad_argument
-from keras_txf.tasks.fitting import FitOptions
-from keras_txf.tasks.option_tables import MaskedTaskOptions
+from keras_txf.tasks.fitting import in_batches, probabilities, rows_of
+from keras_txf.tasks.option_tables import FitOptions, MaskedTaskOptions
 from keras_txf.tasks.task import Path, Task
 from keras_txf.text.datasets import row
 

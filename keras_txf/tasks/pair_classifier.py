@@ -12,13 +12,12 @@ from keras_txf.checkpoints.saved_config import labels_of, problem_type_of
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.tasks import pairs
-from keras_txf.tasks.batches import rows_of
-from keras_txf.tasks.classifier import Classifier, OneLabel, Score
 from keras_txf.tasks.columns import one_or_many, strings
-from keras_txf.tasks.fitting import FitOptions
-from keras_txf.tasks.labels import label_list, load_classifier
-from keras_txf.tasks.option_tables import SequenceTaskOptions
+from keras_txf.tasks.fitting import rows_of
+from keras_txf.tasks.labels import OneLabel, Score, label_list, load_classifier
+from keras_txf.tasks.option_tables import FitOptions, SequenceTaskOptions
 from keras_txf.tasks.task import Path
+from keras_txf.tasks.text_classifier import Classifier
 from keras_txf.text.datasets import longest_first, pair_row, separator_tokens, types_of_pair
 
 

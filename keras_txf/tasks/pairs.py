@@ -1,11 +1,22 @@
-"""Two texts in one row: what stands between them, and whether token types tell them apart."""
+"""Two texts in one row: the format of a checkpoint; questions with contexts, in windows and in files (SQuAD).
+
+SQuAD: {"data": [{"paragraphs": [{"context", "qas": [{"question", "answers"}]}]}]}.
+
+Legend: T tokens of a context, K tokens of the longest answer, L length of a row.
+"""
+
+import dataclasses
+
+import numpy as np
 
 from keras_txf.checkpoints.building import has_token_types
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.reading import file_of, read_json, reading
 from keras_txf.tasks.columns import strings
 from keras_txf.text.datasets import limit, separator_tokens
 from keras_txf.text.folder_files import read_tokenizer_config
 
+SQUAD = (".json",)
 TOKEN_TYPES = {"token_type_ids": True, "token_types": 2}  # options of a new model
 # Classes of tokenizers whose models were trained with token types. Transformers 4 gave them for all of these classes,
 # transformers 5 leaves out those of ALBERT and RemBERT.
@@ -85,3 +96,213 @@ def texts_of_pairs(task, first, second, columns):
     names = dict([*task.columns.items()][:2])
     read = task._read(first, [second], columns, names)
     return [one for name, column in zip(names, read) for one in strings(name, column)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """A part of a context in a row.
+
+    Args:
+        example: the index of the question.
+        first, count: the first token of the context in the row, and the number of its tokens there.
+        before: the number of tokens in the row before them.
+    """
+
+    example: int
+    first: int
+    count: int
+    before: int
+
+    def position(self, token):
+        """The position in the row of a token of the context, or None."""
+        return self.before + token - self.first if 0 <= token - self.first < self.count else None
+
+
+class AnswerWindows:
+    """Makes rows of `start`, a question, the separator, a part of the context, `end`.
+
+    Args:
+        tokenizer: the tokenizer.
+        max_length: number of tokens of a row. A question has at most half of those that are not special.
+        overlap: number of tokens that a part of a context shares with the next.
+        separator: list of special tokens between question and context.
+        token_types: whether rows have token type ids, 0 up to the separator and 1 from the context on.
+    """
+
+    def __init__(self, tokenizer, max_length, overlap, separator, token_types):
+        self.tokenizer, self.overlap, self.token_types = tokenizer, overlap, token_types
+        self.start, self.between, self.end = (
+            np.array([tokenizer.special_tokens[token] for token in tokens], "int32")
+            for tokens in (tokenizer.start, separator, tokenizer.end)
+        )
+        self.room = max_length - len(self.start) - len(self.between) - len(self.end)
+
+    def rows(self, questions, contexts):
+        """Returns the rows, their windows, and for each question the offsets (T, 2) of its context's tokens."""
+        tokens = self._tokens(contexts)
+        asked = self._tokens(questions)
+        rows, windows = [], []
+        for example, (question, context) in enumerate(zip(questions, contexts)):
+            head = np.concatenate([self.start, asked[question][0][: self.room // 2], self.between])
+            room = self.room + len(self.start) + len(self.between) - len(head)
+            ids = tokens[context][0]
+            for first in starts(len(ids), room, self.overlap):
+                part = ids[first : first + room]
+                rows.append(self._row(head, np.concatenate([part, self.end])))
+                windows.append(Window(example, first, len(part), len(head)))
+        return rows, windows, [tokens[context][1] for context in contexts]
+
+    def _tokens(self, texts):
+        distinct = list(dict.fromkeys(texts))
+        return dict(zip(distinct, self.tokenizer.tokenize_with_offsets(distinct)))
+
+    def _row(self, head, tail):
+        ids = np.concatenate([head, tail])
+        if not self.token_types:
+            return ids
+        return {"token_ids": ids, "token_type_ids": np.repeat([0, 1], [len(head), len(tail)]).astype("int32")}
+
+
+def starts(length, room, overlap):
+    """The first tokens of windows of `room` tokens; neighbours share `overlap`, and the last one may be shorter."""
+    return range(0, max(length - overlap, 1), room - overlap) if length > room else [0]
+
+
+def tokens_of(offsets, start, end):
+    """The first and the last token of the characters from `start` to `end`, or None."""
+    inside = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
+    return (int(inside[0]), int(inside[-1])) if len(inside) else None
+
+
+def targets(window, span):
+    """The positions of an answer's first and last token in a row; 0 and 0 if the row does not hold the answer."""
+    positions = [window.position(token) for token in span] if span is not None else [None]
+    start, end = (0, 0) if None in positions else positions
+    return {"start_logits": np.int32(start), "end_logits": np.int32(end)}
+
+
+def best_spans(windows, logits, context, offsets, longest, k, null_threshold):
+    """Finds the best answers in a context.
+
+    The score of a span is the sum of the logits of its first and its last token; where two windows hold it, the larger
+    one. The score of no answer is the sum of both logits of the first token of a row, in the window where it is least.
+
+    Args:
+        windows, logits: the windows of the context, and the logits (L, 2) of each.
+        context, offsets: the text, and the offsets of its tokens, int (T, 2).
+        longest: number K of tokens of the longest answer.
+        k: number of answers.
+        null_threshold: how much the score of no answer must be above that of the best span; None where every question
+            has an answer.
+
+    Returns:
+        A list of at most `k` dicts of `text`, `start`, `end` and `score`, the best first.
+    """
+    scores = _span_scores(windows, logits, context, offsets, longest)
+    flat = scores.ravel()
+    null = min((float(rows[0].astype("float64").sum()) for rows in logits), default=0.0)
+    candidates = flat if null_threshold is None else np.append(flat, null)
+    total = np.logaddexp.reduce(candidates) if len(candidates) else 0.0
+    found = {}
+    for index in np.argsort(-flat, kind="stable"):
+        if len(found) == k or not np.isfinite(flat[index]):
+            break
+        first, more = divmod(int(index), scores.shape[1])
+        start, end = _without_blanks(context, int(offsets[first, 0]), int(offsets[first + more, 1]))
+        found.setdefault((start, end), flat[index])  # tokens within a character make the same span
+    ranked = [(score, score, *span) for span, score in found.items()]
+    if null_threshold is not None:
+        ranked = sorted([*ranked, (null - null_threshold, null, 0, 0)], key=lambda one: -one[0])[:k]
+    return [
+        {"text": context[start:end], "start": start, "end": end, "score": float(np.exp(score - total))}
+        for _, score, start, end in ranked
+    ]
+
+
+def _span_scores(windows, logits, context, offsets, longest):
+    """The scores of the spans of 1 to K tokens from each token on, float64 (T, K); -inf for what is no span."""
+    solid = np.array([bool(context[start:end].strip()) for start, end in offsets], bool)
+    count = len(offsets)
+    longest = min(longest, count)
+    scores = np.full((count, longest), -np.inf)
+    for window, rows in zip(windows, logits):
+        first, last = rows[window.before : window.before + window.count].astype("float64").T
+        for more in range(min(longest, window.count)):
+            part = scores[window.first : window.first + window.count - more, more]
+            np.maximum(part, first[: window.count - more] + last[more:], out=part)
+    ends = np.minimum(np.arange(count)[:, None] + np.arange(longest), count - 1)
+    scores[~(solid[:, None] & solid[ends])] = -np.inf
+    return scores
+
+
+def _without_blanks(text, start, end):
+    part = text[start:end]
+    return start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
+
+
+def read_squad(path):
+    """Returns the questions, the contexts and the answers of a file of SQuAD 1.1 or 2.0.
+
+    The answers of a question are a dict of `text` and `answer_start`, two lists. They are empty where the file says
+    that the question has no answer: "plausible answers" do not count.
+
+    Raises:
+        ValueError: no such file, or one of another form.
+    """
+    content, shown = read_json(path, "questions"), short_repr(str(path))
+    try:
+        found = [
+            (item["question"], paragraph["context"], _columns(item["answers"]))
+            for article in content["data"]
+            for paragraph in article["paragraphs"]
+            for item in paragraph["qas"]
+        ]
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{shown} must be in SQuAD's format, data > paragraphs > context, qas > question, answers > text, "
+            f"answer_start; received another form: {type(error).__name__} {error}."
+        ) from None
+    if not found:
+        raise ValueError(f"`questions` must hold a question at least; received none in {shown}.")
+    return [list(column) for column in zip(*found)]
+
+
+def _columns(answers):
+    return {"text": [one["text"] for one in answers], "answer_start": [one["answer_start"] for one in answers]}
+
+
+def answers_of(values, contexts):
+    """Returns for each question the list of its answers, (text, its first character in the context).
+
+    Args:
+        values: for each question a text, "" for no answer; a list of texts; or a dict of lists `text` and
+            `answer_start`. A text alone stands where the context has it first.
+        contexts: list of the texts that hold the answers.
+
+    Raises:
+        ValueError: another value, or an answer that is not in the context.
+    """
+    return [_answers(value, context, index) for index, (value, context) in enumerate(zip(values, contexts))]
+
+
+def _answers(value, context, index):
+    if isinstance(value, dict):
+        texts, starts = value.get("text"), value.get("answer_start")
+    else:
+        texts, starts = ([value] if value else []) if isinstance(value, str) else value, None
+    texts, starts = (one.tolist() if hasattr(one, "tolist") else one for one in (texts, starts))
+    are_texts = isinstance(texts, (list, tuple)) and all(isinstance(text, str) for text in texts)
+    if starts is None and are_texts and not isinstance(value, dict):
+        starts = [context.find(text) for text in texts]
+    are_starts = isinstance(starts, (list, tuple)) and all(type(start) is int for start in starts)
+    if not are_texts or not are_starts or len(texts) != len(starts):
+        must = "hold a string, a list of strings, or a dict of lists `text` and `answer_start`"
+        raise bad_argument("answers", must, value, index)
+    for text, start in zip(texts, starts):
+        if not text.strip() or start < 0 or context[start : start + len(text)] != text:
+            where = "" if start < 0 else f" from character {start} on"
+            raise ValueError(
+                "`answers` must be parts of their contexts, with a character that is not a blank; received "
+                f"{short_repr(text)} at index {index}, which the context does not have{where}."
+            )
+    return list(zip(texts, starts))

@@ -8,18 +8,15 @@ import numpy as np
 
 from keras_txf import checkpoints, checks, models, training
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.tasks import pairs
-from keras_txf.tasks.batches import in_batches
-from keras_txf.tasks.columns import one_or_many, strings
-from keras_txf.tasks.data_files import SQUAD, answers_of, is_file, read_squad
-from keras_txf.tasks.errors import bad_argument
-from keras_txf.tasks.fitting import FitOptions
-from keras_txf.tasks.option_tables import SpanTaskOptions
+from keras_txf.tasks.columns import is_file, one_or_many, strings
+from keras_txf.tasks.fitting import in_batches
+from keras_txf.tasks.option_tables import FitOptions, SpanTaskOptions
+from keras_txf.tasks.pairs import SQUAD, AnswerWindows, answers_of, best_spans, read_squad, targets, tokens_of
 from keras_txf.tasks.task import Path, Task
-from keras_txf.tasks.windows import AnswerWindows, best_spans, targets, tokens_of
 from keras_txf.text.datasets import checked_tokenizer, separator_tokens
 
 OUTPUTS = ("start_logits", "end_logits")
@@ -149,7 +146,7 @@ class QuestionAnswerer(Task):
             questions, contexts: lists or columns of strings; or `questions` alone a table of all three columns,
                 "question", "context" and "answers" unless `columns` says otherwise, see `TextClassifier.fit`; or the
                 path of a .json file in the format of SQuAD 1.1 or 2.0.
-            answers: for each question its answer, a part of the context: a string, of which the first place in the
+            answers: for each question its answer, a part of the context: a string, whose first occurrence in the
                 context counts; a list of strings, several answers; or a dict of two lists, `text` and `answer_start`,
                 as Hugging Face's data sets have it. "" or empty lists say that the context has no answer, for a task
                 with a `null_threshold`. Training is on the first answer, the scores are of the best one.
@@ -176,7 +173,7 @@ class QuestionAnswerer(Task):
             verbose: 0 shows no progress bar; it comes from ten batches on.
 
         Returns:
-            A dict of `text`, the answer; `start` and `end`, its place in the context in characters; and `score`, its
+            A dict of `text`, the answer; `start` and `end`, its span in the context in characters; and `score`, its
             probability among all spans of the context of at most `max_answer_length` tokens and no answer, where there
             may be none. No answer is "" from 0 to 0. With `k` a list of at most so many dicts, the best first. Of lists
             of texts a list of these.
@@ -197,10 +194,10 @@ class QuestionAnswerer(Task):
             of_question[window.example][0].append(window)
             of_question[window.example][1].append(logits)
         answers = []
-        for place, (context, tokens, parts) in enumerate(zip(contexts, offsets, of_question)):
+        for index, (context, tokens, parts) in enumerate(zip(contexts, offsets, of_question)):
             best = best_spans(*parts, context, tokens, self.max_answer_length, k or 1, self.null_threshold)
             if not best:
-                raise bad_argument("contexts", "each have a token", context, place)
+                raise bad_argument("contexts", "each have a token", context, index)
             answers.append(best[0] if k is None else best)
         return back(answers)
 
@@ -236,10 +233,10 @@ class QuestionAnswerer(Task):
         questions, contexts = strings("questions", values[0]), strings("contexts", values[1])
         answers = answers_of(values[2], contexts)
         if self.null_threshold is None and not all(answers):
-            place = next(place for place, one in enumerate(answers) if not one)
+            index = next(index for index, one in enumerate(answers) if not one)
             raise ValueError(
                 "`answers` must hold an answer to each question of a task without `null_threshold`; received none for "
-                f"{short_repr(questions[place])} at place {place}."
+                f"{short_repr(questions[index])} at index {index}."
             )
         return [questions, contexts, answers]
 
@@ -247,15 +244,15 @@ class QuestionAnswerer(Task):
         questions, contexts, answers = values
         rows, windows, offsets = self._windows().rows(questions, contexts)
         spans = []
-        for place, (tokens, known) in enumerate(zip(offsets, answers)):
+        for index, (tokens, known) in enumerate(zip(offsets, answers)):
             span = tokens_of(tokens, known[0][1], known[0][1] + len(known[0][0])) if known else None
             if known and span is None:
-                raise bad_argument("answers", "each have a token", known[0][0], place)
+                raise bad_argument("answers", "each have a token", known[0][0], index)
             spans.append(span)
         return _Rows([(row, targets(window, spans[window.example])) for row, window in zip(rows, windows)])
 
     def _padding(self):
-        return self._input_padding(), dict.fromkeys(OUTPUTS, 0)  # of the places of the answer
+        return self._input_padding(), dict.fromkeys(OUTPUTS, 0)  # of the positions of the answer
 
     def _compilation(self):
         return {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in OUTPUTS}, None

@@ -87,11 +87,11 @@ def check_modules(model):
     Raises:
         ValueError: another model, which a folder of sentence-transformers cannot hold.
     """
-    places = [place for place, layer in enumerate(model.layers) if isinstance(layer, layers.Pooling)]
-    after = model.layers[places[0] + 1 :] if len(places) == 1 else []
+    indices = [index for index, layer in enumerate(model.layers) if isinstance(layer, layers.Pooling)]
+    after = model.layers[indices[0] + 1 :] if len(indices) == 1 else []
     is_unit = bool(after) and isinstance(after[-1], keras.layers.UnitNormalization) and after[-1].axis == -1
     dense = after[:-1] if is_unit else after
-    if len(places) != 1 or any(type(layer) is not keras.layers.Dense for layer in dense):
+    if len(indices) != 1 or any(type(layer) is not keras.layers.Dense for layer in dense):
         last = [layer.name for layer in model.layers[-3:]]
         parts = "an encoder, `Pooling`, Dense layers and `UnitNormalization`"
         raise _keras_only(f"a model other than {parts}", f"a model that ends in {last}")
@@ -100,7 +100,7 @@ def check_modules(model):
         if name not in ACTIVATIONS.values():
             others = f"a Dense layer with an activation other than {sorted(ACTIVATIONS.values())}"
             raise _keras_only(others, short_repr(name))
-    pooling = model.layers[places[0]]
+    pooling = model.layers[indices[0]]
     if pooling.kind not in KINDS.values():
         raise _keras_only(f"a pooling other than {list(KINDS.values())}", short_repr(pooling.kind))
     return pooling, dense, is_unit
@@ -141,9 +141,9 @@ def _modules(folder):
     with reading(path):
         modules = json.loads(path.read_text("utf-8"))
         found = [(module["type"].rsplit(".", 1)[-1], str(module["path"])) for module in modules]
-    for _, place in found:
+    for _, module in found:
         for name in ("config.json", ONE):
-            within(folder, file_of(folder, pathlib.PurePath(place, name)))
+            within(folder, file_of(folder, pathlib.PurePath(module, name)))
     return found
 
 
@@ -173,19 +173,19 @@ def read_dense(folder, path, width):
     Raises:
         ValueError: a damaged file; an activation outside `ACTIVATIONS`; tensors whose shapes do not fit the vectors.
     """
-    place = file_of(folder, pathlib.PurePath(path, "config.json"))
-    values = read_json(place)
+    config = file_of(folder, pathlib.PurePath(path, "config.json"))
+    values = read_json(config)
     activation = values.get("activation_function", "torch.nn.modules.activation.Tanh")
     checks.one_of(f"activation_function of {path}/config.json", activation, ACTIVATIONS)
     for key, allowed in FIXED.items():
         checks.one_of(f"{key} of {path}/config.json", values.get(key, allowed[0]), allowed)
-    with open_tensors(place.parent) as tensors:
+    with open_tensors(config.parent) as tensors:
         names = {KERNEL, BIAS} if values.get("bias", True) else {KERNEL}
         if set(tensors) != names:
             raise ValueError(
                 f"{path}/{ONE} must have the tensors {sorted(names)}; received {short_repr(sorted(tensors))}."
             )
-        with reading(place):
+        with reading(config):
             kernel, *bias = (tensors.read(name).astype("float32") for name in (KERNEL, BIAS) if name in names)
     if kernel.ndim != 2 or kernel.shape[1] != width or any(one.shape != kernel.shape[:1] for one in bias):
         raise ValueError(

@@ -10,16 +10,14 @@ import numpy as np
 from keras_txf import checkpoints, checks, text
 from keras_txf.checkpoints.checkpoint_info import has_checkpoint_info
 from keras_txf.checkpoints.saved_config import config_with_labels
+from keras_txf.checks import bad_argument
 from keras_txf.layers.shown_options import shows_options
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
 from keras_txf.tasks import fitting
 from keras_txf.tasks import folder as task_folder
-from keras_txf.tasks.batches import Batches, in_batches, probabilities, rows_of
 from keras_txf.tasks.columns import named_columns, read_columns, strings
-from keras_txf.tasks.errors import bad_argument
-from keras_txf.tasks.fitting import CompileOptions
-from keras_txf.tasks.labels import class_weights
-from keras_txf.tasks.option_tables import builder_options
+from keras_txf.tasks.fitting import Batches, class_weights, in_batches, probabilities, rows_of
+from keras_txf.tasks.option_tables import CompileOptions, builder_options
 from keras_txf.text.datasets import checked_tokenizer, limit, row
 
 Path = str | os.PathLike

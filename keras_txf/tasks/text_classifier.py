@@ -1,4 +1,4 @@
-"""TextClassifier: a label for a text, several labels, or a number."""
+"""TextClassifier: a label for a text, several labels, or a number; and the base that it shares with PairClassifier."""
 
 from typing import Any, Self, Unpack
 
@@ -7,13 +7,53 @@ import keras
 from keras_txf import checks, models
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checkpoints.saved_config import config_with_labels, labels_of, problem_type_of
+from keras_txf.checks import bad_argument
 from keras_txf.layers.shown_options import shows_options, shows_overrides
-from keras_txf.tasks.classifier import Classifier, problem_of
+from keras_txf.layers.token_input import logits_of
 from keras_txf.tasks.columns import one_or_many, strings
-from keras_txf.tasks.fitting import FitOptions
-from keras_txf.tasks.labels import load_classifier
-from keras_txf.tasks.option_tables import SequenceTaskOptions
-from keras_txf.tasks.task import Path
+from keras_txf.tasks.labels import load_classifier, problem_of
+from keras_txf.tasks.option_tables import FitOptions, SequenceTaskOptions
+from keras_txf.tasks.task import Path, Task
+
+
+class Classifier(Task):
+    """A task whose model gives a text, or a pair of texts, one row of logits (C,).
+
+    Args:
+        model, tokenizer, max_length, learning_rate: see `Task`.
+        labels: list of the C labels; None for a number.
+        problem: what a text has: `OneLabel()`, `SeveralLabels()`, `Number()` or `Score()`.
+    """
+
+    def __init__(self, model, tokenizer, labels, problem, max_length, learning_rate):
+        super().__init__(model, tokenizer, max_length, learning_rate)
+        self._problem = problem
+        self.labels = problem.checked_labels(labels)
+        classes, needed = logits_of(self.model).shape[-1], len(self.labels or [None])
+        if needed != classes:
+            raise ValueError(f"`labels` must be {classes}, one for each class of the model; received {needed}.")
+
+    def _fit(self, data, others, options, class_weight=None, names=None):
+        if class_weight is not None and not self._problem.has_class_weight:
+            raise bad_argument("class_weight", f"be None for {self._problem.name}", class_weight)
+        return super()._fit(data, others, options, class_weight, names)
+
+    def _answers(self, examples, batch_size, return_probabilities, verbose):
+        rows = self._probabilities(examples, batch_size, verbose, self._problem.activation)
+        answers = self._problem.probabilities if return_probabilities else self._problem.answers
+        return answers(rows, self.labels)
+
+    def _checked(self, values):
+        return [*super()._checked(values[:-1]), self._problem.targets(values[-1], self.labels)]
+
+    def _padding(self):
+        return self._input_padding(), self._problem.padding
+
+    def _compilation(self):
+        return self._problem.compilation()
+
+    def _scores(self, values, batch_size):
+        return self._problem.scores(lambda: self.predict(*values[:-1], batch_size=batch_size, verbose=0), values[-1])
 
 
 class TextClassifier(Classifier):

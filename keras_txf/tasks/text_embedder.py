@@ -8,17 +8,16 @@ from keras import ops
 
 from keras_txf import checkpoints, checks, layers, models, text
 from keras_txf.checkpoints.option_tables import CheckpointOptions
+from keras_txf.checks import bad_argument
 from keras_txf.layers.heads import POOLINGS
 from keras_txf.layers.norms import UnitNormalization
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import embedded_input, inputs_by_name
 from keras_txf.tasks import sentence_modules
-from keras_txf.tasks.batches import in_batches, rows_of
-from keras_txf.tasks.classifier import correlations
 from keras_txf.tasks.columns import numbers, one_or_many, strings
-from keras_txf.tasks.errors import bad_argument
-from keras_txf.tasks.fitting import FitOptions
-from keras_txf.tasks.option_tables import EmbedderOptions
+from keras_txf.tasks.fitting import in_batches, rows_of
+from keras_txf.tasks.labels import correlations
+from keras_txf.tasks.option_tables import EmbedderOptions, FitOptions
 from keras_txf.tasks.task import Path, Task
 from keras_txf.text.datasets import row
 
@@ -211,7 +210,7 @@ class TextEmbedder(Task):
         for start in range(0, len(queries), batch_size):
             similarity = self.encode(queries[start : start + batch_size], batch_size, verbose=0) @ self.embeddings.T
             best = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
-            found += [[(self.texts[i], float(row[i])) for i in places] for row, places in zip(similarity, best)]
+            found += [[(self.texts[i], float(row[i])) for i in indices] for row, indices in zip(similarity, best)]
         return back(found)
 
     def export(self, folder: Path, overwrite: bool = False) -> None:
@@ -251,7 +250,9 @@ class TextEmbedder(Task):
 
     def _examples(self, values):
         pairs = text.contrastive_pairs(tuple(values), self.tokenizer, self.max_length)
-        return pairs.map(lambda pair: (pair, np.int32(0)))  # `_finish` makes the target, the place in the batch
+        return pairs.map(
+            lambda pair: (pair, np.int32(0))
+        )  # `_finish` makes the target, the index of the pair in the batch
 
     def _finish(self, batch):
         inputs, targets = batch

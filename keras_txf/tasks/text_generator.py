@@ -1,4 +1,4 @@
-"""TextGenerator: continues texts, follows instructions, chats."""
+"""TextGenerator: continues texts, follows instructions,"""
 
 import functools
 from typing import Any, Self, Unpack
@@ -7,18 +7,29 @@ import keras
 
 from keras_txf import checkpoints, checks, models, text, training
 from keras_txf.checkpoints.option_tables import CheckpointOptions
+from keras_txf.checks import bad_argument
 from keras_txf.generation.option_tables import ExportOptions, TextOptions
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import target_name, token_input
-from keras_txf.tasks import chats
-from keras_txf.tasks.answers import Answers, stop_ids_of
+from keras_txf.tasks.answers import (
+    END_OF_MESSAGE,
+    PLAIN_TEMPLATE,
+    ROLE_TOKENS,
+    Answers,
+    conversations_of,
+    end_ids,
+    is_conversations,
+    message_texts,
+    render_each,
+    required_template,
+    stop_ids_of,
+    template_of,
+    with_end,
+)
 from keras_txf.tasks.columns import strings
-from keras_txf.tasks.errors import bad_argument
-from keras_txf.tasks.fitting import FitOptions
-from keras_txf.tasks.option_tables import GeneratorTaskOptions
+from keras_txf.tasks.option_tables import FitOptions, GeneratorTaskOptions
 from keras_txf.tasks.task import Path, Task
-from keras_txf.text.chat_messages import plain
-from keras_txf.text.chat_templates import find_chat_template
+from keras_txf.text.chat_templates import find_chat_template, plain
 from keras_txf.text.instruction import ChatReader
 from keras_txf.text.lazy_imports import tf
 
@@ -53,7 +64,7 @@ class TextGenerator(Task):
         chat_template: Any = None,
     ):
         super().__init__(model, tokenizer, max_length, learning_rate)
-        self.chat_template = chats.template_of(chat_template, tokenizer)
+        self.chat_template = template_of(chat_template, tokenizer)
         # A prompt has no `end`.
         self._prompt_tokenizer = tokenizer.from_config({**tokenizer.get_config(), "end": [], "length": None})
 
@@ -79,8 +90,8 @@ class TextGenerator(Task):
         for column in read[1:]:
             strings("responses", column)
         special = ("<pad>", "<unk>", "<s>", "</s>")
-        if options["tokenizer"] is None and chat_template is None and chats.is_conversations(read[0]):
-            chat_template, special = chats.PLAIN, (*special, *chats.ROLES, chats.END)
+        if options["tokenizer"] is None and chat_template is None and is_conversations(read[0]):
+            chat_template, special = PLAIN_TEMPLATE, (*special, *ROLE_TOKENS, END_OF_MESSAGE)
         ends = {"start": "<s>", "end": "</s>", "pad_token": "<pad>"}
         train = functools.partial(text.SentencePieceTokenizer.train, special_tokens=special, **ends)
         more = {"train": train, "position": "rotary", "chat_template": chat_template}
@@ -100,7 +111,7 @@ class TextGenerator(Task):
             {options}
         """
         folder, tokenizer = cls._find(path, options)
-        tokenizer = chats.with_end(tokenizer, folder)
+        tokenizer = with_end(tokenizer, folder)
         model = checkpoints.load(folder, "causal_lm", **options)
         template = find_chat_template(folder) if chat_template is None else chat_template
         return cls(model, tokenizer, max_length, learning_rate=5e-5, chat_template=template)
@@ -216,9 +227,9 @@ class TextGenerator(Task):
         >>> isinstance(generator.chat("the cat", max_new_tokens=3), str)
         True
         """
-        template = chats.needed(self.chat_template)
+        template = required_template(self.chat_template)
         reader = ChatReader(self.tokenizer, token_input(self.model, target_name(self.model)).pad_id)
-        conversations, back = chats.conversations_of(messages)
+        conversations, back = conversations_of(messages)
         are_dicts = isinstance(tools, (list, tuple)) and all(isinstance(tool, dict) for tool in tools)
         if tools is not None and not are_dicts:
             raise bad_argument("tools", "be a list of dicts", tools)
@@ -226,9 +237,14 @@ class TextGenerator(Task):
             raise bad_argument("variables", "be a dict or None", variables)
         variables = reader.guard(plain("variables", {**(variables or {}), "tools": tools}))
         render = functools.partial(template.render, add_generation_prompt=True, **variables)
-        prompts = back(chats.rendered(lambda turns: render(reader.guard(plain("messages", turns))), conversations))
-        ends = {"stop_ids": ids} if (ids := chats.end_ids(template, self.tokenizer)) else {}
-        options = {**ends, "max_new_tokens": max_new_tokens, "sampler": sampler, **options}
+        prompts = back(render_each(lambda turns: render(reader.guard(plain("messages", turns))), conversations))
+        ends = end_ids(template, self.tokenizer)
+        options = {
+            **({"stop_ids": ends} if ends else {}),
+            "max_new_tokens": max_new_tokens,
+            "sampler": sampler,
+            **options,
+        }
         answers = Answers(self.model, reader, self.tokenizer, options, False, joins=False)
         return answers(prompts, batch_size, stream, verbose)
 
@@ -247,15 +263,15 @@ class TextGenerator(Task):
         return {**super().get_config(), "chat_template": template}
 
     def _checked(self, values):
-        if len(values) == 1 and chats.is_conversations(values[0]):
-            chats.needed(self.chat_template)
+        if len(values) == 1 and is_conversations(values[0]):
+            required_template(self.chat_template)
             return values
         return [strings(name, column) for name, column in zip(("texts", "responses"), values)]
 
     def _examples(self, values):
         if len(values) == 2:
             return text.instruction(tuple(values), self.tokenizer, self.chat_template, self.max_length)
-        if chats.is_conversations(values[0]):
+        if is_conversations(values[0]):
             return text.conversations(values[0], self.tokenizer, self.chat_template, self.max_length)
         examples = text.next_token(values[0], self.tokenizer, self.max_length)
         return examples.map(lambda ids, targets: (ids, targets, tf.ones(tf.shape(ids))))
@@ -274,7 +290,7 @@ class TextGenerator(Task):
 
 def lines_of(columns):
     """The texts of columns, for a vocabulary."""
-    return strings("texts", [line for column in columns for line in chats.contents(column)])
+    return strings("texts", [line for column in columns for line in message_texts(column)])
 
 
 def columns_of(responses, columns):

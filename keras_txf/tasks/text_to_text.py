@@ -13,8 +13,7 @@ from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.reading import file_of
 from keras_txf.tasks.answers import Answers, stop_ids_of
 from keras_txf.tasks.columns import strings
-from keras_txf.tasks.fitting import FitOptions
-from keras_txf.tasks.option_tables import TextToTextOptions
+from keras_txf.tasks.option_tables import FitOptions, TextToTextOptions
 from keras_txf.tasks.task import Path, Task
 from keras_txf.text.datasets import checked_tokenizer, limit
 

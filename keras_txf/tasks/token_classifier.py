@@ -10,18 +10,14 @@ import numpy as np
 from keras_txf import checks, models, text, training
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checkpoints.saved_config import labels_of
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import logits_of
-from keras_txf.tasks.classifier import OneLabel
-from keras_txf.tasks.columns import one_or_many
-from keras_txf.tasks.data_files import CONLL, is_file, read_conll
-from keras_txf.tasks.errors import bad_argument
-from keras_txf.tasks.fitting import FitOptions
-from keras_txf.tasks.labels import label_list, load_classifier, numbers_of
-from keras_txf.tasks.option_tables import TokenTaskOptions
+from keras_txf.tasks.columns import is_file, one_or_many
+from keras_txf.tasks.labels import OneLabel, label_list, load_classifier, numbers_of
+from keras_txf.tasks.option_tables import FitOptions, TokenTaskOptions
 from keras_txf.tasks.task import Path, Task, word_pieces
-from keras_txf.tasks.windows import WordWindows, words_of
+from keras_txf.tasks.words import CONLL, WordWindows, read_conll, words_of
 from keras_txf.text.tags import checked_names
 
 IGNORED = -100  # target of tokens that do not count
@@ -160,7 +156,7 @@ class TokenClassifier(Task):
         Args:
             words: the words of a text, a list of strings; or a list of such lists.
             batch_size: texts in a batch.
-            return_probabilities: whether to return probabilities float32 (W, C) in place of the labels of W words.
+            return_probabilities: whether to return probabilities float32 (W, C) instead of the labels of W words.
                 They are 0 for a word without a token, such as "".
             verbose: 0 shows no progress bar; it comes from ten batches on.
 
@@ -185,16 +181,16 @@ class TokenClassifier(Task):
             verbose: 0 shows no progress bar; it comes from ten batches on.
 
         Returns:
-            A list of dicts for a text, or a list of such lists: `text`, `label`, `start` and `end`, the entity's place
-            in characters, and `score`, the mean probability of its words' labels.
+            A list of dicts for a text, or a list of such lists: `text`, `label`, `start` and `end`, the entity's
+            span in characters, and `score`, the mean probability of its words' labels.
         """
         texts, back = one_or_many("texts", texts)
         if not self._makes_entities():
             raise ValueError(f"`entities` needs labels like 'B-PER'; received a task of {short_repr(self.labels)}.")
-        words, places = self._windows.split(texts)
+        words, spans_of_texts = self._windows.split(texts)
         answers = [[] for _ in texts]
         for answer, whole, spans, row in zip(
-            answers, texts, places, self._word_probabilities(words, batch_size, verbose)
+            answers, texts, spans_of_texts, self._word_probabilities(words, batch_size, verbose)
         ):
             for label, first, last in training.entities(self._tags(row)):
                 start, end, score = spans[first][0], spans[last - 1][1], float(row[first:last].max(axis=1).mean())
@@ -224,8 +220,8 @@ class TokenClassifier(Task):
         rows, owners = self._windows.rows(words)
         found = self._probabilities(rows, batch_size, verbose)
         answers = [np.zeros((len(row), len(self.labels)), "float32") for row in words]
-        for probabilities, (place, tokens, of_word) in zip(found, owners):
-            answers[place][of_word] = probabilities[tokens]
+        for probabilities, (index, tokens, of_word) in zip(found, owners):
+            answers[index][of_word] = probabilities[tokens]
         return answers
 
     @classmethod
@@ -239,11 +235,11 @@ class TokenClassifier(Task):
     def _checked(self, values):
         words = words_of("words", values[0])
         numbers = []
-        for place, (row, tags) in enumerate(zip(words, values[1])):
+        for index, (row, tags) in enumerate(zip(words, values[1])):
             if not isinstance(tags, list) or len(tags) != len(row):
-                raise bad_argument("tags", f"hold a list of a tag for each of {len(row)} words", tags, place)
+                raise bad_argument("tags", f"hold a list of a tag for each of {len(row)} words", tags, index)
             are_numbers = all(type(tag) is int and 0 <= tag < len(self.labels) for tag in tags)
-            numbers.append(tags if are_numbers else numbers_of("tags", tags, self.labels, place))
+            numbers.append(tags if are_numbers else numbers_of("tags", tags, self.labels, index))
         return [words, numbers]
 
     def _examples(self, values):

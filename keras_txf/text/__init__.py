@@ -11,10 +11,18 @@ from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.characters import ByteTokenizer, CharacterTokenizer
 from keras_txf.text.chat_templates import ChatTemplate, chat_template
 from keras_txf.text.checkpoint import from_checkpoint
+from keras_txf.text.examples import (
+    classification,
+    contrastive_pairs,
+    contrastive_targets,
+    next_token,
+    question_answering,
+    sentence_pairs,
+    token_ids,
+    translation,
+)
 from keras_txf.text.export import export
-from keras_txf.text.generation import next_token, question_answering, translation
 from keras_txf.text.instruction import conversations, instruction
-from keras_txf.text.labelled import classification, contrastive_pairs, contrastive_targets, sentence_pairs, token_ids
 from keras_txf.text.masking import mask_tokens, masked_language_modelling
 from keras_txf.text.packing import pack
 from keras_txf.text.sentence_piece import SentencePieceTokenizer

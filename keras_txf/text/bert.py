@@ -51,11 +51,11 @@ def changed(codes, first, rest, page_of):
     """Normalises code points, RaggedTensor (R, C): returns as many, fewer or more, with their flags."""
     code = codes.values
     page = tf.gather(page_of, tf.bitwise.right_shift(code, 8))
-    place = page * PAGE + tf.bitwise.bitwise_and(code, PAGE - 1)
-    values = tf.bitwise.bitwise_xor(tf.gather(first, place), code)
+    index = page * PAGE + tf.bitwise.bitwise_and(code, PAGE - 1)
+    values = tf.bitwise.bitwise_xor(tf.gather(first, index), code)
 
     def several():
-        wide = tf.reshape(tf.concat([values[:, None], tf.gather(rest, place)], axis=1), [-1])
+        wide = tf.reshape(tf.concat([values[:, None], tf.gather(rest, index)], axis=1), [-1])
         splits = codes.row_splits * (1 + rest.shape[1])
         return tf.RaggedTensor.from_row_splits(wide, splits, validate=False)
 
@@ -80,9 +80,9 @@ def in_canonical_order(characters):
     values = characters.values
     codes, classes = accents()
     moves = tf.bitwise.bitwise_and(values, MOVES) > 0
-    place = tf.where(moves, tf.searchsorted(codes, tf.bitwise.bitwise_and(values, CHARACTER)), 0)
+    index = tf.where(moves, tf.searchsorted(codes, tf.bitwise.bitwise_and(values, CHARACTER)), 0)
     letter = tf.cumsum(tf.cast(~moves, tf.int64)) + characters.value_rowids()
-    key = letter * 256 + tf.where(moves, tf.gather(classes, place), 0)
+    key = letter * 256 + tf.where(moves, tf.gather(classes, index), 0)
     return characters.with_values(tf.gather(values, tf.argsort(key, stable=True)))
 
 

@@ -7,26 +7,35 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Self, Unpack
+from typing import Annotated, Self, Unpack
 
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
-from keras_txf.layers.shown_options import shows_defaults, shows_options
+from keras_txf.layers.shown_options import shows_defaults, take_options
 from keras_txf.reading import parse_json
 from keras_txf.text.lazy_imports import tf, tokenizers
-from keras_txf.text.option_tables import BytePairOptions
-from keras_txf.text.tokenizer import Tokenizer
+from keras_txf.text.tokenizer import Tokenizer, TokenizerOptions
 from keras_txf.text.vocabulary import LARGEST_VOCABULARY, first_tokens, from_files, lines, read_text
 
 # Of this process; letters and digits, which normalizers leave alone.
 PREFIX = secrets.token_hex(16)
 
 
+class BytePairOptions(TokenizerOptions, total=False):
+    """Options of `BytePairTokenizer`."""
+
+    pad_token: Annotated[
+        str | None,
+        None,
+        "special token of padding; default `<pad>` or `[PAD]` where there is one, else None. A tokenizer without one, "
+        "such as GPT-2's, can pad with any special token.",
+    ]
+
+
 @register
-@shows_options
 class BytePairTokenizer(Tokenizer):
     """Runs a `tokenizer.json`, byte-level BPE above all, by the package `tokenizers`.
 
@@ -66,7 +75,7 @@ class BytePairTokenizer(Tokenizer):
     _finds_special_tokens = True
 
     def __init__(self, definition: str, **options: Unpack[BytePairOptions]):
-        kernel = kernel_of(definition)
+        own, kernel = take_options(BytePairTokenizer, options), kernel_of(definition)
         tokens = {id: token for token, id in kernel.get_vocab().items()}
         size, missing = kernel.get_vocab_size(), sorted(set(range(len(tokens))) - set(tokens))
         if len(tokens) < size:
@@ -79,19 +88,19 @@ class BytePairTokenizer(Tokenizer):
             )
         added = kernel.get_added_tokens_decoder()
         special = [added[id].content for id in sorted(added) if added[id].special]
-        pad_token = options.pop("pad_token")
+        pad_token = own.pop("pad_token")
         if pad_token is None:
             pad_token = next((token for token in ("<pad>", "[PAD]") if token in special), None)
         kernel.no_padding()
         kernel.no_truncation()
         parts = json.loads(kernel.to_str())
         unk_token = parts["model"].get("unk_token") or tokens.get(parts["model"].get("unk_id"))
-        if checks.strings("added_tokens", options["added_tokens"]):
+        if checks.strings("added_tokens", own["added_tokens"]):
             raise ValueError(
                 "`added_tokens` must be those of `definition`, which may hold any; received "
-                f"{short_repr(options['added_tokens'])}."
+                f"{short_repr(own['added_tokens'])}."
             )
-        super().__init__([tokens[id] for id in range(len(tokens))], special, pad_token, unk_token, **options)
+        super().__init__([tokens[id] for id in range(len(tokens))], special, pad_token, unk_token, **own, **options)
         self._kernel = kernel
         self._definition = definition
         self._encoder = escaping(kernel, parts, special) if self.special_tokens_in_text == "escape" else kernel

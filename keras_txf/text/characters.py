@@ -3,25 +3,23 @@
 import collections
 import os
 from collections.abc import Iterable, Sequence
-from typing import Self, Unpack
+from typing import Annotated, Self, Unpack
 
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
-from keras_txf.layers.shown_options import shows_defaults, shows_options
+from keras_txf.layers.shown_options import shows_defaults, take_options
 from keras_txf.text.lazy_imports import tf
-from keras_txf.text.option_tables import CharacterOptions, TokenizerOptions
 from keras_txf.text.ragged import from_bytes, pairs
-from keras_txf.text.tokenizer import Tokenizer
+from keras_txf.text.tokenizer import Tokenizer, TokenizerOptions
 from keras_txf.text.vocabulary import first_tokens, lines
 
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 @register
-@shows_options
 class ByteTokenizer(Tokenizer):
     """Makes a token of each byte of the text in UTF-8: nothing to train, no unknown token.
 
@@ -76,8 +74,8 @@ class ByteTokenizer(Tokenizer):
         found = []
         for text in texts:
             values = np.frombuffer(text.encode(), "uint8").astype("int32")
-            places = np.arange(len(values))
-            found.append((values + len(self._first), from_bytes(text, places, places + 1)))
+            indices = np.arange(len(values))
+            found.append((values + len(self._first), from_bytes(text, indices, indices + 1)))
         return found
 
     def _decode(self, rows):
@@ -90,8 +88,14 @@ class ByteTokenizer(Tokenizer):
         return {**super().get_config(), **own}
 
 
+class CharacterOptions(TokenizerOptions, total=False):
+    """Options of `CharacterTokenizer`."""
+
+    pad_token: Annotated[str | None, "[PAD]", "the special token of padding."]
+    unk_token: Annotated[str | None, "[UNK]", "the special token of characters that are not in the vocabulary."]
+
+
 @register
-@shows_options
 class CharacterTokenizer(Tokenizer):
     """Makes a token of each character (Unicode code point) of the text.
 
@@ -128,7 +132,8 @@ class CharacterTokenizer(Tokenizer):
         special_tokens: Sequence[str] = ("[PAD]", "[UNK]"),
         **options: Unpack[CharacterOptions],
     ):
-        super().__init__(vocabulary, special_tokens, **options)
+        own = take_options(CharacterTokenizer, options)
+        super().__init__(vocabulary, special_tokens, **own, **options)
         self._special("unk_token", [self.unk_token])
         characters = [token for token in self._vocabulary.tokens if token not in self.special_tokens]
         for token in characters:
@@ -185,8 +190,8 @@ class CharacterTokenizer(Tokenizer):
         found = []
         for text in texts:
             codes = np.array([ord(character) for character in text], "int64")
-            places = np.arange(len(text))
-            found.append((self._ids[np.minimum(codes, len(self._ids) - 1)], pairs(places, places + 1)))
+            indices = np.arange(len(text))
+            found.append((self._ids[np.minimum(codes, len(self._ids) - 1)], pairs(indices, indices + 1)))
         return found
 
     def _decode(self, rows):

@@ -1,20 +1,29 @@
-"""Chat templates: messages to the text that a model was trained on, by the Jinja template of a checkpoint."""
+"""Chat templates: messages to the text that a model was trained on, by the Jinja template of a checkpoint.
 
+A template runs in another process, with limits on its time and memory.
+"""
+
+import functools
 import importlib.util
 import os
 import re
 from typing import Any, Self
+
+import numpy as np
 
 from keras_txf import checks
 from keras_txf.atomic_write import atomic_file, writing
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
 from keras_txf.reading import file_of, read_json, reading
+from keras_txf.strangers import StrangersError, ask
 from keras_txf.strangers_process import MARKS
-from keras_txf.text.chat_messages import all_dicts, checked_messages, has_generation, plain, rendered
 from keras_txf.text.folder_files import TOKENS, content, read_config
+from keras_txf.text.lazy_imports import require_jinja2
 from keras_txf.text.vocabulary import read_text
 
+ROLES = ("system", "user", "assistant", "tool")  # of any template; it may have others, which it names
+REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing in the messages of different models
 FILE, OTHERS = "chat_template.jinja", "additional_chat_templates"
 
 
@@ -109,7 +118,7 @@ class ChatTemplate:
             **variables: `tools`, `documents`, `template` and variables of `render`.
 
         Returns:
-            The text, and a list of (start, end), places in the text in characters.
+            The text, and a list of spans (start, end) of characters of the text.
 
         Raises:
             ValueError: as `render`; a template without `{% generation %}` that renders the beginning of a conversation
@@ -120,16 +129,16 @@ class ChatTemplate:
         text = self._render(source, messages, options)
         if has_generation(source):
             return text, _marked_parts(text, self._render(source, messages, options, marks=True))
-        answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         parts = []
-        for place in answers:
-            before = self._render(source, messages[:place], {**options, "add_generation_prompt": True})
-            whole = self._render(source, messages[: place + 1], options)
+        for index in answers:
+            before = self._render(source, messages[:index], {**options, "add_generation_prompt": True})
+            whole = self._render(source, messages[: index + 1], options)
             if not whole.startswith(before) or not text.startswith(whole):
                 raise ValueError(
                     "`template` must render the first messages of a conversation as it renders them within the whole, "
                     "or mark answers with {% generation %}; received a template that renders the messages before "
-                    f"message {place}, or those up to it, in another way."
+                    f"message {index}, or those up to it, in another way."
                 )
             parts.append((len(before), len(whole)))
         return text, parts
@@ -143,7 +152,7 @@ class ChatTemplate:
             folder: the folder of a checkpoint.
 
         Raises:
-            ValueError: a place that cannot be written to, a template's name that is no file's name.
+            ValueError: a folder that cannot be written to, or a template whose name is not a file name.
         """
         write_templates(checks.path("folder", folder), self.templates)
 
@@ -212,21 +221,21 @@ def find_chat_template(folder):
 
 
 def _marked_parts(text, marked):
-    """Returns the parts between marks, as places in the text without the marks."""
+    """Returns the spans between marks, in characters of the text without the marks."""
     first, last = MARKS
     if first in text or last in text or marked.replace(first, "").replace(last, "") != text:
         raise ValueError(
             "`template` must not change the text of a block of {% generation %} outside of the block, and `messages` "
             f"must be without U+FDD0 and U+FDD1; received {short_repr(text)}."
         )
-    parts, place, start = [], 0, 0
+    parts, position, start = [], 0, 0
     for piece in re.split(f"([{first}{last}])", marked):
         if piece == first:
-            start = place
+            start = position
         elif piece == last:
-            parts.append((start, place))
+            parts.append((start, position))
         else:
-            place += len(piece)
+            position += len(piece)
     return parts
 
 
@@ -279,3 +288,102 @@ def write_templates(folder, templates):
 
 def _is_named(entry):
     return isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)
+
+
+def checked_messages(name, messages, source):
+    """Returns messages as a template reads them: a list of dicts of JSON's types, without None.
+
+    A template writes whatever it is given, even a misspelt role or a content that is not a text.
+    """
+    messages = plain(name, messages)
+    if not isinstance(messages, list) or not messages or not all_dicts(messages):
+        raise ValueError(f"`{name}` must be a list of dicts, at least one; received {short_repr(messages)}.")
+    found = []
+    for index, message in enumerate(messages):
+        message = {key: value for key, value in message.items() if value is not None}
+        role = message.get("role")
+        if not isinstance(role, str):
+            raise ValueError(
+                f"`{name}` must each have a string as 'role'; received {short_repr(message)} at index {index}."
+            )
+        if role not in ROLES and role not in source:
+            raise ValueError(
+                f"`{name}` must each have one of {list(ROLES)} as 'role', or one that the template names; received "
+                f"{short_repr(role)} at index {index}."
+            )
+        _check_content(name, message, index, source)
+        reasoning = next((message[key] for key in REASONING if key in message), None)
+        if reasoning is not None:
+            message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
+        found.append(message)
+    return found
+
+
+def _check_content(name, message, index, source):
+    """Raises ValueError if the content is not a text that the template reads. A tool may return any content."""
+    content = message.get("content")
+    if isinstance(content, str) or content is None and message.keys() & {"tool_calls", *REASONING}:
+        return
+    if content is not None and message["role"] not in ROLES[:3]:
+        return
+    if content and all_dicts(content) and re.search(r"""\.text\b|['"]text['"]""", source):
+        return
+    raise ValueError(
+        f"`{name}` must each have a string as 'content', or parts that the template reads; received "
+        f"{short_repr(message)} at index {index}."
+    )
+
+
+def plain(name, value):
+    """Copies a value of JSON's types, or a NumPy array. Raises ValueError for objects, whose methods run."""
+    if isinstance(value, np.ndarray):
+        return plain(name, value.tolist())
+    if isinstance(value, np.generic):
+        return plain(name, value.item())
+    if value is None or type(value) in (str, bool, int, float):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (list, tuple)):
+        return [plain(name, inner) for inner in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: plain(name, inner) for key, inner in value.items()}
+    raise ValueError(f"`{name}` must be of strings, numbers, lists and dicts; received {short_repr(value)}.")
+
+
+def all_dicts(values):
+    return isinstance(values, list) and all(isinstance(value, dict) for value in values)
+
+
+@functools.lru_cache(maxsize=64)
+def has_generation(source):
+    """Whether a template marks answers by `{% generation %}`. Raises ValueError if it is not a template."""
+    try:
+        return ask("check", source)
+    except StrangersError as error:
+        line = "" if error.line is None else f", line {error.line}"
+        raise ValueError(
+            f"`template` must be a Jinja template; received {short_repr(source)}: {short_repr(error.reason)}{line}."
+        ) from None
+
+
+def rendered(source, variables, marks=False):
+    """Returns the text of a template.
+
+    Args:
+        source: str, the template.
+        variables: dict of what the template reads, of JSON's types.
+        marks: whether to put `strangers_process.MARKS` around the text of a `{% generation %}` block.
+
+    Raises:
+        ImportError: jinja2 is not installed.
+        ValueError: variables that the template refuses, or too much time, memory or text.
+    """
+    require_jinja2()
+    try:
+        return ask("render", source, marks, variables)
+    except StrangersError as error:
+        raise ValueError(
+            "`messages` must be a conversation that the template renders; received "
+            f"{short_repr(variables['messages'])}: {error.kind}: {short_repr(error.reason)}."
+        ) from error

@@ -17,7 +17,7 @@ from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import as_text
-from keras_txf.text.tokenizer import Tokenizer
+from keras_txf.text.tokenizer import Tokenizer, add_start_and_end, repeat_tokens
 
 CHUNK = 256
 
@@ -83,7 +83,7 @@ def column(name, values, num_classes):
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes)) if num_classes else []
     wrong = np.flatnonzero(~np.isfinite(labels)) if labels.dtype.kind == "f" else wrong
     if len(wrong):
-        raise ValueError(f"{kind}; received {labels[wrong[0]]} at place {wrong[0]}.")
+        raise ValueError(f"{kind}; received {labels[wrong[0]]} at index {wrong[0]}.")
     return tf.constant(labels, tf.int32 if num_classes else tf.float32)
 
 
@@ -192,7 +192,7 @@ def pair_function(tokenizer, separator, max_length, strategy):
 
 def row(tokenizer, texts, max_length):
     """Makes rows of `start`, the truncated text, `end`: int32 RaggedTensor (C, L)."""
-    return tokenizer._add_special_tokens(tokenizer.tokenize(texts), max_length)
+    return add_start_and_end(tokenizer, tokenizer.tokenize(texts), max_length)
 
 
 def pair_row(tokenizer, first, second, separator, max_length, strategy):
@@ -210,23 +210,23 @@ def pair_row(tokenizer, first, second, separator, max_length, strategy):
         room = tf.constant(max_length - len(tokenizer.start) - len(separator) - len(tokenizer.end), tf.int64)
         kept = strategy(first.row_lengths(), second.row_lengths(), room)
         first, second = (truncate_each(*pair, tokenizer.truncation_side) for pair in zip((first, second), kept))
-    between = tokenizer._repeated(separator, first)
-    ids = tokenizer._add_special_tokens(tf.concat([first, between, second], axis=1))
+    between = repeat_tokens(tokenizer, separator, first)
+    ids = add_start_and_end(tokenizer, tf.concat([first, between, second], axis=1))
     return ids, first.row_lengths() + len(tokenizer.start) + len(separator)
 
 
 def types_of_pair(ids, before):
     """The token type ids of rows of `pair_row`: 0 up to the separator, 1 from the second text on."""
-    place = tf.ragged.range(ids.row_lengths()).flat_values
-    return ids.with_values(tf.cast(place >= tf.gather(before, ids.value_rowids()), tf.int32))
+    index = tf.ragged.range(ids.row_lengths()).flat_values
+    return ids.with_values(tf.cast(index >= tf.gather(before, ids.value_rowids()), tf.int32))
 
 
 def truncate_each(rows, lengths, side):
     """Truncates each row to its own length."""
-    place = tf.ragged.range(rows.row_lengths()).flat_values
+    index = tf.ragged.range(rows.row_lengths()).flat_values
     first = rows.row_lengths() - lengths if side == "left" else tf.zeros_like(lengths)
     first, last = (tf.gather(limits, rows.value_rowids()) for limits in (first, first + lengths))
-    return tf.ragged.boolean_mask(rows, rows.with_values((place >= first) & (place < last)))
+    return tf.ragged.boolean_mask(rows, rows.with_values((index >= first) & (index < last)))
 
 
 def longest_first(first, second, room):

@@ -186,7 +186,7 @@ def with_tokens(tokenizer, tokens):
         )
     tokens = checks.strings("tokens", tokens)
     known = set(all_tokens(tokenizer))
-    again = [token for place, token in enumerate(tokens) if token in known or token in tokens[:place]]
+    again = [token for index, token in enumerate(tokens) if token in known or token in tokens[:index]]
     if again or not tokens or not all(tokens):
         raise ValueError(
             f"`tokens` must hold strings that are not tokens yet, each once; received {short_repr(again or tokens)}."

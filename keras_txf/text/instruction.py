@@ -7,13 +7,12 @@ import re
 from typing import Any
 
 from keras_txf.checks import short_repr
-from keras_txf.text.chat_messages import plain
-from keras_txf.text.chat_templates import ChatTemplate
+from keras_txf.text.chat_templates import ChatTemplate, plain
 from keras_txf.text.datasets import as_dataset, checked_tokenizer, in_chunks, limit
-from keras_txf.text.generation import shifted
+from keras_txf.text.examples import shifted
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import as_text, truncate
-from keras_txf.text.tokenizer import Tokenizer
+from keras_txf.text.tokenizer import Tokenizer, add_start_and_end
 
 GUARD = "\ufdd2"  # within a special token of a message; Unicode keeps it for use within a program
 
@@ -59,10 +58,10 @@ def instruction(
 
     def example(prompts, responses):
         prompts, responses = tokenizer.tokenize(prompts), tokenizer.tokenize(responses)
-        ids = tokenizer._add_special_tokens(tf.concat([prompts, responses], axis=1))
+        ids = add_start_and_end(tokenizer, tf.concat([prompts, responses], axis=1))
         before = prompts.row_lengths() + len(tokenizer.start)
-        place = tf.ragged.range(ids.row_lengths()).flat_values
-        weights = ids.with_values(tf.cast(place >= tf.gather(before, ids.value_rowids()), tf.float32))
+        index = tf.ragged.range(ids.row_lengths()).flat_values
+        weights = ids.with_values(tf.cast(index >= tf.gather(before, ids.value_rowids()), tf.float32))
         return answers_alone(tokenizer, ids, weights, max_length)
 
     return in_chunks(dataset, example, same_count=False)
@@ -126,20 +125,20 @@ def rendered(dataset, template, reader, variables):
     if isinstance(dataset, (str, bytes, dict)) or not hasattr(dataset, "__len__") or not len(dataset):
         raise ValueError(f"`dataset` must be a list of conversations, at least one; received {short_repr(dataset)}.")
     texts, starts, ends = [], [], []
-    for place, conversation in enumerate(dataset):
+    for index, conversation in enumerate(dataset):
         own = conversation if isinstance(conversation, dict) else {"messages": conversation}
         try:
             own = reader.guard(plain("messages", {"messages": None, **variables, **own}))
             text, parts = template.render_answers(own.pop("messages"), **own)
         except ValueError as error:
             raise ValueError(
-                f"`dataset` has a conversation at place {place} that cannot be rendered: {error}"
+                f"`dataset` has a conversation at index {index} that cannot be rendered: {error}"
             ) from error
         parts = [part for part in parts if part[0] < part[1]]
         if not parts:
             raise ValueError(
                 f"`dataset` must hold conversations with an answer of the assistant; received {short_repr(text)} at "
-                f"place {place}."
+                f"index {index}."
             )
         texts.append(text)
         for bounds, side in ((starts, 0), (ends, 1)):
@@ -150,8 +149,8 @@ def rendered(dataset, template, reader, variables):
 def inside(reader, texts, ids, starts, ends):
     """Marks the tokens of answers.
 
-    A tokenizer does not tell where its tokens are in the text. The tokens that the text up to a place has in common
-    with the whole text are before this place.
+    A tokenizer does not tell where its tokens are in the text. The tokens that a beginning of the text has in common
+    with the whole text are the tokens of this beginning.
 
     Args:
         texts: string (C,).
@@ -163,8 +162,8 @@ def inside(reader, texts, ids, starts, ends):
     """
     row = starts.value_rowids()
 
-    def tokens_before(places):
-        before = reader(tf.strings.substr(tf.gather(texts, row), tf.zeros_like(places), places))
+    def tokens_before(limits):
+        before = reader(tf.strings.substr(tf.gather(texts, row), tf.zeros_like(limits), limits))
         lengths, before, whole = before.row_lengths(), before.to_tensor(-1), tf.gather(ids, row).to_tensor(-2)
         width = tf.minimum(tf.shape(before)[1], tf.shape(whole)[1])
         common = tf.math.cumprod(tf.cast(before[:, :width] == whole[:, :width], tf.int64), axis=1)
@@ -175,9 +174,9 @@ def inside(reader, texts, ids, starts, ends):
     last, is_within_token = tokens_before(ends.values)
     last = tf.maximum(first, last + tf.cast(is_within_token, tf.int64))
     begin = tf.gather(ids.row_starts(), row)
-    places = tf.concat([begin + first, tf.minimum(begin + last, tf.gather(ids.row_limits(), row))], 0)
+    indices = tf.concat([begin + first, tf.minimum(begin + last, tf.gather(ids.row_limits(), row))], 0)
     steps = tf.repeat([1, -1], tf.size(first))
-    total = tf.cumsum(tf.scatter_nd(places[:, None], steps, [tf.size(ids.values, tf.int64) + 1]))[:-1]
+    total = tf.cumsum(tf.scatter_nd(indices[:, None], steps, [tf.size(ids.values, tf.int64) + 1]))[:-1]
     return ids.with_values(tf.cast(total > 0, tf.float32))
 
 

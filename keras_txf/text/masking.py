@@ -12,7 +12,7 @@ from keras_txf.checks import short_repr
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.characters import ByteTokenizer, CharacterTokenizer
 from keras_txf.text.datasets import CHUNK, checked, checked_tokenizer, not_empty, one_by_one
-from keras_txf.text.labelled import token_ids
+from keras_txf.text.examples import token_ids
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import as_ragged
 from keras_txf.text.sentence_piece import SentencePieceTokenizer

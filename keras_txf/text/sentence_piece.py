@@ -6,26 +6,48 @@ import functools
 import io
 import os
 from collections.abc import Iterable, Sequence
-from typing import Self, Unpack
+from typing import Annotated, Self, Unpack
 
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
 from keras_txf.layers.serialization import register
-from keras_txf.layers.shown_options import shows_defaults, shows_options
+from keras_txf.layers.shown_options import shows_defaults, take_options
 from keras_txf.text.lazy_imports import require_tensorflow_text, sentencepiece, tf, tf_text
-from keras_txf.text.option_tables import SentencePieceOptions
 from keras_txf.text.ragged import from_bytes, marked
 from keras_txf.text.sentence_piece_model import AS_IT_IS, WITH_PREFIX, WITHOUT_PREFIX, PieceTable, read_model
-from keras_txf.text.tokenizer import Tokenizer
+from keras_txf.text.tokenizer import Tokenizer, TokenizerOptions
 from keras_txf.text.vocabulary import as_list, first_tokens, from_files, lines, read_bytes
 
 NORMALIZATIONS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity")
 
 
+class SentencePieceOptions(TokenizerOptions, total=False):
+    """Options of `SentencePieceTokenizer`."""
+
+    extra_tokens: Annotated[
+        list[str] | tuple[str, ...],
+        (),
+        "list of str, tokens whose ids follow those of the model, such as T5's `<extra_id_99>`, ..., `<extra_id_0>`. "
+        "They are special, but for those among the `added_tokens`.",
+    ]
+    prefix_space: Annotated[
+        str | None,
+        None,
+        'where to add a space: "first", before the first word of a text; "always", after special tokens too; "never". '
+        'Default, "always" or "never" as in the model. "always" is `legacy=True` of Hugging Face\'s T5 and Llama, '
+        '"first" is `legacy=False`.',
+    ]
+    pad_token: Annotated[
+        str | None,
+        None,
+        "special token of padding; default `<pad>` where the model has it, else None. A model without one, such as "
+        "Llama's, can pad with any special token.",
+    ]
+
+
 @register
-@shows_options
 class SentencePieceTokenizer(Tokenizer):
     """Splits text into the pieces of a SentencePiece model, spaces included: the ids of the package `sentencepiece`.
 
@@ -66,8 +88,9 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(
         self, model: bytes | str, vocabulary: Sequence[str] | None = None, **options: Unpack[SentencePieceOptions]
     ):
-        extra_tokens, prefix_space = options.pop("extra_tokens"), options.pop("prefix_space")
-        pad_token, added_tokens = options.pop("pad_token"), checks.strings("added_tokens", options["added_tokens"])
+        chosen = take_options(SentencePieceTokenizer, options)
+        extra_tokens, prefix_space, pad_token = map(chosen.pop, ("extra_tokens", "prefix_space", "pad_token"))
+        added_tokens = checks.strings("added_tokens", chosen["added_tokens"])
         model = as_bytes(model)
         parsed = read_model(model)
         extra_tokens = [extra_tokens] if isinstance(extra_tokens, str) else checks.strings("extra_tokens", extra_tokens)
@@ -78,7 +101,7 @@ class SentencePieceTokenizer(Tokenizer):
         if pad_token is None and "<pad>" in special_tokens:
             pad_token = "<pad>"
         special_tokens = [token for token in special_tokens if token not in added_tokens]
-        super().__init__(own + extra_tokens, special_tokens, pad_token, parsed.unk_token, **options)
+        super().__init__(own + extra_tokens, special_tokens, pad_token, parsed.unk_token, **chosen, **options)
         default = "always" if parsed.adds_prefix else "never"
         self.prefix_space = checks.one_of(
             "prefix_space", default if prefix_space is None else prefix_space, ("always", "first", "never")
@@ -167,8 +190,8 @@ class SentencePieceTokenizer(Tokenizer):
                 f"`vocab_size` must be more than the {needed} tokens that `special_tokens` and `byte_fallback` take; "
                 f"received vocab_size={short_repr(vocab_size)} and byte_fallback={byte_fallback}."
             )
-        for place, kind in enumerate(("pad", "unk", "bos", "eos")):
-            trained |= {f"{kind}_id": place, f"{kind}_piece": special_tokens[place]}
+        for index, kind in enumerate(("pad", "unk", "bos", "eos")):
+            trained |= {f"{kind}_id": index, f"{kind}_piece": special_tokens[index]}
         text, model = list(lines(source, verbose=verbose)), io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -243,9 +266,9 @@ class SentencePieceTokenizer(Tokenizer):
         splits = tf.searchsorted(starts, rows.row_splits, out_type=tf.int64)
         return tf.strings.reduce_join(tf.RaggedTensor.from_row_splits(text, splits, validate=False), axis=-1)
 
-    def _follows_added(self, ids, places):
-        """Whether an added token stands before each of the places."""
-        before = tf.gather(ids, tf.maximum(places - 1, 0))
+    def _follows_added(self, ids, positions):
+        """Whether an added token stands before each of the positions."""
+        before = tf.gather(ids, tf.maximum(positions - 1, 0))
         return tf.reduce_any(before[:, None] == tf.constant(list(self.added_tokens.values()), "int32"), axis=1)
 
     def _decode_ordinary(self, rows):

@@ -17,7 +17,7 @@ PIECES, NORMALIZER, DENORMALIZER = 1, 3, 5  # fields of the model
 # A later field overrides an earlier one. Appended to a model, these set `normalizer_spec.add_dummy_prefix`; the last
 # one sets `remove_extra_whitespaces` to False as well.
 WITH_PREFIX, WITHOUT_PREFIX, AS_IT_IS = b"\x1a\x02\x18\x01", b"\x1a\x02\x18\x00", b"\x1a\x04\x18\x00\x20\x00"
-CODE = "(?s)^(>>.*?<<)"  # of a language, at the beginning of a text
+CODE = "(?s)^(>>.*?<<)"  # of a language, at the start of a text
 
 
 class Model(typing.NamedTuple):
@@ -93,15 +93,15 @@ def check_characters(rules):
 
 def fields(message):
     """Yields the numbers and values of a message's fields: an int, or bytes of text, of a message or of a float."""
-    place = 0
-    while place < len(message):
-        key, place = variable_integer(message, place)
+    position = 0
+    while position < len(message):
+        key, position = variable_integer(message, position)
         if key & 7 == 0:
-            value, place = variable_integer(message, place)
+            value, position = variable_integer(message, position)
         else:
-            size, place = (SIZES[key & 7], place) if key & 7 in SIZES else variable_integer(message, place)
-            value, place = message[place : place + size], place + size
-            if key & 7 not in (*SIZES, 2) or place > len(message):
+            size, position = (SIZES[key & 7], position) if key & 7 in SIZES else variable_integer(message, position)
+            value, position = message[position : position + size], position + size
+            if key & 7 not in (*SIZES, 2) or position > len(message):
                 raise ValueError
         yield key >> 3, value
 
@@ -109,16 +109,16 @@ def fields(message):
 SIZES = {1: 8, 5: 4}  # bytes of the types of fields of a fixed size
 
 
-def variable_integer(message, place):
+def variable_integer(message, position):
     value = shift = 0
     while True:
-        byte = message[place]
+        byte = message[position]
         value |= (byte & 127) << shift
         if shift > 63:
             raise ValueError  # a long integer would take long to read
-        place, shift = place + 1, shift + 7
+        position, shift = position + 1, shift + 7
         if byte < 128:
-            return value, place
+            return value, position
 
 
 class PieceTable:

@@ -15,6 +15,7 @@ from keras_txf.text.datasets import longest_first, pair_row, row, separator_toke
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import pad
 from keras_txf.text.tags import checked_names, has_blanks_in_tokens, split_into_words, tokens_of_words
+from keras_txf.text.tokenizer import add_start_and_end
 
 
 def classifier(model, tokenizer, labels=None, multi_label=False):
@@ -50,20 +51,20 @@ def tagger(model, tokenizer, labels):
 
     def answer(text):
         words, _, _ = split_into_words(text)
-        ids, places, first = tokens_of_words(tokenizer, words, blanks)
-        ids = tokenizer._add_special_tokens(ids, most)
-        places, first = (
-            tokenizer._add_special_tokens(rows, most, fill) for rows, fill in ((places, -1), (first, False))
+        ids, word_of, first = tokens_of_words(tokenizer, words, blanks)
+        ids = add_start_and_end(tokenizer, ids, most)
+        word_of, first = (
+            add_start_and_end(tokenizer, rows, most, fill) for rows, fill in ((word_of, -1), (first, False))
         )
         logits = logits_of(model(_padded(ids, pad_id), training=False))
         probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
         at = tf.where(first.to_tensor(False))  # the first tokens of words
         own = tf.gather_nd(probabilities, at)
-        place, count = tf.ragged.boolean_mask(places, first).flat_values[:, None], tf.size(words.flat_values)[None]
+        index, count = tf.ragged.boolean_mask(word_of, first).flat_values[:, None], tf.size(words.flat_values)[None]
         tags = tf.tensor_scatter_nd_update(
-            tf.fill(count, ""), place, tf.gather(tf.constant(labels), tf.argmax(own, axis=1))
+            tf.fill(count, ""), index, tf.gather(tf.constant(labels), tf.argmax(own, axis=1))
         )
-        scores = tf.scatter_nd(place, tf.reduce_max(own, axis=1), tf.cast(count, tf.int64))
+        scores = tf.scatter_nd(index, tf.reduce_max(own, axis=1), tf.cast(count, tf.int64))
         columns = {"word": words.flat_values, "tag": tags, "score": scores}
         return {name: words.with_flat_values(values).to_tensor() for name, values in columns.items()}
 

@@ -11,7 +11,7 @@ from keras_txf.checks import short_repr
 from keras_txf.text.datasets import asserted, checked, checked_tokenizer, in_chunks, limit, not_empty, same_length
 from keras_txf.text.lazy_imports import tf, tf_text
 from keras_txf.text.ragged import as_ragged
-from keras_txf.text.tokenizer import Tokenizer
+from keras_txf.text.tokenizer import Tokenizer, add_start_and_end
 
 # A word consists of letters, marks and digits; any other character that is not a blank is its own word.
 ALONE = r"[^\s\p{Z}\p{L}\p{M}\p{N}_]"
@@ -76,12 +76,12 @@ def token_classification(
         words = words.with_flat_values(
             asserted(words.flat_values, same, "`dataset` must have as many tags as words in each text")
         )
-        ids, places, first = tokens_of_words(tokenizer, words, blanks)
-        own = tf.gather(numbers, places.flat_values)
+        ids, word_of, first = tokens_of_words(tokenizer, words, blanks)
+        own = tf.gather(numbers, word_of.flat_values)
         other = tf.gather(tf.constant(following), own) if label_all_tokens else tf.fill(tf.shape(own), ignore_label)
         targets = ids.with_flat_values(tf.where(first.flat_values, own, other))
-        targets = tokenizer._add_special_tokens(targets, max_length, fill=ignore_label)
-        return tokenizer._add_special_tokens(ids, max_length), targets
+        targets = add_start_and_end(tokenizer, targets, max_length, fill=ignore_label)
+        return add_start_and_end(tokenizer, ids, max_length), targets
 
     return in_chunks(dataset, example)
 
@@ -99,23 +99,23 @@ def _as_dataset(data, labels):
             raise ValueError(f"{EXPECTED}; received {short_repr(data)}.")
         words, tags = map(_rows, data)
         same_length([tf.zeros(len(rows)) for rows in (words, tags)], ["words", "tags"])
-        places = {label: i for i, label in enumerate(labels)} | {i: i for i in range(len(labels))}
+        numbers_of = {label: i for i, label in enumerate(labels)} | {i: i for i in range(len(labels))}
         for i, (row, row_of_tags) in enumerate(zip(words, tags)):
             if len(row) != len(row_of_tags):
                 raise ValueError(
                     f"`dataset` must have as many tags as words in each text; received {len(row)} words and "
-                    f"{len(row_of_tags)} tags at place {i}."
+                    f"{len(row_of_tags)} tags at index {i}."
                 )
             wrong = [word for word in row if not isinstance(word, str)]
-            wrong_tags = [tag for tag in row_of_tags if isinstance(tag, bool) or tag not in places]
+            wrong_tags = [tag for tag in row_of_tags if isinstance(tag, bool) or tag not in numbers_of]
             if wrong:
-                raise ValueError(f"`dataset` must have strings as words; received {short_repr(wrong[0])} at place {i}.")
+                raise ValueError(f"`dataset` must have strings as words; received {short_repr(wrong[0])} at index {i}.")
             if wrong_tags:
                 raise ValueError(
                     f"The tags of `dataset` must be of the labels {short_repr(labels)}, or their numbers; received "
-                    f"{short_repr(wrong_tags[0])} at place {i}."
+                    f"{short_repr(wrong_tags[0])} at index {i}."
                 )
-        numbers = [[places[tag] for tag in row] for row in tags]
+        numbers = [[numbers_of[tag] for tag in row] for row in tags]
         ragged = [tf.ragged.constant(rows, kind, 1) for rows, kind in ((words, tf.string), (numbers, tf.int32))]
         data = tf.data.Dataset.from_tensor_slices(tuple(ragged))
     specs = data.element_spec
@@ -153,7 +153,7 @@ def split_into_words(texts):
         texts: string (N,).
 
     Returns:
-        words, begins, ends: RaggedTensors (N, W), string and int64: the words, and their places in the text in bytes.
+        words, begins, ends: RaggedTensors (N, W), string and int64: the words, and their spans in the text in bytes.
     """
     return tf_text.regex_split_with_offsets(texts, rf"[\s\p{{Z}}]+|{ALONE}", ALONE)
 
@@ -175,13 +175,13 @@ def tokens_of_words(tokenizer, words, blanks):
 
     Returns:
         ids: int32 RaggedTensor (N, L), without `start` and `end`.
-        places: int64 RaggedTensor (N, L), the place in all texts' words of the word that a token is of.
+        word_of: int64 RaggedTensor (N, L), the index of each token's word among the words of all texts.
         first: bool RaggedTensor (N, L), whether a token is the first of its word.
     """
     flat = words.flat_values
     if blanks:
-        place = tf.ragged.range(words.row_lengths()).flat_values
-        flat = tf.strings.join([tf.where(place == 0, "", " "), flat])
+        index = tf.ragged.range(words.row_lengths()).flat_values
+        flat = tf.strings.join([tf.where(index == 0, "", " "), flat])
     pieces = tokenizer.tokenize(flat)
     ids = tf.RaggedTensor.from_row_splits(pieces, words.row_splits).merge_dims(1, 2)
     first = tf.ragged.range(pieces.row_lengths()).flat_values == 0

@@ -4,15 +4,15 @@ Legend: R texts, N pieces of text, L length in tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
 import keras
 
 from keras_txf import checks
 from keras_txf.checks import short_repr
-from keras_txf.layers.shown_options import shows_options, take_options
+from keras_txf.layers.option_tables import LayerOptions
+from keras_txf.layers.shown_options import show_constructor, take_options
 from keras_txf.text.lazy_imports import require_tensorflow, tf
-from keras_txf.text.option_tables import TokenizerOptions
 from keras_txf.text.ragged import as_ids, as_strings, as_text, flatten, pad, split_at, truncate
 from keras_txf.text.vocabulary import Vocabulary
 
@@ -22,7 +22,38 @@ CHOICES = {  # options and their values
 }  # fmt: skip
 
 
-@shows_options
+class TokenizerOptions(LayerOptions, total=False):
+    """Options of every tokenizer."""
+
+    length: Annotated[
+        int | str | None,
+        None,
+        'None for ragged ids; "longest" to pad ids to the longest text of the batch; or an integer, to pad or truncate '
+        "each text to. Truncation keeps the tokens of `start` and `end`.",
+    ]
+    start: Annotated[
+        str | list[str] | tuple[str, ...] | None,
+        None,
+        "a special token, or a list of them, before the ids of each text. Calling the tokenizer adds them, `tokenize` "
+        "does not.",
+    ]
+    end: Annotated[str | list[str] | tuple[str, ...] | None, None, "the same after the ids of each text."]
+    special_tokens_in_text: Annotated[
+        str,
+        "escape",
+        '"escape" takes the special tokens in a text for ordinary text, so that no user can insert one; "keep" gives '
+        "each its own id.",
+    ]
+    padding_side: Annotated[str, "right", '"right" or "left".']
+    truncation_side: Annotated[str, "right", '"right" or "left".']
+    added_tokens: Annotated[
+        list[str] | tuple[str, ...],
+        (),
+        "list of str, tokens of the vocabulary that get their own id wherever they stand in a text, as special tokens "
+        'do, but are text: `detokenize` shows them, and "escape" does not hide them.',
+    ]
+
+
 class Tokenizer(keras.layers.Layer):
     """The interface of every tokenizer; a subclass implements `_encode`, texts to ids, and `_decode`, ids to texts.
 
@@ -41,6 +72,10 @@ class Tokenizer(keras.layers.Layer):
     """
 
     _finds_special_tokens = False  # itself, in `_encode` and `_with_offsets`
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        show_constructor(cls)
 
     def __init__(
         self,
@@ -144,9 +179,9 @@ class Tokenizer(keras.layers.Layer):
 
         Returns:
             A list of N pairs of NumPy arrays: the ids, int32 (L,), those of `tokenize`; and the offsets, int32 (L, 2),
-            the place of each token's first character and the place after its last. A blank that is part of a token is
-            part of its characters. Several tokens of one character have its place each; of SentencePiece's bytes only
-            the last.
+            of each token's first character and of the character after its last. A blank that is part of a token is one
+            of its characters. Several tokens of one character have the offsets of this character; of SentencePiece's
+            bytes the last one alone.
 
         Raises:
             ValueError: another value than a list of strings, special_tokens_in_text="keep" with a tokenizer other than
@@ -183,7 +218,7 @@ class Tokenizer(keras.layers.Layer):
         Outside of a graph dense ids are a tensor of Keras' backend.
         """
         texts, restore = flatten(as_text(inputs))
-        rows = self._add_special_tokens(self._rows(texts), self._max_length)
+        rows = add_start_and_end(self, self._rows(texts), self._max_length)
         if self.length is None:
             return restore(rows)
         padded = restore(pad(rows, self._max_length, self.pad_id, self.padding_side))
@@ -250,25 +285,30 @@ class Tokenizer(keras.layers.Layer):
         """Converts ids, RaggedTensor (R, L), special tokens included, to texts, string (R,)."""
         raise NotImplementedError
 
-    def _add_special_tokens(self, rows, max_length=None, fill=None):
-        """Truncates ragged rows (R, L), and puts `start` before them and `end` after them.
-
-        With `fill` each of the tokens of `start` and `end` is this value: for rows that are not ids, but belong to ids.
-        """
-        if max_length is not None:
-            rows = truncate(rows, max_length - len(self.start) - len(self.end), self.truncation_side)
-        if not self.start + self.end:
-            return rows
-        start, end = (self._repeated(tokens, rows, fill) for tokens in (self.start, self.end))
-        return tf.concat([start, rows, end], axis=1)
-
-    def _repeated(self, tokens, rows, fill=None):
-        """The ids of special tokens, or as many values `fill`, for each of the rows: (R, number of tokens)."""
-        values = [self.special_tokens[token] if fill is None else fill for token in tokens]
-        return tf.repeat(tf.constant([values], rows.dtype, [1, len(tokens)]), rows.nrows(), axis=0)
-
     def get_config(self):
         names = ("length", "special_tokens_in_text", "padding_side", "truncation_side")
         options = {name: getattr(self, name) for name in names}
         lists = {name: list(getattr(self, name)) for name in ("start", "end", "added_tokens")}
         return {**super().get_config(), **options, **lists}
+
+
+show_constructor(Tokenizer)
+
+
+def add_start_and_end(tokenizer, rows, max_length=None, fill=None):
+    """Truncates ragged rows (R, L), and puts `start` before and `end` after each of them.
+
+    With `fill` this value stands for each token of `start` and `end`: for rows of labels or weights that belong to ids.
+    """
+    if max_length is not None:
+        rows = truncate(rows, max_length - len(tokenizer.start) - len(tokenizer.end), tokenizer.truncation_side)
+    if not tokenizer.start + tokenizer.end:
+        return rows
+    start, end = (repeat_tokens(tokenizer, tokens, rows, fill) for tokens in (tokenizer.start, tokenizer.end))
+    return tf.concat([start, rows, end], axis=1)
+
+
+def repeat_tokens(tokenizer, tokens, rows, fill=None):
+    """Returns the ids of special tokens, or as many values `fill`, for each of the rows: (R, number of tokens)."""
+    values = [tokenizer.special_tokens[token] if fill is None else fill for token in tokens]
+    return tf.repeat(tf.constant([values], rows.dtype, [1, len(tokens)]), rows.nrows(), axis=0)

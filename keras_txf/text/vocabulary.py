@@ -27,17 +27,17 @@ class Vocabulary:
     def __init__(self, tokens):
         self.tokens = tuple(as_list(tokens))
         self.index = {}
-        for place, token in enumerate(self.tokens):
+        for index, token in enumerate(self.tokens):
             if not isinstance(token, str) or not token:
                 raise ValueError(
-                    f"`vocabulary` must hold strings that are not empty; received {short_repr(token)} at place {place}."
+                    f"`vocabulary` must hold strings that are not empty; received {short_repr(token)} at index {index}."
                 )
             if token in self.index:
                 raise ValueError(
-                    f"`vocabulary` must hold each token once; received {short_repr(token)} at the places "
-                    f"{self.index[token]} and {place}."
+                    f"`vocabulary` must hold each token once; received {short_repr(token)} at the indices "
+                    f"{self.index[token]} and {index}."
                 )
-            self.index[token] = place
+            self.index[token] = index
         try:
             "".join(self.tokens).encode()
         except UnicodeEncodeError as error:
@@ -161,7 +161,7 @@ def lines_of_file(path, keep_ends):
 
 
 def strings(source, are_paths, keep_ends):
-    for place, line in enumerate(source):
+    for index, line in enumerate(source):
         if are_paths or isinstance(line, os.PathLike):
             yield from lines_of_file(line, keep_ends)
             continue
@@ -169,9 +169,9 @@ def strings(source, are_paths, keep_ends):
         try:
             line = line.decode() if isinstance(line, bytes) else line
         except UnicodeDecodeError as error:
-            raise not_utf8("source", f"the string at place {place}", error) from None
+            raise not_utf8("source", f"the string at index {index}", error) from None
         if not isinstance(line, str):
-            raise ValueError(f"`source` must hold strings; received {short_repr(line)} at place {place}.")
+            raise ValueError(f"`source` must hold strings; received {short_repr(line)} at index {index}.")
         yield line
 
 

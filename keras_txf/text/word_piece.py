@@ -5,18 +5,17 @@ import inspect
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import Self, Unpack
+from typing import Annotated, Self, Unpack
 
 import numpy as np
 
 from keras_txf import checks
 from keras_txf.layers.serialization import register
-from keras_txf.layers.shown_options import default_options, shows_defaults, shows_options
+from keras_txf.layers.shown_options import default_options, shows_defaults, take_options
 from keras_txf.text import bert
 from keras_txf.text.lazy_imports import require_tensorflow_text, tf, tf_text, tokenizers
-from keras_txf.text.option_tables import WordPieceOptions
 from keras_txf.text.ragged import pairs
-from keras_txf.text.tokenizer import Tokenizer
+from keras_txf.text.tokenizer import Tokenizer, TokenizerOptions
 from keras_txf.text.vocabulary import LARGEST_VOCABULARY, as_list, first_tokens, from_files, lines, read_tokens
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -28,8 +27,26 @@ LONGEST_WORD = 100  # in characters; longer words are unknown
 LONGEST_TOKEN = 256  # in bytes, of tensorflow-text
 
 
+class WordPieceOptions(TokenizerOptions, total=False):
+    """Options of `WordPieceTokenizer`."""
+
+    lowercase: Annotated[bool, True, "whether to lower-case text."]
+    strip_accents: Annotated[bool | None, None, "whether to drop accents; default, as `lowercase`."]
+    split_chinese: Annotated[bool, True, "whether each Chinese character is a word."]
+    clean: Annotated[bool, True, "whether control characters are dropped."]
+    special_tokens: Annotated[
+        list[str] | tuple[str, ...] | None,
+        None,
+        "list of str, the special tokens; default `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]`, those of them that "
+        "a given vocabulary has.",
+    ]
+    pad_token: Annotated[str | None, "[PAD]", "the special token of padding."]
+    unk_token: Annotated[
+        str | None, "[UNK]", "the special token of unknown words, among them those longer than 100 characters."
+    ]
+
+
 @register
-@shows_options
 class WordPieceTokenizer(Tokenizer):
     """Splits words into the longest pieces of the vocabulary, with the ids of Hugging Face's BERT tokenizers.
 
@@ -66,14 +83,14 @@ class WordPieceTokenizer(Tokenizer):
     """
 
     def __init__(self, vocabulary: Sequence[str], **options: Unpack[WordPieceOptions]):
-        vocabulary = as_list(vocabulary)
-        normalization = {name: options.pop(name) for name in NORMALIZATION}
-        special_tokens, pad_token, unk_token = map(options.pop, ("special_tokens", "pad_token", "unk_token"))
+        vocabulary, own = as_list(vocabulary), take_options(WordPieceTokenizer, options)
+        normalization = {name: own.pop(name) for name in NORMALIZATION}
+        special_tokens, pad_token, unk_token = map(own.pop, ("special_tokens", "pad_token", "unk_token"))
         if special_tokens is None:
             known = {token for token in vocabulary if isinstance(token, str)}
             usual = (*SPECIAL_TOKENS, pad_token, unk_token)
             special_tokens = [token for token in usual if isinstance(token, str) and token in known]
-        super().__init__(vocabulary, special_tokens, pad_token, unk_token, **options)
+        super().__init__(vocabulary, special_tokens, pad_token, unk_token, **own, **options)
         for name, check in NORMALIZATION.items():
             setattr(self, name, check(name, normalization[name]))
         self._folds_case = self.lowercase
@@ -187,7 +204,7 @@ class WordPieceTokenizer(Tokenizer):
         sizes[self.unk_id] = 0
         offsets = of_words(texts, words, of_word, sizes, self._normalization())
         limits = splits[words[2].numpy()]
-        return [(ids[first:last], places) for first, last, places in zip(limits, limits[1:], offsets)]
+        return [(ids[first:last], spans) for first, last, spans in zip(limits, limits[1:], offsets)]
 
     def _normalization(self):
         strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents
@@ -232,12 +249,12 @@ def of_words(texts, words, pieces, sizes, options):
     found = []
     for text, first, last in zip(texts, splits, splits[1:]):
         sources = np.repeat(np.arange(len(text)), [counts[character] for character in text])
-        begins, ends, place = [], [], 0
+        begins, ends, index = [], [], 0
         for length, ids in zip(lengths[first:last], pieces[first:last]):
-            limits = place + np.cumsum([0, *(sizes[ids] if sizes[ids].all() else [length])])
+            limits = index + np.cumsum([0, *(sizes[ids] if sizes[ids].all() else [length])])
             begins.append(limits[:-1])
             ends.append(limits[1:])
-            place += length
+            index += length
         begins, ends = (np.concatenate([*parts, np.zeros(0, "int64")]).astype("int64") for parts in (begins, ends))
         found.append(pairs(sources[begins], sources[ends - 1] + 1))
     return found

@@ -3,14 +3,14 @@
 import keras
 import numpy as np
 
-from keras_txf.tasks.batches import Batches, in_batches
+from keras_txf.tasks.fitting import Batches, in_batches
 
 RNG = np.random.default_rng(0)
 ROWS = [np.arange(1, length + 1, dtype="int32") for length in RNG.integers(1, 60, 301)]
 
 
-def example(place):
-    return {"token_ids": ROWS[place]}, np.int32(place)
+def example(index):
+    return {"token_ids": ROWS[index]}, np.int32(index)
 
 
 def epoch(batches):
@@ -22,15 +22,15 @@ def test_an_epoch_holds_each_example_once_with_little_padding_and_few_shapes():
     orders = []
     for _ in range(2):
         seen, shapes, padding = [], set(), []
-        for inputs, places in epoch(batches):
+        for inputs, indices in epoch(batches):
             ids = inputs["token_ids"]
             shapes.add(ids.shape[1])
             padding += (ids == -1).ravel().tolist()
-            assert len(ids) == len(places) <= 8 and ids.shape[1] <= 64
-            for row, place in zip(ids, places):
-                np.testing.assert_array_equal(row[: len(ROWS[place])], ROWS[place])
-                assert (row[len(ROWS[place]) :] == -1).all()
-            seen += places.tolist()
+            assert len(ids) == len(indices) <= 8 and ids.shape[1] <= 64
+            for row, index in zip(ids, indices):
+                np.testing.assert_array_equal(row[: len(ROWS[index])], ROWS[index])
+                assert (row[len(ROWS[index]) :] == -1).all()
+            seen += indices.tolist()
         assert sorted(seen) == list(range(301))
         assert np.mean(padding) < 0.25 and len(shapes) <= 10
         orders.append(seen)

@@ -11,8 +11,7 @@ from chat_cases import PUBLISHED, TOKENS, assistant, tokenizer_folder, user
 from page_files import chat_model
 
 import keras_txf as txf
-from keras_txf.tasks import chats
-from keras_txf.tasks.answers import Answers
+from keras_txf.tasks.answers import Answers, end_ids
 
 SMALL = dict(vocab_size=60, num_layers=1, dim=32, num_heads=2, dropout=0.0)
 PROMPTS = ["one dog", "two cats", "a bird"]
@@ -105,7 +104,7 @@ def test_the_loss_is_that_of_the_answers_of_all_rows():
 ])  # fmt: skip
 def test_an_answer_ends_where_the_template_says(name, token, tmp_path):
     tokenizer = txf.text.from_checkpoint(tokenizer_folder(tmp_path))
-    found = chats.end_ids(txf.text.ChatTemplate(PUBLISHED[name], TOKENS), tokenizer)
+    found = end_ids(txf.text.ChatTemplate(PUBLISHED[name], TOKENS), tokenizer)
     assert {tokenizer.id_to_token(id) for id in found} == {token, TOKENS["eos_token"]}
 
 
@@ -153,17 +152,17 @@ def test_answers_have_the_defaults_of_the_checkpoint(checkpoint, tmp_path, uncom
 @pytest.mark.parametrize("call, words", [
     (lambda task: task.chat("a"), "`chat_template` must be given to the task.* pass chat_template=, a Jinja template"),
     (lambda task: task.fit(CHATS), "`chat_template` must be given to the task"),
-    (lambda task: task.fit([1, 2]), "`texts` must hold strings; received 1 at place 0"),
+    (lambda task: task.fit([1, 2]), "`texts` must hold strings; received 1 at index 0"),
     (lambda task: task.fit(PROMPTS, RESPONSES[:2]), "`texts`, `responses` must be of one length"),
-    (lambda task: task.fit(PROMPTS, [1] * 3), "`responses` must hold strings; received 1 at place 0"),
+    (lambda task: task.fit(PROMPTS, [1] * 3), "`responses` must hold strings; received 1 at index 0"),
     (lambda task: task.fit(PROMPTS, RESPONSES, columns="a"), "`columns` must be the names of"),
     (lambda task: task.fit(["a" * 600], ["b"]), "`max_length` must leave a token to learn"),
     (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="{% a"), "`template` must be a Jinja"),
     (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="a").chat([3]), "`messages` must be a list"),
     (lambda task: txf.tasks.TextGenerator(task.model, BYTES, chat_template="a").chat([CHATS[0], [{"role": "usr"}]]),
-     "`messages` has a conversation at place 1 .*'usr' at place 0"),
-    (lambda task: task.from_scratch([[{"from": "human", "value": "a"}]]), "messages with 'role' and.* place 0"),
-    (lambda task: task.from_scratch([CHATS[0], ["a"]]), r"strings, or lists of messages; received \['a'\] at place 1"),
+     "`messages` has a conversation at index 1 .*'usr' at index 0"),
+    (lambda task: task.from_scratch([[{"from": "human", "value": "a"}]]), "messages with 'role' and.* index 0"),
+    (lambda task: task.from_scratch([CHATS[0], ["a"]]), r"strings, or lists of messages; received \['a'\] at index 1"),
     (lambda task: Answers(None, None, None, {"padded": 2}), "`padded` must .*`task.model.generate`; received 2"),
     (lambda task: Answers(None, None, None, {"return_scores": 2}), "`return_scores` must not be given"),
     (lambda task: Answers(None, None, None, {"top_logprobs": 2}), "`top_logprobs` must not be given"),

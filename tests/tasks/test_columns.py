@@ -141,13 +141,13 @@ BATCHED = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(2)
 
 @pytest.mark.parametrize("call, words", [
     (lambda: strings("texts", read_columns(BATCHED, [None], NAMES)[0]),
-     r"`texts` must hold one string.*`dataset.unbatch\(\)`.*at place 0"),
-    (lambda: strings("texts", ["\U0001f408", "a\ud800"]), "`texts` must hold Unicode.*at place 1"),
-    (lambda: strings("texts", pandas.Series(["a", float("nan")])), "`texts` must hold strings; received nan at place"),
+     r"`texts` must hold one string.*`dataset.unbatch\(\)`.*at index 0"),
+    (lambda: strings("texts", ["\U0001f408", "a\ud800"]), "`texts` must hold Unicode.*at index 1"),
+    (lambda: strings("texts", pandas.Series(["a", float("nan")])), "`texts` must hold strings; received nan at index"),
     (lambda: one_or_many("texts", FRAME), "`texts` must be a list or a column"),
     (lambda: one_or_many("texts", BATCHED), "`texts` must be a list or a column"),
     (lambda: read_columns(["a", "b"], [["x", b"\xff"]], NAMES),
-     r"`labels` must hold text in UTF-8; received b'\\xff' at place 1"),
+     r"`labels` must hold text in UTF-8; received b'\\xff' at index 1"),
     (lambda: read_columns(".", [], {"texts": "text"}), r"received the folder .*\[path.read_text\(\) for path in"),
 ], ids=range(7))  # fmt: skip
 def test_what_is_no_text_is_refused_with_its_place(call, words):

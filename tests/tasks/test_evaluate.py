@@ -165,8 +165,8 @@ def test_labels_that_a_task_does_not_know_are_refused(name, of):
     before = task.model.get_weights()
     new = [["new"] * len(words) for words in data[0]] if name == "TokenClassifier" else [*data[-1][:5], "new"]
     argument = "tags" if name == "TokenClassifier" else "labels"
-    place = "0 of the text at place 0" if name == "TokenClassifier" else 5
-    words = rf"^`{argument}` must be of the labels \[.*\]; received 'new' at place {place}\.$"
+    where = "0 of the text at index 0" if name == "TokenClassifier" else 5
+    words = rf"^`{argument}` must be of the labels \[.*\]; received 'new' at index {where}\.$"
     for call in (task.fit, task.evaluate):
         with pytest.raises(ValueError, match=words):
             call(*data[:-1], new)

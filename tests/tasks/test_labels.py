@@ -1,4 +1,4 @@
-"""Labels of each type, in the words of the caller; what is no label is refused with its place."""
+"""Labels of each type; an error names a wrong label and its index."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def test_labels_have_numbers(labels, values, numbers):
     (["a", "b"], ["a"]),
 ])  # fmt: skip
 def test_what_is_no_label_is_refused_with_its_place(labels, value):
-    with pytest.raises(ValueError, match="`tags` must be of the labels .* at place 1 of the text at place 7"):
+    with pytest.raises(ValueError, match="`tags` must be of the labels .* at index 1 of the text at index 7"):
         numbers_of("tags", [labels[0], value], labels, row=7)
 
 
@@ -73,11 +73,11 @@ MULTI, NUMBER = "multi_label_classification", "regression"
 
 
 @pytest.mark.parametrize("problem_type, labels, options, words", [
-    (MULTI, [["a"], ["c"]], {}, "`labels` must be of the labels .*'c' at place 0 of the text at place 1"),
-    (MULTI, [["a"], "b"], {}, "`labels` must be a list of labels of each text; received 'b' at place 1"),
+    (MULTI, [["a"], ["c"]], {}, "`labels` must be of the labels .*'c' at index 0 of the text at index 1"),
+    (MULTI, [["a"], "b"], {}, "`labels` must be a list of labels of each text; received 'b' at index 1"),
     (MULTI, [["a"], []], {"class_weight": "balanced"}, "`class_weight` must be None for .*multi_label"),
-    (NUMBER, [1.0, float("nan")], {}, "`labels` must hold finite numbers; received nan at place 1"),
-    (NUMBER, [1e39, 1.0], {}, r"`labels` must hold finite numbers; received 1e\+39 at place 0"),
+    (NUMBER, [1.0, float("nan")], {}, "`labels` must hold finite numbers; received nan at index 1"),
+    (NUMBER, [1e39, 1.0], {}, r"`labels` must hold finite numbers; received 1e\+39 at index 0"),
     (NUMBER, [1.0, 2.0], {"class_weight": {"a": 2.0}}, "`class_weight` must be None for .*regression"),
 ])  # fmt: skip
 def test_what_is_no_set_of_labels_and_no_number_is_refused(problem_type, labels, options, words, tasks_of_problems):

@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 import keras_txf as txf
-from keras_txf.tasks.windows import AnswerWindows, Window, best_spans, starts, targets, tokens_of
+from keras_txf.tasks.pairs import AnswerWindows, Window, best_spans, starts, targets, tokens_of
 
 NAMES = ["Ada", "Bo", "Cem", "Dee"]
 PAIRS = [(one, other) for one in NAMES for other in NAMES if one != other]
@@ -106,13 +106,13 @@ def test_targets_are_the_tokens_of_the_answer():
     assert span == (1, 3)
     inside = 0
     for row, window in zip(rows, found):
-        places = {name: int(place) for name, place in targets(window, span).items()}
-        if places["start_logits"]:
-            part = row[places["start_logits"] : places["end_logits"] + 1]
+        positions = {name: int(position) for name, position in targets(window, span).items()}
+        if positions["start_logits"]:
+            part = row[positions["start_logits"] : positions["end_logits"] + 1]
             assert bytes(int(id) - 3 for id in part).decode() == "ée"
             inside += 1
         else:
-            assert places == {"start_logits": 0, "end_logits": 0}
+            assert positions == {"start_logits": 0, "end_logits": 0}
     assert 0 < inside < len(found)
     assert targets(found[0], None) == {"start_logits": 0, "end_logits": 0}
 
@@ -196,14 +196,14 @@ def test_files_columns_and_forms_of_answers_are_the_same(task, tmp_path):
 
 def test_the_place_of_an_answer_counts(task):
     values = task._checked([["Who?"], ["Ada saw Ada"], [{"text": ["Ada"], "answer_start": [8]}]])
-    [(row, places)] = task._examples(values)
-    assert places["start_logits"] == len(row["token_ids"]) - 2
+    [(row, positions)] = task._examples(values)
+    assert positions["start_logits"] == len(row["token_ids"]) - 2
     assert task._checked([["Who?"], ["Ada saw Ada"], ["Ada"]])[2] == [[("Ada", 0)]]
 
 
 @pytest.mark.parametrize("call, parts", [
-    (lambda task: task.fit(["a"], ["b"], [""]), ["`answers`", "null_threshold", "place 0"]),
-    (lambda task: task.fit(["a"], ["b"], ["c"]), ["`answers`", "'c' at place 0"]),
+    (lambda task: task.fit(["a"], ["b"], [""]), ["`answers`", "null_threshold", "index 0"]),
+    (lambda task: task.fit(["a"], ["b"], ["c"]), ["`answers`", "'c' at index 0"]),
     (lambda task: task.fit(["a"], ["b"], [{"text": ["b"], "answer_start": [1]}]), ["`answers`", "character 1"]),
     (lambda task: task.fit(["a"], ["b"], [{"text": ["b"]}]), ["`answers`", "answer_start"]),
     (lambda task: task.fit(["a"], ["\x01b"], ["\x01"]), ["`answers` must each have a token"]),

@@ -154,7 +154,7 @@ def test_dense_modules_follow_the_pooling(folder, tmp_path):
     np.testing.assert_allclose(task.encode(TEXTS[0]), expected / np.linalg.norm(expected), atol=1e-5)
     task.save(tmp_path / "new", format="huggingface")
     for number in (2, 3):
-        old, new = (load_file(place / f"{number}_Dense" / "model.safetensors") for place in (folder, tmp_path / "new"))
+        old, new = (load_file(root / f"{number}_Dense" / "model.safetensors") for root in (folder, tmp_path / "new"))
         assert old.keys() == new.keys() and all((old[name] == new[name]).all() for name in old)
     dense, pooling = (tmp_path / "new" / name / "config.json" for name in ("3_Dense", "1_Pooling"))
     tanh = CLASSES + "activation.Tanh"

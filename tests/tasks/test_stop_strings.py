@@ -71,9 +71,9 @@ def test_a_row_of_ids_ends_with_the_token_that_ends_the_stop_string(uncompiled):
         found = model.generate(prompts, stop_strings=stop, tokenizer=reader, **options)
         assert [len(row) for rows in found.log_probs for row in rows] == lengths
     for rows, all_rows, prompt in ((found.ids, free.ids, True), (found.log_probs, free.log_probs, False)):
-        for place in range(6):
-            length = lengths[place] + prompt * len(prompts[place // 3])
-            assert rows[place // 3][place % 3] == all_rows[place // 3][place % 3][:length]
+        for index in range(6):
+            length = lengths[index] + prompt * len(prompts[index // 3])
+            assert rows[index // 3][index % 3] == all_rows[index // 3][index % 3][:length]
     np.testing.assert_allclose(found.scores.ravel(), [sum(row) for rows in found.log_probs for row in rows], rtol=1e-5)
 
 

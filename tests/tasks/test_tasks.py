@@ -309,7 +309,7 @@ def test_max_length_leaves_room_for_a_token(name, longest, of):
     (lambda task: task.fit(TEXTS, LABELS, columns=("text",)), "`columns` must be the names of 2 columns"),
     (lambda task: task.fit(TEXTS, LABELS, validation_data=(TEXTS, LABELS, [1] * 24)), "`validation_data`.*3 parts"),
     (lambda task: task.fit(TEXTS, LABELS, class_weight={"x": 1.0}), "`class_weight` must be 'balanced' or a dict"),
-    (lambda task: task.predict([1]), "`texts` must hold strings; received 1 at place 0"),
+    (lambda task: task.predict([1]), "`texts` must hold strings; received 1 at index 0"),
     (lambda task: task.save("x", format="pickle"), "`format` must be one of"),
     (lambda task: task.save("x", format="huggingface"), "for a task that did not begin from a checkpoint"),
     (lambda task: tasks.TextClassifier(task.model, task.tokenizer, ["a", "b", "c"]), "`labels` must be 2"),
@@ -324,10 +324,10 @@ def test_bad_calls_are_refused_by_name(call, words, of, tmp_path, monkeypatch):
 
 def test_columns_of_pairs_are_refused_by_name(of):
     for name, words in (("TextToText", ("sources", "targets")), ("PairClassifier", ("first", "second"))):
-        for place, word in enumerate(words):
+        for index, word in enumerate(words):
             columns = [["a", "b"], ["c", "d"], ["no", "yes"]][: 2 + (name == "PairClassifier")]
-            columns[place][1] = 3
-            with pytest.raises(ValueError, match=f"`{word}` must hold strings; received 3 at place 1"):
+            columns[index][1] = 3
+            with pytest.raises(ValueError, match=f"`{word}` must hold strings; received 3 at index 1"):
                 of(name).fit(*columns)
 
 

@@ -1,4 +1,4 @@
-"""TokenClassifier: words of any length, entities with their places in the text, files and a served model."""
+"""TokenClassifier: words of any length, entities with their spans in the text, files and a served model."""
 
 import keras
 import numpy as np
@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import keras_txf as txf
-from keras_txf.tasks.data_files import read_conll
+from keras_txf.tasks.words import read_conll
 
 WORDS = [["Ada", "Lovelace", "is", "here"], ["Who", "saw", "Bo", "in", "Rome", "?"], ["Rome", "is", "old"]] * 4
 TAGS = [["B-PER", "I-PER", "O", "O"], ["O", "O", "B-PER", "O", "B-LOC", "O"], ["B-LOC", "O", "O"]] * 4
@@ -84,10 +84,10 @@ def test_entities_are_parts_of_the_text(task):
     assert task.entities(texts[0]) == found[0] and all(0.5 < one["score"] <= 1 for one in found[0])
 
 
-def test_places_of_words_are_characters(task):
+def test_spans_of_words_are_characters(task):
     text = "Ähm, 東京 ist 𐐀!"
-    [words], [places] = task._windows.split([text])
-    assert words == ["Ähm", ",", "東京", "ist", "𐐀", "!"] == [text[start:end] for start, end in places]
+    [words], [spans] = task._windows.split([text])
+    assert words == ["Ähm", ",", "東京", "ist", "𐐀", "!"] == [text[start:end] for start, end in spans]
 
 
 @pytest.mark.slow
@@ -96,8 +96,8 @@ def test_it_is_served(untrained, tmp_path):
     loaded = tf.saved_model.load(str(tmp_path / "served"))
     rows = [["Rome", "is", "here"], ["Who", "saw", "Bo"], []]
     served = loaded.serve(tf.constant([" ".join(row) for row in rows]))
-    for place, (row, tags) in enumerate(zip(rows, untrained.predict(rows))):
-        found = [[value.decode() for value in served[name].numpy()[place]] for name in ("word", "tag")]
+    for index, (row, tags) in enumerate(zip(rows, untrained.predict(rows))):
+        found = [[value.decode() for value in served[name].numpy()[index]] for name in ("word", "tag")]
         assert found == [[*row, *[""] * (3 - len(row))], [*tags, *[""] * (3 - len(row))]]
     expected = [row.max(axis=1) for row in untrained.predict(rows[:2], return_probabilities=True)]
     np.testing.assert_allclose(served["score"].numpy()[:2], expected, atol=1e-6)
@@ -142,11 +142,11 @@ def test_labels_that_make_no_entities(task):
 
 
 @pytest.mark.parametrize("call, words", [
-    (lambda task: task.fit(WORDS, [["O"]] * 12), ["`tags`", "each of 4 words", "at place 0"]),
+    (lambda task: task.fit(WORDS, [["O"]] * 12), ["`tags`", "each of 4 words", "at index 0"]),
     (lambda task: task.fit(WORDS, [["O"] * len(row) for row in WORDS[:2]]), ["`words`, `tags`", "one length"]),
     (lambda task: task.fit(["a b"], [["O"]]), ["`words`", "'a b'"]),
-    (lambda task: task.fit([["a"], ["b"]], [["O"], ["B-X"]]), ["`tags`", "'B-X'", "at place 1"]),
-    (lambda task: task.fit([["a"], ["b"]], [["O"], [b"\xff"]]), ["`tags`", "xff", "at place 1"]),
+    (lambda task: task.fit([["a"], ["b"]], [["O"], ["B-X"]]), ["`tags`", "'B-X'", "at index 1"]),
+    (lambda task: task.fit([["a"], ["b"]], [["O"], [b"\xff"]]), ["`tags`", "xff", "at index 1"]),
     (lambda task: task.fit("none.conll"), ["exist", "none.conll"]),
     (lambda task: task.predict("Ada is here"), ["`words`", "'Ada is here'"]),
     (lambda task: task.predict([["Ada", 3]]), ["`words`", "3"]),

@@ -59,8 +59,8 @@ def test_columns_of_other_lengths(task):
 
 
 @pytest.mark.parametrize("labels, words", [
-    ([0, 3], ["0 to 2", "3", "place 1"]),
-    ([-1, 0], ["0 to 2", "-1", "place 0"]),
+    ([0, 3], ["0 to 2", "3", "index 1"]),
+    ([-1, 0], ["0 to 2", "-1", "index 0"]),
     ([0.0, 1.5], ["integer", "1.5"]),
     (["good", "bad"], ["integer", "good"]),
     ([[0], [1]], ["integer", "[[0], [1]]"]),

@@ -101,8 +101,8 @@ every_training = pytest.mark.parametrize("cls", TRAINED.values(), ids=TRAINED)
 @pytest.mark.parametrize("source, words", [
     ([], ["`source`", "none"]),
     (["", " \n"], ["`source`", "none"]),
-    (["fox", 3], ["`source`", "3", "place 1"]),
-    ([b"fox", b"\xff"], ["`source`", "UTF-8", "0xff", "place 1"]),
+    (["fox", 3], ["`source`", "3", "index 1"]),
+    ([b"fox", b"\xff"], ["`source`", "UTF-8", "0xff", "index 1"]),
     ("nowhere.txt", ["`source`", "nowhere.txt", "missing"]),
     (3, ["`source`", "3"]),
     (b"fox", ["`source`", "fox"]),

@@ -28,8 +28,8 @@ def begins_word(row):
     """Where words begin, one token after the other."""
     special = row < 5
     return [
-        place == 0 or special[place] or special[place - 1] or not VOCABULARY[id].startswith("##")
-        for place, id in enumerate(row)
+        index == 0 or special[index] or special[index - 1] or not VOCABULARY[id].startswith("##")
+        for index, id in enumerate(row)
     ]
 
 
@@ -119,8 +119,8 @@ def groups(tokenizer, row):
     rows = [np.array(row)] * 40
     examples = masked(rows, tokenizer, rate=0.5, whole_words=True)
     found = np.stack([targets != tokenizer.pad_id for _, targets in examples])
-    for place, id in enumerate(row):
-        if place and (found[:, place] == found[:, place - 1]).all():
+    for index, id in enumerate(row):
+        if index and (found[:, index] == found[:, index - 1]).all():
             result[-1].append(id)
         else:
             result.append([id])

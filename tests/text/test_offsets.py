@@ -53,7 +53,7 @@ def test_sentence_pieces_are_those_of_sentencepiece(name):
     theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
     texts = [*TEXTS, HARD[::7]]
     for text, (ids, offsets) in zip(texts, ours.tokenize_with_offsets(texts)):
-        before = [len(text.encode()[:place].decode("utf-8", "ignore")) for place in range(len(text.encode()) + 1)]
+        before = [len(text.encode()[:index].decode("utf-8", "ignore")) for index in range(len(text.encode()) + 1)]
         found = theirs.encode(text, return_type="proto").pieces
         expected = [(one.id, before[one.begin], before[one.end]) for one in found]
         assert [(id, *pair) for id, pair in zip(ids.tolist(), offsets.tolist())] == expected, text
@@ -65,7 +65,7 @@ def test_characters_are_covered_in_order(name):
     [(ids, offsets)] = learnt(name).tokenize_with_offsets([text])
     assert "".join(text[start:end] for start, end in dict.fromkeys(map(tuple, offsets.tolist()))) == text or (
         name == "byte pairs"  # whose tokens may hold a part of a character
-        and set(range(len(text))) == {place for start, end in offsets for place in range(start, end)}
+        and set(range(len(text))) == {index for start, end in offsets for index in range(start, end)}
     )
 
 

@@ -21,13 +21,13 @@ def first_fit(sizes, lengths, window):
     done = []
     for start in range(0, len(sizes), window):
         rows = []
-        for place in range(start, min(start + window, len(sizes))):
+        for index in range(start, min(start + window, len(sizes))):
             for row in rows:
-                if all(sum(sizes[i][side] for i in [*row, place]) <= lengths[side] for side in range(len(lengths))):
-                    row.append(place)
+                if all(sum(sizes[i][side] for i in [*row, index]) <= lengths[side] for side in range(len(lengths))):
+                    row.append(index)
                     break
             else:
-                rows.append([place])
+                rows.append([index])
         done += rows
     return done
 
@@ -55,12 +55,12 @@ def test_equals_first_fit_in_python(sizes, source_length, target_length, window)
     rows = list(text.pack(dataset, lengths, window).as_numpy_iterator())
     expected = first_fit(sizes, (source_length, target_length), window)
     assert len(rows) == len(expected)
-    for (inputs, answers), places in zip(rows, expected):
+    for (inputs, answers), indices in zip(rows, expected):
         for side, sequences, length in (("source", sources, source_length), ("target", targets, target_length)):
             found = [inputs[f"{side}_{name}"] for name in ("ids", "segment_ids", "positions")]
-            np.testing.assert_array_equal(found, joined([sequences[place] for place in places], length))
+            np.testing.assert_array_equal(found, joined([sequences[index] for index in indices], length))
             assert all(part.dtype == np.int32 for part in found)
-        np.testing.assert_array_equal(answers, joined([targets[place] + 1 for place in places], target_length)[0])
+        np.testing.assert_array_equal(answers, joined([targets[index] + 1 for index in indices], target_length)[0])
 
 
 def joined(sequences, length):

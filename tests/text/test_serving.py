@@ -32,13 +32,13 @@ def test_a_pair_has_a_score():
     found = serving.pair_classifier(model, tokenizer, separator="</s>")(
         tf.constant(["dogs", "a"]), tf.constant(["foxes", "b"])
     )
-    for place, (first, second) in enumerate([("dogs", "foxes"), ("a", "b")]):
+    for index, (first, second) in enumerate([("dogs", "foxes"), ("a", "b")]):
         first, second = ([*tokenizer.tokenize(text).numpy(), tokenizer.token_to_id("</s>")] for text in (first, second))
         ids = np.array([[tokenizer.token_to_id("<s>"), *first, *second]])
         types = np.array([[0] * (len(first) + 1) + [1] * len(second)])
         logits = drawing.array(model({"token_ids": ids, "token_type_ids": types}))
-        drawing.assert_same(found["logits"].numpy()[place], logits[0])
-        drawing.assert_same(found["score"].numpy()[place], 1 / (1 + np.exp(-logits[0, 0])))
+        drawing.assert_same(found["logits"].numpy()[index], logits[0])
+        drawing.assert_same(found["score"].numpy()[index], 1 / (1 + np.exp(-logits[0, 0])))
 
 
 def test_seeds():

@@ -18,8 +18,8 @@ BYTES = text.ByteTokenizer()
 def slow(tokenizer, words, tags, all_tokens, room):
     """The same, word after word."""
     ids, targets = [], []
-    for place, (word, tag) in enumerate(zip(words, tags)):
-        blank = " " if place and has_blanks_in_tokens(tokenizer) else ""
+    for index, (word, tag) in enumerate(zip(words, tags)):
+        blank = " " if index and has_blanks_in_tokens(tokenizer) else ""
         pieces = tokenizer.tokenize(blank + word).numpy().tolist()
         following = {"B-a": "I-a"}.get(tag, tag)
         rest = LABELS.index(following) if all_tokens else -100
@@ -75,7 +75,7 @@ def test_words_are_split_at_blanks_and_around_punctuation():
 
 
 @pytest.mark.parametrize("data, labels, options, words", [
-    (([["a"]], [["B-c"]]), LABELS, {}, ["labels", "'B-c'", "place 0"]),
+    (([["a"]], [["B-c"]]), LABELS, {}, ["labels", "'B-c'", "index 0"]),
     (([["a"]], [[4]]), LABELS, {}, ["labels", "4"]),
     (([["a"]], [[True]]), LABELS, {}, ["labels", "True"]),
     (([["a", "b"]], [["O"]]), LABELS, {}, ["as many tags as words", "2 words and 1 tags"]),

@@ -1,30 +1,28 @@
-"""Files of shared tasks: tagged words (CoNLL), and questions with answers (SQuAD).
+"""Tagged words: files of them (CoNLL), and rows of whole words that a model reads at once.
 
-CoNLL: a word and its tag in a line, a blank line between texts.
-SQuAD: {"data": [{"paragraphs": [{"context", "qas": [{"question", "answers"}]}]}]}.
+A file has a word and its tag in each line, and a blank line between texts.
+
+Legend: W words of a text, L length of a row.
 """
 
-import os
-import pathlib
 import re
 
-from keras_txf.checks import short_repr
-from keras_txf.reading import read_json, reading
-from keras_txf.tasks.errors import bad_argument
+import numpy as np
+
+from keras_txf.checks import bad_argument, short_repr
+from keras_txf.reading import reading
+from keras_txf.text.lazy_imports import tf
+from keras_txf.text.ragged import characters_before_bytes
+from keras_txf.text.tags import has_blanks_in_tokens, split_into_words, tokens_of_words
+from keras_txf.text.tokenizer import add_start_and_end
 
 CONLL = (".conll", ".conllu", ".iob", ".bio", ".txt", ".tsv")
-SQUAD = (".json",)
 # The names of columns in a first line, as files in use have them.
 WORD_NAMES = ("word", "words", "token", "tokens", "form")
 TAG_NAMES = ("tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "pos", "pos_tag", "pos_tags", "upos")
 FORM, UPOS, FIELDS = 1, 3, 10  # of CoNLL-U
 PART_OF_WORD = r"\d+[-.]\d+"  # the ID of CoNLL-U for a range of words that is one token, or for a word left unsaid
 NUMBERS = "be the numbers of the columns of the words and the tags, from 0 on"
-
-
-def is_file(data, suffixes):
-    """Whether `data` is the path of a file that ends in one of `suffixes`."""
-    return isinstance(data, (str, os.PathLike)) and pathlib.Path(data).suffix.lower() in suffixes
 
 
 def read_conll(path, columns=None):
@@ -99,7 +97,7 @@ def _by_name(shown, text, columns):
         known = [[i for i, name in enumerate(names) if name.lower() in known] for known in (WORD_NAMES, TAG_NAMES)]
         if not all(known):
             return None
-        if [len(places) for places in known] != [1, 1]:
+        if [len(indices) for indices in known] != [1, 1]:
             which = f"say which of the columns of {shown}, {short_repr(names)}, are the words and the tags"
             raise bad_argument("columns", which, None)
         found = (known[0][0], known[1][0])
@@ -135,69 +133,80 @@ def _check_first_column(shown, texts):
         raise bad_argument("columns", must, None)
 
 
-def read_squad(path):
-    """Returns the questions, the contexts and the answers of a file of SQuAD 1.1 or 2.0.
-
-    The answers of a question are a dict of `text` and `answer_start`, two lists. They are empty where the file says
-    that the question has no answer: "plausible answers" do not count.
-
-    Raises:
-        ValueError: no such file, or one of another form.
-    """
-    content, shown = read_json(path, "questions"), short_repr(str(path))
-    try:
-        found = [
-            (item["question"], paragraph["context"], _columns(item["answers"]))
-            for article in content["data"]
-            for paragraph in article["paragraphs"]
-            for item in paragraph["qas"]
-        ]
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{shown} must be in SQuAD's format, data > paragraphs > context, qas > question, answers > text, "
-            f"answer_start; received another form: {type(error).__name__} {error}."
-        ) from None
-    if not found:
-        raise ValueError(f"`questions` must hold a question at least; received none in {shown}.")
-    return [list(column) for column in zip(*found)]
-
-
-def _columns(answers):
-    return {"text": [one["text"] for one in answers], "answer_start": [one["answer_start"] for one in answers]}
-
-
-def answers_of(values, contexts):
-    """Returns for each question the list of its answers, (text, place in the context in characters).
+class WordWindows:
+    """Tokenizes words into rows of at most `max_length` tokens, which end where a word ends.
 
     Args:
-        values: for each question a text, "" for no answer; a list of texts; or a dict of lists `text` and
-            `answer_start`. A text alone stands where the context has it first.
-        contexts: list of the texts that hold the answers.
-
-    Raises:
-        ValueError: another value, or an answer that is not in the context.
+        tokenizer: the tokenizer.
+        max_length: number of tokens of a row, with `start` and `end`.
     """
-    return [_answers(value, context, place) for place, (value, context) in enumerate(zip(values, contexts))]
+
+    def __init__(self, tokenizer, max_length):
+        self.tokenizer = tokenizer
+        self.room = max_length - len(tokenizer.start) - len(tokenizer.end)
+        self.blanks = has_blanks_in_tokens(tokenizer)
+
+    def rows(self, texts):
+        """Returns the rows of texts, and whose they are.
+
+        Args:
+            texts: list of lists of W words.
+
+        Returns:
+            rows: list of int32 (L,).
+            owners: for each row the index of its text, and int arrays of the indices of words' first tokens in the row,
+                and of these words in the text.
+        """
+        words = tf.ragged.constant(texts, tf.string, 1)
+        ids, word_of, first = tokens_of_words(self.tokenizer, words, self.blanks)
+        splits, before = ids.row_splits.numpy(), words.row_splits.numpy()
+        word_of, first = word_of.flat_values.numpy(), first.flat_values.numpy()
+        parts, owners = [], []
+        for text in range(len(texts)):
+            for start, stop in word_limits(word_of, splits[text], splits[text + 1], self.room):
+                tokens = np.flatnonzero(first[start:stop])
+                parts.append((start, stop))
+                owners.append((text, tokens + len(self.tokenizer.start), word_of[start:stop][tokens] - before[text]))
+        lengths = [stop - start for start, stop in parts]
+        rows = tf.RaggedTensor.from_row_lengths(ids.flat_values, lengths)  # the windows hold all tokens, in order
+        rows = add_start_and_end(self.tokenizer, rows)
+        return np.split(rows.flat_values.numpy(), rows.row_splits.numpy()[1:-1]) if parts else [], owners
+
+    def split(self, texts):
+        """Returns the words of texts, and the spans (begin, end) of the words in characters."""
+        words, begins, ends = split_into_words(tf.constant(texts, tf.string))
+        found = [[word.decode() for word in row] for row in words.to_list()]
+        spans = []
+        for text, *limits in zip(texts, begins.to_list(), ends.to_list()):
+            characters = characters_before_bytes(text)
+            spans.append([(int(characters[begin]), int(characters[end])) for begin, end in zip(*limits)])
+        return found, spans
 
 
-def _answers(value, context, place):
-    if isinstance(value, dict):
-        texts, starts = value.get("text"), value.get("answer_start")
-    else:
-        texts, starts = ([value] if value else []) if isinstance(value, str) else value, None
-    texts, starts = (one.tolist() if hasattr(one, "tolist") else one for one in (texts, starts))
-    are_texts = isinstance(texts, (list, tuple)) and all(isinstance(text, str) for text in texts)
-    if starts is None and are_texts and not isinstance(value, dict):
-        starts = [context.find(text) for text in texts]
-    are_starts = isinstance(starts, (list, tuple)) and all(type(start) is int for start in starts)
-    if not are_texts or not are_starts or len(texts) != len(starts):
-        must = "hold a string, a list of strings, or a dict of lists `text` and `answer_start`"
-        raise bad_argument("answers", must, value, place)
-    for text, start in zip(texts, starts):
-        if not text.strip() or start < 0 or context[start : start + len(text)] != text:
-            where = "" if start < 0 else f" from character {start} on"
-            raise ValueError(
-                "`answers` must be parts of their contexts, with a character that is not a blank; received "
-                f"{short_repr(text)} at place {place}, which the context does not have{where}."
-            )
-    return list(zip(texts, starts))
+def word_limits(word_of, start, stop, room):
+    """Yields the limits of windows of at most `room` of the tokens from `start` to `stop`.
+
+    `word_of` holds the index of the word of each token.
+    """
+    while start < stop:
+        end = min(start + room, stop)
+        if end < stop and word_of[end] == word_of[end - 1]:
+            first = start + int(np.searchsorted(word_of[start:end], word_of[end]))
+            end = first if first > start else end  # a word of more tokens than there is room
+        yield start, end
+        start = end
+
+
+def words_of(name, texts):
+    """Returns lists of words. Raises ValueError for other values."""
+    must = "be a list of lists of strings"
+    texts = texts.tolist() if hasattr(texts, "tolist") else texts
+    if not isinstance(texts, (list, tuple)):
+        raise bad_argument(name, must, texts)
+    rows = []
+    for index, row in enumerate(texts):
+        row = row.tolist() if hasattr(row, "tolist") else row
+        if not isinstance(row, (list, tuple)) or not all(isinstance(word, str) for word in row):
+            raise bad_argument(name, must, row, index)
+        rows.append(list(row))
+    return rows
