@@ -9,6 +9,7 @@ import numpy as np
 from keras_txf import checks, models, text
 from keras_txf.checkpoints.option_tables import ClassifierCheckpointOptions
 from keras_txf.checkpoints.saved_config import labels_of, problem_type_of
+from keras_txf.checks import bad_argument
 from keras_txf.layers.shown_options import shows_options, shows_overrides
 from keras_txf.layers.token_input import inputs_by_name
 from keras_txf.tasks import pairs
@@ -232,5 +233,5 @@ def _pairs_of(first, second):
     """Two lists of texts, and a function that gives the answer to one pair alone where there was one."""
     (first, back), (second, _) = one_or_many("first", first), one_or_many("second", second)
     if len(first) != len(second):
-        raise ValueError(f"`second` must hold as many texts as `first`, {len(first)}; received {len(second)}.")
+        raise bad_argument("second", f"hold as many texts as `first`, {len(first)}", len(second))
     return first, second, back

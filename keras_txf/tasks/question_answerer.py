@@ -184,9 +184,7 @@ class QuestionAnswerer(Task):
         (questions, back), (contexts, _) = one_or_many("questions", questions), one_or_many("contexts", contexts)
         checks.optional(checks.size, "k", k)
         if len(questions) != len(contexts):
-            raise ValueError(
-                f"`contexts` must hold as many texts as `questions`, {len(questions)}; received {len(contexts)}."
-            )
+            raise bad_argument("contexts", f"hold as many texts as `questions`, {len(questions)}", len(contexts))
         rows, windows, offsets = self._windows().rows(questions, contexts)
         found = in_batches(self._outputs, rows, self._input_padding(), batch_size, self.max_length, verbose)
         of_question = [([], []) for _ in questions]

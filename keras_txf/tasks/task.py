@@ -54,7 +54,7 @@ class Task:
         longest = min(positions or LONGEST, LONGEST) if max_length is None else max_length
         self.max_length = checks.size("max_length", longest)
         if positions is not None and self.max_length > positions:
-            raise ValueError(f"`max_length` must be at most the model's {positions} positions; received {max_length}.")
+            raise bad_argument("max_length", f"be at most the model's {positions} positions", max_length)
         limit(self.tokenizer, self.max_length)
         self.learning_rate = checks.positive_number("learning_rate", learning_rate)
         self.record = []  # what `fit` did, for the model card

@@ -31,7 +31,7 @@ class Classifier(Task):
         self.labels = problem.checked_labels(labels)
         classes, needed = logits_of(self.model).shape[-1], len(self.labels or [None])
         if needed != classes:
-            raise ValueError(f"`labels` must be {classes}, one for each class of the model; received {needed}.")
+            raise bad_argument("labels", f"be {classes}, one for each class of the model", needed)
 
     def _fit(self, data, others, options, class_weight=None, names=None):
         if class_weight is not None and not self._problem.has_class_weight:

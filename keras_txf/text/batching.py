@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.progress import bar
 from keras_txf.text.datasets import asserted, not_empty
 from keras_txf.text.lazy_imports import tf
@@ -59,9 +59,7 @@ def batch_by_length(
     checks.integer_between("pad_id", pad_id, -(2**31), 2**31 - 1)
     lengths = bucket_list(lengths)
     if checks.size("tokens", tokens) < lengths[-1]:
-        raise ValueError(
-            f"`tokens` must be enough for one row of {lengths[-1]}, the last of `lengths`; received {tokens}."
-        )
+        raise bad_argument("tokens", f"be enough for one row of {lengths[-1]}, the last of `lengths`", tokens)
     has_rows(dataset)
 
     def length(*example):
@@ -188,10 +186,10 @@ def bucket_list(lengths):
             lengths.append(lengths[-1] + max(4, lengths[-1] // 4))
         return [*lengths[:-1], longest]
     if not isinstance(lengths, (list, tuple)) or not lengths:
-        raise ValueError(f"`lengths` must be a list of lengths, or the longest of all; received {short_repr(lengths)}.")
+        raise bad_argument("lengths", "be a list of lengths, or the longest of all", lengths)
     lengths = [checks.size("lengths", length) for length in lengths]
     if any(a >= b for a, b in zip(lengths, lengths[1:])):
-        raise ValueError(f"`lengths` must grow; received {short_repr(lengths)}.")
+        raise bad_argument("lengths", "grow", lengths)
     return lengths
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Self, Unpack
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.layers.serialization import register
 from keras_txf.layers.shown_options import shows_defaults, take_options
 from keras_txf.reading import parse_json
@@ -96,10 +96,7 @@ class BytePairTokenizer(Tokenizer):
         parts = json.loads(kernel.to_str())
         unk_token = parts["model"].get("unk_token") or tokens.get(parts["model"].get("unk_id"))
         if checks.strings("added_tokens", own["added_tokens"]):
-            raise ValueError(
-                "`added_tokens` must be those of `definition`, which may hold any; received "
-                f"{short_repr(own['added_tokens'])}."
-            )
+            raise bad_argument("added_tokens", "be those of `definition`, which may hold any", own["added_tokens"])
         super().__init__([tokens[id] for id in range(len(tokens))], special, pad_token, unk_token, **own, **options)
         self._kernel = kernel
         self._definition = definition
@@ -149,10 +146,8 @@ class BytePairTokenizer(Tokenizer):
         special_tokens = first_tokens(special_tokens)
         min_frequency = checks.integer_between("min_frequency", min_frequency, 0, 2**31 - 1)
         if checks.integer_between("vocab_size", vocab_size, 1, LARGEST_VOCABULARY) < 256 + len(special_tokens):
-            raise ValueError(
-                f"`vocab_size` must have room for 256 bytes and {len(special_tokens)} special tokens; received "
-                f"{vocab_size}."
-            )
+            must = f"have room for 256 bytes and {len(special_tokens)} special tokens"
+            raise bad_argument("vocab_size", must, vocab_size)
         learner = tokenizers.Tokenizer(tokenizers.models.BPE())
         learner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         learner.decoder = tokenizers.decoders.ByteLevel()

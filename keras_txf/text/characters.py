@@ -8,7 +8,7 @@ from typing import Annotated, Self, Unpack
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument
 from keras_txf.layers.serialization import register
 from keras_txf.layers.shown_options import shows_defaults, take_options
 from keras_txf.text.lazy_imports import tf
@@ -138,9 +138,7 @@ class CharacterTokenizer(Tokenizer):
         characters = [token for token in self._vocabulary.tokens if token not in self.special_tokens]
         for token in characters:
             if len(token) > 1:
-                raise ValueError(
-                    f"`vocabulary` must hold single characters and special tokens; received {short_repr(token)}."
-                )
+                raise bad_argument("vocabulary", "hold single characters and special tokens", token)
         # Up to the last known code point; the entry after it is for all unknown ones.
         self._ids = np.full(2 + max(map(ord, characters), default=0), self.unk_id, "int32")
         for character in characters:
@@ -172,9 +170,7 @@ class CharacterTokenizer(Tokenizer):
         special_tokens = first_tokens(special_tokens)
         vocab_size = checks.optional(checks.positive_integer, "vocab_size", vocab_size)
         if vocab_size is not None and vocab_size <= len(special_tokens):
-            raise ValueError(
-                f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}."
-            )
+            raise bad_argument("vocab_size", f"leave room beside {len(special_tokens)} special tokens", vocab_size)
         counts = collections.Counter()
         for line in lines(source, keep_ends=True, verbose=verbose):
             counts.update(line)

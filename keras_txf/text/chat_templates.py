@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_txf import checks
 from keras_txf.atomic_write import atomic_file, writing
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.layers.serialization import register
 from keras_txf.reading import file_of, read_json, reading
 from keras_txf.strangers import StrangersError, ask
@@ -58,16 +58,11 @@ class ChatTemplate:
     def __init__(self, template: str | dict[str, str], special_tokens: dict[str, str] | None = None):
         templates = {"default": template} if isinstance(template, str) else template
         if not isinstance(templates, dict) or "default" not in templates or not _all_strings(templates):
-            raise ValueError(
-                "`template` must be a Jinja template, or a dict of templates with 'default' among its names; received "
-                f"{short_repr(template)}."
-            )
+            must = "be a Jinja template, or a dict of templates with 'default' among its names"
+            raise bad_argument("template", must, template)
         special_tokens = {} if special_tokens is None else special_tokens
         if not isinstance(special_tokens, dict) or not _all_strings(special_tokens):
-            raise ValueError(
-                "`special_tokens` must be a dict of strings, such as {'eos_token': '</s>'}; received "
-                f"{short_repr(special_tokens)}."
-            )
+            raise bad_argument("special_tokens", "be a dict of strings, such as {'eos_token': '</s>'}", special_tokens)
         self.templates, self.special_tokens = dict(templates), dict(special_tokens)
         if importlib.util.find_spec("jinja2"):  # a checkpoint with a template loads without it
             for source in self.templates.values():
@@ -172,7 +167,7 @@ class ChatTemplate:
         variables = {name: plain(name, value) for name, value in options.items()}
         for name in ("tools", "documents"):
             if variables[name] is not None and not all_dicts(variables[name]):
-                raise ValueError(f"`{name}` must be a list of dicts; received {short_repr(options[name])}.")
+                raise bad_argument(name, "be a list of dicts", options[name])
         messages = checked_messages("messages", messages, source)
         return rendered(source, {**self.special_tokens, **variables, "messages": messages}, marks)
 
@@ -215,7 +210,7 @@ def find_chat_template(folder):
     """Returns the chat template of a folder, or None."""
     folder = checks.path("folder", folder)
     if not folder.is_dir():
-        raise ValueError(f"`folder` must be a folder; received {short_repr(str(folder))}.")
+        raise bad_argument("folder", "be a folder", str(folder))
     templates, special_tokens = read_templates(folder)
     return ChatTemplate(templates, special_tokens) if templates else None
 
@@ -224,10 +219,11 @@ def _marked_parts(text, marked):
     """Returns the spans between marks, in characters of the text without the marks."""
     first, last = MARKS
     if first in text or last in text or marked.replace(first, "").replace(last, "") != text:
-        raise ValueError(
-            "`template` must not change the text of a block of {% generation %} outside of the block, and `messages` "
-            f"must be without U+FDD0 and U+FDD1; received {short_repr(text)}."
+        must = (
+            "not change the text of a block of {% generation %} outside of the block, and `messages` must be "
+            "without U+FDD0 and U+FDD1"
         )
+        raise bad_argument("template", must, text)
     parts, position, start = [], 0, 0
     for piece in re.split(f"([{first}{last}])", marked):
         if piece == first:
@@ -278,7 +274,7 @@ def write_templates(folder, templates):
     with writing("folder", folder):
         for name, template in templates.items():
             if name != "default" and (name in ("", ".", "..") or set(name) & set("/\\\0")):
-                raise ValueError(f"`template` must have names of files; received {short_repr(name)}.")
+                raise bad_argument("template", "have names of files", name)
             with atomic_file(folder / FILE if name == "default" else folder / OTHERS / f"{name}.jinja") as temporary:
                 temporary.write_text(template, encoding="utf-8")
         for file in (folder / OTHERS).glob("*.jinja"):
@@ -297,20 +293,16 @@ def checked_messages(name, messages, source):
     """
     messages = plain(name, messages)
     if not isinstance(messages, list) or not messages or not all_dicts(messages):
-        raise ValueError(f"`{name}` must be a list of dicts, at least one; received {short_repr(messages)}.")
+        raise bad_argument(name, "be a list of dicts, at least one", messages)
     found = []
     for index, message in enumerate(messages):
         message = {key: value for key, value in message.items() if value is not None}
         role = message.get("role")
         if not isinstance(role, str):
-            raise ValueError(
-                f"`{name}` must each have a string as 'role'; received {short_repr(message)} at index {index}."
-            )
+            raise bad_argument(name, "each have a string as 'role'", message, index)
         if role not in ROLES and role not in source:
-            raise ValueError(
-                f"`{name}` must each have one of {list(ROLES)} as 'role', or one that the template names; received "
-                f"{short_repr(role)} at index {index}."
-            )
+            must = f"each have one of {list(ROLES)} as 'role', or one that the template names"
+            raise bad_argument(name, must, role, index)
         _check_content(name, message, index, source)
         reasoning = next((message[key] for key in REASONING if key in message), None)
         if reasoning is not None:
@@ -328,10 +320,7 @@ def _check_content(name, message, index, source):
         return
     if content and all_dicts(content) and re.search(r"""\.text\b|['"]text['"]""", source):
         return
-    raise ValueError(
-        f"`{name}` must each have a string as 'content', or parts that the template reads; received "
-        f"{short_repr(message)} at index {index}."
-    )
+    raise bad_argument(name, "each have a string as 'content', or parts that the template reads", message, index)
 
 
 def plain(name, value):
@@ -348,7 +337,7 @@ def plain(name, value):
         return [plain(name, inner) for inner in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: plain(name, inner) for key, inner in value.items()}
-    raise ValueError(f"`{name}` must be of strings, numbers, lists and dicts; received {short_repr(value)}.")
+    raise bad_argument(name, "be of strings, numbers, lists and dicts", value)
 
 
 def all_dicts(values):

@@ -14,7 +14,7 @@ Legend: C texts in a chunk, L length in tokens.
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.text.lazy_imports import tf
 from keras_txf.text.ragged import as_text
 from keras_txf.text.tokenizer import Tokenizer, add_start_and_end, repeat_tokens
@@ -120,7 +120,7 @@ def checked(values, fits, message):
 def not_empty(dataset, look=False):
     """Raises ValueError if this is not a data set with elements. `look` reads an element if their number is unknown."""
     if not isinstance(dataset, tf.data.Dataset):
-        raise ValueError(f"`dataset` must be a tf.data.Dataset; received {short_repr(dataset)}.")
+        raise bad_argument("dataset", "be a tf.data.Dataset", dataset)
     count = int(dataset.cardinality())
     if look and count == tf.data.UNKNOWN_CARDINALITY and tf.executing_eagerly():
         count = sum(1 for _ in dataset.take(1))
@@ -153,7 +153,7 @@ def dense(*element):
 
 def checked_tokenizer(name, tokenizer, needs=()):
     if not isinstance(tokenizer, Tokenizer):
-        raise ValueError(f"`{name}` must be a tokenizer of keras_txf.text; received {short_repr(tokenizer)}.")
+        raise bad_argument(name, "be a tokenizer of keras_txf.text", tokenizer)
     for option in needs:
         if not getattr(tokenizer, option):
             raise ValueError(
@@ -170,10 +170,8 @@ def limit(tokenizer, max_length, added=None, texts=1):
     added = len(tokenizer.start) + len(tokenizer.end) if added is None else added
     max_length = tokenizer._max_length if max_length is None else checks.size("max_length", max_length)
     if max_length is not None and max_length < added + texts:
-        raise ValueError(
-            f"`max_length` must leave room for a token of each text beside {added} special tokens; received "
-            f"{max_length}."
-        )
+        must = f"leave room for a token of each text beside {added} special tokens"
+        raise bad_argument("max_length", must, max_length)
     return max_length
 
 
@@ -249,8 +247,9 @@ def separator_tokens(tokenizer, separator):
     """Returns the tokens between two texts: the caller's, else the tokenizer's `end`, as in BERT."""
     tokens = tokenizer.end if separator is None else tokenizer._special("separator", separator)
     if not tokens:
-        raise ValueError(
-            f"`separator` must be a special token, of {sorted(tokenizer.special_tokens)}, or a list of them, to join "
-            f"pairs of texts, for the tokenizer has no `end`; received {short_repr(separator)}."
+        must = (
+            f"be a special token, of {sorted(tokenizer.special_tokens)}, or a list of them, to join pairs of "
+            "texts, for the tokenizer has no `end`"
         )
+        raise bad_argument("separator", must, separator)
     return tokens

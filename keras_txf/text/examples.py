@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument
 from keras_txf.text.datasets import (
     as_dataset,
     asserted,
@@ -197,9 +197,7 @@ def contrastive_targets(batch: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """
     names = ("anchor_ids", "positive_ids")
     if not isinstance(batch, dict) or any(len(getattr(batch.get(name), "shape", ())) < 2 for name in names):
-        raise ValueError(
-            f"`batch` must be a dict of {' and '.join(names)}, each (batch, length); received {short_repr(batch)}."
-        )
+        raise bad_argument("batch", f"be a dict of {' and '.join(names)}, each (batch, length)", batch)
     for name in names:
         if "int" not in (dtype := keras.backend.standardize_dtype(batch[name].dtype)):
             raise ValueError(f"`batch` must hold ids that are integers; received {dtype} of {name}.")

@@ -11,7 +11,7 @@ import keras
 
 from keras_txf import checks
 from keras_txf.atomic_write import atomic_folder, writing
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.generation.option_tables import ExportOptions
 from keras_txf.layers.shown_options import shows_overrides
 from keras_txf.progress import bar
@@ -100,13 +100,13 @@ def export(
             f"`export` needs Keras on TensorFlow; received the backend {short_repr(keras.backend.backend())}."
         )
     if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
-        raise ValueError(f"`model` must be a functional Keras model that is built; received {short_repr(model)}.")
+        raise bad_argument("model", "be a functional Keras model that is built", model)
     if isinstance(model, keras.Sequential):  # before its first call it has no `input`
         model = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
     _check_target(checks.path("folder", folder), checks.boolean("overwrite", overwrite))
     for name, value in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
         if (value is not None or name == "tokenizer") and not isinstance(value, Tokenizer):
-            raise ValueError(f"`{name}` must be a tokenizer of `txf.text`; received {short_repr(value)}.")
+            raise bad_argument(name, "be a tokenizer of `txf.text`", value)
         if isinstance(value, BytePairTokenizer):
             raise ValueError(f"`{name}` must run in TensorFlow's graph, which a BytePairTokenizer does not.")
     checks.known_names("an option of `export`", options, ExportOptions.__annotations__)

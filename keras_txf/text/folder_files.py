@@ -4,7 +4,7 @@ import json
 import re
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.reading import file_of, read_json, reading
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.sentence_piece import SentencePieceTokenizer
@@ -181,16 +181,12 @@ def with_tokens(tokenizer, tokens):
     """
     if type(tokenizer) not in CHANGES:
         names = [kind.__name__ for kind in CHANGES]
-        raise ValueError(
-            f"`tokenizer` must be of a class that takes more tokens, one of {names}; received {short_repr(tokenizer)}."
-        )
+        raise bad_argument("tokenizer", f"be of a class that takes more tokens, one of {names}", tokenizer)
     tokens = checks.strings("tokens", tokens)
     known = set(all_tokens(tokenizer))
     again = [token for index, token in enumerate(tokens) if token in known or token in tokens[:index]]
     if again or not tokens or not all(tokens):
-        raise ValueError(
-            f"`tokens` must hold strings that are not tokens yet, each once; received {short_repr(again or tokens)}."
-        )
+        raise bad_argument("tokens", "hold strings that are not tokens yet, each once", again or tokens)
     config = tokenizer.get_config()
     return type(tokenizer).from_config({**config, **CHANGES[type(tokenizer)](config, tokens)})
 
@@ -231,7 +227,7 @@ def files_of_more_tokens(folder, before, after):
 def _more_words(config, tokens):
     pieces = [token for token in tokens if token.startswith("##")]
     if pieces:
-        raise ValueError(f"`tokens` must not begin with ##, as pieces within words do; received {short_repr(pieces)}.")
+        raise bad_argument("tokens", "not begin with ##, as pieces within words do", pieces)
     return {"vocabulary": [*config["vocabulary"], *tokens], "added_tokens": [*config["added_tokens"], *tokens]}
 
 

@@ -6,7 +6,7 @@ Legend: C texts, M answers of all texts, L length in tokens.
 import re
 from typing import Any
 
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.text.chat_templates import ChatTemplate, plain
 from keras_txf.text.datasets import as_dataset, checked_tokenizer, in_chunks, limit
 from keras_txf.text.examples import shifted
@@ -103,7 +103,7 @@ def conversations(
     reader = ChatReader(checked_tokenizer("tokenizer", tokenizer))
     limit(tokenizer, max_length, 0)
     if not isinstance(template, ChatTemplate):
-        raise ValueError(f"`template` must be a ChatTemplate; received {short_repr(template)}.")
+        raise bad_argument("template", "be a ChatTemplate", template)
     texts, starts, ends = rendered(dataset, template, reader, variables)
     dataset = tf.data.Dataset.from_tensor_slices((texts, tf.ragged.constant(starts), tf.ragged.constant(ends)))
 
@@ -123,7 +123,7 @@ def to_messages(prompt, response=None):
 def rendered(dataset, template, reader, variables):
     """Renders conversations: a string tensor (C,), and lists of the first and last bytes of answers, of each text."""
     if isinstance(dataset, (str, bytes, dict)) or not hasattr(dataset, "__len__") or not len(dataset):
-        raise ValueError(f"`dataset` must be a list of conversations, at least one; received {short_repr(dataset)}.")
+        raise bad_argument("dataset", "be a list of conversations, at least one", dataset)
     texts, starts, ends = [], [], []
     for index, conversation in enumerate(dataset):
         own = conversation if isinstance(conversation, dict) else {"messages": conversation}
@@ -136,10 +136,7 @@ def rendered(dataset, template, reader, variables):
             ) from error
         parts = [part for part in parts if part[0] < part[1]]
         if not parts:
-            raise ValueError(
-                f"`dataset` must hold conversations with an answer of the assistant; received {short_repr(text)} at "
-                f"index {index}."
-            )
+            raise bad_argument("dataset", "hold conversations with an answer of the assistant", text, index)
         texts.append(text)
         for bounds, side in ((starts, 0), (ends, 1)):
             bounds.append([len(text[: part[side]].encode("utf-8", "replace")) for part in parts])
@@ -233,8 +230,9 @@ class ChatReader:
     def _broken(self, found):
         token = found[0]
         if self._splits and len(token) == 1:
-            raise ValueError(
-                f"`messages` must not hold {short_repr(token)}, a special token of one letter, which no tokenizer but "
-                f"BytePairTokenizer breaks up; received {short_repr(found.string)}."
+            must = (
+                f"not hold {short_repr(token)}, a special token of one letter, which no tokenizer but "
+                "BytePairTokenizer breaks up"
             )
+            raise bad_argument("messages", must, found.string)
         return token[:1] + GUARD + token[1:]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.text.byte_pair import BytePairTokenizer
 from keras_txf.text.characters import ByteTokenizer, CharacterTokenizer
 from keras_txf.text.datasets import CHUNK, checked, checked_tokenizer, not_empty, one_by_one
@@ -119,18 +119,13 @@ def mask_tokens(
     rate = checks.fraction("rate", rate)
     spec = dataset.element_spec if isinstance(dataset, tf.data.Dataset) else dataset
     if not isinstance(spec, tf.TensorSpec) or spec.shape.rank != 1 or not spec.dtype.is_integer:
-        raise ValueError(
-            f"`dataset` must be a tf.data.Dataset of ids (length,), one row each; received {short_repr(spec)}."
-        )
+        raise bad_argument("dataset", "be a tf.data.Dataset of ids (length,), one row each", spec)
     if tokenizer.pad_id is None:
         raise ValueError(
             "`tokenizer` must have a token of padding, the target of tokens that are not masked; received none."
         )
     if not isinstance(mask_token, str) or mask_token not in tokenizer.special_tokens:
-        raise ValueError(
-            f"`mask_token` must be a special token, of {sorted(tokenizer.special_tokens)}; received "
-            f"{short_repr(mask_token)}."
-        )
+        raise bad_argument("mask_token", f"be a special token, of {sorted(tokenizer.special_tokens)}", mask_token)
     not_empty(dataset)
     checks.boolean("whole_words", whole_words)
     checks.boolean("at_least_one", at_least_one)

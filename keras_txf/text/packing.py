@@ -6,7 +6,7 @@ Legend: W examples in a window, R rows, L length of an example, T length of a ro
 from typing import Any
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.text.batching import has_rows
 from keras_txf.text.datasets import asserted, checked, not_empty
 from keras_txf.text.lazy_imports import tf
@@ -127,10 +127,7 @@ def known_parts(dataset):
     has_rows(dataset)
     inputs, *answers = in_parts(dataset.element_spec)
     if len(answers) > 2 or any(isinstance(spec, (dict, tuple)) for spec in (*inputs.values(), *answers)):
-        raise ValueError(
-            "`dataset` must hold inputs, targets and weights, one tensor each; received "
-            f"{short_repr(dataset.element_spec)}."
-        )
+        raise bad_argument("dataset", "hold inputs, targets and weights, one tensor each", dataset.element_spec)
     for name, spec in inputs.items():
         if not name.endswith("_ids") or spec.shape.rank != 1:
             raise ValueError(
@@ -142,9 +139,7 @@ def known_parts(dataset):
                 f"`dataset` must have ids that are integers; received {spec.dtype.name} of {short_repr(name)}."
             )
     if answers and len(inputs) > 1 and "target_ids" not in inputs:
-        raise ValueError(
-            f"`dataset` must have `target_ids` among its inputs, for its targets; received {sorted(inputs)}."
-        )
+        raise bad_argument("dataset", "have `target_ids` among its inputs, for its targets", sorted(inputs))
     return inputs, answers
 
 
@@ -159,14 +154,10 @@ def row_lengths(length, inputs):
     """Returns the length of the rows of each input, by name."""
     lengths = length if isinstance(length, dict) else dict.fromkeys(inputs, length)
     if lengths.keys() != inputs.keys():
-        raise ValueError(
-            f"`length` must have a length for each of the inputs {sorted(inputs)}; received {sorted(lengths)}."
-        )
+        raise bad_argument("length", f"have a length for each of the inputs {sorted(inputs)}", sorted(lengths))
     for name, spec in inputs.items():
         if (spec.shape[0] or 0) > checks.size("length", lengths[name]):
-            raise ValueError(
-                f"`length` must be that of an example or more, {spec.shape[0]} of {name}; received {lengths[name]}."
-            )
+            raise bad_argument("length", f"be that of an example or more, {spec.shape[0]} of {name}", lengths[name])
     return {name: lengths[name] for name in inputs}
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Self, Unpack
 import numpy as np
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.layers.serialization import register
 from keras_txf.layers.shown_options import shows_defaults, take_options
 from keras_txf.text.lazy_imports import require_tensorflow_text, sentencepiece, tf, tf_text
@@ -180,10 +180,7 @@ class SentencePieceTokenizer(Tokenizer):
         )
         special_tokens = first_tokens(special_tokens)
         if len(special_tokens) < 4:
-            raise ValueError(
-                "`special_tokens` must be padding, unknown, start and end, at least; received "
-                f"{short_repr(special_tokens)}."
-            )
+            raise bad_argument("special_tokens", "be padding, unknown, start and end, at least", special_tokens)
         needed = len(special_tokens) + 256 * byte_fallback
         if vocab_size <= needed:
             raise ValueError(

@@ -6,7 +6,7 @@ Legend: B texts, C classes, D model dim, L length in tokens, R rows, several for
 
 import keras
 
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.generation.prompts import start_list
 from keras_txf.generation.step_seeds import seed_state
 from keras_txf.layers.sequence_ends import Start
@@ -123,7 +123,7 @@ def _checked_encoder(model, tokenizer):
 
 def _check_labels(labels, output):
     if labels is not None and len(checked_names(labels)) != output.shape[-1]:
-        raise ValueError(f"`labels` must be {output.shape[-1]}, one for each class; received {short_repr(labels)}.")
+        raise bad_argument("labels", f"be {output.shape[-1]}, one for each class", labels)
 
 
 def completer(model, tokenizer, seed=None, start_id=None, **options):
@@ -200,14 +200,9 @@ def _check_fit(name, tokenizer, tokens):
         _check_ids(name, tokenizer, tokens)
         pad_id, longest = tokens.pad_id, tokens.max_length
     if pad_id is None and tokenizer._max_length is None:
-        raise ValueError(
-            f"`{name}` must have a fixed `length`, as no token is padding; received {short_repr(tokenizer.length)}."
-        )
+        raise bad_argument(name, "have a fixed `length`, as no token is padding", tokenizer.length)
     if longest is not None and (tokenizer._max_length is None or tokenizer._max_length > longest):
-        raise ValueError(
-            f"`{name}` must have a `length` of at most the model's max_length={longest}; received "
-            f"{short_repr(tokenizer.length)}."
-        )
+        raise bad_argument(name, f"have a `length` of at most the model's max_length={longest}", tokenizer.length)
     return pad_id
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.text.datasets import asserted, checked, checked_tokenizer, in_chunks, limit, not_empty, same_length
 from keras_txf.text.lazy_imports import tf, tf_text
 from keras_txf.text.ragged import as_ragged
@@ -62,7 +62,7 @@ def token_classification(
     labels = checked_names(labels)
     checks.boolean("label_all_tokens", label_all_tokens)
     if checks.int32("ignore_label", ignore_label) in range(len(labels)):
-        raise ValueError(f"`ignore_label` must be no number of a label; received {ignore_label}.")
+        raise bad_argument("ignore_label", "be no number of a label", ignore_label)
     max_length = limit(tokenizer, max_length)
     dataset = _as_dataset(dataset, labels)
     blanks = has_blanks_in_tokens(tokenizer)
@@ -89,7 +89,7 @@ def token_classification(
 def checked_names(labels):
     is_list = isinstance(labels, (list, tuple)) and all(isinstance(label, str) for label in labels)
     if not is_list or len(set(labels)) != len(labels) or len(labels) < 2:
-        raise ValueError(f"`labels` must be a list of different strings, at least two; received {short_repr(labels)}.")
+        raise bad_argument("labels", "be a list of different strings, at least two", labels)
     return list(labels)
 
 
@@ -109,7 +109,7 @@ def _as_dataset(data, labels):
             wrong = [word for word in row if not isinstance(word, str)]
             wrong_tags = [tag for tag in row_of_tags if isinstance(tag, bool) or tag not in numbers_of]
             if wrong:
-                raise ValueError(f"`dataset` must have strings as words; received {short_repr(wrong[0])} at index {i}.")
+                raise bad_argument("dataset", "have strings as words", wrong[0], i)
             if wrong_tags:
                 raise ValueError(
                     f"The tags of `dataset` must be of the labels {short_repr(labels)}, or their numbers; received "

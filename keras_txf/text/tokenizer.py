@@ -9,7 +9,7 @@ from typing import Annotated, Any, Unpack
 import keras
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.layers.option_tables import LayerOptions
 from keras_txf.layers.shown_options import show_constructor, take_options
 from keras_txf.text.lazy_imports import require_tensorflow, tf
@@ -126,9 +126,7 @@ class Tokenizer(keras.layers.Layer):
         for token in tokens:
             if not isinstance(token, str) or token not in self.special_tokens:
                 known = sorted(self.special_tokens)
-                raise ValueError(
-                    f"`{name}` must be one of `special_tokens`, {short_repr(known)}; received {short_repr(token)}."
-                )
+                raise bad_argument(name, f"be one of `special_tokens`, {short_repr(known)}", token)
         return tuple(tokens)
 
     @property
@@ -202,10 +200,8 @@ class Tokenizer(keras.layers.Layer):
                 'received "keep".'
             )
         if self.added_tokens:
-            raise ValueError(
-                "`added_tokens` must be none for offsets of a tokenizer other than BytePairTokenizer; received "
-                f"{short_repr(list(self.added_tokens))}."
-            )
+            must = "be none for offsets of a tokenizer other than BytePairTokenizer"
+            raise bad_argument("added_tokens", must, list(self.added_tokens))
         return self._with_offsets(texts) if texts else []
 
     def __call__(self, *args, **kwargs):

@@ -7,7 +7,7 @@ import os
 import re
 
 from keras_txf import checks
-from keras_txf.checks import short_repr
+from keras_txf.checks import bad_argument, short_repr
 from keras_txf.progress import bar
 from keras_txf.reading import reading, refuse_pointer
 
@@ -29,9 +29,7 @@ class Vocabulary:
         self.index = {}
         for index, token in enumerate(self.tokens):
             if not isinstance(token, str) or not token:
-                raise ValueError(
-                    f"`vocabulary` must hold strings that are not empty; received {short_repr(token)} at index {index}."
-                )
+                raise bad_argument("vocabulary", "hold strings that are not empty", token, index)
             if token in self.index:
                 raise ValueError(
                     f"`vocabulary` must hold each token once; received {short_repr(token)} at the indices "
@@ -78,9 +76,7 @@ def from_files(make, files, options, kwargs):
 def as_list(tokens):
     """Returns the list of tokens. Raises ValueError for values without an order."""
     if isinstance(tokens, (str, bytes, dict, set)) or not hasattr(tokens, "__iter__"):
-        raise ValueError(
-            f"`vocabulary` must be a list of tokens (`from_file` reads one); received {short_repr(tokens)}."
-        )
+        raise bad_argument("vocabulary", "be a list of tokens (`from_file` reads one)", tokens)
     return list(tokens)
 
 
@@ -142,10 +138,7 @@ def lines(source, keep_ends=False, verbose=0):
     elif hasattr(source, "__iter__") and not isinstance(source, (bytes, dict)):
         found = strings(source, are_files(source), keep_ends)
     else:
-        raise ValueError(
-            "`source` must be the path of a text file, a list of paths or an iterable of strings; received "
-            f"{short_repr(source)}."
-        )
+        raise bad_argument("source", "be the path of a text file, a list of paths or an iterable of strings", source)
     blank = True
     for line in bar(found, unit="line", name="reading", verbose=verbose):
         blank = blank and not line.strip()
@@ -171,7 +164,7 @@ def strings(source, are_paths, keep_ends):
         except UnicodeDecodeError as error:
             raise not_utf8("source", f"the string at index {index}", error) from None
         if not isinstance(line, str):
-            raise ValueError(f"`source` must hold strings; received {short_repr(line)} at index {index}.")
+            raise bad_argument("source", "hold strings", line, index)
         yield line
 
 
@@ -214,5 +207,5 @@ def first_tokens(special_tokens):
     """Returns the special tokens that a vocabulary begins with. Raises ValueError if a token occurs twice."""
     special_tokens = checks.strings("special_tokens", special_tokens)
     if len(set(special_tokens)) < len(special_tokens):
-        raise ValueError(f"`special_tokens` must hold each token once; received {short_repr(special_tokens)}.")
+        raise bad_argument("special_tokens", "hold each token once", special_tokens)
     return special_tokens

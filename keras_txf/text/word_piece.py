@@ -10,6 +10,7 @@ from typing import Annotated, Self, Unpack
 import numpy as np
 
 from keras_txf import checks
+from keras_txf.checks import bad_argument
 from keras_txf.layers.serialization import register
 from keras_txf.layers.shown_options import default_options, shows_defaults, take_options
 from keras_txf.text import bert
@@ -154,9 +155,7 @@ class WordPieceTokenizer(Tokenizer):
         special_tokens = SPECIAL_TOKENS if used["special_tokens"] is None else used["special_tokens"]
         special_tokens = options["special_tokens"] = first_tokens(special_tokens)
         if vocab_size <= len(special_tokens):
-            raise ValueError(
-                f"`vocab_size` must leave room beside {len(special_tokens)} special tokens; received {vocab_size}."
-            )
+            raise bad_argument("vocab_size", f"leave room beside {len(special_tokens)} special tokens", vocab_size)
         model = tokenizers.models.WordPiece(unk_token=checks.string("unk_token", used["unk_token"]))
         learner = tokenizers.Tokenizer(model)
         lowercase, strip_accents, split_chinese, clean = (
@@ -177,10 +176,8 @@ class WordPieceTokenizer(Tokenizer):
         learner.train_from_iterator(texts, train(vocab_size=1, special_tokens=special_tokens))
         least = learner.get_vocab_size()
         if vocab_size < least:
-            raise ValueError(
-                f"`vocab_size` must be {least} at least, for {len(special_tokens)} special tokens and the text's "
-                f"characters; received {vocab_size}."
-            )
+            must = f"be {least} at least, for {len(special_tokens)} special tokens and the text's characters"
+            raise bad_argument("vocab_size", must, vocab_size)
         within = sorted(learner.get_vocab().keys() - {*special_tokens}, key=lambda token: (len(token), token))
         within = [token for token in within if token.startswith("##") and len(token) == 3]
         learner.train_from_iterator(texts, train(vocab_size=vocab_size, special_tokens=[*special_tokens, *within]))
