@@ -12,7 +12,7 @@ from keras_txf.tasks.fitting import batch_bar
 from keras_txf.text.chat_templates import ChatTemplate, read_templates
 from keras_txf.text.instruction import ChatReader, to_messages
 
-# A new vocabulary has a special token for each role, and one that ends a message.
+# A new vocabulary has a special token for each role, and a token that ends a message.
 ROLE_TOKENS = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool"))
 END_OF_MESSAGE = "<|end|>"
 PLAIN_TEMPLATE = (
@@ -30,9 +30,9 @@ class Answers:
         model: a model with `generate`.
         reader: the tokenizer of the texts.
         writer: the tokenizer of the answers.
-        options: of `generate`; those of None have the model's defaults.
-        return_prompt: whether an answer begins with its text; None where a model writes answers alone.
-        joins: whether an answer continues the text, so that a blank between them belongs to the answer.
+        options: options of `generate`. An option that is None has the model's default.
+        return_prompt: whether an answer begins with its text; None for a model that writes answers alone.
+        joins: whether an answer continues the text. A blank between the two then belongs to the answer.
     """
 
     def __init__(self, model, reader, writer, options, return_prompt=None, joins=True):
@@ -90,13 +90,13 @@ class Answers:
                 if any(new):  # else within a character, or a special token
                     yield back(new)
             rest = [self._write(row, prompt)[len(text) :] for row, prompt, text in zip(ids, rows, shown)]
-            if any(rest):  # bytes that are no character
+            if any(rest):  # bytes that are not a character
                 yield back(rest)
 
         return pieces()
 
     def _generate(self, rows, **form):
-        """The model's answers to rows of ids, which end at the stop strings too."""
+        """Returns the model's answers to rows of ids. Stop strings end an answer too."""
         stops = StopStrings(self.stops, lambda indices, ids: self._texts(ids, [rows[index] for index in indices])[1])
         options = {**self.options, "stop_strings": stops} if self.stops else self.options
         return self.model.generate(rows, **form, **options)
@@ -111,9 +111,9 @@ class Answers:
         return rows
 
     def _write(self, ids, prompt, more=False):
-        """The text of new ids, before the first stop string.
+        """Returns the text of new ids, up to the first stop string.
 
-        With `more`, tokens may follow: the end of the text is left out where a stop string may begin with it.
+        With `more`, tokens may follow. The text then lacks an end that may begin a stop string.
         """
         [before], [text], [whole] = self._texts([ids], [prompt])
         kept = before_stop(text, self.stops)
@@ -123,9 +123,9 @@ class Answers:
         return whole if kept == text else before + kept
 
     def _texts(self, rows, prompts):
-        """The texts of prompts, of new ids, and of both together.
+        """Returns the texts of prompts, of new ids, and of both together.
 
-        A continuation is cut from the whole text, as a blank belongs to the piece after it.
+        A continuation is cut from the whole text, because a blank belongs to the token after it.
         """
         stop = self.options.get("stop_ids")
         ends = {stop} if isinstance(stop, int) else set(stop or ())
@@ -143,24 +143,24 @@ class Answers:
 
 
 def whole_characters(text):
-    """Whether a text does not end within a character, which has four bytes at most."""
+    """Whether a text ends after a whole character. A character has four bytes at most."""
     return not text.endswith(REPLACEMENT) or text.endswith(4 * REPLACEMENT)
 
 
 def stop_ids_of(tokenizer):
-    """The option `stop_ids` of `generate`: the token that ends a text."""
+    """Returns the option `stop_ids` of `generate`: the token that ends a text."""
     return {"stop_ids": tokenizer.token_to_id(tokenizer.end[0])} if tokenizer.end else {}
 
 
 def template_of(value, tokenizer):
-    """Returns the `ChatTemplate` of an argument: one as it is, its `get_config`, a Jinja template, or None."""
+    """Returns the `ChatTemplate` of an argument, which may be its `get_config`, a Jinja template or None."""
     if value is None or isinstance(value, ChatTemplate):
         return value
     if isinstance(value, dict):
         try:
             return ChatTemplate.from_config(value)
         except TypeError as error:
-            raise bad_argument("chat_template", "be of `get_config` where it is a dict", value) from error
+            raise bad_argument("chat_template", "be the result of `get_config` if it is a dict", value) from error
     if not isinstance(value, str):
         raise bad_argument("chat_template", "be a txf.text.ChatTemplate, a Jinja template or None", value)
     tokens = {"bos_token": [*tokenizer.start, None][0], "eos_token": [*tokenizer.end, None][0],
@@ -185,7 +185,7 @@ def is_conversations(values):
 
 
 def message_texts(values):
-    """The texts of a column of texts or of conversations, from which a vocabulary is made."""
+    """Returns the texts of a column of texts or of conversations, for a vocabulary."""
     if not is_conversations(values):
         return values
     found = []
@@ -200,22 +200,24 @@ def message_texts(values):
 
 
 def conversations_of(messages):
-    """Returns a list of conversations, and a function that gives the answer to one alone where there was one.
+    """Returns a list of conversations, and a function that unpacks the answer to a single conversation.
 
     Args:
-        messages: a text of a user, a list of messages; or a list of such texts or lists.
+        messages: a conversation, which is a text of a user or a list of messages; or a list of conversations.
     """
     is_list = isinstance(messages, (list, tuple)) and bool(messages)
     one = isinstance(messages, str) or (is_list and isinstance(messages[0], dict))
     if not one and not is_list:
-        raise bad_argument("messages", "be a text, a list of messages, or a list of such", messages)
+        raise bad_argument(
+            "messages", "be a text, a list of messages, or a list of texts or of lists of messages", messages
+        )
     many = [messages] if one else messages
     many = [to_messages(conversation) if isinstance(conversation, str) else conversation for conversation in many]
     return many, (lambda answers: answers[0]) if one else (lambda answers: answers)
 
 
 def render_each(render, conversations):
-    """Renders conversations; an error names the conversation where there are several."""
+    """Renders conversations. An error names the conversation if there are several."""
     texts = []
     for index, conversation in enumerate(conversations):
         try:
@@ -229,7 +231,7 @@ def render_each(render, conversations):
 
 
 def end_ids(template, tokenizer):
-    """The ids that end an answer: the special token after it in the template, `eos_token`, the tokenizer's `end`."""
+    """Returns the ids of tokens that end an answer: the template's token after it, `eos_token`, `end`."""
     special, answer = tokenizer.special_tokens, "answer"
     found = {special.get(token) for token in (template.special_tokens.get("eos_token"), *tokenizer.end[:1])}
     try:
@@ -242,7 +244,7 @@ def end_ids(template, tokenizer):
 
 
 def with_end(tokenizer, folder):
-    """Returns a tokenizer that ends a text, with the end token of a checkpoint's folder where it has none."""
+    """Returns a tokenizer with an `end`: its own, or the end token of a checkpoint's folder."""
     if tokenizer.end:
         return tokenizer
     _, tokens = read_templates(folder)

@@ -20,16 +20,16 @@ def read_columns(data, others, columns):
     """Returns the columns of a data set in memory, a list for each name.
 
     Args:
-        data: the first column; or what holds all columns: the path of a .csv, .tsv, .jsonl or .parquet file, or of
-            a .txt file where there is one column, a dict of columns, a `pandas.DataFrame`, a `datasets.Dataset`, or a
-            `tf.data.Dataset` of tuples in the order of `columns` or of dicts.
-            All values of a .csv or .tsv file are strings, but for "labels" that are integers throughout.
-        others: the other columns, each None where `data` holds them.
-        columns: dict of the names of the arguments of the caller -> names of the columns in a table.
+        data: the first column, or a table of all columns. A table is the path of a .csv, .tsv, .jsonl or .parquet file,
+            or of a .txt file for a single column, a dict of columns, a `pandas.DataFrame`, a `datasets.Dataset`,
+            or a `tf.data.Dataset` of tuples in the order of `columns` or of dicts. All values of a .csv or .tsv file
+            are strings. Only "labels" are integers, if each label is an integer.
+        others: the other columns; None for a column that `data` holds.
+        columns: dict of names of the caller's arguments -> names of the columns in a table.
 
     Raises:
-        ValueError: a file that is missing or of another kind, a column that is missing, columns of different lengths or
-            none, both a table and further columns.
+        ValueError: a missing file or another type of file, a missing column, columns that are empty or differ in
+            length, both a table and further columns.
     """
     first = next(iter(columns))
     table = _table(first, data, columns)
@@ -57,7 +57,7 @@ def read_columns(data, others, columns):
 
 
 def named_columns(columns, known):
-    """The dict `columns` of `read_columns`, of the caller's names of columns instead of the names in `known`."""
+    """Returns the dict `columns` of `read_columns`, with the caller's names instead of the names in `known`."""
     names = list(known.values()) if columns is None else [columns] if isinstance(columns, str) else columns
     if not isinstance(names, (list, tuple)) or len(names) != len(known):
         must = f"be the names of {len(known)} columns, for {list(known)} in this order"
@@ -71,11 +71,11 @@ def is_file(data, suffixes):
 
 
 def strings(name, values):
-    """Returns a list of str. Raises ValueError for another value, such as a missing one of a table."""
+    """Returns a list of str. Raises ValueError for another value, such as a missing value of a table."""
     values = _as_list(name, values)
     for index, value in enumerate(values):
         if isinstance(value, list):
-            must = "hold one string at each index (`dataset.unbatch()` makes them of a batched data set)"
+            must = "hold one string at each index (`dataset.unbatch()` undoes a batch)"
             raise bad_argument(name, must, value, index)
         if not isinstance(value, str):
             raise bad_argument(name, "hold strings", value, index)
@@ -99,7 +99,7 @@ def numbers(name, values):
 
 
 def one_or_many(name, values):
-    """Returns a list of texts, and a function that gives the answer to one text alone where there was one."""
+    """Returns a list of texts, and a function that unpacks the answer to a single text."""
     if isinstance(values, str) or getattr(values, "shape", None) == ():  # a tensor of one string
         return strings(name, [values]), lambda answers: answers[0]
     return strings(name, values), lambda answers: answers
@@ -129,7 +129,7 @@ def _integers(values):
 
 
 def _without_gaps(name, column, values):
-    """Returns the list of a table's column. Raises ValueError for a row without a value."""
+    """Returns a column of a table as a list. Raises ValueError if a row has no value."""
     values = _as_list(name, values)
     for index, value in enumerate(values):
         missing = isinstance(value, float) and math.isnan(value) or type(value).__name__ in ("NAType", "NaTType")
@@ -140,7 +140,7 @@ def _without_gaps(name, column, values):
 
 
 def _plain(value):
-    """A value of Python: text of bytes, a list of an array."""
+    """Returns a value of Python's own types: str for bytes, a list for an array."""
     if hasattr(value, "numpy"):  # a tensor of TensorFlow or PyTorch
         value = value.numpy()
     if isinstance(value, bytes):
@@ -155,13 +155,13 @@ def _plain(value):
 
 
 def _table(argument, data, columns):
-    """Returns a function from the name of a column to its values, or None where `data` is a column itself."""
+    """Returns a function from the name of a column to its values, or None if `data` is a column."""
     names = list(columns.values())
     if isinstance(data, (str, os.PathLike)):
         data = _read(argument, checks.path(argument, data), columns)
     if hasattr(data, "element_spec"):
         return _dataset(argument, data, names)
-    # The names of a dict of columns, of `datasets`, of pandas.
+    # The names of a dict, of a data set of `datasets`, of a data frame of pandas.
     known = data if isinstance(data, dict) else getattr(data, "column_names", getattr(data, "columns", None))
     if known is None:
         return None
@@ -171,7 +171,7 @@ def _table(argument, data, columns):
 
 
 def check_names(argument, known, columns):
-    """Raises ValueError for names of columns that a table does not have, or has twice."""
+    """Raises ValueError if a table lacks a column of these names, or has it twice."""
     wanted = list(columns.values())
     missing = [name for name in wanted if name not in known]
     if missing:
@@ -214,7 +214,7 @@ def _read(argument, path, columns):
         # "NA" and "null" are texts, and a text of digits is not a number.
         options = {**SEPARATED[suffix], "keep_default_na": False, "dtype": dict.fromkeys(columns.values(), str)}
         table = pandas.read_csv(path, **options)
-        # Of two columns with one name pandas would rename the second.
+        # pandas would rename the second of two columns with the same name.
         first = pandas.read_csv(path, **{**options, "dtype": str, "header": None, "nrows": 1})
     except (ValueError, OSError) as error:
         raise _unreadable(path, error) from error
@@ -225,13 +225,13 @@ def _read(argument, path, columns):
             f"received {table.index.nlevels + len(table.columns)} in row 1 (the first of the data is 1): a cell with "
             "the separator in it needs quotation marks in a .csv file."
         )
-    for column in columns.values():  # an empty cell is no value
+    for column in columns.values():  # an empty cell is a missing value
         table[column] = table[column].where(table[column] != "")
     return table
 
 
 def _lines(path):
-    """The lines of a file of texts, without the empty ones."""
+    """Returns the lines of a file that are not blank."""
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (UnicodeError, OSError) as error:
@@ -240,14 +240,14 @@ def _lines(path):
 
 
 def _unreadable(path, error):
-    """The error of a file that is not a table or not text, in one line."""
+    """Returns the error, in one line, for a file that is not a table or not text."""
     advice = ". Save it as UTF-8, or read it yourself (`encoding='latin-1'`, 'cp1252', 'utf-16') and pass the columns"
     advice = advice if isinstance(error, UnicodeError) else ""
     return ValueError(f"{short_repr(str(path))} cannot be read: {' '.join(str(error).split())}{advice}.")
 
 
 def _json_lines(path):
-    """The columns of a file with a JSON object in each line. pandas would guess types: a text "1" became a number."""
+    """Returns the columns of a file of JSON lines. pandas would guess types: a text "1" would become a number."""
     rows = []
     for line in _lines(path):
         try:

@@ -17,24 +17,24 @@ from keras_txf.tasks.option_tables import FitOptions
 from keras_txf.text.batching import bucket_list
 
 WINDOW = 64  # batches within which examples are sorted by length
-FIXED = "fixed"  # in place of a value of padding
+FIXED = "fixed"  # instead of a padding value, for rows of one length
 
 
 class Batches(keras.utils.PyDataset):
     """Pads examples of similar length to the length of their bucket: few shapes, little padding.
 
-    Shuffled batches are drawn anew for each epoch: rows are sorted by length within windows of `WINDOW` batches, and
-    then the batches are shuffled, but for the shortest, which is the first.
+    Shuffled batches are drawn anew for each epoch. Rows are sorted by length within windows of `WINDOW` batches; then
+    the batches are shuffled. The shortest batch comes first.
 
     Args:
         make: a function that returns the examples, a list of one structure: (inputs, targets) or (inputs, targets,
-            weight), of NumPy arrays of ranks 0 and 1. It is called again for each epoch where `renew`.
-        padding: the value that fills up the rows, of the structure of an example; "fixed" for rows of one length.
+            weight), of NumPy arrays of ranks 0 and 1. With `renew` it is called again for each epoch.
+        padding: padding values in the structure of an example; "fixed" for rows of one length.
         batch_size: number B of rows.
         limit: the largest length, or None.
-        shuffle: whether to shuffle; else the order is that of the examples' lengths, see `order`.
+        shuffle: whether to shuffle; else the examples are sorted by length.
         renew: whether each epoch has other examples.
-        seed: of the order.
+        seed: seed of the order.
         finish: a function of a batch, or None.
     """
 
@@ -51,8 +51,8 @@ class Batches(keras.utils.PyDataset):
         return len(self.batches)
 
     def __getitem__(self, index):
-        # Keras reads the shapes of all batches off the first two, and fixes an axis in which these do not differ. The
-        # second batch is longer than the first; where the first has the largest length, all batches have it.
+        # Keras infers the shapes of all batches from the first two, and fixes an axis in which the two agree. The
+        # second batch is longer than the first. If the first has the largest length, all batches have it.
         batch = self._padded(index, lambda width: width + 1 if index == 1 else width if width == self.limit else 0)
         return batch if self.finish is None else self.finish(batch)
 
@@ -83,7 +83,7 @@ class Batches(keras.utils.PyDataset):
 
 
 def pad(examples, padding, limit, least=None):
-    """Stacks the leaves of B examples; rows (L,) become (B, bucket's L), of the lengths `least` at least."""
+    """Stacks the leaves of B examples. Rows (L,) become (B, length of the bucket), at least of the lengths `least`."""
 
     def stack(value, least, *leaves):
         if np.ndim(leaves[0]) == 0 or value == FIXED:
@@ -106,7 +106,7 @@ def _width(batch):
 def in_batches(function, examples, padding, batch_size, limit, verbose=1):
     """Applies a function to batches of examples of similar length; returns its rows in the order of the examples.
 
-    Shows a progress bar from ten batches on, see `batch_bar`.
+    A progress bar shows from ten batches on, see `batch_bar`.
     """
     checks.size("batch_size", batch_size)
     checks.verbosity("verbose", verbose)
@@ -128,13 +128,13 @@ def probabilities(model, inputs, activation=keras.ops.softmax):
 
 
 def batch_bar(batches, verbose):
-    """The batches of a list, with a progress bar where they are ten at least."""
+    """Returns an iterator of batches, with a progress bar from ten batches on."""
     checks.verbosity("verbose", verbose)
     return bar(batches, unit="batch", verbose=verbose if len(batches) >= 10 else 0)
 
 
 def rows_of(ragged):
-    """The rows of a ragged tensor, as NumPy arrays. A data set would take a second to make."""
+    """Returns the rows of a ragged tensor as NumPy arrays. Making a data set would take a second."""
     splits = ragged.row_splits.numpy()
     return np.split(ragged.flat_values.numpy(), splits[1:-1]) if len(splits) > 1 else []
 
@@ -156,7 +156,7 @@ class EpochScores(keras.callbacks.Callback):
 
 
 def check_fit_options(options):
-    """Raises ValueError for a value that an option of `FitOptions` cannot have."""
+    """Raises ValueError if an option of `FitOptions` has a wrong value."""
     checks.known_names("an option of fit", options, FitOptions.__annotations__)
     for name in ("epochs", "batch_size"):
         checks.size(name, options[name])
@@ -171,7 +171,7 @@ def check_fit_options(options):
 
 
 def check_compile_options(loss, metrics, options):
-    """Raises ValueError for a loss, metrics or an option that Keras' `compile` cannot have."""
+    """Raises ValueError if Keras' `compile` cannot take the loss, the metrics or an option."""
     if loss is not None and not isinstance(loss, (str, list, tuple, dict)) and not callable(loss):
         raise bad_argument("loss", "be a loss of Keras or a function", loss)
     if metrics is not None and not isinstance(metrics, (list, tuple, dict)):
@@ -186,10 +186,10 @@ def check_compile_options(loss, metrics, options):
 
 
 def optimizer_of(value):
-    """Returns an optimizer of Keras, from its name or as it is."""
+    """Returns the Keras optimizer of a name, a configuration or an optimizer."""
     try:
         found = keras.optimizers.get(value)
-    except Exception as error:  # Keras raises errors of several kinds
+    except Exception as error:  # Keras raises errors of several types
         raise bad_argument("optimizer", "be one of Keras", value) from error
     if found is None:
         raise bad_argument("optimizer", "be one of Keras", None)
@@ -206,7 +206,7 @@ def default_optimizer(peak, steps):
 
 
 def divide(values, share, seed):
-    """Draws the examples to hold out: two lists of columns."""
+    """Draws the held-out examples. Returns the columns of the other examples and of the held-out examples."""
     count = len(values[0])
     held = round(count * share)
     if not 0 < held < count:
@@ -216,7 +216,7 @@ def divide(values, share, seed):
 
 
 def record_of(history, examples, initial_epoch):
-    """What the model card says of a training."""
+    """Returns the entry of the model card about a training."""
     return {
         "examples": examples,
         "epochs": len(history.epoch) + initial_epoch,
@@ -226,7 +226,7 @@ def record_of(history, examples, initial_epoch):
 
 
 def columns_of(data, names):
-    """Returns the first of the held-out columns and a list of the others, each None where a table holds it."""
+    """Returns the first held-out column and a list of the others; None for a column that a table holds."""
     is_columns = isinstance(data, tuple) and not all(isinstance(value, str) for value in data)
     if not isinstance(data, (list, tuple)) or len(names) == 1 and not is_columns:
         data = (data,)
@@ -238,9 +238,9 @@ def columns_of(data, names):
 
 
 def class_weights(class_weight, labels, targets):
-    """The weight of each label: of a dict of labels, or "balanced", so that all labels weigh the same.
+    """Returns the weight of each label, from a dict by label or from "balanced", which gives labels equal total weight.
 
-    `targets` are the number of the label of each text, or lists of the numbers of its words' labels.
+    `targets` holds the number of each text's label, or a list of the numbers of its words' labels.
     """
     if isinstance(class_weight, str) and class_weight == "balanced":
         numbers = [number for target in targets for number in np.ravel(target)]

@@ -1,7 +1,7 @@
 """The folder of a task: model.keras, task.json with tokenizer and labels, README.md, the model card.
 
-Of a task that began from a checkpoint, the folder "checkpoint" holds what saving in the format of Hugging Face needs.
-In that format itself task.json, next to the files of transformers, has the task's options and the names of these files.
+For a task of a checkpoint, the folder "checkpoint" holds the data that saving in Hugging Face's format needs. In that
+format task.json, next to the files of transformers, has the task's options and the names of these files.
 """
 
 import json
@@ -32,10 +32,10 @@ def save(folder, task):
     folder = pathlib.Path(os.path.abspath(folder))
     here = pathlib.Path.cwd()
     if pathlib.Path(os.path.realpath(folder)) in (here, *here.parents):
-        must = "be another than the current folder and those around it, since it is replaced as a whole"
+        must = "not be the current folder or a folder around it, since it is replaced as a whole"
         raise bad_argument("folder", must, str(folder))
     if folder.is_dir() and any(folder.iterdir()) and not (folder / FILE).is_file():
-        raise bad_argument("folder", "be new, empty or of a task, without other files", str(folder))
+        raise bad_argument("folder", "be new, empty, or the folder of a task", str(folder))
     tokenizers = {name: keras.saving.serialize_keras_object(one) for name, one in tokenizers_of(task).items()}
     with writing("folder", folder), atomic_folder(folder) as new:
         task.model.save(new / MODEL)
@@ -48,7 +48,7 @@ def save(folder, task):
 
 
 def save_checkpoint(folder, task):
-    """Writes the folder in the format of Hugging Face, and a task.json for what that format cannot hold."""
+    """Writes the folder in Hugging Face's format, and a task.json for the data that the format cannot hold."""
     before = {file.name for file in folder.iterdir()} - {*_own_files(folder)} if folder.is_dir() else set()
     model = task.checkpoint_model()
     checkpoints.save(model, folder, config=task._checkpoint_config())
@@ -64,7 +64,7 @@ def save_checkpoint(folder, task):
 
 
 def holds_task(folder):
-    """Whether a folder is of a task, or else of a checkpoint. Raises ValueError for another folder."""
+    """Whether a folder holds a task, or else a checkpoint. Raises ValueError if it holds neither."""
     shown = short_repr(str(folder))
     if not folder.is_dir():
         raise ValueError(f"`folder` must be the folder of a task; there is none at {shown}.")
@@ -123,11 +123,11 @@ def _load_model(path):
 
 
 def _with_options(loaded, path, content):
-    """A task of a checkpoint with the options that its folder cannot hold, such as `max_length`."""
+    """Returns a task of a checkpoint, with options that its folder cannot hold, such as `max_length`."""
     options = content["options"]
     labels = loaded.labels
     if labels is not None and list(map(str, options.get("labels") or ())) != labels:
-        options = {**options, "labels": labels}  # of a checkpoint that another program changed
+        options = {**options, "labels": labels}  # another program changed the checkpoint
     if "problem_type" in options:
         options = {**options, "problem_type": loaded.problem_type}
     task = _made(type(loaded), path, loaded.model, tokenizers_of(loaded), {**content, "options": options})
@@ -138,7 +138,7 @@ def _with_options(loaded, path, content):
 def _made(cls, path, model, tokenizers, content):
     with reading(path):
         task = cls(model, **tokenizers, **content["options"])
-    # The records of versions before this one held the command line, with the user's secrets.
+    # Records of earlier versions held the command line, perhaps with secrets of the user.
     task.record = [{name: value for name, value in run.items() if name != "command"} for run in content["record"]]
     return task
 
@@ -149,22 +149,22 @@ def _write(path, task, **more):
 
 
 def _own_files(folder):
-    """The names of the files that `save_checkpoint` made in a folder, next to task.json."""
+    """Returns the names of the files that `save_checkpoint` wrote next to task.json."""
     try:
         names = read_json(folder / FILE).get("files")
-    except ValueError:  # there is none, or it is damaged
+    except ValueError:  # a missing or damaged file
         return ()
     is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
     return names if is_list else ()
 
 
 def tokenizers_of(task):
-    """The tokenizers of a task, by the names of its arguments."""
+    """Returns the tokenizers of a task by the name of the argument."""
     return {name: getattr(task, name) for name in ("tokenizer", "target_tokenizer") if getattr(task, name, None)}
 
 
 def write_card(folder, task):
-    """Writes README.md, unless there is one: task, model, data, scores and script."""
+    """Writes README.md, unless the file exists: task, model, data, scores and script."""
     if (folder / CARD).exists():
         return
     name = type(task).__name__

@@ -1,4 +1,4 @@
-"""What a classifier tells of a text: a label, several labels, a number or a score, in the words of transformers.
+"""What a classifier predicts for a text: a label, several labels, a number or a score; labels and their metrics.
 
 Legend: N texts, C labels.
 """
@@ -22,47 +22,47 @@ from keras_txf.text.lazy_imports import tf
 class OneLabel:
     """One of the labels for each text."""
 
-    name = '`problem_type="single_label_classification"`'  # in messages
+    name = '`problem_type="single_label_classification"`'  # in error messages
     activation = staticmethod(keras.ops.softmax)
     padding = 0  # of the targets
     has_class_weight = True
 
     def labels(self, values):
-        """The different labels of a column."""
+        """Returns the distinct labels of a column."""
         return label_list(values)
 
     def checked_labels(self, labels):
-        """The labels of a task, in the order of the logits."""
+        """Returns the labels of a task, in the order of the logits."""
         return label_list(labels)
 
     def known_labels(self, known):
-        """The labels of a checkpoint, or None."""
+        """Returns the labels of a checkpoint, or None for a number."""
         if known is None:
             raise ValueError("`labels` must be given: the checkpoint has no names of classes; received None.")
         return known
 
     def targets(self, values, labels):
-        """The targets of a column of labels, checked."""
+        """Returns the targets of a column of labels, checked."""
         return numbers_of("labels", values, labels)
 
     def examples(self, texts, targets, tokenizer, labels, max_length):
-        """A `tf.data.Dataset` of (ids, target)."""
+        """Returns a `tf.data.Dataset` of (ids, target)."""
         return text.classification((texts, targets), tokenizer, len(labels), max_length)
 
     def compilation(self):
-        """Loss and metrics."""
+        """Returns the loss and the metrics."""
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy", MacroF1()]
 
     def probabilities(self, rows, labels):
-        """The probabilities (N, C), float32."""
+        """Returns the probabilities (N, C), float32."""
         return np.reshape(rows, (-1, len(labels))).astype("float32")
 
     def answers(self, rows, labels):
-        """The answers to probabilities (N, C)."""
+        """Returns the predictions for probabilities (N, C)."""
         return [labels[int(row.argmax())] for row in rows]
 
     def scores(self, predict, targets):
-        """Scores of the answers of `predict()` next to the metrics."""
+        """Returns scores of the predictions of `predict()`, besides the metrics."""
         return {}
 
 
@@ -140,7 +140,7 @@ class Score(Number):
         try:
             scores = numbers("labels", values)
         except ValueError as error:
-            raise ValueError(f"{error} The task has no labels of its own, and learns a score.") from None
+            raise ValueError(f"{error} The task has no labels and learns a score.") from None
         if not 0 <= min(scores) <= max(scores) <= 1:
             raise ValueError(f"`labels` must be scores from 0 to 1; received {min(scores)} to {max(scores)}.")
         return scores
@@ -157,18 +157,18 @@ PROBLEMS = {
 
 
 def problem_of(problem_type):
-    """The problem of a name."""
+    """Returns the problem of a `problem_type`."""
     return PROBLEMS[checks.one_of("problem_type", problem_type, tuple(PROBLEMS))]
 
 
 def _one_list(value, index):
     if not isinstance(value, (list, tuple)):
-        raise bad_argument("labels", "be a list of labels of each text", value, index)
+        raise bad_argument("labels", "be a list of labels for each text", value, index)
     return value
 
 
 def correlations(first, second):
-    """Spearman's rank correlation and Pearson's, NaN where one side is constant."""
+    """Returns Spearman's rank correlation and Pearson's correlation, NaN if one side is constant."""
     try:
         stats = importlib.import_module("scipy.stats")
     except ImportError as error:
@@ -183,7 +183,7 @@ def correlations(first, second):
 
 
 def label_list(labels: Any) -> list:
-    """The different labels: of a list without repetition in its order, of a column sorted."""
+    """Returns the distinct labels: in their order for a list without repetition, sorted for a column."""
     if isinstance(labels, (str, bytes)) or not hasattr(labels, "__iter__"):
         raise bad_argument("labels", "be a list of the labels, or a column of them", labels)
     labels = labels.tolist() if hasattr(labels, "tolist") else list(labels)
@@ -191,17 +191,17 @@ def label_list(labels: Any) -> list:
         if not isinstance(label, (str, int)):
             raise bad_argument("labels", "be strings, integers or booleans", label)
         if label == "":
-            raise ValueError("`labels` must not be empty; received '', such as of an empty cell of a file.")
+            raise ValueError("`labels` must not be empty; received '', such as from an empty cell of a file.")
     different = list(dict.fromkeys(labels))
     if len({type(label) for label in labels}) != 1 or len(different) < 2:
-        raise bad_argument("labels", "be two different ones at least, of one type", different)
+        raise bad_argument("labels", "be at least two distinct labels of one type", different)
     return different if len(different) == len(labels) else sorted(different)
 
 
 def numbers_of(name, values, labels, row=None):
-    """The index of each value among the labels; `row` is the index of the text that the values belong to.
+    """Returns the index of each value among the labels; `row` is the index of the text of the values.
 
-    Files may hold integers and booleans as text, and integers where the labels are their text.
+    A file may hold integers and booleans as text. It may hold integers for labels that are text.
     """
     number_of = {label: i for i, label in enumerate(labels)}
     kind = type(labels[0])
@@ -231,7 +231,7 @@ def load_classifier(folder, task, known, labels, options):
         folder: the folder of the checkpoint.
         task: "sequence_classification" or "token_classification".
         known: the labels of the checkpoint, or None.
-        labels: list of the C labels, or None for a score.
+        labels: list of the C labels; None for a score.
         options: of `checkpoints.load`.
     """
     classes = 1 if labels is None else len(labels)
@@ -251,15 +251,15 @@ def load_classifier(folder, task, known, labels, options):
 
 
 def has_name(label):
-    """Whether a checkpoint names a class: transformers writes "LABEL_0" for a class without a name."""
+    """Whether a label is a real name: transformers writes "LABEL_0" for a class without a name."""
     return re.fullmatch("LABEL_[0-9]+", label) is None
 
 
 @register
 class MacroF1(keras.metrics.F1Score):
-    """The mean of the F1 scores of classes, of integer targets and logits (B, C).
+    """The mean F1 score of the classes, for integer targets and logits (B, C).
 
-    As in scikit-learn a class counts if an example has it or got it: held-out examples may lack a rare one.
+    As in scikit-learn, only a class with a target or a prediction counts. Held-out examples may lack a rare class.
     """
 
     def __init__(self, average="macro", name="f1", **kwargs):
@@ -267,7 +267,7 @@ class MacroF1(keras.metrics.F1Score):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         targets = ops.one_hot(ops.cast(ops.reshape(y_true, (-1,)), "int32"), ops.shape(y_pred)[-1])
-        return super().update_state(targets, y_pred)  # each example counts once, whatever its weight in the loss
+        return super().update_state(targets, y_pred)  # weights of the loss do not count here
 
     def result(self):
         wrong = self.false_positives + self.false_negatives
@@ -278,9 +278,9 @@ class MacroF1(keras.metrics.F1Score):
 
 @register
 class MacroF1OfSets(keras.metrics.F1Score):
-    """The mean of the F1 scores of all labels, of targets 0 or 1 and logits, both (B, C).
+    """The mean F1 score of all labels, for targets 0 or 1 and logits, both (B, C).
 
-    As in scikit-learn the score is 0 for a label that no example has or gets.
+    As in scikit-learn, the score is 0 for a label without targets and predictions.
     """
 
     def __init__(self, average="macro", threshold=0.5, name="f1", **kwargs):

@@ -1,4 +1,4 @@
-"""MaskedLanguageModel: fills in hidden words."""
+"""MaskedLanguageModel: fills in masked words."""
 
 from typing import Any, Self, Unpack
 
@@ -17,14 +17,14 @@ from keras_txf.text.datasets import row
 
 
 class MaskedLanguageModel(Task):
-    """Guesses hidden tokens, as BERT is pretrained.
+    """Predicts masked tokens, as in the pretraining of BERT.
 
     Args:
         model: a model of `masked_language_model`.
-        tokenizer: tokenizer of the texts, with a special token for what is hidden.
-        mask_token: that token; default the special token with "mask" in its name.
+        tokenizer: tokenizer of the texts, with a special token that masks tokens.
+        mask_token: the special token that masks tokens; default the special token with "mask" in its name.
         max_length: truncates longer texts; default the number of positions of the model, or 512.
-        learning_rate: default of `fit`.
+        learning_rate: default learning rate of `fit`.
 
     Example:
 
@@ -82,41 +82,41 @@ class MaskedLanguageModel(Task):
 
     @shows_options
     def fit(self, texts: Any, **options: Unpack[FitOptions]) -> keras.callbacks.History:
-        """Trains on texts; 15 % of the tokens are hidden, others in each epoch. The logs have accuracy and perplexity.
+        """Trains on texts with 15 % of their tokens masked, drawn anew in each epoch.
 
-        At least one token of each text is hidden, never a special token.
+        At least one token of each text is masked, but never a special token. The logs have accuracy and perplexity.
 
         Args:
-            texts: list or column of strings, the path of a .txt file, of which each line is a text, or a table with
-                the column "text": see `TextClassifier.fit`.
+            texts: list or column of strings, the path of a .txt file with a text in each line, or a table with the
+                column "text": see `TextClassifier.fit`.
             {options}
 
         Returns:
             Keras' history.
 
         Raises:
-            ValueError: no text with a token to hide; see `TextClassifier.fit`.
+            ValueError: no text with a token to mask; see `TextClassifier.fit`.
         """
         return self._fit(texts, [], options)
 
     def evaluate(self, texts: Any, columns: Any = None, batch_size: int = 32) -> dict[str, float]:
-        """Returns loss, accuracy and perplexity of texts, see `fit`: the same tokens are hidden at each call."""
+        """Returns loss, accuracy and perplexity on texts, see `fit`. Each call masks the same tokens."""
         return self._evaluate(texts, [], columns, batch_size)
 
     def fill(self, texts: Any, k: int = 5, batch_size: int = 32, verbose: int | str = "auto") -> list:
-        """Guesses the hidden token of each text.
+        """Predicts the masked token of each text.
 
         Args:
             texts: a text, or a list of texts, each with the mask token once.
-            k: number of guesses.
+            k: number of predictions.
             batch_size: texts in a batch.
             verbose: 0 shows no progress bar, 1 a bar from ten batches on, "auto" a bar in a terminal after a second.
 
         Returns:
-            List of (token, probability), the likeliest first; of a list of texts a list of such lists.
+            List of (token, probability), the likeliest first; for a list of texts a list of lists.
 
         Raises:
-            ValueError: a text without the mask token, or with several.
+            ValueError: a text without the mask token, or with several mask tokens.
         """
         texts, back = one_or_many("texts", texts)
         checks.integer_between("k", k, 1, self.tokenizer.vocab_size)
@@ -146,7 +146,7 @@ class MaskedLanguageModel(Task):
     def _batches(self, values, *options, **more):
         batches = super()._batches(values, *options, **more)
         if not any((targets != self.tokenizer.pad_id).any() for _, targets in batches.examples):
-            raise bad_argument("texts", "have a token to hide, other than the special tokens", values[0])
+            raise bad_argument("texts", "have a token to mask, other than the special tokens", values[0])
         return batches
 
     def _padding(self):

@@ -1,6 +1,6 @@
 """The options of `fit` and `compile`, and of `from_scratch` of each task; see `layers.shown_options`.
 
-Options that a task decides itself, such as the id of padding, are left out.
+The tables leave out the options that a task decides, such as the id of padding.
 """
 
 from typing import Annotated, Any, TypedDict
@@ -24,7 +24,7 @@ NUM_LAYERS, DIM = "number of blocks.", "model width."
 
 
 class ScratchOptions(TypedDict, total=False):
-    """Options of `from_scratch`, whatever the builder."""
+    """Options of `from_scratch` of every task."""
 
     vocab_size: Annotated[int, 8000, VOCAB_SIZE]
     tokenizer: Annotated[Any, None, "a tokenizer instead of a new one."]
@@ -95,36 +95,36 @@ class TextToTextOptions(LargerScratchOptions, BlockOptions, PositionedEmbeddingO
 class FitOptions(TypedDict, total=False):
     """Options of every task's `fit`."""
 
-    columns: Annotated[Any, None, "names of the columns, where the first argument is a table or a file of all of them."]
-    validation_data: Annotated[Any, None, "a tuple of such columns, or a table, for the scores of each epoch."]
-    validation_split: Annotated[float, 0.0, "share of the examples, drawn by `seed`, to hold out for these scores."]
+    columns: Annotated[Any, None, "names of the columns, if the first argument is a table or a file of all columns."]
+    validation_data: Annotated[Any, None, "a tuple of columns, or a table, for the scores of each epoch."]
+    validation_split: Annotated[float, 0.0, "share of the examples to hold out for these scores, drawn with `seed`."]
     epochs: Annotated[int, 3, "passes over the data."]
-    initial_epoch: Annotated[int, 0, "the number of complete epochs, such as `epoch` of `txf.training.Resume`."]
-    batch_size: Annotated[int, 32, "examples in a batch. They are of similar length, so that little is padding."]
+    initial_epoch: Annotated[int, 0, "the number of completed epochs, such as `epoch` of `txf.training.Resume`."]
+    batch_size: Annotated[int, 32, "examples in a batch, which have similar lengths to need little padding."]
     learning_rate: Annotated[
         float | None,
         None,
         "peak of the learning rate of AdamW, which grows for a tenth of the steps and falls by a cosine to 0. Default "
-        "5e-5 for a checkpoint, else 1e-3. Not with a task that you compiled.",
+        "5e-5 for a checkpoint, else 1e-3. Leave it out for a task that you compiled.",
     ]
-    callbacks: Annotated[Any, (), "Keras callbacks, which find the scores in the logs."]
-    seed: Annotated[int, 0, "of the random choice of held-out examples, and of the order of the rest."]
+    callbacks: Annotated[Any, (), "Keras callbacks; the logs have the scores."]
+    seed: Annotated[int, 0, "seed of the choice of held-out examples, and of the order of the other examples."]
     verbose: Annotated[Any, "auto", "as in `keras.Model.fit`."]
 
 
 class CompileOptions(TypedDict, total=False):
     """Options of Keras' `compile`."""
 
-    loss_weights: Annotated[Any, None, "factors on the losses of a model with several."]
-    weighted_metrics: Annotated[Any, None, "metrics that the weights of the examples count for."]
-    run_eagerly: Annotated[bool, False, "whether steps run in Python, to debug them."]
-    steps_per_execution: Annotated[int, 1, "steps of a compiled call."]
+    loss_weights: Annotated[Any, None, "factors on the losses of a model with several losses."]
+    weighted_metrics: Annotated[Any, None, "metrics that weigh the examples."]
+    run_eagerly: Annotated[bool, False, "whether steps run in Python, for debugging."]
+    steps_per_execution: Annotated[int, 1, "number of steps in a compiled call."]
     jit_compile: Annotated[bool | str, "auto", "whether XLA compiles the step."]
     auto_scale_loss: Annotated[bool, True, "whether the loss is scaled under float16."]
 
 
 def builder_options(options, tokenizer, max_length, position=None):
-    """The options of a builder with the options that the examples decide: padding, and the number of learned positions.
+    """Returns the options of a builder, with the id of padding and the number of learned positions.
 
     A layer that is passed as `attention` has its own heads and its own `position`: it replaces the defaults of the
     task, `num_heads` and `position`.

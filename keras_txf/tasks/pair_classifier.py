@@ -23,20 +23,19 @@ from keras_txf.text.datasets import longest_first, pair_row, separator_tokens, t
 
 
 class PairClassifier(Classifier):
-    """Reads two texts together, a cross-encoder: entailment, paraphrase, and how well a text answers a query.
+    """A cross-encoder, which reads two texts together: entailment, paraphrase, relevance of a text to a query.
 
     Args:
-        model: a model of `encoder_classifier`, or one like it: ids (B, T) -> logits (B, C), with the input
-            `token_type_ids` where it has one.
+        model: a model of `encoder_classifier`, or one like it: ids (B, T) -> logits (B, C), perhaps with a second input
+            `token_type_ids`.
         tokenizer: tokenizer of the texts.
-        labels: list of the C labels; None for a score, a number, of a model with one logit. A score of labels that are
-            0 or 1, or between, goes through a sigmoid.
+        labels: list of the C labels; None for a score from 0 to 1, the sigmoid of a model's single logit.
         separator: special token between the texts, or a list of them; default the tokenizer's `end`.
         max_length: truncates the longer text of longer pairs; default the number of positions of the model, or 512.
-        learning_rate: default of `fit`.
+        learning_rate: default learning rate of `fit`.
 
     Raises:
-        ValueError: labels that are not as many as the model's classes.
+        ValueError: another number of labels than the model has classes.
 
     Example:
 
@@ -95,11 +94,11 @@ class PairClassifier(Classifier):
         max_length: int | None = None,
         **options: Unpack[ClassifierCheckpointOptions],
     ) -> Self:
-        """Makes a classifier of a Hugging Face checkpoint; a new head where the checkpoint has none for these labels.
+        """Makes a classifier of a Hugging Face checkpoint, with a new head if the checkpoint has other labels.
 
         Args:
             path: folder, or the name of a repository on the Hub.
-            labels: list of the labels; default those of the checkpoint, or a score where it has one class or none. See
+            labels: list of the labels; default the checkpoint's labels, or a score if it has at most one class. See
                 `TextClassifier.from_checkpoint`.
             max_length: truncates longer pairs.
             {options}
@@ -123,27 +122,27 @@ class PairClassifier(Classifier):
         class_weight: Any = None,
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
-        """Trains on labelled pairs. The logs have accuracy and macro F1; of a score the correlations.
+        """Trains on labelled pairs. The logs have accuracy and macro F1, or the correlations of scores.
 
         Args:
-            first, second: lists or columns of strings; or `first` alone a table of all three columns, "first",
-                "second" and "label" unless `columns` says otherwise: see `TextClassifier.fit`.
+            first, second: lists or columns of strings. Or `first` is a table of the columns "first", "second" and
+                "label", or of the names in `columns`: see `TextClassifier.fit`.
             labels: list or column of labels; numbers for a score.
             class_weight: dict of labels -> weight in the loss, or "balanced".
             {options}
 
         Returns:
-            Keras' history, with `val_f1` of held-out examples, or `val_spearman` and `val_pearson`.
+            Keras' history, with `val_f1`, or `val_spearman` and `val_pearson`, on held-out examples.
 
         Raises:
-            ValueError: columns of different lengths, another label than those of the task, weights for a score.
+            ValueError: columns of different lengths, a label that the task does not have, weights for a score.
         """
         return self._fit(first, [second, labels], options, class_weight)
 
     def evaluate(
         self, first: Any, second: Any = None, labels: Any = None, columns: Any = None, batch_size: int = 32
     ) -> dict[str, float]:
-        """Returns loss, accuracy and macro F1 on labelled pairs; of a score loss and correlations, see `fit`."""
+        """Returns loss, accuracy and macro F1 on labelled pairs, or loss and correlations of scores, see `fit`."""
         return self._evaluate(first, [second, labels], columns, batch_size)
 
     def predict(
@@ -152,13 +151,13 @@ class PairClassifier(Classifier):
         """Labels or scores pairs.
 
         Args:
-            first, second: a text each, or a list of texts each.
+            first, second: two texts, or two lists of texts.
             batch_size: pairs in a batch.
             return_probabilities: whether to return the probabilities float32 (N, C) instead of the labels.
-            verbose: 0 shows no progress bar; it comes from ten batches on.
+            verbose: 0 shows no progress bar, 1 shows a bar from ten batches on.
 
         Returns:
-            The label of a pair, or a list of labels; a score, or float32 (N,).
+            The label of a pair, or a list of labels. Without labels the score of a pair, or float32 (N,).
         """
         checks.boolean("return_probabilities", return_probabilities)
         first, second, back = _pairs_of(first, second)
@@ -176,7 +175,7 @@ class PairClassifier(Classifier):
             verbose: 0 shows no progress bar, 1 a bar from ten batches on, "auto" a bar in a terminal after a second.
 
         Returns:
-            List of (text, score): the score, or the probability of the last label.
+            List of (text, score). The score of a task with labels is the probability of the last label.
         """
         checks.string("query", query)
         texts = strings("texts", texts)
@@ -191,10 +190,10 @@ class PairClassifier(Classifier):
         self._export(folder, overwrite, pairs=True, separator=self.separator)
 
     def inputs(self, first: Any, second: Any) -> Any:
-        """Returns what the model reads of pairs, for `model.predict` or `txf.visualize.attention_scores`.
+        """Returns the model's inputs for pairs, for `model.predict` or `txf.visualize.attention_scores`.
 
         Args:
-            first, second: a text each, or a list of texts each.
+            first, second: two texts, or two lists of texts.
 
         Returns:
             Ids int32 (N, T), padded to the longest; for a model with token types a dict of `token_ids` and
@@ -202,7 +201,7 @@ class PairClassifier(Classifier):
         """
         first, second, _ = _pairs_of(first, second)
         if not first:
-            raise ValueError("`first` must hold a text at least; received none.")
+            raise ValueError("`first` must hold at least one text; received none.")
         rows, padding = self._pairs(first, second), self._input_padding()
         pad = functools.partial(keras.utils.pad_sequences, padding="post")
         if not self._token_types:
@@ -213,7 +212,7 @@ class PairClassifier(Classifier):
         return {"labels": self.labels, "separator": self.separator, **super().get_config()}
 
     def _pairs(self, first, second):
-        """The inputs of the model for each pair, as `sentence_pairs` makes them."""
+        """Returns the model's inputs for each pair, as `sentence_pairs` makes them."""
         separator = separator_tokens(self.tokenizer, self.separator)
         rows, before = pair_row(self.tokenizer, first, second, separator, self.max_length, longest_first)
         ids = rows_of(rows)

@@ -1,4 +1,4 @@
-"""Two texts in one row: the format of a checkpoint; questions with contexts, in windows and in files (SQuAD).
+"""Two texts in one row: the format of a checkpoint; questions and contexts, in windows and in SQuAD files.
 
 SQuAD: {"data": [{"paragraphs": [{"context", "qas": [{"question", "answers"}]}]}]}.
 
@@ -18,8 +18,8 @@ from keras_txf.text.folder_files import read_tokenizer_config
 
 SQUAD = (".json",)
 TOKEN_TYPES = {"token_type_ids": True, "token_types": 2}  # options of a new model
-# Classes of tokenizers whose models were trained with token types. Transformers 4 gave them for all of these classes,
-# transformers 5 leaves out those of ALBERT and RemBERT.
+# Classes of tokenizers whose models were trained with token types. Transformers 4 returned token types for all of them,
+# transformers 5 does not for ALBERT and RemBERT.
 TYPED = {
     "AlbertTokenizer", "BertTokenizer", "ConvBertTokenizer", "DebertaTokenizer", "DebertaV2Tokenizer",
     "ElectraTokenizer", "FNetTokenizer", "MobileBertTokenizer", "RemBertTokenizer", "RoFormerTokenizer",
@@ -28,7 +28,7 @@ TYPED = {
 TWO_SEPARATORS = {
     "BartTokenizer", "CamembertTokenizer", "MPNetTokenizer", "RobertaTokenizer", "XLMRobertaTokenizer",
 }  # fmt: skip
-CLASSES = {  # `model_type` -> the class, where tokenizer_config.json names none, or one of any model
+CLASSES = {  # `model_type` -> the class, if tokenizer_config.json names no class of a model
     "albert": "AlbertTokenizer", "bart": "BartTokenizer", "bert": "BertTokenizer", "camembert": "CamembertTokenizer",
     "convbert": "ConvBertTokenizer", "deberta": "DebertaTokenizer", "deberta-v2": "DebertaV2Tokenizer",
     "electra": "ElectraTokenizer", "fnet": "FNetTokenizer", "gte": "XLMRobertaTokenizer",
@@ -40,11 +40,10 @@ OF_ANY_MODEL = ("", "PreTrainedTokenizer", "TokenizersBackend")
 
 
 def pair_format(folder, options):
-    """Returns options of `checkpoints.load`, those of the caller among them, and the separator or None.
+    """Returns the options of `checkpoints.load`, with the checkpoint's token types, and the separator or None.
 
     Args:
-        folder: of the checkpoint.
-        options: of the caller.
+        folder: folder of the checkpoint. options: the caller's options.
     """
     config, values = read_tokenizer_config(folder), read_json(file_of(folder, "config.json"))
     name = (config.get("tokenizer_class") or "").removesuffix("Fast")
@@ -58,7 +57,7 @@ def pair_format(folder, options):
 
 
 def of_tokenizer_json(folder):
-    """Returns the tokens between two texts and the type of the second one's; (None, None) where no file says it."""
+    """Returns the tokens between two texts and the token type of the second text; (None, None) if no file tells."""
     path = file_of(folder, "tokenizer.json")
     processor = read_json(path).get("post_processor") if path.is_file() else None
     with reading(path):
@@ -66,7 +65,7 @@ def of_tokenizer_json(folder):
 
 
 def of_pair(processor):
-    """Returns the tokens between two texts and the second text's type, as a post-processor of `tokenizers` has them."""
+    """Returns the tokens between two texts and the second text's type, from a post-processor of `tokenizers`."""
     kind = (processor or {}).get("type")
     if kind == "Sequence":
         found = [of_pair(inner) for inner in processor["processors"]]
@@ -91,7 +90,7 @@ def special_tokens(tokenizer, separator, max_length):
 
 
 def texts_of_pairs(task, first, second, columns):
-    """The texts of the first two columns of a task's class."""
+    """Returns the texts of the first two columns of a task's class, for a vocabulary."""
     columns = columns[:2] if isinstance(columns, (list, tuple)) and len(columns) == 3 else columns
     names = dict([*task.columns.items()][:2])
     read = task._read(first, [second], columns, names)
@@ -105,7 +104,7 @@ class Window:
     Args:
         example: the index of the question.
         first, count: the first token of the context in the row, and the number of its tokens there.
-        before: the number of tokens in the row before them.
+        before: the number of tokens in the row before the context.
     """
 
     example: int
@@ -123,8 +122,8 @@ class AnswerWindows:
 
     Args:
         tokenizer: the tokenizer.
-        max_length: number of tokens of a row. A question has at most half of those that are not special.
-        overlap: number of tokens that a part of a context shares with the next.
+        max_length: number of tokens of a row. A question has at most half of the tokens that are not special.
+        overlap: number of tokens that a part of a context shares with the next part.
         separator: list of special tokens between question and context.
         token_types: whether rows have token type ids, 0 up to the separator and 1 from the context on.
     """
@@ -164,18 +163,18 @@ class AnswerWindows:
 
 
 def starts(length, room, overlap):
-    """The first tokens of windows of `room` tokens; neighbours share `overlap`, and the last one may be shorter."""
+    """Returns the first tokens of windows of `room` tokens. Neighbours share `overlap`; the last may be shorter."""
     return range(0, max(length - overlap, 1), room - overlap) if length > room else [0]
 
 
 def tokens_of(offsets, start, end):
-    """The first and the last token of the characters from `start` to `end`, or None."""
+    """Returns the first and the last token of the characters from `start` to `end`, or None."""
     inside = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
     return (int(inside[0]), int(inside[-1])) if len(inside) else None
 
 
 def targets(window, span):
-    """The positions of an answer's first and last token in a row; 0 and 0 if the row does not hold the answer."""
+    """Returns the positions of an answer's first and last token in a row; 0 and 0 if the row lacks the answer."""
     positions = [window.position(token) for token in span] if span is not None else [None]
     start, end = (0, 0) if None in positions else positions
     return {"start_logits": np.int32(start), "end_logits": np.int32(end)}
@@ -184,16 +183,16 @@ def targets(window, span):
 def best_spans(windows, logits, context, offsets, longest, k, null_threshold):
     """Finds the best answers in a context.
 
-    The score of a span is the sum of the logits of its first and its last token; where two windows hold it, the larger
-    one. The score of no answer is the sum of both logits of the first token of a row, in the window where it is least.
+    The score of a span is the sum of the logits of its first and its last token; the larger sum if two windows hold the
+    span. The score of no answer is the smallest sum of both logits of a row's first token.
 
     Args:
         windows, logits: the windows of the context, and the logits (L, 2) of each.
-        context, offsets: the text, and the offsets of its tokens, int (T, 2).
+        context, offsets: the context, and the offsets of its tokens, int (T, 2).
         longest: number K of tokens of the longest answer.
         k: number of answers.
-        null_threshold: how much the score of no answer must be above that of the best span; None where every question
-            has an answer.
+        null_threshold: the least lead of no answer's score over the best span's score; None if every question has an
+            answer.
 
     Returns:
         A list of at most `k` dicts of `text`, `start`, `end` and `score`, the best first.
@@ -220,7 +219,7 @@ def best_spans(windows, logits, context, offsets, longest, k, null_threshold):
 
 
 def _span_scores(windows, logits, context, offsets, longest):
-    """The scores of the spans of 1 to K tokens from each token on, float64 (T, K); -inf for what is no span."""
+    """Returns the scores of the spans of 1 to K tokens from each token on, float64 (T, K); -inf for no span."""
     solid = np.array([bool(context[start:end].strip()) for start, end in offsets], bool)
     count = len(offsets)
     longest = min(longest, count)
@@ -243,11 +242,11 @@ def _without_blanks(text, start, end):
 def read_squad(path):
     """Returns the questions, the contexts and the answers of a file of SQuAD 1.1 or 2.0.
 
-    The answers of a question are a dict of `text` and `answer_start`, two lists. They are empty where the file says
-    that the question has no answer: "plausible answers" do not count.
+    The answers of a question are a dict of two lists, `text` and `answer_start`. Both are empty for a question without
+    an answer: "plausible answers" do not count.
 
     Raises:
-        ValueError: no such file, or one of another form.
+        ValueError: a missing file, or a file in another format.
     """
     content, shown = read_json(path, "questions"), short_repr(str(path))
     try:
@@ -260,10 +259,10 @@ def read_squad(path):
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"{shown} must be in SQuAD's format, data > paragraphs > context, qas > question, answers > text, "
-            f"answer_start; received another form: {type(error).__name__} {error}."
+            f"answer_start; received another format: {type(error).__name__} {error}."
         ) from None
     if not found:
-        raise ValueError(f"`questions` must hold a question at least; received none in {shown}.")
+        raise ValueError(f"`questions` must hold at least one question; received none in {shown}.")
     return [list(column) for column in zip(*found)]
 
 
@@ -272,11 +271,11 @@ def _columns(answers):
 
 
 def answers_of(values, contexts):
-    """Returns for each question the list of its answers, (text, its first character in the context).
+    """Returns the list of answers of each question, (text, index of its first character in the context).
 
     Args:
         values: for each question a text, "" for no answer; a list of texts; or a dict of lists `text` and
-            `answer_start`. A text alone stands where the context has it first.
+            `answer_start`. A text alone means its first occurrence in the context.
         contexts: list of the texts that hold the answers.
 
     Raises:
@@ -302,7 +301,7 @@ def _answers(value, context, index):
         if not text.strip() or start < 0 or context[start : start + len(text)] != text:
             where = "" if start < 0 else f" from character {start} on"
             raise ValueError(
-                "`answers` must be parts of their contexts, with a character that is not a blank; received "
+                "`answers` must be parts of their contexts, and not blank; received "
                 f"{short_repr(text)} at index {index}, which the context does not have{where}."
             )
     return list(zip(texts, starts))

@@ -1,4 +1,4 @@
-"""QuestionAnswerer: the part of a text that answers a question."""
+"""QuestionAnswerer: finds the part of a text that answers a question."""
 
 import functools
 from typing import Any, Self, Unpack
@@ -24,24 +24,25 @@ OVERLAP = 128  # tokens, of the windows of BERT on SQuAD
 
 
 class QuestionAnswerer(Task):
-    """Finds the answer of a question in a text: extractive question answering, as on SQuAD.
+    """Finds the answer to a question in a text: extractive question answering, as on SQuAD.
 
     A long context is read in windows that overlap. The answer is the span, in any window, with the largest sum of the
     logits of its first and its last token.
 
     Args:
         model: a model of `span_classifier`, or one like it: ids (B, T) -> a dict of `start_logits` and `end_logits`
-            (B, T), with the input `token_type_ids` where it has one.
+            (B, T), perhaps with a second input `token_type_ids`.
         tokenizer: tokenizer of questions and contexts, with `start` and `end`.
         separator: special token between question and context, or a list of them; default the tokenizer's `end`.
         max_length: number of tokens of a window, with the question; default the number of positions of the model, or
-            512. A question has at most half of them.
+            512. A question has at most half of these tokens.
         overlap: number of tokens of the context that neighbouring windows share, less than half of `max_length`;
             default 128, or a quarter of `max_length`.
         max_answer_length: number of tokens of the longest answer.
-        null_threshold: a number where a question may have no answer, as on SQuAD 2.0: the answer is "" where the score
-            of no answer, the sum of the logits of the first token, is more than this number above the best span's.
-        learning_rate: default of `fit`.
+        null_threshold: a number if a question may have no answer, as on SQuAD 2.0. The score of no answer is the sum of
+            the logits of the first token. The answer is "" if this score leads the best span's by more than the
+            threshold.
+        learning_rate: default learning rate of `fit`.
 
     Raises:
         ValueError: a model without these outputs, a tokenizer without `start` or `end`, an argument out of range.
@@ -104,7 +105,7 @@ class QuestionAnswerer(Task):
 
         Args:
             questions, contexts, columns: the texts to train on, see `fit`.
-            overlap, max_answer_length, null_threshold: of the constructor.
+            overlap, max_answer_length, null_threshold: see the constructor.
             {options}
         """
         texts = pairs.texts_of_pairs(cls, questions, contexts, columns)
@@ -123,12 +124,12 @@ class QuestionAnswerer(Task):
         null_threshold: float | None = None,
         **options: Unpack[ClassifierCheckpointOptions],
     ) -> Self:
-        """Makes the task of a Hugging Face checkpoint; with a new head where the checkpoint has none for answers.
+        """Makes the task of a Hugging Face checkpoint, with a new head if the checkpoint has no head for answers.
 
         Args:
             path: folder, or the name of a repository on the Hub.
-            max_length, overlap, max_answer_length, null_threshold: of the constructor. Give a `null_threshold`, such as
-                0.0, to a checkpoint that was trained on SQuAD 2.0.
+            max_length, overlap, max_answer_length, null_threshold: see the constructor. Give a `null_threshold`, such
+                as 0.0, to a checkpoint that was trained on SQuAD 2.0.
             {options}
         """
         folder, tokenizer = cls._find(path, options)
@@ -143,13 +144,13 @@ class QuestionAnswerer(Task):
         """Trains on answered questions. The logs have exact match and F1 of held-out questions.
 
         Args:
-            questions, contexts: lists or columns of strings; or `questions` alone a table of all three columns,
-                "question", "context" and "answers" unless `columns` says otherwise, see `TextClassifier.fit`; or the
+            questions, contexts: lists or columns of strings. Or `questions` is a table of the columns "question",
+                "context" and "answers", or of the names in `columns`, see `TextClassifier.fit`. Or `questions` is the
                 path of a .json file in the format of SQuAD 1.1 or 2.0.
-            answers: for each question its answer, a part of the context: a string, whose first occurrence in the
-                context counts; a list of strings, several answers; or a dict of two lists, `text` and `answer_start`,
-                as Hugging Face's data sets have it. "" or empty lists say that the context has no answer, for a task
-                with a `null_threshold`. Training is on the first answer, the scores are of the best one.
+            answers: the answer to each question, a part of its context. An answer is a string, whose first occurrence
+                in the context counts; a list of strings, for several answers; or a dict of two lists, `text` and
+                `answer_start`, as in Hugging Face's data sets. For a task with a `null_threshold`, "" or empty lists
+                mean no answer. Training uses the first answer, the scores the best answer.
             {options}
 
         Returns:
@@ -167,16 +168,16 @@ class QuestionAnswerer(Task):
         """Answers questions.
 
         Args:
-            questions, contexts: a text each, or a list of texts each, of one length.
-            k: number of answers to each question; None for the best alone.
+            questions, contexts: two texts, or two lists of texts of one length.
+            k: number of answers to each question; None for the best answer alone.
             batch_size: windows in a batch.
-            verbose: 0 shows no progress bar; it comes from ten batches on.
+            verbose: 0 shows no progress bar, 1 shows a bar from ten batches on.
 
         Returns:
             A dict of `text`, the answer; `start` and `end`, its span in the context in characters; and `score`, its
-            probability among all spans of the context of at most `max_answer_length` tokens and no answer, where there
-            may be none. No answer is "" from 0 to 0. With `k` a list of at most so many dicts, the best first. Of lists
-            of texts a list of these.
+            probability among all spans of at most `max_answer_length` tokens, and no answer if the task allows it. No
+            answer is "" from 0 to 0. With `k` a list of at most `k` dicts, the best first. For lists of texts a list of
+            results.
 
         Raises:
             ValueError: lists of different lengths, a context without a token.

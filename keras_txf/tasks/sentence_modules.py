@@ -1,4 +1,4 @@
-"""The modules of a folder of sentence-transformers: how the vectors of tokens become the vector of a text."""
+"""The modules of a folder of sentence-transformers, which turn the vectors of tokens into the vector of a text."""
 
 import json
 import pathlib
@@ -14,8 +14,8 @@ from keras_txf.checks import short_repr
 from keras_txf.reading import file_of, read_json, reading, within
 
 KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")
-KINDS = {"mean": "mean", "cls": "first", "max": "max", "lasttoken": "last"}  # mode of theirs -> kind of `Pooling`
-# A key for each mode, which they wrote up to version 5.
+KINDS = {"mean": "mean", "cls": "first", "max": "max", "lasttoken": "last"}  # their mode -> kind of `Pooling`
+# Up to version 5 they wrote a key for each mode.
 KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max",
         "pooling_mode_lasttoken": "lasttoken"}  # fmt: skip
 MODULES, POOLING, TRANSFORMER = "modules.json", "1_Pooling", "sentence_bert_config.json"
@@ -25,7 +25,7 @@ ACTIVATIONS = {  # class of PyTorch -> name of Keras
     "torch.nn.modules.activation.Sigmoid": "sigmoid", "torch.nn.modules.activation.SiLU": "silu",
 }  # fmt: skip
 KERNEL, BIAS = "linear.weight", "linear.bias"
-# Keys with the values that the layer has, first the default.
+# Keys and the values that our layer supports, the default first.
 FIXED = {
     "module_input_name": ("sentence_embedding",), "module_output_name": (None, "sentence_embedding"),
     "use_residual": (False,),
@@ -33,10 +33,10 @@ FIXED = {
 
 
 def read_pooling(folder, tokenizer):
-    """Returns the kind of `Pooling` of a folder, "mean" of one without modules.
+    """Returns the kind of `Pooling` of a folder; "mean" if it has no modules.
 
     Raises:
-        ValueError: modules or settings that change the vectors in a way that `TextEmbedder` does not have.
+        ValueError: modules or settings that `TextEmbedder` does not support.
     """
     modules = _modules(folder)
     others = [kind for kind, _ in modules if kind not in KNOWN]
@@ -64,7 +64,7 @@ def read_pooling(folder, tokenizer):
 
 
 def read_dense_layers(folder, width):
-    """Returns the Dense layers that follow the pooling of a folder, whose vectors have `width` numbers."""
+    """Returns the Dense layers of a folder after its pooling; `width` is the size of the pooled vectors."""
     found = []
     for kind, path in _modules(folder):
         if kind == "Dense":
@@ -73,7 +73,7 @@ def read_dense_layers(folder, width):
 
 
 def read_max_length(folder):
-    """Returns the number of tokens to which sentence-transformers truncates the texts of a folder, or None."""
+    """Returns the number of tokens to which sentence-transformers truncates a text, or None."""
     own = _settings(folder, TRANSFORMER).get("max_seq_length")
     if own is None and file_of(folder, MODULES).is_file():
         own = _settings(folder, "tokenizer_config.json").get("model_max_length")
@@ -85,7 +85,7 @@ def check_modules(model):
     """Returns the pooling, the Dense layers after it, and whether vectors have length 1.
 
     Raises:
-        ValueError: another model, which a folder of sentence-transformers cannot hold.
+        ValueError: a model that a folder of sentence-transformers cannot hold.
     """
     indices = [index for index, layer in enumerate(model.layers) if isinstance(layer, layers.Pooling)]
     after = model.layers[indices[0] + 1 :] if len(indices) == 1 else []
@@ -111,7 +111,7 @@ def _keras_only(what, received):
 
 
 def write_modules(folder, model, max_length):
-    """Writes the modules of an encoder, `Pooling`, Dense layers and `UnitNormalization`, as each version reads them."""
+    """Writes the modules of an encoder, `Pooling`, Dense layers and `UnitNormalization`, for all versions."""
     pooling, dense, is_unit = check_modules(model)
     layers_by_path = {f"{number}_Dense": layer for number, layer in enumerate(dense, 2)}
     modules = [("", "Transformer"), (POOLING, "Pooling"), *((path, "Dense") for path in layers_by_path)]
@@ -134,7 +134,7 @@ def write_modules(folder, model, max_length):
 
 
 def _modules(folder):
-    """The class and the path of each module, in their order."""
+    """Returns the class and the path of each module, in order."""
     path = file_of(folder, MODULES)
     if not path.is_file():
         return []
@@ -166,12 +166,12 @@ def read_dense(folder, path, width):
     """Returns the layer of a Dense module, with its weights.
 
     Args:
-        folder: of the checkpoint.
-        path: of the module in it, such as "2_Dense".
-        width: of the vectors that come in.
+        folder: folder of the checkpoint.
+        path: path of the module in the folder, such as "2_Dense".
+        width: size of the input vectors.
 
     Raises:
-        ValueError: a damaged file; an activation outside `ACTIVATIONS`; tensors whose shapes do not fit the vectors.
+        ValueError: a damaged file; an activation outside of `ACTIVATIONS`; tensors of wrong shapes.
     """
     config = file_of(folder, pathlib.PurePath(path, "config.json"))
     values = read_json(config)
@@ -212,19 +212,19 @@ def write_dense(folder, path, layer):
 
 
 def activation_of(layer):
-    """The name of the activation of a layer, or its configuration if it has no name."""
+    """Returns the name of a layer's activation, or its configuration if it has no name."""
     return keras.activations.serialize(layer.activation)
 
 
 def padding_of_decoder(folder, ids, size):
-    """Returns the option `pad_id` of `load` for a folder; an empty dict if no text has the model's own padding.
+    """Returns the option `pad_id` of `load` for a folder; an empty dict if the model's own padding serves.
 
-    Many decoders have no token of padding, or a token that also ends texts. Transformers gets a mask from its
-    tokenizer; our models hide a token, so no text may have it.
+    Many decoders have no token of padding, or pad with the token that ends texts. Transformers gets a mask from its
+    tokenizer. Our models mask the padding token, so no text may have it.
 
     Args:
         folder: folder of a checkpoint.
-        ids: ids of a text, with the tokens that the tokenizer puts before and after it.
+        ids: ids of a text, with the tokenizer's `start` and `end`.
         size: number of the tokenizer's tokens.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Task: the base of all tasks: a model and a tokenizer, training on columns of text, files."""
+"""Task: the base of all tasks. A task is a model and a tokenizer that train on columns of text."""
 
 import functools
 import os
@@ -30,21 +30,21 @@ def word_pieces(lines, vocab_size, **options):
 
 
 class Task:
-    """A model and a tokenizer, joined. A subclass says how columns become examples, and logits become answers.
+    """A model and a tokenizer, joined. A subclass turns columns into examples, and logits into answers.
 
-    Both stay usable alone: `model` is a functional Keras model, `tokenizer` a tokenizer of `txf.text`.
+    Both can be used alone: `model` is a functional Keras model, `tokenizer` is a tokenizer of `txf.text`.
 
     Args:
         model: the model of the task's builder.
         tokenizer: the tokenizer of its ids.
-        max_length: truncates longer texts; default the number of positions of the model, or 512.
-        learning_rate: the default of `fit`.
+        max_length: truncates longer texts; default the model's number of positions, or 512.
+        learning_rate: default learning rate of `fit`.
     """
 
-    columns = {"texts": "text"}  # of `fit`: the names of its arguments, and of the columns of a table
-    renews = False  # whether each epoch has other examples
-    labels = None  # of a task that has labels
-    _metrics = "metrics"  # of Keras' `compile`
+    columns = {"texts": "text"}  # name of an argument of `fit` -> name of the column in a table
+    renews = False  # whether each epoch has new examples
+    labels = None  # list of the labels, for a task with labels
+    _metrics = "metrics"  # argument of Keras' `compile`
     _token_types = False  # whether the model has the input `token_type_ids`
 
     def __init__(self, model, tokenizer, max_length=None, learning_rate=1e-3):
@@ -57,22 +57,21 @@ class Task:
             raise bad_argument("max_length", f"be at most the model's {positions} positions", max_length)
         limit(self.tokenizer, self.max_length)
         self.learning_rate = checks.positive_number("learning_rate", learning_rate)
-        self.record = []  # what `fit` did, for the model card
+        self.record = []  # an entry for each training, for the model card
         self._is_compiled = False
 
     @shows_options
     def compile(
         self, optimizer: Any = "adamw", loss: Any = None, metrics: Any = None, **options: Unpack[CompileOptions]
     ) -> None:
-        """Compiles the model with an optimizer, loss or metrics of your own, which `fit` then keeps.
+        """Compiles the model with your own optimizer, loss or metrics, which `fit` then keeps.
 
         Args:
-            optimizer: of Keras.
-            loss, metrics: of Keras; default the task's.
+            optimizer: a Keras optimizer. loss, metrics: Keras losses and metrics; default the task's own.
             {options}
 
         Raises:
-            ValueError: a value that Keras' `compile` cannot have.
+            ValueError: a value that Keras' `compile` cannot take.
         """
         found = fitting.optimizer_of(optimizer)
         fitting.check_compile_options(loss, metrics, options)
@@ -83,12 +82,12 @@ class Task:
         """Writes the task to a folder: the model, the tokenizer, the labels and a model card, without pickle.
 
         Args:
-            folder: the folder, for "keras" another than the current one. What `save` wrote there before, in either
-                format, is replaced when all is written; other files stay, a README.md too.
-            format: "keras", for `load`; or "huggingface", a folder that transformers loads, for a task of a checkpoint.
+            folder: the folder; for "keras" not the current folder. `save` replaces its own earlier files, of either
+                format, once all is written. Other files stay, and so does a README.md.
+            format: "keras", for `load`; or, for a task of a checkpoint, "huggingface", which transformers loads.
 
         Raises:
-            ValueError: "huggingface" for a model that was not loaded from a checkpoint; a disk that is full or
+            ValueError: "huggingface" for a model that does not come from a checkpoint; a disk that is full or
                 read-only.
         """
         checks.one_of("format", format, ("keras", "huggingface"))
@@ -103,15 +102,15 @@ class Task:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Loads a task that `save` wrote, or a checkpoint in the format of Hugging Face.
+        """Loads a task that `save` wrote, or a checkpoint in Hugging Face's format.
 
         Raises:
-            ValueError: no such folder, one without a file that is needed, one of another task, or a damaged file.
+            ValueError: a missing folder, a missing or damaged file, or a folder of another task.
         """
         return task_folder.load(checks.path("folder", folder), cls)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor without model and tokenizer, of JSON's types."""
+        """Returns the arguments of the constructor except model and tokenizer, as JSON's types."""
         return {"max_length": self.max_length, "learning_rate": self.learning_rate}
 
     @classmethod
@@ -124,12 +123,12 @@ class Task:
 
         Args:
             build: the builder of the model.
-            options: the options of `from_scratch`, for the builder.
+            options: the options of `from_scratch`.
             texts: a function that returns the texts of a new vocabulary.
             sizes: arguments of the builder after the number of tokens, such as the number of classes.
             train: the function that makes a new tokenizer.
             position: the task's default of the option `position`.
-            own: arguments of the constructor.
+            own: arguments of the task's constructor.
         """
         tokenizer, vocab_size, max_length = map(options.pop, ("tokenizer", "vocab_size", "max_length"))
         if tokenizer is None:
@@ -139,7 +138,7 @@ class Task:
 
     @staticmethod
     def _find(path, options):
-        """The folder of a checkpoint, and its tokenizer; takes the `revision` out of the options."""
+        """Returns the folder of a checkpoint and its tokenizer. Removes `revision` from the options."""
         found = checkpoints.find(path, options.pop("revision", None))
         try:
             return found, text.from_checkpoint(found)
@@ -147,7 +146,7 @@ class Task:
             raise ValueError(f"`path` must be a checkpoint with a tokenizer: {error}") from error
 
     def _limit(self):
-        """The number of positions of the model, or None."""
+        """Returns the model's number of positions, or None."""
         found = [embedded_input(self.model, name) for name in inputs_by_name(self.model)]
         return min((tokens.max_length for tokens in found if tokens and tokens.max_length), default=None)
 
@@ -158,12 +157,12 @@ class Task:
 
     @classmethod
     def _read(cls, data, others, columns, known=None):
-        """Reads the columns of `fit`: the columns of the task, or of `known`."""
+        """Reads the columns of `fit`: the columns of the task, or the columns in `known`."""
         known = known or cls.columns
         return read_columns(data, others[: len(known) - 1], named_columns(columns, known))
 
     def _fit(self, data, others, options, class_weight=None, names=None):
-        """Trains on the columns of the task, or on columns of other `names`. `class_weight` is for the last column."""
+        """Trains on the columns of the task, or on the columns `names`. `class_weight` is about the last column."""
         fitting.check_fit_options(options)
         values, held = self._examples_of_fit(data, others, options, names or self.columns)
         batch_size, seed, callbacks = options["batch_size"], options["seed"], options["callbacks"]
@@ -184,7 +183,7 @@ class Task:
         return history
 
     def _examples_of_fit(self, data, others, options, names):
-        """The columns to train on, and the columns to hold out or None."""
+        """Returns the columns to train on, and the held-out columns or None."""
         columns, held = options["columns"], options["validation_data"]
         values = self._checked(self._read(data, others, columns, names))
         if held is None:
@@ -194,10 +193,10 @@ class Task:
         try:
             return values, self._checked(self._read(first, rest, columns, names))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"`validation_data` must be as the data of `fit`: {error}") from error
+            raise ValueError(f"`validation_data` must have the form of the data of `fit`: {error}") from error
 
     def _evaluate(self, data, others, columns, batch_size, names=None):
-        """Returns the loss, the metrics of `_compilation` and the further scores of columns."""
+        """Returns the loss, the metrics of `_compilation` and the scores of `_scores`."""
         checks.size("batch_size", batch_size)
         values = self._checked(self._read(data, others, columns, names))
         if not self._trained().compiled:
@@ -206,14 +205,14 @@ class Task:
         return {**found, **self._scores(values, batch_size)}
 
     def _batches(self, values, batch_size, weights=None, shuffle=False, seed=0):
-        """Batches of examples, with the weight of the label of each target if there are `weights` of labels."""
+        """Returns batches of examples. With `weights` of labels each target has the weight of its label."""
         examples = self._examples(values)
 
         def make():
             found = list(examples.as_numpy_iterator())
             if not found:
                 raise bad_argument("max_length", "leave a token to learn in at least one example", self.max_length)
-            # No loss counts the targets below 0.
+            # Losses ignore targets below 0.
             return found if weights is None else [(*one, weights[np.maximum(one[1], 0)]) for one in found]
 
         padding = self._padding() if weights is None else (*self._padding(), 0)
@@ -222,7 +221,7 @@ class Task:
     def _prepare(self, learning_rate, steps):
         if self._is_compiled:
             if learning_rate is not None:
-                raise ValueError("`learning_rate` must be left out where you compiled the task; received both.")
+                raise ValueError("`learning_rate` must be left out for a task that you compiled; received both.")
             return
         peak = self.learning_rate if learning_rate is None else checks.positive_number("learning_rate", learning_rate)
         self._compile(fitting.default_optimizer(peak, steps))
@@ -230,38 +229,38 @@ class Task:
     # A subclass overrides the methods below.
 
     def _checked(self, values):
-        """The columns of `fit`, checked."""
+        """Returns the columns of `fit`, checked."""
         return [strings(name, column) for name, column in zip(self.columns, values)]
 
     def _examples(self, values):
-        """A `tf.data.Dataset` of (inputs, targets)."""
+        """Returns a `tf.data.Dataset` of (inputs, targets), or a list of them."""
         raise NotImplementedError
 
     def _padding(self):
-        """The value that fills up each part of an example."""
+        """Returns the padding value of each part of an example."""
         return self._input_padding(), 0
 
     def _input_padding(self):
-        """The value that fills up each input of the model."""
+        """Returns the padding value of each input of the model."""
         ids = self._pad_id()
         return {"token_ids": ids, "token_type_ids": 0} if self._token_types else ids
 
-    _finish = None  # a function of a batch
+    _finish = None  # a function that completes a batch
 
     def _compilation(self):
-        """Loss and metrics."""
+        """Returns the loss and the metrics."""
         raise NotImplementedError
 
     def _scores(self, values, batch_size):
-        """Scores of columns next to the metrics of `_compilation`, by their names."""
+        """Returns scores by name, besides the metrics of `_compilation`."""
         return {}
 
     def _trained(self):
-        """The model that `fit` trains."""
+        """Returns the model that `fit` trains."""
         return self.model
 
     def _probabilities(self, examples, batch_size, verbose, activation=keras.ops.softmax):
-        """The activation of the logits of each example, float32."""
+        """Returns the activation of the logits of each example, float32."""
         function = functools.partial(probabilities, self.model, activation=activation)
         return in_batches(function, examples, self._input_padding(), batch_size, self.max_length, verbose)
 
@@ -269,7 +268,7 @@ class Task:
         return 0 if self.tokenizer.pad_id is None else self.tokenizer.pad_id
 
     def _ids(self, texts):
-        """Ids of each text, with `start` and `end`, truncated."""
+        """Returns the ids of each text, with `start` and `end`, truncated."""
         return rows_of(row(self.tokenizer, texts, self.max_length))
 
     def _export(self, folder, overwrite, **options):
@@ -279,7 +278,7 @@ class Task:
         text.export(self.model, tokenizer, folder, labels=names, overwrite=overwrite, **options)
 
     def _checkpoint_config(self):
-        """The values of config.json of a Hugging Face folder; None: the values of the checkpoint."""
+        """Returns the values of config.json for a Hugging Face folder; None for the checkpoint's values."""
         return None if self.labels is None else config_with_labels(self.model, self.labels)
 
     def checkpoint_model(self) -> keras.Model:
@@ -287,7 +286,7 @@ class Task:
         return self.model
 
     def _check_format(self):
-        """Raises ValueError for a model that a Hugging Face folder cannot hold."""
+        """Raises ValueError if a Hugging Face folder cannot hold the model."""
 
     def _save_beside(self, folder):
         """Writes further files of a Hugging Face folder."""

@@ -1,4 +1,4 @@
-"""TextClassifier: a label for a text, several labels, or a number; and the base that it shares with PairClassifier."""
+"""TextClassifier: a label, several labels or a number for a text; and Classifier, the base of PairClassifier too."""
 
 from typing import Any, Self, Unpack
 
@@ -17,12 +17,12 @@ from keras_txf.tasks.task import Path, Task
 
 
 class Classifier(Task):
-    """A task whose model gives a text, or a pair of texts, one row of logits (C,).
+    """A task whose model returns logits (C,) for a text, or for a pair of texts.
 
     Args:
         model, tokenizer, max_length, learning_rate: see `Task`.
         labels: list of the C labels; None for a number.
-        problem: what a text has: `OneLabel()`, `SeveralLabels()`, `Number()` or `Score()`.
+        problem: the type of a prediction: `OneLabel()`, `SeveralLabels()`, `Number()` or `Score()`.
     """
 
     def __init__(self, model, tokenizer, labels, problem, max_length, learning_rate):
@@ -57,20 +57,20 @@ class Classifier(Task):
 
 
 class TextClassifier(Classifier):
-    """Gives each text one of the labels: sentiment, topic, spam; or several of the labels; or a number.
+    """Predicts a label of each text (sentiment, topic, spam), several labels, or a number.
 
     Args:
         model: a model of `encoder_classifier`, or one like it: ids (B, T) -> logits (B, C).
         tokenizer: tokenizer of the texts.
-        labels: list of the C labels, strings, integers or booleans, in the order of the logits; None for a number,
-            of a model with one logit.
-        max_length: truncates longer texts; default the number of positions of the model, or 512.
-        learning_rate: default of `fit`.
+        labels: list of the C labels, strings, integers or booleans, in the order of the logits; None for a number and a
+            model with one logit.
+        max_length: truncates longer texts; default the model's number of positions, or 512.
+        learning_rate: default learning rate of `fit`.
         problem_type: "single_label_classification", one label for a text; "multi_label_classification", any number of
             labels, each with the sigmoid of its logit; or "regression", a number, the logit. As in transformers.
 
     Raises:
-        ValueError: labels that are not as many as the model's classes, labels for a number.
+        ValueError: another number of labels than the model has classes, labels for a number.
 
     Example:
 
@@ -109,7 +109,7 @@ class TextClassifier(Classifier):
 
         Args:
             texts, labels, columns: the texts to train on and their labels, see `fit`.
-            problem_type: what a text has: a label, labels or a number, see the class.
+            problem_type: see the class.
             {options}
         """
         problem = problem_of(problem_type)
@@ -128,15 +128,15 @@ class TextClassifier(Classifier):
         problem_type: str | None = None,
         **options: Unpack[ClassifierCheckpointOptions],
     ) -> Self:
-        """Makes a classifier of a Hugging Face checkpoint; a new head where the checkpoint has none for these labels.
+        """Makes a classifier of a Hugging Face checkpoint, with a new head if the checkpoint has other labels.
 
         Args:
             path: folder, or the name of a repository on the Hub.
-            labels: list of the labels; default those of the checkpoint. Its head is kept where it has these labels, in
-                their order or another, or as many without names ("LABEL_0").
+            labels: list of the labels; default the checkpoint's labels. The task keeps the checkpoint's head if the
+                head has these labels, in any order, or as many without names ("LABEL_0").
             max_length: truncates longer texts.
-            problem_type: what a text has, see the class; default the checkpoint's, for one class without labels
-                "regression", else "single_label_classification".
+            problem_type: see the class; default the checkpoint's type, else "regression" for one class without labels,
+                else "single_label_classification".
             {options}
         """
         folder, tokenizer = cls._find(path, options)
@@ -157,38 +157,39 @@ class TextClassifier(Classifier):
         """Trains on labelled texts. The logs have the scores of `evaluate`, `val_f1` with held-out examples.
 
         Args:
-            texts: list or column of strings; or a table of both columns: the path of a .csv, .tsv, .jsonl or .parquet
-                file, a pandas data frame, a Hugging Face data set or a `tf.data.Dataset`, with the columns "text" and
-                "label" unless `columns` says otherwise. The texts are read into memory.
-            labels: list or column of labels. Those of a .csv or .tsv file are integers where all of them are, else
-                strings. For several labels a list of labels for each text, which may be empty; or numbers.
-            class_weight: dict of labels -> weight in the loss of an example with the label, 1 for those without; or
-                "balanced": rare labels weigh as much as frequent ones. For one label of a text alone.
+            texts: list or column of strings; or a table of the columns "text" and "label", or of the names in
+                `columns`. A table is the path of a .csv, .tsv, .jsonl or .parquet file, a pandas data frame, a Hugging
+                Face data set or a `tf.data.Dataset`. The texts are read into memory.
+            labels: list or column of labels. The labels of a .csv or .tsv file are integers if each label is an
+                integer, else strings. For several labels, each text has a list of labels, which may be empty. For
+                "regression", numbers.
+            class_weight: dict of labels -> weight of an example in the loss, by default 1; or "balanced": rare labels
+                weigh as much as frequent labels. For a single label of a text alone.
             {options}
 
         Returns:
             Keras' history.
 
         Raises:
-            ValueError: columns of different lengths, another label than those of the task, weights for several labels
-                or numbers.
+            ValueError: columns of different lengths, a label that the task does not have, weights for several labels or
+                numbers.
         """
         return self._fit(texts, [labels], options, class_weight)
 
     def predict(
         self, texts: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int | str = 1
     ) -> Any:
-        """Labels or scores texts.
+        """Predicts the labels or the numbers of texts.
 
         Args:
             texts: a text, or a list of texts.
             batch_size: texts in a batch.
             return_probabilities: whether to return the probabilities float32 (N, C) instead of the labels.
-            verbose: 0 shows no progress bar; it comes from ten batches on.
+            verbose: 0 shows no progress bar, 1 shows a bar from ten batches on.
 
         Returns:
-            The label of a text, or a list of labels; of several labels a list of those with a probability above 0.5,
-            or a list of such lists; a number, or float32 (N,).
+            The label of a text, or a list of labels. Several labels are a list of the labels with a probability above
+            0.5, or a list of lists. A number, or float32 (N,).
 
         Raises:
             ValueError: probabilities of numbers.
@@ -201,13 +202,13 @@ class TextClassifier(Classifier):
     def evaluate(self, texts: Any, labels: Any = None, columns: Any = None, batch_size: int = 32) -> dict[str, float]:
         """Returns scores on labelled texts, see `fit`.
 
-        Loss, accuracy and macro F1; of several labels loss and macro F1, scikit-learn's; of numbers loss and the
+        Loss, accuracy and macro F1. For several labels loss and macro F1 as in scikit-learn. For numbers loss and the
         correlations of Spearman and Pearson.
         """
         return self._evaluate(texts, [labels], columns, batch_size)
 
     def export(self, folder: Path, overwrite: bool = False) -> None:
-        """Writes a SavedModel from strings to labels and probabilities, or logits (B, 1) that are numbers.
+        """Writes a SavedModel from strings to labels and probabilities, or to numbers as logits (B, 1).
 
         See `txf.text.export`.
         """

@@ -23,14 +23,14 @@ from keras_txf.text.datasets import row
 
 
 class TextEmbedder(Task):
-    """Gives each text a vector of length 1; texts of like meaning have vectors of a large product.
+    """Embeds each text as a vector of length 1; texts of similar meaning have a large dot product.
 
     Args:
         model: ids (B, T) -> embeddings (B, D), such as an encoder with `Pooling` and `UnitNormalization` on it.
         tokenizer: tokenizer of the texts.
         max_length: truncates longer texts; default the number of positions of the model, or 512.
         temperature: divides the similarities in the loss of `fit`.
-        learning_rate: default of `fit`.
+        learning_rate: default learning rate of `fit`.
 
     Reference:
         [Sentence-BERT](https://arxiv.org/abs/1908.10084).
@@ -81,23 +81,21 @@ class TextEmbedder(Task):
     def from_checkpoint(
         cls, path: Path, pooling: str | None = None, max_length: int | None = None, **options: Unpack[CheckpointOptions]
     ) -> Self:
-        """Makes an embedder of a Hugging Face checkpoint, such as those of sentence-transformers.
+        """Makes an embedder of a Hugging Face checkpoint, such as a model of sentence-transformers.
 
         Args:
             path: folder, or the name of a repository on the Hub.
-            pooling: the kind of `Pooling`, whatever the folder has on its encoder; default that of the folder's
-                modules, with the Dense layers after it (EmbeddingGemma), or "mean". The vectors have length 1, where
-                the folder has no such module too.
-            max_length: truncates longer texts; default that of the folder for sentence-transformers.
+            pooling: the kind of `Pooling`, instead of the folder's modules after its encoder. Default the folder's
+                pooling and Dense layers (EmbeddingGemma), or "mean". The vectors have length 1 in any case.
+            max_length: truncates longer texts; default the folder's length for sentence-transformers.
             {options}
 
-        For a decoder without a token of padding, or with one that texts have, `pad_id` is a token that no text has;
-        default the last of the model's tokens that its tokenizer lacks.
+        A decoder may have no token of padding, or a padding token that texts have. Then `pad_id` is a token that no
+        text has; default the model's last token, if the tokenizer lacks it.
 
         Raises:
-            ValueError: a decoder for which there is no such token; modules of sentence-transformers other than a
-                transformer, a pooling, dense ones and a normalization, in this order; a prompt that the folder adds to
-                each text.
+            ValueError: a decoder without such a token; other modules of sentence-transformers than a transformer, a
+                pooling, Dense layers and a normalization, in this order; a prompt that the folder adds to each text.
         """
         checks.optional(checks.one_of, "pooling", pooling, sorted(POOLINGS))
         own = pooling is None
@@ -117,15 +115,15 @@ class TextEmbedder(Task):
 
     @shows_options
     def fit(self, anchors: Any, positives: Any = None, **options: Unpack[FitOptions]) -> keras.callbacks.History:
-        """Trains on pairs of texts of one meaning; the other positives of a batch are the negatives of a pair.
+        """Trains on pairs of texts with the same meaning; the other positives of a batch are a pair's negatives.
 
         Args:
-            anchors, positives: lists or columns of strings; or `anchors` alone a table of both, "anchor" and
-                "positive" unless `columns` says otherwise: see `TextClassifier.fit`.
+            anchors, positives: lists or columns of strings. Or `anchors` is a table of the columns "anchor" and
+                "positive", or of the names in `columns`: see `TextClassifier.fit`.
             {options}
 
         Returns:
-            Keras' history: the accuracy is the share of anchors whose own positive is the most similar of its batch.
+            Keras' history. The accuracy is the share of anchors whose own positive is the most similar in the batch.
         """
         return self._fit(anchors, [positives], options)
 
@@ -136,14 +134,14 @@ class TextEmbedder(Task):
 
         Args:
             anchors, positives: see `fit`.
-            scores: list or column of numbers, how similar the texts of each pair are, such as those of STS-B; of a
-                table, `columns=("anchor", "positive", "score")` or other three names.
+            scores: list or column of numbers, the similarity of each pair, such as in STS-B. For a table,
+                `columns=("anchor", "positive", "score")` or three other names.
             columns: names of the columns of a table.
             batch_size: pairs in a batch.
 
         Returns:
-            Loss and accuracy of `fit`, which depend on the batch size. With scores Spearman's and Pearson's correlation
-            of the scores with the similarities of the vectors.
+            Loss and accuracy of `fit`, which depend on the batch size. With scores, Spearman's and Pearson's
+            correlations between the scores and the similarities of the vectors.
         """
         if scores is None and not (isinstance(columns, (list, tuple)) and len(columns) == 3):
             return self._evaluate(anchors, [positives], columns, batch_size)
@@ -159,10 +157,11 @@ class TextEmbedder(Task):
         Args:
             texts: a text, or a list of texts.
             batch_size: texts in a batch, of similar length.
-            verbose: 0 shows no progress bar; it comes from ten batches on.
+            verbose: 0 shows no progress bar, 1 shows a bar from ten batches on.
 
         Returns:
-            float32 (D,) of a text, or (N, D). A text without any token has zeros: "" where no special token is added.
+            float32 (D,) for a text, or (N, D). A text without tokens has zeros: "", if the tokenizer adds no special
+            token.
         """
         texts, back = one_or_many("texts", texts)
 
@@ -173,12 +172,12 @@ class TextEmbedder(Task):
         return back(np.stack(rows) if rows else np.zeros((0, self.model.output.shape[-1]), "float32"))
 
     def index(self, texts: Any, batch_size: int = 64, verbose: int | str = 1, columns: Any = None) -> Self:
-        """Embeds the texts that `search` looks among; returns the task.
+        """Embeds the texts for `search`; returns the task.
 
         Args:
             texts: list or column of texts, or a table with the column "text", such as the path of a .txt file.
             batch_size, verbose: see `encode`.
-            columns: the name of the column of a table, where it is not "text".
+            columns: the name of a table's column, if it is not "text".
         """
         try:
             [found] = self._read(texts, [], columns, {"texts": "text"})
@@ -188,7 +187,7 @@ class TextEmbedder(Task):
         return self
 
     def search(self, queries: Any, k: int = 5, batch_size: int = 64) -> list:
-        """Finds the k texts of `index` that are most similar to a query: exact, one matrix product.
+        """Finds the k texts of `index` that are most similar to a query, exactly, with one matrix product.
 
         Args:
             queries: a text, or a list of texts.
@@ -196,10 +195,10 @@ class TextEmbedder(Task):
             batch_size: queries in a batch.
 
         Returns:
-            List of (text, similarity), the most similar first; of a list of queries a list of such lists.
+            List of (text, similarity), the most similar first; for a list of queries a list of lists.
 
         Raises:
-            ValueError: no texts were indexed since the task was made or trained.
+            ValueError: no call of `index` since the task was made or trained.
         """
         checks.positive_integer("k", k)
         checks.size("batch_size", batch_size)
@@ -217,7 +216,7 @@ class TextEmbedder(Task):
         """Writes a SavedModel from strings to embeddings, see `txf.text.export`.
 
         Raises:
-            ValueError: a model whose padding is not the tokenizer's, as some decoders have.
+            ValueError: a model with another padding than its tokenizer, such as some decoders.
         """
         if self._pad_id() != super()._pad_id():
             raise ValueError(
@@ -230,13 +229,13 @@ class TextEmbedder(Task):
         return {"temperature": self.temperature, **super().get_config()}
 
     def _pad_id(self):
-        """The padding that the model hides, where it has one."""
+        """Returns the padding that the model masks, else the tokenizer's."""
         [name] = inputs_by_name(self.model)
         own = embedded_input(self.model, name)
         return super()._pad_id() if own is None or own.pad_id is None else own.pad_id
 
     def _trained(self):
-        """The model of both sides, with the weights of `model`: the similarity of each anchor with each positive."""
+        """Returns a model of the similarity of each anchor and each positive, with the weights of `model`."""
         if self._towers is None:
             inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("anchor_ids", "positive_ids")}
             anchors, positives = map(self.model, inputs.values())
@@ -246,7 +245,7 @@ class TextEmbedder(Task):
 
     def _prepare(self, learning_rate, steps):
         super()._prepare(learning_rate, steps)
-        self.embeddings = None  # which the old weights made
+        self.embeddings = None  # of the old weights
 
     def _examples(self, values):
         pairs = text.contrastive_pairs(tuple(values), self.tokenizer, self.max_length)

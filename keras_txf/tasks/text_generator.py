@@ -39,10 +39,10 @@ class TextGenerator(Task):
 
     Args:
         model: a model of `decoder_generator`, or of `generative`.
-        tokenizer: tokenizer of the texts; its `end` ends a text.
+        tokenizer: tokenizer of the texts, whose `end` ends a text.
         max_length: the largest number of tokens of an example; default the number of positions of the model, or 512.
-        learning_rate: default of `fit`.
-        chat_template: the form of a conversation, a `txf.text.ChatTemplate` or a Jinja template; None for none.
+        learning_rate: default learning rate of `fit`.
+        chat_template: the form of a conversation, a `txf.text.ChatTemplate` or a Jinja template, or None.
 
     Example:
 
@@ -53,7 +53,7 @@ class TextGenerator(Task):
     True
     """
 
-    _metrics = "weighted_metrics"  # a token of a prompt has no weight
+    _metrics = "weighted_metrics"  # tokens of a prompt have no weight
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class TextGenerator(Task):
 
         Args:
             texts, responses, columns: the texts, prompts and responses, or conversations to train on, see `fit`.
-            chat_template: see `TextGenerator`; for conversations and a new vocabulary there is one by default, with a
+            chat_template: see `TextGenerator`. Conversations and a new vocabulary have a default template, with a
                 special token for each role.
             {options}
         """
@@ -120,31 +120,31 @@ class TextGenerator(Task):
     def fit(self, texts: Any, responses: Any = None, **options: Unpack[FitOptions]) -> keras.callbacks.History:
         """Trains on texts, on prompts and responses, or on conversations. The logs have the perplexity of a token.
 
-        A long text becomes several examples. Of prompts and responses, and of conversations, the loss is that of the
-        answers alone, and those longer than `max_length` are truncated: see `txf.text.instruction` and
-        `txf.text.conversations`. With a chat template, prompts are messages of a user, for `chat`; without one, they
-        are for `generate`.
+        A long text becomes several examples. For prompts with responses, and for conversations, the loss counts the
+        answers alone, and `max_length` truncates: see `txf.text.instruction` and `txf.text.conversations`. With a chat
+        template, prompts are messages of a user, for `chat`; without a template, prompts are for `generate`.
 
         Args:
-            texts: list or column of strings, the path of a .txt file, of which each line is a text, or a table with
-                the column "text": see `TextClassifier.fit`. Prompts, where there are responses. Or conversations, each
-                a list of messages {"role": "user", "content": "Hello!"}, or a dict of "messages" and "tools": in a
-                .jsonl file, the column that `columns` names.
-            responses: list or column of strings; of a table, `columns=("prompt", "response")` or other two names.
+            texts: list or column of strings, the path of a .txt file with a text in each line, or a table with the
+                column "text": see `TextClassifier.fit`. With `responses` these are prompts. Or conversations: each is a
+                list of messages {"role": "user", "content": "Hello!"}, or a dict of "messages" and "tools". In a .jsonl
+                file conversations are the column that `columns` names.
+            responses: list or column of strings. For a table, `columns=("prompt", "response")` or two other names.
             {options}
 
         Returns:
             Keras' history.
 
         Raises:
-            ValueError: conversations without a chat template, or that it refuses; see `TextClassifier.fit`.
+            ValueError: conversations that the chat template rejects, or no chat template for them; see
+                `TextClassifier.fit`.
         """
         return self._fit(texts, [responses], options, names=columns_of(responses, options["columns"]))
 
     def evaluate(
         self, texts: Any, responses: Any = None, columns: Any = None, batch_size: int = 32
     ) -> dict[str, float]:
-        """Returns loss and perplexity of a token of texts or answers, see `fit`."""
+        """Returns loss and perplexity per token of texts or answers, see `fit`."""
         return self._evaluate(texts, [responses], columns, batch_size, columns_of(responses, columns))
 
     @shows_overrides
@@ -163,19 +163,18 @@ class TextGenerator(Task):
 
         Args:
             texts: a text, or a list of texts.
-            max_new_tokens: at most so many tokens are added. Default: that of the checkpoint, or the model's own.
-            sampler: "greedy", "sampling", "beam", `txf.generation.Sampling(...)`, ... Default: as for max_new_tokens.
-            batch_size: texts of similar length in a call of the model's `generate`.
+            max_new_tokens: the largest number of new tokens; default the checkpoint's, else the model's own.
+            sampler: "greedy", "sampling", "beam", `txf.generation.Sampling(...)`, ...; default as for `max_new_tokens`.
+            batch_size: number of texts, of similar length, in a call of the model's `generate`.
             return_prompt: whether the answer begins with the text.
-            stream: returns an iterator of the pieces of the answer as they are generated: strings of one text, lists of
-                strings of a list of texts. A piece ends with a whole character; none is empty but beside others.
+            stream: whether to return an iterator of pieces of the answer, as they are generated: strings for one text,
+                lists of strings for a list of texts. A piece ends with a whole character. Only pieces in a list may be
+                empty.
             verbose: 0 shows no progress bar, 1 a bar from ten batches on, "auto" a bar in a terminal after a second.
             {options}
 
-        The options are further ones of the model's `generate`, whose defaults they have.
-
-        Returns:
-            The answer to a text, or a list of answers, without special tokens.
+        The options are further options of the model's `generate`, with its defaults.  Returns: The answer to a text, or
+        a list of answers, without special tokens.
 
         Raises:
             ValueError: a text without a token, options that do not go together.
@@ -201,23 +200,24 @@ class TextGenerator(Task):
         """Answers a conversation, in the form of the chat template.
 
         Args:
-            messages: list of messages, such as {"role": "user", "content": "Hello!"}; a text stands for one of a user.
-                Or a list of such conversations. A special token in a message is text like any other, unless the
-                tokenizer has `special_tokens_in_text="keep"`.
+            messages: a conversation, or a list of conversations. A conversation is a list of messages, such as {"role":
+                "user", "content": "Hello!"}, or the text of a user's message. A special token in a message is ordinary
+                text, unless the tokenizer has `special_tokens_in_text="keep"`.
             max_new_tokens, sampler, batch_size, stream: see `generate`.
             tools: list of dicts, the JSON schemas of functions that the model may call.
             variables: dict of further variables of the template, such as {"enable_thinking": False}.
             verbose: see `generate`.
             {options}
 
-        The options are further ones of the model's `generate`, whose defaults they have. By default `stop_ids` are the
+        The options are further options of the model's `generate`, with its defaults. By default `stop_ids` are the
         special token that ends an answer in the template, the template's `eos_token` and the tokenizer's `end`.
 
         Returns:
-            The answer, the content of the assistant's next message; or a list of answers. With `stream` an iterator.
+            The answer, which is the content of the assistant's next message; or a list of answers. With `stream` an
+            iterator.
 
         Raises:
-            ValueError: no chat template; messages that it refuses.
+            ValueError: no chat template, or messages that the template rejects.
 
         Example:
 
@@ -250,7 +250,7 @@ class TextGenerator(Task):
 
     @shows_overrides
     def export(self, folder: Path, overwrite: bool = False, **options: Unpack[ExportOptions]) -> None:
-        """Writes a SavedModel from texts to what follows them.
+        """Writes a SavedModel from texts to their continuations.
 
         Args:
             folder, overwrite: see `txf.text.export`.
@@ -280,7 +280,7 @@ class TextGenerator(Task):
         return self._pad_id(), self._pad_id(), 0.0
 
     def _compilation(self):
-        # Padding has no weight, and the token that ends a text may be that of padding.
+        # Weights exclude padding, whose token may also end a text.
         return training.TokenCrossEntropy(pad_id=None), [training.Perplexity(pad_id=None)]
 
     def _save_beside(self, folder):
@@ -289,11 +289,11 @@ class TextGenerator(Task):
 
 
 def lines_of(columns):
-    """The texts of columns, for a vocabulary."""
+    """Returns the texts of columns, for a vocabulary."""
     return strings("texts", [line for column in columns for line in message_texts(column)])
 
 
 def columns_of(responses, columns):
-    """The names of the columns of `fit`: of texts or conversations, or of prompts and responses."""
+    """Returns the names of the columns of `fit`: of texts or conversations, or of prompts and responses."""
     pairs = responses is not None or (isinstance(columns, (list, tuple)) and len(columns) == 2)
     return {"texts": "prompt", "responses": "response"} if pairs else {"texts": "text"}

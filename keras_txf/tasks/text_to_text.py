@@ -24,9 +24,9 @@ class TextToText(Task):
     Args:
         model: a model of `encoder_decoder`.
         tokenizer: tokenizer of the sources.
-        target_tokenizer: tokenizer of the answers, with `start` and `end`; default that of the sources.
-        max_length: truncates longer sources and targets; default the number of positions of the model, or 512.
-        learning_rate: default of `fit`.
+        target_tokenizer: tokenizer of the answers, with `start` and `end`; default `tokenizer`.
+        max_length: truncates longer sources and targets; default the model's number of positions, or 512.
+        learning_rate: default learning rate of `fit`.
 
     Example:
 
@@ -63,7 +63,7 @@ class TextToText(Task):
         target_tokenizer: Any = None,
         **options: Unpack[TextToTextOptions],
     ) -> Self:
-        """Makes an untrained model, with a SentencePiece vocabulary of each side.
+        """Makes an untrained model, with a SentencePiece vocabulary for each side.
 
         Args:
             sources, targets, columns: the texts to train on, see `fit`.
@@ -86,7 +86,7 @@ class TextToText(Task):
     @classmethod
     @shows_overrides
     def from_checkpoint(cls, path: Path, max_length: int | None = None, **options: Unpack[CheckpointOptions]) -> Self:
-        """Makes a model of a Hugging Face checkpoint, with its tokenizer for both sides, or Marian's pair.
+        """Makes a model of a Hugging Face checkpoint, with its tokenizer for both sides, or with Marian's two.
 
         Args:
             path: folder, or the name of a repository on the Hub.
@@ -103,8 +103,8 @@ class TextToText(Task):
         """Trains on pairs of texts. The logs have perplexity and token accuracy, and BLEU of held-out pairs.
 
         Args:
-            sources, targets: lists or columns of strings; or `sources` alone a table of both, "source" and "target"
-                unless `columns` says otherwise: see `TextClassifier.fit`.
+            sources, targets: lists or columns of strings. Or `sources` is a table of the columns "source" and "target",
+                or of the names in `columns`: see `TextClassifier.fit`.
             {options}
 
         Returns:
@@ -152,7 +152,7 @@ class TextToText(Task):
         text.export(self.model, self._reader(), folder, self.target_tokenizer, overwrite=overwrite, **options)
 
     def _ends(self):
-        """The token that an answer begins with, where the model has none of its own, and the last."""
+        """Returns `stop_ids`, and `start_id` for a model that does not begin answers itself."""
         start = self.target_tokenizer.start if self._start_id() is None else ()
         start = {"start_id": self.target_tokenizer.token_to_id(start[0])} if start else {}
         return {**start, **stop_ids_of(self.target_tokenizer)}
@@ -173,7 +173,7 @@ class TextToText(Task):
         return {"source_ids": self._pad_id(), "target_ids": 0 if ids is None else ids}, self._ignored()
 
     def _ignored(self):
-        """The target of padding."""
+        """Returns the target of padding."""
         return -100 if self.target_tokenizer.pad_id is None else self.target_tokenizer.pad_id
 
     def _compilation(self):

@@ -1,4 +1,4 @@
-"""TokenClassifier: a tag for each word, and the entities that the tags make."""
+"""TokenClassifier: a label for each word, and the entities that the labels make."""
 
 import functools
 import pathlib
@@ -24,20 +24,20 @@ IGNORED = -100  # target of tokens that do not count
 
 
 class TokenClassifier(Task):
-    """Gives each word one of the labels: names of people and places, parts of speech.
+    """Predicts the label of each word: names of people and places, parts of speech.
 
     Args:
         model: a model of `token_classifier`, or one like it: ids (B, T) -> logits (B, T, C).
         tokenizer: tokenizer of the words.
-        labels: list of the C labels, strings, in the order of the logits. With labels like "B-PER", "I-PER" and "O"
-            the words' labels make entities.
+        labels: list of the C labels, strings, in the order of the logits. Labels like "B-PER", "I-PER" and "O" make
+            entities.
         label_all_tokens: whether `fit` trains on all tokens of a word, see `txf.text.token_classification`.
         max_length: number of tokens that the model reads at once; default its number of positions, or 512. `fit`
-            truncates longer texts; `predict` reads them in parts.
-        learning_rate: default of `fit`.
+            truncates longer texts; `predict` reads longer texts in parts.
+        learning_rate: default learning rate of `fit`.
 
     Raises:
-        ValueError: labels that are not as many as the model's classes.
+        ValueError: another number of labels than the model has classes.
 
     Example:
 
@@ -88,8 +88,8 @@ class TokenClassifier(Task):
 
         Args:
             words, tags, columns: the words to train on and their tags, see `fit`.
-            labels: list of the labels; default the different tags, sorted.
-            label_all_tokens: of the constructor.
+            labels: list of the labels; default the distinct tags, sorted.
+            label_all_tokens: see the constructor.
             {options}
         """
         words, tags = cls._read(words, [tags], columns)
@@ -109,12 +109,12 @@ class TokenClassifier(Task):
         max_length: int | None = None,
         **options: Unpack[ClassifierCheckpointOptions],
     ) -> Self:
-        """Makes a classifier of a Hugging Face checkpoint; a new head where the checkpoint has none for these labels.
+        """Makes a classifier of a Hugging Face checkpoint, with a new head if the checkpoint has other labels.
 
         Args:
             path: folder, or the name of a repository on the Hub.
-            labels: list of the labels; default those of the checkpoint. See `TextClassifier.from_checkpoint`.
-            label_all_tokens, max_length: of the constructor.
+            labels: list of the labels; default the checkpoint's labels. See `TextClassifier.from_checkpoint`.
+            label_all_tokens, max_length: see the constructor.
             {options}
         """
         folder, tokenizer = cls._find(path, options)
@@ -127,42 +127,42 @@ class TokenClassifier(Task):
     def fit(
         self, words: Any, tags: Any = None, class_weight: Any = None, **options: Unpack[FitOptions]
     ) -> keras.callbacks.History:
-        """Trains on tagged words. The logs have loss and accuracy of words, `val_f1` of entities of held-out examples.
+        """Trains on tagged words. The logs have loss and accuracy of words, and `val_f1` of held-out entities.
 
         Args:
-            words: list or column of lists of words; or a table of both columns, "words" and "tags" unless `columns`
-                says otherwise, see `TextClassifier.fit`; or the path of a .conll, .conllu, .iob, .bio, .txt or .tsv
-                file with a word and its tag in a line, and a blank line after each text. They are the first and the
-                last column, of CoNLL-U FORM and UPOS; or those with names like "word" and "tag" in the first line. Of
-                other columns give the numbers: `columns=(1, 4)` are FORM and XPOS.
-            tags: list or column of lists of tags, of the labels or their numbers.
+            words: list or column of lists of words; or a table of the columns "words" and "tags", or of the names in
+                `columns`, see `TextClassifier.fit`; or the path of a .conll, .conllu, .iob, .bio, .txt or .tsv file
+                with a word and its tag in each line, and a blank line after each text. The word is in the first column
+                and the tag in the last; in CoNLL-U in FORM and UPOS; or in the columns that the first line names "word"
+                and "tag". Other columns need numbers: `columns=(1, 4)` are FORM and XPOS.
+            tags: list or column of lists of tags: labels, or the numbers of labels.
             class_weight: dict of labels -> weight in the loss of a word with the label, or "balanced".
             {options}
 
         Returns:
-            Keras' history, with `val_precision`, `val_recall` and `val_f1` of held-out examples where the labels make
+            Keras' history, with `val_precision`, `val_recall` and `val_f1` on held-out examples if the labels make
             entities.
 
         Raises:
-            ValueError: columns of different lengths, another tag than the labels of the task.
+            ValueError: columns of different lengths, a tag that is not a label of the task.
         """
         return self._fit(words, [tags], options, class_weight)
 
     def predict(
         self, words: Any, batch_size: int = 32, return_probabilities: bool = False, verbose: int | str = 1
     ) -> Any:
-        """Labels words.
+        """Predicts the labels of words.
 
         Args:
-            words: the words of a text, a list of strings; or a list of such lists.
+            words: the words of a text, a list of strings; or a list of lists of words.
             batch_size: texts in a batch.
             return_probabilities: whether to return probabilities float32 (W, C) instead of the labels of W words.
-                They are 0 for a word without a token, such as "".
+                Probabilities are 0 for a word without a token, such as "".
             verbose: 0 shows no progress bar; it comes from ten batches on.
 
         Returns:
-            The list of the words' labels, or a list of such lists. A word without a token has the label "O", or None
-            where that is no label.
+            The list of the words' labels, or a list of lists. A word without a token has the label "O", or None if "O"
+            is not a label.
         """
         checks.boolean("return_probabilities", return_probabilities)
         one = isinstance(words, (list, tuple)) and bool(words) and isinstance(words[0], str)
@@ -175,13 +175,12 @@ class TokenClassifier(Task):
         """Finds the entities of texts, of labels like "B-PER", see `txf.training.entities`.
 
         Args:
-            texts: a text, or a list of texts. Blanks and punctuation separate their words; punctuation is a word of its
-                own.
+            texts: a text, or a list of texts. Blanks and punctuation separate words; each punctuation mark is a word.
             batch_size: texts in a batch.
             verbose: 0 shows no progress bar; it comes from ten batches on.
 
         Returns:
-            A list of dicts for a text, or a list of such lists: `text`, `label`, `start` and `end`, the entity's
+            A list of dicts for a text, or a list of lists. A dict has `text`, `label`, `start` and `end`, the entity's
             span in characters, and `score`, the mean probability of its words' labels.
         """
         texts, back = one_or_many("texts", texts)
@@ -216,7 +215,7 @@ class TokenClassifier(Task):
         return [self.labels[int(row.argmax())] if row.any() else outside for row in probabilities]
 
     def _word_probabilities(self, words, batch_size, verbose):
-        """Returns float32 (W, C) for each text; 0 for a word without a token."""
+        """Returns probabilities (W, C), float32, for each text; 0 for a word without a token."""
         rows, owners = self._windows.rows(words)
         found = self._probabilities(rows, batch_size, verbose)
         answers = [np.zeros((len(row), len(self.labels)), "float32") for row in words]
@@ -229,7 +228,7 @@ class TokenClassifier(Task):
         if not is_file(data, CONLL):
             return super()._read(data, others, columns, known)
         if others[0] is not None:
-            raise ValueError("`tags` must be left out where `words` is a file of both; received both.")
+            raise ValueError("`tags` must be left out if `words` is a file of both; received both.")
         return read_conll(pathlib.Path(data), columns)
 
     def _checked(self, values):

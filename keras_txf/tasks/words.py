@@ -28,20 +28,19 @@ NUMBERS = "be the numbers of the columns of the words and the tags, from 0 on"
 def read_conll(path, columns=None):
     """Returns lists of the words and of the tags of each text, from a file in UTF-8.
 
-    A blank line ends a text. Blanks or tabs separate the columns of a line: the first is the word, the last the tag. Of
-    CoNLL-U they are FORM and UPOS, and the lines of multiword tokens and of empty nodes are left out. A first line with
-    the names of columns, such as "word" and "tag", says which they are. Lines that begin with -DOCSTART- are left out,
-    and comments: before the words of a text a line like "# text = Ada", and in a file with tabs any line without one
-    that begins with "#".
+    A blank line ends a text. Blanks or tabs separate the columns of a line. The first column is the word, the last the
+    tag; in CoNLL-U FORM and UPOS. A first line may name the columns, such as "word" and "tag". Left out are the lines
+    of CoNLL-U's multiword tokens and empty nodes, lines that begin with -DOCSTART-, and comments. A comment is a line
+    like "# text = Ada" before the words of a text, or, in a file with tabs, any line without tabs that begins with "#".
 
     Args:
         path: a `pathlib.Path`.
-        columns: the columns of the words and of the tags, two numbers that count from 0 (-1 is the last), or two names
-            of the first line.
+        columns: the columns of the words and of the tags: two numbers that count from 0 (-1 is the last column), or two
+            names in the first line.
 
     Raises:
-        ValueError: no such file, a line without the columns, a file without words; a first column that does not hold
-            words, if `columns` is None.
+        ValueError: a missing file, a line without the columns, a file without words; without `columns`, a first column
+            that does not hold words.
     """
     shown = short_repr(str(path))
     if not path.is_file():
@@ -52,7 +51,7 @@ def read_conll(path, columns=None):
     texts = [text for text in texts if text]
     if not texts:
         raise ValueError(f"`words` must have words and their tags; received none in {shown}.")
-    # A comment of several columns, as GermEval's files have it before the word that is number 1, is left out.
+    # GermEval's files have a comment of several columns before word number 1.
     texts = [text[1:] if len(text) > 1 and text[0][1][0] == "#" and text[1][1][0] == "1" else text for text in texts]
     if _counts(texts) and all(len(fields) == FIELDS for text in texts for _, fields in text):
         columns = (FORM, UPOS) if columns is None else columns
@@ -72,7 +71,7 @@ def read_conll(path, columns=None):
 
 
 def _texts(path):
-    """The lines of each text, with their numbers: (number, fields)."""
+    """Returns the lines of each text: (number of the line, fields)."""
     with reading(path):
         content = path.read_text(encoding="utf-8-sig")
     comment = r"#\s*[\w.:-]+ =.*" + ("|#[^\t]*" if "\t" in content else "")
@@ -90,7 +89,7 @@ def _texts(path):
 
 
 def _by_name(shown, text, columns):
-    """The numbers of the columns, if the first line has names; then removes it from its text."""
+    """Returns the numbers of the columns. Removes a first line of names from its text."""
     names = text[0][1]
     is_pair = isinstance(columns, (list, tuple)) and len(columns) == 2
     if columns is None:
@@ -113,7 +112,7 @@ def _by_name(shown, text, columns):
 
 
 def _counts(texts):
-    """Whether the first of three columns or more is the number of the word in its text."""
+    """Whether lines have three columns or more, and the first numbers the words of a text."""
     for text in texts:
         ids = [fields[0] for _, fields in text if not re.fullmatch(PART_OF_WORD, fields[0])]
         if ids != [str(number) for number in range(1, len(ids) + 1)] or any(len(fields) < 3 for _, fields in text):
@@ -122,7 +121,7 @@ def _counts(texts):
 
 
 def _check_first_column(shown, texts):
-    """Raises ValueError if the first of three columns counts the words of a text, or is the same in all its lines."""
+    """Raises ValueError if the first of three columns numbers the words of a text, or is the same in all its lines."""
     firsts = [[fields[0] for _, fields in text] for text in texts]
     is_wide = all(len(fields) > 2 for text in texts for _, fields in text)
     same = is_wide and max(map(len, firsts)) > 1 and all(len(set(first)) == 1 for first in firsts)
@@ -147,15 +146,15 @@ class WordWindows:
         self.blanks = has_blanks_in_tokens(tokenizer)
 
     def rows(self, texts):
-        """Returns the rows of texts, and whose they are.
+        """Returns the rows of texts, and the words of each row.
 
         Args:
             texts: list of lists of W words.
 
         Returns:
             rows: list of int32 (L,).
-            owners: for each row the index of its text, and int arrays of the indices of words' first tokens in the row,
-                and of these words in the text.
+            owners: for each row the index of its text, and two int arrays: the positions of words' first tokens in the
+                row, and the indices of these words in the text.
         """
         words = tf.ragged.constant(texts, tf.string, 1)
         ids, word_of, first = tokens_of_words(self.tokenizer, words, self.blanks)
@@ -168,7 +167,7 @@ class WordWindows:
                 parts.append((start, stop))
                 owners.append((text, tokens + len(self.tokenizer.start), word_of[start:stop][tokens] - before[text]))
         lengths = [stop - start for start, stop in parts]
-        rows = tf.RaggedTensor.from_row_lengths(ids.flat_values, lengths)  # the windows hold all tokens, in order
+        rows = tf.RaggedTensor.from_row_lengths(ids.flat_values, lengths)  # the windows hold all tokens in order
         rows = add_start_and_end(self.tokenizer, rows)
         return np.split(rows.flat_values.numpy(), rows.row_splits.numpy()[1:-1]) if parts else [], owners
 
@@ -184,7 +183,7 @@ class WordWindows:
 
 
 def word_limits(word_of, start, stop, room):
-    """Yields the limits of windows of at most `room` of the tokens from `start` to `stop`.
+    """Yields the limits of windows of at most `room` tokens, for the tokens from `start` to `stop`.
 
     `word_of` holds the index of the word of each token.
     """
@@ -192,7 +191,7 @@ def word_limits(word_of, start, stop, room):
         end = min(start + room, stop)
         if end < stop and word_of[end] == word_of[end - 1]:
             first = start + int(np.searchsorted(word_of[start:end], word_of[end]))
-            end = first if first > start else end  # a word of more tokens than there is room
+            end = first if first > start else end  # a word of more tokens than a window
         yield start, end
         start = end
 

@@ -74,7 +74,7 @@ MULTI, NUMBER = "multi_label_classification", "regression"
 
 @pytest.mark.parametrize("problem_type, labels, options, words", [
     (MULTI, [["a"], ["c"]], {}, "`labels` must be of the labels .*'c' at index 0 of the text at index 1"),
-    (MULTI, [["a"], "b"], {}, "`labels` must be a list of labels of each text; received 'b' at index 1"),
+    (MULTI, [["a"], "b"], {}, "`labels` must be a list of labels for each text; received 'b' at index 1"),
     (MULTI, [["a"], []], {"class_weight": "balanced"}, "`class_weight` must be None for .*multi_label"),
     (NUMBER, [1.0, float("nan")], {}, "`labels` must hold finite numbers; received nan at index 1"),
     (NUMBER, [1e39, 1.0], {}, r"`labels` must hold finite numbers; received 1e\+39 at index 0"),

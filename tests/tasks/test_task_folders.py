@@ -110,7 +110,7 @@ def test_the_current_folder_is_refused(folder, saved, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     task = txf.tasks.TextClassifier.load(saved)
-    with pytest.raises(ValueError, match="`folder` must be another than the current folder"):
+    with pytest.raises(ValueError, match="`folder` must not be the current folder"):
         task.save(folder)
     assert pathlib.Path.cwd() == tmp_path / "here"
 

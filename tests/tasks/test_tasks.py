@@ -136,7 +136,7 @@ def test_saving_again_keeps_other_files_and_the_card(of, tmp_path):
     assert (tmp_path / "task" / "notes" / "a.txt").read_text() == "mine, too"
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "a.txt").write_text("mine")
-    with pytest.raises(ValueError, match="`folder` must be new, empty or of a task"):
+    with pytest.raises(ValueError, match="`folder` must be new, empty, or the folder of a task"):
         task.save(tmp_path / "thesis")
     assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["a.txt"]
 
@@ -289,7 +289,7 @@ def test_of_short_texts_one_token_is_hidden(of):
     for _ in range(3):
         [(_, targets)] = task._batches([["cat", "dog"] * 8], 16, None)
         assert ((targets != task.tokenizer.pad_id).sum(axis=1) == 1).all()
-    with pytest.raises(ValueError, match="`texts` must have a token to hide.*received .''"):
+    with pytest.raises(ValueError, match="`texts` must have a token to mask.*received .''"):
         task.fit(["", ""], epochs=1, verbose=0)
 
 
@@ -313,7 +313,7 @@ def test_max_length_leaves_room_for_a_token(name, longest, of):
     (lambda task: task.save("x", format="pickle"), "`format` must be one of"),
     (lambda task: task.save("x", format="huggingface"), "for a task that did not begin from a checkpoint"),
     (lambda task: tasks.TextClassifier(task.model, task.tokenizer, ["a", "b", "c"]), "`labels` must be 2"),
-    (lambda task: tasks.TextClassifier(task.model, task.tokenizer, ["a", 1]), "`labels` must be two different ones"),
+    (lambda task: tasks.TextClassifier(task.model, task.tokenizer, ["a", 1]), "`labels` must be at least two distinct labels"),
     (lambda task: tasks.TextEmbedder(task.model, task.tokenizer).search("a"), "`index` must be called"),
 ], ids=range(13))  # fmt: skip
 def test_bad_calls_are_refused_by_name(call, words, of, tmp_path, monkeypatch):
